@@ -1,0 +1,41 @@
+"""The `dygmamba` command: parse, call, exit code; heavy imports stay inside the commands."""
+
+import errno
+import sys
+
+import typer
+
+from dygmamba.cli import bench, data, evaluate
+from dygmamba.errors import DygError
+
+app = typer.Typer(
+    name="dygmamba",
+    help="Learn from timestamped interactions: data, evaluation, benchmarks.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(data.app, name="data")
+app.command("evaluate")(evaluate.evaluate)
+app.command("bench")(bench.bench)
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one sentence on stderr and exit code 2."""
+    try:
+        app()
+    except DygError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted; nothing was left half written\n")
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+            raise
+        place = error.filename or "the output folder"
+        sys.stderr.write(f"error: cannot write {place}: {error.strerror}; free space or choose another folder\n")
+        sys.exit(2)

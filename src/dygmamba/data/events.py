@@ -1,0 +1,161 @@
+"""The stream itself: what happened, sorted by time.
+
+Legend: e events, n nodes, b batch.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float32, Float64, Int64
+from torch import Tensor
+
+from dygmamba.errors import EventError
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureTable:
+    """Node and edge features, one row per node and per event; zero columns where there are none."""
+
+    node: Float32[Tensor, "n dn"]
+    edge: Float32[Tensor, "e de"]
+
+    @staticmethod
+    def empty(num_nodes: int, num_events: int) -> "FeatureTable":
+        """The table of a stream without features."""
+        return FeatureTable(torch.zeros(num_nodes, 0), torch.zeros(num_events, 0))
+
+    def to(self, device: torch.device | str) -> "FeatureTable":
+        """The same table on another device."""
+        return FeatureTable(self.node.to(device), self.edge.to(device))
+
+
+@dataclass(frozen=True, slots=True)
+class EventBatch:
+    """A run of events that happened, in time order; `event` is each one's row in its store."""
+
+    event: Int64[Tensor, "b"]
+    src: Int64[Tensor, "b"]
+    dst: Int64[Tensor, "b"]
+    time: Float64[Tensor, "b"]
+    label: Float32[Tensor, "b"]
+
+    def __len__(self) -> int:
+        return self.event.shape[0]
+
+
+@dataclass(frozen=True, slots=True)
+class EventStore:
+    """A stream of timed edges, sorted by time; the row number is the event id.
+
+    Node ids run from 0 to num_nodes - 1; absolute time is 64-bit, only spans are ever float32.
+    """
+
+    src: Int64[Tensor, "e"]
+    dst: Int64[Tensor, "e"]
+    time: Float64[Tensor, "e"]
+    features: FeatureTable
+    num_nodes: int
+    label: Float32[Tensor, "e"] | None = None
+    bipartite: bool = False
+
+    def __post_init__(self) -> None:
+        e = self.time.shape[0]
+        columns = {"src": self.src, "dst": self.dst, "edge features": self.features.edge, "label": self.label}
+        for name, column in columns.items():
+            if column is not None and column.shape[0] != e:
+                raise EventError(f"{name} has {column.shape[0]} rows for {e} events; give one row per event")
+        if self.features.node.shape[0] != self.num_nodes:
+            raise EventError(
+                f"node features have {self.features.node.shape[0]} rows for {self.num_nodes} nodes; "
+                "give one row per node"
+            )
+        if e:
+            self._check_values()
+
+    def _check_values(self) -> None:
+        if not bool(torch.isfinite(self.time).all()):
+            row = int((~torch.isfinite(self.time)).nonzero()[0])
+            raise EventError(f"event {row} has time {float(self.time[row])}; remove it or give it a finite time")
+        late = self.time[1:] < self.time[:-1]
+        if bool(late.any()):
+            raise EventError(
+                f"event {int(late.nonzero()[0]) + 1} is earlier than its predecessor; "
+                "call EventStore.sorted(...) or sort the source file by time"
+            )
+        low = int(min(self.src.min(), self.dst.min()))
+        high = int(max(self.src.max(), self.dst.max()))
+        if low < 0 or high >= self.num_nodes:
+            raise EventError(
+                f"node ids span {low}..{high}, but {self.num_nodes} nodes were declared; "
+                f"renumber them to 0..{self.num_nodes - 1}"
+            )
+
+    @staticmethod
+    def of(
+        src: Tensor,
+        dst: Tensor,
+        time: Tensor,
+        *,
+        features: FeatureTable | None = None,
+        label: Tensor | None = None,
+        num_nodes: int | None = None,
+        bipartite: bool = False,
+    ) -> "EventStore":
+        """A store from loose columns in time order, casting to the canonical dtypes."""
+        if num_nodes is None:
+            num_nodes = 1 + int(max(src.max(), dst.max())) if len(src) else 0
+        return EventStore(
+            src=src.to(torch.int64),
+            dst=dst.to(torch.int64),
+            time=time.to(torch.float64),
+            features=features or FeatureTable.empty(num_nodes, len(time)),
+            num_nodes=num_nodes,
+            label=None if label is None else label.to(torch.float32),
+            bipartite=bipartite,
+        )
+
+    @staticmethod
+    def sorted(src: Tensor, dst: Tensor, time: Tensor, **rest) -> "EventStore":
+        """A store from columns in any order; ties keep the order they came in."""
+        order = torch.argsort(time.to(torch.float64), stable=True)
+        features, label = rest.pop("features", None), rest.pop("label", None)
+        if features is not None:
+            features = FeatureTable(features.node, features.edge[order])
+        label = None if label is None else label[order]
+        return EventStore.of(src[order], dst[order], time[order], features=features, label=label, **rest)
+
+    def __len__(self) -> int:
+        return self.time.shape[0]
+
+    def __getitem__(self, rows: slice) -> "EventStore":
+        """The sub-stream of a slice of rows, with the same nodes."""
+        return replace(
+            self,
+            src=self.src[rows],
+            dst=self.dst[rows],
+            time=self.time[rows],
+            label=None if self.label is None else self.label[rows],
+            features=FeatureTable(self.features.node, self.features.edge[rows]),
+        )
+
+    def select(self, events: Int64[Tensor, "b"]) -> EventBatch:
+        """The events with these ids, as a batch."""
+        label = torch.zeros(len(events), device=self.time.device) if self.label is None else self.label[events]
+        return EventBatch(events, self.src[events], self.dst[events], self.time[events], label)
+
+    def batches(self, events: Int64[Tensor, "k"], size: int) -> Iterator[EventBatch]:
+        """These events in consecutive batches; the last one may be shorter."""
+        for start in range(0, len(events), size):
+            yield self.select(events[start : start + size])
+
+    def to(self, device: torch.device | str) -> "EventStore":
+        """The same stream on another device."""
+        return replace(
+            self,
+            src=self.src.to(device),
+            dst=self.dst.to(device),
+            time=self.time.to(device),
+            label=None if self.label is None else self.label.to(device),
+            features=self.features.to(device),
+        )

@@ -1,0 +1,27 @@
+"""The project's errors: each message is one sentence that says what, got, and what to do."""
+
+
+class DygError(Exception):
+    """Something the user can mend; the command line prints it and exits with `exit_code`."""
+
+    exit_code = 2
+
+
+class EventError(DygError):
+    """Events that break the invariants of a stream (order, ids, shapes)."""
+
+
+class FileError(DygError):
+    """A file that cannot be read or written as what it claims to be."""
+
+
+class NotFoundError(DygError):
+    """A name (dataset, model, preset, column, node) that nothing answers to."""
+
+
+class ConfigError(DygError):
+    """A setting that is unknown, of the wrong type or out of range."""
+
+
+class DownloadError(DygError):
+    """A download that did not arrive whole."""

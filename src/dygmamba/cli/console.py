@@ -2,19 +2,24 @@
 
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
 
 
-def stdout() -> Console:
+def stdout() -> "Console":
     """Where tables go."""
+    from rich.console import Console
+
     return Console()
 
 
-def stderr() -> Console:
+def stderr() -> "Console":
     """Where notes and progress go."""
+    from rich.console import Console
+
     return Console(stderr=True)
 
 
@@ -23,8 +28,10 @@ def emit_json(value: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(value) + "\n")
 
 
-def progress() -> Progress:
+def progress() -> "Progress":
     """A progress bar on stderr; silent when stderr is not a terminal."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
     console = stderr()
     return Progress(
         TextColumn("{task.description}"),

@@ -43,6 +43,9 @@ class EventBatch:
     def __len__(self) -> int:
         return self.event.shape[0]
 
+    def __getitem__(self, rows: slice) -> "EventBatch":
+        return EventBatch(self.event[rows], self.src[rows], self.dst[rows], self.time[rows], self.label[rows])
+
 
 @dataclass(frozen=True, slots=True)
 class EventStore:
@@ -76,7 +79,9 @@ class EventStore:
     def _check_values(self) -> None:
         if not bool(torch.isfinite(self.time).all()):
             row = int((~torch.isfinite(self.time)).nonzero()[0])
-            raise EventError(f"event {row} has time {float(self.time[row])}; remove it or give it a finite time")
+            raise EventError(
+                f"event {row} has time {float(self.time[row])}; remove it or give it a finite time"
+            )
         late = self.time[1:] < self.time[:-1]
         if bool(late.any()):
             raise EventError(
@@ -141,7 +146,9 @@ class EventStore:
 
     def select(self, events: Int64[Tensor, "b"]) -> EventBatch:
         """The events with these ids, as a batch."""
-        label = torch.zeros(len(events), device=self.time.device) if self.label is None else self.label[events]
+        label = (
+            torch.zeros(len(events), device=self.time.device) if self.label is None else self.label[events]
+        )
         return EventBatch(events, self.src[events], self.dst[events], self.time[events], label)
 
     def batches(self, events: Int64[Tensor, "k"], size: int) -> Iterator[EventBatch]:

@@ -1,0 +1,73 @@
+"""Two more scores that need no training: how popular a destination is, and how recently a pair met."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dygmamba.data.events import EventBatch
+from dygmamba.models.base import DatasetFacts, ModelSpec
+from dygmamba.models.pair_memory import KeyStatistics, columns
+from dygmamba.sampling.view import NeighborRequest, PairView
+
+
+@dataclass(frozen=True, slots=True)
+class NoConfig:
+    """A model without settings."""
+
+
+class Popularity:
+    """The number of events a destination has received so far."""
+
+    requests: tuple[NeighborRequest, ...] = ()
+
+    def __init__(self, config: NoConfig, facts: DatasetFacts) -> None:
+        self._count = np.zeros(facts.num_nodes, np.int64)
+
+    def __call__(self, view: PairView) -> Float[Tensor, "p"]:
+        """Events received by each pair's destination."""
+        return torch.from_numpy(self._count[view.pairs.dst.cpu().numpy()].astype(np.float32))
+
+    def observe(self, events: EventBatch) -> None:
+        """Count a batch's destinations."""
+        np.add.at(self._count, events.dst.cpu().numpy(), 1)
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._count[:] = 0
+
+
+class Recency:
+    """Pairs that met, the latest first; then pairs whose destination was active, the latest first."""
+
+    requests: tuple[NeighborRequest, ...] = ()
+
+    def __init__(self, config: NoConfig, facts: DatasetFacts) -> None:
+        self._num_nodes = facts.num_nodes
+        self.reset()
+
+    def __call__(self, view: PairView) -> Float[Tensor, "p"]:
+        """1 + 1 / (1 + age of the last meeting) if any, else 1 / (1 + age of the destination's last event)."""
+        src, dst = view.pairs.src.cpu().numpy(), view.pairs.dst.cpu().numpy()
+        now = view.pairs.time.cpu().numpy()
+        met = self._pairs.last_seen(src * self._num_nodes + dst)
+        active = self._destination[dst]
+        score = np.where(np.isfinite(met), 1 + 1 / (1 + now - met), 1 / (1 + now - active))
+        return torch.from_numpy(score)
+
+    def observe(self, events: EventBatch) -> None:
+        """Remember when each pair and each destination was last seen."""
+        src, dst, time = columns(events)
+        self._pairs.add(self._pairs.insert(src * self._num_nodes + dst), time)
+        np.maximum.at(self._destination, dst, time)
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._pairs = KeyStatistics()
+        self._destination = np.full(self._num_nodes, -np.inf)
+
+
+POPULARITY = ModelSpec(NoConfig, Popularity, False, "popularity", "how many events the destination has received")
+RECENCY = ModelSpec(NoConfig, Recency, False, "recency", "when the pair last met, then when the destination was last active")

@@ -1,0 +1,46 @@
+"""Linear probing with multiplicative hashing, in Numba; -1 marks a free place."""
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _place(keys, key):
+    at = np.int64((np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(20)) & (keys.shape[0] - 1)
+    while keys[at] != -1 and keys[at] != key:
+        at = (at + 1) & (keys.shape[0] - 1)
+    return at
+
+
+@njit(cache=True, nogil=True)
+def insert(keys, slots, size, new, found):
+    """Add each key of `new`, write its slot to `found`, return the new size."""
+    for i in range(new.shape[0]):
+        at = _place(keys, new[i])
+        if keys[at] == -1:
+            keys[at] = new[i]
+            slots[at] = size
+            size += 1
+        found[i] = slots[at]
+    return size
+
+
+@njit(cache=True, nogil=True)
+def find(keys, slots, asked, found):
+    """Write the slot of each asked key, or -1."""
+    for i in range(asked.shape[0]):
+        at = _place(keys, asked[i])
+        found[i] = slots[at] if keys[at] != -1 else -1
+
+
+@njit(cache=True, nogil=True)
+def grown(keys, slots):
+    """The same map in a table twice as large."""
+    new_keys = np.full(2 * keys.shape[0], -1, np.int64)
+    new_slots = np.empty(2 * keys.shape[0], np.int64)
+    for i in range(keys.shape[0]):
+        if keys[i] != -1:
+            at = _place(new_keys, keys[i])
+            new_keys[at] = keys[i]
+            new_slots[at] = slots[i]
+    return new_keys, new_slots

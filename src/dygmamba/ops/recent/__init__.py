@@ -1,0 +1,86 @@
+"""Per query (node, time), the node's entries strictly earlier than that time.
+
+An `Adjacency` lists each node's entries oldest first. `before` finds where each query's past ends;
+`last_k_before` returns the k most recent entries. On the CPU a Numba kernel, on a GPU the reference.
+
+Legend: n nodes, m adjacency entries, e events, q queries, k entries asked for.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float64, Int32, Int64
+from torch import Tensor
+
+from dygmamba.errors import EventError
+from dygmamba.ops.recent import reference
+
+Recent = tuple[Int32[Tensor, "q k"], Int32[Tensor, "q k"], Float64[Tensor, "q k"], Int64[Tensor, "q"]]
+
+
+@dataclass(frozen=True, slots=True)
+class Adjacency:
+    """Entries sorted by (node, event); `key` = node * (e + 1) + number of events strictly earlier.
+
+    With that key, "before time t" is one binary search over integers, and ties never see each other.
+    Neighbours, events and times lie beside it so that reading a past is one contiguous copy.
+    """
+
+    start: Int64[Tensor, "n1"]
+    key: Int64[Tensor, "m"]
+    neighbor: Int32[Tensor, "m"]
+    event: Int32[Tensor, "m"]
+    time: Float64[Tensor, "m"]
+    event_time: Float64[Tensor, "e"]
+
+    @property
+    def stride(self) -> int:
+        """How far apart the keys of consecutive nodes are."""
+        return self.event_time.shape[0] + 1
+
+    def to(self, device: torch.device | str) -> "Adjacency":
+        """The same entries on another device."""
+        columns = (self.start, self.key, self.neighbor, self.event, self.time, self.event_time)
+        return Adjacency(*(column.to(device) for column in columns))
+
+
+def adjacency(
+    src: Int64[Tensor, "s"],
+    dst: Int64[Tensor, "s"],
+    event: Int64[Tensor, "s"],
+    event_time: Float64[Tensor, "e"],
+    num_nodes: int,
+) -> Adjacency:
+    """The undirected adjacency of the given events (ids ascending); a self-loop is listed twice."""
+    if max(num_nodes, event_time.shape[0]) >= 2**31:
+        raise EventError(
+            f"{num_nodes} nodes and {event_time.shape[0]} events do not fit 32-bit entries; split the stream"
+        )
+    build = _cpu().adjacency if src.device.type == "cpu" else reference.adjacency
+    return Adjacency(*build(src, dst, event, event_time, num_nodes), event_time)
+
+
+def before(entries: Adjacency, node: Int64[Tensor, "q"], time: Float64[Tensor, "q"]) -> Int64[Tensor, "q"]:
+    """For each query the end (exclusive) of its past inside `entries`."""
+    return reference.before(entries.key, entries.event_time, node, time)
+
+
+def last_k_before(entries: Adjacency, node: Int64[Tensor, "q"], time: Float64[Tensor, "q"], k: int) -> Recent:
+    """Neighbours, events, times and count of the k last entries before each query, oldest first.
+
+    Valid entries come first; the rest is 0. A query of node -1 has no past.
+    """
+    find = _cpu().last_k_before if node.device.type == "cpu" else reference.last_k_before
+    return find(entries, node, time, k)
+
+
+def decayed_count(entries: Adjacency, scale: float) -> Float64[Tensor, "m"]:
+    """For each entry i of a node c_i = sum over its entries j <= i of exp(-scale * (time_i - time_j))."""
+    start, time = entries.start.cpu(), entries.time.cpu()
+    return _cpu().decayed_count(start, time, scale).to(entries.time.device)
+
+
+def _cpu():
+    from dygmamba.ops.recent import cpu
+
+    return cpu

@@ -1,0 +1,118 @@
+"""The look-up in Numba: counting sort to build, one binary search and one copy per query to read."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numba import njit, prange
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from dygmamba.ops.recent import Adjacency
+
+
+def adjacency(src: Tensor, dst: Tensor, event: Tensor, event_time: Tensor, num_nodes: int):
+    """Start, key, neighbour, event and time columns, sorted by (node, event), in linear time."""
+    columns = _counting_sort(src.numpy(), dst.numpy(), event.numpy(), event_time.numpy(), num_nodes)
+    return tuple(torch.from_numpy(column) for column in columns)
+
+
+def last_k_before(
+    entries: "Adjacency", node: Tensor, time: Tensor, k: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The k last entries before each query, valid ones first."""
+    q = node.shape[0]
+    ids, events = torch.empty(q, k, dtype=torch.int32), torch.empty(q, k, dtype=torch.int32)
+    times, length = torch.empty(q, k, dtype=torch.float64), torch.empty(q, dtype=torch.int64)
+    index = (entries.start, entries.key, entries.neighbor, entries.event, entries.time, entries.event_time)
+    arguments = (*index, node.contiguous(), time.contiguous(), ids, events, times, length)
+    _last_k(*(column.numpy() for column in arguments))
+    return ids, events, times, length
+
+
+def decayed_count(start: Tensor, time: Tensor, scale: float) -> Tensor:
+    """Each entry's exponentially decayed count of its node's entries so far, itself included."""
+    return torch.from_numpy(_decayed_count(start.numpy(), time.numpy(), scale))
+
+
+@njit(cache=True, nogil=True)
+def _decayed_count(start, time, scale):
+    # c_i = 1 + exp(-scale * gap) c_{i-1} neither overflows nor cancels, unlike exp(scale * time) itself
+    count = np.ones(time.shape[0], np.float64)
+    for v in range(start.shape[0] - 1):
+        for i in range(start[v] + 1, start[v + 1]):
+            count[i] = 1.0 + np.exp(-scale * (time[i] - time[i - 1])) * count[i - 1]
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _counting_sort(src, dst, event, event_time, num_nodes):
+    s = src.shape[0]
+    start = np.zeros(num_nodes + 1, np.int64)
+    for i in range(s):
+        start[src[i] + 1] += 1
+        start[dst[i] + 1] += 1
+    for v in range(num_nodes):
+        start[v + 1] += start[v]
+    fill = start[:-1].copy()
+    key = np.empty(2 * s, np.int64)
+    neighbor = np.empty(2 * s, np.int32)
+    entry = np.empty(2 * s, np.int32)
+    time = np.empty(2 * s, np.float64)
+    stride = event_time.shape[0] + 1
+    rank = np.int64(0)
+    rank_time = event_time[0] if event_time.shape[0] else 0.0
+    for i in range(s):
+        if event_time[event[i]] != rank_time:
+            rank = event[i]
+            rank_time = event_time[rank]
+            while rank > 0 and event_time[rank - 1] == rank_time:
+                rank -= 1
+        for side in range(2):
+            v, w = (src[i], dst[i]) if side == 0 else (dst[i], src[i])
+            at = fill[v]
+            fill[v] = at + 1
+            key[at] = v * stride + rank
+            neighbor[at] = w
+            entry[at] = event[i]
+            time[at] = rank_time
+    return start, key, neighbor, entry, time
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _first_not_less(values, low, high, target):
+    while low < high:
+        middle = (low + high) >> 1
+        if values[middle] < target:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _copy(column, begin, count, out):
+    # indexing a slice from 0 lets LLVM drop Numba's negative-index handling and vectorise the copy
+    part = column[begin : begin + count]
+    for j in range(count):
+        out[j] = part[j]
+    out[count:] = 0
+
+
+@njit(cache=True, nogil=True, parallel=True)
+def _last_k(start, key, neighbor, event, entry_time, event_time, node, time, ids, events, times, length):
+    q, k = ids.shape
+    stride = event_time.shape[0] + 1
+    for i in prange(q):
+        v = node[i]
+        count = np.int64(0)
+        begin = np.int64(0)
+        if v >= 0:
+            rank = _first_not_less(event_time, 0, event_time.shape[0], time[i])
+            stop = _first_not_less(key, start[v], start[v + 1], v * stride + rank)
+            count = min(stop - start[v], k)
+            begin = stop - count
+        length[i] = count
+        _copy(neighbor, begin, count, ids[i])
+        _copy(event, begin, count, events[i])
+        _copy(entry_time, begin, count, times[i])

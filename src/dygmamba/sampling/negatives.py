@@ -1,0 +1,178 @@
+"""Negative pairs for evaluation: random, historical and inductive, one per positive.
+
+DyGLib's three samplers on sorted integer keys: a pool of pairs is a range of "first seen" positions minus
+the few pairs of the batch's own window, so a draw never builds a set.
+
+Legend: k events asked about, b a batch of them, s distinct pairs.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from dygmamba.data.events import EventStore
+from dygmamba.errors import ConfigError, EventError, FileError
+
+# One seed per evaluation set, as published, so every run and epoch meets the same negatives.
+SEEDS = {("val", "transductive"): 0, ("val", "inductive"): 1, ("test", "transductive"): 2, ("test", "inductive"): 3}
+
+Pairs = tuple[np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class Negatives:
+    """One negative pair per event of a set, in its order."""
+
+    src: Int64[Tensor, "k"]
+    dst: Int64[Tensor, "k"]
+
+    def __len__(self) -> int:
+        return self.src.shape[0]
+
+
+@dataclass(frozen=True, slots=True)
+class NegativeRequest:
+    """Which events need negatives, from which known events they are drawn, and how.
+
+    `known` are the sampler's own events (the whole stream, or one split's new-node events); pairs first seen
+    at or before `observed_until` are no longer new to the inductive strategy.
+    """
+
+    strategy: str
+    events: Int64[Tensor, "k"]
+    known: Int64[Tensor, "m"]
+    observed_until: float
+    seed: int
+    batch_size: int = 200
+
+    def digest(self, store: EventStore) -> str:
+        """A short content hash of everything the draw depends on."""
+        sha = hashlib.sha256(f"{self.strategy} {self.observed_until} {self.seed} {self.batch_size}".encode())
+        for column in (store.src, store.dst, store.time, self.events, self.known):
+            sha.update(column.cpu().numpy().tobytes())
+        return sha.hexdigest()[:16]
+
+
+def draw_negatives(store: EventStore, request: NegativeRequest) -> Negatives:
+    """All negatives of a set, batch by batch in order; the same request always gives the same pairs."""
+    if request.strategy not in STRATEGIES:
+        raise ConfigError(f"unknown negatives '{request.strategy}'; choose from {', '.join(STRATEGIES)}")
+    if not len(request.known):
+        raise EventError("no events to draw negative pairs from; the stream is too short for this split")
+    batches = list(STRATEGIES[request.strategy](store, request))
+    parts = zip(*batches, strict=True) if batches else ((), ())
+    src, dst = (np.concatenate([np.zeros(0, np.int64), *part]) for part in parts)
+    return Negatives(torch.from_numpy(src), torch.from_numpy(dst))
+
+
+def stored_negatives(store: EventStore, request: NegativeRequest, folder: Path) -> Negatives:
+    """The negatives of a request from its file in `folder`, drawing and writing them the first time."""
+    path = folder / f"negatives-{request.strategy}-{request.digest(store)}.safetensors"
+    if path.exists():
+        try:
+            columns = load_file(path)
+            return Negatives(columns["src"], columns["dst"])
+        except (SafetensorError, KeyError) as error:
+            raise FileError(f"{path} does not hold negatives ({error}); delete it to draw them again") from error
+    negatives = draw_negatives(store, request)
+    folder.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(f".{os.getpid()}.part")
+    save_file({"src": negatives.src.contiguous(), "dst": negatives.dst.contiguous()}, part)
+    os.replace(part, path)
+    return negatives
+
+
+def _random(store: EventStore, request: NegativeRequest) -> Iterator[Pairs]:
+    """Keep the source, draw any destination; collisions with positives are not avoided, as published."""
+    src, dst, _ = _columns(store, request.known)
+    sources, destinations = np.unique(src), np.unique(dst)
+    state = np.random.RandomState(request.seed)
+    asked = store.src[request.events].numpy()
+    for start in range(0, len(asked), request.batch_size):
+        own = asked[start : start + request.batch_size]
+        state.randint(0, len(sources), len(own))  # the published sampler draws sources and drops them
+        yield own, destinations[state.randint(0, len(destinations), len(own))]
+
+
+def _historical(store: EventStore, request: NegativeRequest) -> Iterator[Pairs]:
+    """A pair known by the batch's first time, absent from the batch's window."""
+    yield from _from_pool(store, request, first_new=-np.inf)
+
+
+def _inductive(store: EventStore, request: NegativeRequest) -> Iterator[Pairs]:
+    """As historical, but first seen after `observed_until`."""
+    yield from _from_pool(store, request, first_new=request.observed_until)
+
+
+STRATEGIES = {"random": _random, "historical": _historical, "inductive": _inductive}
+
+
+def _from_pool(store: EventStore, request: NegativeRequest, first_new: float) -> Iterator[Pairs]:
+    src, dst, time = _columns(store, request.known)
+    key = src * store.num_nodes + dst
+    distinct, first_row, pair = np.unique(key, return_index=True, return_inverse=True)
+    by_age = np.argsort(first_row)  # pairs in the order they were first seen
+    age_of = np.empty_like(by_age)
+    age_of[by_age] = np.arange(len(by_age))
+    first_time = time[first_row[by_age]]
+    low = int(np.searchsorted(first_time, first_new, side="right"))
+    grid = (np.unique(src), np.unique(dst))
+    rng = np.random.Generator(np.random.PCG64(request.seed))
+    asked_src, asked_dst, asked = _columns(store, request.events)
+    asked_key = asked_src * store.num_nodes + asked_dst
+    for start in range(0, len(asked), request.batch_size):
+        batch = slice(start, start + request.batch_size)
+        begin, end = asked[batch][0], asked[batch][-1]
+        high = int(np.searchsorted(first_time, begin, side="right"))
+        window = slice(np.searchsorted(time, begin, side="left"), np.searchsorted(time, end, side="right"))
+        present = age_of[np.unique(pair[window])]
+        chosen = _without(rng, low, max(low, high), present, len(asked[batch]))
+        known = distinct[by_age[chosen]]
+        missing = len(asked[batch]) - len(known)
+        fill = _random_grid_pairs(rng, grid, asked_key[batch], store.num_nodes, missing)
+        both = np.concatenate([fill, known])
+        yield both // store.num_nodes, both % store.num_nodes
+
+
+def _without(rng: np.random.Generator, low: int, high: int, banned: np.ndarray, size: int) -> np.ndarray:
+    """At most `size` distinct integers of [low, high) outside `banned`, uniformly; all of them if fewer."""
+    banned = np.unique(banned[(banned >= low) & (banned < high)])
+    free = high - low - len(banned)
+    rank = rng.choice(free, size, replace=False) if free >= size else np.arange(free)
+    return low + _skip(rank, banned - low)
+
+
+def _random_grid_pairs(
+    rng: np.random.Generator, grid: Pairs, banned_keys: np.ndarray, num_nodes: int, size: int
+) -> np.ndarray:
+    """`size` pairs of a known source and a known destination, none of them banned."""
+    sources, destinations = grid
+    src, dst = banned_keys // num_nodes, banned_keys % num_nodes
+    cell = np.searchsorted(sources, src) * len(destinations) + np.searchsorted(destinations, dst)
+    banned = np.unique(cell)
+    free = len(sources) * len(destinations) - len(banned)
+    if not size:
+        return np.zeros(0, np.int64)
+    if not free:
+        raise EventError("every possible pair occurs in one batch; there is no negative pair to draw")
+    rank = rng.choice(free, size, replace=free < size)
+    cell = _skip(rank, banned)
+    return sources[cell // len(destinations)] * num_nodes + destinations[cell % len(destinations)]
+
+
+def _skip(rank: np.ndarray, banned: np.ndarray) -> np.ndarray:
+    """The rank-th non-negative integers that are not in the sorted array `banned`."""
+    return rank + np.searchsorted(banned - np.arange(len(banned)), rank, side="right")
+
+
+def _columns(store: EventStore, events: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return store.src[events].numpy(), store.dst[events].numpy(), store.time[events].numpy()

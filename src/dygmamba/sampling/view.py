@@ -1,0 +1,124 @@
+"""What a model sees of the past: the pairs it is asked about and their neighbour sequences.
+
+Legend: p pairs, q queries (rows), l sequence length.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float32, Float64, Int32, Int64
+from torch import Tensor
+
+from dygmamba.data.events import FeatureTable
+from dygmamba.errors import ConfigError
+
+Strategy = Literal["recent", "uniform", "time_aware"]
+
+
+@dataclass(frozen=True, slots=True)
+class NeighborRequest:
+    """What a model wants to know of each query: `fanout` entries per hop, chosen by `strategy`."""
+
+    fanout: tuple[int, ...]
+    strategy: Strategy = "recent"
+    scale: float = 1e-6  # decay per unit of time of the time-aware strategy
+
+    def __post_init__(self) -> None:
+        if not self.fanout or min(self.fanout) < 1:
+            raise ConfigError(f"a neighbour request needs at least one neighbour per hop, got {self.fanout}")
+
+
+@dataclass(frozen=True, slots=True)
+class NeighborSequence:
+    """For each query its past entries, oldest to newest, valid ones first; every time < query_time."""
+
+    query_node: Int64[Tensor, "q"]
+    query_time: Float64[Tensor, "q"]
+    node: Int32[Tensor, "q l"]
+    event: Int32[Tensor, "q l"]
+    time: Float64[Tensor, "q l"]
+    length: Int64[Tensor, "q"]
+
+    @property
+    def mask(self) -> Bool[Tensor, "q l"]:
+        """True where an entry is real."""
+        return torch.arange(self.node.shape[1], device=self.node.device) < self.length[:, None]
+
+    @property
+    def age(self) -> Float32[Tensor, "q l"]:
+        """Span from each entry to the query, subtracted in 64 bits; 0 where there is none."""
+        return ((self.query_time[:, None] - self.time) * self.mask).float()
+
+    def __getitem__(self, rows: Int64[Tensor, "r"]) -> "NeighborSequence":
+        """The sequences of these rows."""
+        return NeighborSequence(
+            self.query_node[rows],
+            self.query_time[rows],
+            self.node[rows],
+            self.event[rows],
+            self.time[rows],
+            self.length[rows],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PairBatch:
+    """What is asked: pairs pointing at two rows of (node, time) queries; a negative has label 0.
+
+    Pairs that share a query point at the same row, so its look-up is done once. `group` is the number
+    of the positive a pair belongs to.
+    """
+
+    node: Int64[Tensor, "q"]
+    when: Float64[Tensor, "q"]
+    src_row: Int64[Tensor, "p"]
+    dst_row: Int64[Tensor, "p"]
+    label: Float32[Tensor, "p"]
+    group: Int64[Tensor, "p"]
+
+    def __len__(self) -> int:
+        return self.src_row.shape[0]
+
+    @property
+    def src(self) -> Int64[Tensor, "p"]:
+        """Source of each pair."""
+        return self.node[self.src_row]
+
+    @property
+    def dst(self) -> Int64[Tensor, "p"]:
+        """Destination of each pair."""
+        return self.node[self.dst_row]
+
+    @property
+    def time(self) -> Float64[Tensor, "p"]:
+        """Query time of each pair."""
+        return self.when[self.src_row]
+
+    @staticmethod
+    def of(
+        src: Int64[Tensor, "p"],
+        dst: Int64[Tensor, "p"],
+        time: Float64[Tensor, "p"],
+        label: Float32[Tensor, "p"] | None = None,
+        group: Int64[Tensor, "p"] | None = None,
+    ) -> "PairBatch":
+        """Loose pairs, two rows each."""
+        rows = torch.arange(len(src), device=src.device)
+        return PairBatch(
+            node=torch.cat([src, dst]),
+            when=torch.cat([time, time]),
+            src_row=rows,
+            dst_row=rows + len(src),
+            label=torch.ones(len(src), device=src.device) if label is None else label,
+            group=rows if group is None else group,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PairView:
+    """A batch of pairs with the answers to a model's requests: neighbors[request][hop]."""
+
+    pairs: PairBatch
+    neighbors: tuple[tuple[NeighborSequence, ...], ...]
+    features: FeatureTable

@@ -1,0 +1,79 @@
+"""Ranking metrics: average precision, ROC-AUC and mean reciprocal rank, with ties handled as the field does.
+
+Legend: p pairs, g positives (groups), c candidates per positive.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+PUBLISHED_BATCH = 200
+
+
+def average_precision(score: Float[Tensor, "p"], label: Float[Tensor, "p"]) -> float:
+    """Sum over thresholds of (recall step) * precision; equal scores share one threshold (scikit-learn)."""
+    hits, total = _counts_by_threshold(score, label)
+    if not hits[-1]:
+        return float("nan")
+    return float((np.diff(hits, prepend=0) * (hits / total)).sum() / hits[-1])
+
+
+def roc_auc(score: Float[Tensor, "p"], label: Float[Tensor, "p"]) -> float:
+    """Probability that a positive outranks a negative, a tie counting half; nan if one class is missing."""
+    hits, total = _counts_by_threshold(score, label)
+    misses = total - hits
+    positives, negatives = hits[-1], misses[-1]
+    if not positives or not negatives:
+        return float("nan")
+    trapezoid = np.diff(misses, prepend=0) * (hits + np.concatenate([[0], hits[:-1]])) / 2
+    return float(trapezoid.sum() / (positives * negatives))
+
+
+def reciprocal_rank(positive: Float[Tensor, "g"], negative: Float[Tensor, "g c"]) -> Float[Tensor, "g"]:
+    """1 / rank with TGB's tie rule: the mean of the optimistic and the pessimistic rank."""
+    above = (negative > positive[:, None]).sum(dim=1)
+    level = (negative >= positive[:, None]).sum(dim=1)
+    return 1.0 / (0.5 * (above + level).double() + 1.0)
+
+
+def _counts_by_threshold(score: Tensor, label: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """At each distinct score, from the highest: positives and pairs that reach it."""
+    values, truth = score.detach().cpu().double().numpy(), label.detach().cpu().numpy() > 0
+    order = np.argsort(-values, kind="stable")
+    values, truth = values[order], truth[order]
+    last = np.append(np.flatnonzero(values[1:] != values[:-1]), len(values) - 1)
+    return np.cumsum(truth)[last].astype(np.float64), last + 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LinkMetrics:
+    """AP and AUC of one evaluation, both ways: mean over batches of 200 (published) and pooled (honest)."""
+
+    ap: float
+    auc: float
+    ap_pooled: float
+    auc_pooled: float
+    n: int
+
+
+def link_metrics(
+    score: Float[Tensor, "p"], label: Float[Tensor, "p"], group: Int64[Tensor, "p"], batch: int = PUBLISHED_BATCH
+) -> LinkMetrics:
+    """Metrics of a whole set; positives are numbered in time order and `batch` of them form a published batch.
+
+    The batches are an arithmetic of the metric, not of the computation: how the pairs were scored is free.
+    """
+    order = torch.argsort(group // batch, stable=True)
+    score, label, number = score[order].cpu(), label[order].cpu(), (group // batch)[order].cpu()
+    sizes = torch.unique_consecutive(number, return_counts=True)[1].tolist()
+    parts = list(zip(score.split(sizes), label.split(sizes), strict=True))
+    return LinkMetrics(
+        ap=float(np.mean([average_precision(s, y) for s, y in parts])),
+        auc=float(np.mean([roc_auc(s, y) for s, y in parts])),
+        ap_pooled=average_precision(score, label),
+        auc_pooled=roc_auc(score, label),
+        n=int((label > 0).sum()),
+    )

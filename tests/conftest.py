@@ -1,0 +1,23 @@
+"""Shared fixtures: real streams where they are at hand, patience for compiled kernels."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# the first example of a test may compile a kernel, so single examples have no deadline
+settings.register_profile(
+    "project", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+settings.load_profile("project")
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder of real event streams; tests that need it skip where there is none."""
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
+    folder = Path(os.environ.get("DYGMAMBA_DATA", beside))
+    if not (folder / "uci.npz").exists():
+        pytest.skip("no real streams: set DYGMAMBA_DATA to a folder that holds uci.npz and the others")
+    return folder

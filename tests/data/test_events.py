@@ -1,0 +1,60 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import event_streams
+
+from dygmamba.data.events import EventStore, FeatureTable
+from dygmamba.errors import EventError
+
+
+def columns(*time, nodes=3):
+    return torch.arange(len(time)) % nodes, (torch.arange(len(time)) + 1) % nodes, torch.tensor(time)
+
+
+def test_a_late_event_is_refused_and_named():
+    """Times must not decrease; the message says which event and what to do."""
+    with pytest.raises(EventError, match=r"event 2 is earlier.*sorted"):
+        EventStore.of(*columns(1.0, 3.0, 2.0))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_time_that_is_no_number_is_refused(bad):
+    """NaN and infinite times are refused, naming the event."""
+    with pytest.raises(EventError, match="event 1 has time"):
+        EventStore.of(*columns(1.0, bad))
+
+
+def test_an_id_out_of_range_is_refused():
+    """Node ids lie in 0..num_nodes-1."""
+    with pytest.raises(EventError, match="0..2, but 2 nodes"):
+        EventStore.of(*columns(1.0, 2.0, 3.0), num_nodes=2)
+
+
+def test_columns_of_other_lengths_are_refused():
+    """Every column has one row per event."""
+    with pytest.raises(EventError, match="edge features has 1 rows for 2 events"):
+        EventStore.of(*columns(1.0, 2.0), features=FeatureTable(torch.zeros(2, 0), torch.zeros(1, 4)), num_nodes=2)
+
+
+def test_sorting_keeps_the_order_of_ties():
+    """Stable: among equal times the file's order is the stream's order; features and labels move along."""
+    src, dst = torch.tensor([0, 1, 2, 3]), torch.tensor([1, 2, 3, 0])
+    edge = torch.tensor([[0.0], [1.0], [2.0], [3.0]])
+    store = EventStore.sorted(
+        src, dst, torch.tensor([5.0, 1.0, 5.0, 1.0]), features=FeatureTable(torch.zeros(4, 0), edge), label=edge[:, 0]
+    )
+    assert store.src.tolist() == [1, 3, 0, 2]
+    assert store.features.edge[:, 0].tolist() == [1, 3, 0, 2]
+    assert store.label is not None
+    assert store.label.tolist() == [1, 3, 0, 2]
+
+
+@given(store=event_streams(edge_dim=2), size=st.integers(1, 17))
+def test_batches_cover_the_events_once_in_order(store, size):
+    """For all streams and sizes, the batches concatenated are the stream."""
+    batches = list(store.batches(torch.arange(len(store)), size))
+    assert all(len(batch) == size for batch in batches[:-1])
+    for name in ("src", "dst", "time"):
+        whole = torch.cat([getattr(store, name)[:0], *(getattr(batch, name) for batch in batches)])
+        assert torch.equal(whole, getattr(store, name))

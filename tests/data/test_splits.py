@@ -1,0 +1,56 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from strategies import event_streams
+
+from dygmamba.data.events import EventStore
+from dygmamba.data.library import open_dataset
+from dygmamba.data.splits import chronological_split
+from dygmamba.errors import EventError
+
+
+@given(store=event_streams(min_events=1))
+def test_splits_are_disjoint_and_ordered(store):
+    """Train, val and test share no event, train ends before val begins, val before test, and none is lost."""
+    split = chronological_split(store)
+    parts = [set(part.tolist()) for part in (split.train, split.val, split.test)]
+    assert not (parts[0] & parts[1] or parts[0] & parts[2] or parts[1] & parts[2])
+    for early, late in ((split.train, split.val), (split.val, split.test)):
+        if len(early) and len(late):
+            assert store.time[early].max() < store.time[late].min()
+    dropped = set(range(len(store))) - parts[0] - parts[1] - parts[2]
+    assert all(bool(split.new_nodes[store.src[e]] | split.new_nodes[store.dst[e]]) for e in dropped)
+
+
+@given(store=event_streams(min_events=1))
+def test_new_nodes_are_exactly_those_training_never_sees(store):
+    """A present node is new if and only if no training event touches it."""
+    split = chronological_split(store)
+    seen = set(store.src[split.train].tolist()) | set(store.dst[split.train].tolist())
+    present = set(store.src.tolist()) | set(store.dst.tolist())
+    assert set(split.new_nodes.nonzero()[:, 0].tolist()) == present - seen
+
+
+@given(store=event_streams(min_events=1))
+def test_a_shift_of_all_times_leaves_the_split_alone(store):
+    """The split depends on time order and proportions only; a whole-number shift moves nothing."""
+    shifted = EventStore.of(store.src, store.dst, store.time + 64.0, num_nodes=store.num_nodes)
+    assert chronological_split(store).digest == chronological_split(shifted).digest
+
+
+def test_an_empty_stream_cannot_be_split():
+    """No events, no split, one clear sentence."""
+    nothing = torch.zeros(0, dtype=torch.int64)
+    with pytest.raises(EventError, match="no events"):
+        chronological_split(EventStore.of(nothing, nothing, nothing))
+
+
+def test_uci_sizes_are_the_published_ones(real_data):
+    """34,352 / 8,975 / 8,976 events, 5,002 / 5,932 with a new node, 529 nodes unseen."""
+    store = open_dataset("uci", real_data).store
+    split = chronological_split(store)
+    assert [len(split.train), len(split.val), len(split.test)] == [34352, 8975, 8976]
+    new = [len(split.touching_new_nodes(store, part)) for part in (split.val, split.test)]
+    assert new == [5002, 5932]
+    assert int(np.count_nonzero(split.new_nodes)) == 529

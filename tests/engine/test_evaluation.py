@@ -1,0 +1,69 @@
+import torch
+from hypothesis import given
+from strategies import event_streams
+
+from dygmamba.data.splits import chronological_split
+from dygmamba.engine.evaluation import EvaluationSet, evaluation_set, score_set
+from dygmamba.errors import EventError
+from dygmamba.models.base import DatasetFacts
+from dygmamba.models.edgebank import EdgeBank, EdgeBankConfig
+from dygmamba.sampling.index import NeighborIndex
+from dygmamba.sampling.negatives import Negatives
+
+
+class Witness:
+    """A scorer that notes the latest time it had observed whenever it is asked."""
+
+    requests = ()
+
+    def __init__(self):
+        self.reset()
+
+    def __call__(self, view):
+        self.asked.append((self.latest, float(view.pairs.time.min())))
+        return torch.zeros(len(view.pairs))
+
+    def observe(self, events):
+        self.seen += events.event.tolist()
+        if len(events):
+            self.latest = max(self.latest, float(events.time.max()))
+
+    def reset(self):
+        self.asked, self.seen, self.latest = [], [], float("-inf")
+
+
+def whole_stream(store):
+    events = torch.arange(len(store))
+    return EvaluationSet("test", "transductive", "random", events, events[:0], Negatives(store.src, store.dst))
+
+
+@given(store=event_streams(min_events=1))
+def test_strict_ties_show_memory_only_strictly_earlier_events(store):
+    """With strict ties, everything observed before a batch is strictly earlier than all its queries."""
+    witness = Witness()
+    score_set(witness, store, NeighborIndex.build(store), whole_stream(store), batch_size=5, strict_ties=True)
+    assert all(latest < first for latest, first in witness.asked)
+
+
+@given(store=event_streams(min_events=1))
+def test_memory_lags_by_one_batch(store):
+    """As published, the events observed before batch k are exactly those of the batches before it."""
+    witness = Witness()
+    score_set(witness, store, NeighborIndex.build(store), whole_stream(store), batch_size=5)
+    assert witness.seen == list(range(5 * ((len(store) - 1) // 5)))
+
+
+@given(store=event_streams(min_events=4))
+def test_every_positive_is_scored_once_with_its_negative(store):
+    """Scores come in time order: one positive and one negative per event of the set."""
+    split = chronological_split(store)
+    try:
+        chosen = evaluation_set(store, split, "test", "transductive", "historical")
+    except EventError:  # a batch that uses every possible pair leaves no negative
+        return
+    if not len(chosen.events):
+        return
+    bank = EdgeBank(EdgeBankConfig(), DatasetFacts.of(store))
+    scores = score_set(bank, store, NeighborIndex.build(store), chosen, batch_size=3)
+    assert sorted(scores.group[scores.label == 1].tolist()) == list(range(len(chosen.events)))
+    assert sorted(scores.group[scores.label == 0].tolist()) == list(range(len(chosen.events)))

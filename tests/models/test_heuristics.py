@@ -1,0 +1,31 @@
+import torch
+
+from dygmamba.data.events import EventStore
+from dygmamba.models.base import DatasetFacts
+from dygmamba.models.heuristics import NoConfig, Popularity, Recency
+from dygmamba.sampling.view import PairBatch, PairView
+
+STORE = EventStore.of(
+    torch.tensor([0, 0, 1, 2]), torch.tensor([3, 4, 4, 3]), torch.tensor([1.0, 2.0, 3.0, 5.0]), num_nodes=6
+)
+
+
+def scores(model, src, dst, time):
+    model.observe(STORE.select(torch.arange(4)))
+    pairs = PairBatch.of(torch.tensor(src), torch.tensor(dst), torch.tensor(time, dtype=torch.float64))
+    return model(PairView(pairs, (), STORE.features)).tolist()
+
+
+def test_popularity_counts_what_a_destination_received():
+    """Node 3 and 4 received two events each, node 0 none, whoever asks."""
+    model = Popularity(NoConfig(), DatasetFacts.of(STORE))
+    assert scores(model, [5, 5, 5], [3, 4, 0], [9.0, 9.0, 9.0]) == [2, 2, 0]
+
+
+def test_recency_ranks_met_pairs_first_and_the_latest_highest():
+    """(2,3) met at 5, (0,4) at 2, (0,3) at 1; (1,3) never met but 3 was active at 5; 5 was never active."""
+    model = Recency(NoConfig(), DatasetFacts.of(STORE))
+    found = scores(model, [2, 0, 0, 1, 1], [3, 4, 3, 3, 5], [9.0] * 5)
+    assert found == sorted(found, reverse=True)
+    assert len(set(found)) == 5
+    assert found[-1] == 0

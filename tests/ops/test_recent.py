@@ -1,0 +1,80 @@
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import event_streams
+
+from dygmamba.ops.recent import adjacency, before, decayed_count, last_k_before, reference
+
+
+def build(store):
+    return adjacency(store.src, store.dst, torch.arange(len(store)), store.time, store.num_nodes)
+
+
+def queries(store):
+    """Every node at every event time, between events, and outside the stream."""
+    times = torch.unique(store.time)
+    times = torch.cat([times, times + 0.25, torch.tensor([-1e12, 1e12], dtype=torch.float64)])
+    node = torch.arange(store.num_nodes).repeat_interleave(len(times))
+    return node, times.repeat(store.num_nodes)
+
+
+@given(store=event_streams())
+def test_compiled_adjacency_equals_the_reference(store):
+    """For all streams the counting sort and the stable sort list the same entries in the same order."""
+    fast = build(store)
+    slow = reference.adjacency(store.src, store.dst, torch.arange(len(store)), store.time, store.num_nodes)
+    for a, b in zip((fast.start, fast.key, fast.neighbor, fast.event, fast.time), slow, strict=True):
+        assert torch.equal(a, b)
+
+
+@given(store=event_streams(), k=st.integers(1, 9))
+def test_last_k_equals_brute_force(store, k):
+    """For all streams, queries (v, t) and k: the look-up is the last k events of v with time < t, in order."""
+    node, time = queries(store)
+    for find in (last_k_before, reference.last_k_before):
+        ids, events, times, length = find(build(store), node, time, k)
+        for row, (v, t) in enumerate(zip(node.tolist(), time.tolist(), strict=True)):
+            past = [
+                (w, e)
+                for e, (a, b, s) in enumerate(zip(store.src, store.dst, store.time, strict=True))
+                for x, w in ((int(a), int(b)), (int(b), int(a)))
+                if x == v and s < t
+            ][-k:]
+            assert length[row] == len(past)
+            assert list(zip(ids[row, : len(past)].tolist(), events[row, : len(past)].tolist(), strict=True)) == past
+            assert torch.equal(times[row, : len(past)], store.time[[e for _, e in past]])
+            assert not ids[row, len(past) :].any()
+            assert not events[row, len(past) :].any()
+            assert not times[row, len(past) :].any()
+
+
+@given(store=event_streams())
+def test_before_counts_strictly_earlier_entries(store):
+    """The end of a past minus its start is the number of strictly earlier entries: ties never count."""
+    node, time = queries(store)
+    entries = build(store)
+    count = before(entries, node, time) - entries.start[node]
+    expected = [
+        int((((store.src == v).int() + (store.dst == v).int()) * (store.time < t)).sum())
+        for v, t in zip(node.tolist(), time.tolist(), strict=True)
+    ]
+    assert count.tolist() == expected
+
+
+def test_a_query_of_no_node_has_no_past():
+    """Node -1, used to pad further hops, finds nothing."""
+    entries = adjacency(
+        torch.tensor([0]), torch.tensor([1]), torch.tensor([0]), torch.tensor([1.0], dtype=torch.float64), 2
+    )
+    for find in (last_k_before, reference.last_k_before):
+        ids, _, _, length = find(entries, torch.tensor([-1]), torch.tensor([9.0], dtype=torch.float64), 3)
+        assert length.tolist() == [0]
+        assert not ids.any()
+
+
+@given(store=event_streams(), scale=st.sampled_from([0.0, 1e-6, 0.3]))
+def test_decayed_count_equals_its_sum(store, scale):
+    """The recursion c_i = 1 + exp(-scale gap) c_{i-1} equals the explicit sum over earlier entries."""
+    entries = build(store)
+    expected = reference.decayed_count(entries.start, entries.time, scale)
+    torch.testing.assert_close(decayed_count(entries, scale), expected)

@@ -1,0 +1,130 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import event_streams
+
+from dygmamba.errors import ConfigError, FileError
+from dygmamba.sampling.negatives import NegativeRequest, draw_negatives, stored_negatives
+
+
+@st.composite
+def requests(draw):
+    """A stream, a suffix of it to ask about, and a request."""
+    store = draw(event_streams(min_events=2))
+    first = draw(st.integers(1, len(store) - 1))
+    events = torch.arange(first, len(store))
+    strategy = draw(st.sampled_from(["random", "historical", "inductive"]))
+    until = float(store.time[first - 1])
+    size = draw(st.integers(1, 9))
+    return store, NegativeRequest(strategy, events, torch.arange(len(store)), until, draw(st.integers(0, 5)), size)
+
+
+def pairs_of(store, rows):
+    return set(zip(store.src[rows].tolist(), store.dst[rows].tolist(), strict=True))
+
+
+def has_free_pair(store, request):
+    """Every batch leaves at least one cell of the source x destination grid unused."""
+    cells = len(set(store.src.tolist())) * len(set(store.dst.tolist()))
+    return all(len(pairs_of(store, part)) < cells for part in request.events.split(request.batch_size))
+
+
+@given(case=requests())
+def test_a_pool_negative_is_a_past_pair_absent_from_the_window(case):
+    """Historical and inductive negatives: first the fallback, none of the batch's pairs; then pool pairs.
+
+    The pool is every pair known by the batch's first time, not in the window of its times, and for the
+    inductive strategy first seen after `observed_until`; if it is large enough, all come from it, distinct.
+    """
+    store, request = case
+    if request.strategy == "random" or not has_free_pair(store, request):
+        return
+    negatives = draw_negatives(store, request)
+    start = 0
+    for part in request.events.split(request.batch_size):
+        begin, end = store.time[part[0]], store.time[part[-1]]
+        window = pairs_of(store, (store.time >= begin) & (store.time <= end))
+        pool = pairs_of(store, store.time <= begin) - window
+        if request.strategy == "inductive":
+            pool -= pairs_of(store, store.time <= request.observed_until)
+        rows = slice(start, start + len(part))
+        drawn = list(zip(negatives.src[rows].tolist(), negatives.dst[rows].tolist(), strict=True))
+        fallback = max(0, len(part) - len(pool))
+        assert set(drawn[fallback:]) <= pool
+        assert len(set(drawn[fallback:])) == len(drawn[fallback:])
+        assert not set(drawn[:fallback]) & pairs_of(store, part)
+        start += len(part)
+
+
+@given(case=requests())
+def test_the_same_request_draws_the_same_pairs(case):
+    """A draw is a function of stream and request; it leaves the global generators alone."""
+    store, request = case
+    if not has_free_pair(store, request):
+        return
+    np.random.seed(3)
+    before = np.random.get_state()[1].copy()
+    first, second = draw_negatives(store, request), draw_negatives(store, request)
+    assert torch.equal(first.src, second.src)
+    assert torch.equal(first.dst, second.dst)
+    assert np.array_equal(before, np.random.get_state()[1])
+
+
+@given(case=requests())
+def test_random_negatives_keep_the_source_and_draw_known_destinations(case):
+    """Random: source of the positive, any destination of the sampler's events."""
+    store, request = case
+    if request.strategy != "random":
+        return
+    negatives = draw_negatives(store, request)
+    assert torch.equal(negatives.src, store.src[request.events])
+    assert set(negatives.dst.tolist()) <= set(store.dst.tolist())
+
+
+@given(case=requests(), extra=st.integers(1, 3))
+def test_later_events_never_change_a_historical_negative(case, extra):
+    """Appending events after the last one asked about changes no historical negative drawn from the pool."""
+    store, request = case
+    keep = len(store) - min(extra, len(request.events) - 1)
+    if request.strategy == "random" or keep <= int(request.events[0]) or store.time[keep - 1] == store.time[min(keep, len(store) - 1)]:
+        return
+    events = torch.arange(int(request.events[0]), keep)
+    small = NegativeRequest(request.strategy, events, torch.arange(keep), request.observed_until, request.seed, 4)
+    large = NegativeRequest(
+        request.strategy, events, torch.arange(len(store)), request.observed_until, request.seed, 4
+    )
+    grid = [set(column[:keep].tolist()) == set(column.tolist()) for column in (store.src, store.dst)]
+    if all(grid) and has_free_pair(store, small):
+        a, b = draw_negatives(store, small), draw_negatives(store, large)
+        assert torch.equal(a.src, b.src)
+        assert torch.equal(a.dst, b.dst)
+
+
+def tiny():
+    from dygmamba.data.events import EventStore
+
+    store = EventStore.of(torch.tensor([0, 1, 0, 2]), torch.tensor([1, 2, 2, 0]), torch.arange(4.0))
+    return store, NegativeRequest("historical", torch.tensor([2, 3]), torch.arange(4), 1.0, 0)
+
+
+def test_stored_negatives_are_read_back(tmp_path):
+    """The second call reads the file of the first; a damaged file is refused with a way out."""
+    store, request = tiny()
+    first = stored_negatives(store, request, tmp_path)
+    (path,) = tmp_path.iterdir()
+    stamp = path.stat().st_mtime_ns
+    again = stored_negatives(store, request, tmp_path)
+    assert torch.equal(first.dst, again.dst)
+    assert path.stat().st_mtime_ns == stamp
+    path.write_bytes(b"not a tensor file")
+    with pytest.raises(FileError, match="delete it"):
+        stored_negatives(store, request, tmp_path)
+
+
+def test_an_unknown_strategy_names_the_known_ones():
+    """One sentence: what, got, do."""
+    store, request = tiny()
+    with pytest.raises(ConfigError, match="random, historical, inductive"):
+        draw_negatives(store, NegativeRequest("hard", request.events, request.known, 0.0, 0))

@@ -1,0 +1,62 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import average_precision_score, roc_auc_score
+
+from dygmamba.tasks.metrics import average_precision, link_metrics, reciprocal_rank, roc_auc
+
+SCORES = st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=2, max_size=60)
+
+
+@given(pairs=SCORES)
+def test_ap_and_auc_equal_scikit_learn(pairs):
+    """For all scores with ties and all labels of both classes, AP and AUC are scikit-learn's."""
+    score, label = (torch.tensor(column, dtype=torch.float32) for column in zip(*pairs, strict=True))
+    if 0 < label.sum() < len(label):
+        assert average_precision(score, label) == pytest.approx(average_precision_score(label, score), abs=1e-12)
+        assert roc_auc(score, label) == pytest.approx(roc_auc_score(label, score), abs=1e-12)
+
+
+def test_one_class_has_no_metric():
+    """Without a positive AP is undefined, without either class AUC is: nan, not a made-up number."""
+    score = torch.tensor([0.1, 0.2])
+    assert np.isnan(average_precision(score, torch.zeros(2)))
+    assert np.isnan(roc_auc(score, torch.ones(2)))
+
+
+@given(pairs=SCORES, batch=st.integers(1, 7))
+def test_the_published_mean_is_the_mean_of_scikit_learn_over_batches(pairs, batch):
+    """link_metrics averages AP over groups of `batch` positives, each with its negative, and pools the rest."""
+    k = len(pairs)
+    score = torch.tensor([float(a) for a, _ in pairs] + [float(b) * 3 for _, b in pairs])
+    label = torch.cat([torch.ones(k), torch.zeros(k)])
+    group = torch.arange(k).repeat(2)
+    metrics = link_metrics(score, label, group, batch)
+    parts = [(group // batch) == part for part in range(-(-k // batch))]
+    expected = np.mean([average_precision_score(label[part], score[part]) for part in parts])
+    assert metrics.ap == pytest.approx(expected, abs=1e-12)
+    assert metrics.ap_pooled == pytest.approx(average_precision_score(label, score), abs=1e-12)
+    assert metrics.n == k
+
+
+def test_reciprocal_rank_follows_tgbs_tie_rule():
+    """Rank = mean of the optimistic and pessimistic rank: two ties above nothing give rank 2."""
+    positive, negative = torch.tensor([1.0, 1.0, 0.0]), torch.tensor([[0.0, 0.0], [1.0, 1.0], [2.0, 0.0]])
+    assert reciprocal_rank(positive, negative).tolist() == pytest.approx([1.0, 1 / 2, 1 / 2.5])
+
+
+def test_reciprocal_rank_equals_py_tgb():
+    """The mean equals the MRR of TGB's own evaluator on random scores with many ties."""
+    evaluate = pytest.importorskip("tgb.linkproppred.evaluate", reason="py-tgb is not installed")
+    rng = np.random.default_rng(0)
+    positive = rng.integers(0, 9, 50).astype(np.float64)
+    negative = rng.integers(0, 9, (50, 20)).astype(np.float64)
+    judge = evaluate.Evaluator(name="tgbl-wiki")
+    expected = [
+        judge.eval({"y_pred_pos": positive[i : i + 1], "y_pred_neg": negative[i], "eval_metric": ["mrr"]})["mrr"]
+        for i in range(50)
+    ]
+    ours = reciprocal_rank(torch.from_numpy(positive), torch.from_numpy(negative))
+    assert float(ours.mean()) == pytest.approx(float(np.mean(expected)), abs=1e-7)

@@ -1,0 +1,55 @@
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+
+from dygmamba.config import build_config, parse_overrides, preset, to_settings
+from dygmamba.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Example:
+    length: int = 32
+    rate: float = 0.1
+    kind: Literal["a", "b"] = "a"
+    parts: tuple[str, ...] = ("x",)
+    on: bool = True
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"lenght": 3}, "did you mean 'length'"),
+        ({"zzz": 3}, "it has length, rate, kind"),
+        ({"length": "long"}, "'length' must be a whole number, got 'long'"),
+        ({"length": True}, "whole number"),
+        ({"kind": "c"}, "one of a, b"),
+        ({"parts": [1]}, "a list, each item a word"),
+        ({"rate": True}, "a number"),
+    ],
+)
+def test_a_wrong_setting_is_one_clear_sentence(settings, sentence):
+    """Unknown keys suggest a close one, wrong types say what was expected and got."""
+    with pytest.raises(ConfigError, match=sentence):
+        build_config(Example, settings)
+
+
+def test_settings_round_trip():
+    """to_settings and build_config are inverse."""
+    config = Example(length=7, rate=2.0, kind="b", parts=("p", "q"), on=False)
+    assert build_config(Example, to_settings(config)) == config
+
+
+def test_overrides_read_as_toml_and_bare_words_as_strings():
+    """--set takes numbers, lists, booleans and plain words."""
+    given = ["length=64", "rate=1", "kind=b", 'parts=["u","v"]', "on=false"]
+    assert build_config(Example, parse_overrides(given)) == Example(64, 1.0, "b", ("u", "v"), False)
+    with pytest.raises(ConfigError, match="key=value"):
+        parse_overrides(["length"])
+
+
+def test_the_more_specific_preset_wins():
+    """[model] < [model.dataset] < [model.dataset.negatives]."""
+    assert preset("edgebank", "uci", "random") == {"memory": "unlimited"}
+    assert preset("edgebank", "uci", "historical") == {"memory": "window"}
+    assert preset("edgebank", "no-such-data", "random") == {"memory": "unlimited"}

@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from dygmamba.cli import bench, data, evaluate
+from dygmamba.cli import bench, data, evaluate, fetch, generate, train
 from dygmamba.errors import DygError
 
 app = typer.Typer(
@@ -15,21 +15,25 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+data.app.command("fetch")(fetch.fetch)
+data.app.command("list")(fetch.list_datasets)
+data.app.command("generate")(generate.generate)
 app.add_typer(data.app, name="data")
+app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("bench")(bench.bench)
 
 
 def main() -> None:
-    """Run the command line; a user's mistake is one sentence on stderr and exit code 2."""
+    """Run the command line; a user's mistake is one sentence on stderr and exit code 2.
+
+    Ctrl-C reaches typer first, which says "Aborted" and exits with 130; files are written atomically anyway.
+    """
     try:
         app()
     except DygError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted; nothing was left half written\n")
-        sys.exit(130)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)

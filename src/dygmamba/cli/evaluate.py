@@ -1,4 +1,4 @@
-"""`dygmamba evaluate`: the published protocol on a dataset, for models that need no training."""
+"""`dygmamba evaluate`: the published protocol on a trained run, or on a model that needs no training."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -11,16 +11,17 @@ from dygmamba.cli.console import emit_json, progress, stdout
 from dygmamba.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
     from rich.table import Table
 
+    from dygmamba.data.splits import Split
     from dygmamba.data.store import Dataset
+    from dygmamba.sampling.index import NeighborIndex
 
 
 def evaluate(
-    data: Annotated[str, typer.Argument(help="Dataset name or file.")],
-    model: Annotated[str, typer.Option(help="Registered model.")] = "edgebank",
-    negatives: Annotated[str, typer.Option(help="random, historical, inductive; comma-separated.")] = "random",
+    data: Annotated[str, typer.Argument(help="A run folder, or a dataset for a model without training.")],
+    model: Annotated[str, typer.Option(help="Model without training: edgebank, popularity, recency.")] = "edgebank",
+    negatives: Annotated[str | None, typer.Option(help="random, historical, inductive; comma-separated.")] = None,
     split: Annotated[str, typer.Option(help="val, test; comma-separated.")] = "test",
     setting: Annotated[str, typer.Option(help="transductive, inductive; comma-separated.")] = "transductive,inductive",
     draws: Annotated[int, typer.Option(min=1, help="Independent draws of the negatives, from --seed on.")] = 1,
@@ -28,89 +29,117 @@ def evaluate(
     overrides: Annotated[list[str] | None, typer.Option("--set", help="Model setting, key=value.")] = None,
     strict_ties: Annotated[bool, typer.Option(help="Memory sees no event of the query's own time.")] = False,
     store_negatives: Annotated[Path | None, typer.Option(help="Keep drawn negatives here and reuse them.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda, for a trained run.")] = "auto",
     data_dir: Annotated[Path | None, typer.Option(help="Where datasets are.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
-    """Score a dataset's test events against negatives: AP and AUC, per batch of 200 and pooled."""
+    """Rank what happened against negatives: AP and AUC, as the mean over batches of 200 and pooled."""
     from dygmamba.config import parse_overrides
-    from dygmamba.data.library import open_dataset
     from dygmamba.engine.evaluation import SETTINGS, SPLITS
-    from dygmamba.models import find_model
     from dygmamba.sampling.negatives import STRATEGIES
 
-    find_model(model)
+    is_run = (Path(data) / "config.toml").exists()
+    default = "random,historical,inductive" if is_run else "random"
     chosen = [
         (strategy, name, kind)
-        for strategy in _listed("--negatives", negatives, STRATEGIES)
-        for name in _listed("--split", split, SPLITS)
-        for kind in _listed("--setting", setting, SETTINGS)
+        for strategy in listed("--negatives", negatives or default, STRATEGIES)
+        for name in listed("--split", split, SPLITS)
+        for kind in listed("--setting", setting, SETTINGS)
     ]
-    seeds = [seed] if draws == 1 else list(range(seed or 0, (seed or 0) + draws))
-    dataset = open_dataset(data, data_dir)
-    run = _Run(dataset, model, parse_overrides(overrides or []), strict_ties, store_negatives)
-    rows = []
-    with progress() as bar:
-        for strategy, name, kind in chosen:
-            for one in seeds:
-                rows.append(run.row(strategy, name, kind, one, bar))
+    if is_run:
+        rows = _trained_rows(Path(data), device, data_dir, chosen)
+    else:
+        seeds = [seed] if draws == 1 else list(range(seed or 0, (seed or 0) + draws))
+        run = _Untrained.of(data, data_dir, model, parse_overrides(overrides or []), strict_ties, store_negatives)
+        rows = [run.row(*one, number) for one in chosen for number in seeds]
     if as_json:
         emit_json({"results": rows})
     else:
-        stdout().print(_table(rows))
+        stdout().print(result_table(rows))
+
+
+def _trained_rows(
+    path: Path, device: str, data_dir: Path | None, chosen: list[tuple[str, str, str]]
+) -> list[dict[str, Any]]:
+    from dygmamba.engine.training import TrainingData
+    from dygmamba.experiment import choose_device, final_rows, open_trained
+
+    run = open_trained(path, choose_device(device), data_dir)
+    data = TrainingData.of(run.dataset.store, run.split, run.device)
+    about = {"dataset": run.dataset.name, "model": run.model, "seed": run.seed}
+    return final_rows(run.dataset, run.split, run.scorer, data, about, chosen)
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
-    """One dataset and model; each row of the result evaluates one set."""
+class _Untrained:
+    """A model without training on one dataset; each row of the result evaluates one set."""
 
     dataset: "Dataset"
+    split: "Split"
+    index: "NeighborIndex"
     model: str
     settings: dict[str, Any]
     strict_ties: bool
     store_negatives: Path | None
 
-    def row(self, strategy: str, name: str, kind: str, seed: int | None, bar: "Progress") -> dict[str, Any]:
+    @staticmethod
+    def of(
+        data: str, data_dir: Path | None, model: str, settings: dict[str, Any], strict_ties: bool, folder: Path | None
+    ) -> "_Untrained":
+        from dygmamba.data.library import open_dataset
+        from dygmamba.data.splits import chronological_split
+        from dygmamba.models import find_model
+        from dygmamba.sampling.index import NeighborIndex
+
+        if find_model(model).trainable:
+            raise ConfigError(f"model '{model}' must be trained first: dygmamba train {data} --model {model}")
+        dataset = open_dataset(data, data_dir)
+        split, index = chronological_split(dataset.store), NeighborIndex.build(dataset.store)
+        return _Untrained(dataset, split, index, model, settings, strict_ties, folder)
+
+    def row(self, strategy: str, name: str, kind: str, seed: int | None) -> dict[str, Any]:
         from dygmamba.config import build_config, preset
         from dygmamba.engine.evaluation import evaluation_set, score_set
         from dygmamba.models import find_model
         from dygmamba.models.base import DatasetFacts
-        from dygmamba.sampling.index import NeighborIndex
 
         spec, store = find_model(self.model), self.dataset.store
         config = build_config(spec.config, preset(self.model, self.dataset.name, strategy) | self.settings)
-        scorer = spec.build(config, DatasetFacts.of(store))
-        chosen = evaluation_set(store, _split(self.dataset), name, kind, strategy, seed, self.store_negatives)
-        task = bar.add_task(f"{name} {kind} {strategy}", total=len(chosen.events))
-        index = NeighborIndex.build(store)
-        scores = score_set(
-            scorer, store, index, chosen, strict_ties=self.strict_ties, advance=lambda n: bar.advance(task, n)
-        )
+        scorer = spec.build(config, DatasetFacts.of(store, self.split.train))
+        chosen = evaluation_set(store, self.split, name, kind, strategy, seed, self.store_negatives)
+        with progress() as bar:
+            task = bar.add_task(f"{name} {kind} {strategy}", total=len(chosen.events))
+            told = {"strict_ties": self.strict_ties, "advance": lambda count: bar.advance(task, count)}
+            scores = score_set(scorer, store, self.index, chosen, **told)
         about = {"dataset": self.dataset.name, "model": self.model, "seed": seed or 0, "split": name, "setting": kind}
         return about | {"negatives": strategy} | asdict(scores.metrics())
 
 
-def _split(dataset: "Dataset"):
-    from dygmamba.data.splits import chronological_split
-
-    return chronological_split(dataset.store)
-
-
-def _listed(option: str, text: str, known: Iterable[str]) -> list[str]:
+def listed(option: str, text: str, known: Iterable[str]) -> list[str]:
+    """A comma-separated choice of known names."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names or not set(names) <= set(known):
         raise ConfigError(f"{option} takes a comma-separated choice of {', '.join(known)}; got '{text}'")
     return names
 
 
-def _table(rows: list[dict[str, Any]]) -> "Table":
+def result_table(rows: list[dict[str, Any]]) -> "Table":
+    """One line per evaluation; several seeds become mean ± standard deviation."""
+    from statistics import mean, stdev
+
     from rich.table import Table
 
-    table = Table("model", "split", "setting", "negatives", "AP", "AUC", "AP pooled", "AUC pooled", "events")
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[key] for key in ("model", "split", "setting", "negatives")), []).append(row)
+    table = Table("model", "split", "setting", "negatives", "AP", "AUC", "AP pooled", "AUC pooled", "events", "seeds")
     for column in table.columns[4:]:
         column.justify = "right"
-    for row in rows:
-        shares = [f"{100 * row[key]:.2f}" for key in ("ap", "auc", "ap_pooled", "auc_pooled")]
-        about = [row["model"], row["split"], row["setting"], row["negatives"]]
-        table.add_row(*about, *shares, f"{row['n']:,}")
+    for about, own in groups.items():
+        cells = []
+        for key in ("ap", "auc", "ap_pooled", "auc_pooled"):
+            values = [100 * row[key] for row in own]
+            cells.append(f"{mean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else ""))
+        table.add_row(*about, *cells, f"{own[0]['n']:,}", str(len(own)))
     table.title = rows[0]["dataset"]
     return table

@@ -1,7 +1,7 @@
 """Evaluation as the published protocol runs it, for any scorer."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dygmamba.data.events import EventBatch, EventStore
 from dygmamba.data.splits import Split
+from dygmamba.errors import EventError
 from dygmamba.models.base import Scorer
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.negatives import SEEDS, NegativeRequest, Negatives, draw_negatives, stored_negatives
@@ -30,6 +31,13 @@ class EvaluationSet:
     events: Int64[Tensor, "k"]
     earlier: Int64[Tensor, "m"]
     negatives: Negatives
+
+    def to(self, device: torch.device | str) -> "EvaluationSet":
+        """The same set on another device."""
+        negatives = Negatives(self.negatives.src.to(device), self.negatives.dst.to(device))
+        return replace(
+            self, events=self.events.to(device), earlier=self.earlier.to(device), negatives=negatives
+        )
 
 
 def negative_request(
@@ -92,9 +100,11 @@ def score_set(
     `strict_ties` also holds back observed events that are not strictly earlier than the next batch, which
     matters to models with memory on streams where many events share one time.
     """
+    if not len(chosen.events):
+        raise EventError(f"the {chosen.split} period has no {chosen.setting} events; use a longer stream")
     scorer.reset()
     scorer.observe(store.select(chosen.earlier))
-    scores, labels, groups = [], [], []
+    columns: tuple[list[Tensor], ...] = ([], [], [])
     waiting: list[EventBatch] = []
     for number, events in enumerate(store.batches(chosen.events, batch_size)):
         waiting = _release(scorer, waiting, float(events.time[0]) if strict_ties else float("inf"))
@@ -102,12 +112,11 @@ def score_set(
         src, dst = chosen.negatives.src[rows], chosen.negatives.dst[rows]
         pairs = positives_and_negatives(events, src, dst, first_group=number * batch_size)
         view = gather_view(index, store.features, pairs, scorer.requests)
-        scores.append(scorer(view).cpu())
-        labels.append(pairs.label)
-        groups.append(pairs.group)
+        for column, value in zip(columns, (scorer(view), pairs.label, pairs.group), strict=True):
+            column.append(value)
         waiting.append(events)
         advance(len(events))
-    return Scores(torch.cat(scores), torch.cat(labels), torch.cat(groups))
+    return Scores(*(torch.cat(column).cpu() for column in columns))
 
 
 def _release(scorer: Scorer, waiting: list[EventBatch], now: float) -> list[EventBatch]:

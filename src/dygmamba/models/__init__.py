@@ -1,10 +1,11 @@
 """The one registry: a model is a file and a line here."""
 
 from dygmamba.errors import NotFoundError
-from dygmamba.models import edgebank, heuristics
+from dygmamba.models import dyg_mamba, edgebank, heuristics
 from dygmamba.models.base import ModelSpec
 
 MODELS: dict[str, ModelSpec] = {
+    "dyg-mamba": dyg_mamba.SPEC,
     "edgebank": edgebank.SPEC,
     "popularity": heuristics.POPULARITY,
     "recency": heuristics.RECENCY,

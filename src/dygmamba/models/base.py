@@ -4,8 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from jaxtyping import Float
-from torch import Tensor
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+from torch.nn.functional import relu
 
 from dygmamba.data.events import EventBatch, EventStore
 from dygmamba.sampling.view import NeighborRequest, PairView
@@ -18,15 +20,21 @@ class DatasetFacts:
     num_nodes: int
     node_dim: int
     edge_dim: int
+    gap_mean: float = 1.0  # between consecutive events of the stream
 
     @staticmethod
-    def of(store: EventStore) -> "DatasetFacts":
-        """The facts of a stream."""
-        return DatasetFacts(store.num_nodes, store.features.node.shape[1], store.features.edge.shape[1])
+    def of(store: EventStore, events: Int64[Tensor, "k"] | None = None) -> "DatasetFacts":
+        """The facts of a stream, its times taken from these (training) events only."""
+        time = store.time if events is None else store.time[events]
+        period = float(time[-1] - time[0]) if len(time) > 1 else 0.0
+        gap = period / (len(time) - 1) if period > 0 else 1.0
+        return DatasetFacts(store.num_nodes, store.features.node.shape[1], store.features.edge.shape[1], gap)
 
 
 class Scorer(Protocol):
     """A model as the engine drives it; streaming state changes only in `observe`."""
+
+    stateful: bool  # whether `observe` changes later scores
 
     @property
     def requests(self) -> tuple[NeighborRequest, ...]:
@@ -44,6 +52,56 @@ class Scorer(Protocol):
     def reset(self) -> None:
         """Forget everything observed."""
         ...
+
+
+class Encoder(Protocol):
+    """A model that turns each pair into two vectors."""
+
+    requests: tuple[NeighborRequest, ...]
+    out_dim: int
+
+    def __call__(self, view: PairView) -> tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]:
+        """Source and destination embedding of each pair."""
+        ...
+
+
+class LinkHead(nn.Module):
+    """One logit per pair from its two embeddings (Eq. 15)."""
+
+    def __init__(self, dim: int, hidden: int = 172) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(2 * dim, hidden)
+        self.out = nn.Linear(hidden, 1)
+
+    def forward(self, src: Float[Tensor, "p d"], dst: Float[Tensor, "p d"]) -> Float[Tensor, "p"]:
+        """The logits."""
+        return self.out(relu(self.hidden(torch.cat([src, dst], dim=-1)))).squeeze(-1)
+
+
+class EncoderScorer(nn.Module):
+    """An encoder with a link head, as the engine drives it; it keeps nothing between batches."""
+
+    stateful = False
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = LinkHead(encoder.out_dim)
+
+    @property
+    def requests(self) -> tuple[NeighborRequest, ...]:
+        """The encoder's requests."""
+        return self.encoder.requests
+
+    def forward(self, view: PairView) -> Float[Tensor, "p"]:
+        """A logit per pair."""
+        return self.head(*self.encoder(view))
+
+    def observe(self, events: EventBatch) -> None:
+        """Nothing: the past is looked up, not remembered."""
+
+    def reset(self) -> None:
+        """Nothing to forget."""
 
 
 @dataclass(frozen=True, slots=True)

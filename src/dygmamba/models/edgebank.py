@@ -88,6 +88,7 @@ class EdgeBank:
     """Score 1 for a directed pair in memory, 0 otherwise."""
 
     requests: tuple[NeighborRequest, ...] = ()
+    stateful = True
 
     def __init__(self, config: EdgeBankConfig, facts: DatasetFacts) -> None:
         self._config = config

@@ -22,6 +22,7 @@ class Popularity:
     """The number of events a destination has received so far."""
 
     requests: tuple[NeighborRequest, ...] = ()
+    stateful = True
 
     def __init__(self, config: NoConfig, facts: DatasetFacts) -> None:
         self._count = np.zeros(facts.num_nodes, np.int64)
@@ -43,6 +44,7 @@ class Recency:
     """Pairs that met, the latest first; then pairs whose destination was active, the latest first."""
 
     requests: tuple[NeighborRequest, ...] = ()
+    stateful = True
 
     def __init__(self, config: NoConfig, facts: DatasetFacts) -> None:
         self._num_nodes = facts.num_nodes

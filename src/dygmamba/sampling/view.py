@@ -25,8 +25,8 @@ class NeighborRequest:
     scale: float = 1e-6  # decay per unit of time of the time-aware strategy
 
     def __post_init__(self) -> None:
-        if not self.fanout or min(self.fanout) < 1:
-            raise ConfigError(f"a neighbour request needs at least one neighbour per hop, got {self.fanout}")
+        if not self.fanout or min(self.fanout) < 0:
+            raise ConfigError(f"a neighbour request needs a count of neighbours per hop, got {self.fanout}")
 
 
 @dataclass(frozen=True, slots=True)

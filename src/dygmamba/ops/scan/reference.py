@@ -11,10 +11,10 @@ from torch.nn.functional import silu
 
 
 def phi(x: Tensor) -> Tensor:
-    """(e^x - 1) / x with phi(0) = 1; the second-order series takes over where the quotient loses digits."""
-    small = x.abs() < 1e-4
+    """(e^x - 1) / x with phi(0) = 1; the series takes over where the quotient's derivative loses digits."""
+    small = x.abs() < 1e-3
     safe = torch.where(small, torch.ones_like(x), x)
-    return torch.where(small, 1 + x / 2 + x * x / 6, torch.expm1(safe) / safe)
+    return torch.where(small, 1 + x / 2 * (1 + x / 3 * (1 + x / 4)), torch.expm1(safe) / safe)
 
 
 # B-bar / (delta * B) as a function of delta * A: exact zero-order hold, or Mamba's Euler step.
@@ -46,9 +46,11 @@ def scan(
     """
     q, length, d = u.shape
     h = u.new_zeros(q, d, A.shape[1]) if state is None else state
-    if mask is not None:
-        delta = delta.masked_fill(~mask[..., None], 0)
-        u = u.masked_fill(~mask[..., None], 0)
+    if (
+        mask is not None
+    ):  # by filling, not by multiplying: whatever is there, NaN too, must not reach a gradient
+        u, delta, B, C = (x.masked_fill(~mask[..., None], 0) for x in (u, delta, B, C))
+        z = None if z is None else z.masked_fill(~mask[..., None], 0)
     ys: list[Tensor] = [u[:, 0]] * length
     for k in reversed(range(length)) if reverse else range(length):
         x = delta[:, k, :, None] * A  # [q d n]
@@ -76,4 +78,5 @@ def span_scan(
     reverse: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """The scan with delta from one time span per token, span [q l] and w1, w2 [d] (Eq. 11)."""
+    span = span if mask is None else span.masked_fill(~mask, 0)
     return scan(u, span_delta(span, w1, w2), A, B, C, D, z, mask, state, rule, reverse)

@@ -1,0 +1,3 @@
+from dygmamba.cli import main
+
+main()

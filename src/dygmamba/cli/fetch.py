@@ -1,0 +1,110 @@
+"""`dygmamba data fetch` and `dygmamba data list`: public datasets by name."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dygmamba.cli.console import emit_json, stderr, stdout
+
+if TYPE_CHECKING:
+    from dygmamba.data.fetch import Fetched
+    from dygmamba.data.part import Progress
+
+DONE = {
+    "present": "{name} is already in {parent}; nothing to do",
+    "archive": "{name} is in {folder}, unpacked from {archive}",
+    "download": "{name} is in {folder}",
+}
+
+
+def fetch(
+    name: Annotated[str, typer.Argument(help="A name of `dygmamba data list`.")],
+    data_dir: Annotated[Path | None, typer.Option(help="Where to put it.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Download a public dataset, unless it is here already."""
+    from dygmamba.data.catalogue import find_entry
+    from dygmamba.data.fetch import fetch_dataset, import_line
+    from dygmamba.data.library import data_folder
+
+    folder = data_folder(data_dir)
+    entry = find_entry(name)
+    try:
+        with _bar(entry.archive) as progress:
+            fetched = fetch_dataset(entry, folder, progress=progress)
+    except KeyboardInterrupt:
+        if any(folder.glob(f"{entry.archive}*")):
+            _say(f"what arrived of {entry.archive} is kept; the same command goes on from there")
+        raise
+    warning = _check(fetched, folder) if fetched.how != "present" and entry.readable else None
+    line = import_line(fetched)
+    for note in (warning, entry.note, entry.licence and f"licence: {entry.licence}"):
+        if note and fetched.how != "present":
+            _say(note)
+    if as_json:
+        facts = {"name": entry.name, "folder": str(fetched.folder), "how": fetched.how, "home": entry.home}
+        emit_json(facts | {"licence": entry.licence, "warning": warning, "import": line})
+        return
+    places = {"folder": fetched.folder, "parent": folder, "archive": entry.archive}
+    done = DONE[fetched.how].format(name=entry.name, **places)
+    stdout().print(done, soft_wrap=True, markup=False, highlight=False)
+    if line:
+        stdout().print(f"turn it into a dataset with: {line}", soft_wrap=True, markup=False, highlight=False)
+
+
+def list_datasets(
+    data_dir: Annotated[Path | None, typer.Option(help="Where datasets are.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """The public datasets that `dygmamba data fetch` knows, and which of them are here."""
+    from rich.table import Table
+
+    from dygmamba.data.catalogue import catalogue
+    from dygmamba.data.fetch import on_disk
+    from dygmamba.data.library import data_folders
+
+    folders = data_folders(data_dir)
+    here = {name: any(on_disk(entry, folder) for folder in folders) for name, entry in catalogue().items()}
+    if as_json:
+        emit_json(
+            {"datasets": [asdict(entry) | {"on_disk": here[name]} for name, entry in catalogue().items()]}
+        )
+        return
+    table = Table("name", "task", box=None)
+    for heading in ("nodes", "events", "features"):
+        table.add_column(heading, justify="right")
+    table.add_column("on disk")
+    for name, entry in catalogue().items():
+        counts = entry.counts[0]
+        figures = (counts.nodes, counts.events, counts.edge_features)
+        shown = ("?" if figure is None else f"{figure:,}" for figure in figures)
+        table.add_row(name, ", ".join(entry.tasks), *shown, "yes" if here[name] else "no")
+    stdout().print(table)
+
+
+def _check(fetched: "Fetched", folder: Path) -> str | None:
+    from dygmamba.data.catalogue import difference
+    from dygmamba.data.library import open_dataset
+
+    return difference(fetched.entry, open_dataset(fetched.entry.name, folder).store)
+
+
+def _say(note: str) -> None:
+    stderr().print(note, soft_wrap=True, markup=False, highlight=False)
+
+
+@contextmanager
+def _bar(title: str) -> Iterator["Progress"]:
+    """Bytes, speed and time left on stderr; silent when stderr is not a terminal."""
+    from rich import progress as rich
+
+    console = stderr()
+    columns: list[Any] = [rich.TextColumn("{task.description}"), rich.BarColumn(), rich.DownloadColumn()]
+    columns += [rich.TransferSpeedColumn(), rich.TimeRemainingColumn()]
+    with rich.Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda added, total: bar.update(task, advance=added, total=total)

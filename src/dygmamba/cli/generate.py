@@ -1,0 +1,77 @@
+"""`dygmamba data generate`: a stream whose forgetting law is known, saved as a dataset."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dygmamba.cli.console import emit_json, stderr, stdout
+from dygmamba.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dygmamba.data.generate import GeneratorConfig
+
+
+def generate(
+    out: Annotated[str, typer.Option(help="The name of the new dataset.")],
+    nodes: Annotated[int | None, typer.Option(help="How many nodes.")] = None,
+    events: Annotated[int | None, typer.Option(help="How many events.")] = None,
+    communities: Annotated[int | None, typer.Option(help="How many communities.")] = None,
+    law: Annotated[str | None, typer.Option(help="exponential, power, stretched or never.")] = None,
+    half_life: Annotated[float | None, typer.Option(help="The span after which half is forgotten.")] = None,
+    novelty: Annotated[float | None, typer.Option(help="The weight of a fresh partner.")] = None,
+    noise: Annotated[float | None, typer.Option(help="The share of random partners.")] = None,
+    drift: Annotated[
+        float | None, typer.Option(help="Moves to another seat, per node and time unit.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Another seed, another stream.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Any other parameter: key=value.")
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where to put it.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Generate a stream of returns, drift and noise whose forgetting law is known."""
+    from dataclasses import asdict
+
+    from dygmamba.data.generate import generate_stream
+    from dygmamba.data.ids import NodeIds
+    from dygmamba.data.library import data_folder
+    from dygmamba.data.store import Dataset, Origin, checked_name, save_dataset
+
+    flags = {"nodes": nodes, "events": events, "communities": communities, "law": law, "half_life": half_life}
+    flags |= {"novelty": novelty, "noise": noise, "drift": drift, "seed": seed}
+    config = _config(flags, settings or [])
+    name = checked_name(out)
+    with stderr().status(f"generating {config.events:,} events"):
+        store = generate_stream(config)
+        dataset = Dataset.of(name, store, NodeIds.identity(config.nodes), Origin(format="generated"))
+        path = save_dataset(dataset, data_folder(data_dir))
+    if as_json:
+        emit_json({"name": name, "file": str(path), "digest": dataset.digest, "config": asdict(config)})
+        return
+    done = f"{name} is in {path}: {config.events:,} events among {config.nodes:,} nodes"
+    stdout().print(done, soft_wrap=True, markup=False, highlight=False)
+
+
+def _config(flags: dict[str, Any], settings: list[str]) -> "GeneratorConfig":
+    """The defaults, then `--set key=value`, then the options that were given."""
+    from dygmamba.data.generate import GeneratorConfig
+
+    chosen = dict(_setting(text) for text in settings)
+    return GeneratorConfig(**chosen | {key: value for key, value in flags.items() if value is not None})
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    from dataclasses import fields
+
+    from dygmamba.data.generate import GeneratorConfig
+
+    kinds: dict[str, Any] = {field.name: field.type for field in fields(GeneratorConfig)}
+    key, equals, value = text.partition("=")
+    if not equals or key not in kinds:
+        raise ConfigError(f"--set {text} sets no parameter; write key=value with a key of {', '.join(kinds)}")
+    try:
+        return key, kinds[key](value)
+    except ValueError as error:
+        raise ConfigError(f"--set {text} is not a number of the right kind; give {key} a number") from error

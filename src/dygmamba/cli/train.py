@@ -1,0 +1,149 @@
+"""`dygmamba train`: one loop for every model, resumable, with a table of mean and spread at the end."""
+
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dygmamba.cli.console import emit_json, progress, stderr, stdout
+from dygmamba.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dygmamba.data.splits import Split
+    from dygmamba.data.store import Dataset
+    from dygmamba.engine.training import Reporter, Training
+
+
+def train(
+    data: Annotated[str | None, typer.Argument(help="Dataset name or file; `generated` is built in.")] = None,
+    model: Annotated[str, typer.Option(help="Registered model.")] = "dyg-mamba",
+    seeds: Annotated[str, typer.Option(help="Seeds, e.g. 0 or 0-4 or 0,3,7.")] = "0",
+    epochs: Annotated[int | None, typer.Option(min=1, help="At most this many epochs.")] = None,
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="Setting, key=value, e.g. length=32.")] = None,
+    negatives: Annotated[str, typer.Option(help="Final evaluation: random, historical, inductive.")] = "random",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    deterministic: Annotated[bool, typer.Option(help="Refuse operations that are not reproducible.")] = False,
+    out: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),
+    resume: Annotated[Path | None, typer.Option(help="Go on with this run folder.")] = None,
+    tensorboard: Annotated[bool, typer.Option(help="Also write TensorBoard events into the run folder.")] = False,
+    data_dir: Annotated[Path | None, typer.Option(help="Where datasets are.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Train a model on a dataset and evaluate its best weights on validation and test."""
+    from dygmamba.cli.evaluate import listed, result_table
+    from dygmamba.config import parse_overrides
+    from dygmamba.data.library import open_dataset
+    from dygmamba.experiment import choose_device, reopen_run, start_run
+    from dygmamba.sampling.negatives import STRATEGIES
+
+    strategies = listed("--negatives", negatives, STRATEGIES)
+    if (data is None) == (resume is None):
+        raise ConfigError("give a dataset to train on, or --resume RUN to go on with a run; not both, not neither")
+    where = choose_device(device)
+    _determinism(deterministic)
+    rows: list[dict[str, Any]] = []
+    if resume is not None:
+        training, dataset, split = reopen_run(resume, where, data_dir)
+        rows = _finish(training, dataset, split, strategies, tensorboard)
+    else:
+        settings = parse_overrides(overrides or []) | ({"epochs": epochs} if epochs else {})
+        dataset = open_dataset(str(data), data_dir)
+        for seed in parse_seeds(seeds):
+            training, split = start_run(dataset, model, seed, settings, where, out)
+            rows += _finish(training, dataset, split, strategies, tensorboard)
+    if as_json:
+        emit_json({"results": rows})
+    else:
+        stdout().print(result_table(rows))
+
+
+def parse_seeds(text: str) -> list[int]:
+    """`0-4`, `0,3,7` or `5` as a list."""
+    seeds: list[int] = []
+    try:
+        for part in text.split(","):
+            first, dash, last = part.partition("-")
+            seeds += range(int(first), int(last) + 1) if dash else [int(first)]
+    except ValueError:
+        seeds = []
+    if not seeds:
+        raise ConfigError(f"--seeds takes numbers and ranges such as 0-4 or 0,3,7; got '{text}'")
+    return seeds
+
+
+def _finish(
+    training: "Training", dataset: "Dataset", split: "Split", strategies: list[str], tensorboard: bool
+) -> list[dict[str, Any]]:
+    """Train to the end, evaluate the best weights, write results.json."""
+    from dygmamba.engine.evaluation import SETTINGS, SPLITS, evaluation_set
+    from dygmamba.experiment import final_rows
+
+    validation = evaluation_set(dataset.store, split, "val", "transductive", "random")
+    with progress() as bar, _interrupts() as stop:
+        training.fit(validation, _reporter(training, bar, stop, tensorboard))
+    about = {
+        "dataset": dataset.name,
+        "model": training.run.config()["run"]["model"],
+        "seed": training.seed,
+        "run": str(training.run.path),
+    }
+    chosen = [(strategy, name, setting) for strategy in strategies for name in SPLITS for setting in SETTINGS]
+    rows = final_rows(dataset, split, training.scorer, training.data, about, chosen)
+    training.run.write_results(rows)
+    stderr().print(f"run: {training.run.path}", soft_wrap=True, highlight=False)
+    return rows
+
+
+def _reporter(training: "Training", bar: Any, stop: list[bool], tensorboard: bool) -> "Reporter":
+    from dygmamba.engine.training import Reporter
+
+    steps = -(-len(training.data.split.train) // training.config.batch)
+    task = bar.add_task(f"seed {training.seed}", total=training.config.epochs * steps)
+    bar.update(task, completed=training.progress.epoch * steps + training.progress.step)
+    writer = _tensorboard(training.run.path) if tensorboard else None
+
+    def on_epoch(entry: dict[str, Any]) -> None:
+        said = f"seed {training.seed} epoch {entry['epoch']} loss {entry['loss']:.4f} val AP {100 * entry['val_ap']:.2f}"
+        bar.update(task, description=said)
+        if writer is not None:
+            for key in ("loss", "val_ap", "val_auc"):
+                writer.add_scalar(key, entry[key], entry["epoch"])
+
+    def on_step(epoch: int, step: int) -> None:
+        bar.update(task, completed=epoch * steps + step + 1)
+
+    return Reporter(step=on_step, epoch=on_epoch, stop=lambda: bool(stop))
+
+
+class _interrupts:  # noqa: N801 - used as a with-statement
+    """Ctrl-C and SIGTERM ask the loop to save and stop at the next step instead of breaking it."""
+
+    def __enter__(self) -> list[bool]:
+        self._asked: list[bool] = []
+        self._before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        for number in self._before:
+            signal.signal(number, lambda *_: self._asked.append(True))
+        return self._asked
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+def _determinism(asked: bool) -> None:
+    import os
+
+    import torch
+
+    if asked:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+
+
+def _tensorboard(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard.writer import SummaryWriter
+    except ImportError as error:
+        raise ConfigError("--tensorboard needs the package tensorboard; pip install 'dyg-mamba[track]'") from error
+    return SummaryWriter(str(folder))

@@ -1,0 +1,134 @@
+"""One file over HTTP: whole or not at all, and resumed where it stopped."""
+
+import hashlib
+import socket
+import time
+from http.client import HTTPException
+from pathlib import Path
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+from dygmamba.data.part import CHUNK, Part, Progress
+from dygmamba.errors import ConfigError, DownloadError
+
+PASSING = {408, 425, 429, 500, 502, 503, 504}  # answers that a later try may not get again
+GAIN = 2**20  # a try that brought this much is no failure, so long files survive a restless line
+
+
+def fetch_file(
+    url: str,
+    target: Path,
+    *,
+    checksum: str | None = None,
+    progress: Progress | None = None,
+    timeout: float = 30.0,
+    retries: int = 5,
+) -> Path:
+    """The file at `url` as `target`, which exists only once it is whole.
+
+    Bytes gather in `target.part`, and a later call goes on from there if the server still has the same file.
+    `checksum` is "md5:..." or "sha256:...". `progress(added, total)` is called as bytes arrive; what is added
+    sums to the size, and is negative where the server makes us start again. A server that stalls for
+    `timeout` seconds, breaks off or says it is busy is asked again, at most `retries` times without progress.
+    """
+    if urlsplit(url).scheme not in ("http", "https"):
+        raise ConfigError(f"cannot download {url!r}: the address must start with http:// or https://")
+    if target.exists():
+        check_sum(target, checksum)
+        return target
+    with Part(url, target, checksum is not None, progress) as part:
+        if not target.exists():  # another process may have finished it while we waited for the lock
+            _fill(part, timeout, retries)
+            part.seal()
+            if (found := digest(part.path, checksum)) != checksum:
+                part.discard()
+                was = f"{target.name} arrived corrupt ({found} instead of {checksum}) and was deleted"
+                raise DownloadError(f"{was}; {part.by_hand}")
+            part.promote()
+    return target
+
+
+def digest(path: Path, checksum: str | None) -> str | None:
+    """The file's checksum by the algorithm of `checksum`, None where there is none to compare with."""
+    if checksum is None:
+        return None
+    algorithm = checksum.partition(":")[0]
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, lambda: hashlib.new(algorithm, usedforsecurity=False))
+    return f"{algorithm}:{found.hexdigest()}"
+
+
+def check_sum(path: Path, checksum: str | None) -> None:
+    """Refuse a file that is there but is not the one meant; it may be the user's, so it is not touched."""
+    if (found := digest(path, checksum)) != checksum:
+        raise DownloadError(
+            f"{path} is not the published file ({found} instead of {checksum}); "
+            "move it away and run the command again"
+        )
+
+
+def _fill(part: Part, timeout: float, retries: int) -> None:
+    """Ask until the part is whole; each try without progress is waited for a little longer, up to a bound."""
+    best, failures = part.size, 0
+    while True:
+        reason, wait = _attempt(part, timeout)
+        if part.whole:
+            return
+        gained, best = part.size - best, max(best, part.size)
+        if gained >= GAIN:
+            continue
+        failures += 1
+        if failures > retries:
+            if gained == 0 and part.ended:
+                part.discard()  # it keeps ending short of its own promise: what it sent cannot be trusted
+            raise DownloadError(f"{part.target.name} did not arrive: {reason}; {part.advice}")
+        time.sleep(min(timeout, max(wait, timeout / 60 * 2**failures)))
+
+
+def _attempt(part: Part, timeout: float) -> tuple[str, float]:
+    """One request; what went wrong, if anything did, and how long the server asks to be left alone."""
+    host = urlsplit(part.url).netloc
+    part.ended = False
+    try:
+        with urlopen(Request(part.url, headers=part.headers), timeout=timeout) as response:
+            if not part.begin(response):
+                return f"the file at {host} has changed", 0.0
+            while chunk := response.read1(CHUNK):
+                part.write(chunk)
+            part.ended = True
+    except HTTPError as error:
+        return _answered(part, error, host)
+    except URLError as error:
+        return _unanswered(part, error, host, timeout), 0.0
+    except TimeoutError:
+        return f"{host} sent nothing for {timeout:g} s", 0.0
+    except (HTTPException, OSError) as error:
+        return f"the connection to {host} broke ({type(error).__name__})", 0.0
+    return f"{host} promised {part.total or 0:,} bytes and sent {part.size:,}", 0.0
+
+
+def _answered(part: Part, error: HTTPError, host: str) -> tuple[str, float]:
+    reason = f"{host} answered {error.code} {error.reason}"
+    part.answered = True
+    with error:
+        if error.code == 416:
+            part.beyond(error.headers.get("Content-Range", ""))
+        elif error.code not in PASSING:
+            raise DownloadError(f"{part.target.name} did not arrive: {reason}; {part.advice}") from error
+    later = error.headers.get("Retry-After", "")
+    return reason, float(later) if later.isdigit() else 0.0
+
+
+def _unanswered(part: Part, error: URLError, host: str, timeout: float) -> str:
+    if isinstance(error.reason, socket.gaierror):
+        reason = f"the host {host} cannot be found from here"
+    elif isinstance(error.reason, TimeoutError):
+        return f"{host} sent nothing for {timeout:g} s"
+    elif isinstance(error.reason, ConnectionRefusedError):
+        reason = f"{host} refused the connection"
+    else:
+        reason = f"{host} cannot be reached ({error.reason})"
+    if not part.answered:  # waiting helps a server that has stumbled, not a line that is not there
+        raise DownloadError(f"{part.target.name} did not arrive: {reason}; {part.advice}") from error
+    return reason

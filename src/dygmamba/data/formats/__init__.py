@@ -1,0 +1,63 @@
+"""Readers: a file of events in, a Dataset out."""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from dygmamba.data.formats import csv, dyglib, jodie, npz, parquet
+from dygmamba.data.formats.options import FORMATS, ReadOptions
+from dygmamba.data.store import SUFFIX, Dataset, checked_name
+from dygmamba.errors import ConfigError, FileError
+
+READERS: dict[str, Callable[[Path, ReadOptions], Dataset]] = {
+    "csv": csv.read,
+    "parquet": parquet.read,
+    "jodie": jodie.read,
+    "dyglib": dyglib.read,
+    "npz": npz.read,
+}
+
+__all__ = ["FORMATS", "READERS", "ReadOptions", "detect_format", "read_dataset"]
+
+
+def read_dataset(
+    path: Path, options: ReadOptions | None = None, *, format: str = "auto", name: str | None = None
+) -> Dataset:
+    """The events of a file, named after it unless a name is given."""
+    options = options or ReadOptions()
+    if format not in FORMATS:
+        raise ConfigError(f"format {format!r} is unknown; choose one of {', '.join(FORMATS)}")
+    _require_file(path)
+    dataset = READERS[detect_format(path, options) if format == "auto" else format](path, options)
+    return dataset if name is None else replace(dataset, name=checked_name(name))
+
+
+def detect_format(path: Path, options: ReadOptions | None = None) -> str:
+    """What a file is, by its first bytes and, for text, by its column names."""
+    _require_file(path)
+    with path.open("rb") as file:
+        start = file.read(8)
+    if not start:
+        raise FileError(f"{path} is empty; give a file with at least one event")
+    if path.suffix == SUFFIX:
+        raise FileError(f"{path} is imported already; put it into the data folder")
+    if start.startswith(b"PAR1") or path.suffix in {".parquet", ".pq"}:
+        return "parquet"
+    if path.suffix in {".xlsx", ".ods"}:
+        raise FileError(f"{path} is a spreadsheet; save it as CSV first")
+    if start.startswith(b"PK\x03\x04") or path.suffix == ".npz":
+        return "npz"
+    names = csv.read_header(path, options or ReadOptions()).names
+    if jodie.matches(names):
+        return "jodie"
+    return "dyglib" if dyglib.matches(names) else "csv"
+
+
+def _require_file(path: Path) -> None:
+    if path.is_dir():
+        raise FileError(f"{path} is a folder; give a file in it")
+    if not path.exists():
+        raise FileError(f"{path} does not exist; check the name and the folder")
+    if not (path.is_file() and os.access(path, os.R_OK)):
+        raise FileError(f"{path} is not a file you may read; check what it is and its permissions")

@@ -1,0 +1,197 @@
+"""A stream whose forgetting law is known: people return to partners they have not yet forgotten.
+
+The process and every parameter are written out in docs/generated-stream.md.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+import numpy as np
+import torch
+
+from dygmamba.data.events import EventStore, FeatureTable
+from dygmamba.data.process import LAWS, Moods, Past, Rates, Seats, Simulation, World, compiled
+from dygmamba.errors import ConfigError
+
+GRID_BITS = 10  # times lie on a grid of about gap / 1024, so that sums of gaps are exact
+
+LIMITS: dict[str, tuple[float, float]] = {
+    "seed": (0, 2**63 - 1),
+    "nodes": (2, 2**31 - 1),
+    "events": (1, 2**31 - 1),
+    "communities": (1, 2**30),
+    "half_life": (1e-9, 1e15),
+    "novelty": (1e-9, 1e9),
+    "noise": (0, 1),
+    "drift": (0, 1e9),
+    "roam_share": (0, 0.99),
+    "roam_length": (1e-9, 1e15),
+    "roam_noise": (0, 1),
+    "activity": (0, 3),
+    "popularity": (0, 3),
+    "memory": (1, 4096),
+    "pace": (1e-6, 1e12),
+    "tail": (1.01, 1e6),
+    "burst": (0, 0.99),
+    "ties": (0, 0.99),
+    "origin": (-1e15, 1e15),
+    "edge_dim": (0, 4096),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratorConfig:
+    """The parameters of a generated stream; docs/generated-stream.md explains each."""
+
+    seed: int = 0
+    nodes: int = 240
+    events: int = 12_000
+    communities: int = 6
+    law: str = "exponential"
+    half_life: float = 7_200.0
+    novelty: float = 0.5
+    noise: float = 0.02
+    drift: float = 5e-6
+    roam_share: float = 0.15
+    roam_length: float = 172_800.0
+    roam_noise: float = 0.7
+    activity: float = 0.6
+    popularity: float = 0.6
+    memory: int = 64
+    pace: float = 14_400.0
+    tail: float = 1.8
+    burst: float = 0.3
+    ties: float = 0.02
+    origin: float = 1.7e9
+    edge_dim: int = 0
+
+    def __post_init__(self) -> None:
+        if self.law not in LAWS:
+            raise ConfigError(f"law is {self.law!r}; choose one of {', '.join(LAWS)}")
+        for field in fields(self):
+            if field.name != "law":
+                self._check_number(field.name, field.type is int)
+        if self.nodes < 2 * self.communities:
+            raise ConfigError(
+                f"{self.nodes} nodes cannot fill {self.communities} communities; give at least two to each"
+            )
+        if self.drift * self.pace > 1000:
+            raise ConfigError(
+                f"drift {self.drift} moves a node 1,000 times between two of its events; lower it"
+            )
+        if abs(self.origin) / self.grid > 2**51:
+            raise ConfigError(
+                f"origin {self.origin} leaves no digits for gaps of {self.gap:g}; move it towards 0"
+            )
+
+    def _check_number(self, name: str, whole: bool) -> None:
+        value, (low, high) = getattr(self, name), LIMITS[name]
+        kinds = int if whole else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            raise ConfigError(f"{name} is {value!r}; give {'a whole number' if whole else 'a number'}")
+        if not low <= value <= high:
+            raise ConfigError(f"{name} is {value}; give a value from {low:g} to {high:g}")
+
+    @property
+    def gap(self) -> float:
+        """The mean span between two events of the whole stream."""
+        return self.pace / self.nodes
+
+    @property
+    def grid(self) -> float:
+        """The power of two that every time is a multiple of."""
+        return 2.0 ** (math.frexp(self.gap)[1] - 1 - GRID_BITS)
+
+
+def forgetting_law(config: GeneratorConfig) -> Callable[[np.ndarray], np.ndarray]:
+    """The known law R(s): how much of an event is left after a span s; R(0) = 1."""
+    law, half_life = LAWS[config.law], config.half_life
+    return lambda span: law(np.asarray(span, dtype=np.float64), half_life)
+
+
+def _clock(rng: np.random.Generator, config: GeneratorConfig) -> np.ndarray:
+    """Sorted times: Lomax gaps of mean `gap`, rounded up to the grid; a tie has no gap."""
+    steps = rng.random(config.events)
+    np.subtract(1.0, steps, out=steps)
+    np.power(steps, -1.0 / config.tail, out=steps)
+    steps -= 1.0
+    steps *= config.gap * (config.tail - 1.0) / config.grid
+    np.maximum(np.ceil(steps, out=steps), 1.0, out=steps)
+    steps[rng.random(config.events, dtype=np.float32) < config.ties] = 0.0
+    steps[0] = math.floor(config.origin / config.grid)
+    np.cumsum(steps, out=steps)
+    steps *= config.grid
+    return steps
+
+
+def _start(rng: np.random.Generator, config: GeneratorConfig, begin: float) -> World:
+    """Everyone in a seat, nothing remembered, the hidden states at their long-run shares."""
+    n, m, c = config.nodes, config.memory, config.communities
+    node_at = rng.permutation(n).astype(np.int32)
+    first = np.arange(c + 1) * n // c
+    return World(
+        busy=rng.permutation(n).astype(np.int32),
+        seats=Seats(
+            seat_of=np.argsort(node_at).astype(np.int32),
+            node_at=node_at,
+            home_of=np.repeat(np.arange(c, dtype=np.int32), np.diff(first)),
+            first=first,
+        ),
+        past=Past(np.zeros((n, m), np.int32), np.zeros((n, m)), np.zeros(n, np.int64)),
+        moods=Moods(rng.random(n) < config.roam_share, np.full(n, begin)),
+    )
+
+
+def simulate(config: GeneratorConfig) -> Simulation:
+    """Run the process; the same config gives the same bytes."""
+    rng = np.random.Generator(np.random.PCG64(config.seed))
+    e, time = config.events, _clock(rng, config)
+    out = Simulation(
+        src=np.empty(e, np.int64),
+        dst=np.empty(e, np.int64),
+        time=time,
+        label=np.empty(e, np.float32),
+        choice=np.empty(e, np.int8),
+        home=np.empty(e, np.int32),
+    )
+    rates = Rates(
+        half_life=float(config.half_life),
+        novelty=float(config.novelty),
+        noise=float(config.noise),
+        roam_noise=float(config.roam_noise),
+        roam_share=float(config.roam_share),
+        roam_rate=1.0 / (config.roam_length * (1.0 - config.roam_share)),
+        swap_rate=config.nodes * config.drift / 2.0,
+        activity=float(config.activity),
+        popularity=float(config.popularity),
+        burst=float(config.burst),
+    )
+    compiled(LAWS[config.law])(rng, _start(rng, config, time[0]), rates, out)
+    return out
+
+
+def _edge_features(config: GeneratorConfig, home: np.ndarray) -> torch.Tensor:
+    """A noisy sign code of the source's community: +-1 per column, plus a unit normal."""
+    rng = np.random.Generator(np.random.PCG64([config.seed, 1]))
+    code = rng.choice(np.array([-1.0, 1.0], np.float32), (config.communities, config.edge_dim))
+    noise = rng.standard_normal((len(home), config.edge_dim), dtype=np.float32)
+    return torch.from_numpy(np.add(noise, code[home], out=noise))
+
+
+def generate_stream(config: GeneratorConfig) -> EventStore:
+    """The stream of a config; its label is the source's hidden state, 1 while it roams."""
+    run = simulate(config)
+    return EventStore.of(
+        torch.from_numpy(run.src),
+        torch.from_numpy(run.dst),
+        torch.from_numpy(run.time),
+        label=torch.from_numpy(run.label),
+        num_nodes=config.nodes,
+        features=FeatureTable(torch.zeros(config.nodes, 0), _edge_features(config, run.home)),
+    )
+
+
+def generated_dataset_store(seed: int = 0) -> EventStore:
+    """The embedded dataset `generated`: the default config."""
+    return generate_stream(GeneratorConfig(seed=seed))

@@ -1,0 +1,123 @@
+"""Whose node is it: the user's own ids on one side, 0..N-1 on the other."""
+
+# pyarrow.compute makes its functions at import, where pyright cannot see them
+# pyright: reportAttributeAccessIssue=false
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dygmamba.errors import EventError, NotFoundError
+
+Side = Literal["src", "dst"]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeIds:
+    """The user's id of every node; in a bipartite stream nodes below `sources` are the sources.
+
+    There the two sides are separate name spaces: source 7 and destination 7 are two nodes.
+    """
+
+    values: pa.Array  # int64 or large_string; row = node
+    sources: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.values.type not in (pa.int64(), pa.large_string()):
+            raise EventError(f"node ids are {self.values.type}; give 64-bit integers or strings")
+        if self.sources is not None and not 0 <= self.sources <= len(self.values):
+            raise EventError(
+                f"{self.sources} sources among {len(self.values)} nodes; give at most one per node"
+            )
+        for side in ("src", "dst"):
+            pool, _ = self._pool(side)
+            if pool.null_count or len(pc.unique(pool)) != len(pool):
+                raise EventError(f"the {side} ids are not unique; give each node one id of its own")
+
+    @staticmethod
+    def identity(num_nodes: int, sources: int | None = None) -> "NodeIds":
+        """Nodes that are their own ids."""
+        return NodeIds(pa.array(np.arange(num_nodes, dtype=np.int64)), sources)
+
+    @property
+    def kind(self) -> Literal["int", "string"]:
+        """What the user's ids are."""
+        return "int" if pa.types.is_integer(self.values.type) else "string"
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def to_node(self, values: Sequence | np.ndarray | pa.Array, side: Side) -> np.ndarray:
+        """The nodes of these ids, -1 where an id is unknown; '7' and 7 are the same id."""
+        pool, start = self._pool(side)
+        wanted: pa.Array = values if isinstance(values, pa.Array) else pa.array(values)
+        if wanted.type != pool.type:
+            wanted, pool = wanted.cast(pa.large_string()), pool.cast(pa.large_string())
+        found = pc.index_in(wanted, value_set=pool)
+        nodes = pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+        return np.where(nodes < 0, -1, nodes + start)
+
+    def to_user(self, nodes: Sequence[int] | np.ndarray) -> pa.Array:
+        """The ids of these nodes."""
+        rows = np.asarray(nodes, dtype=np.int64)
+        wrong = rows[(rows < 0) | (rows >= len(self))]
+        if len(wrong):
+            raise NotFoundError(
+                f"there is no node {wrong[0]} among {len(self)}; give numbers from 0 to {len(self) - 1}"
+            )
+        return self.values.take(pa.array(rows))
+
+    def _pool(self, side: Side) -> tuple[pa.Array, int]:
+        if self.sources is None:
+            return self.values, 0
+        if side == "src":
+            return self.values.slice(0, self.sources), 0
+        return self.values.slice(self.sources), self.sources
+
+
+def number_nodes(
+    src: Sequence[pa.DictionaryArray], dst: Sequence[pa.DictionaryArray], bipartite: bool
+) -> tuple[np.ndarray, np.ndarray, NodeIds]:
+    """Number the ids of two chunked columns: in sorted order, integers by value, strings by their bytes.
+
+    Sorted, so the numbering depends neither on the order of the rows nor on how the file was cut, and ids
+    that already are 0..N-1 keep their numbers. Bipartite: all sources, then all destinations.
+    """
+    groups = [list(src), list(dst)] if bipartite else [[*src, *dst]]
+    codes, pools = zip(*(_unified(group) for group in groups), strict=True)
+    integers = [found for pool in pools if (found := _integers(pool)) is not None]
+    pools = integers if len(integers) == len(pools) else [pool.cast(pa.large_string()) for pool in pools]
+    nodes, values, start = [], [], 0
+    for code, pool in zip(codes, pools, strict=True):
+        order = pc.sort_indices(pool)
+        rank = np.empty(len(pool), dtype=np.int64)
+        rank[order.to_numpy()] = np.arange(start, start + len(pool))
+        nodes.append(rank[code])
+        values.append(pool.take(order))
+        start += len(pool)
+    joined = np.concatenate(nodes)
+    cut = sum(len(chunk) for chunk in src)
+    return joined[:cut], joined[cut:], NodeIds(pa.concat_arrays(values), len(pools[0]) if bipartite else None)
+
+
+def _unified(chunks: list[pa.DictionaryArray]) -> tuple[np.ndarray, pa.Array]:
+    """One code per row and the values the codes point at, each value once."""
+    column = pa.chunked_array(chunks).unify_dictionaries()
+    pool = column.chunk(0).dictionary.dictionary_encode()
+    codes = np.concatenate([chunk.indices.to_numpy() for chunk in column.chunks])
+    return pool.indices.to_numpy()[codes], pool.dictionary
+
+
+def _integers(pool: pa.Array) -> pa.Array | None:
+    """The ids as integers, unless one is not written the way an integer is: '007' is no 7."""
+    if pa.types.is_integer(pool.type):
+        return pool.cast(pa.int64())
+    try:
+        integers = pool.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return None
+    return integers if integers.cast(pool.type).equals(pool) else None

@@ -1,0 +1,209 @@
+"""One dataset, one file: a safetensors file that is mapped into memory, without pickle.
+
+Node numbers are stored as 64-bit integers although 32 would do: a third of the file, in exchange for a load
+that copies nothing, so processes that read the same dataset share its pages.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+from torch import Tensor
+
+from dygmamba.data.events import EventStore, FeatureTable
+from dygmamba.data.ids import NodeIds
+from dygmamba.errors import ConfigError, EventError, FileError
+
+SUFFIX = ".safetensors"
+FORMAT = "dygmamba-events"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a dataset came from: the file without its folder, and what its columns meant."""
+
+    file: str = ""
+    format: str = ""
+    src: str = ""
+    dst: str = ""
+    time: str = ""
+    label: str = ""
+    features: tuple[str, ...] = ()
+    time_unit: str = ""  # "s" where the source says so; empty: numbers as they came
+    time_origin: str = ""  # the instant of time 0, where the source says so
+    out_of_order: int = 0  # rows of the source that were earlier than a row above them
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """A named stream with its users' ids; `digest` is the sha256 of the events' columns."""
+
+    name: str
+    store: EventStore
+    ids: NodeIds
+    digest: str
+    origin: Origin = field(default_factory=Origin)
+
+    def __post_init__(self) -> None:
+        if len(self.ids) != self.store.num_nodes:
+            raise EventError(
+                f"{len(self.ids)} ids for {self.store.num_nodes} nodes; give each node one id of its own"
+            )
+
+    @staticmethod
+    def of(name: str, store: EventStore, ids: NodeIds, origin: Origin | None = None) -> "Dataset":
+        """A dataset from its parts, with its digest worked out."""
+        return Dataset(name, store, ids, _digest(_event_columns(store)), origin or Origin())
+
+
+def checked_name(name: str) -> str:
+    """The name, if it can be a file's: letters, digits, '.', '_', '-', not starting with a dot or dash."""
+    if not re.fullmatch(r"\w[\w.-]*", name):
+        raise ConfigError(
+            f"{name!r} cannot name a dataset; use letters, digits, '.', '_' and '-' (set it with --out)"
+        )
+    return name
+
+
+def save_dataset(dataset: Dataset, folder: Path) -> Path:
+    """Write NAME.safetensors whole or not at all, and say where it is."""
+    path = folder / (checked_name(dataset.name) + SUFFIX)
+    columns = {
+        key: column.cpu().contiguous().numpy() for key, column in _event_columns(dataset.store).items()
+    }
+    ids = _id_columns(dataset.ids)
+    about = json.dumps(
+        {
+            "bipartite": dataset.store.bipartite,
+            "sources": dataset.ids.sources,
+            "origin": asdict(dataset.origin),
+        }
+    )
+    metadata = {"format": FORMAT, "version": str(VERSION), "digest": dataset.digest, "about": about}
+    metadata["ids_digest"] = _ids_digest(ids, about)
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f".{dataset.name}.{os.getpid()}.partial"
+    try:
+        partial.touch()
+        mode = partial.stat().st_mode  # what the user's umask allows; the writer below would make it private
+        save_file(columns | ids, partial, metadata)
+        partial.chmod(mode)
+        _flush(partial)
+        os.replace(partial, path)
+        _flush(folder)
+    except SafetensorError as error:
+        raise FileError(f"cannot write {path}: {error}; free space or choose another folder") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return path
+
+
+def load_dataset(path: Path) -> Dataset:
+    """Map a dataset into memory, having checked that it still holds what was saved."""
+    mend = "import or fetch it again"
+    if not path.is_file():
+        raise FileError(f"{path} is {'a folder' if path.is_dir() else 'missing'}; give a {SUFFIX} file")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
+    except (SafetensorError, OSError) as error:
+        raise FileError(f"{path} is not a whole {SUFFIX} file ({_first_line(error)}); {mend}") from error
+    if metadata.get("format") != FORMAT:
+        raise FileError(f"{path} is a {SUFFIX} file, but holds no events; give one that data import wrote")
+    if metadata.get("version") != str(VERSION):
+        raise FileError(
+            f"{path} has format version {metadata.get('version')}, this program reads {VERSION}; {mend}"
+        )
+    try:
+        return _dataset(path.stem, tensors, metadata)
+    except (KeyError, TypeError, ValueError, IndexError, RuntimeError, EventError) as error:
+        raise FileError(f"{path} is corrupt ({_first_line(error)}); {mend}") from error
+
+
+def _dataset(name: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Dataset:
+    ids = {key: tensors[key].numpy() for key in ("ids", "ids_bytes", "ids_offsets") if key in tensors}
+    if _ids_digest(ids, metadata["about"]) != metadata["ids_digest"]:
+        raise ValueError("its ids differ from their checksum")
+    about = json.loads(metadata["about"])
+    store = EventStore(
+        src=tensors["src"],
+        dst=tensors["dst"],
+        time=tensors["time"],
+        features=FeatureTable(tensors["node"], tensors["edge"]),
+        num_nodes=tensors["node"].shape[0],
+        label=tensors.get("label"),
+        bipartite=about["bipartite"],
+    )
+    origin = Origin(**about["origin"] | {"features": tuple(about["origin"]["features"])})
+    dataset = Dataset.of(name, store, NodeIds(_id_array(ids), about["sources"]), origin)
+    if dataset.digest != metadata["digest"]:
+        raise ValueError("its events differ from their checksum")
+    return dataset
+
+
+def _event_columns(store: EventStore) -> dict[str, Tensor]:
+    columns = {"src": store.src, "dst": store.dst, "time": store.time}
+    columns |= {"edge": store.features.edge, "node": store.features.node}
+    return columns if store.label is None else columns | {"label": store.label}
+
+
+def _id_columns(ids: NodeIds) -> dict[str, np.ndarray]:
+    if ids.kind == "int":
+        return {"ids": ids.values.to_numpy(zero_copy_only=False)}
+    # a fresh array: slices of a larger one would drag its whole buffer along
+    fresh = pa.concat_arrays([ids.values, pa.array([], pa.large_string())])
+    _, offsets, text = fresh.buffers()
+    count = len(fresh) + 1
+    edges = np.frombuffer(offsets, np.int64, count) if offsets else np.zeros(1, np.int64)
+    letters = np.frombuffer(text, np.uint8) if text else np.zeros(0, np.uint8)
+    return {"ids_bytes": letters[: edges[-1]], "ids_offsets": edges}
+
+
+def _id_array(columns: Mapping[str, np.ndarray]) -> pa.Array:
+    if "ids" in columns:
+        return pa.array(columns["ids"])
+    offsets, text = columns["ids_offsets"], columns["ids_bytes"]
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(text)]
+    array = pa.Array.from_buffers(pa.large_string(), len(offsets) - 1, buffers)
+    array.validate(full=True)
+    return array
+
+
+def _ids_digest(ids: Mapping[str, np.ndarray], about: str) -> str:
+    """sha256 of what the events' digest leaves out: the ids, and where it all came from."""
+    return _digest({**ids, "about": np.frombuffer(about.encode(), np.uint8)})
+
+
+def _digest(columns: Mapping[str, Tensor] | Mapping[str, np.ndarray]) -> str:
+    """sha256 over each column's name, dtype, shape and bytes, in the order of their names."""
+    digest = hashlib.sha256()
+    for name, column in sorted(columns.items()):
+        array = column.cpu().contiguous().numpy() if isinstance(column, Tensor) else column
+        digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def _flush(path: Path) -> None:
+    """Push a file or folder to the disk; some file systems cannot do it for folders, which is no loss."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError) if path.is_dir() else contextlib.nullcontext():
+            os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0][:120] if str(error) else type(error).__name__

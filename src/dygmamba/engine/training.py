@@ -1,0 +1,201 @@
+"""The one training loop: chronological batches, one optimizer step each, exact to resume.
+
+An epoch's negatives are a function of (seed, epoch), so a run's position is two integers; with the weights,
+the optimizer and the generators of a checkpoint the rest of the run is determined.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from dygmamba.data.events import EventStore
+from dygmamba.data.splits import Split
+from dygmamba.engine.checkpoint import Progress, load_checkpoint, save_checkpoint
+from dygmamba.engine.evaluation import EvaluationSet, Scores, score_set
+from dygmamba.engine.runs import RunFolder
+from dygmamba.errors import DygError, EventError
+from dygmamba.sampling.index import NeighborIndex, gather_view
+from dygmamba.tasks.link import positives_and_negatives
+
+
+class Interrupted(DygError):
+    """The user stopped the run; its state is on disk."""
+
+    exit_code = 130
+
+
+@dataclass(frozen=True, slots=True)
+class TrainConfig:
+    """How a model is trained; the defaults are the published protocol's."""
+
+    epochs: int = 100
+    batch: int = 200
+    lr: float = 1e-4
+    patience: int = 20
+    precision: str = "float32"
+    save_every: float = 30.0  # seconds between checkpoints inside an epoch
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingData:
+    """A stream and its split on one device, with the index training may see and the one evaluation sees."""
+
+    store: EventStore
+    split: Split
+    past: NeighborIndex
+    full: NeighborIndex
+    destinations: Int64[Tensor, "k"]
+
+    @staticmethod
+    def of(store: EventStore, split: Split, device: torch.device) -> "TrainingData":
+        """Everything training looks things up in, moved to the device once."""
+        if not len(split.train):
+            raise EventError("no training events are left after holding out new nodes; use a longer stream")
+        on = store.to(device)
+        parts = (part.to(device) for part in (split.train, split.val, split.test, split.new_nodes))
+        return TrainingData(
+            store=on,
+            split=Split(*parts),
+            past=NeighborIndex.build(store, split.train).to(device),
+            full=NeighborIndex.build(store).to(device),
+            destinations=torch.unique(store.dst[split.train]).to(device),
+        )
+
+    def negatives(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
+        """One random training destination per training event, the same on every device."""
+        rng = torch.Generator().manual_seed((seed << 20) + epoch)
+        draw = torch.randint(len(self.destinations), (len(self.split.train),), generator=rng)
+        return self.destinations[draw.to(self.destinations.device)]
+
+
+@dataclass(frozen=True, slots=True)
+class Reporter:
+    """Who is told of a run's progress."""
+
+    step: Callable[[int, int], None] = lambda epoch, step: None
+    epoch: Callable[[dict], None] = lambda entry: None
+    stop: Callable[[], bool] = lambda: False
+
+
+def evaluate_weights(scorer: nn.Module, data: TrainingData, chosen: EvaluationSet) -> Scores:
+    """Scores of a set, without gradients; stateless models are asked in larger batches, which changes nothing."""
+    scorer.eval()
+    tokens = max((sum(request.fanout) for request in scorer.requests), default=1)
+    size = 200 if scorer.stateful else max(200, 64_000 // max(tokens, 1) // 2)
+    with torch.no_grad():
+        return score_set(scorer, data.store, data.full, chosen.to(data.store.time.device), size)
+
+
+class Training:
+    """A run under way: model, optimizer and position, and the folder that keeps them."""
+
+    def __init__(
+        self, scorer: nn.Module, data: TrainingData, config: TrainConfig, run: RunFolder, seed: int
+    ) -> None:
+        self.scorer, self.data, self.config, self.run, self.seed = scorer, data, config, run, seed
+        self.optimizer = torch.optim.Adam(
+            [parameter for parameter in scorer.parameters() if parameter.requires_grad], lr=config.lr
+        )
+        self.progress = Progress()
+        self._saved = time.monotonic()
+
+    def resume(self) -> None:
+        """Go back to the last checkpoint; epochs it does not know of are forgotten."""
+        if self.run.last.exists():
+            self.progress = load_checkpoint(self.run.last, self.scorer, self.optimizer)
+        self.run.write_metrics(self.run.metrics()[: self.progress.epoch])
+
+    def fit(self, validation: EvaluationSet, report: Reporter | None = None) -> None:
+        """Train until the epochs are used up or validation stops improving; then load the best weights."""
+        report = report or Reporter()
+        while not self.progress.finished:
+            start = time.monotonic()
+            self.train_epoch(report)
+            trained = time.monotonic() - start
+            loss = sum(self.progress.losses) / len(self.progress.losses)
+            if not math.isfinite(loss):
+                raise DygError(f"the loss of epoch {self.progress.epoch} is {loss}; lower --lr or use float32")
+            metrics = self.evaluate(validation).metrics()
+            entry = {
+                "epoch": self.progress.epoch,
+                "loss": loss,
+                "val_ap": metrics.ap,
+                "val_auc": metrics.auc,
+                "val_ap_pooled": metrics.ap_pooled,
+                "train_seconds": trained,
+                "seconds": time.monotonic() - start,
+            }
+            self.run.write_metrics([*self.run.metrics(), entry])
+            self._finish_epoch(metrics.ap, metrics.auc)
+            report.epoch(entry | {"best_epoch": self.progress.best_epoch})
+        load_checkpoint(self.run.best, self.scorer)
+
+    def train_epoch(self, report: Reporter) -> None:
+        """The rest of the epoch the run stands in."""
+        self.scorer.train()
+        negatives = self.data.negatives(self.seed, self.progress.epoch)
+        train, size = self.data.split.train, self.config.batch
+        losses = []  # device scalars, read once per checkpoint so that no step waits for the device
+        for step in range(self.progress.step, -(-len(train) // size)):
+            rows = slice(step * size, (step + 1) * size)
+            losses.append(self.train_step(train[rows], negatives[rows]))
+            report.step(self.progress.epoch, step)
+            if report.stop() or time.monotonic() - self._saved > self.config.save_every:
+                self._note(losses, step + 1)
+                self._save()
+                if report.stop():
+                    raise Interrupted(f"stopped and saved; go on with: dygmamba train --resume {self.run.path}")
+        self._note(losses, self.progress.step)
+
+    def train_step(self, events: Int64[Tensor, "b"], negative: Int64[Tensor, "b"]) -> Tensor:
+        """One optimizer step on a batch of positives and their negatives; the loss stays on the device."""
+        batch = self.data.store.select(events)
+        pairs = positives_and_negatives(batch, batch.src, negative)
+        self.optimizer.zero_grad(set_to_none=True)
+        with self.autocast():
+            view = gather_view(self.data.past, self.data.store.features, pairs, self.scorer.requests)
+            logits = self.scorer(view)
+        loss = binary_cross_entropy_with_logits(logits.float(), pairs.label)
+        loss.backward()
+        self.optimizer.step()
+        self.scorer.observe(batch)
+        return loss.detach()
+
+    def evaluate(self, chosen: EvaluationSet) -> Scores:
+        """Scores of a set under the current weights."""
+        return evaluate_weights(self.scorer, self.data, chosen)
+
+    def autocast(self):
+        """Mixed precision where asked for."""
+        return torch.autocast(
+            self.data.store.time.device.type, dtype=torch.bfloat16, enabled=self.config.precision == "bf16"
+        )
+
+    def _note(self, losses: list[Tensor], step: int) -> None:
+        self.progress.losses += torch.stack(losses).tolist() if losses else []
+        losses.clear()
+        self.progress.step = step
+
+    def _finish_epoch(self, ap: float, auc: float) -> None:
+        """Early stopping as published: both validation AP and AUC must reach their best."""
+        state = self.progress
+        better = ap >= state.best_ap and auc >= state.best_auc
+        if better:
+            state.best_epoch, state.best_ap, state.best_auc, state.stale = state.epoch, ap, auc, 0
+        else:
+            state.stale += 1
+        state.epoch, state.step, state.losses = state.epoch + 1, 0, []
+        state.finished = state.stale >= self.config.patience or state.epoch >= self.config.epochs
+        if better:
+            save_checkpoint(self.run.best, self.scorer, None, state)
+        self._save()
+
+    def _save(self) -> None:
+        save_checkpoint(self.run.last, self.scorer, self.optimizer, self.progress)
+        self._saved = time.monotonic()

@@ -1,0 +1,145 @@
+"""From names to things that run: a dataset, a model and a seed become a training run, and back."""
+
+import dataclasses
+import platform
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from dygmamba import __version__
+from dygmamba.config import build_config, preset, to_settings
+from dygmamba.data.library import open_dataset
+from dygmamba.data.splits import Split, chronological_split
+from dygmamba.data.store import Dataset
+from dygmamba.engine.checkpoint import load_checkpoint
+from dygmamba.engine.evaluation import evaluation_set
+from dygmamba.engine.runs import RunFolder
+from dygmamba.engine.training import TrainConfig, Training, TrainingData, evaluate_weights
+from dygmamba.errors import ConfigError, FileError
+from dygmamba.models import find_model
+from dygmamba.models.base import DatasetFacts
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is a GPU where there is one; a GPU asked for and missing is an error, never a silent CPU."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name not in ("cpu", "cuda"):
+        raise ConfigError(f"--device takes auto, cpu or cuda, got '{name}'")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("--device cuda was asked for, but torch sees no GPU; use --device cpu or auto")
+    return torch.device(name)
+
+
+def split_settings(model: str, settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings of the training loop, and of the model."""
+    own = {field.name for field in dataclasses.fields(TrainConfig)}
+    train = {key: value for key, value in settings.items() if key in own}
+    return train, {key: value for key, value in settings.items() if key not in own}
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A run opened again: its data and its best weights."""
+
+    run: RunFolder
+    dataset: Dataset
+    split: Split
+    scorer: nn.Module
+    model: str
+    seed: int
+    device: torch.device
+
+
+def start_run(
+    dataset: Dataset, model: str, seed: int, settings: dict[str, Any], device: torch.device, root: Path
+) -> tuple[Training, Split]:
+    """A new run folder with its configuration written, ready to train."""
+    spec = find_model(model)
+    if not spec.trainable:
+        raise ConfigError(f"model '{model}' needs no training; use: dygmamba evaluate {dataset.name} --model {model}")
+    train, own = split_settings(model, preset(model, dataset.name) | settings)
+    config, loop = build_config(spec.config, own), build_config(TrainConfig, train)
+    split = chronological_split(dataset.store)
+    run = RunFolder.create(root, dataset.name, model, seed)
+    run.write_config(
+        {
+            "run": {"data": dataset.name, "digest": dataset.digest, "split": split.digest, "model": model, "seed": seed},
+            "train": to_settings(loop),
+            "model": to_settings(config),
+            "made_with": {
+                "dygmamba": __version__,
+                "torch": torch.__version__,
+                "python": platform.python_version(),
+                "device": str(device) if device.type == "cpu" else torch.cuda.get_device_name(device),
+            },
+        }
+    )
+    return _training(run, dataset, split, device), split
+
+
+def reopen_run(path: Path, device: torch.device, data_dir: Path | None = None) -> tuple[Training, Dataset, Split]:
+    """A run folder as it stands, to be resumed."""
+    run = RunFolder(path)
+    dataset, split = _data_of(run, data_dir)
+    training = _training(run, dataset, split, device)
+    training.resume()
+    return training, dataset, split
+
+
+def open_trained(path: Path, device: torch.device, data_dir: Path | None = None) -> Trained:
+    """A run with its best weights loaded."""
+    run = RunFolder(path)
+    dataset, split = _data_of(run, data_dir)
+    scorer, seed = _build(run, dataset, split)
+    load_checkpoint(run.best, scorer)
+    about = run.config()["run"]
+    return Trained(run, dataset, split, scorer.to(device).eval(), about["model"], seed, device)
+
+
+def _data_of(run: RunFolder, data_dir: Path | None) -> tuple[Dataset, Split]:
+    about = run.config().get("run", {})
+    if not {"data", "digest", "model", "seed"} <= set(about):
+        raise FileError(f"{run.path}/config.toml lacks its [run] section; restore it or train again")
+    dataset = open_dataset(about["data"], data_dir)
+    if dataset.digest != about["digest"]:
+        raise FileError(
+            f"dataset '{about['data']}' is not the one this run was trained on (its events differ); "
+            "point --data-dir at the original"
+        )
+    return dataset, chronological_split(dataset.store)
+
+
+def _build(run: RunFolder, dataset: Dataset, split: Split) -> tuple[nn.Module, int]:
+    sections = run.config()
+    spec, seed = find_model(sections["run"]["model"]), int(sections["run"]["seed"])
+    torch.manual_seed(seed)
+    facts = DatasetFacts.of(dataset.store, split.train)
+    return spec.build(build_config(spec.config, sections["model"]), facts), seed
+
+
+def _training(run: RunFolder, dataset: Dataset, split: Split, device: torch.device) -> Training:
+    scorer, seed = _build(run, dataset, split)
+    data = TrainingData.of(dataset.store, split, device)
+    config = build_config(TrainConfig, run.config()["train"])
+    return Training(scorer.to(device), data, config, run, seed)
+
+
+def final_rows(
+    dataset: Dataset,
+    split: Split,
+    scorer: nn.Module,
+    data: TrainingData,
+    about: dict[str, Any],
+    chosen: list[tuple[str, str, str]],
+) -> list[dict[str, Any]]:
+    """One result row per (negatives, split, setting)."""
+    rows = []
+    for strategy, name, setting in chosen:
+        asked = evaluation_set(dataset.store, split, name, setting, strategy)
+        metrics = evaluate_weights(scorer, data, asked).metrics()
+        rows.append({**about, "split": name, "setting": setting, "negatives": strategy, **asdict(metrics)})
+    return rows

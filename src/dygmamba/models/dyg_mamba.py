@@ -1,0 +1,161 @@
+"""DyG-Mamba (NeurIPS 2025, openreview ja2wA4UncJ; not arXiv 2408.04713), Fig. 2.
+
+The paper's model with every reading of it as a named part; decision 010 argues the defaults.
+
+Legend: p pairs, q rows (node, time), l tokens, d width.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from dygmamba.errors import ConfigError
+from dygmamba.models.base import DatasetFacts, EncoderScorer, ModelSpec
+from dygmamba.nn.encodings import CHANNELS, PAIR_CHANNELS, ChannelConfig, Channels
+from dygmamba.nn.mixers import PAIR_MIXERS, POOLS
+from dygmamba.nn.ssm import SSMConfig, Stack
+from dygmamba.nn.tokens import QUERIES, Tokens, make_tokens
+from dygmamba.ops.cooccurrence import cooccurrence
+from dygmamba.sampling.view import NeighborRequest, PairView
+
+Step = Literal[
+    "timespan", "absolute", "linear", "logarithmic", "sigmoid", "exponential", "constant", "content", "cosine"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class DyGMambaConfig:
+    """The paper's Table "Configurations", and the parts by name."""
+
+    length: int = 32  # tokens per sequence, the query node included
+    channels: tuple[str, ...] = ("node", "edge", "time", "cooccurrence")
+    time: Literal["fixed", "trainable"] = "fixed"
+    query: Literal["last", "first", "absent"] = "last"
+    span: Literal["preceding", "following"] = "preceding"
+    step: Step = "timespan"
+    floor: float = 1.0
+    selection: Literal["bounded", "unbounded", "time", "fixed"] = "bounded"
+    rule: Literal["zoh", "euler"] = "zoh"
+    direction: Literal["forward", "both"] = "forward"
+    skip: Literal["learned", "none"] = "learned"
+    encoders: Literal["shared", "independent"] = "shared"
+    mixer: Literal["none", "cross"] = "cross"
+    pool: Literal["mean", "gate", "gate64", "last"] = "gate"
+    width: int = 50
+    time_dim: int = 100
+    blocks: int = 2
+    states: int = 16
+    expand: int = 2
+    taps: int = 4
+    out: int = 172
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        known = (*CHANNELS, *PAIR_CHANNELS)
+        if not self.channels or not set(self.channels) <= set(known):
+            raise ConfigError(f"channels must be a choice of {', '.join(known)}; got {', '.join(self.channels)}")
+        if min(self.length, self.width, self.blocks, self.states, self.expand, self.taps) < 1:
+            raise ConfigError("length, width, blocks, states, expand and taps must be at least 1")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout must be in [0, 1), got {self.dropout}")
+
+
+class Shared(nn.Module):
+    """One stack reads both sequences of a pair, in one call."""
+
+    def __init__(self, build: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        self.stack = build()
+
+    def forward(self, x: Tensor, tokens: Tokens) -> Float[Tensor, "q l d"]:
+        """Both halves through the same weights."""
+        return self.stack(x, tokens)
+
+
+class Independent(nn.Module):
+    """A stack for sources and one for destinations (the paper's text)."""
+
+    def __init__(self, build: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        self.src, self.dst = build(), build()
+
+    def forward(self, x: Tensor, tokens: Tokens) -> Float[Tensor, "q l d"]:
+        """The first half through the one, the second through the other."""
+        p = len(x) // 2
+        return torch.cat([self.src(x[:p], tokens[:p]), self.dst(x[p:], tokens[p:])])
+
+
+ENCODERS: dict[str, Callable[[Callable[[], nn.Module]], nn.Module]] = {"shared": Shared, "independent": Independent}
+
+
+class DyGMamba(nn.Module):
+    """Encode both pasts, let time spans control forgetting, look across the pair, sum up."""
+
+    def __init__(self, config: DyGMambaConfig, facts: DatasetFacts) -> None:
+        super().__init__()
+        _, taken = QUERIES[config.query]
+        self.requests = (NeighborRequest((config.length - taken,)),)
+        self.query, self.span, self.out_dim = config.query, config.span, config.out
+        self.channels = Channels(
+            ChannelConfig(
+                names=config.channels,
+                length=config.length,
+                node_dim=facts.node_dim,
+                edge_dim=facts.edge_dim,
+                time_dim=config.time_dim,
+                width=config.width,
+                trainable_time=config.time == "trainable",
+            )
+        )
+        width = self.channels.out_dim
+        ssm = SSMConfig(
+            width=width,
+            blocks=config.blocks,
+            expand=config.expand,
+            states=config.states,
+            taps=config.taps,
+            step=config.step,
+            selection=config.selection,
+            direction=config.direction,
+            skip=config.skip,
+            rule=config.rule,
+            floor=config.floor,
+            gap_scale=facts.gap_mean,
+        )
+        self.encoders = ENCODERS[config.encoders](lambda: Stack(ssm))
+        self.mixer = PAIR_MIXERS[config.mixer](width, config.dropout)
+        self.pool_src, self.pool_dst = POOLS[config.pool](width), POOLS[config.pool](width)
+        self.out = nn.Linear(width, config.out)
+
+    def forward(self, view: PairView) -> tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]:
+        """Source and destination embedding of each pair."""
+        ((recent,),) = view.neighbors
+        pairs = view.pairs
+        tokens = make_tokens(recent, self.query, self.span)
+        rows = self.channels.rows(tokens, view.features)  # [q l a], once per (node, time)
+        both = torch.cat([pairs.src_row, pairs.dst_row])
+        paired = tokens[both]
+        mask, p = paired.mask, len(pairs)
+        counts = cooccurrence(paired.node[:p], paired.node[p:], mask[:p], mask[p:])
+        x = self.channels.join(rows[both], torch.cat(counts))  # [2p l d]
+        x = self.encoders(x, paired)
+        src, dst = self.mixer(x[:p], x[p:], mask[:p], mask[p:])
+        return self.out(self.pool_src(src, mask[:p])), self.out(self.pool_dst(dst, mask[p:]))
+
+
+def build(config: DyGMambaConfig, facts: DatasetFacts) -> EncoderScorer:
+    """DyG-Mamba with a link head."""
+    return EncoderScorer(DyGMamba(config, facts))
+
+
+SPEC = ModelSpec(
+    config=DyGMambaConfig,
+    build=build,
+    trainable=True,
+    title="DyG-Mamba (NeurIPS 2025)",
+    looks_at="both nodes' recent events, the spans between them, and who occurs in both",
+)

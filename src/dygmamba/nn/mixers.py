@@ -1,0 +1,112 @@
+"""Looking across the pair, and summing a sequence up: mixers and pools, masked everywhere.
+
+Legend: p pairs, l tokens, d width.
+"""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+Tokens2 = tuple[Float[Tensor, "p l d"], Float[Tensor, "p r d"]]
+Mask = Bool[Tensor, "p l"]
+
+
+class NoMixer(nn.Module):
+    """Each sequence on its own (the paper's text)."""
+
+    def __init__(self, width: int, dropout: float) -> None:
+        super().__init__()
+
+    def forward(self, x: Tensor, y: Tensor, x_mask: Mask, y_mask: Mask) -> Tokens2:
+        """The sequences as they are."""
+        return x, y
+
+
+class LinearCrossAttention(nn.Module):
+    """Each token asks the other sequence, by linear attention: one layer, both ways at once.
+
+    The paper's configuration table names the layer without describing it; the released code lets keys attend
+    over padding and updates the two sides one after the other. Here keys are masked and both sides see the
+    other's old states, so the layer is symmetric and blind to padding.
+    """
+
+    def __init__(self, width: int, dropout: float) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(width, width, bias=False) for _ in range(3))
+        self.out = nn.Linear(width, width)
+        self.drop = nn.Dropout(dropout)
+        self.norm = nn.LayerNorm(width)
+
+    def ask(self, x: Tensor, other: Tensor, other_mask: Mask) -> Tensor:
+        """What x gets from the other sequence."""
+        q = self.query(x).softmax(dim=-1) * x.shape[-1] ** -0.5
+        k = masked_softmax(self.key(other), other_mask)
+        context = k.mT @ self.value(other)  # [p d d]
+        return self.norm(x + self.drop(self.out(q @ context)))
+
+    def forward(self, x: Tensor, y: Tensor, x_mask: Mask, y_mask: Mask) -> Tokens2:
+        """Both sequences, each informed by the other."""
+        return self.ask(x, y, y_mask), self.ask(y, x, x_mask)
+
+
+def masked_softmax(score: Float[Tensor, "p l k"], mask: Mask) -> Float[Tensor, "p l k"]:
+    """Softmax over the tokens that exist; all zeros where none does."""
+    score = score.masked_fill(~mask[..., None], torch.finfo(score.dtype).min)
+    return score.softmax(dim=1) * mask[..., None]
+
+
+PAIR_MIXERS: dict[str, type[nn.Module]] = {"none": NoMixer, "cross": LinearCrossAttention}
+
+
+class MeanPool(nn.Module):
+    """The mean over the tokens that exist (the paper's readout)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+
+    def forward(self, x: Float[Tensor, "p l d"], mask: Mask) -> Float[Tensor, "p d"]:
+        """One vector per sequence; zeros for an empty one."""
+        return (x * mask[..., None]).sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+class GatePool(nn.Module):
+    """A softmax-weighted sum with a learned gate."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(width, 1, bias=False)
+
+    def weights(self, x: Tensor, mask: Mask) -> Float[Tensor, "p l 1"]:
+        """How much each token counts."""
+        return masked_softmax(self.gate(x), mask)
+
+    def forward(self, x: Float[Tensor, "p l d"], mask: Mask) -> Float[Tensor, "p d"]:
+        """One vector per sequence."""
+        return (x * mask[..., None] * self.weights(x, mask)).sum(dim=1)
+
+
+class TopGatePool(GatePool):
+    """The gate's 64 heaviest tokens, renormalised (the released code's readout)."""
+
+    def weights(self, x: Tensor, mask: Mask) -> Float[Tensor, "p l 1"]:
+        """How much each token counts, 0 beyond the 64 heaviest."""
+        weight = super().weights(x, mask)
+        top = weight.topk(min(64, weight.shape[1]), dim=1)
+        kept = torch.zeros_like(weight).scatter(1, top.indices, top.values)
+        return kept / kept.sum(dim=1, keepdim=True).clamp(min=1e-12)
+
+
+class LastPool(nn.Module):
+    """The state after the last token."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+
+    def forward(self, x: Float[Tensor, "p l d"], mask: Mask) -> Float[Tensor, "p d"]:
+        """One vector per sequence; zeros for an empty one."""
+        count = mask.sum(dim=1)
+        last = (count - 1).clamp(min=0)
+        return x[torch.arange(len(x), device=x.device), last] * (count > 0)[:, None]
+
+
+POOLS: dict[str, type[nn.Module]] = {"mean": MeanPool, "gate": GatePool, "gate64": TopGatePool, "last": LastPool}

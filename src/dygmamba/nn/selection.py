@@ -1,0 +1,93 @@
+"""What the state takes in (B) and gives out (C): chosen by the input, bounded, or not chosen at all.
+
+Legend: q sequences, l tokens, d channels, n states.
+"""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from dygmamba.nn.encodings import TimeEncoding
+from dygmamba.nn.tokens import Tokens
+
+Selected = tuple[Float[Tensor, "q l n"], Float[Tensor, "q l n"]]
+SQUARINGS = 8
+
+
+def spectral_bound(weight: Float[Tensor, "k n d"]) -> Float[Tensor, "k"]:
+    """An upper bound of each matrix's largest singular value, tight to a factor n^(1 / 2^(SQUARINGS + 2)).
+
+    Power iteration on the Gram matrix by repeated squaring: sigma^(2m) <= |G^m|_F <= sqrt(n) sigma^(2m).
+    Unlike the usual vector iteration it never underestimates and keeps no state between calls.
+    """
+    gram = weight @ weight.mT  # [k n n]
+    log = gram.new_zeros(gram.shape[0])
+    for doubling in range(SQUARINGS + 1):
+        norm = torch.linalg.matrix_norm(gram).clamp(min=1e-30)
+        log = log + norm.log() / 2**doubling
+        gram = gram / norm[:, None, None]
+        gram = gram @ gram
+    return torch.exp(log / 2)
+
+
+class InputSelection(nn.Module):
+    """B = W_B x and C = W_C x, as in Mamba, without a bound."""
+
+    def __init__(self, channels: int, states: int) -> None:
+        super().__init__()
+        bound = channels**-0.5
+        self.weight = nn.Parameter(torch.empty(2, states, channels).uniform_(-bound, bound))
+
+    def maps(self) -> Float[Tensor, "2 n d"]:
+        """W_B and W_C as they are applied."""
+        return self.weight
+
+    def forward(self, x: Float[Tensor, "q l d"], tokens: Tokens) -> Selected:
+        """B and C of each token."""
+        B, C = (x @ self.maps().flatten(0, 1).T).chunk(2, dim=-1)
+        return B, C
+
+
+class BoundedSelection(InputSelection):
+    """As `InputSelection`, but ||W_B||_2 <= 1 and ||W_C||_2 <= 1: divided by max(1, sigma)."""
+
+    def maps(self) -> Float[Tensor, "2 n d"]:
+        """W_B and W_C with spectral norm at most 1."""
+        return self.weight / spectral_bound(self.weight).clamp(min=1)[:, None, None]
+
+
+class TimeSelection(nn.Module):
+    """B and C from the span alone: the ablation "without data-dependent"."""
+
+    def __init__(self, channels: int, states: int) -> None:
+        super().__init__()
+        self.encode = TimeEncoding(100, decades=0.9)
+        self.map = nn.Linear(100, 2 * states, bias=False)
+
+    def forward(self, x: Float[Tensor, "q l d"], tokens: Tokens) -> Selected:
+        """B and C of each token."""
+        B, C = self.map(self.encode(tokens.share)).to(x.dtype).chunk(2, dim=-1)
+        return B, C
+
+
+class FixedSelection(nn.Module):
+    """The same B and C for every token (S4-like): the ablation "without selective"."""
+
+    def __init__(self, channels: int, states: int) -> None:
+        super().__init__()
+        self.vectors = nn.Parameter(torch.randn(2, states))
+
+    def forward(self, x: Float[Tensor, "q l d"], tokens: Tokens) -> Selected:
+        """B and C of each token."""
+        B, C = self.vectors.to(x.dtype)
+        return B.expand(*x.shape[:2], -1), C.expand(*x.shape[:2], -1)
+
+
+SELECTIONS: dict[str, Callable[[int, int], nn.Module]] = {
+    "bounded": BoundedSelection,
+    "unbounded": InputSelection,
+    "time": TimeSelection,
+    "fixed": FixedSelection,
+}

@@ -1,0 +1,121 @@
+"""The continuous state space model: residual blocks of gated selective scans (DyG-Mamba section 4.2, Alg. 1).
+
+Legend: q sequences, l tokens, d model width, e inner channels, n states.
+"""
+
+from dataclasses import dataclass
+from functools import reduce
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from dygmamba.nn.selection import SELECTIONS
+from dygmamba.nn.steps import STEPS, StepConfig
+from dygmamba.nn.tokens import Tokens
+from dygmamba.ops.conv import conv_silu
+
+DIRECTIONS: dict[str, tuple[bool, ...]] = {"forward": (False,), "both": (False, True)}
+
+
+@dataclass(frozen=True, slots=True)
+class SSMConfig:
+    """The parts and sizes of a stack of blocks."""
+
+    width: int
+    blocks: int
+    expand: int
+    states: int
+    taps: int
+    step: str
+    selection: str
+    direction: str
+    skip: str
+    rule: str
+    floor: float
+    gap_scale: float
+
+
+class Skip(nn.Module):
+    """D, the channel-wise way around the state."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.D = nn.Parameter(torch.ones(channels))
+
+    def forward(self) -> Tensor | None:
+        """One number per channel."""
+        return self.D
+
+
+class NoSkip(nn.Module):
+    """D = 0, as the paper's equations have it."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+
+    def forward(self) -> Tensor | None:
+        """Nothing."""
+        return None
+
+
+SKIPS: dict[str, type[nn.Module]] = {"learned": Skip, "none": NoSkip}
+
+
+class Path(nn.Module):
+    """One direction of reading: convolution, selection, step and scan."""
+
+    def __init__(self, config: SSMConfig, reverse: bool) -> None:
+        super().__init__()
+        inner = config.expand * config.width
+        bound = config.taps**-0.5
+        self.reverse = reverse
+        self.taps = nn.Parameter(torch.empty(inner, config.taps).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.zeros(inner))
+        self.select = SELECTIONS[config.selection](inner, config.states)
+        self.step = STEPS[config.step](
+            StepConfig(inner, config.width, config.floor, config.gap_scale, config.rule)
+        )
+        # diagonal A with negative real eigenvalues -1..-n (Theorem 1)
+        self.log_A = nn.Parameter(torch.arange(1.0, config.states + 1).log().repeat(inner, 1))
+        self.skip = SKIPS[config.skip](inner)
+
+    def forward(self, x: Tensor, z: Tensor, tokens: Tokens) -> Float[Tensor, "q l e"]:
+        """The gated output of this direction."""
+        m = conv_silu(x, self.taps, self.bias, tokens.mask, self.reverse)  # Eq. 7
+        B, C = self.select(m, tokens)
+        return self.step(tokens, m, -self.log_A.exp(), B, C, self.skip(), z, self.reverse)
+
+
+class Block(nn.Module):
+    """x + W_out sum over directions of gated scans of the normalised x (Eq. 7-10, Alg. 1)."""
+
+    def __init__(self, config: SSMConfig) -> None:
+        super().__init__()
+        inner = config.expand * config.width
+        self.norm = nn.RMSNorm(config.width, eps=1e-5)
+        self.into = nn.Linear(config.width, 2 * inner, bias=False)
+        self.paths = nn.ModuleList(Path(config, reverse) for reverse in DIRECTIONS[config.direction])
+        self.out = nn.Linear(inner, config.width, bias=False)
+        with torch.no_grad():
+            self.out.weight /= config.blocks**0.5
+
+    def forward(self, x: Float[Tensor, "q l d"], tokens: Tokens) -> Float[Tensor, "q l d"]:
+        """The block's output, residual included."""
+        m, z = self.into(self.norm(x)).chunk(2, dim=-1)
+        return x + self.out(reduce(torch.add, [path(m, z, tokens) for path in self.paths]))
+
+
+class Stack(nn.Module):
+    """Blocks one after another, then a norm."""
+
+    def __init__(self, config: SSMConfig) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.blocks))
+        self.norm = nn.RMSNorm(config.width, eps=1e-5)
+
+    def forward(self, x: Float[Tensor, "q l d"], tokens: Tokens) -> Float[Tensor, "q l d"]:
+        """The state of each token after the last block."""
+        for block in self.blocks:
+            x = block(x, tokens)
+        return self.norm(x)

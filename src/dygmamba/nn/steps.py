@@ -1,0 +1,202 @@
+"""Step sizes: how far a token moves the state, i.e. how much is forgotten before it is read.
+
+Every part scans with its own step: step(tokens, x, A, B, C, D, z, reverse) -> y. The shapes that depend on
+the relative span s = gap / (tau - t_1) + floor / n share one form, Delta = w1 * g(w2 * s), w1, w2 > 0.
+
+Legend: q sequences, l tokens, d channels, n states.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from dygmamba.nn.encodings import TimeEncoding
+from dygmamba.nn.tokens import Tokens
+from dygmamba.ops.scan import scan, span_scan
+
+
+@dataclass(frozen=True, slots=True)
+class StepConfig:
+    """What a step part is built from."""
+
+    channels: int
+    width: int
+    floor: float  # times 1 / n is added to each relative span, so that tied events are not lost
+    gap_scale: float  # the stream's mean gap, the unit of spans that are not relative
+    rule: str
+
+
+def log_uniform(count: int, low: float, high: float) -> Tensor:
+    """Numbers whose logarithm is uniform."""
+    return torch.empty(count).uniform_(math.log(low), math.log(high)).exp()
+
+
+class RelativeStep(nn.Module):
+    """Delta = w1 * g(w2 * s) for a shape g given by the subclass."""
+
+    w2_range = (1.0, 100.0)
+
+    def __init__(self, config: StepConfig) -> None:
+        super().__init__()
+        self.rule, self.floor = config.rule, config.floor
+        self.log_w1 = nn.Parameter((10 * log_uniform(config.channels, 1e-3, 1e-1)).log())
+        self.log_w2 = nn.Parameter(log_uniform(config.channels, *self.w2_range).log())
+
+    def span(self, tokens: Tokens) -> Float[Tensor, "q l"]:
+        """Relative span with its floor."""
+        return tokens.share + self.floor / tokens.length.clamp(min=1)[:, None]
+
+    def shape(self, x: Tensor) -> Tensor:
+        """g, increasing from g(0) = 0."""
+        raise NotImplementedError
+
+    def delta(self, span: Tensor) -> Tensor:
+        """[q l] -> [q l d]."""
+        return self.log_w1.exp() * self.shape(self.log_w2.exp() * span[..., None])
+
+    def forward(
+        self, tokens: Tokens, x: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor, reverse: bool
+    ) -> Float[Tensor, "q l d"]:
+        """The scan of x with this step."""
+        delta = self.delta(self.span(tokens))
+        return scan(x, delta, A, B, C, D, z, tokens.mask, rule=self.rule, reverse=reverse)[0]
+
+
+class TimeSpanStep(RelativeStep):
+    """Delta = w1 (1 - exp(-w2 s)), Eq. 11; computed inside the scan, no (q, l, d) step is ever stored."""
+
+    def shape(self, x: Tensor) -> Tensor:
+        """1 - e^-x."""
+        return -torch.expm1(-x)
+
+    def forward(
+        self, tokens: Tokens, x: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor, reverse: bool
+    ) -> Float[Tensor, "q l d"]:
+        """The scan of x with this step."""
+        w1, w2, span = self.log_w1.exp(), self.log_w2.exp(), self.span(tokens)
+        return span_scan(x, span, w1, w2, A, B, C, D, z, tokens.mask, rule=self.rule, reverse=reverse)[0]
+
+
+class AbsoluteStep(TimeSpanStep):
+    """Eq. 11 without tau - t_1: spans in units of the stream's mean gap."""
+
+    def __init__(self, config: StepConfig) -> None:
+        super().__init__(config)
+        self.gap_scale = config.gap_scale
+
+    def span(self, tokens: Tokens) -> Float[Tensor, "q l"]:
+        """Span in mean gaps, with the floor."""
+        return tokens.gap / self.gap_scale + self.floor / tokens.length.clamp(min=1)[:, None]
+
+
+class LinearStep(RelativeStep):
+    """Delta = w1 w2 s: unbounded."""
+
+    def shape(self, x: Tensor) -> Tensor:
+        """The identity."""
+        return x
+
+
+class LogarithmicStep(RelativeStep):
+    """Delta = w1 log(1 + w2 s): unbounded, slower."""
+
+    def shape(self, x: Tensor) -> Tensor:
+        """log(1 + x)."""
+        return torch.log1p(x)
+
+
+class SigmoidStep(RelativeStep):
+    """Delta = w1 (2 sigmoid(w2 s) - 1): shifted so that no time passing means no forgetting."""
+
+    def shape(self, x: Tensor) -> Tensor:
+        """tanh(x / 2)."""
+        return torch.tanh(x / 2)
+
+
+class ExponentialStep(RelativeStep):
+    """Delta = w1 (exp(w2 s) - 1): amplifies long spans; the exponent stops at 10 to stay finite."""
+
+    w2_range = (0.1, 3.0)
+
+    def shape(self, x: Tensor) -> Tensor:
+        """e^x - 1."""
+        return torch.expm1(x.clamp(max=10))
+
+
+class ConstantStep(nn.Module):
+    """One learned step per channel, whatever the token and the time: a time-invariant model (S4-like)."""
+
+    def __init__(self, config: StepConfig) -> None:
+        super().__init__()
+        self.rule = config.rule
+        self.log_delta = nn.Parameter(log_uniform(config.channels, 1e-3, 1e-1).log())
+
+    def forward(
+        self, tokens: Tokens, x: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor, reverse: bool
+    ) -> Float[Tensor, "q l d"]:
+        """The scan of x with this step."""
+        delta = self.log_delta.exp().to(x.dtype).expand_as(x)
+        return scan(x, delta, A, B, C, D, z, tokens.mask, rule=self.rule, reverse=reverse)[0]
+
+
+def step_bias(channels: int) -> Tensor:
+    """Inverse softplus of steps log-uniform in [1e-3, 1e-1] (Mamba's initialisation)."""
+    delta = log_uniform(channels, 1e-3, 1e-1).clamp(min=1e-4)
+    return delta + torch.log(-torch.expm1(-delta))
+
+
+class ContentStep(nn.Module):
+    """Delta = softplus(low-rank map of the token): vanilla Mamba, the ablation "without time span"."""
+
+    def __init__(self, config: StepConfig) -> None:
+        super().__init__()
+        rank = math.ceil(config.width / 16)
+        self.rule = config.rule
+        self.down = nn.Linear(config.channels, rank, bias=False)
+        self.up = nn.Linear(rank, config.channels)
+        nn.init.uniform_(self.up.weight, -(rank**-0.5), rank**-0.5)
+        self.up.bias = nn.Parameter(step_bias(config.channels))
+
+    def source(self, tokens: Tokens, x: Tensor) -> Tensor:
+        """What the step is computed from."""
+        return self.down(x)
+
+    def forward(
+        self, tokens: Tokens, x: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor, reverse: bool
+    ) -> Float[Tensor, "q l d"]:
+        """The scan of x with this step."""
+        delta = softplus(self.up(self.source(tokens, x)))
+        return scan(x, delta, A, B, C, D, z, tokens.mask, rule=self.rule, reverse=reverse)[0]
+
+
+class CosineStep(ContentStep):
+    """Delta = softplus(low-rank map of cosines of the span): the released code's step."""
+
+    def __init__(self, config: StepConfig) -> None:
+        super().__init__(config)
+        self.floor = config.floor
+        self.encode = TimeEncoding(100, decades=0.9, trainable=True)
+        self.lift = nn.Linear(100, config.width)
+        self.down = nn.Linear(config.width, self.up.in_features, bias=False)
+
+    def source(self, tokens: Tokens, x: Tensor) -> Tensor:
+        """Cosines of the relative span, lifted to the model's width and down to the rank."""
+        span = tokens.share + self.floor / tokens.length.clamp(min=1)[:, None]
+        return self.down(self.lift(self.encode(span)))
+
+
+STEPS: dict[str, type[nn.Module]] = {
+    "timespan": TimeSpanStep,
+    "absolute": AbsoluteStep,
+    "linear": LinearStep,
+    "logarithmic": LogarithmicStep,
+    "sigmoid": SigmoidStep,
+    "exponential": ExponentialStep,
+    "constant": ConstantStep,
+    "content": ContentStep,
+    "cosine": CosineStep,
+}

@@ -1,0 +1,94 @@
+"""A neighbour sequence as tokens, with the query node among them, and the time spans between them.
+
+Legend: q sequences, l tokens (neighbours and, where it takes part, the query node).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float32, Int32, Int64
+from torch import Tensor
+from torch.nn.functional import pad
+
+from dygmamba.sampling.view import NeighborSequence
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Tokens in time order, valid ones first; `gap` is the span to the previous (or next) token.
+
+    `share` is gap / (tau - t_1), the paper's relative span, subtracted and divided in 64 bits.
+    """
+
+    node: Int32[Tensor, "q l"]
+    event: Int32[Tensor, "q l"]
+    age: Float32[Tensor, "q l"]
+    gap: Float32[Tensor, "q l"]
+    share: Float32[Tensor, "q l"]
+    length: Int64[Tensor, "q"]
+    is_event: Bool[Tensor, "q l"]  # False for the query token and for padding
+
+    @property
+    def mask(self) -> Bool[Tensor, "q l"]:
+        """True where a token is real."""
+        return torch.arange(self.node.shape[1], device=self.node.device) < self.length[:, None]
+
+    def __getitem__(self, rows: Int64[Tensor, "r"] | slice) -> "Tokens":
+        """The tokens of these rows."""
+        columns = (self.node, self.event, self.age, self.gap, self.share, self.length, self.is_event)
+        return Tokens(*(column[rows] for column in columns))
+
+
+def _last(seq: NeighborSequence) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Neighbours, then the query node at its own time: the final forgetting precedes the readout."""
+    place = torch.arange(seq.node.shape[1] + 1, device=seq.node.device)
+    own = place == seq.length[:, None]
+    node = torch.where(own, seq.query_node[:, None].int(), pad(seq.node, (0, 1)))
+    time = torch.where(own, seq.query_time[:, None], pad(seq.time, (0, 1)))
+    return node, pad(seq.event, (0, 1)), time, seq.length + 1, place < seq.length[:, None]
+
+
+def _first(seq: NeighborSequence) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The query node, then its neighbours (the released code's order)."""
+    node = torch.cat([seq.query_node[:, None].int(), seq.node], dim=1)
+    time = torch.cat([seq.query_time[:, None], seq.time], dim=1)
+    return node, pad(seq.event, (1, 0)), time, seq.length + 1, pad(seq.mask, (1, 0))
+
+
+def _absent(seq: NeighborSequence) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Neighbours only (the paper's text)."""
+    return seq.node, seq.event, seq.time, seq.length, seq.mask
+
+
+# Where the query token sits, and how many of the L tokens it takes.
+QUERIES: dict[str, tuple[Callable, int]] = {"last": (_last, 1), "first": (_first, 1), "absent": (_absent, 0)}
+
+
+def _preceding(time: Tensor, query_time: Tensor) -> Tensor:
+    """t_k - t_{k-1}: the time that passed before a token is the time to forget before reading it."""
+    return pad(time[:, 1:] - time[:, :-1], (1, 0))
+
+
+def _following(time: Tensor, query_time: Tensor) -> Tensor:
+    """t_{k+1} - t_k with t_{n+1} = tau, as Eq. 11 is printed."""
+    return torch.cat([time[:, 1:], query_time[:, None]], dim=1) - time
+
+
+SPANS = {"preceding": _preceding, "following": _following}
+
+
+def make_tokens(seq: NeighborSequence, query: str = "last", span: str = "preceding") -> Tokens:
+    """The tokens of each sequence, with spans in units of the observed period tau - t_1."""
+    place, _ = QUERIES[query]
+    node, event, time, length, is_event = place(seq)
+    width = torch.arange(node.shape[1], device=node.device)
+    mask = width < length[:, None]
+    # padding stands at the query's own time, so the span that follows the last token ends there
+    time = torch.where(mask, time, seq.query_time[:, None])
+    gap = SPANS[span](time, seq.query_time).clamp(min=0) * mask
+    oldest = torch.where(seq.length > 0, seq.time[:, :1].sum(dim=1), seq.query_time)
+    reach = seq.query_time - oldest  # [q], 0 where there is no past
+    share = gap / torch.where(reach > 0, reach, 1.0)[:, None]
+    age = (seq.query_time[:, None] - time) * mask
+    return Tokens(node, event, age.float(), gap.float(), share.float(), length, is_event)

@@ -1,0 +1,176 @@
+"""The selective scan with exact zero-order hold, and with time spans as its step (DyG-Mamba Eq. 7-11).
+
+`reference` defines it; a fused implementation per device type computes it. Both public functions go through one pair
+of registered operators, so that torch.compile sees a forward and a backward and nothing inside.
+
+Legend: q sequences, l steps, d channels, n states.
+"""
+
+import warnings
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from dygmamba.ops.scan import reference
+from dygmamba.ops.scan.inputs import Inputs
+
+__all__ = ["SlowScanWarning", "scan", "span_scan"]
+
+# Device type -> module with checkpoint_shape, forward and backward; imported at the first call on such a device.
+FUSED = {"cpu": "dygmamba.ops.scan.cpu"}
+
+
+class SlowScanWarning(RuntimeWarning):
+    """The scan runs as a loop of torch calls: right, but slow and hungry for memory."""
+
+
+def scan(
+    u: Float[Tensor, "q l d"],
+    delta: Float[Tensor, "q l d"],
+    A: Float[Tensor, "d n"],
+    B: Float[Tensor, "q l n"],
+    C: Float[Tensor, "q l n"],
+    D: Float[Tensor, "d"] | None = None,
+    z: Float[Tensor, "q l d"] | None = None,
+    mask: Bool[Tensor, "q l"] | None = None,
+    state: Float[Tensor, "q d n"] | None = None,
+    rule: str = "zoh",
+    reverse: bool = False,
+) -> tuple[Float[Tensor, "q l d"], Float[Tensor, "q d n"]]:
+    """`reference.scan`, fused: y and the final state, differentiable in everything but the mask."""
+    return _scan(Inputs(u, delta, None, None, None, A, B, C, D, z, mask, state), rule, reverse)
+
+
+def span_scan(
+    u: Float[Tensor, "q l d"],
+    span: Float[Tensor, "q l"],
+    w1: Float[Tensor, "d"],
+    w2: Float[Tensor, "d"],
+    A: Float[Tensor, "d n"],
+    B: Float[Tensor, "q l n"],
+    C: Float[Tensor, "q l n"],
+    D: Float[Tensor, "d"] | None = None,
+    z: Float[Tensor, "q l d"] | None = None,
+    mask: Bool[Tensor, "q l"] | None = None,
+    state: Float[Tensor, "q d n"] | None = None,
+    rule: str = "zoh",
+    reverse: bool = False,
+) -> tuple[Float[Tensor, "q l d"], Float[Tensor, "q d n"]]:
+    """`reference.span_scan`, fused: delta = w1 (1 - exp(-w2 span)) never exists as a tensor (Eq. 11)."""
+    return _scan(Inputs(u, None, span, w1, w2, A, B, C, D, z, mask, state), rule, reverse)
+
+
+def _scan(x: Inputs, rule: str, reverse: bool) -> tuple[Tensor, Tensor]:
+    x.check(rule)
+    if x.u.device.type not in FUSED:
+        return _unfused(x, rule, reverse)
+    keep = torch.is_grad_enabled() and any(t.requires_grad for t in x.present.values())
+    y, state, _ = scan_op(*x, rule, reverse, keep)
+    return y, state
+
+
+def _unfused(x: Inputs, rule: str, reverse: bool) -> tuple[Tensor, Tensor]:
+    """The definition itself, where no kernel is; torch differentiates it."""
+    _say_slow(x.u.device.type)
+    rest = (*x[5:], rule, reverse)
+    if x.delta is not None:
+        return reference.scan(x.u, x.delta, *rest)
+    return reference.span_scan(x.u, x.span, x.w1, x.w2, *rest)
+
+
+@cache  # once per device type
+def _say_slow(device: str) -> None:
+    text = f"no fused scan for {device}: the reference loop runs instead; expect it to be slow"
+    warnings.warn(text, SlowScanWarning, stacklevel=5)
+
+
+def _fused(x: Inputs) -> ModuleType:
+    return import_module(FUSED[x.u.device.type])
+
+
+@torch.library.custom_op("dygmamba::scan", mutates_args=())
+def scan_op(
+    u: Tensor,
+    delta: Tensor | None,
+    span: Tensor | None,
+    w1: Tensor | None,
+    w2: Tensor | None,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    mask: Tensor | None,
+    state: Tensor | None,
+    rule: str,
+    reverse: bool,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Both entries: y, the final state, and what backward needs if `keep` (else size 0)."""
+    x = Inputs(u, delta, span, w1, w2, A, B, C, D, z, mask, state)
+    return _fused(x).forward(x, rule, reverse, keep)
+
+
+@scan_op.register_fake
+def _(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
+    x, keep = Inputs(*args[:12]), args[14]
+    q, _, d = x.u.shape
+    checkpoints = _fused(x).checkpoint_shape(x) if keep else (0, 0, 0, 0)
+    return torch.empty_like(x.u), x.u.new_empty(q, d, x.A.shape[1]), x.u.new_empty(checkpoints)
+
+
+@torch.library.custom_op("dygmamba::scan_backward", mutates_args=())
+def scan_backward_op(
+    u: Tensor,
+    delta: Tensor | None,
+    span: Tensor | None,
+    w1: Tensor | None,
+    w2: Tensor | None,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    mask: Tensor | None,
+    state: Tensor | None,
+    rule: str,
+    reverse: bool,
+    checkpoints: Tensor,
+    dy: Tensor,
+    dstate: Tensor,
+    span_grad: bool,
+) -> list[Tensor]:
+    """The inputs' gradients in their order; size 0 where there is none (dstate of size 0 means zero)."""
+    x = Inputs(u, delta, span, w1, w2, A, B, C, D, z, mask, state)
+    grads = _fused(x).backward(x, rule, reverse, checkpoints, dy, dstate, span_grad)
+    return [u.new_empty(0) if g is None else g for g in grads]
+
+
+@scan_backward_op.register_fake
+def _(*args: Any) -> list[Tensor]:
+    x, span_grad = Inputs(*args[:12]), args[17]
+    wanted = x._replace(mask=None, span=x.span if span_grad else None)
+    return [x.u.new_empty(0) if t is None else x.u.new_empty(t.shape) for t in wanted]
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *tensors, ctx.rule, ctx.reverse, _ = inputs
+    ctx.save_for_backward(*tensors, output[2])
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate(ctx: Any, dy: Tensor | None, dstate: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
+    *tensors, checkpoints = ctx.saved_tensors
+    x, wanted = Inputs(*tensors), Inputs(*ctx.needs_input_grad[:12])
+    dy = torch.zeros_like(x.u) if dy is None else dy
+    dstate = x.u.new_empty(0, 0, 0) if dstate is None else dstate
+    grads = scan_backward_op(*x, ctx.rule, ctx.reverse, checkpoints, dy, dstate, bool(wanted.span))
+    return *(g if want else None for g, want in zip(grads, wanted, strict=True)), None, None, None
+
+
+scan_op.register_autograd(_differentiate, setup_context=_remember)

@@ -1,0 +1,69 @@
+"""What a scan takes: one tuple for every implementation, checked once at the door.
+
+Legend: q sequences, l steps, d channels, n states.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dygmamba.errors import ConfigError
+from dygmamba.ops.scan.reference import RULES
+
+SHAPES = {
+    "u": "qld",
+    "delta": "qld",
+    "span": "ql",
+    "w1": "d",
+    "w2": "d",
+    "A": "dn",
+    "B": "qln",
+    "C": "qln",
+    "D": "d",
+    "z": "qld",
+    "mask": "ql",
+    "state": "qdn",
+}
+
+
+class Inputs(NamedTuple):
+    """The op's tensors in the order of its schema; the step is `delta`, or `span`, `w1` and `w2`."""
+
+    u: Tensor
+    delta: Tensor | None
+    span: Tensor | None
+    w1: Tensor | None
+    w2: Tensor | None
+    A: Tensor
+    B: Tensor
+    C: Tensor
+    D: Tensor | None
+    z: Tensor | None
+    mask: Tensor | None
+    state: Tensor | None
+
+    @property
+    def present(self) -> dict[str, Tensor]:
+        """The tensors which were given, by name."""
+        return {name: t for name, t in self._asdict().items() if t is not None}
+
+    def check(self, rule: str) -> None:
+        """Raise ConfigError unless shapes, dtypes and devices agree and the rule is known."""
+        if rule not in RULES:
+            raise ConfigError(f"scan has no rule {rule!r}; choose one of {', '.join(RULES)}")
+        if self.u.dim() != 3 or self.u.shape[1] == 0:
+            raise ConfigError(f"scan's u has shape {list(self.u.shape)}; give [q l d] with at least one step")
+        if self.u.dtype not in (torch.float32, torch.float64):
+            raise ConfigError(f"scan's u is {self.u.dtype}; cast the inputs to float32 or float64")
+        q, length, d = self.u.shape
+        sizes = {"q": q, "l": length, "d": d, "n": self.A.shape[-1]}
+        for name, tensor in self.present.items():
+            shape = [sizes[letter] for letter in SHAPES[name]]
+            dtype = torch.bool if name == "mask" else self.u.dtype
+            if list(tensor.shape) != shape:
+                text = " ".join(SHAPES[name])
+                raise ConfigError(f"scan's {name} has shape {list(tensor.shape)}; give [{text}] = {shape}")
+            if tensor.dtype != dtype or tensor.device != self.u.device:
+                got = f"{tensor.dtype} on {tensor.device}"
+                raise ConfigError(f"scan's {name} is {got}; give {dtype} on {self.u.device}, as for u")

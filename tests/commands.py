@@ -1,0 +1,27 @@
+"""The command line, in a process of its own or in this one."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dygmamba.cli import main
+
+
+def run(*words: str, folder: Path) -> subprocess.CompletedProcess:
+    """The command in a process of its own, its datasets in `folder`."""
+    environment = os.environ | {"DYGMAMBA_DATA": str(folder), "COLUMNS": "100", "PYTHONIOENCODING": "utf-8"}
+    return subprocess.run(
+        [sys.executable, "-m", "dygmamba", "data", *words], capture_output=True, text=True, env=environment
+    )
+
+
+def call(monkeypatch, capsys, *words: str) -> tuple[int, str, str]:
+    """The same entry point in this process: exit code, stdout, stderr."""
+    monkeypatch.setattr(sys, "argv", ["dygmamba", "data", *words])
+    with pytest.raises(SystemExit) as left:
+        main()
+    captured = capsys.readouterr()
+    return int(left.value.code or 0), captured.out, captured.err

@@ -1,0 +1,247 @@
+"""Datasets by name: fetched once, found by `open_dataset`, with a mirror in place of the public record."""
+
+import json
+import shlex
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from bad_server import OVER, Handler, Server, dyglib_zip, serving, status, truncated, zipped
+from dygmamba.cli.data import app as importer
+from dygmamba.cli.fetch import fetch, list_datasets
+from dygmamba.data.archive import intact
+from dygmamba.data.catalogue import catalogue, find_entry
+from dygmamba.data.fetch import Fetched, fetch_dataset, import_line, sources
+from dygmamba.data.library import open_dataset
+from dygmamba.errors import ConfigError, DownloadError, FileError, NotFoundError
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No dataset, mirror or proxy of this machine plays a part."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.delenv("DYGMAMBA_DATA", raising=False)
+    monkeypatch.delenv("DYGMAMBA_MIRROR", raising=False)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture
+def mirror(server, monkeypatch):
+    """A mirror that has uci.zip."""
+    server.body = dyglib_zip()
+    monkeypatch.setenv("DYGMAMBA_MIRROR", server.url.rpartition("/")[0] + "/")
+    return server
+
+
+def test_a_fetched_dataset_is_one_that_opens(mirror, tmp_path):
+    """fetch, then open_dataset by name; a second fetch asks nobody; the archive is not kept."""
+    fetched = fetch_dataset(find_entry("UCI"), tmp_path)
+    assert (fetched.entry.name, fetched.folder, fetched.how) == ("uci", tmp_path / "uci", "download")
+    assert mirror.paths == ["/files/uci.zip"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["uci"]
+    assert len(open_dataset("uci", tmp_path).store) == 5
+    assert fetch_dataset(find_entry("uci"), tmp_path).how == "present"
+    assert len(mirror.asked) == 1
+
+
+def test_a_damaged_dataset_is_fetched_again(mirror, tmp_path):
+    """One flipped byte, or a missing file, is found by the next fetch."""
+    fetch_dataset(find_entry("uci"), tmp_path)
+    events = tmp_path / "uci" / "ml_uci.csv"
+    good = events.read_bytes()
+    events.write_bytes(good[:-2] + b"9\n")
+    assert fetch_dataset(find_entry("uci"), tmp_path).how == "download"
+    assert events.read_bytes() == good
+    (tmp_path / "uci" / "ml_uci.npy").unlink()
+    assert fetch_dataset(find_entry("uci"), tmp_path).how == "download"
+    assert intact(tmp_path / "uci") is True
+
+
+def test_an_archive_of_the_user_is_used_without_a_network(server, tmp_path, monkeypatch):
+    """uci.zip in the folder is unpacked and kept, and no request is made."""
+    monkeypatch.setenv("DYGMAMBA_MIRROR", "http://nowhere.invalid")
+    (tmp_path / "uci.zip").write_bytes(dyglib_zip())
+    assert fetch_dataset(find_entry("uci"), tmp_path).how == "archive"
+    assert (tmp_path / "uci" / "ml_uci_node.npy").exists()
+    assert (tmp_path / "uci.zip").exists()
+
+
+def test_an_archive_of_the_user_that_is_broken_is_kept(tmp_path):
+    """What the user put there is theirs to delete; what is there already is not lost."""
+    (tmp_path / "uci.zip").write_bytes(dyglib_zip()[:500])
+    with pytest.raises(FileError, match="not a whole zip archive"):
+        fetch_dataset(find_entry("uci"), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["uci.zip"]
+
+
+def test_an_error_page_in_place_of_an_archive_leaves_nothing(mirror, tmp_path):
+    """A login page with status 200 is not an archive: an error, and the folder stays empty."""
+    mirror.body = b"<html>please log in</html>"
+    with pytest.raises(DownloadError, match=r"what arrived is of no use: .* is not a whole zip archive"):
+        fetch_dataset(find_entry("uci"), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dataset_in_another_form_is_present(tmp_path):
+    """uci.npz in the folder is what open_dataset reads, so nothing is fetched."""
+    (tmp_path / "uci.npz").touch()
+    assert fetch_dataset(find_entry("uci"), tmp_path).how == "present"
+
+
+@pytest.fixture
+def entry(server):
+    """A dataset with two addresses."""
+    server.body = dyglib_zip()
+    first, second = (server.url.replace("data.bin", name) for name in ("x/uci.zip", "uci.zip"))
+    return replace(find_entry("uci"), urls=(first, second))
+
+
+def test_the_second_address_is_tried_when_the_first_has_nothing(server, entry, tmp_path):
+    """An entry with two addresses fails only if both do, and then with the first one's sentence."""
+    server.script = [status(404)]
+    assert fetch_dataset(entry, tmp_path / "a").how == "download"
+    server.script = [status(404), status(403)]
+    with pytest.raises(DownloadError, match="answered 404"):
+        fetch_dataset(entry, tmp_path / "b")
+
+
+def test_an_address_that_can_be_resumed_is_not_given_up_for_another(server, entry, tmp_path):
+    """Where the first address has left a part, the second one is not asked, so the part is still its own."""
+    server.script = [truncated(500), status(403)]
+    with pytest.raises(
+        DownloadError, match=r"answered 403 .*; run the command again to go on from 500 bytes"
+    ):
+        fetch_dataset(entry, tmp_path)
+    assert server.paths == ["/files/x/uci.zip"] * 2
+
+
+def test_a_mirror_must_be_an_address(monkeypatch):
+    """A folder, or nonsense, in DYGMAMBA_MIRROR is a ConfigError; empty means none."""
+    monkeypatch.setenv("DYGMAMBA_MIRROR", "/mnt/data")
+    with pytest.raises(ConfigError, match="DYGMAMBA_MIRROR is '/mnt/data'; it must start with http"):
+        sources(find_entry("uci"))
+    monkeypatch.setenv("DYGMAMBA_MIRROR", "")
+    assert sources(find_entry("uci")) == ("https://zenodo.org/records/7213796/files/uci.zip",)
+
+
+def test_the_import_line_names_the_columns_of_the_file(tmp_path, monkeypatch):
+    """The places are TGB's, the names the file's own, quoted for a shell; JODIE's layout needs none."""
+    monkeypatch.setenv("DYGMAMBA_DATA", str(tmp_path))
+    headers = {
+        "tgbn-trade": "year,nation,trading nation,weight",
+        "tgbn-genre": "time,user_id,genre,weight",
+        "tgbl-wiki": "user_id,item_id,timestamp,state_label,features",
+    }
+    lines = {}
+    for name, header in headers.items():
+        fetched = Fetched(find_entry(name), tmp_path / name, "download")
+        fetched.folder.mkdir()
+        (fetched.folder / fetched.entry.members[0]).write_text(f"{header}\n")
+        lines[name] = (import_line(fetched) or "").partition(".csv ")[2]
+    assert lines == {
+        "tgbn-trade": "--out tgbn-trade --src nation --dst 'trading nation' --time year",
+        "tgbn-genre": "--out tgbn-genre --src user_id --dst genre --time time --bipartite",
+        "tgbl-wiki": "--out tgbl-wiki",
+    }
+    assert import_line(Fetched(find_entry("uci"), tmp_path / "uci", "download")) is None
+
+
+def test_the_import_line_works(mirror, tmp_path):
+    """What the line says, typed into the command line, makes a dataset that opens by its name."""
+    mirror.body = zipped({"tgbn-trade_edgelist.csv": b"year,nation,trading nation,weight\n1986,a,b,1\n"})
+    line = import_line(fetch_dataset(find_entry("tgbn-trade"), tmp_path))
+    result = CliRunner().invoke(importer, shlex.split(line or "")[2:])
+    assert result.exit_code == 0, result.output
+    assert open_dataset("tgbn-trade", tmp_path).store.num_nodes == 2
+    assert import_line(fetch_dataset(find_entry("tgbn-trade"), tmp_path)) is None
+
+
+@pytest.fixture
+def command(tmp_path):
+    """Run `fetch ... --data-dir` or `list ... --data-dir` as the command line parses it."""
+    app = typer.Typer()
+    app.command("fetch")(fetch)
+    app.command("list")(list_datasets)
+    return lambda *words: CliRunner().invoke(app, [*words, "--data-dir", str(tmp_path)])
+
+
+def test_the_command_fetches_warns_and_is_idempotent(mirror, tmp_path, command):
+    """Exit 0, one JSON object on stdout, the warning about the counts and the licence on stderr, no bar."""
+    first = command("fetch", "uci", "--json")
+    assert first.exit_code == 0, first.output
+    answer = json.loads(first.stdout)
+    assert (answer["name"], answer["how"], answer["import"]) == ("uci", "download", None)
+    assert "uci differs from its published table: 3 nodes instead of 1,899, 5 events" in answer["warning"]
+    assert first.stderr.splitlines()[0] == answer["warning"]
+    assert "licence: MIT or Apache 2.0" in first.stderr
+    assert "\x1b" not in first.stderr
+    again = command("fetch", "uci")
+    assert again.stdout == f"uci is already in {tmp_path}; nothing to do\n"
+    assert (again.exit_code, again.stderr) == (0, "")
+
+
+def test_the_command_fails_in_one_sentence(mirror, tmp_path, command):
+    """The user's errors pass through as they are; a name that nobody knows is corrected."""
+    mirror.script, url = [status(404)], mirror.url.rpartition("/")[0]
+    error = command("fetch", "uci").exception
+    assert isinstance(error, DownloadError)
+    assert str(error).endswith(f"put uci.zip from {url}/uci.zip into {tmp_path} and run the command again")
+    with pytest.raises(NotFoundError, match="did you mean wikipedia"):
+        raise command("fetch", "wikiped").exception
+
+
+def test_the_command_prints_how_to_import_what_it_cannot_read(mirror, tmp_path, command):
+    """A TGB archive is unpacked, and the line to type next is printed on one line, however long it is."""
+    mirror.body = zipped({"tgbn-trade_edgelist.csv": b"year,nation,trading nation,weight\n1986,a,b,1\n"})
+    result = command("fetch", "tgbn-trade")
+    assert mirror.paths == ["/files/tgbn-trade.zip"]
+    events = tmp_path / "tgbn-trade" / "tgbn-trade_edgelist.csv"
+    assert result.stdout.splitlines()[1].startswith(
+        f"turn it into a dataset with: dygmamba data import {events} --out tgbn-trade --src nation"
+    )
+
+
+def test_the_list_says_what_is_here(mirror, command):
+    """Every entry once, with its counts; only what was fetched is on disk."""
+    command("fetch", "uci")
+    table = command("list").stdout
+    assert [line.split()[0] for line in table.splitlines()[1:]] == list(catalogue())
+    entries = {entry["name"]: entry for entry in json.loads(command("list", "--json").stdout)["datasets"]}
+    assert [name for name, entry in entries.items() if entry["on_disk"]] == ["uci"]
+    assert entries["Contacts"]["counts"][1]["nodes"] == 694
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals to threads")
+def test_an_interrupted_command_keeps_the_part_and_says_so(mirror, tmp_path, capsys):
+    """SIGINT while a server stalls: the part stays, and stderr says that the same command goes on from it."""
+    part, main = tmp_path / "uci.zip.part", threading.main_thread().ident or 0
+
+    def act(handler: Handler, server: Server) -> None:
+        handler.send(200, server.body[:500], length=len(server.body), headers={"ETag": server.tag})
+        while not (part.exists() and part.stat().st_size == 500) and not OVER.is_set():
+            time.sleep(0.01)
+        signal.pthread_kill(main, signal.SIGINT)  # to the thread that waits in recv, as a terminal would
+        OVER.wait(10)
+
+    mirror.script = [act]
+    with pytest.raises(KeyboardInterrupt):
+        fetch("uci", tmp_path)
+    OVER.set()
+    assert "what arrived of uci.zip is kept; the same command goes on from there" in capsys.readouterr().err
+    assert part.stat().st_size == 500
+    assert not (tmp_path / "uci.zip").exists()
+    fetch("uci", tmp_path)
+    assert mirror.asked[1]["Range"] == "bytes=500-"

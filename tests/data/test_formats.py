@@ -1,0 +1,227 @@
+"""Every format says the same thing: the events of the file, sorted by time, under the user's own ids."""
+
+import gzip
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dygmamba.data.formats import ReadOptions, read_dataset
+from dygmamba.data.formats import csv as csv_format
+from dygmamba.data.store import Dataset
+from dygmamba.errors import ConfigError, FileError
+from tables import table, write_csv
+
+words = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")), min_size=1, max_size=4)
+events = st.lists(
+    st.tuples(
+        words,
+        words,
+        st.floats(-1e12, 1e12).map(lambda t: t + 0.0),
+        st.floats(width=32, allow_nan=False, allow_infinity=False),
+    ),
+    min_size=1,
+    max_size=25,
+)
+
+
+def seconds(folder: Path, values: list, **options) -> list[float]:
+    """The times of a CSV file with these values in its time column, in the file's order."""
+    rows = [[k, k, value] for k, value in enumerate(values)]
+    dataset = read_dataset(write_csv(folder / "t.csv", ["src", "dst", "time"], rows), ReadOptions(**options))
+    return dataset.store.time[torch.argsort(dataset.store.src)].tolist()
+
+
+def told(dataset: Dataset) -> list[tuple]:
+    """The events in the user's words."""
+    store = dataset.store
+    src, dst = (dataset.ids.to_user(column.numpy()).to_pylist() for column in (store.src, store.dst))
+    return list(zip(src, dst, store.time.tolist(), store.features.edge.flatten().tolist(), strict=True))
+
+
+@given(rows=events, parquet=st.booleans())
+def test_a_table_comes_back_sorted_and_exact(tmp_path_factory, rows, parquet):
+    """For all tables: ids, 64-bit times and 32-bit features survive exactly; ties keep their order."""
+    path = tmp_path_factory.mktemp("t") / "t"
+    if parquet:
+        columns = [pa.array(list(column)) for column in zip(*rows, strict=True)]
+        pq.write_table(pa.table(columns, ["src", "dst", "time", "x"]), path)
+    else:
+        write_csv(path, ["src", "dst", "time", "x"], [[u, v, repr(t), repr(x)] for u, v, t, x in rows])
+    dataset = read_dataset(path, ReadOptions(features=("x",)))
+    shown = [(str(u), str(v), t, x) for u, v, t, x in told(dataset)]
+    assert shown == sorted(rows, key=lambda row: row[2])
+    assert dataset.origin.out_of_order == sum(
+        row[2] < max(before[2] for before in rows[: k + 1]) for k, row in enumerate(rows)
+    )
+
+
+@given(
+    moments=st.lists(
+        st.datetimes(datetime(1900, 1, 1), datetime(2240, 1, 1)).flatmap(
+            lambda t: st.sampled_from([None, 0, 330, -60]).map(
+                lambda m: t if m is None else t.replace(tzinfo=timezone(timedelta(minutes=m)))
+            )
+        ),
+        min_size=1,
+        max_size=10,
+    )
+)
+def test_dates_are_exact_to_the_microsecond(tmp_path_factory, moments):
+    """For all moments, zones mixed: the float64 seconds round to the very microsecond; no zone is UTC."""
+    found = seconds(tmp_path_factory.mktemp("t"), [moment.isoformat() for moment in moments])
+    for moment, second in zip(moments, found, strict=True):
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        exact = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+        assert round(Fraction(second) * 10**6) == exact
+
+
+def test_dates_in_the_usual_spellings(tmp_path):
+    """Date only, minutes only, blank or T, Z, offsets, UTC in words, nanoseconds."""
+    spellings = {
+        "2024-05-01": 0,
+        "2024-05-01 10:30": 37_800,
+        "2024-05-01T10:30:00Z": 37_800,
+        " 2024-05-01T10:30:00+02:00": 30_600,
+        "2024-05-01 10:30:00-0130": 43_200,
+        "2024-05-01 10:30:00.25 UTC": 37_800.25,
+        "2024-05-01T10:30:00.000000500": 37_800 + 5e-7,
+    }
+    origin = datetime(2024, 5, 1, tzinfo=UTC).timestamp()
+    assert seconds(tmp_path, list(spellings)) == [origin + offset for offset in spellings.values()]
+    assert seconds(tmp_path, list(spellings)[:1]) == [origin]
+
+
+@pytest.mark.parametrize(("unit", "ticks"), [("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9)])
+def test_epoch_ticks_become_the_nearest_seconds(tmp_path, unit, ticks):
+    """Ticks / ticks-per-second, to the last place of a float64; without a unit numbers stay as they are."""
+    values = [1_700_000_000 * ticks + 123, -5 * ticks - 1, 0]
+    found = seconds(tmp_path, values, time_unit=unit)
+    for value, second in zip(values, found, strict=True):
+        assert abs(Fraction(second) - Fraction(value, ticks)) <= Fraction(np.spacing(abs(second)))
+    assert seconds(tmp_path, ["1.5e3", "-2"], time_unit=unit) == [1500 / ticks, -2 / ticks]
+    assert seconds(tmp_path, ["1.25", "3", "-1e-3"]) == [1.25, 3.0, -0.001]
+
+
+def test_numbers_too_large_to_be_exact_ask_for_a_unit(tmp_path):
+    """Nanoseconds since 1970 do not fit a float64: silence would merge distinct times."""
+    with pytest.raises(FileError, match=r"data row 1, column 'time' is 1700000000000000001.*--time-unit"):
+        seconds(tmp_path, [1_700_000_000_000_000_001])
+    with pytest.raises(ConfigError, match="holds dates"):
+        seconds(tmp_path, ["2024-05-01"], time_unit="ms")
+
+
+def test_parquet_types_decide(tmp_path):
+    """Timestamps of any unit and zone, dates, booleans, decimals, dictionaries and big unsigned ids."""
+    stamp = datetime(2024, 5, 1, 12, tzinfo=UTC)
+    times = {
+        "ns": pa.array([stamp], pa.timestamp("ns", "Europe/Paris")),
+        "s": pa.array([stamp.replace(tzinfo=None)], pa.timestamp("s")),
+        "text": pa.array(["2024-05-01T12:00:00Z"], pa.large_string()),
+        "ms": pa.array([int(stamp.timestamp() * 1000)]),
+        "day": pa.array([date(2024, 5, 1)]),
+        "real": pa.array([stamp.timestamp()]),
+    }
+    columns = {
+        "src": pa.array([2**64 - 1], pa.uint64()),
+        "dst": pa.array(["x"]).dictionary_encode(),
+        "yes": pa.array([True]),
+        "sum": pa.array([Decimal("2.50")]),
+    } | times
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    for name in times:
+        unit = "ms" if name == "ms" else "auto"
+        options = ReadOptions(time=name, features=("yes", "sum"), time_unit=unit)
+        dataset = read_dataset(tmp_path / "t.parquet", options)
+        assert float(dataset.store.time[0]) == stamp.timestamp() - (43_200 if name == "day" else 0)
+        assert dataset.store.features.edge.tolist() == [[1.0, 2.5]]
+        assert dataset.ids.to_user(dataset.store.src.numpy()).to_pylist() == ["18446744073709551615"]
+
+
+def test_features_labels_and_missing_values(tmp_path):
+    """Booleans are 0 and 1; a missing value is an error with its row and column, or --fill."""
+    text = "src,dst,time,a,b,c\n1,2,1,TRUE,3,\n2,3,2,false,4.5,1\n"
+    path = table(tmp_path / "t.csv", text)
+    dataset = read_dataset(path, ReadOptions(features=("b", "a"), label="a"))
+    assert dataset.store.features.edge.tolist() == [[3.0, 1.0], [4.5, 0.0]]
+    assert dataset.store.label is not None
+    assert dataset.store.label.tolist() == [1.0, 0.0]
+    assert dataset.origin.features == ("b", "a")
+    with pytest.raises(FileError, match="data row 1, column 'c' has no value"):
+        read_dataset(path, ReadOptions(features=("c",)))
+    filled = read_dataset(path, ReadOptions(features=("c",), fill=-1))
+    assert filled.store.features.edge.flatten().tolist() == [-1.0, 1.0]
+
+
+def test_blocks_do_not_show(tmp_path, monkeypatch):
+    """A file read in many blocks is the file read in one; errors still know their row."""
+    rows = [[f"n{k * 7919 % 500}", f"n{k * 31 % 500}", k * 7 % 1000, k] for k in range(3000)]
+    path = write_csv(tmp_path / "t.csv", ["src", "dst", "time", "x"], rows)
+    whole = read_dataset(path, ReadOptions(features=("x",)))
+    monkeypatch.setattr(csv_format, "BLOCK", 1000)
+    parts = read_dataset(path, ReadOptions(features=("x",)))
+    assert (parts.digest, parts.ids, parts.origin) == (whole.digest, whole.ids, whole.origin)
+    rows[2500][2] = "noon"
+    write_csv(path, ["src", "dst", "time", "x"], rows)
+    with pytest.raises(FileError, match="data row 2501, column 'time' is 'noon', not a number"):
+        read_dataset(path)
+    rows[2500] = [1, 2]
+    write_csv(path, ["src", "dst", "time", "x"], rows)
+    with pytest.raises(FileError, match="data row 2501 has 2 columns instead of 4"):
+        read_dataset(path)
+
+
+def test_text_files_of_many_kinds(tmp_path):
+    """Tabs, semicolons, gzip, a byte-order mark, blanks around values, quotes, latin-1 and UTF-16."""
+    plain = "src,dst,time\nå,b,1\nb,c,2\n"
+    wanted = [("å", "b", 1.0), ("b", "c", 2.0)]
+    kinds = {
+        "a.csv": (plain.encode(), {}),
+        "b.tsv": (plain.replace(",", "\t").encode(), {}),
+        "c.csv": (plain.replace(",", ";").encode(), {"delimiter": ";"}),
+        "d.csv.gz": (gzip.compress(plain.encode()), {}),
+        "e.csv": (b"\xef\xbb\xbf" + plain.encode(), {}),
+        "f.csv": (plain.replace(",", " , ").encode(), {}),
+        "g.csv": (plain.encode("latin-1"), {"encoding": "latin-1"}),
+        "h.csv": (plain.encode("utf-16"), {"encoding": "utf-16"}),
+        "i.csv": (b"\n\n" + plain.replace("\n", "\r\n").encode(), {}),
+        "j.csv": ('"src","dst","time","say"\n"å","b",1,"two\nlines, ""quoted"""\n"b","c",2,\n'.encode(), {}),
+        "k.csv": (plain.rstrip("\n").encode(), {}),
+    }
+    for name, (content, options) in kinds.items():
+        (tmp_path / name).write_bytes(content)
+        dataset = read_dataset(tmp_path / name, ReadOptions(**options))
+        store = dataset.store
+        users = [dataset.ids.to_user(column.numpy()).to_pylist() for column in (store.src, store.dst)]
+        assert list(zip(*users, store.time.tolist(), strict=True)) == wanted, name
+        assert dataset.name == name[0]
+
+
+def test_bipartite_columns_are_separate_name_spaces(tmp_path):
+    """User 1 and item 1 are two nodes with --bipartite, one node without."""
+    path = table(tmp_path / "t.csv", "user,item,ts\n1,1,0\n2,1,1\n")
+    assert read_dataset(path).store.num_nodes == 2
+    both = read_dataset(path, ReadOptions(bipartite=True))
+    assert (both.store.bipartite, both.store.num_nodes, both.ids.sources) == (True, 3, 2)
+    assert both.store.dst.tolist() == [2, 2]
+
+
+def test_options_are_checked():
+    """An unknown unit, a long delimiter or an unknown format is a ConfigError that lists what there is."""
+    for delimiter in (", ", "é", ""):
+        with pytest.raises(ConfigError, match="delimiter"):
+            ReadOptions(delimiter=delimiter)
+    with pytest.raises(ConfigError, match="auto, s, ms"):
+        ReadOptions(time_unit="h")
+    with pytest.raises(ConfigError, match="auto, csv"):
+        read_dataset(Path(__file__), format="excel")
+    assert replace(ReadOptions(), delimiter="\t").delimiter == "\t"

@@ -1,0 +1,95 @@
+"""Laws of the two ways to name a node: the user's and 0..N-1."""
+
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dygmamba.data.ids import NodeIds, number_nodes
+from dygmamba.errors import EventError, NotFoundError
+
+words = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Z")), min_size=1, max_size=4)
+numbers = st.integers(-(2**63), 2**63 - 1)
+columns = st.one_of(*(st.lists(st.tuples(kind, kind), min_size=1, max_size=30) for kind in (words, numbers)))
+
+
+def chunks(values: list, cuts: list[int]) -> list[pa.DictionaryArray]:
+    """The column in pieces, each with a dictionary of its own, as the readers hand it over."""
+    edges = [0, *sorted(min(cut, len(values)) for cut in cuts), len(values)]
+    kind = pa.int64() if isinstance(values[0], int) else pa.string()
+    pieces = [values[a:b] for a, b in pairwise(edges)]
+    return [pa.array(piece, kind).dictionary_encode() for piece in pieces]
+
+
+@given(rows=columns, cuts=st.lists(st.integers(0, 30), max_size=3), bipartite=st.booleans())
+def test_numbering_is_undone_by_to_user_and_repeated_by_to_node(rows, cuts, bipartite):
+    """For all columns: to_user(number(x)) = x and to_node(x) = number(x), on both sides."""
+    src, dst = [a for a, _ in rows], [b for _, b in rows]
+    u, v, ids = number_nodes(chunks(src, cuts), chunks(dst, cuts), bipartite)
+    shown = [str(x) for x in src + dst]
+    assert [str(x) for x in ids.to_user(np.concatenate([u, v])).to_pylist()] == shown
+    assert ids.to_node(src, "src").tolist() == u.tolist()
+    assert ids.to_node(dst, "dst").tolist() == v.tolist()
+    assert sorted({*u.tolist(), *v.tolist()}) == list(range(len(ids)))
+
+
+@given(rows=columns, order=st.randoms(use_true_random=False), cuts=st.lists(st.integers(0, 30), max_size=3))
+def test_numbering_depends_neither_on_row_order_nor_on_chunks(rows, order, cuts):
+    """For all columns and permutations: the ids, hence every node's number, stay the same."""
+    moved = rows.copy()
+    order.shuffle(moved)
+    plain, other = (
+        number_nodes(chunks([a for a, _ in some], at), chunks([b for _, b in some], at), False)[2]
+        for some, at in ((rows, []), (moved, cuts))
+    )
+    assert plain == other
+
+
+def test_ids_that_are_numbered_already_keep_their_numbers():
+    """Ids 0..N-1, written as text in any order, are their own nodes."""
+    src, dst = ["3", "10", "0", "7", "8"], ["1", "2", "4", "5", "9"]
+    u, v, ids = number_nodes(chunks([*src, "6"], []), chunks([*dst, "6"], []), False)
+    assert u.tolist() == [3, 10, 0, 7, 8, 6]
+    assert v.tolist() == [1, 2, 4, 5, 9, 6]
+    assert ids == NodeIds.identity(11)
+
+
+@pytest.mark.parametrize("odd", ["007", "9223372036854775808", "-0", "1.0", "x", "0x1f"])
+def test_one_id_that_is_no_plain_integer_makes_all_of_them_strings(odd):
+    """No two different texts become one id: '007' is not 7, and 2^63 does not overflow."""
+    _, _, ids = number_nodes(chunks(["7", odd], []), chunks(["1", "2"], []), False)
+    assert ids.kind == "string"
+    assert set(ids.values.to_pylist()) == {"1", "2", "7", odd}
+
+
+def test_bipartite_sides_are_separate_name_spaces():
+    """Source 5 and destination 5 are two nodes, sources first; an id of the other side is unknown."""
+    u, v, ids = number_nodes(chunks([5, 9, 5], []), chunks([5, 7, 7], []), True)
+    assert (u.tolist(), v.tolist(), ids.sources) == ([0, 1, 0], [2, 3, 3], 2)
+    assert ids.to_node([5, 7, 9], "src").tolist() == [0, -1, 1]
+    assert ids.to_node([5, 7, 9], "dst").tolist() == [2, 3, -1]
+
+
+def test_unknown_ids_are_minus_one_and_text_equals_number():
+    """-1 for an unknown id; '12' and 12 mean the same node, '012' does not."""
+    ids = NodeIds(pa.array([3, 12, -4]))
+    assert ids.to_node(["12", "012", "x", None, "-4"], "src").tolist() == [1, -1, -1, -1, 2]
+    assert ids.to_node(np.array([12, 5]), "dst").tolist() == [1, -1]
+    assert ids.to_node([], "src").tolist() == []
+    assert NodeIds(pa.array(["12", "a"], pa.large_string())).to_node([12, 1], "src").tolist() == [0, -1]
+
+
+def test_impossible_ids_are_refused():
+    """Repeated ids, odd types, too many sources and nodes beyond the end are errors."""
+    with pytest.raises(EventError, match="not unique"):
+        NodeIds(pa.array([1, 1]))
+    with pytest.raises(EventError, match="double"):
+        NodeIds(pa.array([1.5]))
+    with pytest.raises(EventError, match="3 sources"):
+        NodeIds.identity(2, 3)
+    with pytest.raises(NotFoundError, match="no node 2"):
+        NodeIds.identity(2).to_user([0, 2])
+    assert len(NodeIds(pa.array([1, 1]), sources=1)) == 2

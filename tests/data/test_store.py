@@ -1,0 +1,246 @@
+"""Laws of the dataset file: exact, whole or absent, and never trusted blindly."""
+
+import json
+import os
+import resource
+import stat
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+from dygmamba.data import store as store_module
+from dygmamba.data.events import EventStore, FeatureTable
+from dygmamba.data.ids import NodeIds
+from dygmamba.data.library import data_folder, data_folders, dataset_files, open_dataset
+from dygmamba.data.store import Dataset, Origin, load_dataset, save_dataset
+from dygmamba.errors import ConfigError, EventError, FileError, NotFoundError
+from strategies import event_streams
+
+
+def small(name: str = "small") -> Dataset:
+    store = EventStore.of(
+        torch.tensor([0, 1, 0]),
+        torch.tensor([2, 2, 2]),
+        torch.tensor([1.5, 1.5, 1.7e9 + 1e-6]),
+        features=FeatureTable(torch.tensor([[0.5], [-0.0], [2.0]]), torch.tensor([[1.0, 2.0]] * 3)),
+        label=torch.tensor([0.0, 1.0, 0.0]),
+        bipartite=True,
+    )
+    ids = NodeIds(pa.array(["ann", "", "ann"], pa.large_string()), 2)
+    origin = Origin(
+        "log.csv", "csv", "who", "whom", "when", "bad", ("a", "b"), "s", "1970-01-01T00:00:00Z", 3
+    )
+    return Dataset.of(name, store, ids, origin)
+
+
+def assert_same(left: Dataset, right: Dataset) -> None:
+    assert (left.name, left.ids, left.digest, left.origin) == (
+        right.name,
+        right.ids,
+        right.digest,
+        right.origin,
+    )
+    assert (left.store.num_nodes, left.store.bipartite) == (right.store.num_nodes, right.store.bipartite)
+    for one, other in zip(columns(left), columns(right), strict=True):
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+        assert one.numpy().tobytes() == other.numpy().tobytes()
+
+
+def columns(dataset: Dataset) -> list[torch.Tensor]:
+    store = dataset.store
+    label = [] if store.label is None else [store.label]
+    return [store.src, store.dst, store.time, store.features.edge, store.features.node, *label]
+
+
+@given(
+    stream=event_streams(edge_dim=2),
+    names=st.sets(st.text(max_size=3), min_size=8, max_size=8),
+    textual=st.booleans(),
+    labelled=st.booleans(),
+)
+def test_a_saved_dataset_comes_back_bit_for_bit(tmp_path_factory, stream, names, textual, labelled):
+    """For all streams and ids: load(save(d)) = d."""
+    nodes = stream.num_nodes
+    ids = NodeIds(pa.array(sorted(names)[:nodes], pa.large_string())) if textual else NodeIds.identity(nodes)
+    label = torch.arange(len(stream), dtype=torch.float32) if labelled else None
+    stream = EventStore.of(
+        stream.src, stream.dst, stream.time, features=stream.features, num_nodes=nodes, label=label
+    )
+    dataset = Dataset.of("any", stream, ids)
+    assert_same(load_dataset(save_dataset(dataset, tmp_path_factory.mktemp("d"))), dataset)
+
+
+def test_every_field_survives_and_loading_copies_nothing(tmp_path):
+    """Bipartite ids, labels, both feature tables and the origin survive; the columns are mapped pages."""
+    dataset = small()
+    path = save_dataset(dataset, tmp_path / "new" / "folder")
+    loaded = load_dataset(path)
+    assert_same(loaded, dataset)
+    maps = Path("/proc/self/maps")
+    if maps.exists():
+        assert str(path) in maps.read_text()
+
+
+def test_a_slice_with_shared_memory_can_be_saved(tmp_path):
+    """A sub-stream whose columns are views, and whose ids are a slice, is saved like any other."""
+    base = torch.arange(8).reshape(4, 2)
+    store = EventStore.of(base[:, 0], base[:, 0], torch.arange(4.0))[1:3]
+    words = pa.array([f"n{k}" for k in range(20)], pa.large_string()).slice(5, store.num_nodes)
+    dataset = Dataset.of("part", store, NodeIds(words))
+    assert_same(load_dataset(save_dataset(dataset, tmp_path)), dataset)
+
+
+def test_the_digest_is_of_the_events_alone():
+    """Equal events have equal digests whatever they are called; any changed value changes it."""
+    one, two = small("one"), small("two")
+    assert one.digest == two.digest
+    src, dst, time, *_, label = (column.clone() for column in columns(one))
+    label[0] = 2
+    other = EventStore.of(src, dst, time, features=one.store.features, label=label)
+    assert Dataset.of("one", other, NodeIds.identity(3)).digest != one.digest
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")])
+def test_a_write_that_fails_leaves_nothing_behind_and_the_old_file_alone(tmp_path, monkeypatch, error):
+    """Interrupted or out of space: the folder is as it was."""
+    path = save_dataset(small(), tmp_path)
+    before = path.read_bytes()
+
+    def broken(tensors, filename, metadata):
+        Path(filename).write_bytes(b"half")
+        raise error
+
+    monkeypatch.setattr(store_module, "save_file", broken)
+    with pytest.raises((KeyboardInterrupt, OSError)):
+        save_dataset(small(), tmp_path)
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+    assert path.read_bytes() == before
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_nothing_behind(tmp_path):
+    """The real writer, stopped after 2,000 bytes: FileError, and an empty folder."""
+    store = EventStore.of(*(torch.zeros(10_000),) * 3)
+    dataset = Dataset.of("large", store, NodeIds.identity(1))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, hard))
+    try:
+        with pytest.raises(FileError, match="cannot write"):
+            save_dataset(dataset, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_file_is_as_public_as_the_umask_says(tmp_path):
+    """Others can read a dataset wherever they could read any other new file."""
+    plain = tmp_path / "plain"
+    plain.touch()
+    assert stat.S_IMODE(save_dataset(small(), tmp_path).stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
+
+
+def test_a_damaged_file_is_one_sentence(tmp_path):
+    """Truncated, flipped, foreign, newer, empty or no file at all: FileError, nothing else."""
+    path = save_dataset(small(), tmp_path)
+    good = path.read_bytes()
+    for cut in (0, 4, 40, len(good) // 2, len(good) - 1):
+        path.write_bytes(good[:cut])
+        with pytest.raises(FileError, match="not a whole"):
+            load_dataset(path)
+    path.write_bytes(os.urandom(500))
+    with pytest.raises(FileError):
+        load_dataset(path)
+    for missing in (tmp_path / "none.safetensors", tmp_path):
+        with pytest.raises(FileError, match=r"missing|folder"):
+            load_dataset(missing)
+
+
+@pytest.mark.parametrize("mask", [1, 128, 129])
+def test_no_flipped_bit_goes_unnoticed(tmp_path, mask):
+    """For every third byte of the file: changed, they are a FileError, or were spare and change nothing."""
+    path = save_dataset(small(), tmp_path)
+    good = path.read_bytes()
+    spared = 0
+    for at in range(mask % 3, len(good), 3):
+        path.write_bytes(good[:at] + bytes([good[at] ^ mask]) + good[at + 1 :])
+        try:
+            assert_same(load_dataset(path), small())
+            spared += 1
+        except FileError:
+            pass
+    assert spared < 16
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"format": "weights"}, "holds no events"),
+        ({"version": "99"}, "version 99"),
+        ({"digest": "0"}, "corrupt"),
+        ({"ids_digest": "0"}, "corrupt"),
+        ({"about": {"sources": 77}}, "corrupt"),
+        ({"about": {"origin": {}}}, "corrupt"),
+        ({"about": {"origin": {"features": [], "colour": 1}}}, "corrupt"),
+    ],
+)
+def test_foreign_or_false_metadata_is_refused(tmp_path, change, words):
+    """A safetensors file is a dataset only if it says so, in this version, and consistently."""
+    path = save_dataset(small(), tmp_path)
+    tensors, ids = load_file(path), store_module._id_columns(small().ids)
+    facts = {"bipartite": True, "sources": 2, "origin": {"features": []}} | change.get("about", {})
+    about = json.dumps(facts)
+    good = {"format": "dygmamba-events", "version": "1", "digest": small().digest, "about": about}
+    good |= {"ids_digest": store_module._ids_digest(ids, about)}
+    save_file(tensors, path, good | change | {"about": about})
+    with pytest.raises(FileError, match=words):
+        load_dataset(path)
+
+
+def test_ids_and_nodes_must_agree_and_names_must_be_file_names(tmp_path):
+    """One id per node; no name climbs out of the folder."""
+    with pytest.raises(EventError, match="4 ids for 3 nodes"):
+        Dataset.of("x", small().store, NodeIds.identity(4))
+    for name in ("../up", "a/b", "", ".hidden", "-x", "a b"):
+        with pytest.raises(ConfigError, match="cannot name"):
+            save_dataset(small(name), tmp_path)
+
+
+def test_folders_are_looked_in_in_order(tmp_path, monkeypatch):
+    """--data-dir before $DYGMAMBA_DATA before the cache; the first of them is written to."""
+    given_dir, chosen, cache = tmp_path / "given", tmp_path / "chosen", tmp_path / "cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    monkeypatch.delenv("DYGMAMBA_DATA", raising=False)
+    assert data_folders() == [cache / "dygmamba"]
+    monkeypatch.setenv("DYGMAMBA_DATA", str(chosen))
+    assert data_folders(given_dir) == [given_dir, chosen, cache / "dygmamba"]
+    assert (data_folder(given_dir), data_folder()) == (given_dir, chosen)
+    for folder, name in ((cache / "dygmamba", "one"), (chosen, "one"), (cache / "dygmamba", "two")):
+        save_dataset(small(name), folder)
+    (chosen / "one.safetensors").write_bytes(b"")
+    with pytest.raises(FileError, match="chosen"):
+        open_dataset("one")
+    assert open_dataset("two").name == "two"
+    assert open_dataset(str(cache / "dygmamba" / "one.safetensors")).name == "one"
+    assert dict(dataset_files(cache / "dygmamba")).keys() == {"one", "two"}
+
+
+def test_an_unknown_name_says_where_it_looked_and_what_to_do(tmp_path, monkeypatch):
+    """The error names the folders, close names and both ways to get data; tables point at the import."""
+    monkeypatch.setenv("DYGMAMBA_DATA", str(tmp_path))
+    save_dataset(small("Wikipedia"), tmp_path)
+    with pytest.raises(NotFoundError) as caught:
+        open_dataset("wikipedai")
+    for words in (str(tmp_path), "did you mean Wikipedia", "data fetch wikipedai", "data import FILE"):
+        assert words in str(caught.value)
+    table = tmp_path / "log.csv"
+    table.write_text("a,b,c\n1,2,3\n")
+    with pytest.raises(FileError, match=r"dygmamba data import .*log.csv --out log"):
+        open_dataset(str(table))
+    with pytest.raises(FileError, match="does not exist"):
+        open_dataset(str(tmp_path / "none.npz"))
+    with pytest.raises(FileError, match="folder"):
+        open_dataset(str(tmp_path))

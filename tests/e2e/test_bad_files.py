@@ -1,0 +1,127 @@
+"""Whatever is wrong with a file, `dygmamba data import` says it in one sentence."""
+
+import gzip
+import io
+import re
+import zipfile
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from commands import call
+
+pytestmark = pytest.mark.e2e
+
+
+def corrupt_npz() -> bytes:
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, src=np.arange(99), dst=np.arange(99), t=np.arange(99.0))
+    content = bytearray(buffer.getvalue())
+    content[len(content) // 2] ^= 255
+    return bytes(content)
+
+
+def pickled_npz() -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, src=np.array([{}], dtype=object))
+    return buffer.getvalue()
+
+
+def parquet(**columns) -> bytes:
+    """One event, some of its columns replaced."""
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({"src": [1], "dst": [2], "time": [3]} | columns), buffer)
+    return buffer.getvalue()
+
+
+def half_gzip() -> bytes:
+    rows = "".join(f"{k * 7919 % 99991},{k},{k}\n" for k in range(150_000))
+    content = gzip.compress(("src,dst,time\n" + rows).encode(), 1)
+    return content[: len(content) * 3 // 4]
+
+
+def other_zip() -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("readme.txt", "hello")
+    return buffer.getvalue()
+
+
+BAD = {  # file content, options, what the sentence says
+    "empty": (b"", "", "is empty"),
+    "blank": (b"\n\n  \n", "", "is empty"),
+    "header only": (b"src,dst,time\n", "", "no rows"),
+    "header without newline": (b"src,dst,time", "", "no rows"),
+    "missing column": (b"who,dst,time\n1,2,3\n", "--src whoo", "'who', 'dst', 'time'; did you mean 'who'?"),
+    "no usual column": (
+        b"a,b,time\n1,2,3\n",
+        "",
+        "which column of .* is the src; name it with --src .*'a', 'b'",
+    ),
+    "missing feature": (b"src,dst,time,w\n1,2,3,4\n", "--features weight", "no column 'weight'"),
+    "missing label": (b"src,dst,time\n1,2,3\n", "--label y", "no column 'y'"),
+    "duplicate names": (b"src,dst,time,time\n1,2,3,4\n", "", "more than one column 'time'"),
+    "one column twice": (b"a,b,time\n1,2,3\n", "--src a --dst a", "must be three columns"),
+    "no header": (b"1,2,3\n4,5,6\n", "", "looks like data"),
+    "wrong delimiter": (b"src;dst;time\n1;2;3\n", "", "--delimiter"),
+    "nan time": (b"src,dst,time\n1,2,1\n1,2,nan\n", "", "data row 2, column 'time' is nan"),
+    "infinite time": (b"src,dst,time\n1,2,inf\n", "", "data row 1, column 'time' is inf"),
+    "empty time": (b"src,dst,time\n1,2,1\n1,2,\n", "", "data row 2, column 'time' is empty"),
+    "empty first time": (b"src,dst,time\n1,2,\n", "", "data row 1, column 'time' is empty"),
+    "bad date": (b"src,dst,time\n1,2,2024-02-28\n1,2,2024-02-30\n", "", "data row 2, .*'2024-02-30'"),
+    "date among numbers": (b"src,dst,time\n1,2,5\n1,2,2024-02-28\n", "", "data row 2, .*'2024-02-28'"),
+    "number among dates": (b"src,dst,time\n1,2,2024-02-28\n1,2,x5\n", "", "data row 2, .*'x5', not a date"),
+    "empty id": (b"src,dst,time\n1,2,1\n,2,2\n", "", "data row 2, column 'src' is empty"),
+    "feature of words": (b"src,dst,time,w\n1,2,1,3\n1,2,2,red\n", "--features w", "column 'w' is 'red'"),
+    "feature missing": (
+        b"src,dst,time,w\n1,2,1,3\n1,2,2,\n",
+        "--features w",
+        "data row 2, column 'w' has no",
+    ),
+    "feature infinite": (b"src,dst,time,w\n1,2,1,1e99\n", "--features w", "data row 1, column 'w' is 1e.99"),
+    "latin-1": ("src,dst,time\n1,2,1\né,2,1\n".encode("latin-1"), "", r"byte 19 \(line 3\).*--encoding"),
+    "latin-1 header": ("src,dst,time,é\n1,2,1,1\n".encode("latin-1"), "", "byte 13 .line 1.*iconv"),
+    "utf-16": ("src,dst,time\n1,2,1\n".encode("utf-16"), "", "--encoding utf-16"),
+    "unknown encoding": (b"src,dst,time\n1,2,1\n", "--encoding klingon", "'klingon' is unknown"),
+    "ragged": (b"src,dst,time\n1,2,1\n1,2\n", "", "data row 2 has 2 columns instead of 3"),
+    "binary": (bytes(range(256)) * 9, "", "binary file"),
+    "other zip": (other_zip(), "", "npz"),
+    "corrupt npz": (corrupt_npz(), "", "npz"),
+    "pickled npz": (pickled_npz(), "", "npz"),
+    "half parquet": (parquet()[:-40], "", "not a whole Parquet"),
+    "long truncated gzip": (half_gzip(), "", "Truncated"),
+    "fractional id": (parquet(src=[1.5]), "", "column 'src' is no id"),
+    "odd id": (parquet(src=[True]), "", "column 'src' is bool"),
+    "odd time": (parquet(time=[True]), "", "column 'time' is bool, not a time"),
+    "null time": (parquet(time=[None]), "", "data row 1, column 'time' is empty"),
+    "null feature": (parquet(w=pa.array([None], pa.int8())), "--features w", "column 'w' has no value"),
+    "feature list": (parquet(w=[[1]]), "--features w", "column 'w' is list"),
+    "no rows": (parquet(src=pa.array([], pa.int64()), dst=pa.array([], pa.int64()), time=[]), "", "no rows"),
+    "null id": (parquet(src=pa.array([None], pa.int64())), "", "data row 1, column 'src' is empty"),
+    "text as parquet": (b"src,dst,time\n1,2,1\n", "--format parquet", "not a whole Parquet"),
+    "text as npz": (b"src,dst,time\n1,2,1\n", "--format npz", "npz"),
+    "text as dyglib": (b"src,dst,time\n1,2,1\n", "--format dyglib", "not DyGLib's columns"),
+    "text as jodie": (b"src,dst,time\n1,2,1\n", "--format jodie", "at least 4"),
+    "unknown format": (b"src,dst,time\n1,2,1\n", "--format excel", "'excel' is unknown"),
+    "unknown unit": (b"src,dst,time\n1,2,1\n", "--time-unit h", "'h' is unknown"),
+    "unit with dates": (b"src,dst,time\n1,2,2024-01-01\n", "--time-unit ms", "holds dates"),
+    "bad name": (b"src,dst,time\n1,2,1\n", "--out ../up", "cannot name a dataset"),
+    "truncated gzip": (b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\x01", "", "cannot be read"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_file_is_one_sentence_and_exit_code_two(monkeypatch, capsys, tmp_path, case):
+    """For all bad files: exit code 2, one line on stderr that names the fault, nothing written."""
+    content, options, sentence = BAD[case]
+    path = tmp_path / ("bad.csv.gz" if "gzip" in case else "bad.csv")
+    path.write_bytes(content)
+    words = ("import", str(path), "--out", "x", "--data-dir", str(tmp_path / "data"), *options.split())
+    code, out, err = call(monkeypatch, capsys, *words)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert re.search(sentence, err), err
+    assert not (tmp_path / "data").exists()

@@ -18,6 +18,12 @@ def presets() -> dict[str, Any]:
     return tomllib.loads(files("dygmamba.presets").joinpath("paper.toml").read_text())
 
 
+@cache
+def ablations() -> dict[str, dict[str, Any]]:
+    """Named variants of DyG-Mamba: the settings each one replaces."""
+    return tomllib.loads(files("dygmamba.presets").joinpath("ablations.toml").read_text())
+
+
 def preset(model: str, dataset: str, negatives: str | None = None) -> dict[str, Any]:
     """The settings of a model on a dataset; the more specific table wins."""
     table = presets().get(model, {})

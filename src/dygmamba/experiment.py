@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from dygmamba import __version__
 from dygmamba.config import build_config, preset, to_settings
@@ -20,7 +19,7 @@ from dygmamba.engine.runs import RunFolder
 from dygmamba.engine.training import TrainConfig, Training, TrainingData, evaluate_weights
 from dygmamba.errors import ConfigError, FileError
 from dygmamba.models import find_model
-from dygmamba.models.base import DatasetFacts
+from dygmamba.models.base import DatasetFacts, EncoderScorer
 
 
 def choose_device(name: str) -> torch.device:
@@ -48,7 +47,7 @@ class Trained:
     run: RunFolder
     dataset: Dataset
     split: Split
-    scorer: nn.Module
+    scorer: EncoderScorer
     model: str
     seed: int
     device: torch.device
@@ -60,14 +59,22 @@ def start_run(
     """A new run folder with its configuration written, ready to train."""
     spec = find_model(model)
     if not spec.trainable:
-        raise ConfigError(f"model '{model}' needs no training; use: dygmamba evaluate {dataset.name} --model {model}")
+        raise ConfigError(
+            f"model '{model}' needs no training; use: dygmamba evaluate {dataset.name} --model {model}"
+        )
     train, own = split_settings(model, preset(model, dataset.name) | settings)
     config, loop = build_config(spec.config, own), build_config(TrainConfig, train)
     split = chronological_split(dataset.store)
     run = RunFolder.create(root, dataset.name, model, seed)
     run.write_config(
         {
-            "run": {"data": dataset.name, "digest": dataset.digest, "split": split.digest, "model": model, "seed": seed},
+            "run": {
+                "data": dataset.name,
+                "digest": dataset.digest,
+                "split": split.digest,
+                "model": model,
+                "seed": seed,
+            },
             "train": to_settings(loop),
             "model": to_settings(config),
             "made_with": {
@@ -81,7 +88,9 @@ def start_run(
     return _training(run, dataset, split, device), split
 
 
-def reopen_run(path: Path, device: torch.device, data_dir: Path | None = None) -> tuple[Training, Dataset, Split]:
+def reopen_run(
+    path: Path, device: torch.device, data_dir: Path | None = None
+) -> tuple[Training, Dataset, Split]:
     """A run folder as it stands, to be resumed."""
     run = RunFolder(path)
     dataset, split = _data_of(run, data_dir)
@@ -113,12 +122,17 @@ def _data_of(run: RunFolder, data_dir: Path | None) -> tuple[Dataset, Split]:
     return dataset, chronological_split(dataset.store)
 
 
-def _build(run: RunFolder, dataset: Dataset, split: Split) -> tuple[nn.Module, int]:
+def _build(run: RunFolder, dataset: Dataset, split: Split) -> tuple[EncoderScorer, int]:
     sections = run.config()
     spec, seed = find_model(sections["run"]["model"]), int(sections["run"]["seed"])
     torch.manual_seed(seed)
     facts = DatasetFacts.of(dataset.store, split.train)
-    return spec.build(build_config(spec.config, sections["model"]), facts), seed
+    scorer = spec.build(build_config(spec.config, sections["model"]), facts)
+    if not isinstance(scorer, EncoderScorer):
+        raise FileError(
+            f"{run.path} names the model '{sections['run']['model']}', which has no weights to load"
+        )
+    return scorer, seed
 
 
 def _training(run: RunFolder, dataset: Dataset, split: Split, device: torch.device) -> Training:
@@ -131,7 +145,7 @@ def _training(run: RunFolder, dataset: Dataset, split: Split, device: torch.devi
 def final_rows(
     dataset: Dataset,
     split: Split,
-    scorer: nn.Module,
+    scorer: EncoderScorer,
     data: TrainingData,
     about: dict[str, Any],
     chosen: list[tuple[str, str, str]],

@@ -2,10 +2,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import event_streams
 
 from dygmamba.data.events import EventStore, FeatureTable
 from dygmamba.errors import EventError
+from strategies import event_streams
 
 
 def columns(*time, nodes=3):
@@ -27,14 +27,16 @@ def test_a_time_that_is_no_number_is_refused(bad):
 
 def test_an_id_out_of_range_is_refused():
     """Node ids lie in 0..num_nodes-1."""
-    with pytest.raises(EventError, match="0..2, but 2 nodes"):
+    with pytest.raises(EventError, match=r"0\.\.2, but 2 nodes"):
         EventStore.of(*columns(1.0, 2.0, 3.0), num_nodes=2)
 
 
 def test_columns_of_other_lengths_are_refused():
     """Every column has one row per event."""
     with pytest.raises(EventError, match="edge features has 1 rows for 2 events"):
-        EventStore.of(*columns(1.0, 2.0), features=FeatureTable(torch.zeros(2, 0), torch.zeros(1, 4)), num_nodes=2)
+        EventStore.of(
+            *columns(1.0, 2.0), features=FeatureTable(torch.zeros(2, 0), torch.zeros(1, 4)), num_nodes=2
+        )
 
 
 def test_sorting_keeps_the_order_of_ties():
@@ -42,7 +44,11 @@ def test_sorting_keeps_the_order_of_ties():
     src, dst = torch.tensor([0, 1, 2, 3]), torch.tensor([1, 2, 3, 0])
     edge = torch.tensor([[0.0], [1.0], [2.0], [3.0]])
     store = EventStore.sorted(
-        src, dst, torch.tensor([5.0, 1.0, 5.0, 1.0]), features=FeatureTable(torch.zeros(4, 0), edge), label=edge[:, 0]
+        src,
+        dst,
+        torch.tensor([5.0, 1.0, 5.0, 1.0]),
+        features=FeatureTable(torch.zeros(4, 0), edge),
+        label=edge[:, 0],
     )
     assert store.src.tolist() == [1, 3, 0, 2]
     assert store.features.edge[:, 0].tolist() == [1, 3, 0, 2]

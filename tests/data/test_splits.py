@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given
-from strategies import event_streams
 
 from dygmamba.data.events import EventStore
 from dygmamba.data.library import open_dataset
 from dygmamba.data.splits import chronological_split
 from dygmamba.errors import EventError
+from strategies import event_streams
 
 
 @given(store=event_streams(min_events=1))
@@ -15,7 +15,7 @@ def test_splits_are_disjoint_and_ordered(store):
     """Train, val and test share no event, train ends before val begins, val before test, and none is lost."""
     split = chronological_split(store)
     parts = [set(part.tolist()) for part in (split.train, split.val, split.test)]
-    assert not (parts[0] & parts[1] or parts[0] & parts[2] or parts[1] & parts[2])
+    assert len(parts[0] | parts[1] | parts[2]) == sum(map(len, parts))
     for early, late in ((split.train, split.val), (split.val, split.test)):
         if len(early) and len(late):
             assert store.time[early].max() < store.time[late].min()

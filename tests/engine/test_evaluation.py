@@ -1,6 +1,5 @@
 import torch
 from hypothesis import given
-from strategies import event_streams
 
 from dygmamba.data.splits import chronological_split
 from dygmamba.engine.evaluation import EvaluationSet, evaluation_set, score_set
@@ -9,6 +8,7 @@ from dygmamba.models.base import DatasetFacts
 from dygmamba.models.edgebank import EdgeBank, EdgeBankConfig
 from dygmamba.sampling.index import NeighborIndex
 from dygmamba.sampling.negatives import Negatives
+from strategies import event_streams
 
 
 class Witness:
@@ -34,7 +34,9 @@ class Witness:
 
 def whole_stream(store):
     events = torch.arange(len(store))
-    return EvaluationSet("test", "transductive", "random", events, events[:0], Negatives(store.src, store.dst))
+    return EvaluationSet(
+        "test", "transductive", "random", events, events[:0], Negatives(store.src, store.dst)
+    )
 
 
 @given(store=event_streams(min_events=1))

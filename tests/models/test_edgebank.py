@@ -5,7 +5,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import event_streams
 
 from dygmamba.config import build_config, preset
 from dygmamba.data.library import open_dataset
@@ -16,6 +15,7 @@ from dygmamba.models.base import DatasetFacts
 from dygmamba.models.edgebank import EdgeBank, EdgeBankConfig
 from dygmamba.sampling.index import NeighborIndex
 from dygmamba.sampling.view import PairBatch, PairView
+from strategies import event_streams
 
 MEMORIES = ["unlimited", "window", "repeat", "threshold"]
 
@@ -31,7 +31,9 @@ def definition(pairs, times, memory, window=0.15):
         return {pair for pair, own in occurrences.items() if len(own) >= mean}
     start = np.quantile(times, 1 - window)
     if memory == "repeat":
-        start = max(times) - np.mean([np.mean(np.diff(own)) if len(own) > 1 else 0 for own in occurrences.values()])
+        start = max(times) - np.mean(
+            [np.mean(np.diff(own)) if len(own) > 1 else 0 for own in occurrences.values()]
+        )
     return {pair for pair, t in zip(pairs, times, strict=True) if t >= start}
 
 

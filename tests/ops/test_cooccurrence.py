@@ -11,9 +11,18 @@ from dygmamba.ops.cooccurrence import cooccurrence, reference
 def token_rows(draw, width: int):
     """Rows of node ids in which any token may be masked."""
     count = 3
-    ids = draw(st.lists(st.integers(0, 5), min_size=count * width, max_size=count * width))
+    few = st.integers(0, 5)
+    ids = draw(
+        st.lists(
+            draw(st.sampled_from([few, few.map(lambda x: 70_000 * x)])),
+            min_size=count * width,
+            max_size=count * width,
+        )
+    )
     mask = draw(st.lists(st.booleans(), min_size=count * width, max_size=count * width))
-    return torch.tensor(ids, dtype=torch.int32).reshape(count, width), torch.tensor(mask).reshape(count, width)
+    return torch.tensor(ids, dtype=torch.int32).reshape(count, width), torch.tensor(mask).reshape(
+        count, width
+    )
 
 
 @given(left=token_rows(5), right=token_rows(3))
@@ -44,5 +53,7 @@ def test_the_papers_example():
     """S_u = {a, b}, S_v = {b, b, c, a}: the counts of u's tokens are [[1, 1], [1, 2]] (section 4.1)."""
     a, b, c = 0, 1, 2
     left, right = torch.tensor([[a, b]], dtype=torch.int32), torch.tensor([[b, b, c, a]], dtype=torch.int32)
-    counts, _ = cooccurrence(left, right, torch.ones(1, 2, dtype=torch.bool), torch.ones(1, 4, dtype=torch.bool))
+    counts, _ = cooccurrence(
+        left, right, torch.ones(1, 2, dtype=torch.bool), torch.ones(1, 4, dtype=torch.bool)
+    )
     assert counts.tolist() == [[[1, 1], [1, 2]]]

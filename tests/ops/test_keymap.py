@@ -5,7 +5,9 @@ from hypothesis import strategies as st
 from dygmamba.ops.keymap import KeyMap
 
 
-@given(batches=st.lists(st.lists(st.integers(0, 40) | st.integers(2**40, 2**40 + 9), max_size=12), max_size=30))
+@given(
+    batches=st.lists(st.lists(st.integers(0, 40) | st.integers(2**40, 2**40 + 9), max_size=12), max_size=30)
+)
 def test_keymap_equals_a_dictionary(batches):
     """For all sequences of insertions, slots are those of a dict filled in the same order."""
     table, expected = KeyMap(capacity=1), {}

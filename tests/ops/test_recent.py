@@ -1,9 +1,9 @@
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import event_streams
 
 from dygmamba.ops.recent import adjacency, before, decayed_count, last_k_before, reference
+from strategies import event_streams
 
 
 def build(store):
@@ -41,7 +41,10 @@ def test_last_k_equals_brute_force(store, k):
                 if x == v and s < t
             ][-k:]
             assert length[row] == len(past)
-            assert list(zip(ids[row, : len(past)].tolist(), events[row, : len(past)].tolist(), strict=True)) == past
+            assert (
+                list(zip(ids[row, : len(past)].tolist(), events[row, : len(past)].tolist(), strict=True))
+                == past
+            )
             assert torch.equal(times[row, : len(past)], store.time[[e for _, e in past]])
             assert not ids[row, len(past) :].any()
             assert not events[row, len(past) :].any()

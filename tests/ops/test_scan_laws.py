@@ -1,15 +1,17 @@
 """Laws of the scan, and the paper's Theorems 1 and 2, on the fused op in both precisions."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scan_cases import case
+from torch import Tensor
 from torch.testing import assert_close
 
 from dygmamba.ops.scan import scan, span_scan
+from scan_cases import case
 
 ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-12}
 
@@ -24,14 +26,20 @@ def near(got, want):
     assert_close(got, want, rtol=0, atol=ROUNDING[got.dtype] * float(want.abs().max()))
 
 
-def plain(length, dtype, **rest):
+def run(tensors: dict[str, Any], **changes: Any) -> tuple[Tensor, Tensor]:
+    """A scan of these inputs, some of them changed."""
+    return scan(**{**tensors, **changes})
+
+
+def plain(length: int, dtype: torch.dtype, **rest: Any) -> dict[str, Any]:
+    """Small inputs of the plain entry."""
     return case("scan", (3, length, 5, 4), **rest).to(dtype).tensors
 
 
 def test_zero_step_is_the_identity(dtype):
     """delta_k = 0 leaves h unchanged whatever u_k is, hence y_k = C_k h."""
     x = plain(6, dtype, parts=("state",))
-    y, h = scan(**x | {"delta": torch.zeros_like(x["delta"])})
+    y, h = run(x, delta=torch.zeros_like(x["delta"]))
     assert torch.equal(h, x["state"])
     near(y, torch.einsum("qdn,qln->qld", h, x["C"]))
 
@@ -64,9 +72,9 @@ def test_split_and_carry_equals_whole(length, data, reverse):
         for rows in (slice(cut), slice(cut, None))
     ]
     first, second = reversed(pieces) if reverse else pieces
-    y1, h = scan(**first, reverse=reverse)
-    y2, h = scan(**second | {"state": h}, reverse=reverse)
-    whole_y, whole_h = scan(**x, reverse=reverse)
+    y1, h = run(first, reverse=reverse)
+    y2, h = run(second, state=h, reverse=reverse)
+    whole_y, whole_h = run(x, reverse=reverse)
     assert torch.equal(h, whole_h)
     assert torch.equal(torch.cat([y2, y1] if reverse else [y1, y2], dim=1), whole_y)
 
@@ -75,9 +83,9 @@ def test_steps_add_up(dtype):
     """Without input, delta then delta' is delta + delta' (semigroup)."""
     x = plain(2, dtype, parts=("state",))
     x["u"] = torch.zeros_like(x["u"])
-    _, two = scan(**x)
+    _, two = run(x)
     short = {k: t[:, :1] if k in ("u", "delta", "B", "C") else t for k, t in x.items()}
-    _, one = scan(**short | {"delta": x["delta"].sum(1, keepdim=True)})
+    _, one = run(short, delta=x["delta"].sum(1, keepdim=True))
     near(two, one)
 
 
@@ -85,18 +93,18 @@ def test_reverse_is_flip_scan_flip(dtype):
     """With full masks, a reverse scan is the scan of the flipped sequence, flipped back, bit for bit."""
     x = plain(40, dtype, mask="full")
     flipped = {k: t.flip(1) if k in ("u", "delta", "B", "C", "z", "mask") else t for k, t in x.items()}
-    y, h = scan(**x, reverse=True)
-    want_y, want_h = scan(**flipped)
+    y, h = run(x, reverse=True)
+    want_y, want_h = run(flipped)
     assert torch.equal(y, want_y.flip(1))
     assert torch.equal(h, want_h)
 
 
 @pytest.mark.parametrize("size", [1e-12, 1e-3, 1.0, 50.0, 1e6])
 def test_one_step_is_the_closed_form(size, dtype):
-    """Theorem 1: h_1 = e^{a t} h_0 + (e^{a t} - 1) / a B u solves h' = a h + B u over any t, and |e^{a t}| <= 1."""
+    """Theorem 1: for all t, h_1 = e^{a t} h_0 + (e^{a t} - 1) / a B u, and |e^{a t}| <= 1."""
     x = plain(1, dtype, parts=("state",))
     x["delta"] = x["delta"] * size
-    _, h = scan(**x)
+    _, h = run(x)
     a, t = x["A"].double(), x["delta"].double().mT  # [d n], [q d 1]
     push = (x["B"] * x["u"].mT).double()  # [q d n]
     want = torch.exp(a * t) * x["state"].double() + torch.expm1(a * t) / a * push
@@ -105,10 +113,10 @@ def test_one_step_is_the_closed_form(size, dtype):
 
 
 def test_never_diverges(dtype):
-    """Theorem 1: over 10^5 steps of any size, |h| stays below max |B u / A|, since each step is a convex mix."""
+    """Theorem 1: |h| <= max |B u / A| over 10^5 steps of any size: each step is a convex mix."""
     x = case("scan", (1, 100_000, 4, 2), parts=()).to(dtype).tensors
     x["delta"] = x["delta"] * 10 ** torch.linspace(-6, 6, 100_000, dtype=dtype)[None, :, None]
-    y, h = scan(**x)
+    y, h = run(x)
     bound = x["u"].abs().max() * x["B"].abs().max() / x["A"].abs().min()
     assert h.abs().max() <= bound * (1 + ROUNDING[dtype])
     assert y.isfinite().all()
@@ -117,7 +125,7 @@ def test_never_diverges(dtype):
 def test_vanishing_step_ignores_the_input(dtype):
     """Theorem 1: delta -> 0 keeps the state and lets no input in."""
     x = plain(30, dtype, parts=("state",))
-    _, h = scan(**x | {"delta": torch.full_like(x["delta"], 1e-30)})
+    _, h = run(x, delta=torch.full_like(x["delta"], 1e-30))
     assert torch.equal(h, x["state"])
 
 
@@ -129,7 +137,7 @@ def test_output_is_the_sum_over_past_events():
     kept = torch.exp(elapsed[:, :, None] - elapsed[:, None])  # [q k j d n]: the product from j + 1 to k
     kept = kept * torch.ones(24, 24, dtype=torch.float64).tril()[:, :, None, None]
     entered = torch.expm1(rate) / x["A"] * x["B"][:, :, None] * x["u"][..., None]  # B-bar_j u_j
-    near(scan(**x)[0], torch.einsum("qkn,qkjdn,qjdn->qkd", x["C"], kept, entered))
+    near(run(x)[0], torch.einsum("qkn,qkjdn,qjdn->qkd", x["C"], kept, entered))
 
 
 def test_exponential_is_accurate():

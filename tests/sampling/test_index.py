@@ -1,11 +1,11 @@
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import event_streams
 
 from dygmamba.data.events import EventStore
 from dygmamba.sampling.index import STRATEGIES, NeighborIndex
 from dygmamba.sampling.view import NeighborRequest
+from strategies import event_streams
 
 REQUESTS = st.builds(
     NeighborRequest,

@@ -3,10 +3,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import event_streams
 
 from dygmamba.errors import ConfigError, FileError
 from dygmamba.sampling.negatives import NegativeRequest, draw_negatives, stored_negatives
+from strategies import event_streams
 
 
 @st.composite
@@ -18,7 +18,9 @@ def requests(draw):
     strategy = draw(st.sampled_from(["random", "historical", "inductive"]))
     until = float(store.time[first - 1])
     size = draw(st.integers(1, 9))
-    return store, NegativeRequest(strategy, events, torch.arange(len(store)), until, draw(st.integers(0, 5)), size)
+    return store, NegativeRequest(
+        strategy, events, torch.arange(len(store)), until, draw(st.integers(0, 5)), size
+    )
 
 
 def pairs_of(store, rows):
@@ -88,10 +90,16 @@ def test_later_events_never_change_a_historical_negative(case, extra):
     """Appending events after the last one asked about changes no historical negative drawn from the pool."""
     store, request = case
     keep = len(store) - min(extra, len(request.events) - 1)
-    if request.strategy == "random" or keep <= int(request.events[0]) or store.time[keep - 1] == store.time[min(keep, len(store) - 1)]:
+    if (
+        request.strategy == "random"
+        or keep <= int(request.events[0])
+        or store.time[keep - 1] == store.time[min(keep, len(store) - 1)]
+    ):
         return
     events = torch.arange(int(request.events[0]), keep)
-    small = NegativeRequest(request.strategy, events, torch.arange(keep), request.observed_until, request.seed, 4)
+    small = NegativeRequest(
+        request.strategy, events, torch.arange(keep), request.observed_until, request.seed, 4
+    )
     large = NegativeRequest(
         request.strategy, events, torch.arange(len(store)), request.observed_until, request.seed, 4
     )

@@ -15,7 +15,9 @@ def test_ap_and_auc_equal_scikit_learn(pairs):
     """For all scores with ties and all labels of both classes, AP and AUC are scikit-learn's."""
     score, label = (torch.tensor(column, dtype=torch.float32) for column in zip(*pairs, strict=True))
     if 0 < label.sum() < len(label):
-        assert average_precision(score, label) == pytest.approx(average_precision_score(label, score), abs=1e-12)
+        assert average_precision(score, label) == pytest.approx(
+            average_precision_score(label, score), abs=1e-12
+        )
         assert roc_auc(score, label) == pytest.approx(roc_auc_score(label, score), abs=1e-12)
 
 
@@ -55,7 +57,9 @@ def test_reciprocal_rank_equals_py_tgb():
     negative = rng.integers(0, 9, (50, 20)).astype(np.float64)
     judge = evaluate.Evaluator(name="tgbl-wiki")
     expected = [
-        judge.eval({"y_pred_pos": positive[i : i + 1], "y_pred_neg": negative[i], "eval_metric": ["mrr"]})["mrr"]
+        judge.eval({"y_pred_pos": positive[i : i + 1], "y_pred_neg": negative[i], "eval_metric": ["mrr"]})[
+            "mrr"
+        ]
         for i in range(50)
     ]
     ours = reciprocal_rank(torch.from_numpy(positive), torch.from_numpy(negative))

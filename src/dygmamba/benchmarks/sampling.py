@@ -31,12 +31,18 @@ def run(device: str, say: Callable[[str], None] = lambda text: None) -> list[Row
     return [*rows, _large_index()]
 
 
-def _look_up(store: EventStore, index: NeighborIndex, node: torch.Tensor, when: torch.Tensor, device: str) -> Row:
+def _look_up(
+    store: EventStore, index: NeighborIndex, node: torch.Tensor, when: torch.Tensor, device: str
+) -> Row:
     histories = _histories(index, store.num_nodes)
     nodes, times = node.numpy(), when.numpy()
     ids, events, stamps = rows_look_up(histories, nodes, times, LENGTH)
     ours = index.recent(node, when, LENGTH)
-    same = np.array_equal(ids, ours.node) and np.array_equal(events, ours.event) and np.array_equal(stamps, ours.time)
+    same = (
+        np.array_equal(ids, ours.node)
+        and np.array_equal(events, ours.event)
+        and np.array_equal(stamps, ours.time)
+    )
     require(same, "the neighbour look-up equals the per-row look-up")
     moved, moved_node, moved_when = index.to(device), node.to(device), when.to(device)
 

@@ -32,7 +32,9 @@ class Row:
 def require(truth: bool, claim: str) -> None:
     """Stop the benchmark unless the claim holds."""
     if not truth:
-        raise WrongAnswer(f"{claim}: does not hold, so nothing was timed; run the tests and mend the fast path")
+        raise WrongAnswer(
+            f"{claim}: does not hold, so nothing was timed; run the tests and mend the fast path"
+        )
 
 
 def median_seconds(run: Callable[[], Any], repeats: int, warmup: int = 2) -> float:

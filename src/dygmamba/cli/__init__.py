@@ -41,5 +41,7 @@ def main() -> None:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
             raise
         place = error.filename or "the output folder"
-        sys.stderr.write(f"error: cannot write {place}: {error.strerror}; free space or choose another folder\n")
+        sys.stderr.write(
+            f"error: cannot write {place}: {error.strerror}; free space or choose another folder\n"
+        )
         sys.exit(2)

@@ -20,15 +20,27 @@ if TYPE_CHECKING:
 
 def evaluate(
     data: Annotated[str, typer.Argument(help="A run folder, or a dataset for a model without training.")],
-    model: Annotated[str, typer.Option(help="Model without training: edgebank, popularity, recency.")] = "edgebank",
-    negatives: Annotated[str | None, typer.Option(help="random, historical, inductive; comma-separated.")] = None,
+    model: Annotated[
+        str, typer.Option(help="Model without training: edgebank, popularity, recency.")
+    ] = "edgebank",
+    negatives: Annotated[
+        str | None, typer.Option(help="random, historical, inductive; comma-separated.")
+    ] = None,
     split: Annotated[str, typer.Option(help="val, test; comma-separated.")] = "test",
-    setting: Annotated[str, typer.Option(help="transductive, inductive; comma-separated.")] = "transductive,inductive",
-    draws: Annotated[int, typer.Option(min=1, help="Independent draws of the negatives, from --seed on.")] = 1,
-    seed: Annotated[int | None, typer.Option(help="Seed of the negatives instead of the published one.")] = None,
+    setting: Annotated[
+        str, typer.Option(help="transductive, inductive; comma-separated.")
+    ] = "transductive,inductive",
+    draws: Annotated[
+        int, typer.Option(min=1, help="Independent draws of the negatives, from --seed on.")
+    ] = 1,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the negatives instead of the published one.")
+    ] = None,
     overrides: Annotated[list[str] | None, typer.Option("--set", help="Model setting, key=value.")] = None,
     strict_ties: Annotated[bool, typer.Option(help="Memory sees no event of the query's own time.")] = False,
-    store_negatives: Annotated[Path | None, typer.Option(help="Keep drawn negatives here and reuse them.")] = None,
+    store_negatives: Annotated[
+        Path | None, typer.Option(help="Keep drawn negatives here and reuse them.")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda, for a trained run.")] = "auto",
     data_dir: Annotated[Path | None, typer.Option(help="Where datasets are.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
@@ -50,7 +62,9 @@ def evaluate(
         rows = _trained_rows(Path(data), device, data_dir, chosen)
     else:
         seeds = [seed] if draws == 1 else list(range(seed or 0, (seed or 0) + draws))
-        run = _Untrained.of(data, data_dir, model, parse_overrides(overrides or []), strict_ties, store_negatives)
+        run = _Untrained.of(
+            data, data_dir, model, parse_overrides(overrides or []), strict_ties, store_negatives
+        )
         rows = [run.row(*one, number) for one in chosen for number in seeds]
     if as_json:
         emit_json({"results": rows})
@@ -84,7 +98,12 @@ class _Untrained:
 
     @staticmethod
     def of(
-        data: str, data_dir: Path | None, model: str, settings: dict[str, Any], strict_ties: bool, folder: Path | None
+        data: str,
+        data_dir: Path | None,
+        model: str,
+        settings: dict[str, Any],
+        strict_ties: bool,
+        folder: Path | None,
     ) -> "_Untrained":
         from dygmamba.data.library import open_dataset
         from dygmamba.data.splits import chronological_split
@@ -111,7 +130,13 @@ class _Untrained:
             task = bar.add_task(f"{name} {kind} {strategy}", total=len(chosen.events))
             told = {"strict_ties": self.strict_ties, "advance": lambda count: bar.advance(task, count)}
             scores = score_set(scorer, store, self.index, chosen, **told)
-        about = {"dataset": self.dataset.name, "model": self.model, "seed": seed or 0, "split": name, "setting": kind}
+        about = {
+            "dataset": self.dataset.name,
+            "model": self.model,
+            "seed": seed or 0,
+            "split": name,
+            "setting": kind,
+        }
         return about | {"negatives": strategy} | asdict(scores.metrics())
 
 
@@ -131,8 +156,12 @@ def result_table(rows: list[dict[str, Any]]) -> "Table":
 
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for row in rows:
-        groups.setdefault(tuple(row[key] for key in ("model", "split", "setting", "negatives")), []).append(row)
-    table = Table("model", "split", "setting", "negatives", "AP", "AUC", "AP pooled", "AUC pooled", "events", "seeds")
+        groups.setdefault(tuple(row[key] for key in ("model", "split", "setting", "negatives")), []).append(
+            row
+        )
+    table = Table(
+        "model", "split", "setting", "negatives", "AP", "AUC", "AP pooled", "AUC pooled", "events", "seeds"
+    )
     for column in table.columns[4:]:
         column.justify = "right"
     for about, own in groups.items():

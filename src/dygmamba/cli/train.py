@@ -20,13 +20,19 @@ def train(
     model: Annotated[str, typer.Option(help="Registered model.")] = "dyg-mamba",
     seeds: Annotated[str, typer.Option(help="Seeds, e.g. 0 or 0-4 or 0,3,7.")] = "0",
     epochs: Annotated[int | None, typer.Option(min=1, help="At most this many epochs.")] = None,
-    overrides: Annotated[list[str] | None, typer.Option("--set", help="Setting, key=value, e.g. length=32.")] = None,
-    negatives: Annotated[str, typer.Option(help="Final evaluation: random, historical, inductive.")] = "random",
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="Setting, key=value, e.g. length=32.")
+    ] = None,
+    negatives: Annotated[
+        str, typer.Option(help="Final evaluation: random, historical, inductive.")
+    ] = "random",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     deterministic: Annotated[bool, typer.Option(help="Refuse operations that are not reproducible.")] = False,
     out: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),
     resume: Annotated[Path | None, typer.Option(help="Go on with this run folder.")] = None,
-    tensorboard: Annotated[bool, typer.Option(help="Also write TensorBoard events into the run folder.")] = False,
+    tensorboard: Annotated[
+        bool, typer.Option(help="Also write TensorBoard events into the run folder.")
+    ] = False,
     data_dir: Annotated[Path | None, typer.Option(help="Where datasets are.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
@@ -39,7 +45,9 @@ def train(
 
     strategies = listed("--negatives", negatives, STRATEGIES)
     if (data is None) == (resume is None):
-        raise ConfigError("give a dataset to train on, or --resume RUN to go on with a run; not both, not neither")
+        raise ConfigError(
+            "give a dataset to train on, or --resume RUN to go on with a run; not both, not neither"
+        )
     where = choose_device(device)
     _determinism(deterministic)
     rows: list[dict[str, Any]] = []
@@ -104,8 +112,8 @@ def _reporter(training: "Training", bar: Any, stop: list[bool], tensorboard: boo
     writer = _tensorboard(training.run.path) if tensorboard else None
 
     def on_epoch(entry: dict[str, Any]) -> None:
-        said = f"seed {training.seed} epoch {entry['epoch']} loss {entry['loss']:.4f} val AP {100 * entry['val_ap']:.2f}"
-        bar.update(task, description=said)
+        quality = f"loss {entry['loss']:.4f} val AP {100 * entry['val_ap']:.2f}"
+        bar.update(task, description=f"seed {training.seed} epoch {entry['epoch']} {quality}")
         if writer is not None:
             for key in ("loss", "val_ap", "val_auc"):
                 writer.add_scalar(key, entry[key], entry["epoch"])
@@ -116,7 +124,7 @@ def _reporter(training: "Training", bar: Any, stop: list[bool], tensorboard: boo
     return Reporter(step=on_step, epoch=on_epoch, stop=lambda: bool(stop))
 
 
-class _interrupts:  # noqa: N801 - used as a with-statement
+class _interrupts:
     """Ctrl-C and SIGTERM ask the loop to save and stop at the next step instead of breaking it."""
 
     def __enter__(self) -> list[bool]:
@@ -145,5 +153,7 @@ def _tensorboard(folder: Path) -> Any:
     try:
         from torch.utils.tensorboard.writer import SummaryWriter
     except ImportError as error:
-        raise ConfigError("--tensorboard needs the package tensorboard; pip install 'dyg-mamba[track]'") from error
+        raise ConfigError(
+            "--tensorboard needs the package tensorboard; pip install 'dyg-mamba[track]'"
+        ) from error
     return SummaryWriter(str(folder))

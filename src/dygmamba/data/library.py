@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dygmamba.data.formats import detect_format, read_dataset
-from dygmamba.data.store import SUFFIX, Dataset, load_dataset
+from dygmamba.data.ids import NodeIds
+from dygmamba.data.store import SUFFIX, Dataset, Origin, load_dataset
 from dygmamba.errors import FileError, NotFoundError
 
+GENERATED = "generated"  # the embedded default stream, unless a file of that name is found
 TABLE_SUFFIXES = {".csv", ".tsv", ".parquet", ".pq", ".gz"}
 
 
@@ -43,10 +45,19 @@ def open_dataset(name_or_path: str, data_dir: Path | None = None) -> Dataset:
         for name, path in dataset_files(folder):
             if name == name_or_path:
                 return _open_file(path)
+    if name_or_path == GENERATED:
+        return _generated()
     path = Path(name_or_path).expanduser()
     if path.is_file() or path.name != name_or_path or path.suffix in {SUFFIX, ".npz", *TABLE_SUFFIXES}:
         return _open_file(path)
     raise _unknown(name_or_path, folders)
+
+
+def _generated() -> Dataset:
+    from dygmamba.data.generate import generated_dataset_store
+
+    store = generated_dataset_store()
+    return Dataset.of(GENERATED, store, NodeIds.identity(store.num_nodes), Origin(format=GENERATED))
 
 
 def _open_file(path: Path) -> Dataset:

@@ -30,7 +30,9 @@ class Progress:
     losses: list[float] = field(default_factory=list)  # of the epoch under way
 
 
-def save_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None, progress: Progress) -> None:
+def save_checkpoint(
+    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None, progress: Progress
+) -> None:
     """Write atomically: a reader sees the old file or the new one, whole."""
     tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
     if optimizer is not None:
@@ -41,7 +43,9 @@ def save_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(f".{os.getpid()}.part")
     try:
-        save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, part, metadata)
+        save_file(
+            {name: value.detach().cpu().contiguous() for name, value in tensors.items()}, part, metadata
+        )
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
@@ -51,7 +55,9 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
     """Restore a model, and for a resumed run its optimizer and generators; says where the run stood."""
     tensors, metadata = _read(path)
     own = model.state_dict()
-    stored = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
+    stored = {
+        name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")
+    }
     wrong = [name for name in own if name not in stored or stored[name].shape != own[name].shape]
     if wrong or set(stored) - set(own):
         name = (wrong or sorted(set(stored) - set(own)))[0]

@@ -66,11 +66,8 @@ def evaluation_set(
     """One evaluation set with its negatives, drawn or, where `folder` holds them, read."""
     request = negative_request(store, split, name, setting, strategy, seed)
     earlier = split.train if name == "val" else torch.cat([split.train, split.val])
-    if folder is None:
-        negatives = draw_negatives(store, request)
-    else:
-        negatives = stored_negatives(store, request, folder)
-    return EvaluationSet(name, setting, strategy, request.events, earlier, negatives)
+    drawn = draw_negatives(store, request) if folder is None else stored_negatives(store, request, folder)
+    return EvaluationSet(name, setting, strategy, request.events, earlier, drawn)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,9 @@ class RunFolder:
         try:
             return tomllib.loads(path.read_text())
         except FileNotFoundError as error:
-            raise FileError(f"{self.path} is not a run: it has no config.toml; give a folder under runs/") from error
+            raise FileError(
+                f"{self.path} is not a run: it has no config.toml; give a folder under runs/"
+            ) from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise FileError(f"{path} cannot be read ({error}); restore it or train again") from error
 

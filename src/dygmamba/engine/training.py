@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Int64
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from dygmamba.data.events import EventStore
@@ -20,6 +20,7 @@ from dygmamba.engine.checkpoint import Progress, load_checkpoint, save_checkpoin
 from dygmamba.engine.evaluation import EvaluationSet, Scores, score_set
 from dygmamba.engine.runs import RunFolder
 from dygmamba.errors import DygError, EventError
+from dygmamba.models.base import EncoderScorer
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.tasks.link import positives_and_negatives
 
@@ -83,7 +84,7 @@ class Reporter:
     stop: Callable[[], bool] = lambda: False
 
 
-def evaluate_weights(scorer: nn.Module, data: TrainingData, chosen: EvaluationSet) -> Scores:
+def evaluate_weights(scorer: EncoderScorer, data: TrainingData, chosen: EvaluationSet) -> Scores:
     """Scores of a set, without gradients; stateless models are asked in larger batches, which changes nothing."""
     scorer.eval()
     tokens = max((sum(request.fanout) for request in scorer.requests), default=1)
@@ -96,7 +97,7 @@ class Training:
     """A run under way: model, optimizer and position, and the folder that keeps them."""
 
     def __init__(
-        self, scorer: nn.Module, data: TrainingData, config: TrainConfig, run: RunFolder, seed: int
+        self, scorer: EncoderScorer, data: TrainingData, config: TrainConfig, run: RunFolder, seed: int
     ) -> None:
         self.scorer, self.data, self.config, self.run, self.seed = scorer, data, config, run, seed
         self.optimizer = torch.optim.Adam(
@@ -120,7 +121,9 @@ class Training:
             trained = time.monotonic() - start
             loss = sum(self.progress.losses) / len(self.progress.losses)
             if not math.isfinite(loss):
-                raise DygError(f"the loss of epoch {self.progress.epoch} is {loss}; lower --lr or use float32")
+                raise DygError(
+                    f"the loss of epoch {self.progress.epoch} is {loss}; lower --lr or use float32"
+                )
             metrics = self.evaluate(validation).metrics()
             entry = {
                 "epoch": self.progress.epoch,
@@ -150,7 +153,9 @@ class Training:
                 self._note(losses, step + 1)
                 self._save()
                 if report.stop():
-                    raise Interrupted(f"stopped and saved; go on with: dygmamba train --resume {self.run.path}")
+                    raise Interrupted(
+                        f"stopped and saved; go on with: dygmamba train --resume {self.run.path}"
+                    )
         self._note(losses, self.progress.step)
 
     def train_step(self, events: Int64[Tensor, "b"], negative: Int64[Tensor, "b"]) -> Tensor:

@@ -54,15 +54,11 @@ class Scorer(Protocol):
         ...
 
 
-class Encoder(Protocol):
-    """A model that turns each pair into two vectors."""
+class Encoder(nn.Module):
+    """A model that turns each pair into two vectors: forward(view) -> [p d], [p d]."""
 
     requests: tuple[NeighborRequest, ...]
     out_dim: int
-
-    def __call__(self, view: PairView) -> tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]:
-        """Source and destination embedding of each pair."""
-        ...
 
 
 class LinkHead(nn.Module):
@@ -83,7 +79,7 @@ class EncoderScorer(nn.Module):
 
     stateful = False
 
-    def __init__(self, encoder: nn.Module) -> None:
+    def __init__(self, encoder: Encoder) -> None:
         super().__init__()
         self.encoder = encoder
         self.head = LinkHead(encoder.out_dim)

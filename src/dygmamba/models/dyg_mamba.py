@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from dygmamba.errors import ConfigError
-from dygmamba.models.base import DatasetFacts, EncoderScorer, ModelSpec
+from dygmamba.models.base import DatasetFacts, Encoder, EncoderScorer, ModelSpec
 from dygmamba.nn.encodings import CHANNELS, PAIR_CHANNELS, ChannelConfig, Channels
 from dygmamba.nn.mixers import PAIR_MIXERS, POOLS
 from dygmamba.nn.ssm import SSMConfig, Stack
@@ -57,7 +57,9 @@ class DyGMambaConfig:
     def __post_init__(self) -> None:
         known = (*CHANNELS, *PAIR_CHANNELS)
         if not self.channels or not set(self.channels) <= set(known):
-            raise ConfigError(f"channels must be a choice of {', '.join(known)}; got {', '.join(self.channels)}")
+            raise ConfigError(
+                f"channels must be a choice of {', '.join(known)}; got {', '.join(self.channels)}"
+            )
         if min(self.length, self.width, self.blocks, self.states, self.expand, self.taps) < 1:
             raise ConfigError("length, width, blocks, states, expand and taps must be at least 1")
         if not 0 <= self.dropout < 1:
@@ -89,10 +91,13 @@ class Independent(nn.Module):
         return torch.cat([self.src(x[:p], tokens[:p]), self.dst(x[p:], tokens[p:])])
 
 
-ENCODERS: dict[str, Callable[[Callable[[], nn.Module]], nn.Module]] = {"shared": Shared, "independent": Independent}
+ENCODERS: dict[str, Callable[[Callable[[], nn.Module]], nn.Module]] = {
+    "shared": Shared,
+    "independent": Independent,
+}
 
 
-class DyGMamba(nn.Module):
+class DyGMamba(Encoder):
     """Encode both pasts, let time spans control forgetting, look across the pair, sum up."""
 
     def __init__(self, config: DyGMambaConfig, facts: DatasetFacts) -> None:

@@ -71,5 +71,9 @@ class Recency:
         self._destination = np.full(self._num_nodes, -np.inf)
 
 
-POPULARITY = ModelSpec(NoConfig, Popularity, False, "popularity", "how many events the destination has received")
-RECENCY = ModelSpec(NoConfig, Recency, False, "recency", "when the pair last met, then when the destination was last active")
+POPULARITY = ModelSpec(
+    NoConfig, Popularity, False, "popularity", "how many events the destination has received"
+)
+RECENCY = ModelSpec(
+    NoConfig, Recency, False, "recency", "when the pair last met, then when the destination was last active"
+)

@@ -108,7 +108,7 @@ class AlignFeatures(nn.Module):
         """Rows of `table` where `present`, aligned."""
         if table.shape[1] == 0:
             return self.bias.expand(*index.shape, -1)
-        return (table[index] * present[..., None]) @ self.weight + self.bias
+        return torch.where(present[..., None], table[index], 0) @ self.weight + self.bias
 
 
 # Channels of one sequence alone; "cooccurrence" needs both sequences of a pair and is added by `Channels`.
@@ -122,7 +122,9 @@ class Channels(nn.Module):
     def __init__(self, config: ChannelConfig) -> None:
         super().__init__()
         self.alone = nn.ModuleList(CHANNELS[name](config) for name in config.names if name in CHANNELS)
-        paired = [CountEncoding(config.length, config.width, config.width)] if self.pairs_in(config.names) else []
+        paired = (
+            [CountEncoding(config.length, config.width, config.width)] if self.pairs_in(config.names) else []
+        )
         self.paired = nn.ModuleList(paired)
         self.out_dim = config.width * (len(self.alone) + len(self.paired))
 

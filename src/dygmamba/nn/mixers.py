@@ -109,4 +109,9 @@ class LastPool(nn.Module):
         return x[torch.arange(len(x), device=x.device), last] * (count > 0)[:, None]
 
 
-POOLS: dict[str, type[nn.Module]] = {"mean": MeanPool, "gate": GatePool, "gate64": TopGatePool, "last": LastPool}
+POOLS: dict[str, type[nn.Module]] = {
+    "mean": MeanPool,
+    "gate": GatePool,
+    "gate64": TopGatePool,
+    "last": LastPool,
+}

@@ -59,7 +59,15 @@ class RelativeStep(nn.Module):
         return self.log_w1.exp() * self.shape(self.log_w2.exp() * span[..., None])
 
     def forward(
-        self, tokens: Tokens, x: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor, reverse: bool
+        self,
+        tokens: Tokens,
+        x: Tensor,
+        A: Tensor,
+        B: Tensor,
+        C: Tensor,
+        D: Tensor | None,
+        z: Tensor,
+        reverse: bool,
     ) -> Float[Tensor, "q l d"]:
         """The scan of x with this step."""
         delta = self.delta(self.span(tokens))
@@ -74,7 +82,15 @@ class TimeSpanStep(RelativeStep):
         return -torch.expm1(-x)
 
     def forward(
-        self, tokens: Tokens, x: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor, reverse: bool
+        self,
+        tokens: Tokens,
+        x: Tensor,
+        A: Tensor,
+        B: Tensor,
+        C: Tensor,
+        D: Tensor | None,
+        z: Tensor,
+        reverse: bool,
     ) -> Float[Tensor, "q l d"]:
         """The scan of x with this step."""
         w1, w2, span = self.log_w1.exp(), self.log_w2.exp(), self.span(tokens)
@@ -136,7 +152,15 @@ class ConstantStep(nn.Module):
         self.log_delta = nn.Parameter(log_uniform(config.channels, 1e-3, 1e-1).log())
 
     def forward(
-        self, tokens: Tokens, x: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor, reverse: bool
+        self,
+        tokens: Tokens,
+        x: Tensor,
+        A: Tensor,
+        B: Tensor,
+        C: Tensor,
+        D: Tensor | None,
+        z: Tensor,
+        reverse: bool,
     ) -> Float[Tensor, "q l d"]:
         """The scan of x with this step."""
         delta = self.log_delta.exp().to(x.dtype).expand_as(x)
@@ -166,7 +190,15 @@ class ContentStep(nn.Module):
         return self.down(x)
 
     def forward(
-        self, tokens: Tokens, x: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor, reverse: bool
+        self,
+        tokens: Tokens,
+        x: Tensor,
+        A: Tensor,
+        B: Tensor,
+        C: Tensor,
+        D: Tensor | None,
+        z: Tensor,
+        reverse: bool,
     ) -> Float[Tensor, "q l d"]:
         """The scan of x with this step."""
         delta = softplus(self.up(self.source(tokens, x)))

@@ -23,7 +23,12 @@ from dygmamba.data.events import EventStore
 from dygmamba.errors import ConfigError, EventError, FileError
 
 # One seed per evaluation set, as published, so every run and epoch meets the same negatives.
-SEEDS = {("val", "transductive"): 0, ("val", "inductive"): 1, ("test", "transductive"): 2, ("test", "inductive"): 3}
+SEEDS = {
+    ("val", "transductive"): 0,
+    ("val", "inductive"): 1,
+    ("test", "transductive"): 2,
+    ("test", "inductive"): 3,
+}
 
 Pairs = tuple[np.ndarray, np.ndarray]
 
@@ -82,7 +87,9 @@ def stored_negatives(store: EventStore, request: NegativeRequest, folder: Path) 
             columns = load_file(path)
             return Negatives(columns["src"], columns["dst"])
         except (SafetensorError, KeyError) as error:
-            raise FileError(f"{path} does not hold negatives ({error}); delete it to draw them again") from error
+            raise FileError(
+                f"{path} does not hold negatives ({error}); delete it to draw them again"
+            ) from error
     negatives = draw_negatives(store, request)
     folder.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(f".{os.getpid()}.part")

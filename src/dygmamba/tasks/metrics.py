@@ -60,7 +60,10 @@ class LinkMetrics:
 
 
 def link_metrics(
-    score: Float[Tensor, "p"], label: Float[Tensor, "p"], group: Int64[Tensor, "p"], batch: int = PUBLISHED_BATCH
+    score: Float[Tensor, "p"],
+    label: Float[Tensor, "p"],
+    group: Int64[Tensor, "p"],
+    batch: int = PUBLISHED_BATCH,
 ) -> LinkMetrics:
     """Metrics of a whole set; positives are numbered in time order and `batch` of them form a published batch.
 

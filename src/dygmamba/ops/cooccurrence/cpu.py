@@ -1,4 +1,4 @@
-"""Counting with one small hash table per pair, in Numba."""
+"""Counting with one small table per pair, in Numba: indexed by node id where ids are small, hashed otherwise."""
 
 import numpy as np
 import torch
@@ -12,7 +12,8 @@ def cooccurrence(left: Tensor, right: Tensor, left_mask: Tensor, right_mask: Ten
     in_left = torch.empty(p, length, 2, dtype=torch.int32)
     in_right = torch.empty(p, r, 2, dtype=torch.int32)
     inputs = [x.contiguous().numpy() for x in (left, right, left_mask, right_mask)]
-    _count(*inputs, in_left.numpy(), in_right.numpy())
+    highest = max((int(tokens.max()) for tokens in (left, right) if tokens.numel()), default=0)
+    _count(*inputs, in_left.numpy(), in_right.numpy(), highest)
     return in_left, in_right
 
 
@@ -29,13 +30,14 @@ def _slot(keys, bits, token):
 @njit(cache=True, nogil=True, inline="always")
 def _insert(keys, counts, bits, tokens, mask, side, slots):
     for j in range(tokens.shape[0]):
+        slots[j] = -1
         if mask[j]:
-            at = _slot(keys, bits, tokens[j])
-            keys[at] = tokens[j]
+            at = np.int64(tokens[j])
+            if bits:
+                at = _slot(keys, bits, tokens[j])
+                keys[at] = tokens[j]
             counts[at, side] += 1
             slots[j] = at
-        else:
-            slots[j] = -1
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -47,14 +49,19 @@ def _read(counts, slots, out):
 
 
 @njit(cache=True, nogil=True, parallel=True)
-def _count(left, right, left_mask, right_mask, in_left, in_right):
+def _count(left, right, left_mask, right_mask, in_left, in_right, highest):
     (p, length), r = left.shape, right.shape[1]
-    bits = 1
-    while (1 << bits) < 2 * (length + r):
-        bits += 1
+    # few nodes: the id is the slot; many: a hash table, at most half full
+    bits = 0
+    size = highest + 1
+    if size > 8 * (length + r):
+        bits = 1
+        while (1 << bits) < 2 * (length + r):
+            bits += 1
+        size = 1 << bits
     for i in prange(p):
-        keys = np.full(1 << bits, -1, np.int32)
-        counts = np.zeros((1 << bits, 2), np.int32)
+        keys = np.full(size if bits else 0, -1, np.int32)
+        counts = np.zeros((size, 2), np.int32)
         left_slots = np.empty(length, np.int32)
         right_slots = np.empty(r, np.int32)
         _insert(keys, counts, bits, left[i], left_mask[i], 0, left_slots)

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+
 def _counts(tokens: Tensor, among: Tensor) -> Tensor:
     """How often each of `tokens` [p l] occurs in the same row of the sorted `among` [p r]."""
     low = torch.searchsorted(among, tokens, side="left")

@@ -57,7 +57,8 @@ def adjacency(
             f"{num_nodes} nodes and {event_time.shape[0]} events do not fit 32-bit entries; split the stream"
         )
     build = _cpu().adjacency if src.device.type == "cpu" else reference.adjacency
-    return Adjacency(*build(src, dst, event, event_time, num_nodes), event_time)
+    start, key, neighbor, entry, time = build(src, dst, event, event_time, num_nodes)
+    return Adjacency(start, key, neighbor, entry, time, event_time)
 
 
 def before(entries: Adjacency, node: Int64[Tensor, "q"], time: Float64[Tensor, "q"]) -> Int64[Tensor, "q"]:

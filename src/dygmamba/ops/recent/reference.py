@@ -1,5 +1,6 @@
 """The look-up as vectorised torch: the definition, and the path a GPU takes."""
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -51,6 +52,6 @@ def decayed_count(start: Tensor, time: Tensor, scale: float) -> Tensor:
     """Each entry's exponentially decayed count of its node's entries so far, itself included."""
     parts = [
         torch.exp(-scale * (own[:, None] - own)).tril().sum(dim=1)
-        for own in (time[low:high] for low, high in zip(start[:-1], start[1:], strict=True))
+        for own in (time[low:high] for low, high in pairwise(start))
     ]
     return torch.cat([time.new_zeros(0), *parts])

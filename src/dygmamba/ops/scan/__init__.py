@@ -1,7 +1,7 @@
 """The selective scan with exact zero-order hold, and with time spans as its step (DyG-Mamba Eq. 7-11).
 
-`reference` defines it; a fused implementation per device type computes it. Both public functions go through one pair
-of registered operators, so that torch.compile sees a forward and a backward and nothing inside.
+`reference` defines it; a fused implementation per device type computes it. Both public functions go through
+one pair of registered operators, so that torch.compile sees a forward, a backward and nothing inside.
 
 Legend: q sequences, l steps, d channels, n states.
 """
@@ -21,7 +21,7 @@ from dygmamba.ops.scan.inputs import Inputs
 
 __all__ = ["SlowScanWarning", "scan", "span_scan"]
 
-# Device type -> module with checkpoint_shape, forward and backward; imported at the first call on such a device.
+# Device type -> module with checkpoint_shape, forward and backward; imported at the first call there.
 FUSED = {"cpu": "dygmamba.ops.scan.cpu"}
 
 
@@ -77,10 +77,8 @@ def _scan(x: Inputs, rule: str, reverse: bool) -> tuple[Tensor, Tensor]:
 def _unfused(x: Inputs, rule: str, reverse: bool) -> tuple[Tensor, Tensor]:
     """The definition itself, where no kernel is; torch differentiates it."""
     _say_slow(x.u.device.type)
-    rest = (*x[5:], rule, reverse)
-    if x.delta is not None:
-        return reference.scan(x.u, x.delta, *rest)
-    return reference.span_scan(x.u, x.span, x.w1, x.w2, *rest)
+    definition = reference.span_scan if x.delta is None else reference.scan
+    return definition(**x.present, rule=rule, reverse=reverse)
 
 
 @cache  # once per device type

@@ -1,8 +1,8 @@
 """The scan's CPU side: tensors to arrays, tasks to threads. The arithmetic is in `cpu_kernels`.
 
-Threads are our own, around kernels which release the GIL: unlike Numba's pools they may be used from several Python
-threads and after a fork, and bring no second OpenMP beside torch's. How the work is cut never depends on their
-number, so no bit of the result does.
+Threads are our own, around kernels which release the GIL: unlike Numba's pools they may be used from several
+Python threads and after a fork, and bring no second OpenMP beside torch's. How the work is cut never depends
+on their number, so no bit of the result does.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,14 +1,16 @@
 """The scan on a CPU: loops over channels which LLVM turns into SIMD, compiled by Numba at the first call.
 
-Legend: q sequences, l steps, d channels, n states; a task is a block of sequences times a group of up to LANES
-channels, g groups, b blocks. Within a task every array is channel-last ([lanes] or [n lanes]), so that the
-innermost loop runs over neighbours in memory and needs no sum across SIMD lanes to advance the state.
+Legend: q sequences, l steps, d channels, n states; a task is one of b blocks of sequences times one of g
+groups of up to LANES channels. Within a task every array is channel-last ([lanes] or [n lanes]), so that the
+innermost loop runs over neighbours in memory and needs no sum across SIMD lanes to advance the state. Arrays
+which are written lie apart from those which are read: LLVM vectorises only what it can see not to overlap.
 
-Backward (Theorem 1's derivatives). With x = delta A, E = e^x and G = phi(x) delta (`hold`), h = E h' + G B u and
-    dG/d delta = E,   dG/dA = delta^2 phi'(x)   (zoh);      dG/d delta = 1,   dG/dA = 0   (euler),
-so the adjoint of h (here `dh`, gathered from later steps) gives, per state,
-    du = dh G B,  dB = dh G u,  d delta = dh (A E h' + dG/d delta B u),  dA = dh (delta E h' + dG/dA B u),  dh' = dh E.
-States are kept every CHUNK steps only; a chunk is replayed into the trace just before its adjoint is computed.
+Backward. With x = delta A, E = e^x and G = phi(x) delta, a step is h = E h' + G B u, where
+    dG/d delta = E,  dG/dA = delta^2 phi'(x)  (zoh);    dG/d delta = 1,  dG/dA = 0  (euler).
+The adjoint dh of h, gathered from this step's output and all later steps, gives
+    du = dh G B,    d delta = dh (A E h' + dG/d delta B u),
+    dB = dh G u,    dA = dh (delta E h' + dG/dA B u),        dh' = dh E.
+States are kept every CHUNK steps only; a chunk is replayed just before its adjoint is computed.
 """
 
 import math
@@ -113,9 +115,7 @@ def compiled(fastmath: set[str]) -> Callable[[Callable[..., Any]], Any]:
         options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": fastmath}
         try:
             return njit(cache=True, **options)(function)
-        except (
-            RuntimeError
-        ):  # no locator: the package, the user's cache and NUMBA_CACHE_DIR are all read-only
+        except RuntimeError:  # the package, the user's cache folder and NUMBA_CACHE_DIR are all read-only
             return njit(**options)(function)
 
     return decorate
@@ -141,7 +141,7 @@ SMALL = 0.34  # below ln 2 / 2, where x = r and phi' would cancel as (E - phi) /
 
 @compiled(EXACT)
 def _reduce(x):
-    """X = k ln 2 + r -> k, phi(r), r phi(r), 2^k; NaN stays NaN."""
+    """For x = k ln 2 + r: k, phi(r), r phi(r) and 2^k; NaN stays NaN."""
     x = LOWEST if x < LOWEST else x
     x = HIGHEST if x > HIGHEST else x
     shifted = x * LOG2E + ROUND
@@ -154,7 +154,7 @@ def _reduce(x):
 
 def exp_expm1(x):
     """(e^x, e^x - 1)."""
-    return math.exp(x), math.expm1(x)
+    raise NotImplementedError("compiled only")
 
 
 @overload(exp_expm1, jit_options={"fastmath": EXACT})
@@ -273,6 +273,7 @@ def _save(h, at, checkpoint):
 
 @compiled(EXACT)
 def _restore(checkpoint, at, h):
+    h.fill(0)  # the lanes beyond `end` too: a NaN there would reach dC
     for s in range(h.shape[0]):
         for j in range(at.end - at.base):
             h[s, j] = checkpoint[s, at.base + j]
@@ -288,7 +289,7 @@ def _transpose(source, target):
 
 @compiled(EXACT)
 def _span_step(span, w1, w2, delta):
-    """delta = w1 (1 - exp(-w2 span)), Eq. 11."""
+    """Eq. 11: delta = w1 (1 - exp(-w2 span))."""
     for j in range(w1.shape[0]):
         _, minus = exp_expm1(-w2[j] * span)
         delta[j] = -w1[j] * minus
@@ -309,8 +310,9 @@ def _load(x, at, i, k, work, slot):
 
 @compiled(SUMS)
 def _advance(work, B, C, padded, euler):
-    """H <- E h + G B u and out <- C h, for every state and lane."""
-    rate, inverse, h, out, delta, u = work.rate, work.inverse, work.h, work.out, work.delta[0], work.u[0]
+    """For every state and lane: h <- E h + G B u, and out <- C h."""
+    rate, inverse, h, out = work.rate, work.inverse, work.h, work.out
+    delta, u = work.delta[0], work.u[0]
     for j in range(padded):
         out[j] = 0
     for s in range(h.shape[0]):
@@ -325,14 +327,14 @@ def _advance(work, B, C, padded, euler):
 
 @compiled(SUMS)
 def _emit(out, u, D, y):
-    """Y <- C h + D u."""
+    """The output: y <- C h + D u."""
     for j in range(y.shape[0]):
         y[j] = out[j] + D[j] * u[j]
 
 
 @compiled(SUMS)
 def _gate(z, y):
-    """Y <- y silu(z)."""
+    """The gate: y <- y silu(z)."""
     for j in range(y.shape[0]):
         E, _ = exp_expm1(-z[j])
         y[j] *= z[j] / (1 + E)
@@ -369,14 +371,8 @@ def forward(first, last, x, to):
 def _replay(work, back, slot, B, C, padded, euler):
     """`_advance` again, leaving h', E and G in the slot."""
     before, Es, Gs = back.before[slot], back.E[slot], back.G[slot]
-    rate, inverse, h, out, delta, u = (
-        work.rate,
-        work.inverse,
-        work.h,
-        work.out,
-        work.delta[slot],
-        work.u[slot],
-    )
+    rate, inverse, h, out = work.rate, work.inverse, work.h, work.out
+    delta, u = work.delta[slot], work.u[slot]
     for j in range(padded):
         out[j] = 0
     for s in range(h.shape[0]):
@@ -451,7 +447,7 @@ def _span_adjoint(span, w1, w2, d_delta, d_w1, d_w2):
 
 @compiled(EXACT)
 def _flush(part, total):
-    """Total += part, part <- 0: no float32 sum is longer than a chunk, float64 carries it on."""
+    """Move a chunk's sums into float64 ones: no float32 sum is longer than a chunk."""
     for s in range(part.shape[0]):
         for j in range(part.shape[1]):
             total[s, j] += part[s, j]

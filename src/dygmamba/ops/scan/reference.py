@@ -11,7 +11,7 @@ from torch.nn.functional import silu
 
 
 def phi(x: Tensor) -> Tensor:
-    """(e^x - 1) / x with phi(0) = 1; the series takes over where the quotient's derivative loses digits."""
+    """The mean of e^s over 0..x, (e^x - 1) / x; a series where the quotient's derivative loses digits."""
     small = x.abs() < 1e-3
     safe = torch.where(small, torch.ones_like(x), x)
     return torch.where(small, 1 + x / 2 * (1 + x / 3 * (1 + x / 4)), torch.expm1(safe) / safe)
@@ -42,7 +42,7 @@ def scan(
     """y_k = (C_k h_k + D u_k) silu(z_k),  h_k = exp(delta_k A) h_{k-1} + B-bar_k u_k  (DyG-Mamba Eq. 7-10).
 
     u, delta, z [q l d], A [d n], B, C [q l n], D [d], mask [q l] bool, state [q d n] -> y [q l d], h [q d n].
-    A masked step keeps the state (its delta is 0) and outputs 0; `reverse` runs from the last step to the first.
+    A masked step keeps the state (its delta is 0) and outputs 0; `reverse` runs from the last step.
     """
     q, length, d = u.shape
     h = u.new_zeros(q, d, A.shape[1]) if state is None else state

@@ -1,0 +1,185 @@
+"""What every trainable model must keep, over the registry and every named variant of DyG-Mamba."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import event_streams
+
+from dygmamba.config import ablations, build_config
+from dygmamba.data.events import EventStore, FeatureTable
+from dygmamba.models import MODELS
+from dygmamba.models.base import DatasetFacts
+from dygmamba.sampling.index import NeighborIndex, gather_view
+from dygmamba.sampling.view import NeighborSequence, PairBatch, PairView
+
+TINY = {
+    "dyg-mamba": {"length": 6, "width": 4, "states": 4, "out": 8, "time_dim": 6, "blocks": 2, "dropout": 0.0},
+}
+VARIANTS = [(name, {}) for name, spec in MODELS.items() if spec.trainable]
+VARIANTS += [("dyg-mamba", variant) for variant in ablations().values()]
+NAMES = [name for name, spec in MODELS.items() if spec.trainable] + list(ablations())
+
+
+@pytest.fixture(params=VARIANTS, ids=NAMES)
+def variant(request):
+    """A model's name and settings."""
+    name, settings_ = request.param
+    return name, TINY[name] | settings_
+
+
+def build(variant, store):
+    name, given_settings = variant
+    torch.manual_seed(0)
+    spec = MODELS[name]
+    return spec.build(build_config(spec.config, given_settings), DatasetFacts.of(store)).eval()
+
+
+def sample_store(events=60, nodes=7, seed=0, edge_dim=2, node_dim=3):
+    """A stream with features, ties and repeated pairs; node 6 never occurs."""
+    rng = torch.Generator().manual_seed(seed)
+    src, dst = (torch.randint(nodes - 1, (events,), generator=rng) for _ in range(2))
+    time = 1.08e9 + torch.randint(0, 3, (events,), generator=rng).cumsum(0).double()
+    features = FeatureTable(
+        torch.randn(nodes, node_dim, generator=rng), torch.randn(events, edge_dim, generator=rng)
+    )
+    return EventStore.of(src, dst, time, num_nodes=nodes, features=features)
+
+
+def queries(store, count=12, seed=1):
+    rng = torch.Generator().manual_seed(seed)
+    src, dst = (torch.randint(store.num_nodes, (count,), generator=rng) for _ in range(2))
+    at = torch.randint(len(store), (count,), generator=rng)
+    return PairBatch.of(src, dst, store.time[at])
+
+
+def score(model, store, pairs):
+    with torch.no_grad():
+        return model(gather_view(NeighborIndex.build(store), store.features, pairs, model.requests))
+
+
+def test_scores_are_finite_and_one_per_pair(variant):
+    """Every pair gets one finite logit, whatever its past: none, ties, self-loops, an unknown node."""
+    store = sample_store()
+    scores = score(build(variant, store), store, queries(store))
+    assert scores.shape == (12,)
+    assert bool(torch.isfinite(scores).all())
+
+
+def test_later_events_change_no_score(variant):
+    """Causal: events at or after the query time, appended, do not exist for the score."""
+    store = sample_store()
+    model = build(variant, store)
+    cut = 30
+    pairs = PairBatch.of(*(queries(store).src, queries(store).dst), store.time[cut].expand(12).contiguous())
+    past = store[: int(torch.searchsorted(store.time, store.time[cut]))]
+    torch.testing.assert_close(score(model, store, pairs), score(model, past, pairs), rtol=0, atol=1e-6)
+
+
+def test_a_score_does_not_depend_on_the_batch(variant):
+    """Alone, reordered, or among other rows: the same score to 1e-6."""
+    store = sample_store()
+    model, pairs = build(variant, store), queries(store)
+    together = score(model, store, pairs)
+    order = torch.randperm(12, generator=torch.Generator().manual_seed(2))
+    turned = PairBatch.of(pairs.src[order], pairs.dst[order], pairs.time[order])
+    torch.testing.assert_close(score(model, store, turned), together[order], rtol=0, atol=1e-6)
+    for row in range(3):
+        alone = PairBatch.of(pairs.src[row : row + 1], pairs.dst[row : row + 1], pairs.time[row : row + 1])
+        torch.testing.assert_close(score(model, store, alone), together[row : row + 1], rtol=0, atol=1e-6)
+
+
+def test_shared_rows_give_the_score_of_separate_rows(variant):
+    """Pairs that point at one row for their common source score as if each had its own."""
+    store = sample_store()
+    model = build(variant, store)
+    time = store.time[-1:].expand(4)
+    separate = PairBatch.of(torch.tensor([1, 1, 1, 1]), torch.tensor([2, 3, 4, 6]), time)
+    rows = torch.tensor([0, 0, 0, 0])
+    shared = replace(
+        separate,
+        node=torch.tensor([1, 2, 3, 4, 6]),
+        when=store.time[-1:].expand(5),
+        src_row=rows,
+        dst_row=torch.arange(1, 5),
+    )
+    torch.testing.assert_close(score(model, store, shared), score(model, store, separate), rtol=0, atol=1e-6)
+
+
+def widen(seq: NeighborSequence) -> NeighborSequence:
+    """Three more padding entries, filled with ids of real nodes and events and with a later time."""
+
+    def grow(x, value):
+        return torch.cat([x, torch.full((x.shape[0], 3), value, dtype=x.dtype)], dim=1)
+
+    return replace(seq, node=grow(seq.node, 2), event=grow(seq.event, 1), time=grow(seq.time, 2e9))
+
+
+def test_padding_is_invisible(variant):
+    """Wider padding, whatever it holds, changes no score."""
+    store = sample_store()
+    model, pairs = build(variant, store), queries(store)
+    view = gather_view(NeighborIndex.build(store), store.features, pairs, model.requests)
+    padded = PairView(pairs, tuple(tuple(widen(seq) for seq in hops) for hops in view.neighbors), view.features)
+    with torch.no_grad():
+        torch.testing.assert_close(model(padded), model(view), rtol=0, atol=1e-6)
+
+
+def test_features_of_unseen_events_do_not_leak(variant):
+    """NaN in the features of events and nodes outside the pair's past never reaches its score."""
+    store = sample_store()
+    model = build(variant, store)
+    first = PairBatch.of(torch.tensor([6]), torch.tensor([6]), store.time[:1])
+    poisoned = replace(
+        store, features=FeatureTable(store.features.node, torch.full_like(store.features.edge, torch.nan))
+    )
+    torch.testing.assert_close(score(model, poisoned, first), score(model, store, first))
+
+
+def test_gradient_reaches_every_parameter(variant):
+    """No dead weight: each trainable parameter gets a gradient that is not all zero."""
+    store = sample_store()
+    model = build(variant, store).train()
+    view = gather_view(NeighborIndex.build(store), store.features, queries(store, 40), model.requests)
+    weight = torch.linspace(0.5, 1.5, 40)
+    (model(view) * weight).sum().backward()
+    dead = [name for name, p in model.named_parameters() if p.requires_grad and not (p.grad is not None and p.grad.any())]
+    assert dead == []
+
+
+def test_state_dict_round_trips(variant):
+    """A second model with the first one's state dict gives the same scores."""
+    store = sample_store()
+    first = build(variant, store)
+    torch.manual_seed(1)
+    second = MODELS[variant[0]].build(
+        build_config(MODELS[variant[0]].config, variant[1]), DatasetFacts.of(store)
+    ).eval()
+    second.load_state_dict(first.state_dict())
+    pairs = queries(store)
+    assert torch.equal(score(first, store, pairs), score(second, store, pairs))
+
+
+@settings(max_examples=25)
+@given(store=event_streams(min_events=1, edge_dim=2), length=st.sampled_from([1, 2, 5]))
+def test_any_stream_gets_finite_scores(store, length):
+    """For all streams (one event, all-equal times, self-loops) and lengths down to 1: finite scores."""
+    model = build(("dyg-mamba", TINY["dyg-mamba"] | {"length": length}), store)
+    pairs = PairBatch.of(store.src, store.dst, store.time)
+    assert bool(torch.isfinite(score(model, store, pairs)).all())
+
+
+@pytest.mark.parametrize("step", ["timespan", "linear", "logarithmic", "sigmoid", "cosine"])
+def test_the_unit_of_time_does_not_matter_where_the_step_is_relative(step):
+    """Without the absolute time channel, seconds or minutes give the same scores."""
+    store = sample_store()
+    variant = ("dyg-mamba", TINY["dyg-mamba"] | {"step": step, "channels": ["node", "edge", "cooccurrence"]})
+    model = build(variant, store)
+    minutes = EventStore.of(
+        store.src, store.dst, store.time / 64, num_nodes=store.num_nodes, features=store.features
+    )
+    pairs = queries(store)
+    scaled = PairBatch.of(pairs.src, pairs.dst, pairs.time / 64)
+    torch.testing.assert_close(score(model, minutes, scaled), score(model, store, pairs), rtol=0, atol=1e-6)

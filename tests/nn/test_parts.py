@@ -1,0 +1,122 @@
+"""Parts of the model against what the paper says of them."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import event_streams
+
+from dygmamba.nn.encodings import CountEncoding
+from dygmamba.nn.mixers import POOLS, LinearCrossAttention, masked_softmax
+from dygmamba.nn.selection import SQUARINGS, BoundedSelection, spectral_bound
+from dygmamba.nn.steps import STEPS, StepConfig
+from dygmamba.nn.tokens import make_tokens
+from dygmamba.sampling.index import NeighborIndex
+
+
+@given(seed=st.integers(0, 50), scale=st.sampled_from([1e-3, 0.1, 1.0, 30.0]), rank=st.integers(1, 5))
+def test_the_spectral_bound_never_underestimates_and_is_tight(seed, scale, rank):
+    """sigma <= bound <= n^(1/2^(SQUARINGS+2)) sigma, for all matrices, of any rank."""
+    rng = torch.Generator().manual_seed(seed)
+    factors = torch.randn(2, 5, rank, generator=rng), torch.randn(2, rank, 40, generator=rng)
+    weight = scale * (factors[0] @ factors[1])
+    sigma = torch.linalg.matrix_norm(weight, ord=2)
+    bound = spectral_bound(weight)
+    assert bool((bound >= sigma * (1 - 1e-4)).all())
+    assert bool((bound <= sigma * 5 ** (0.5 ** (SQUARINGS + 2)) * (1 + 1e-4)).all())
+
+
+@given(scale=st.sampled_from([0.01, 1.0, 50.0]))
+def test_bounded_maps_have_spectral_norm_at_most_one(scale):
+    """||W_B||, ||W_C|| <= 1 whatever the weights; weights already inside the bound are left alone."""
+    part = BoundedSelection(40, 8)
+    torch.nn.init.normal_(part.weight, std=scale)
+    sigma = torch.linalg.matrix_norm(part.weight, ord=2)
+    applied = torch.linalg.matrix_norm(part.maps(), ord=2)
+    assert bool((applied <= 1 + 1e-4).all())
+    if bool((sigma < 0.9).all()):
+        assert torch.equal(part.maps(), part.weight)
+
+
+@given(store=event_streams(min_events=1))
+def test_relative_spans_sum_to_one_with_the_query_last(store):
+    """With the query token last, a past's relative spans t_k - t_{k-1} over tau - t_1 add up to exactly 1."""
+    seq = NeighborIndex.build(store).recent(store.src, store.time, 5)
+    tokens = make_tokens(seq, "last", "preceding")
+    total = tokens.share.sum(dim=1)
+    torch.testing.assert_close(total, (seq.length > 0).float(), rtol=0, atol=1e-5)
+    assert bool((tokens.share >= 0).all())
+    assert bool((tokens.length == seq.length + 1).all())
+
+
+@given(store=event_streams(min_events=1))
+def test_following_spans_are_the_preceding_ones_one_token_later(store):
+    """Eq. 11 as printed: the span after event k is the span before event k + 1, and tau follows the last."""
+    seq = NeighborIndex.build(store).recent(store.src, store.time, 5)
+    following = make_tokens(seq, "absent", "following")
+    preceding = make_tokens(seq, "last", "preceding")
+    torch.testing.assert_close(following.gap, preceding.gap[:, 1:] * following.mask)
+
+
+@pytest.mark.parametrize("query", ["last", "first"])
+def test_the_query_node_is_a_token(query):
+    """The query node takes part once, with no age and no event of its own."""
+    from dygmamba.data.events import EventStore
+
+    store = EventStore.of(torch.tensor([0, 0]), torch.tensor([1, 2]), torch.tensor([1.0, 3.0]))
+    seq = NeighborIndex.build(store).recent(torch.tensor([0]), torch.tensor([7.0], dtype=torch.float64), 3)
+    tokens = make_tokens(seq, query)
+    expected = {"last": [1, 2, 0], "first": [0, 1, 2]}[query]
+    assert tokens.node[0][tokens.mask[0]].tolist() == expected
+    assert tokens.age[0][tokens.mask[0]].tolist() == {"last": [6, 4, 0], "first": [0, 6, 4]}[query]
+    assert tokens.is_event[0][tokens.mask[0]].tolist() == [node != 0 for node in expected]
+
+
+@pytest.mark.parametrize("name", ["timespan", "linear", "logarithmic", "sigmoid", "exponential"])
+def test_a_step_grows_with_the_span_and_starts_at_zero(name):
+    """Monotone, positive, and no time passing means no forgetting; Eq. 11 is bounded by w1."""
+    step = STEPS[name](StepConfig(channels=8, width=8, floor=0.0, gap_scale=1.0, rule="zoh"))
+    delta = step.delta(torch.linspace(0, 1, 50)[None])[0]
+    assert bool((delta[0] == 0).all())
+    assert bool((delta.diff(dim=0) >= 0).all())
+    if name == "timespan":
+        assert bool((delta <= step.log_w1.exp()).all())
+
+
+def test_the_count_table_equals_the_perceptron():
+    """Looking f W up by count equals applying f, summing, and aligning (Eq. 5 and 6)."""
+    part = CountEncoding(9, 6, 5)
+    counts = torch.randint(0, 10, (3, 4, 2), dtype=torch.int32)
+    f = part.mlp(counts.float()[..., None])  # [3 4 2 6]
+    torch.testing.assert_close(part(counts), part.align(f.sum(dim=2)), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", list(POOLS))
+def test_pools_ignore_padding_and_survive_emptiness(name):
+    """A pool of a padded sequence is the pool of the sequence; an empty one gives zeros."""
+    torch.manual_seed(0)
+    pool, x = POOLS[name](6), torch.randn(2, 5, 6)
+    mask = torch.tensor([[True] * 3 + [False] * 2, [False] * 5])
+    out = pool(x, mask)
+    torch.testing.assert_close(out[:1], pool(x[:1, :3], mask[:1, :3]))
+    assert not out[1].any()
+
+
+def test_cross_attention_is_symmetric():
+    """Swapping the pair swaps the outputs: neither side is updated first."""
+    torch.manual_seed(0)
+    layer = LinearCrossAttention(6, 0.0)
+    x, y = torch.randn(2, 4, 6), torch.randn(2, 3, 6)
+    x_mask, y_mask = torch.ones(2, 4, dtype=torch.bool), torch.tensor([[True, True, False], [True] * 3])
+    a, b = layer(x, y, x_mask, y_mask)
+    b2, a2 = layer(y, x, y_mask, x_mask)
+    torch.testing.assert_close(a, a2)
+    torch.testing.assert_close(b, b2)
+
+
+def test_masked_softmax_sums_to_one_over_what_exists():
+    """Weights of existing tokens sum to 1, others are 0; without tokens all are 0."""
+    mask = torch.tensor([[True, False, True], [False] * 3])
+    weight = masked_softmax(torch.randn(2, 3, 4), mask)
+    torch.testing.assert_close(weight.sum(dim=1), torch.tensor([[1.0] * 4, [0.0] * 4]))
+    assert not weight[0, 1].any()

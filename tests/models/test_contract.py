@@ -6,7 +6,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import event_streams
 
 from dygmamba.config import ablations, build_config
 from dygmamba.data.events import EventStore, FeatureTable
@@ -14,6 +13,7 @@ from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import NeighborSequence, PairBatch, PairView
+from strategies import event_streams
 
 TINY = {
     "dyg-mamba": {"length": 6, "width": 4, "states": 4, "out": 8, "time_dim": 6, "blocks": 2, "dropout": 0.0},
@@ -122,7 +122,9 @@ def test_padding_is_invisible(variant):
     store = sample_store()
     model, pairs = build(variant, store), queries(store)
     view = gather_view(NeighborIndex.build(store), store.features, pairs, model.requests)
-    padded = PairView(pairs, tuple(tuple(widen(seq) for seq in hops) for hops in view.neighbors), view.features)
+    padded = PairView(
+        pairs, tuple(tuple(widen(seq) for seq in hops) for hops in view.neighbors), view.features
+    )
     with torch.no_grad():
         torch.testing.assert_close(model(padded), model(view), rtol=0, atol=1e-6)
 
@@ -145,7 +147,11 @@ def test_gradient_reaches_every_parameter(variant):
     view = gather_view(NeighborIndex.build(store), store.features, queries(store, 40), model.requests)
     weight = torch.linspace(0.5, 1.5, 40)
     (model(view) * weight).sum().backward()
-    dead = [name for name, p in model.named_parameters() if p.requires_grad and not (p.grad is not None and p.grad.any())]
+    dead = [
+        name
+        for name, p in model.named_parameters()
+        if p.requires_grad and not (p.grad is not None and p.grad.any())
+    ]
     assert dead == []
 
 
@@ -154,9 +160,11 @@ def test_state_dict_round_trips(variant):
     store = sample_store()
     first = build(variant, store)
     torch.manual_seed(1)
-    second = MODELS[variant[0]].build(
-        build_config(MODELS[variant[0]].config, variant[1]), DatasetFacts.of(store)
-    ).eval()
+    second = (
+        MODELS[variant[0]]
+        .build(build_config(MODELS[variant[0]].config, variant[1]), DatasetFacts.of(store))
+        .eval()
+    )
     second.load_state_dict(first.state_dict())
     pairs = queries(store)
     assert torch.equal(score(first, store, pairs), score(second, store, pairs))

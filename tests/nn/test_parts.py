@@ -4,7 +4,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import event_streams
 
 from dygmamba.nn.encodings import CountEncoding
 from dygmamba.nn.mixers import POOLS, LinearCrossAttention, masked_softmax
@@ -12,11 +11,12 @@ from dygmamba.nn.selection import SQUARINGS, BoundedSelection, spectral_bound
 from dygmamba.nn.steps import STEPS, StepConfig
 from dygmamba.nn.tokens import make_tokens
 from dygmamba.sampling.index import NeighborIndex
+from strategies import event_streams
 
 
 @given(seed=st.integers(0, 50), scale=st.sampled_from([1e-3, 0.1, 1.0, 30.0]), rank=st.integers(1, 5))
 def test_the_spectral_bound_never_underestimates_and_is_tight(seed, scale, rank):
-    """sigma <= bound <= n^(1/2^(SQUARINGS+2)) sigma, for all matrices, of any rank."""
+    """The bound holds: sigma <= bound <= n^(1/2^(SQUARINGS+2)) sigma, for all matrices, of any rank."""
     rng = torch.Generator().manual_seed(seed)
     factors = torch.randn(2, 5, rank, generator=rng), torch.randn(2, rank, 40, generator=rng)
     weight = scale * (factors[0] @ factors[1])

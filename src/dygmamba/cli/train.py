@@ -106,7 +106,7 @@ def _finish(
 def _reporter(training: "Training", bar: Any, stop: list[bool], tensorboard: bool) -> "Reporter":
     from dygmamba.engine.training import Reporter
 
-    steps = -(-len(training.data.split.train) // training.config.batch)
+    steps = training.steps_per_epoch
     task = bar.add_task(f"seed {training.seed}", total=training.config.epochs * steps)
     bar.update(task, completed=training.progress.epoch * steps + training.progress.step)
     writer = _tensorboard(training.run.path) if tensorboard else None

@@ -19,6 +19,7 @@ from dygmamba.data.splits import Split
 from dygmamba.engine.checkpoint import Progress, load_checkpoint, save_checkpoint
 from dygmamba.engine.evaluation import EvaluationSet, Scores, score_set
 from dygmamba.engine.runs import RunFolder
+from dygmamba.engine.stepping import EagerSteps, GraphSteps
 from dygmamba.errors import DygError, EventError
 from dygmamba.models.base import EncoderScorer
 from dygmamba.sampling.index import NeighborIndex, gather_view
@@ -40,6 +41,7 @@ class TrainConfig:
     lr: float = 1e-4
     patience: int = 20
     precision: str = "float32"
+    graphs: bool = True  # on a GPU, replay the step as one captured graph
     save_every: float = 30.0  # seconds between checkpoints inside an epoch
 
 
@@ -100,9 +102,11 @@ class Training:
         self, scorer: EncoderScorer, data: TrainingData, config: TrainConfig, run: RunFolder, seed: int
     ) -> None:
         self.scorer, self.data, self.config, self.run, self.seed = scorer, data, config, run, seed
-        self.optimizer = torch.optim.Adam(
-            [parameter for parameter in scorer.parameters() if parameter.requires_grad], lr=config.lr
-        )
+        graphed = data.store.time.device.type == "cuda" and not scorer.stateful and config.graphs
+        trained = [parameter for parameter in scorer.parameters() if parameter.requires_grad]
+        self.optimizer = torch.optim.Adam(trained, lr=config.lr, capturable=graphed)
+        steps = (self.train_step, data.split.train, config.batch)
+        self.steps = GraphSteps(*steps, scorer, self.optimizer) if graphed else EagerSteps(*steps)
         self.progress = Progress()
         self._saved = time.monotonic()
 
@@ -143,11 +147,9 @@ class Training:
         """The rest of the epoch the run stands in."""
         self.scorer.train()
         negatives = self.data.negatives(self.seed, self.progress.epoch)
-        train, size = self.data.split.train, self.config.batch
         losses = []  # device scalars, read once per checkpoint so that no step waits for the device
-        for step in range(self.progress.step, -(-len(train) // size)):
-            rows = slice(step * size, (step + 1) * size)
-            losses.append(self.train_step(train[rows], negatives[rows]))
+        for step in range(self.progress.step, self.steps_per_epoch):
+            losses.append(self.steps(step, negatives))
             report.step(self.progress.epoch, step)
             if report.stop() or time.monotonic() - self._saved > self.config.save_every:
                 self._note(losses, step + 1)
@@ -157,6 +159,11 @@ class Training:
                         f"stopped and saved; go on with: dygmamba train --resume {self.run.path}"
                     )
         self._note(losses, self.progress.step)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches of an epoch, the last one perhaps shorter."""
+        return -(-len(self.data.split.train) // self.config.batch)
 
     def train_step(self, events: Int64[Tensor, "b"], negative: Int64[Tensor, "b"]) -> Tensor:
         """One optimizer step on a batch of positives and their negatives; the loss stays on the device."""

@@ -22,7 +22,7 @@ PIECES = 8  # calls per thread: sequences are ragged, so a thread that is done e
 SERIAL = 1 << 19  # below so many state updates, starting a thread costs more than it saves
 
 
-def checkpoint_shape(x: Inputs) -> tuple[int, ...]:
+def checkpoint_shape(x: Inputs) -> tuple[int | torch.SymInt, ...]:
     """The states which forward keeps for backward: one every CHUNK steps, channel-last."""
     q, length, d = x.u.shape
     return q, -(-length // kernels.CHUNK), x.A.shape[1], d
@@ -63,7 +63,7 @@ def backward(
     )
 
 
-def _rows(x: Inputs, shape: Sequence[int]) -> Tensor:
+def _rows(x: Inputs, shape: Sequence[int | torch.SymInt]) -> Tensor:
     """A fresh tensor; the kernels skip masked steps, whose rows must then be zero already."""
     return x.u.new_empty(shape) if x.mask is None else x.u.new_zeros(shape)
 

@@ -58,8 +58,7 @@ def forward(
     """y, the final state and the checkpoints (size 0 unless `keep`); states are float32 whatever u is."""
     _check(x)
     plan = plan or plan_for(x)
-    q, length, d = x.u.shape
-    n = x.A.shape[1]
+    (q, _, d), n = x.u.shape, x.A.shape[1]
     y = torch.empty(x.u.shape, dtype=x.u.dtype, device=x.u.device)
     final = torch.empty(q, d, n, dtype=torch.float32, device=x.u.device)
     shape = checkpoint_shape(x, plan) if keep else (0, 0, 0, 0)
@@ -91,116 +90,87 @@ def backward(
 ) -> Inputs:
     """The gradients, in the inputs' places; None where there is no input, or no wish for the span's."""
     plan = plan or plan_for(x)
-    grads = _Gradients(x, reverse, dstate, span_grad, plan)
+    cut = Cut.of(x, plan)
+    room = _room(x, dstate, span_grad and x.span is not None, plan, cut)
+    shared = _arguments(x, rule, reverse, plan, plan.step) | _adjoints(dy, checkpoints)
+    shared |= {"HALVINGS": min(plan.block, 32).bit_length() - 2, "count": x.u.shape[0], "window": cut.window}
+    options = {"num_warps": plan.warps, "num_stages": 1, "maxnreg": plan.registers}
+    blank = torch.empty if x.u.numel() else torch.zeros
+    dBC = blank(2, *x.B.shape, device=x.u.device)
+    dspan = None if room["dspan"] is None else blank(x.u.shape[:2], device=x.u.device)
+    with _on(x.u.device):
+        for first, last in cut.windows if x.u.numel() else ():
+            start, stop = first * plan.interval, min(x.u.shape[1], last * plan.interval)
+            if reverse:
+                start, stop = x.u.shape[1] - stop, x.u.shape[1] - start
+            chunks = {"first": first, "last": last, "start": start}
+            kernels.backward_kernel[(cut.blocks, cut.rows)](**shared, **room, **chunks, **options)
+            torch.sum(room["dBC"][:, :, :, : stop - start], 1, out=dBC[:, :, start:stop])
+            if dspan is not None:
+                torch.sum(room["dspan"][:, :, : stop - start], 0, out=dspan[:, start:stop])
+    return _gradients(x, room, dBC, dspan)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Who does what in backward: a program per block of channels and row of sequences, a launch per window."""
+
+    blocks: int
+    rows: int  # a program goes through every rows-th sequence
+    window: int  # steps
+    windows: tuple[tuple[int, int], ...]  # chunks first .. last - 1, the last window first
+
+    @classmethod
+    def of(cls, x: Inputs, plan: Plan) -> "Cut":
+        """Enough programs to fill the device and no more, and windows as wide as their partial sums may be."""
+        (q, length, d), n = x.u.shape, x.A.shape[1]
+        blocks, chunks = triton.cdiv(max(d, 1), plan.block), triton.cdiv(length, plan.interval)
+        most = max(1, plan.resident * _multiprocessors(x.u.device) // blocks)
+        rounds = triton.cdiv(max(q, 1), most)
+        chunk_bytes = 2 * 4 * blocks * max(q, 1) * n * plan.interval
+        width = max(1, min(chunks, plan.window // chunk_bytes))
+        windows = tuple((max(0, last - width), last) for last in range(chunks, 0, -width))
+        return cls(blocks, triton.cdiv(max(q, 1), rounds), min(length, width * plan.interval), windows)
+
+
+def _room(x: Inputs, dstate: Tensor, span_grad: bool, plan: Plan, cut: Cut) -> dict[str, Tensor | None]:
+    """What the kernel writes: gradients, the parts of others, the adjoint of the state and the scratch."""
+    (q, _, d), n, device = x.u.shape, x.A.shape[1], x.u.device
+    adjoint = None
+    if dstate.numel() > 0:
+        adjoint = dstate.transpose(1, 2).to(torch.float32, copy=True).contiguous()
+    elif x.state is not None or len(cut.windows) > 1:
+        adjoint = torch.zeros(q, n, d, device=device)
+    places = cut.rows * cut.blocks * (plan.interval // plan.step)
+    dense = {name: None if t is None else torch.empty(t.shape, dtype=t.dtype, device=device) for name, t in
+             {"du": x.u, "ddelta": x.delta, "dz": x.z}.items()}  # fmt: skip
+    return dense | {
+        "adjoint": adjoint,
+        "scratch": torch.empty(places, triton.next_power_of_2(n), plan.block, device=device),
+        "dBC": torch.empty(2, cut.blocks, q, cut.window, n, device=device),
+        "dspan": torch.empty(cut.blocks, q, cut.window, device=device) if span_grad else None,
+        "dA": torch.zeros(cut.rows, n, d, device=device),
+        "dvectors": torch.zeros(3, cut.rows, d, device=device),
+    }
+
+
+def _gradients(x: Inputs, room: dict[str, Tensor | None], dBC: Tensor, dspan: Tensor | None) -> Inputs:
+    """Everything in its input's place and dtype."""
+    dD, dw1, dw2 = room["dvectors"].sum(1)
+    dstate = None if x.state is None else room["adjoint"].transpose(1, 2).contiguous()
+    dA = room["dA"].sum(0).t().contiguous()
+    grads = Inputs(
+        room["du"], room["ddelta"], dspan, dw1, dw2, dA, dBC[0], dBC[1], dD, room["dz"], None, dstate
+    )
+    wanted = x._replace(mask=None, span=None if dspan is None else x.span)
+    return Inputs(*(None if t is None else g.to(t.dtype) for g, t in zip(grads, wanted, strict=True)))
+
+
+def _adjoints(dy: Tensor, checkpoints: Tensor) -> dict[str, object]:
+    """The gradient of y, which may be expanded from one number as that of a sum is, and the kept states."""
     dy = dy if dy.stride(2) in (0, 1) else dy.contiguous()
-    if x.u.numel() > 0:
-        with _on(x.u.device):
-            for first, last in grads.windows:
-                kernels.backward_kernel[(grads.blocks, grads.rows)](
-                    **_arguments(x, rule, reverse, plan, plan.step),
-                    **grads.arguments(first, last),
-                    kept=checkpoints if checkpoints.numel() else None,
-                    dy=dy,
-                    dy_batch=dy.stride(0),
-                    DY_ROW=dy.stride(1),
-                    DY_COLUMN=dy.stride(2),
-                    HALVINGS=plan.block.bit_length() - 2 if plan.warps == 1 else 0,
-                    num_warps=plan.warps,
-                    num_stages=1,
-                    maxnreg=plan.registers,
-                )
-                grads.collect(first, last)
-    return grads.result()
-
-
-class _Gradients:
-    """Room for the gradients, for their parts, and the sums of these."""
-
-    def __init__(self, x: Inputs, reverse: bool, dstate: Tensor, span_grad: bool, plan: Plan) -> None:
-        self.x, self.reverse, self.plan = x, reverse, plan
-        self.span_grad = span_grad and x.span is not None
-        self.q, self.length, self.d = x.u.shape
-        self.n, self.device = x.A.shape[1], x.u.device
-        self.blocks = triton.cdiv(self.d, plan.block)
-        chunks = triton.cdiv(self.length, plan.interval)
-        step_bytes = 2 * 4 * self.blocks * max(1, self.q) * self.n
-        width = max(1, min(chunks, plan.window // (step_bytes * plan.interval)))
-        self.windows = [(max(0, last - width), last) for last in range(chunks, 0, -width)]
-        self.window = min(self.length, width * plan.interval)
-        most = max(1, plan.resident * _multiprocessors(self.device) // self.blocks)
-        self.rows = triton.cdiv(max(1, self.q), triton.cdiv(max(1, self.q), most))
-        self._make_room(dstate)
-
-    def _empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        return torch.empty(shape, dtype=dtype, device=self.device)
-
-    def _make_room(self, dstate: Tensor) -> None:
-        x, (q, length, d, n) = self.x, (self.q, self.length, self.d, self.n)
-        self.du, self.ddelta, self.dz = (
-            None if t is None else self._empty(q, length, d, dtype=t.dtype) for t in (x.u, x.delta, x.z)
-        )
-        padded = triton.next_power_of_2(n)
-        slots = self.rows * self.blocks * (self.plan.interval // self.plan.step)
-        self.scratch = self._empty(slots, padded, self.plan.block)
-        self.dA = torch.zeros(self.rows, n, d, device=self.device)
-        self.dvectors = torch.zeros(3, self.rows, d, device=self.device)
-        self.parts = self._empty(2, self.blocks, q, self.window, n)
-        self.span_parts = self._empty(self.blocks, q, self.window) if self.span_grad else None
-        whole = self.window == length
-        self.dBC = None if whole else self._empty(2, q, length, n)
-        self.dspan = None if whole or not self.span_grad else self._empty(q, length)
-        self.adjoint = None
-        if dstate.numel() > 0:
-            self.adjoint = dstate.transpose(1, 2).to(torch.float32, copy=True).contiguous()
-        elif x.state is not None or len(self.windows) > 1:
-            self.adjoint = torch.zeros(q, n, d, device=self.device)
-
-    def _times(self, first: int, last: int) -> tuple[int, int]:
-        start, stop = first * self.plan.interval, min(self.length, last * self.plan.interval)
-        return (self.length - stop, self.length - start) if self.reverse else (start, stop)
-
-    def arguments(self, first: int, last: int) -> dict[str, object]:
-        """The kernel's for chunks first .. last - 1."""
-        return {
-            "adjoint": self.adjoint,
-            "scratch": self.scratch,
-            "du": self.du,
-            "ddelta": self.ddelta,
-            "dz": self.dz,
-            "dBC": self.parts,
-            "dspan": self.span_parts,
-            "dA": self.dA,
-            "dvectors": self.dvectors,
-            "count": self.q,
-            "first": first,
-            "last": last,
-            "start": self._times(first, last)[0],
-            "window": self.window,
-        }
-
-    def collect(self, first: int, last: int) -> None:
-        """Add the parts of a window up."""
-        start, stop = self._times(first, last)
-        if self.dBC is None:
-            self.dBC = self.parts.sum(1)
-        else:
-            torch.sum(self.parts[:, :, :, : stop - start], 1, out=self.dBC[:, :, start:stop])
-        if self.span_parts is None:
-            return
-        if self.dspan is None:
-            self.dspan = self.span_parts.sum(0)
-        else:
-            torch.sum(self.span_parts[:, :, : stop - start], 0, out=self.dspan[:, start:stop])
-
-    def result(self) -> Inputs:
-        """All gradients in their inputs' dtypes."""
-        x, (D, w1, w2) = self.x, self.dvectors.sum(1)
-        dB, dC = torch.zeros(2, *x.B.shape, device=self.device) if self.dBC is None else self.dBC
-        dstate = None if x.state is None else self.adjoint.transpose(1, 2).contiguous()
-        dA = self.dA.sum(0).t().contiguous()
-        grads = Inputs(self.du, self.ddelta, self.dspan, w1, w2, dA, dB, dC, D, self.dz, None, dstate)
-        wanted = x._replace(mask=None, span=x.span if self.span_grad else None)
-        return Inputs(*(None if t is None else g.to(t.dtype) for g, t in zip(grads, wanted, strict=True)))
+    strides = {"dy_batch": dy.stride(0), "DY_ROW": dy.stride(1), "DY_COLUMN": dy.stride(2)}
+    return strides | {"dy": dy, "kept": checkpoints if checkpoints.numel() else None}
 
 
 def _arguments(x: Inputs, rule: str, reverse: bool, plan: Plan, step: int) -> dict[str, object]:
@@ -213,7 +183,11 @@ def _arguments(x: Inputs, rule: str, reverse: bool, plan: Plan, step: int) -> di
     arguments = {"u": u, "step": steps, "w1": x.w1, "w2": x.w2, "A": x.A.t().contiguous(), "B": B, "C": C}
     arguments |= {"D": x.D, "z": z, "mask": mask, "state": state}
     arguments |= {"length": length, "interval": plan.interval, "opaque": 0}
-    arguments |= {"u_batch": u.stride(0), "step_batch": steps.stride(0), "z_batch": 0 if z is None else z.stride(0)}
+    arguments |= {
+        "u_batch": u.stride(0),
+        "step_batch": steps.stride(0),
+        "z_batch": 0 if z is None else z.stride(0),
+    }
     arguments |= {"U_ROW": u.stride(1), "STEP_ROW": steps.stride(1), "Z_ROW": 0 if z is None else z.stride(1)}
     arguments |= {"CHANNELS": x.u.shape[2], "STATES": n, "PADDED": triton.next_power_of_2(n)}
     arguments |= {"BLOCK": plan.block, "STEP": step, "ZOH": rule == "zoh", "REVERSE": reverse}
@@ -227,9 +201,13 @@ def _rows(t: Tensor | None) -> Tensor | None:
 
 def _check(x: Inputs) -> None:
     if x.u.dtype not in DTYPES:
-        raise ConfigError(f"the fused scan computes in float32 and u is {x.u.dtype}; cast u or call the reference")
+        raise ConfigError(
+            f"the fused scan computes in float32 and u is {x.u.dtype}; cast u or call the reference"
+        )
     if x.A.shape[1] > STATES:
-        raise ConfigError(f"the fused scan holds {STATES} states and A has {x.A.shape[1]}; call the reference")
+        raise ConfigError(
+            f"the fused scan holds {STATES} states and A has {x.A.shape[1]}; call the reference"
+        )
 
 
 def _on(device: torch.device) -> AbstractContextManager:

@@ -28,8 +28,8 @@ NUMBERS += ["u_batch", "step_batch", "z_batch", "dy_batch"]
 
 @triton.jit
 def expm1(x):
-    """2^x - 1; the cubic takes over where the difference has lost its digits (both within 3e-6 at the seam)."""
-    cubic = x * (0.6931471805599453 + x * (0.2402265069591007 + x * 0.05550410866482158))
+    """2^x - 1; a cubic takes over where the difference has lost its digits (both within 3e-6 at the seam)."""
+    cubic = x * (0.6931471805599453 + x * (0.2402849 + x * 0.05550411))
     return tl.where(tl.abs(x) < 0.09, cubic, tl.exp2(x) - 1.0)
 
 
@@ -89,16 +89,6 @@ def load_states(pointer, n, here, STATES: tl.constexpr, PADDED: tl.constexpr, GU
 
 
 @triton.jit
-def load_span(pointer, here, GUARD: tl.constexpr):
-    """One token's time span in float32, zero at steps that do not count."""
-    if GUARD:
-        span = tl.load(pointer, mask=here, other=0.0)
-    else:
-        span = tl.load(pointer)
-    return span.to(tl.float32)
-
-
-@triton.jit
 def load_rates(A, tile, whole):
     """A = A log2(e); a state that does not decay gets a rate too small to matter, but with an inverse."""
     a = tl.load(A + tile, mask=whole, other=-1.0).to(tl.float32)
@@ -115,43 +105,40 @@ def load_vector(pointer, d, inside):
     return vector
 
 
+@triton.jit
+def load_token(
+    u, step, B, v1, rate, token, u_at, step_at, d, n, inside, here,
+    SPANS: tl.constexpr, STATES: tl.constexpr, PADDED: tl.constexpr, GUARD: tl.constexpr,
+):  # fmt: skip
+    """A token's u, delta and B, and what its delta is made of: delta = -w1 decay, decay = e^(-w2 span) - 1 (Eq. 11)."""
+    vu = load_channels(u + u_at, d, inside, here, GUARD)
+    vB = load_states(B + token * STATES, n, here, STATES, PADDED, GUARD)
+    if SPANS:
+        if GUARD:
+            span = tl.load(step + token, mask=here, other=0.0).to(tl.float32)
+        else:
+            span = tl.load(step + token).to(tl.float32)
+        decay = expm1(rate * span)
+        delta = -v1 * decay
+    else:
+        span = 0.0
+        delta = load_channels(step + step_at, d, inside, here, GUARD)
+        decay = delta
+    return vu, delta, vB, decay, span
+
+
 @triton.jit(do_not_specialize=NUMBERS)
 def forward_kernel(
-    u,
-    step,
-    w1,
-    w2,
-    A,
-    B,
-    C,
-    D,
-    z,
-    mask,
-    state,
-    y,
-    final,
-    kept,
-    length,
-    interval,
-    opaque,
-    u_batch,
-    step_batch,
-    z_batch,
-    CHANNELS: tl.constexpr,
-    STATES: tl.constexpr,
-    PADDED: tl.constexpr,
-    BLOCK: tl.constexpr,
-    STEP: tl.constexpr,
-    U_ROW: tl.constexpr,
-    STEP_ROW: tl.constexpr,
-    Z_ROW: tl.constexpr,
-    ZOH: tl.constexpr,
-    REVERSE: tl.constexpr,
-    GUARD: tl.constexpr,
-):
+    u, step, w1, w2, A, B, C, D, z, mask, state, y, final, kept,
+    length, interval, opaque, u_batch, step_batch, z_batch,
+    CHANNELS: tl.constexpr, STATES: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr, STEP: tl.constexpr,
+    U_ROW: tl.constexpr, STEP_ROW: tl.constexpr, Z_ROW: tl.constexpr,
+    ZOH: tl.constexpr, REVERSE: tl.constexpr, GUARD: tl.constexpr,
+):  # fmt: skip
     """y, the final state, and the state before every `interval` steps but the first (unless `kept` is None)."""
     BLOCKS: tl.constexpr = (CHANNELS + BLOCK - 1) // BLOCK
-    DIRECTION: tl.constexpr = -1 if REVERSE else 1
+    SPANS: tl.constexpr = w1 is not None
+    SIGN: tl.constexpr = -1 if REVERSE else 1
     q = (tl.program_id(0) // BLOCKS).to(tl.int64)
     d = (tl.program_id(0) % BLOCKS) * BLOCK + tl.arange(0, BLOCK)
     n = tl.arange(0, PADDED)
@@ -161,7 +148,7 @@ def forward_kernel(
     a = load_rates(A + opaque, tile, whole)
     inverse = 1.0 / a
     v1 = load_vector(w1, d, inside)
-    v2 = load_vector(w2, d, inside)
+    rate = load_vector(w2, d, inside) * -LOG2E
     skip = load_vector(D, d, inside)
     h = tl.zeros([PADDED, BLOCK], tl.float32)
     if state is not None:
@@ -175,23 +162,22 @@ def forward_kernel(
         for k in range(c * interval, tl.minimum(length, (c + 1) * interval), STEP):
             t = tl.cast(length - 1 - k if REVERSE else k, tl.int64)
             token = q * length + t
+            u_at = q * u_batch + t * U_ROW
+            step_at = q * step_batch + t * STEP_ROW
+            z_at = q * z_batch + t * Z_ROW
+            out = y + token * CHANNELS + d
             busy = True
             if mask is not None:
-                busy = any_alive(mask, token, k, length, STEP, DIRECTION)
-            out = y + token * CHANNELS + d
+                busy = any_alive(mask, token, k, length, STEP, SIGN)
             if busy:
                 ys = ()
                 for s in tl.static_range(STEP):
-                    here = alive(mask, token + DIRECTION * s, k + s, length)
-                    vu = load_channels(u + q * u_batch + (t + DIRECTION * s) * U_ROW, d, inside, here, GUARD)
-                    if w1 is None:
-                        place_s = step + q * step_batch + (t + DIRECTION * s) * STEP_ROW
-                        delta = load_channels(place_s, d, inside, here, GUARD)
-                    else:
-                        span = load_span(step + token + DIRECTION * s, here, GUARD)
-                        delta = -v1 * expm1(v2 * span * -LOG2E)
-                    vB = load_states(B + (token + DIRECTION * s) * STATES, n, here, STATES, PADDED, GUARD)
-                    vC = load_states(C + (token + DIRECTION * s) * STATES, n, here, STATES, PADDED, GUARD)
+                    here = alive(mask, token + SIGN * s, k + s, length)
+                    vu, delta, vB, _decay, _span = load_token(
+                        u, step, B, v1, rate, token + SIGN * s, u_at + SIGN * s * U_ROW, step_at + SIGN * s * STEP_ROW,
+                        d, n, inside, here, SPANS, STATES, PADDED, GUARD,
+                    )  # fmt: skip
+                    vC = load_states(C + (token + SIGN * s) * STATES, n, here, STATES, PADDED, GUARD)
                     x = delta[None, :] * a
                     if ZOH:
                         h = h + expm1(x) * (vB[:, None] * (vu * LOG2E)[None, :] * inverse + h)
@@ -199,77 +185,36 @@ def forward_kernel(
                         h = tl.exp2(x) * h + vB[:, None] * (delta * vu)[None, :]
                     vy = tl.sum(h * vC[:, None], 0) + skip * vu
                     if z is not None:
-                        place_z = z + q * z_batch + (t + DIRECTION * s) * Z_ROW
-                        vz = load_channels(place_z, d, inside, here, GUARD)
+                        vz = load_channels(z + z_at + SIGN * s * Z_ROW, d, inside, here, GUARD)
                         vy = vy * vz * sigmoid(vz)
                     ys = ys + (vy,)
+                # stores last: the loads of all steps may then overtake each other's waiting
                 for s in tl.static_range(STEP):
-                    tl.store(out + DIRECTION * s * CHANNELS, ys[s], mask=inside & (k + s < length))
+                    tl.store(out + SIGN * s * CHANNELS, ys[s], mask=inside & (k + s < length))
             else:
                 for s in tl.static_range(STEP):
                     nothing = tl.zeros([BLOCK], tl.float32)
-                    tl.store(out + DIRECTION * s * CHANNELS, nothing, mask=inside & (k + s < length))
+                    tl.store(out + SIGN * s * CHANNELS, nothing, mask=inside & (k + s < length))
     tl.store(final + q * (STATES * CHANNELS) + d[None, :] * STATES + n[:, None], h, mask=whole)
 
 
 @triton.jit(do_not_specialize=NUMBERS)
 def backward_kernel(
-    u,
-    step,
-    w1,
-    w2,
-    A,
-    B,
-    C,
-    D,
-    z,
-    mask,
-    state,
-    kept,
-    dy,
-    adjoint,
-    scratch,
-    du,
-    ddelta,
-    dz,
-    dBC,
-    dspan,
-    dA,
-    dvectors,
-    count,
-    length,
-    interval,
-    first,
-    last,
-    start,
-    window,
-    opaque,
-    u_batch,
-    step_batch,
-    z_batch,
-    dy_batch,
-    CHANNELS: tl.constexpr,
-    STATES: tl.constexpr,
-    PADDED: tl.constexpr,
-    BLOCK: tl.constexpr,
-    STEP: tl.constexpr,
-    HALVINGS: tl.constexpr,
-    U_ROW: tl.constexpr,
-    STEP_ROW: tl.constexpr,
-    Z_ROW: tl.constexpr,
-    DY_ROW: tl.constexpr,
-    DY_COLUMN: tl.constexpr,
-    ZOH: tl.constexpr,
-    REVERSE: tl.constexpr,
-    GUARD: tl.constexpr,
-):
+    u, step, w1, w2, A, B, C, D, z, mask, state, kept, dy, adjoint, scratch,
+    du, ddelta, dz, dBC, dspan, dA, dvectors,
+    count, length, interval, first, last, start, window, opaque, u_batch, step_batch, z_batch, dy_batch,
+    CHANNELS: tl.constexpr, STATES: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr, STEP: tl.constexpr,
+    HALVINGS: tl.constexpr, U_ROW: tl.constexpr, STEP_ROW: tl.constexpr, Z_ROW: tl.constexpr,
+    DY_ROW: tl.constexpr, DY_COLUMN: tl.constexpr, ZOH: tl.constexpr, REVERSE: tl.constexpr, GUARD: tl.constexpr,
+):  # fmt: skip
     """The gradients of chunks first .. last - 1, the last one first; sums over channels or sequences in parts.
 
     A program keeps its block of channels and goes through the sequences row, row + rows, ...; what it adds up for A,
     D, w1 and w2 stays in registers. `adjoint` holds g on entry and on return; `start` is the window's first time.
     """
     BLOCKS: tl.constexpr = (CHANNELS + BLOCK - 1) // BLOCK
-    DIRECTION: tl.constexpr = -1 if REVERSE else 1
+    SPANS: tl.constexpr = w1 is not None
+    SIGN: tl.constexpr = -1 if REVERSE else 1
     block = tl.program_id(0)
     row = tl.program_id(1)
     rows = tl.num_programs(1)
@@ -279,17 +224,18 @@ def backward_kernel(
     inside = d < CHANNELS
     whole = (n < STATES)[:, None] & inside[None, :]
     tile = n[:, None] * CHANNELS + d[None, :]
+    own = n[:, None] * BLOCK + lane[None, :]
+    places = scratch + opaque + (row * BLOCKS + block).to(tl.int64) * (interval // STEP) * (PADDED * BLOCK)
     a = load_rates(A + opaque, tile, whole)
     inverse = 1.0 / a
     v1 = load_vector(w1, d, inside)
     v2 = load_vector(w2, d, inside)
+    rate = v2 * -LOG2E
     skip = load_vector(D, d, inside)
     sA = tl.zeros([PADDED, BLOCK], tl.float32)
     sD = tl.zeros([BLOCK], tl.float32)
     s1 = tl.zeros([BLOCK], tl.float32)
     s2 = tl.zeros([BLOCK], tl.float32)
-    own = n[:, None] * BLOCK + lane[None, :]
-    places = scratch + opaque + (row * BLOCKS + block).to(tl.int64) * (interval // STEP) * (PADDED * BLOCK)
 
     for sequence in range(row, count, rows):
         q = tl.cast(sequence, tl.int64)
@@ -298,61 +244,60 @@ def backward_kernel(
             g = tl.load(adjoint + opaque + q * (STATES * CHANNELS) + tile, mask=whole, other=0.0)
         for back in range(last - first):
             c = last - 1 - back
-            k_first = c * interval
-            tiles = tl.cdiv(tl.minimum(length - k_first, interval), STEP)
+            tiles = tl.cdiv(tl.minimum(length - c * interval, interval), STEP)
 
-            # forward over the chunk: the state before every tile, times a under "zoh", which saves a product a step
+            # 1. forward: leave the state before every tile, under "zoh" times a, which saves a product a step
             h = tl.zeros([PADDED, BLOCK], tl.float32)
             if kept is not None:
-                chunks = tl.cdiv(length, interval)
-                place = kept + opaque + (q * (chunks - 1) + c - 1) * (STATES * CHANNELS)
+                place = kept + opaque + (q * (tl.cdiv(length, interval) - 1) + c - 1) * (STATES * CHANNELS)
                 h = tl.load(place + tile, mask=whole & (c > 0), other=0.0)
             if state is not None:
                 place = state + opaque + q * (STATES * CHANNELS)
                 h = h + tl.load(place + tile, mask=whole & (c == 0), other=0.0)
             if ZOH:
                 h = h * a
-            tl.store(places + own, h)
             for j in range(tiles - 1):
-                k = k_first + j * STEP
+                tl.store(places + j * (PADDED * BLOCK) + own, h)
+                k = c * interval + j * STEP
                 t = tl.cast(length - 1 - k if REVERSE else k, tl.int64)
                 token = q * length + t
+                u_at = q * u_batch + t * U_ROW
+                step_at = q * step_batch + t * STEP_ROW
                 busy = True
                 if mask is not None:
-                    busy = any_alive(mask, token, k, length, STEP, DIRECTION)
+                    busy = any_alive(mask, token, k, length, STEP, SIGN)
                 if busy:
                     for s in tl.static_range(STEP):
-                        here = alive(mask, token + DIRECTION * s, k + s, length)
-                        vu = load_channels(
-                            u + q * u_batch + (t + DIRECTION * s) * U_ROW, d, inside, here, GUARD
-                        )
-                        if w1 is None:
-                            place_s = step + q * step_batch + (t + DIRECTION * s) * STEP_ROW
-                            delta = load_channels(place_s, d, inside, here, GUARD)
-                        else:
-                            span = load_span(step + token + DIRECTION * s, here, GUARD)
-                            delta = -v1 * expm1(v2 * span * -LOG2E)
-                        vB = load_states(B + (token + DIRECTION * s) * STATES, n, here, STATES, PADDED, GUARD)
+                        here = alive(mask, token + SIGN * s, k + s, length)
+                        vu, delta, vB, _decay, _span = load_token(
+                            u, step, B, v1, rate, token + SIGN * s, u_at + SIGN * s * U_ROW,
+                            step_at + SIGN * s * STEP_ROW, d, n, inside, here, SPANS, STATES, PADDED, GUARD,
+                        )  # fmt: skip
                         x = delta[None, :] * a
                         if ZOH:
                             h = h + expm1(x) * (vB[:, None] * (vu * LOG2E)[None, :] + h)
                         else:
                             h = tl.exp2(x) * h + vB[:, None] * (delta * vu)[None, :]
-                tl.store(places + (j + 1) * (PADDED * BLOCK) + own, h)
 
-            # tile by tile back
+            # 2. tile by tile back; `ahead` is the state before the next tile, on its way from the scratch
+            ahead = h
             for i in range(tiles):
                 j = tiles - 1 - i
-                k = k_first + j * STEP
+                k = c * interval + j * STEP
                 t = tl.cast(length - 1 - k if REVERSE else k, tl.int64)
                 token = q * length + t
-                into = token * CHANNELS
+                u_at = q * u_batch + t * U_ROW
+                step_at = q * step_batch + t * STEP_ROW
+                z_at = q * z_batch + t * Z_ROW
+                dy_at = q * dy_batch + t * DY_ROW
+                row_at = token * CHANNELS + d
                 part = (block.to(tl.int64) * count + q) * window + t - start
+                h = ahead
+                ahead = tl.load(places + tl.maximum(j - 1, 0) * (PADDED * BLOCK) + own)
                 busy = True
                 if mask is not None:
-                    busy = any_alive(mask, token, k, length, STEP, DIRECTION)
+                    busy = any_alive(mask, token, k, length, STEP, SIGN)
                 if busy:
-                    h = tl.load(places + j * (PADDED * BLOCK) + own)
                     if ZOH:
                         h = h * inverse
                     hs = ()
@@ -364,34 +309,23 @@ def backward_kernel(
                     zs = ()
                     gs = ()
                     for s in tl.static_range(STEP):
-                        here = alive(mask, token + DIRECTION * s, k + s, length)
-                        vu = load_channels(
-                            u + q * u_batch + (t + DIRECTION * s) * U_ROW, d, inside, here, GUARD
+                        here = alive(mask, token + SIGN * s, k + s, length)
+                        vu, delta, vB, decay, span = load_token(
+                            u, step, B, v1, rate, token + SIGN * s, u_at + SIGN * s * U_ROW,
+                            step_at + SIGN * s * STEP_ROW, d, n, inside, here, SPANS, STATES, PADDED, GUARD,
+                        )  # fmt: skip
+                        gs = gs + (
+                            load_channels(dy + dy_at + SIGN * s * DY_ROW, d * DY_COLUMN, inside, here, GUARD),
                         )
-                        place_g = dy + q * dy_batch + (t + DIRECTION * s) * DY_ROW
-                        gs = gs + (load_channels(place_g, d * DY_COLUMN, inside, here, GUARD),)
                         if z is not None:
-                            place_z = z + q * z_batch + (t + DIRECTION * s) * Z_ROW
-                            zs = zs + (load_channels(place_z, d, inside, here, GUARD),)
-                        if w1 is None:
-                            place_s = step + q * step_batch + (t + DIRECTION * s) * STEP_ROW
-                            delta = load_channels(place_s, d, inside, here, GUARD)
-                        else:
-                            span = load_span(step + token + DIRECTION * s, here, GUARD)
-                            decay = expm1(v2 * span * -LOG2E)
-                            delta = -v1 * decay
-                            decays = decays + (decay,)
-                            spans = spans + (span,)
-                        vB = load_states(B + (token + DIRECTION * s) * STATES, n, here, STATES, PADDED, GUARD)
+                            zs = zs + (load_channels(z + z_at + SIGN * s * Z_ROW, d, inside, here, GUARD),)
                         x = delta[None, :] * a
                         e = tl.exp2(x)
                         if ZOH:
-                            # phi(X) - 1, X = x ln 2, right to 1e-5 of itself: A's gradient is made of it
+                            # f = phi(X) - 1 with X = x ln 2, to 1e-5 of itself: the gradient of A is made of it
+                            series = x * (0.3465735902799726 + x * (0.0801275845 + x * 0.0138760272))
                             r = (1.4426950408889634 / tl.where(delta == 0.0, 1.0, delta))[None, :]
-                            series = x * (
-                                0.3465735902799726 + x * (0.0800755023197002 + x * 0.0138760271662054)
-                            )
-                            f = tl.where(tl.abs(x) < 0.17, series, (e * r - r) * inverse - 1.0)
+                            f = tl.where(tl.abs(x) < 0.19, series, (e * r - r) * inverse - 1.0)
                             b = vB[:, None] * (delta * vu)[None, :]
                             h = e * h + (b + b * f)
                             hs = hs + (h,)
@@ -403,6 +337,8 @@ def backward_kernel(
                             h = h + vB[:, None] * (delta * vu)[None, :]
                         us = us + (vu,)
                         deltas = deltas + (delta,)
+                        decays = decays + (decay,)
+                        spans = spans + (span,)
 
                     dus = ()
                     dds = ()
@@ -411,9 +347,9 @@ def backward_kernel(
                     dCs = ()
                     dss = ()
                     for s in tl.static_range(STEP - 1, -1, -1):
-                        here = alive(mask, token + DIRECTION * s, k + s, length)
-                        vB = load_states(B + (token + DIRECTION * s) * STATES, n, here, STATES, PADDED, GUARD)
-                        vC = load_states(C + (token + DIRECTION * s) * STATES, n, here, STATES, PADDED, GUARD)
+                        here = alive(mask, token + SIGN * s, k + s, length)
+                        vB = load_states(B + (token + SIGN * s) * STATES, n, here, STATES, PADDED, GUARD)
+                        vC = load_states(C + (token + SIGN * s) * STATES, n, here, STATES, PADDED, GUARD)
                         vu = us[s]
                         delta = deltas[s]
                         scaled = delta * vu
@@ -429,56 +365,53 @@ def backward_kernel(
                         dCs = dCs + (sum_channels(h * gy[None, :], PADDED, BLOCK, HALVINGS),)
                         g = g + vC[:, None] * gy[None, :]
                         gB = g * vB[:, None]
+                        sgB = tl.sum(gB, 0)
                         if ZOH:
-                            f = cs[s]
+                            # d h / d A = (X h - f B delta u) / A,  d h / d (B u) = delta (1 + f)
                             X = (delta * LN2)[None, :] * a
                             gh = g * h
-                            gBf = gB * f
+                            gBf = gB * cs[s]
+                            gf = g + g * cs[s]
                             sA = sA + X * gh
                             sA = sA - gBf * scaled[None, :]
-                            gf = g + g * f
                             dBs = dBs + (sum_channels(gf * scaled[None, :], PADDED, BLOCK, HALVINGS),)
+                            dus = dus + (delta * (sgB + tl.sum(gBf, 0)) + skip * gy,)
                             g = g + X * gf
-                            dus = dus + (delta * (tl.sum(gB, 0) + tl.sum(gBf, 0)) + skip * gy,)
                         else:
+                            # d h / d A = delta e h_(k-1), and e h_(k-1) is what was kept
                             gh = g * hs[s]
                             sA = sA + gh * delta[None, :]
                             dBs = dBs + (sum_channels(g * scaled[None, :], PADDED, BLOCK, HALVINGS),)
+                            dus = dus + (delta * sgB + skip * gy,)
                             g = g * cs[s]
-                            dus = dus + (delta * tl.sum(gB, 0) + skip * gy,)
-                        dd = tl.sum(gh * a, 0) * LN2 + vu * tl.sum(gB, 0)
+                        # d h / d delta = A h + B u under "zoh", A e h_(k-1) + B u under "euler"
+                        dd = tl.sum(gh * a, 0) * LN2 + vu * sgB
                         if GUARD:
                             dd = tl.where(here, dd, 0.0)
                         sD += gy * vu
-                        if w1 is None:
-                            dds = dds + (dd,)
-                        else:
-                            s1 -= dd * decays[s]
+                        if SPANS:
                             rest = dd * v1 * (1.0 + decays[s])
+                            s1 -= dd * decays[s]
                             s2 += rest * spans[s]
                             if dspan is not None:
                                 dss = dss + (tl.sum(rest * v2, 0),)
+                        else:
+                            dds = dds + (dd,)
 
                     for s in tl.static_range(STEP):
                         exists = k + s < length
-                        tl.store(
-                            du + into + DIRECTION * s * CHANNELS + d, dus[STEP - 1 - s], mask=inside & exists
-                        )
-                        if w1 is None:
+                        tl.store(du + row_at + SIGN * s * CHANNELS, dus[STEP - 1 - s], mask=inside & exists)
+                        if not SPANS:
                             tl.store(
-                                ddelta + into + DIRECTION * s * CHANNELS + d,
-                                dds[STEP - 1 - s],
-                                mask=inside & exists,
+                                ddelta + row_at + SIGN * s * CHANNELS, dds[STEP - 1 - s], mask=inside & exists
                             )
                         if z is not None:
                             tl.store(
-                                dz + into + DIRECTION * s * CHANNELS + d,
-                                dzs[STEP - 1 - s],
-                                mask=inside & exists,
+                                dz + row_at + SIGN * s * CHANNELS, dzs[STEP - 1 - s], mask=inside & exists
                             )
                         if dspan is not None:
-                            tl.store(dspan + part + DIRECTION * s, dss[STEP - 1 - s], mask=exists)
-                        to = dBC + (part + DIRECTION * s) * STATES + n
+                            tl.store(dspan + part + SIGN * s, dss[STEP - 1 - s], mask=exists)
+                        to = dBC + (part + SIGN * s) * STATES + n
                         tl.store(to, dBs[STEP - 1 - s], mask=(n < STATES) & exists)
                         to += (BLOCKS * STATES) * count.to(tl.int64) * window
                         tl.store(to, dCs[STEP - 1 - s], mask=(n < STATES) & exists)
@@ -486,17 +419,15 @@ def backward_kernel(
                     for s in tl.static_range(STEP):
                         exists = k + s < length
                         nothing = tl.zeros([BLOCK], tl.float32)
-                        tl.store(du + into + DIRECTION * s * CHANNELS + d, nothing, mask=inside & exists)
-                        if w1 is None:
-                            tl.store(
-                                ddelta + into + DIRECTION * s * CHANNELS + d, nothing, mask=inside & exists
-                            )
+                        tl.store(du + row_at + SIGN * s * CHANNELS, nothing, mask=inside & exists)
+                        if not SPANS:
+                            tl.store(ddelta + row_at + SIGN * s * CHANNELS, nothing, mask=inside & exists)
                         if z is not None:
-                            tl.store(dz + into + DIRECTION * s * CHANNELS + d, nothing, mask=inside & exists)
+                            tl.store(dz + row_at + SIGN * s * CHANNELS, nothing, mask=inside & exists)
                         if dspan is not None:
-                            tl.store(dspan + part + DIRECTION * s, 0.0, mask=exists)
+                            tl.store(dspan + part + SIGN * s, 0.0, mask=exists)
                         none = tl.zeros([PADDED], tl.float32)
-                        to = dBC + (part + DIRECTION * s) * STATES + n
+                        to = dBC + (part + SIGN * s) * STATES + n
                         tl.store(to, none, mask=(n < STATES) & exists)
                         to += (BLOCKS * STATES) * count.to(tl.int64) * window
                         tl.store(to, none, mask=(n < STATES) & exists)
@@ -509,7 +440,7 @@ def backward_kernel(
     tl.store(place_a, tl.load(place_a, mask=whole, other=0.0) + sA, mask=whole)
     place_v = dvectors + row * CHANNELS + d
     tl.store(place_v, tl.load(place_v, mask=inside, other=0.0) + sD, mask=inside)
-    if w1 is not None:
+    if SPANS:
         place_v += rows * CHANNELS
         tl.store(place_v, tl.load(place_v, mask=inside, other=0.0) + s1, mask=inside)
         place_v += rows * CHANNELS

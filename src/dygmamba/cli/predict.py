@@ -1,0 +1,152 @@
+"""`dygmamba predict`: a trained run's answer to who will meet whom, with events that came since."""
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dygmamba.errors import ConfigError, FileError
+
+if TYPE_CHECKING:  # torch and pyarrow wait until the command is called
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from dygmamba.prediction import Predictions, Predictor
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="The folder of a trained run.")],
+    pairs: Annotated[
+        Path | None, typer.Option(help="CSV or Parquet file with columns src, dst and, optionally, time.")
+    ] = None,
+    sources: Annotated[str | None, typer.Option(help="With --top, instead of --pairs: ids, a,b,c.")] = None,
+    events: Annotated[
+        Path | None, typer.Option(help="New events, with the column names of the dataset.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the scores here instead of to stdout.")] = None,
+    top: Annotated[
+        int | None, typer.Option(min=1, help="Rank all destinations per source, keep this many.")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(help="The time of all pairs; default: just after the last event.")
+    ] = None,
+    src: Annotated[str | None, typer.Option(help="Column of the source ids, if not the dataset's.")] = None,
+    dst: Annotated[
+        str | None, typer.Option(help="Column of the destination ids, if not the dataset's.")
+    ] = None,
+    time: Annotated[str | None, typer.Option(help="Column of the times, if not the dataset's.")] = None,
+    features: Annotated[
+        str, typer.Option(help="Feature columns of --events, if not the dataset's, separated by commas.")
+    ] = "",
+    time_unit: Annotated[
+        str, typer.Option(help="auto (numbers as they are), or s, ms, us, ns since 1970.")
+    ] = "auto",
+    fill: Annotated[float | None, typer.Option(help="Stands in for missing features.")] = None,
+    delimiter: Annotated[str | None, typer.Option(help="Default: comma, tab for .tsv.")] = None,
+    encoding: Annotated[str, typer.Option(help="Of text files.")] = "utf-8",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    data_dir: Annotated[Path | None, typer.Option(help="Where datasets are.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Score pairs of nodes, or rank destinations, with a trained run: known or new nodes, past or future."""
+    if (pairs is None) == (sources is None):
+        raise ConfigError("give the pairs to score with --pairs FILE, or with --top K also --sources a,b,c")
+    if sources is not None and top is None:
+        raise ConfigError("--sources asks for a ranking; say how many to keep with --top K")
+    _require_writable(out)
+
+    from dygmamba.data.formats import ReadOptions
+    from dygmamba.prediction import Predictor
+
+    options = ReadOptions(
+        src=src,
+        dst=dst,
+        time=time,
+        features=tuple(_listed(features)),
+        time_unit=time_unit,
+        fill=fill,
+        delimiter={"\\t": "\t", "tab": "\t"}.get(delimiter or "", delimiter),
+        encoding=encoding,
+    )
+    predictor = Predictor.open(run, device, data_dir, options)
+    if events is not None:
+        predictor = predictor.with_events(events)
+    asked = pairs if pairs is not None else {"src": _listed(sources or "")}
+    found = _ask(predictor, asked, top, at)
+    _note(found)
+    _hand_over(found.table, out, as_json)
+
+
+def _ask(
+    predictor: "Predictor", asked: "Path | dict[str, list[str]]", top: int | None, at: str | None
+) -> "Predictions":
+    from dygmamba.cli.console import progress
+
+    with progress() as bar:
+
+        def meter(total: int) -> partial[None]:
+            return partial(bar.advance, bar.add_task("scoring pairs", total=total))
+
+        return predictor.score(asked, at, meter) if top is None else predictor.top(asked, top, at, meter)
+
+
+def _note(found: "Predictions") -> None:
+    """Say on stderr what the user may not expect."""
+    from dygmamba.cli.console import stderr
+
+    notes = []
+    if found.assumed_time is not None:
+        notes.append(f"no time was given: scored just after the last known event, at {found.assumed_time}")
+    if found.strangers:
+        shown = ", ".join(found.strangers[:3]) + (", ..." if len(found.strangers) > 3 else "")
+        notes.append(f"{len(found.strangers):,} ids are in no event and have no past: {shown}")
+    for note in notes:
+        stderr().print(f"note: {note}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _hand_over(table: "pa.Table", out: Path | None, as_json: bool) -> None:
+    import sys
+
+    from dygmamba.cli.console import emit_json, stderr
+    from dygmamba.engine.runs import write_text
+
+    if out is not None:
+        write_text(out, _as_csv(table))
+        said = f"{table.num_rows:,} scores written to {out}"
+        stderr().print(said, soft_wrap=True, highlight=False, markup=False)
+    if as_json:
+        emit_json({"predictions": list(_rows(table))})
+    elif out is None:
+        sys.stdout.write(_as_csv(table))
+
+
+def _rows(table: "pa.Table") -> "Iterator[dict]":
+    """Row by row, the score to as many digits as mean something."""
+    for batch in table.to_batches(max_chunksize=1 << 14):
+        for row in batch.to_pylist():
+            yield row | {"score": float(f"{row['score']:.9g}")}
+
+
+def _as_csv(table: "pa.Table") -> str:
+    import csv
+    import io
+
+    text = io.StringIO()
+    writer = csv.DictWriter(text, table.column_names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(_rows(table))
+    return text.getvalue()
+
+
+def _require_writable(out: Path | None) -> None:
+    """Complain before the work, not after it."""
+    if out is not None and out.is_dir():
+        raise FileError(f"{out} is a folder; give --out a file name in it")
+    if out is not None and not out.parent.is_dir():
+        raise FileError(f"{out.parent} is no folder; make it, or give --out another")
+
+
+def _listed(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]

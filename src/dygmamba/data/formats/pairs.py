@@ -1,0 +1,163 @@
+"""Questions instead of events: pairs of ids, with or without times, in the order they are asked."""
+
+# pyarrow.compute makes its functions at import, where pyright cannot see them
+# pyright: reportAttributeAccessIssue=false
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import parquet
+
+from dygmamba.data.formats import csv, detect_format
+from dygmamba.data.formats.options import USUAL_NAMES, ReadOptions, Roles
+from dygmamba.data.formats.values import DateClock, Place, choose_clock, is_text
+from dygmamba.data.store import Origin
+from dygmamba.errors import EventError, FileError, NotFoundError
+
+Pairs = str | Path | pa.Table | Mapping[str, Sequence]  # a file, or columns src, dst and time by name
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Times in 64 bits, and as they are to be shown again; `epoch` where they are seconds since 1970."""
+
+    value: np.ndarray
+    shown: pa.Array
+    epoch: bool
+
+    def __getitem__(self, rows: np.ndarray) -> "Times":
+        return Times(self.value[rows], self.shown.take(pa.array(rows)), self.epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Pairs as their user wrote them; no destinations or times where there is no such column."""
+
+    where: str
+    src: pa.Array
+    dst: pa.Array | None
+    time: Times | None
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+    def __getitem__(self, rows: np.ndarray) -> "Asked":
+        take = pa.array(rows)
+        dst = None if self.dst is None else self.dst.take(take)
+        return Asked(self.where, self.src.take(take), dst, None if self.time is None else self.time[rows])
+
+    def distinct_sources(self) -> "Asked":
+        """Each source, or source and time, once: where it first stands."""
+        code = self.src.dictionary_encode().indices.to_numpy()
+        time = np.zeros(len(code)) if self.time is None else self.time.value
+        _, first = np.unique(np.stack([code, time], axis=1), axis=0, return_index=True)
+        return replace(self, dst=None)[np.sort(first)]
+
+
+def read_pairs(pairs: Pairs, options: ReadOptions, origin: Origin) -> Asked:
+    """The pairs of a file or table; columns go by the options' names, the dataset's own, or the usual ones."""
+    where = str(pairs) if isinstance(pairs, str | Path) else "the table of pairs"
+    table, roles = _table(pairs, where, options, origin)
+    if not table.num_rows:
+        raise FileError(f"{where} has no rows; give at least one pair")
+    columns = {part: table[name].combine_chunks() for part, name in roles.items()}
+    places = {part: Place(where, name, 0) for part, name in roles.items()}
+    return Asked(
+        where,
+        _ids(columns["src"], places["src"]),
+        _ids(columns["dst"], places["dst"]) if "dst" in roles else None,
+        read_times(columns["time"], places["time"], options.time_unit) if "time" in roles else None,
+    )
+
+
+def read_times(column: pa.Array, place: Place, unit: str = "auto") -> Times:
+    """A column of times, read as the importer reads it."""
+    clock = choose_clock(column, unit, place)
+    value = clock.seconds(column, place)
+    if not isinstance(clock, DateClock):
+        return Times(value, _numbers(column), clock.epoch)
+    shown = column if is_text(column.type) else pa.array([iso(seconds) for seconds in value])
+    return Times(value, shown, clock.epoch)
+
+
+def iso(seconds: float) -> str:
+    """Seconds since 1970 as an ISO date that reads back to the same microsecond."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _table(pairs: Pairs, where: str, options: ReadOptions, origin: Origin) -> tuple[pa.Table, dict[str, str]]:
+    """The columns that matter, and the part each plays."""
+    if not isinstance(pairs, str | Path):
+        table = pairs if isinstance(pairs, pa.Table) else _assembled(pairs)
+        return table, _roles(where, table.column_names, options, origin)
+    path = Path(pairs)
+    kind = detect_format(path, options)
+    if kind == "npz":
+        raise FileError(f"{path} holds arrays, not pairs; give a CSV or Parquet file")
+    if kind == "parquet":
+        try:
+            with parquet.ParquetFile(path) as file:
+                roles = _roles(where, file.schema_arrow.names, options, origin)
+                return file.read(columns=list(roles.values())), roles
+        except (pa.ArrowException, OSError) as error:
+            raise FileError(f"{path} is not a whole Parquet file; write or copy it again") from error
+    header = csv.read_header(path, options)
+    roles = _roles(where, header.names, options, origin)
+    # the reader of events wants three columns; a part that is missing here points at the sources again
+    wanted = Roles(roles["src"], roles.get("dst", roles["src"]), roles.get("time", roles["src"]))
+    return pa.Table.from_batches(csv.batches(path, header, wanted, options)), roles
+
+
+def _assembled(columns: Mapping[str, Sequence]) -> pa.Table:
+    try:
+        return pa.table(dict(columns))
+    except pa.ArrowException as error:
+        raise EventError(f"the pairs are no table ({error}); give columns of one kind and length") from error
+
+
+def _roles(where: str, names: Sequence[str], options: ReadOptions, origin: Origin) -> dict[str, str]:
+    """Which column plays which part; destinations and times may be missing."""
+    lower = {name.lower(): name for name in reversed(names)}
+    roles = {}
+    for part, usual in USUAL_NAMES.items():
+        chosen = [name for name in (getattr(options, part), getattr(origin, part)) if name in names]
+        found = [*chosen, *(lower[name] for name in usual if name in lower)]
+        if found:
+            roles[part] = found[0]
+    if "src" not in roles or len(set(roles.values())) < len(roles):
+        raise NotFoundError(
+            f"cannot tell the columns of {where} apart ({', '.join(names)}); "
+            "name them src, dst and, where there are times, time"
+        )
+    return roles
+
+
+def _numbers(column: pa.Array) -> pa.Array:
+    """A column that was read as numbers: whole ones, where all are."""
+    try:
+        return column.cast(pa.int64()) if is_text(column.type) else column
+    except pa.ArrowInvalid:
+        return column.cast(pa.float64())
+
+
+def _ids(column: pa.Array, place: Place) -> pa.Array:
+    """The ids as strings, white space around them ignored, none of them missing."""
+    try:
+        if isinstance(column, pa.DictionaryArray):
+            column = column.dictionary_decode()
+        if pa.types.is_floating(column.type):  # a data frame makes floats of integers with gaps
+            column = column.cast(pa.int64())
+        text = pc.utf8_trim_whitespace(column.cast(pa.large_string()))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise FileError(
+            f"{place.file}: column {place.column!r} is {column.type}, no id; give integers or strings"
+        ) from error
+    row = pc.index(pc.equal(pc.fill_null(text, ""), ""), True).as_py()
+    if row >= 0:
+        raise place.error(row, "is empty", "remove the row or name both its nodes")
+    return text

@@ -1,0 +1,124 @@
+"""Training as a user runs it: killed, interrupted, resumed, evaluated."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from dygmamba.data.generate import GeneratorConfig, generate_stream
+from dygmamba.data.ids import NodeIds
+from dygmamba.data.store import Dataset, Origin, save_dataset
+
+SMALL = ["length=5", "width=4", "states=2", "blocks=1", "out=8", "time_dim=4", "batch=50", "save_every=0.05"]
+SETTINGS = [part for setting in SMALL for part in ("--set", setting)]
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data")
+    store = generate_stream(GeneratorConfig(seed=3, nodes=60, events=3000))
+    save_dataset(Dataset.of("small", store, NodeIds.identity(60), Origin(format="generated")), path)
+    return path
+
+
+def command(folder, *words):
+    return [sys.executable, "-m", "dygmamba", *words, "--data-dir", str(folder)]
+
+
+def call(folder, *words):
+    done = subprocess.run(command(folder, *words), capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["results"]
+
+
+@pytest.fixture(scope="module")
+def whole(folder, tmp_path_factory):
+    """The results of a run nobody disturbed."""
+    out = str(tmp_path_factory.mktemp("runs"))
+    return call(folder, "train", "small", "--epochs", "2", *SETTINGS, "--device", "cpu", "--out", out, "--json")
+
+
+def disturbed(folder, out, signal_number):
+    """A run that gets a signal in its first epoch, after its first checkpoint."""
+    words = ("train", "small", "--epochs", "2", *SETTINGS, "--device", "cpu", "--out", str(out))
+    process = subprocess.Popen(
+        command(folder, *words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 120
+    while not list(out.glob("*/*/*/checkpoint/last.safetensors")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal_number)
+    _, errors = process.communicate(timeout=120)
+    (path,) = out.glob("*/*/*")
+    assert not (path / "results.json").exists()
+    return path, process.returncode, errors
+
+
+def same(ours, whole):
+    keys = ("split", "setting", "negatives", "ap", "auc", "ap_pooled", "auc_pooled", "n")
+    assert [[row[key] for key in keys] for row in ours] == [[row[key] for key in keys] for row in whole]
+    for name in ("last", "best"):
+        files = [load_file(f"{rows[0]['run']}/checkpoint/{name}.safetensors") for rows in (ours, whole)]
+        assert all(torch.equal(files[0][key], files[1][key]) for key in files[1])
+
+
+def test_a_killed_run_resumes_to_identical_weights_and_metrics(whole, folder, tmp_path):
+    """SIGKILL in the middle of an epoch, then --resume: bit for bit the undisturbed run."""
+    path, code, _ = disturbed(folder, tmp_path, signal.SIGKILL)
+    assert code == -signal.SIGKILL
+    same(call(folder, "train", "--resume", str(path), "--device", "cpu", "--json"), whole)
+
+
+def test_ctrl_c_saves_says_how_to_go_on_and_exits_130(whole, folder, tmp_path):
+    """Ctrl-C: one sentence with the command to resume, which then ends as the undisturbed run."""
+    path, code, errors = disturbed(folder, tmp_path, signal.SIGINT)
+    assert code == 130
+    assert f"dygmamba train --resume {path}" in errors
+    assert "Traceback" not in errors
+    same(call(folder, "train", "--resume", str(path), "--device", "cpu", "--json"), whole)
+
+
+def test_evaluating_a_run_gives_all_settings_and_its_own_numbers(whole, folder):
+    """`evaluate RUN`: three negatives, two settings; the random rows are those training wrote."""
+    rows = call(folder, "evaluate", whole[0]["run"], "--device", "cpu", "--json")
+    assert {(row["negatives"], row["setting"]) for row in rows} == {
+        (negatives, setting)
+        for negatives in ("random", "historical", "inductive")
+        for setting in ("transductive", "inductive")
+    }
+    random = {row["setting"]: row["ap"] for row in rows if row["negatives"] == "random"}
+    assert random == {row["setting"]: row["ap"] for row in whole if row["split"] == "test"}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["train"], "give a dataset"),
+        (["train", "small", "--seeds", "x"], "--seeds takes"),
+        (["train", "small", "--set", "lenght=3"], "did you mean 'length'"),
+        (["train", "small", "--set", "length=0"], "at least 1"),
+        (["train", "--resume", "no-such-run"], "not a run"),
+        (["train", "small", "--model", "nothing"], "unknown model"),
+        (["evaluate", "small", "--model", "dyg-mamba"], "must be trained first"),
+        (["evaluate", "small", "--negatives", "hard"], "comma-separated choice"),
+    ],
+)
+def test_a_users_mistake_is_one_sentence_and_exit_code_2(folder, tmp_path, monkeypatch, capsys, words, sentence):
+    """No traceback, one line on stderr, exit code 2."""
+    from dygmamba.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["dygmamba", *words, "--data-dir", str(folder)])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    errors = capsys.readouterr().err
+    assert sentence in errors
+    assert errors.count("\n") == 1

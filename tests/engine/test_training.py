@@ -1,0 +1,179 @@
+"""Training: exact resume, early stopping, checkpoints that refuse what is not theirs."""
+
+import dataclasses
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from dygmamba.data.generate import GeneratorConfig, generate_stream
+from dygmamba.data.ids import NodeIds
+from dygmamba.data.store import Dataset, Origin, save_dataset
+from dygmamba.engine.checkpoint import Progress, load_checkpoint, save_checkpoint
+from dygmamba.engine.evaluation import evaluation_set
+from dygmamba.engine.training import Interrupted, Reporter, TrainConfig, TrainingData
+from dygmamba.errors import ConfigError, FileError, NotFoundError
+from dygmamba.experiment import choose_device, final_rows, open_trained, reopen_run, start_run
+
+TINY = {"length": 5, "width": 4, "states": 2, "blocks": 1, "out": 8, "time_dim": 4, "epochs": 2, "batch": 100}
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A data folder with one small dataset, `small`."""
+    path = tmp_path_factory.mktemp("data")
+    store = generate_stream(GeneratorConfig(seed=3, nodes=40, events=900))
+    save_dataset(Dataset.of("small", store, NodeIds.identity(store.num_nodes), Origin(format="generated")), path)
+    return path
+
+
+@pytest.fixture
+def dataset(folder):
+    from dygmamba.data.library import open_dataset
+
+    return open_dataset("small", folder)
+
+
+def validation(dataset, split):
+    return evaluation_set(dataset.store, split, "val", "transductive", "random")
+
+
+def plain_metrics(run):
+    return [{key: value for key, value in entry.items() if "seconds" not in key} for entry in run.metrics()]
+
+
+@pytest.fixture(scope="module")
+def finished(folder, tmp_path_factory):
+    """A run that nobody interrupted."""
+    from dygmamba.data.library import open_dataset
+
+    dataset = open_dataset("small", folder)
+    training, split = start_run(dataset, "dyg-mamba", 0, TINY, CPU, tmp_path_factory.mktemp("runs"))
+    training.fit(validation(dataset, split))
+    return training.run
+
+
+@pytest.mark.parametrize("stop_after", [1, 4, 6, 9])
+def test_a_run_stopped_anywhere_ends_as_if_it_was_not(finished, dataset, folder, tmp_path, stop_after):
+    """For all steps k: stop after k, resume, finish: weights, optimizer and metrics are bit-identical."""
+    training, split = start_run(dataset, "dyg-mamba", 0, TINY, CPU, tmp_path)
+    seen = []
+    stop = Reporter(step=lambda epoch, step: seen.append(step), stop=lambda: len(seen) >= stop_after)
+    with pytest.raises(Interrupted, match="--resume"):
+        training.fit(validation(dataset, split), stop)
+    torch.manual_seed(12345)  # the state of the process must not matter
+    again, dataset, split = reopen_run(training.run.path, CPU, folder)
+    again.fit(validation(dataset, split))
+    for name in ("last", "best"):
+        ours, whole = load_file(getattr(again.run, name)), load_file(getattr(finished, name))
+        assert ours.keys() == whole.keys()
+        assert all(torch.equal(ours[key], whole[key]) for key in whole)
+    assert plain_metrics(again.run) == plain_metrics(finished)
+
+
+def test_resuming_a_finished_run_changes_nothing(finished, folder):
+    """A run that is done stays as it is."""
+    before = finished.last.read_bytes()
+    training, dataset, split = reopen_run(finished.path, CPU, folder)
+    training.fit(validation(dataset, split))
+    assert finished.last.read_bytes() == before
+
+
+def test_a_trained_run_evaluates_to_its_own_validation(finished, folder):
+    """The best weights, loaded by name, give the validation AP the run wrote down for its best epoch."""
+    trained = open_trained(finished.path, CPU, folder)
+    data = TrainingData.of(trained.dataset.store, trained.split, CPU)
+    (row,) = final_rows(
+        trained.dataset, trained.split, trained.scorer, data, {}, [("random", "val", "transductive")]
+    )
+    assert row["ap"] == max(entry["val_ap"] for entry in finished.metrics())
+
+
+def test_negatives_are_a_function_of_seed_and_epoch(dataset):
+    """The same (seed, epoch) draws the same destinations, others draw others."""
+    from dygmamba.data.splits import chronological_split
+
+    data = TrainingData.of(dataset.store, chronological_split(dataset.store), CPU)
+    assert torch.equal(data.negatives(0, 1), data.negatives(0, 1))
+    assert not torch.equal(data.negatives(0, 1), data.negatives(0, 2))
+    assert not torch.equal(data.negatives(0, 1), data.negatives(1, 1))
+
+
+def test_early_stopping_needs_both_metrics(finished, dataset, tmp_path):
+    """As published: an epoch counts as better only if AP and AUC both reach their best."""
+    training, _ = start_run(dataset, "dyg-mamba", 0, TINY | {"patience": 2, "epochs": 50}, CPU, tmp_path)
+    for ap, auc in ((0.7, 0.7), (0.8, 0.6), (0.6, 0.8)):
+        training._finish_epoch(ap, auc)
+    assert training.progress.best_epoch == 0
+    assert training.progress.finished
+
+
+def test_wrong_checkpoints_are_refused(finished, dataset, folder, tmp_path):
+    """Damaged, foreign, other model's, missing: one sentence each that says what to do."""
+    other, _ = start_run(dataset, "dyg-mamba", 0, TINY | {"width": 8}, CPU, tmp_path)
+    with pytest.raises(FileError, match="another model"):
+        load_checkpoint(finished.best, other.scorer)
+    foreign = tmp_path / "foreign.safetensors"
+    save_file({"weight": torch.zeros(2)}, foreign)
+    with pytest.raises(FileError, match="not a checkpoint of this program"):
+        load_checkpoint(foreign, other.scorer)
+    broken = tmp_path / "broken.safetensors"
+    broken.write_bytes(finished.best.read_bytes()[:100])
+    with pytest.raises(FileError, match="damaged"):
+        load_checkpoint(broken, other.scorer)
+    with pytest.raises(FileError, match="no checkpoint"):
+        load_checkpoint(tmp_path / "nothing.safetensors", other.scorer)
+    training, _ = start_run(dataset, "dyg-mamba", 0, TINY, CPU, tmp_path)
+    with pytest.raises(FileError, match="weights only"):
+        load_checkpoint(finished.best, training.scorer, training.optimizer)
+    with pytest.raises(FileError, match="not a run"):
+        open_trained(tmp_path / "elsewhere", CPU, folder)
+
+
+def test_a_run_refuses_other_data(finished, tmp_path):
+    """A dataset of the same name with other events is not the one the run was trained on."""
+    store = generate_stream(GeneratorConfig(seed=4, nodes=40, events=900))
+    save_dataset(Dataset.of("small", store, NodeIds.identity(40), Origin(format="generated")), tmp_path)
+    with pytest.raises(FileError, match="events differ"):
+        open_trained(finished.path, CPU, tmp_path)
+
+
+def test_a_failed_write_leaves_the_old_checkpoint(finished, tmp_path, monkeypatch):
+    """If the disk is full while saving, the previous file stays whole and no part is left."""
+    import dygmamba.engine.checkpoint as module
+
+    model = torch.nn.Linear(2, 2)
+    path = tmp_path / "last.safetensors"
+    save_checkpoint(path, model, None, Progress(epoch=1))
+    before = path.read_bytes()
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "save_file", full)
+    with pytest.raises(OSError, match="No space"):
+        save_checkpoint(path, model, None, Progress(epoch=2))
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["last.safetensors"]
+
+
+def test_unknown_settings_and_models_are_named(dataset, tmp_path):
+    """A config with an unknown key, an unknown model, a model without training: a clear sentence."""
+    with pytest.raises(ConfigError, match="did you mean 'length'"):
+        start_run(dataset, "dyg-mamba", 0, {"lenght": 3}, CPU, tmp_path)
+    with pytest.raises(NotFoundError, match="unknown model"):
+        start_run(dataset, "dygmamba", 0, {}, CPU, tmp_path)
+    with pytest.raises(ConfigError, match="needs no training"):
+        start_run(dataset, "edgebank", 0, {}, CPU, tmp_path)
+    with pytest.raises(ConfigError, match="auto, cpu or cuda"):
+        choose_device("gpu")
+
+
+def test_the_run_folder_says_how_to_repeat_it(finished):
+    """config.toml holds the data's digest, the seed and every setting; metrics.jsonl one line per epoch."""
+    sections = finished.config()
+    assert set(sections["run"]) == {"data", "digest", "split", "model", "seed"}
+    assert set(sections["train"]) == {field.name for field in dataclasses.fields(TrainConfig)}
+    assert [json.loads(line)["epoch"] for line in (finished.path / "metrics.jsonl").read_text().splitlines()] == [0, 1]

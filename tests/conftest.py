@@ -4,7 +4,13 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
+
+# tests run in one process per core; threads beyond that only wait for each other
+torch.set_num_threads(1)
+os.environ.setdefault("NUMBA_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # the first example of a test may compile a kernel, so single examples have no deadline
 settings.register_profile(

@@ -108,7 +108,7 @@ class Predictor:
         row, place = torch.nonzero(torch.isfinite(logit), as_tuple=True)
         columns = {
             "src": self._own(asked.src).take(pa.array(row.numpy())),
-            "dst": self.dataset.ids.to_user(node[row, place].numpy()),
+            "dst": self._own(self.dataset.ids.to_user(node[row, place].numpy())),
             "time": time[row.numpy()].shown,
             "score": _probability(logit[row, place]),
             "rank": pa.array((1 + place).numpy()),
@@ -126,7 +126,7 @@ class Predictor:
             return self._moment(at)[np.zeros(len(asked), np.int64)], None
         dated = bool(self.dataset.origin.time_origin)
         moment = just_after(self.dataset.store.time, dated)
-        shown = iso(moment) if dated else moment
+        shown = iso(moment) if dated else int(moment) if moment.is_integer() else moment
         return Times(np.full(len(asked), moment), pa.repeat(shown, len(asked)), dated), shown
 
     def _moment(self, at: Moment) -> Times:
@@ -157,7 +157,7 @@ class Predictor:
     def _own(self, ids: pa.Array) -> pa.Array:
         """Ids as the dataset's: integers where those are, unless one is not written as an integer is."""
         try:
-            whole = ids.cast(pa.int64()) if self.dataset.ids.kind == "int" else ids
+            whole = ids.cast(pa.int64()) if self.trained.dataset.ids.kind == "int" else ids
         except pa.ArrowInvalid:
             return ids
         return whole if whole.cast(ids.type).equals(ids) else ids

@@ -42,7 +42,9 @@ def call(folder, *words):
 def whole(folder, tmp_path_factory):
     """The results of a run nobody disturbed."""
     out = str(tmp_path_factory.mktemp("runs"))
-    return call(folder, "train", "small", "--epochs", "2", *SETTINGS, "--device", "cpu", "--out", out, "--json")
+    return call(
+        folder, "train", "small", "--epochs", "2", *SETTINGS, "--device", "cpu", "--out", out, "--json"
+    )
 
 
 def disturbed(folder, out, signal_number):
@@ -110,7 +112,9 @@ def test_evaluating_a_run_gives_all_settings_and_its_own_numbers(whole, folder):
         (["evaluate", "small", "--negatives", "hard"], "comma-separated choice"),
     ],
 )
-def test_a_users_mistake_is_one_sentence_and_exit_code_2(folder, tmp_path, monkeypatch, capsys, words, sentence):
+def test_a_users_mistake_is_one_sentence_and_exit_code_2(
+    folder, tmp_path, monkeypatch, capsys, words, sentence
+):
     """No traceback, one line on stderr, exit code 2."""
     from dygmamba.cli import main
 

@@ -15,6 +15,7 @@ class Witness:
     """A scorer that notes the latest time it had observed whenever it is asked."""
 
     requests = ()
+    stateful = True
 
     def __init__(self):
         self.reset()

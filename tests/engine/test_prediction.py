@@ -1,6 +1,8 @@
+from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 
+import numba
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -21,6 +23,15 @@ from dygmamba.sampling.negatives import Negatives
 from strategies import event_streams
 
 SIZES = {"length": 6, "width": 4, "blocks": 1, "states": 4, "out": 8, "time_dim": 8}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _alone():
+    """One thread: the tensors are tiny, and threads that wait for each other on a busy machine are slow."""
+    before = torch.get_num_threads(), numba.get_num_threads()
+    torch.set_num_threads(1), numba.set_num_threads(1)
+    yield
+    torch.set_num_threads(before[0]), numba.set_num_threads(before[1])
 
 
 @cache
@@ -49,7 +60,7 @@ def dataset(store, ids=None):
     return Dataset.of("stream", store, ids or NodeIds.identity(store.num_nodes))
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(store=event_streams(min_events=1, max_events=30, max_nodes=4, edge_dim=2), cut=st.integers(1, 30))
 def test_later_events_change_no_score(store, cut):
     """For all streams S, cuts c and pairs asked up to the time of S[c]: score(S) = score(S[:c])."""
@@ -60,8 +71,11 @@ def test_later_events_change_no_score(store, cut):
     torch.testing.assert_close(with_future, without, rtol=0, atol=1e-6)
 
 
-@settings(max_examples=20)
-@given(store=event_streams(min_events=1, max_events=30, max_nodes=4, edge_dim=2), chunk=st.integers(1, 70))
+@settings(max_examples=10)
+@given(
+    store=event_streams(min_events=1, max_events=30, max_nodes=4, edge_dim=2),
+    chunk=st.sampled_from([5, 16, 47]),
+)
 def test_chunks_change_no_score(store, chunk):
     """For all streams and chunk sizes, a pair's probability is the same to 1e-6, and so is a ranking's."""
     asked = every_pair(store, moments(store))
@@ -73,7 +87,19 @@ def test_chunks_change_no_score(store, chunk):
     torch.testing.assert_close(other, best, rtol=0, atol=1e-6)
 
 
-@settings(max_examples=20)
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_gives_the_same_scores():
+    """The probabilities of all pairs of a stream agree between the devices to 1e-4."""
+    row, features = torch.arange(30), FeatureTable(torch.zeros(5, 0), torch.rand(30, 2))
+    store = EventStore.of(2 * row % 5, 3 * row % 5, row // 2, features=features)
+    asked = every_pair(store, moments(store))
+    here = LinkPredictor(scorer(), store).logits(*asked).sigmoid()
+    there = LinkPredictor(deepcopy(scorer()).cuda(), store, "cuda").logits(*asked).sigmoid()
+    torch.testing.assert_close(there, here, rtol=0, atol=1e-4)
+
+
+@settings(max_examples=10)
 @given(store=event_streams(min_events=1, max_events=40, edge_dim=2))
 def test_a_prediction_is_what_evaluation_says(store):
     """For all streams, each event and its reverse have the score that score_set gives them."""
@@ -90,28 +116,24 @@ def test_a_prediction_is_what_evaluation_says(store):
         torch.testing.assert_close(links.logits(*asked, store.time), expected, rtol=0, atol=1e-5)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(store=event_streams(min_events=1, max_events=30, max_nodes=6, edge_dim=2), k=st.integers(1, 8))
 def test_the_best_are_the_first_of_all_sorted(store, k):
-    """For all streams, best(k) is the head of all candidates sorted by score.
-
-    A node is its own candidate only in a stream with self-loops.
-    """
-    candidates, links = torch.unique(store.dst), LinkPredictor(scorer(), store, chunk=5)
-    loops = bool((store.src == store.dst).any())
+    """For all streams, best(k) heads the sorted candidates; self-loops must occur to be among them."""
+    candidates, links = torch.unique(store.dst), LinkPredictor(scorer(), store, chunk=9)
     src = torch.arange(store.num_nodes).flip(0)
-    time = torch.tensor(moments(store))[src % 3].double()
+    time = torch.tensor(moments(store)).double()[src % 3]
+    c, s = len(candidates), len(src)
+    asked = (src.repeat_interleave(c), candidates.repeat(s), time.repeat_interleave(c))
+    every = links.logits(*asked).view(s, c)
+    if not (store.src == store.dst).any():
+        every[src[:, None] == candidates] = -torch.inf
     node, logit = links.best(src, time, candidates, k)
-    assert node.shape == logit.shape == (len(src), min(k, len(candidates)))
-    for row in range(len(src)):
-        asked = candidates if loops else candidates[candidates != src[row]]
-        here = links.logits(src[row].expand(len(asked)), asked, time[row].expand(len(asked)))
-        real = torch.isfinite(logit[row])
-        assert int(real.sum()) == min(k, len(asked))
-        best = here.sort(descending=True).values[:k]
-        torch.testing.assert_close(logit[row][real], best, rtol=0, atol=1e-5)
-        own = [float(here[asked == chosen]) for chosen in node[row][real]]
-        np.testing.assert_allclose(own, best, rtol=0, atol=1e-5)
+    expected = every.sort(dim=1, descending=True).values[:, :k]
+    torch.testing.assert_close(logit, expected, rtol=0, atol=1e-5)
+    chosen = every.gather(1, torch.searchsorted(candidates, node))
+    torch.testing.assert_close(chosen, expected, rtol=0, atol=1e-5)
+    assert all(len(set(row)) == len(row) for row in node.tolist())
 
 
 @given(store=event_streams(min_events=1))
@@ -154,9 +176,8 @@ def test_a_memory_holds_exactly_the_strictly_earlier_events(store, chunk):
     memory = Memory()
     node = torch.zeros(3, dtype=torch.int64)
     candidate = torch.tensor([store.num_nodes])
-    store = replace(
-        store, num_nodes=store.num_nodes + 1, features=FeatureTable.empty(store.num_nodes + 1, len(store))
-    )
+    roomy = FeatureTable.empty(store.num_nodes + 1, len(store))
+    store = replace(store, num_nodes=store.num_nodes + 1, features=roomy)
     links = LinkPredictor(memory, store, chunk=chunk)
     time = torch.tensor(moments(store)[::-1]).double()
     earlier = (store.time[None] < time[:, None]).sum(1)
@@ -173,15 +194,8 @@ def test_a_memory_holds_exactly_the_strictly_earlier_events(store, chunk):
 )
 def test_merging_keeps_every_event_under_its_users_ids(store, more):
     """For all two streams, the merged one holds the events of both by time, stored ones first in a tie."""
-    first = dataset(
-        EventStore.of(
-            store.src,
-            store.dst,
-            store.time,
-            num_nodes=store.num_nodes,
-            features=FeatureTable(torch.ones(store.num_nodes, 1), store.features.edge),
-        )
-    )
+    features = FeatureTable(torch.ones(store.num_nodes, 1), store.features.edge)
+    first = dataset(replace(store, features=features))
     second = dataset(more, NodeIds(pa.array([str(3 * k) for k in range(more.num_nodes)], pa.large_string())))
     merged = extended(first, second)
 
@@ -202,17 +216,9 @@ def test_merging_keeps_every_event_under_its_users_ids(store, more):
 
 def test_new_sources_and_destinations_of_a_bipartite_stream_stay_apart():
     """Source 'x' and destination 'x' are two nodes, before and after they are added; sources come first."""
-    two, three = torch.tensor([0, 1]), torch.tensor([2, 3])
-    node = torch.arange(4.0)[:, None]
-    store = EventStore.of(
-        two,
-        three,
-        torch.tensor([1.0, 3.0]),
-        bipartite=True,
-        num_nodes=4,
-        features=FeatureTable(node, torch.zeros(2, 0)),
-        label=torch.ones(2),
-    )
+    features = FeatureTable(torch.arange(4.0)[:, None], torch.zeros(2, 0))
+    columns = (torch.tensor([0, 1]), torch.tensor([2, 3]), torch.tensor([1.0, 3.0]))
+    store = EventStore.of(*columns, bipartite=True, num_nodes=4, features=features, label=torch.ones(2))
     first = Dataset.of("s", store, NodeIds(pa.array(["a", "b", "a", "c"], pa.large_string()), 2))
     later = EventStore.of(torch.tensor([0]), torch.tensor([1]), torch.tensor([2.0]), bipartite=True)
     merged = extended(first, Dataset.of("m", later, NodeIds(pa.array(["x", "x"], pa.large_string()), 1)))
@@ -225,30 +231,18 @@ def test_new_sources_and_destinations_of_a_bipartite_stream_stay_apart():
     assert merged.store.label.tolist() == [1, 0, 1]
 
 
-def test_events_of_another_width_are_refused():
-    """Events without the features the model was trained with are an error that says both widths."""
-    wide, narrow = (
-        EventStore.of(
-            torch.tensor([0]),
-            torch.tensor([1]),
-            torch.tensor([0.0]),
-            num_nodes=2,
-            features=FeatureTable(torch.zeros(2, 0), torch.zeros(1, width)),
-        )
-        for width in (3, 1)
-    )
-    with pytest.raises(EventError, match="have 1 features each, those of 'stream' have 3"):
-        extended(dataset(wide), dataset(narrow))
+def test_a_time_beyond_32_bit_spans_is_refused():
+    """No score is ever NaN: a question too far from the stream is an error."""
+    one = torch.tensor([0])
+    features = FeatureTable(torch.zeros(1, 0), torch.zeros(1, 2))
+    links = LinkPredictor(scorer(), EventStore.of(one, one, one, features=features))
+    with pytest.raises(EventError, match="nearer to the stream"):
+        links.logits(one, one, torch.tensor([1e300], dtype=torch.float64))
 
 
-@pytest.mark.parametrize(
-    ("times", "dated", "expected"),
-    [
-        ([0.0, 7.0], False, 8.0),
-        ([0.5, 7.0], False, float(np.nextafter(7.0, 8))),
-        ([0.5, 7.0], True, 7.000001),
-    ],
-)
-def test_just_after_is_the_next_tick(times, dated, expected):
+def test_just_after_is_the_next_tick():
     """Whole times go on with the next whole number, dates with a microsecond, others with the next float."""
-    assert just_after(torch.tensor(times, dtype=torch.float64), dated) == expected
+    whole, mixed = torch.tensor([[0.0, 7.0], [0.5, 7.0]], dtype=torch.float64)
+    assert just_after(whole, dated=False) == just_after(whole, dated=True) == 8
+    assert just_after(mixed, dated=False) == np.nextafter(7.0, 8)
+    assert just_after(mixed, dated=True) == 7.000001

@@ -25,7 +25,9 @@ def folder(tmp_path_factory):
     """A data folder with one small dataset, `small`."""
     path = tmp_path_factory.mktemp("data")
     store = generate_stream(GeneratorConfig(seed=3, nodes=40, events=900))
-    save_dataset(Dataset.of("small", store, NodeIds.identity(store.num_nodes), Origin(format="generated")), path)
+    save_dataset(
+        Dataset.of("small", store, NodeIds.identity(store.num_nodes), Origin(format="generated")), path
+    )
     return path
 
 
@@ -176,4 +178,6 @@ def test_the_run_folder_says_how_to_repeat_it(finished):
     sections = finished.config()
     assert set(sections["run"]) == {"data", "digest", "split", "model", "seed"}
     assert set(sections["train"]) == {field.name for field in dataclasses.fields(TrainConfig)}
-    assert [json.loads(line)["epoch"] for line in (finished.path / "metrics.jsonl").read_text().splitlines()] == [0, 1]
+    assert [
+        json.loads(line)["epoch"] for line in (finished.path / "metrics.jsonl").read_text().splitlines()
+    ] == [0, 1]

@@ -85,6 +85,8 @@ def test_registration(entry):
 
 def test_compiles_into_one_graph():
     """torch.compile needs no graph break and changes no bit."""
+    if hasattr(fused.span_scan, "__wrapped__"):
+        pytest.skip("a run-time type checker is in the way")
     torch.compiler.reset()
     small = case(mask="ragged", size=(2, 6, 3, 2)).tensors
 

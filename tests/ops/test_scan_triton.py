@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -33,7 +34,7 @@ if INTERPRETED:
 
     patch = interpreter._patch_lang_tensor
 
-    def patch_index(tensor: type, scope: object) -> None:
+    def patch_index(tensor: Any, scope: Any) -> None:
         """Since NumPy 2.4 an array of one element is no index, but the interpreter's numbers are such arrays."""
         patch(tensor, scope)
         scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
@@ -82,9 +83,11 @@ def test_the_kernels_compile_for_hopper(rule: str) -> None:
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Fresh memory is NaN, with a margin on either side that nobody may touch."""
     taken: list[Tensor] = []
-    full = torch.full
+    plain, full = torch.empty, torch.full
 
-    def empty(*shape: int, dtype: torch.dtype = torch.float32, device: str = DEVICE) -> Tensor:
+    def empty(*shape: Any, dtype: torch.dtype = torch.float32, device: Any = DEVICE, **more: Any) -> Tensor:
+        if more or not dtype.is_floating_point:
+            return plain(*shape, dtype=dtype, device=device, **more)
         shape = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape
         size = torch.Size(shape).numel()
         taken.append(full((size + 2 * MARGIN,), float("nan"), dtype=dtype, device=device))
@@ -133,9 +136,19 @@ def inputs(
     def uniform(*shape: int) -> Tensor:
         return torch.rand(*shape, generator=generator).to(DEVICE)
 
-    steps: dict[str, Tensor | None] = {"delta": scale * uniform(q, length, d), "span": None, "w1": None, "w2": None}
+    steps: dict[str, Tensor | None] = {
+        "delta": scale * uniform(q, length, d),
+        "span": None,
+        "w1": None,
+        "w2": None,
+    }
     if entry == "span":
-        steps = {"delta": None, "span": scale * uniform(q, length), "w1": 0.1 + uniform(d), "w2": 3 * uniform(d)}
+        steps = {
+            "delta": None,
+            "span": scale * uniform(q, length),
+            "w1": 0.1 + uniform(d),
+            "w2": 3 * uniform(d),
+        }
     x = Inputs(
         u=normal(q, length, d),
         A=-torch.exp(normal(d, n)),
@@ -147,7 +160,9 @@ def inputs(
         state=normal(q, d, n) if optional else None,
         **steps,
     )
-    tokens = {name: t.to(dtype) for name, t in x.present.items() if t.shape[:2] == (q, length) and name != "mask"}
+    tokens = {
+        name: t.to(dtype) for name, t in x.present.items() if t.shape[:2] == (q, length) and name != "mask"
+    }
     if x.mask is not None:
         for name, t in tokens.items():
             tokens[name] = t.masked_fill(~(x.mask if t.dim() == 2 else x.mask[..., None]), float("nan"))
@@ -156,17 +171,17 @@ def inputs(
 
 def exact(x: Inputs, rule: str, reverse: bool, dy: Tensor, dstate: Tensor) -> dict[str, Tensor]:
     """Outputs and gradients by the definition, in float64."""
-    leaves = {name: t.double().requires_grad_() for name, t in x.present.items() if name != "mask"}
-    given = Inputs(**{name: leaves.get(name) for name in Inputs._fields})._replace(mask=x.mask)
-    steps = (given.span, given.w1, given.w2) if x.delta is None else (given.delta,)
-    function = reference.span_scan if x.delta is None else reference.scan
-    y, state = function(given.u, *steps, *given[5:], rule, reverse)
+    leaves: Any = {name: t.double().requires_grad_() for name, t in x.present.items() if name != "mask"}
+    scan = reference.span_scan if x.delta is None else reference.scan
+    y, state = scan(**leaves, mask=x.mask, rule=rule, reverse=reverse)
     loss = (y * dy.double()).sum() + (state * dstate.double()).sum()
     grads = torch.autograd.grad(loss, list(leaves.values()))
     return {"y": y.detach(), "final": state.detach(), **dict(zip(leaves, grads, strict=True))}
 
 
-def fused_results(x: Inputs, rule: str, reverse: bool, dy: Tensor, dstate: Tensor, plan=None) -> dict[str, Tensor]:
+def fused_results(
+    x: Inputs, rule: str, reverse: bool, dy: Tensor, dstate: Tensor, plan=None
+) -> dict[str, Tensor]:
     """The same by the kernels."""
     from dygmamba.ops.scan import triton as fused
 
@@ -185,7 +200,9 @@ def adjoints(x: Inputs) -> tuple[Tensor, Tensor]:
     return dy, torch.randn(q, d, x.A.shape[1], generator=generator).to(DEVICE)
 
 
-def assert_exact(x: Inputs, rule: str = "zoh", reverse: bool = False, plan=None, tolerance: float = 1e-5) -> None:
+def assert_exact(
+    x: Inputs, rule: str = "zoh", reverse: bool = False, plan=None, tolerance: float = 1e-5
+) -> None:
     """Every output and gradient is within `tolerance` of the definition in float64, by relative norm."""
     dy, dstate = adjoints(x)
     want = exact(x, rule, reverse, dy, dstate)
@@ -232,7 +249,7 @@ def test_every_width_matches_the_definition(d: int, n: int, rule: str) -> None:
 @pytest.mark.parametrize("entry", ["span", "delta"])
 def test_what_lies_under_a_mask_reaches_nothing(mask: Masks, entry: str, rule: str) -> None:
     """For all masks: a masked step keeps the state and outputs 0, and NaN there stays there."""
-    assert_exact(inputs(3, 9, 4, 3, entry, mask), rule, reverse=mask is holes)
+    assert_exact(inputs(3, 7, 4, 3, entry, mask), rule, reverse=mask is holes)
 
 
 @kernels_run
@@ -263,12 +280,12 @@ def test_states_that_do_not_decay_are_integrals(rule: str) -> None:
 
 @kernels_run
 @pytest.mark.parametrize("rule", ["zoh", "euler"])
-@pytest.mark.parametrize("cut", [{"interval": 4, "window": 1}, {"interval": 8, "step": 4, "window": 1 << 12}])
+@pytest.mark.parametrize("cut", [{"interval": 4, "window": 1}, {"interval": 8, "step": 4, "window": 800}])
 def test_how_the_work_is_cut_does_not_matter(rule: str, cut: dict[str, int]) -> None:
     """For all chunks, windows and tiles, with masks and backwards in time: the definition again."""
     from dygmamba.ops.scan import triton as fused
 
-    x = inputs(3, 21, 4, 3, "span", holes)
+    x = inputs(2, 19, 4, 3, "span", holes)
     plan = replace(fused.plan_for(x), **cut)
     assert len(fused.Cut.of(x, plan).windows) > 1
     assert_exact(x, rule, reverse=True, plan=plan)
@@ -294,7 +311,7 @@ def test_a_scan_in_two_pieces_is_the_scan() -> None:
 def test_rows_may_lie_apart() -> None:
     """Halves of one projection, and the gradient of a sum, are read where they are."""
     x = inputs(2, 5, 4, 3)
-    halves = torch.cat([x.u, x.z], -1)
+    halves = torch.cat([x.present["u"], x.present["z"]], -1)
     u, z = halves.chunk(2, -1)
     dy = torch.ones((), device=DEVICE).expand(x.u.shape)
     dstate = torch.zeros(2, 4, 3, device=DEVICE)
@@ -308,7 +325,7 @@ def test_rows_may_lie_apart() -> None:
 @pytest.mark.parametrize("rule", ["zoh", "euler"])
 def test_two_runs_agree_in_every_bit(rule: str) -> None:
     """No result depends on the order in which programs finish."""
-    x = inputs(3, 9, 33, 4, "span", holes) if INTERPRETED else inputs(64, 300, 100, 16, "span", holes)
+    x = inputs(2, 5, 33, 4, "span", holes) if INTERPRETED else inputs(64, 300, 100, 16, "span", holes)
     first, second = (fused_results(x, rule, False, *adjoints(x)) for _ in range(2))
     for name, value in first.items():
         assert torch.equal(second[name], value), name
@@ -317,8 +334,8 @@ def test_two_runs_agree_in_every_bit(rule: str) -> None:
 @kernels_run
 @pytest.mark.parametrize("rule", ["zoh", "euler"])
 def test_bfloat16_inputs_lose_only_their_own_digits(rule: str) -> None:
-    """States and sums are float32: against the definition on the same rounded inputs only outputs are rounded."""
-    assert_exact(inputs(2, 9, 4, 3, "span", holes, dtype=torch.bfloat16), rule, tolerance=4e-3)
+    """States and sums are float32: the results, on the same rounded inputs, are right to their last bit."""
+    assert_exact(inputs(2, 5, 4, 3, "span", holes, dtype=torch.bfloat16), rule, tolerance=2**-7)
 
 
 @kernels_run
@@ -345,7 +362,9 @@ def test_what_the_kernels_cannot_do_is_refused() -> None:
 
 @pytest.mark.parametrize("entry", ["span", "delta"])
 @pytest.mark.parametrize("rule", ["zoh", "euler"])
-@pytest.mark.parametrize(("q", "length", "d", "n"), [(8, 1000, 33, 16), (3, 2048, 400, 16), (70, 130, 100, 24)])
+@pytest.mark.parametrize(
+    ("q", "length", "d", "n"), [(8, 1000, 33, 16), (3, 2048, 400, 16), (70, 130, 100, 24)]
+)
 class TestLarge:
     """Shapes for the compiler: many chunks, windows, programs."""
 

@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from dygmamba.cli import bench, data, evaluate, fetch, generate, train
+from dygmamba.cli import bench, data, evaluate, fetch, generate, predict, train
 from dygmamba.errors import DygError
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ data.app.command("generate")(generate.generate)
 app.add_typer(data.app, name="data")
 app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
+app.command("predict")(predict.predict)
 app.command("bench")(bench.bench)
 
 

@@ -101,7 +101,7 @@ def _note(found: "Predictions") -> None:
         notes.append(f"no time was given: scored just after the last known event, at {found.assumed_time}")
     if found.strangers:
         shown = ", ".join(found.strangers[:3]) + (", ..." if len(found.strangers) > 3 else "")
-        notes.append(f"{len(found.strangers):,} ids are in no event and have no past: {shown}")
+        notes.append(f"{len(found.strangers):,} asked about but in no event, so without a past: {shown}")
     for note in notes:
         stderr().print(f"note: {note}", soft_wrap=True, highlight=False, markup=False)
 

@@ -111,7 +111,8 @@ def score_set(
         view = gather_view(index, store.features, pairs, scorer.requests)
         for column, value in zip(columns, (scorer(view), pairs.label, pairs.group), strict=True):
             column.append(value)
-        waiting.append(events)
+        if scorer.stateful:
+            waiting.append(events)
         advance(len(events))
     return Scores(*(torch.cat(column).cpu() for column in columns))
 

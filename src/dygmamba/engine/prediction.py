@@ -25,7 +25,8 @@ from dygmamba.models.base import Scorer
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import PairBatch
 
-TOKENS = 64_000  # of one forward pass: bounds the memory, changes no score
+# tokens of one forward pass: they bound the memory and change no score; a CPU gains nothing from more
+TOKENS = {"cpu": 16_000, "cuda": 64_000}
 
 Advance = Callable[[int], None]  # told how many more pairs are done
 
@@ -45,7 +46,7 @@ class LinkPredictor:
         self.scorer, self.device = scorer, torch.device(device)
         self.store = store.to(device)
         self.index = NeighborIndex.build(store).to(device)
-        self.chunk = chunk or pairs_per_pass(scorer)
+        self.chunk = chunk or pairs_per_pass(scorer, self.device)
         self._loops = bool((store.src == store.dst).any())
         self._told = 0  # events a scorer with memory has observed
 
@@ -95,6 +96,12 @@ class LinkPredictor:
                 view = gather_view(self.index, self.store.features, pairs, self.scorer.requests)
                 found[rows] = self.scorer(view).float().cpu()
                 advance(len(rows))
+        if not bool(torch.isfinite(found).all()):
+            row = int((~torch.isfinite(found)).nonzero()[0])
+            raise EventError(
+                f"the score at time {float(time[row]):g} is {float(found[row])}; ask about a time nearer to the "
+                "stream, or train again if every score is so"
+            )
         return found
 
     def _moments(self, time: Tensor) -> Iterator[Tensor]:
@@ -115,10 +122,10 @@ class LinkPredictor:
         self._told = 0
 
 
-def pairs_per_pass(scorer: Scorer) -> int:
-    """As many pairs as keep one forward pass of the scorer within `TOKENS`."""
+def pairs_per_pass(scorer: Scorer, device: torch.device) -> int:
+    """As many pairs as keep one forward pass of the scorer within the device's `TOKENS`."""
     tokens = sum(sum(accumulate(request.fanout, mul)) for request in scorer.requests)
-    return max(1, TOKENS // (2 * max(tokens, 1)))
+    return max(1, TOKENS[device.type] // (2 * max(tokens, 1)))
 
 
 def shared_rows(

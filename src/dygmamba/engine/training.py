@@ -6,8 +6,10 @@ the optimizer and the generators of a checkpoint the rest of the run is determin
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from jaxtyping import Int64
@@ -40,7 +42,7 @@ class TrainConfig:
     batch: int = 200
     lr: float = 1e-4
     patience: int = 20
-    precision: str = "float32"
+    precision: Literal["float32", "tf32", "bf16"] = "tf32"  # of training on a GPU; evaluation is in float32
     graphs: bool = True  # on a GPU, replay the step as one captured graph
     save_every: float = 30.0  # seconds between checkpoints inside an epoch
 
@@ -77,6 +79,24 @@ class TrainingData:
         return self.destinations[draw.to(self.destinations.device)]
 
 
+@contextmanager
+def _tf32(device: str) -> Iterator[None]:
+    """Matrix products of float32 tensors on the tensor cores; nothing changes on a CPU."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if device == "cuda" else before)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+PRECISIONS: dict[str, Callable[[str], AbstractContextManager[None]]] = {
+    "float32": lambda device: nullcontext(),
+    "tf32": _tf32,
+    "bf16": lambda device: torch.autocast(device, dtype=torch.bfloat16),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Reporter:
     """Who is told of a run's progress."""
@@ -102,9 +122,10 @@ class Training:
         self, scorer: EncoderScorer, data: TrainingData, config: TrainConfig, run: RunFolder, seed: int
     ) -> None:
         self.scorer, self.data, self.config, self.run, self.seed = scorer, data, config, run, seed
-        graphed = data.store.time.device.type == "cuda" and not scorer.stateful and config.graphs
+        on_gpu = data.store.time.device.type == "cuda"
+        graphed = on_gpu and not scorer.stateful and config.graphs
         trained = [parameter for parameter in scorer.parameters() if parameter.requires_grad]
-        self.optimizer = torch.optim.Adam(trained, lr=config.lr, capturable=graphed)
+        self.optimizer = torch.optim.Adam(trained, lr=config.lr, capturable=graphed, fused=on_gpu or None)
         steps = (self.train_step, data.split.train, config.batch)
         self.steps = GraphSteps(*steps, scorer, self.optimizer) if graphed else EagerSteps(*steps)
         self.progress = Progress()
@@ -170,11 +191,11 @@ class Training:
         batch = self.data.store.select(events)
         pairs = positives_and_negatives(batch, batch.src, negative)
         self.optimizer.zero_grad(set_to_none=True)
-        with self.autocast():
+        with PRECISIONS[self.config.precision](events.device.type):
             view = gather_view(self.data.past, self.data.store.features, pairs, self.scorer.requests)
             logits = self.scorer(view)
-        loss = binary_cross_entropy_with_logits(logits.float(), pairs.label)
-        loss.backward()
+            loss = binary_cross_entropy_with_logits(logits.float(), pairs.label)
+            loss.backward()
         self.optimizer.step()
         self.scorer.observe(batch)
         return loss.detach()
@@ -182,12 +203,6 @@ class Training:
     def evaluate(self, chosen: EvaluationSet) -> Scores:
         """Scores of a set under the current weights."""
         return evaluate_weights(self.scorer, self.data, chosen)
-
-    def autocast(self):
-        """Mixed precision where asked for."""
-        return torch.autocast(
-            self.data.store.time.device.type, dtype=torch.bfloat16, enabled=self.config.precision == "bf16"
-        )
 
     def _note(self, losses: list[Tensor], step: int) -> None:
         self.progress.losses += torch.stack(losses).tolist() if losses else []

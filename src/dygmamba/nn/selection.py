@@ -20,16 +20,20 @@ def spectral_bound(weight: Float[Tensor, "k n d"]) -> Float[Tensor, "k"]:
     """An upper bound of each matrix's largest singular value, tight to a factor n^(1 / 2^(SQUARINGS + 2)).
 
     Power iteration on the Gram matrix by repeated squaring: sigma^(2m) <= |G^m|_F <= sqrt(n) sigma^(2m).
-    Unlike the usual vector iteration it never underestimates and keeps no state between calls.
+    Unlike the usual vector iteration it never underestimates and keeps no state between calls. The powers
+    converge to the projector P on the leading direction, which gives the gradient: d sigma^2 = tr(P dG).
     """
     gram = weight @ weight.mT  # [k n n]
-    log = gram.new_zeros(gram.shape[0])
-    for doubling in range(SQUARINGS + 1):
-        norm = torch.linalg.matrix_norm(gram).clamp(min=1e-30)
-        log = log + norm.log() / 2**doubling
-        gram = gram / norm[:, None, None]
-        gram = gram @ gram
-    return torch.exp(log / 2)
+    with torch.no_grad():
+        power, log = gram, gram.new_zeros(gram.shape[0])
+        for doubling in range(SQUARINGS + 1):
+            norm = torch.linalg.matrix_norm(power).clamp(min=1e-30)
+            log = log + norm.log() / 2**doubling
+            power = power / norm[:, None, None]
+            power = power @ power
+        bound = torch.exp(log / 2)
+    leading = (power * gram).sum(dim=(1, 2))
+    return bound * torch.sqrt(leading / leading.detach().clamp(min=1e-30))
 
 
 class InputSelection(nn.Module):

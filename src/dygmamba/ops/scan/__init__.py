@@ -22,7 +22,7 @@ from dygmamba.ops.scan.inputs import Inputs
 __all__ = ["SlowScanWarning", "scan", "span_scan"]
 
 # Device type -> module with checkpoint_shape, forward and backward; imported at the first call there.
-FUSED = {"cpu": "dygmamba.ops.scan.cpu"}
+FUSED = {"cpu": "dygmamba.ops.scan.cpu", "cuda": "dygmamba.ops.scan.triton"}
 
 
 class SlowScanWarning(RuntimeWarning):
@@ -146,7 +146,13 @@ def scan_backward_op(
     """The inputs' gradients in their order; size 0 where there is none (dstate of size 0 means zero)."""
     x = Inputs(u, delta, span, w1, w2, A, B, C, D, z, mask, state)
     grads = _fused(x).backward(x, rule, reverse, checkpoints, dy, dstate, span_grad)
-    return [u.new_empty(0) if g is None else g for g in grads]
+    return [u.new_empty(0) if g is None else _own(g) for g in grads]
+
+
+def _own(grad: Tensor) -> Tensor:
+    """A tensor in storage of its own: an operator must not return two slices of one buffer."""
+    alone = grad.untyped_storage().nbytes() == grad.numel() * grad.element_size()
+    return grad if alone else grad.clone()
 
 
 @scan_backward_op.register_fake

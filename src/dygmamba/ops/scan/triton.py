@@ -38,7 +38,7 @@ class Plan:
 
 
 def plan_for(x: Inputs) -> Plan:
-    """The plan that the measurements on one NVIDIA H200 chose (docs/log.md)."""
+    """The plan for these shapes, which `benchmarks.scan_tuning` compares with others."""
     block = min(32, 512 // triton.next_power_of_2(x.A.shape[1]))
     length = x.u.shape[1]
     return Plan(block=block, interval=min(32 if length <= 512 else 64, 4 * triton.cdiv(length, 4)))

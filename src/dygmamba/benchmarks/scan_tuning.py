@@ -1,0 +1,259 @@
+"""Choose the GPU scan's plan: python -m dygmamba.benchmarks.scan_tuning [folder for scan_tuning.json].
+
+For each shape of the anchor table: outputs and gradients against the definition in float64 first, then the median
+time of forward and of forward + backward under each plan, and the peak of extra memory under the best. Made to run
+once on one NVIDIA H200, in under four minutes with all compilations.
+
+Legend: q sequences, l steps, d channels, n states.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dygmamba.ops.scan import reference
+from dygmamba.ops.scan.inputs import Inputs
+
+DEVICE = "cuda"
+CHANNELS, STATES = 400, 16
+TOLERANCE = 1e-5  # float32, relative norm
+SECONDS = 210.0  # no plan is tried after that
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """mamba_ssm 2.3.2 on one H200: ms forward, ms forward + backward, MiB beyond the inputs; bf16 last."""
+
+    q: int
+    length: int
+    forward: float
+    both: float
+    mib: float
+    forward16: float
+    both16: float
+
+
+ANCHORS = (
+    Anchor(400, 256, 1.116, 4.826, 1070, 0.699, 4.157),
+    Anchor(400, 1024, 6.200, 25.291, 3456, 2.969, 19.099),
+    Anchor(64, 8192, 7.707, 25.851, 4333, 4.320, 20.134),
+    Anchor(400, 2048, 14.827, 55.587, 6626, 7.790, 44.489),
+    Anchor(400, 512, 2.993, 11.179, 1864, 1.287, 6.749),
+    Anchor(400, 64, 0.720, 2.649, 477, 0.727, 2.669),
+    Anchor(400, 32, 0.704, 2.603, 378, 0.709, 2.607),
+)
+
+# What differs from the default plan. Only the first five need a compilation each.
+BACKWARD = (
+    {},
+    {"step": 4},
+    {"registers": 200, "resident": 10},
+    {"registers": 168, "resident": 12},
+    {"block": 64, "warps": 2, "resident": 4},
+    {"interval": 16},
+    {"interval": 32},
+    {"interval": 64},
+    {"window": 128 << 20},
+    {"resident": 16},
+)
+FORWARD = (
+    {},
+    {"forward_step": 2},
+    {"forward_step": 8},
+    {"block": 64, "warps": 2},
+    {"block": 128, "warps": 4},
+)
+KINDS = (("zoh", "span"), ("euler", "span"), ("zoh", "delta"), ("euler", "delta"))
+
+Say = Callable[[str], object]
+Record = dict[str, Any]
+
+
+def inputs(q: int, length: int, entry: str, dtype: torch.dtype = torch.float32) -> Inputs:
+    """Steps as in DyG-Mamba: w1 and w2 log-uniform, spans of all sizes; A as S4D starts it."""
+    generator = torch.Generator(DEVICE).manual_seed(length)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, device=DEVICE).to(dtype)
+
+    def spread(low: float, high: float, *shape: int) -> Tensor:
+        share = torch.rand(*shape, generator=generator, device=DEVICE)
+        return low * (high / low) ** share
+
+    steps: dict[str, Tensor | None] = dict.fromkeys(("delta", "span", "w1", "w2"))
+    if entry == "delta":
+        steps["delta"] = spread(1e-3, 1e-1, q, length, CHANNELS).to(dtype)
+    else:
+        w1, w2 = spread(1e-2, 1.0, CHANNELS), spread(1.0, 100.0, CHANNELS)
+        steps |= {"span": spread(1 / length, 0.1, q, length).to(dtype), "w1": w1, "w2": w2}
+    return Inputs(
+        u=draw(q, length, CHANNELS),
+        A=-torch.arange(1.0, STATES + 1, device=DEVICE).repeat(CHANNELS, 1),
+        B=draw(q, length, STATES),
+        C=draw(q, length, STATES),
+        D=torch.ones(CHANNELS, device=DEVICE),
+        z=draw(q, length, CHANNELS),
+        mask=None,
+        state=None,
+        **steps,
+    )
+
+
+def errors(length: int, rule: str, entry: str, q: int = 2) -> dict[str, float]:
+    """Relative errors of two sequences against the definition in float64; a large batch must contain them exactly."""
+    from dygmamba.ops.scan import triton as fused
+
+    x = inputs(q, length, entry)
+    dy = torch.randn(x.u.shape, device=DEVICE)
+    leaves: Any = {name: t.double().requires_grad_() for name, t in x.present.items()}
+    y, final = (reference.scan if entry == "delta" else reference.span_scan)(**leaves, rule=rule)
+    grads = torch.autograd.grad((y * dy).sum() + final.sum(), list(leaves.values()))
+    want = {"y": y.detach(), "final": final.detach(), **dict(zip(leaves, grads, strict=True))}
+    y, final, kept = fused.forward(x, rule, False, True)
+    got = fused.backward(x, rule, False, kept, dy, torch.ones_like(final), entry == "span").present
+    got |= {"y": y, "final": final}
+    return {name: ((got[name] - t).norm() / t.norm()).item() for name, t in want.items()}
+
+
+def contains_itself(anchor: Anchor) -> bool:
+    """Whether the first sequences of the full batch come out as they do alone, bit for bit."""
+    from dygmamba.ops.scan import triton as fused
+
+    x = inputs(anchor.q, anchor.length, "span")
+    few = x._replace(**{name: x.present[name][:2] for name in ("u", "span", "B", "C", "z")})
+    results = []
+    for part in (x, few):
+        y, final, kept = fused.forward(part, "zoh", False, True)
+        grads = fused.backward(part, "zoh", False, kept, part.u, final[:0], True)
+        tokens = [grads.present[name] for name in ("u", "span", "B", "C", "z")]
+        results.append([y, final, *tokens])
+    return all(torch.equal(many[:2], alone) for many, alone in zip(*results, strict=True))
+
+
+def milliseconds(run: Callable[[], object]) -> float:
+    """Median over repeated calls, the second-level cache flushed in between."""
+    from triton.testing import do_bench
+
+    median: Any = do_bench(run, warmup=10, rep=60, return_mode="median")
+    return median
+
+
+def extra_mib(run: Callable[[], object]) -> float:
+    """Peak beyond what is allocated now, the results still held."""
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    held = run()
+    torch.cuda.synchronize()
+    del held
+    return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+
+def measure(
+    anchor: Anchor, rule: str, entry: str, changes: dict[str, int], dtype: torch.dtype = torch.float32
+) -> dict[str, float]:
+    """Forward, forward + backward and extra memory of one shape under one plan."""
+    from dygmamba.ops.scan import triton as fused
+
+    x = inputs(anchor.q, anchor.length, entry, dtype)
+    plan = replace(fused.plan_for(x), **changes)
+    dy, none = torch.randn_like(x.u), x.u.new_empty(0, 0, 0)
+
+    def forward() -> tuple[Tensor, Tensor, Tensor]:
+        return fused.forward(x, rule, False, True, plan)
+
+    def both() -> tuple[object, ...]:
+        y, final, kept = forward()
+        return y, final, fused.backward(x, rule, False, kept, dy, none, False, plan)
+
+    memory = extra_mib(both)
+    return {"forward": milliseconds(forward), "both": milliseconds(both), "mib": memory}
+
+
+def line(anchor: Anchor, label: str, found: dict[str, float], both: float | None = None) -> str:
+    """One measurement beside its anchor."""
+    ratio, memory = (both or anchor.both) / found["both"], found["mib"] / anchor.mib
+    times = f"forward {found['forward']:7.3f} ms  both {found['both']:7.3f} ms  {ratio:5.2f}x"
+    return f"q {anchor.q:3} l {anchor.length:4}  {times}  {found['mib']:6.0f} MiB {memory:4.2f}  {label}"
+
+
+def check(say: Say, record: Record) -> bool:
+    """Print the errors of every kind, of long sequences and of a ragged length; whether all are small enough."""
+    cases = [(256, kind) for kind in KINDS] + [
+        (2048, KINDS[0]),
+        (2048, KINDS[1]),
+        (8192, KINDS[0]),
+        (257, KINDS[0]),
+    ]
+    worst = 0.0
+    for length, (rule, entry) in cases:
+        found = errors(length, rule, entry)
+        worst = max(worst, *found.values())
+        record[f"error {rule} {entry} {length}"] = found
+        say(f"l {length} {rule} {entry} " + " ".join(f"{name} {value:.1e}" for name, value in found.items()))
+    same = all(contains_itself(anchor) for anchor in ANCHORS[:4])
+    say(f"worst error {worst:.1e}; a sequence is the same alone and in its batch: {same}")
+    return worst <= TOLERANCE and same
+
+
+def tune(say: Say, record: Record, anchor: Anchor) -> None:
+    """Every change to the default plan on one shape."""
+    for change in BACKWARD:
+        found = record[f"{anchor.q} {anchor.length} {change}"] = measure(anchor, "zoh", "span", change)
+        say(line(anchor, str(change), found))
+
+
+def tune_forward(say: Say, record: Record, anchor: Anchor) -> None:
+    """The same for forward alone."""
+    from dygmamba.ops.scan import triton as fused
+
+    x = inputs(anchor.q, anchor.length, "span")
+    for change in FORWARD:
+        plan = replace(fused.plan_for(x), **change)
+        found = record[f"forward {change}"] = milliseconds(
+            partial(fused.forward, x, "zoh", False, True, plan)
+        )
+        say(f"forward {found:.3f} ms {change}")
+
+
+def table(say: Say, record: Record, anchor: Anchor) -> None:
+    """One shape under the default plan, every kind."""
+    for rule, entry in KINDS:
+        found = record[f"{anchor.q} {anchor.length} {rule} {entry}"] = measure(anchor, rule, entry, {})
+        say(line(anchor, f"{rule} {entry}", found))
+    found = record[f"{anchor.q} {anchor.length} bf16"] = measure(anchor, "zoh", "span", {}, torch.bfloat16)
+    say(line(anchor, "zoh span bf16", found, anchor.both16))
+
+
+def run(say: Say, folder: Path | None = None) -> bool:
+    """Errors, changes of plan on three shapes, and all shapes and kinds under the default plan."""
+    began = time.monotonic()
+    record: Record = {"anchors": [asdict(anchor) for anchor in ANCHORS]}
+    right = check(say, record)
+    stages = [partial(tune, anchor=anchor) for anchor in ANCHORS[:3]]
+    stages += [
+        partial(tune_forward, anchor=ANCHORS[0]),
+        *(partial(table, anchor=anchor) for anchor in ANCHORS),
+    ]
+    for stage in stages:
+        if time.monotonic() - began < SECONDS:
+            stage(say, record)
+            say(f"after {time.monotonic() - began:.0f} s")
+    say(f"right: {right}")
+    if folder is not None:
+        (folder / "scan_tuning.json").write_text(json.dumps(record, indent=1))
+    return right
+
+
+if __name__ == "__main__":
+    done = run(lambda text: sys.stdout.write(text + "\n"), Path(sys.argv[1]) if len(sys.argv) > 1 else None)
+    sys.exit(0 if done else 1)

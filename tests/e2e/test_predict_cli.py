@@ -1,0 +1,250 @@
+"""`dygmamba predict`, as someone with a log, a trained run and tomorrow's log meets it."""
+
+import csv
+import io
+import json
+import random
+import shutil
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+import numba
+import pyarrow as pa
+import pytest
+import torch
+from pyarrow import parquet
+
+from dygmamba.cli import main
+from dygmamba.data.formats import ReadOptions, read_dataset
+from dygmamba.data.generate import GeneratorConfig, generate_stream
+from dygmamba.data.ids import NodeIds
+from dygmamba.data.store import Dataset, save_dataset
+from dygmamba.engine.evaluation import evaluation_set
+from dygmamba.engine.training import TrainingData, evaluate_weights
+from dygmamba.experiment import start_run
+from dygmamba.prediction import Predictor, predict
+from tables import table, write_csv
+
+pytestmark = pytest.mark.e2e
+
+TINY = {"length": 8, "width": 4, "epochs": 1, "blocks": 1, "states": 4, "out": 8, "time_dim": 8, "lr": 0.02}
+PEOPLE = ["ann", "bob", "cid", "dora", "eve", "fred", "gus", "Zoë, Ltd."]
+HEADER = ["when", "who", "whom", "euros"]
+
+
+class Place(NamedTuple):
+    folder: Path
+    run: Path
+
+    def predictor(self, **choices) -> Predictor:
+        return Predictor.open(self.run, "cpu", self.folder, **choices)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _alone():
+    """One thread: the tensors are tiny, and threads that wait for each other on a busy machine are slow."""
+    before = torch.get_num_threads(), numba.get_num_threads()
+    torch.set_num_threads(1), numba.set_num_threads(1)
+    yield
+    torch.set_num_threads(before[0]), numba.set_num_threads(before[1])
+
+
+def train(dataset: Dataset, folder: Path) -> Place:
+    """A tiny run whose answers differ."""
+    save_dataset(dataset, folder)
+    training, split = start_run(dataset, "dyg-mamba", 0, TINY, torch.device("cpu"), folder / "runs")
+    training.fit(evaluation_set(dataset.store, split, "val", "transductive", "random"))
+    return Place(folder, training.run.path)
+
+
+@pytest.fixture(scope="module")
+def payments(tmp_path_factory) -> Place:
+    """Who paid whom in May: string ids, ISO dates, one feature."""
+    folder, draw, rows = tmp_path_factory.mktemp("payments"), random.Random(0), []
+    for k in range(240):
+        when = datetime(2024, 5, 1, tzinfo=UTC) + timedelta(hours=k + draw.random() / 2)
+        rows.append([when.isoformat(timespec="seconds"), *draw.sample(PEOPLE, 2), draw.randint(1, 99)])
+    options = ReadOptions(src="who", dst="whom", time="when", features=("euros",))
+    return train(read_dataset(write_csv(folder / "payments.csv", HEADER, rows), options), folder)
+
+
+@pytest.fixture(scope="module")
+def numbered(tmp_path_factory) -> Place:
+    """A generated stream: numbers for ids and times."""
+    store = generate_stream(GeneratorConfig(nodes=40, events=300, communities=4, seed=1))
+    store = replace(store, time=store.time - store.time[0])  # away from seconds since 1970
+    return train(Dataset.of("numbered", store, NodeIds.identity(40)), tmp_path_factory.mktemp("numbered"))
+
+
+@pytest.fixture
+def ask(monkeypatch, capsys):
+    """The command in this process: exit code, stdout, stderr."""
+
+    def call(place: Place, *words: object) -> tuple[int, str, str]:
+        arguments = ("predict", place.run, *words, "--data-dir", place.folder, "--device", "cpu")
+        monkeypatch.setattr(sys, "argv", ["dygmamba", *map(str, arguments)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        captured = capsys.readouterr()
+        return int(left.value.code or 0), captured.out, captured.err
+
+    return call
+
+
+def rows_of(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_tomorrows_pairs_with_todays_events_and_people_never_seen(payments, ask, tmp_path):
+    """Own ids and dates in, own ids and dates out, in the order asked; new events and new people count."""
+    asked = [
+        ["ann", "bob", "2024-05-12"],
+        ["Zoë, Ltd.", "hal", "2024-05-12T08:00+02:00"],
+        [" new ", "ann", "2024-05-12 09:00"],
+    ]
+    pairs = write_csv(tmp_path / "pairs.csv", ["who", "whom", "when"], asked)
+    _, out, err = ask(payments, "--pairs", pairs)
+    assert "2 asked about but in no event, so without a past: new, hal" in err
+    before = rows_of(out)
+    assert [list(row.values())[:3] for row in before] == [[word.strip() for word in row] for row in asked]
+    assert all(0 < float(row["score"]) < 1 for row in before)
+    new = [["2024-05-11 12:00:00", "hal", "ann", 7], ["2024-05-11 11:00", "ann", "bob", 3]]
+    events = write_csv(tmp_path / "new.csv", HEADER, new)
+    code, _, err = ask(payments, "--pairs", pairs, "--events", events, "--out", tmp_path / "scores.csv")
+    assert (code, err.count("\n")) == (0, 2), err
+    assert "1 asked about but in no event, so without a past: new" in err
+    after = rows_of((tmp_path / "scores.csv").read_text())
+    assert all(one["score"] != other["score"] for one, other in zip(before, after, strict=True))
+    assert [path.name for path in tmp_path.glob("scores*")] == ["scores.csv"]
+
+
+def test_what_happens_after_the_question_does_not_answer_it(payments, tmp_path):
+    """For a pair asked about at t, events at or after t change no score; strictly earlier ones do."""
+    pairs = {"src": ["ann", "cid"], "dst": ["bob", "ann"], "time": ["2024-05-11", "2024-05-05"]}
+    new = [["2024-05-11", "ann", "bob", 1], ["2024-06-01", "new", "ann", 1]]
+    later = write_csv(tmp_path / "later.csv", HEADER, new)
+    earlier = write_csv(tmp_path / "earlier.csv", HEADER, [["2024-05-10T23:59:59", "ann", "bob", 1]])
+    known = payments.predictor().score(pairs).table["score"].to_pylist()
+    late, early = (payments.predictor().with_events(file).score(pairs) for file in (later, earlier))
+    assert late.table["score"].to_pylist() == pytest.approx(known, abs=1e-6)
+    assert early.table["score"][0].as_py() != pytest.approx(known[0], abs=1e-6)
+    assert early.table["score"][1].as_py() == pytest.approx(known[1], abs=1e-6)
+
+
+@pytest.mark.parametrize("chunk", [None, 7])
+def test_scores_are_those_of_the_evaluation(numbered, chunk):
+    """Every test event of a trained run gets the probability that evaluation gave its logit, in any chunks."""
+    predictor = numbered.predictor(chunk=chunk)
+    run, store = predictor.trained, predictor.dataset.store
+    chosen = evaluation_set(store, run.split, "test", "transductive", "random")
+    scores = evaluate_weights(run.scorer, TrainingData.of(store, run.split, run.device), chosen)
+    expected = scores.score[scores.label == 1].sigmoid().tolist()
+    columns = {"src": store.src, "dst": store.dst, "time": store.time}
+    pairs = {name: column[run.split.test].tolist() for name, column in columns.items()}
+    found = predictor.score(pairs).table.to_pydict()
+    assert found.pop("score") == pytest.approx(expected, abs=1e-6)
+    assert found == pairs
+
+
+def test_the_top_are_the_best_of_all_pairs(payments, ask, tmp_path):
+    """--top K is the head of all destinations sorted by score, once per source and time, new ones included."""
+    events = write_csv(tmp_path / "new.csv", HEADER, [["2024-05-11 12:00:00", "hal", "ida", 7]])
+    pairs = write_csv(tmp_path / "sources.csv", ["src"], [["ann"], ["hal"], ["ann"]])
+    code, out, err = ask(payments, "--pairs", pairs, "--events", events, "--top", 4, "--json")
+    assert code == 0, err
+    assert "just after the last known event, at 2024-05-11T12:00:01Z" in err
+    found, known = json.loads(out)["predictions"], [*PEOPLE, "ida"]
+    predictor = payments.predictor().with_events(events)
+    for number, source in enumerate(["ann", "hal"]):
+        every = predictor.score({"src": [source] * len(known), "dst": known}).table.to_pylist()
+        best = sorted((row for row in every if row["dst"] != source), key=lambda row: -row["score"])[:4]
+        mine = found[4 * number : 4 * number + 4]
+        assert [(row["src"], row["rank"]) for row in mine] == [(source, rank) for rank in (1, 2, 3, 4)]
+        assert [row["score"] for row in mine] == pytest.approx([row["score"] for row in best], abs=1e-6)
+        assert [row["dst"] for row in mine] == [row["dst"] for row in best]
+    asked = ("--sources", "ann, hal", "--events", events, "--top", 4, "--at", "2024-05-11T12:00:01Z")
+    assert json.loads(ask(payments, *asked, "--json")[1])["predictions"] == found
+
+
+def test_an_unknown_id_is_a_node_before_its_first_event(payments, tmp_path):
+    """For all ids in no event, the score is the one they will have had once they are in a later event."""
+    pairs = {"src": ["ann", "x", "y", "x"], "dst": ["x", "y", "ann", "x"]}
+    later = write_csv(tmp_path / "later.csv", HEADER, [["2024-06-01", "x", "y", 1]])
+    unknown = payments.predictor().score(pairs, "2024-05-12")
+    known = payments.predictor().with_events(later).score(pairs, "2024-05-12")
+    assert unknown.table["score"].to_pylist() == pytest.approx(known.table["score"].to_pylist(), abs=1e-6)
+    assert (unknown.strangers, known.strangers) == (("x", "y"), ())
+
+
+def test_two_sides_stay_two_sides(ask, tmp_path):
+    """In a bipartite stream only destinations are ranked, and 'z' may join either side."""
+    rows = [["abcdef"[k % 6], "cdefgh"[k % 7 % 6], k] for k in range(240)]
+    file = write_csv(tmp_path / "visits.csv", ["user", "item", "t"], rows)
+    visits = train(read_dataset(file, ReadOptions(bipartite=True)), tmp_path)
+    events = write_csv(tmp_path / "new.csv", ["user", "item", "t"], [["z", "c", 250], ["a", "z", 251]])
+    code, out, err = ask(visits, "--sources", "a,z", "--events", events, "--top", 99)
+    assert (code, err.count("note")) == (0, 1), err
+    expected = {(source, shop, "252") for source in "az" for shop in "cdefghz"}
+    assert {(row["src"], row["dst"], row["time"]) for row in rows_of(out)} == expected
+
+
+def test_numbers_stay_numbers(numbered, ask, tmp_path, monkeypatch):
+    """Integer ids and plain times come back as such, from CSV, Parquet and Python."""
+    parquet.write_table(pa.table({"u": [3, 5], "i": [4, 99], "ts": [1e9, 2e9]}), tmp_path / "pairs.parquet")
+    _, out, _ = ask(numbered, "--pairs", tmp_path / "pairs.parquet", "--json")
+    found = json.loads(out)["predictions"]
+    assert [(row["src"], row["dst"], row["time"]) for row in found] == [(3, 4, 1e9), (5, 99, 2e9)]
+    events = write_csv(tmp_path / "new.csv", ["src", "dst", "time"], [[5, "x99", 17.5]])
+    monkeypatch.setenv("DYGMAMBA_DATA", str(numbered.folder))
+    best = predict(numbered.run, {"src": [5]}, events=events, at=2e9, top=2, device="cpu").table.to_pydict()
+    assert (best["src"], best["time"], best["rank"]) == ([5, 5], [2e9, 2e9], [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("pairs", "events", "words", "sentence"),
+    [
+        ("src,dst\nann,bob\n", "", "--events missing.csv", "missing.csv does not exist"),
+        ("", "", "", "is empty"),
+        ("src,dst\n", "", "", "no rows"),
+        ("a,b\nann,bob\n", "", "", "cannot tell the columns"),
+        ("src,when\nann,2024-05-01\n", "", "", "has no column of destinations"),
+        ("src,dst,time\nann,bob,nan\n", "", "", "data row 1, column 'time' is nan, not a finite time"),
+        ("src,dst,time\na,b,2024-05-01\na,b,soon\n", "", "", "data row 2, column 'time' is 'soon'"),
+        ("src,dst,time\nann,bob,1714550400000\n", "", "", "give --time-unit ms"),
+        ("src,dst\nann,\n", "", "", "data row 1, column 'dst' is empty"),
+        ("src,dst\nann,bob\n", "", "--at soon", "--at takes a date"),
+        ("src,dst,time\nann,bob,2024-05-01\n", "", "--at 2024-05-02", "leave out that column or --at"),
+        ("src,dst\nann,bob\n", "", "--out none/scores.csv", "is no folder"),
+        ("src,dst\nann,bob\n", "", "--sources ann", "--pairs FILE"),
+        ("src,dst\nann,bob\n", "who,whom,when\na,b,2024-05-20\n", "", "has no column 'euros'"),
+        ("src,dst\nann,bob\n", "who,whom,when,euros\na,b,2024-05-20,\n", "", "has no value"),
+        ("src,dst\na,b\n", "who,whom,when,a,b\na,b,2024-05-20,1,2\n", "--features a,b", "2 features each"),
+    ],
+)
+def test_a_mistake_is_one_sentence(payments, ask, tmp_path, pairs, events, words, sentence):
+    """Whatever is wrong with a question: exit code 2, nothing on stdout, one line that names the trouble."""
+    more = ("--events", table(tmp_path / "new.csv", events)) if events else ()
+    code, out, err = ask(payments, "--pairs", table(tmp_path / "p.csv", pairs), *more, *words.split())
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+    assert sentence in err
+
+
+def test_a_run_that_does_not_fit_is_one_sentence(numbered, ask, tmp_path):
+    """Dates for a stream of numbers, damaged weights, no weights, no run folder: exit code 2 and one line."""
+    pairs = table(tmp_path / "pairs.csv", "src,dst,time\n1,2,2024-05-01\n")
+    copy = Place(numbered.folder, shutil.copytree(numbered.run, tmp_path / "run"))
+    weights = copy.run / "checkpoint" / "best.safetensors"
+    spoils = {
+        "are plain numbers": lambda: None,
+        "is damaged": lambda: weights.write_bytes(weights.read_bytes()[:100]),
+        "no checkpoint": weights.unlink,
+        "is not a run": lambda: shutil.rmtree(copy.run),
+    }
+    for sentence, spoil in spoils.items():
+        spoil()
+        code, out, err = ask(copy, "--pairs", pairs)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert sentence in err

@@ -202,7 +202,7 @@ def test_says_once_when_slow(monkeypatch):
         ({"B": torch.zeros(3, 7, 4, dtype=torch.float64)}, "B is torch.float64 on cpu; give torch.float32"),
         ({"mask": torch.ones(3, 7)}, "mask is torch.float32 on cpu; give torch.bool"),
         ({"u": torch.zeros(3, 5)}, r"u has shape \[3, 5\]; give \[q l d\]"),
-        ({"u": torch.zeros(3, 7, 5, dtype=torch.float16)}, "u is torch.float16; cast"),
+        ({"u": torch.zeros(3, 7, 5, dtype=torch.int64)}, "u is torch.int64; cast"),
         ({"rule": "simpson"}, "no rule 'simpson'; choose one of zoh, euler"),
     ],
 )

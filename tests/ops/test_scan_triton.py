@@ -4,9 +4,6 @@ Interpreting is decided when triton is first imported, for a whole process; wher
 runs this file again.
 """
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -18,45 +15,21 @@ from torch import Tensor
 from dygmamba.errors import ConfigError
 from dygmamba.ops.scan import reference
 from dygmamba.ops.scan.inputs import Inputs
+from interpreted import DEVICE, GPU, INTERPRETED, compile_for_hopper, interpret, kernels_run, on_gpu, poison
 
 pytest.importorskip("triton")
-
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-GPU = torch.cuda.is_available() and not INTERPRETED
-DEVICE = "cuda" if GPU else "cpu"
-MARGIN = 64
-
-kernels_run = pytest.mark.skipif(not (GPU or INTERPRETED), reason="run by the interpreter's own process")
-on_gpu = [pytest.mark.gpu, pytest.mark.skipif(not GPU, reason="too large for the interpreter")]
-
-if INTERPRETED:
-    from triton.runtime import interpreter
-
-    patch = interpreter._patch_lang_tensor
-
-    def patch_index(tensor: Any, scope: Any) -> None:
-        """Since NumPy 2.4 an array of one element is no index, but the interpreter's numbers are such arrays."""
-        patch(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
-
-    interpreter._patch_lang_tensor = patch_index
 
 
 @pytest.mark.skipif(GPU or INTERPRETED, reason="the kernels run in this process")
 def test_the_kernels_hold_under_the_interpreter() -> None:
     """Every test of this file passes where Triton interprets instead of compiling."""
-    command = [sys.executable, "-m", "pytest", __file__, "-x", "-q", "-p", "no:randomly"]
-    run = subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout + run.stderr
+    interpret(__file__)
 
 
 @pytest.mark.skipif(INTERPRETED, reason="nothing is compiled in this process")
 @pytest.mark.parametrize("rule", ["zoh", "euler"])
 def test_the_kernels_compile_for_hopper(rule: str) -> None:
     """What the interpreter forgives, the compiler may not: both kernels become machine code, GPU or no GPU."""
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource, compile
-
     from dygmamba.ops.scan import triton as fused
     from dygmamba.ops.scan import triton_kernels as kernels
 
@@ -68,36 +41,14 @@ def test_the_kernels_compile_for_hopper(rule: str) -> None:
     backward = shared | room | fused._adjoints(x.u, x.u)
     backward |= dict.fromkeys(("count", "first", "last", "start", "window"), 1) | {"HALVINGS": 4}
     for kernel, arguments in ((kernels.forward_kernel, forward), (kernels.backward_kernel, backward)):
-        fixed = {p.name: arguments[p.name] for p in kernel.params if p.is_constexpr}
-        fixed |= {name: None for name, value in arguments.items() if value is None}
-        numbers = dict.fromkeys(set(kernel.arg_names) - set(fixed), "i32")
-        pointers = {name: "*fp32" for name, value in arguments.items() if isinstance(value, Tensor)}
-        kinds = numbers | pointers | dict.fromkeys(fixed, "constexpr") | {"mask": "*u8"}
-        signature = {name: kinds[name] for name in kernel.arg_names}
-        source = ASTSource(kernel, signature, {(kernel.arg_names.index(k),): v for k, v in fixed.items()})
-        binary = compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": plan.warps})
-        assert binary.asm["cubin"]
+        compile_for_hopper(kernel, arguments, plan.warps)
 
 
 @pytest.fixture(autouse=True)
-def poisoned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Fresh memory is NaN, with a margin on either side that nobody may touch."""
-    taken: list[Tensor] = []
-    plain, full = torch.empty, torch.full
-
-    def empty(*shape: Any, dtype: torch.dtype = torch.float32, device: Any = DEVICE, **more: Any) -> Tensor:
-        if more or not dtype.is_floating_point:
-            return plain(*shape, dtype=dtype, device=device, **more)
-        shape = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape
-        size = torch.Size(shape).numel()
-        taken.append(full((size + 2 * MARGIN,), float("nan"), dtype=dtype, device=device))
-        return taken[-1][MARGIN : MARGIN + size].view(shape)
-
-    monkeypatch.setattr(torch, "empty", empty)
-    yield
-    for memory in taken:
-        assert memory[:MARGIN].isnan().all(), "something wrote before its tensor"
-        assert memory[-MARGIN:].isnan().all(), "something wrote behind its tensor"
+def poisoned() -> Iterator[None]:
+    """Fresh memory is NaN, and nobody writes beside it."""
+    with poison():
+        yield
 
 
 Masks = Callable[[int, int], Tensor]

@@ -1,12 +1,16 @@
 """The `dygmamba` command: parse, call, exit code; heavy imports stay inside the commands."""
 
 import errno
+import os
 import sys
 
 import typer
 
 from dygmamba.cli import bench, data, evaluate, fetch, generate, predict, train
 from dygmamba.errors import DygError
+
+# torch's and Numba's thread pools share the cores: a waiting thread must sleep, not spin (docs/log.md)
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 app = typer.Typer(
     name="dygmamba",

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Int64
@@ -90,7 +90,7 @@ def _tf32(device: str) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-PRECISIONS: dict[str, Callable[[str], AbstractContextManager[None]]] = {
+PRECISIONS: dict[str, Callable[[str], AbstractContextManager[Any]]] = {
     "float32": lambda device: nullcontext(),
     "tf32": _tf32,
     "bf16": lambda device: torch.autocast(device, dtype=torch.bfloat16),

@@ -83,8 +83,8 @@ class Path(nn.Module):
     def forward(self, x: Tensor, z: Tensor, tokens: Tokens) -> Float[Tensor, "q l e"]:
         """The gated output of this direction."""
         m = conv_silu(x, self.taps, self.bias, tokens.mask, self.reverse)  # Eq. 7
-        B, C = self.select(m, tokens)
-        return self.step(tokens, m, -self.log_A.exp(), B, C, self.skip(), z, self.reverse)
+        B, C = (part.to(m.dtype) for part in self.select(m, tokens))
+        return self.step(tokens, m, -self.log_A.exp(), B, C, self.skip(), z.to(m.dtype), self.reverse)
 
 
 class Block(nn.Module):

@@ -70,7 +70,7 @@ class RelativeStep(nn.Module):
         reverse: bool,
     ) -> Float[Tensor, "q l d"]:
         """The scan of x with this step."""
-        delta = self.delta(self.span(tokens))
+        delta = self.delta(self.span(tokens)).to(x.dtype)
         return scan(x, delta, A, B, C, D, z, tokens.mask, rule=self.rule, reverse=reverse)[0]
 
 
@@ -201,7 +201,7 @@ class ContentStep(nn.Module):
         reverse: bool,
     ) -> Float[Tensor, "q l d"]:
         """The scan of x with this step."""
-        delta = softplus(self.up(self.source(tokens, x)))
+        delta = softplus(self.up(self.source(tokens, x))).to(x.dtype)
         return scan(x, delta, A, B, C, D, z, tokens.mask, rule=self.rule, reverse=reverse)[0]
 
 

@@ -67,6 +67,10 @@ def span_scan(
 
 def _scan(x: Inputs, rule: str, reverse: bool) -> tuple[Tensor, Tensor]:
     x.check(rule)
+    if x.u.dtype != x.state_dtype and x.u.device.type == "cpu":  # no half-precision arithmetic there
+        wide = x._replace(**{name: t.float() for name, t in x.present.items() if name != "mask"})
+        y, state = _scan(wide, rule, reverse)
+        return y.to(x.u.dtype), state
     if x.u.device.type not in FUSED:
         return _unfused(x, rule, reverse)
     keep = torch.is_grad_enabled() and any(t.requires_grad for t in x.present.values())
@@ -119,7 +123,8 @@ def _(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
     x, keep = Inputs(*args[:12]), args[14]
     q, _, d = x.u.shape
     checkpoints = _fused(x).checkpoint_shape(x) if keep else (0, 0, 0, 0)
-    return torch.empty_like(x.u), x.u.new_empty(q, d, x.A.shape[1]), x.u.new_empty(checkpoints)
+    wide = {"dtype": x.state_dtype}
+    return torch.empty_like(x.u), x.u.new_empty(q, d, x.A.shape[1], **wide), x.u.new_empty(checkpoints, **wide)
 
 
 @torch.library.custom_op("dygmamba::scan_backward", mutates_args=())
@@ -159,7 +164,7 @@ def _own(grad: Tensor) -> Tensor:
 def _(*args: Any) -> list[Tensor]:
     x, span_grad = Inputs(*args[:12]), args[17]
     wanted = x._replace(mask=None, span=x.span if span_grad else None)
-    return [x.u.new_empty(0) if t is None else x.u.new_empty(t.shape) for t in wanted]
+    return [x.u.new_empty(0) if t is None else t.new_empty(t.shape) for t in wanted]
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -34,7 +34,7 @@ def forward(x: Inputs, rule: str, reverse: bool, keep: bool) -> tuple[Tensor, Te
     y, state = _rows(x, x.u.shape), x.u.new_empty(q, d, x.A.shape[1])
     checkpoints = _rows(x, checkpoint_shape(x) if keep else (0, 0, 0, 0))
     to = kernels.Outputs(y.numpy(), state.numpy(), checkpoints.numpy())
-    _spread(kernels.forward, x, _arrays(x, rule, reverse), to)
+    spread(kernels.forward, *_work(x), _arrays(x, rule, reverse), to)
     return y, state, checkpoints
 
 
@@ -45,7 +45,7 @@ def backward(
     sums = _sums(x, span_grad)
     to = kernels.Grads(*(t.numpy() for t in sums))
     adjoints = (t.detach().contiguous().numpy() for t in (dy, dstate, checkpoints))
-    _spread(kernels.backward, x, _arrays(x, rule, reverse), *adjoints, to)
+    spread(kernels.backward, *_work(x), _arrays(x, rule, reverse), *adjoints, to)
     w1, w2, D = (part.sum(0).to(x.u.dtype) for part in sums.channel)
     return Inputs(
         u=sums.u,
@@ -97,15 +97,20 @@ def _arrays(x: Inputs, rule: str, reverse: bool) -> kernels.Arrays:
     return kernels.Arrays(**(absent | given), blocks=blocks, euler=rule == "euler", reverse=reverse)
 
 
-def _spread(kernel: Callable[..., None], x: Inputs, arrays: kernels.Arrays, *rest: Any) -> None:
-    """Run every task of a kernel on as many threads as torch may use."""
-    tasks = arrays.blocks * -(-x.u.shape[2] // kernels.LANES)
-    threads = min(torch.get_num_threads(), tasks) if x.u.numel() * x.A.shape[1] > SERIAL else 1
+def _work(x: Inputs) -> tuple[int, int]:
+    """How many tasks and state updates there are."""
+    tasks = min(x.u.shape[0], BLOCKS) * -(-x.u.shape[2] // kernels.LANES)
+    return tasks, x.u.numel() * x.A.shape[1]
+
+
+def spread(kernel: Callable[..., None], tasks: int, size: int, *arguments: Any) -> None:
+    """Run every task of a kernel, `size` updates in all, on as many threads as torch may use."""
+    threads = min(torch.get_num_threads(), tasks) if size > SERIAL else 1
     if threads <= 1:
-        kernel(0, tasks, arrays, *rest)
+        kernel(0, tasks, *arguments)
         return
     pieces = min(PIECES * threads, tasks)
     cuts = [tasks * piece // pieces for piece in range(pieces + 1)]
     with ThreadPoolExecutor(threads) as pool:
-        for done in [pool.submit(kernel, a, b, arrays, *rest) for a, b in pairwise(cuts)]:
+        for done in [pool.submit(kernel, a, b, *arguments) for a, b in pairwise(cuts)]:
             done.result()

@@ -26,6 +26,8 @@ SHAPES = {
     "state": "qdn",
 }
 
+TOKENS = ("u", "delta", "B", "C", "z")  # one row per step: these may come in half precision
+
 
 class Inputs(NamedTuple):
     """The op's tensors in the order of its schema; the step is `delta`, or `span`, `w1` and `w2`."""
@@ -48,22 +50,32 @@ class Inputs(NamedTuple):
         """The tensors which were given, by name."""
         return {name: t for name, t in self._asdict().items() if t is not None}
 
+    @property
+    def state_dtype(self) -> torch.dtype:
+        """The state and everything that is not a token's is at least float32."""
+        return torch.promote_types(self.u.dtype, torch.float32)
+
+    def dtype_of(self, name: str) -> torch.dtype:
+        """What the named tensor must be, given u."""
+        kinds = dict.fromkeys(TOKENS, self.u.dtype) | {"mask": torch.bool}
+        return kinds.get(name, self.state_dtype)
+
     def check(self, rule: str) -> None:
         """Raise ConfigError unless shapes, dtypes and devices agree and the rule is known."""
         if rule not in RULES:
             raise ConfigError(f"scan has no rule {rule!r}; choose one of {', '.join(RULES)}")
         if self.u.dim() != 3 or self.u.shape[1] == 0:
             raise ConfigError(f"scan's u has shape {list(self.u.shape)}; give [q l d] with at least one step")
-        if self.u.dtype not in (torch.float32, torch.float64):
-            raise ConfigError(f"scan's u is {self.u.dtype}; cast the inputs to float32 or float64")
+        if not self.u.dtype.is_floating_point:
+            raise ConfigError(f"scan's u is {self.u.dtype}; cast the inputs to a floating type")
         q, length, d = self.u.shape
         sizes = {"q": q, "l": length, "d": d, "n": self.A.shape[-1]}
         for name, tensor in self.present.items():
             shape = [sizes[letter] for letter in SHAPES[name]]
-            dtype = torch.bool if name == "mask" else self.u.dtype
+            dtype = self.dtype_of(name)
             if list(tensor.shape) != shape:
                 text = " ".join(SHAPES[name])
                 raise ConfigError(f"scan's {name} has shape {list(tensor.shape)}; give [{text}] = {shape}")
             if tensor.dtype != dtype or tensor.device != self.u.device:
                 got = f"{tensor.dtype} on {tensor.device}"
-                raise ConfigError(f"scan's {name} is {got}; give {dtype} on {self.u.device}, as for u")
+                raise ConfigError(f"scan's {name} is {got}; give {dtype} on {self.u.device}")

@@ -1,0 +1,57 @@
+"""The convolution's CPU side: tensors to arrays, blocks of sequences to the scan's threads.
+
+How the work is cut never depends on the number of threads, so no bit of the result does.
+"""
+
+import torch
+from torch import Tensor
+
+from dygmamba.ops.conv import cpu_kernels as kernels
+from dygmamba.ops.scan.cpu import BLOCKS, spread
+
+
+def forward(
+    x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor, reverse: bool, dtype: torch.dtype
+) -> Tensor:
+    """The output in `dtype`; the kernel skips masked steps, whose rows are zero already."""
+    y = torch.zeros(x.shape, dtype=dtype)
+    if y.numel() > 0:
+        arrays = _arrays(x, weight, bias, mask, reverse, dtype)
+        spread(kernels.forward, arrays.blocks, y.numel(), arrays, y.numpy())
+    return y
+
+
+def backward(
+    x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor, reverse: bool, dy: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of x, weight and bias; the last two are summed over blocks in float64, in their order."""
+    dx = torch.zeros(x.shape, dtype=dy.dtype)
+    parts = torch.zeros(min(x.shape[0], BLOCKS), weight.shape[1] + 1, x.shape[2], dtype=torch.float64)
+    if dx.numel() > 0:
+        arrays = _arrays(x, weight, bias, mask, reverse, dy.dtype)
+        spread(kernels.backward, arrays.blocks, dx.numel(), arrays, _rows(dy), dx.numpy(), parts.numpy())
+    dweight = parts[:, :-1].sum(0).t().clone(memory_format=torch.contiguous_format)
+    return dx.to(x.dtype), dweight, parts[:, -1].sum(0)
+
+
+def _arrays(
+    x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor, reverse: bool, dtype: torch.dtype
+) -> kernels.Arrays:
+    """The inputs as the kernels want them: of one dtype, and the weights tap by tap."""
+    return kernels.Arrays(
+        x=_rows(x.to(dtype)),
+        weight=weight.detach().to(dtype).t().contiguous().numpy(),
+        bias=bias.detach().to(dtype).contiguous().numpy(),
+        mask=mask.contiguous().numpy(),
+        blocks=min(x.shape[0], BLOCKS),
+        sign=-1 if reverse else 1,
+    )
+
+
+def _rows(t: Tensor) -> kernels.Rows:
+    """Rows may lie apart (halves of one projection do), but each must be dense."""
+    t = t.detach() if t.stride(2) == 1 else t.detach().contiguous()
+    batch, row, _ = t.stride()
+    q, length, d = t.shape
+    size = (q - 1) * batch + (length - 1) * row + d
+    return kernels.Rows(t.as_strided((size,), (1,)).numpy(), batch, row)

@@ -1,0 +1,77 @@
+"""The convolution's GPU side: what to launch, and where partial sums go. The arithmetic is in `triton_kernels`.
+
+Sums over sequences and steps are written per program and added afterwards, in a fixed order: there are no atomics,
+so two runs agree in every bit.
+
+Legend: q sequences, l steps, d channels, w taps.
+"""
+
+import torch
+import triton
+from torch import Tensor
+
+from dygmamba.ops.conv import triton_kernels as kernels
+
+STEPS, BLOCK, WARPS = 16, 64, 4  # a tile: a thread has four neighbours of two rows
+SUM_STEPS = 8  # where the sums of all taps stay in registers, one row
+PARTS = 128  # programs which share these sums, per block of channels; the same number on every device
+
+
+@torch.no_grad()
+def forward(
+    x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor, reverse: bool, dtype: torch.dtype
+) -> Tensor:
+    """The output in `dtype`; sums are float32 whatever x is."""
+    y = torch.empty(x.shape, dtype=dtype, device=x.device)
+    if x.numel() > 0:
+        with torch.cuda.device_of(x):
+            kernels.forward_kernel[(_tiles(x, STEPS) * triton.cdiv(x.shape[2], BLOCK),)](
+                **_arguments(x, weight, mask, reverse), **_input(x, bias), y=y, STEPS=STEPS, num_warps=WARPS
+            )
+    return y
+
+
+@torch.no_grad()
+def backward(
+    x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor, reverse: bool, dy: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of x, weight and bias, the last two in float32."""
+    (q, length, d), taps = x.shape, weight.shape[1]
+    if x.numel() == 0:
+        return x.new_zeros(x.shape), weight.new_zeros(weight.shape), bias.new_zeros(bias.shape)
+    blocks, tiles = triton.cdiv(d, BLOCK), _tiles(x, SUM_STEPS)
+    rows = min(tiles, PARTS)
+    dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    g = torch.empty(q, length, d, dtype=torch.float32, device=x.device)
+    parts = torch.empty(rows, taps + 1, d, dtype=torch.float32, device=x.device)
+    shared = _arguments(x, weight, mask, reverse)
+    adjoint = _adjoint(dy) | {"g": g, "parts": parts, "count": tiles, "STEPS": SUM_STEPS}
+    with torch.cuda.device_of(x):
+        kernels.activation_kernel[(blocks, rows)](**shared, **_input(x, bias), **adjoint, num_warps=WARPS)
+        grid = (_tiles(x, STEPS) * blocks,)
+        kernels.input_kernel[grid](**shared, g=g, dx=dx, STEPS=STEPS, num_warps=WARPS)
+    dweight = parts[:, :-1].sum(0).t().clone(memory_format=torch.contiguous_format)
+    return dx, dweight, parts[:, -1].sum(0)
+
+
+def _tiles(x: Tensor, steps: int) -> int:
+    return x.shape[0] * triton.cdiv(x.shape[1], steps)
+
+
+def _arguments(x: Tensor, weight: Tensor, mask: Tensor, reverse: bool) -> dict[str, object]:
+    """What all kernels are given."""
+    taps = weight.t().contiguous()
+    shape = {"length": x.shape[1], "CHANNELS": x.shape[2], "TAPS": weight.shape[1]}
+    cut = {"SIGN": -1 if reverse else 1, "BLOCK": BLOCK}
+    return shape | cut | {"weight": taps, "mask": mask.contiguous().view(torch.uint8)}
+
+
+def _input(x: Tensor, bias: Tensor) -> dict[str, object]:
+    """What the kernels which read x are given: its rows may lie apart (halves of one projection do)."""
+    x = x if x.stride(2) == 1 else x.contiguous()
+    return {"x": x, "x_batch": x.stride(0), "X_ROW": x.stride(1), "bias": bias.contiguous()}
+
+
+def _adjoint(dy: Tensor) -> dict[str, object]:
+    dy = dy if dy.stride(2) == 1 else dy.contiguous()
+    return {"dy": dy, "dy_batch": dy.stride(0), "DY_ROW": dy.stride(1)}

@@ -1,0 +1,80 @@
+"""How Triton kernels are tested where there is no GPU: interpreted in a process of their own, and compiled unrun.
+
+Interpreting is decided when triton is first imported, for a whole process; a test file therefore runs itself again.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch import Tensor
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+GPU = torch.cuda.is_available() and not INTERPRETED
+DEVICE = "cuda" if GPU else "cpu"
+MARGIN = 64
+
+kernels_run = pytest.mark.skipif(not (GPU or INTERPRETED), reason="run by the interpreter's own process")
+on_gpu = [pytest.mark.gpu, pytest.mark.skipif(not GPU, reason="too large for the interpreter")]
+
+if INTERPRETED:
+    from triton.runtime import interpreter
+
+    patch_tensor = interpreter._patch_lang_tensor
+
+    def patch_index(tensor: Any, scope: Any) -> None:
+        """Since NumPy 2.4 an array of one element is no index, but the interpreter's numbers are such arrays."""
+        patch_tensor(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
+    interpreter._patch_lang_tensor = patch_index
+
+
+def interpret(file: str) -> None:
+    """Run a test file again where Triton interprets, and fail where it fails."""
+    command = [sys.executable, "-m", "pytest", file, "-x", "-q", "-p", "no:randomly"]
+    run = subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def compile_for_hopper(kernel: Any, arguments: dict[str, Any], warps: int) -> None:
+    """A kernel becomes machine code, GPU or no GPU; tensors are float32 but for `mask`, numbers 32-bit."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource, compile
+
+    fixed = {p.name: arguments[p.name] for p in kernel.params if p.is_constexpr}
+    fixed |= {name: None for name, value in arguments.items() if value is None}
+    numbers = dict.fromkeys(set(kernel.arg_names) - set(fixed), "i32")
+    pointers = {name: "*fp32" for name, value in arguments.items() if isinstance(value, Tensor)}
+    kinds = numbers | pointers | dict.fromkeys(fixed, "constexpr") | {"mask": "*u8"}
+    signature = {name: kinds[name] for name in kernel.arg_names}
+    source = ASTSource(kernel, signature, {(kernel.arg_names.index(k),): v for k, v in fixed.items()})
+    binary = compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps})
+    assert binary.asm["cubin"]
+
+
+@contextmanager
+def poison() -> Iterator[None]:
+    """Fresh memory is NaN, with a margin on either side that nobody may touch."""
+    taken: list[Tensor] = []
+    plain, full = torch.empty, torch.full
+
+    def empty(*shape: Any, dtype: torch.dtype = torch.float32, device: Any = DEVICE, **more: Any) -> Tensor:
+        if more or not dtype.is_floating_point:
+            return plain(*shape, dtype=dtype, device=device, **more)
+        shape = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        size = torch.Size(shape).numel()
+        taken.append(full((size + 2 * MARGIN,), float("nan"), dtype=dtype, device=device))
+        return taken[-1][MARGIN : MARGIN + size].view(shape)
+
+    with patch.object(torch, "empty", empty):
+        yield
+    for memory in taken:
+        assert memory[:MARGIN].isnan().all(), "something wrote before its tensor"
+        assert memory[-MARGIN:].isnan().all(), "something wrote behind its tensor"

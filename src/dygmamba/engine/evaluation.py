@@ -100,7 +100,9 @@ def score_set(
     if not len(chosen.events):
         raise EventError(f"the {chosen.split} period has no {chosen.setting} events; use a longer stream")
     scorer.reset()
-    scorer.observe(store.select(chosen.earlier))
+    if scorer.stateful:
+        for events in store.batches(chosen.earlier, batch_size):
+            scorer.observe(events)
     columns: tuple[list[Tensor], ...] = ([], [], [])
     waiting: list[EventBatch] = []
     for number, events in enumerate(store.batches(chosen.events, batch_size)):

@@ -167,6 +167,8 @@ class Training:
     def train_epoch(self, report: Reporter) -> None:
         """The rest of the epoch the run stands in."""
         self.scorer.train()
+        if self.progress.step == 0:
+            self.scorer.reset()
         negatives = self.data.negatives(self.seed, self.progress.epoch)
         losses = []  # device scalars, read once per checkpoint so that no step waits for the device
         for step in range(self.progress.step, self.steps_per_epoch):

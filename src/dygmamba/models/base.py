@@ -55,10 +55,33 @@ class Scorer(Protocol):
 
 
 class Encoder(nn.Module):
-    """A model that turns each pair into two vectors: forward(view) -> [p d], [p d]."""
+    """A model that turns each pair into two vectors: forward(view) -> [p d], [p d].
+
+    A model with memory sets `stateful`, keeps the memory in buffers and changes it only in `observe`.
+    """
 
     requests: tuple[NeighborRequest, ...]
     out_dim: int
+    stateful: bool = False
+
+    def observe(self, events: EventBatch) -> None:
+        """Take in what has happened; without memory there is nothing to do."""
+
+    def reset(self) -> None:
+        """Forget everything observed."""
+
+
+class NodeEncoder(Encoder):
+    """An encoder that looks at one node at a time: each row of the batch is encoded once, pairs point at rows."""
+
+    def encode(self, view: PairView) -> Float[Tensor, "q d"]:
+        """The embedding of each row (node, time)."""
+        raise NotImplementedError
+
+    def forward(self, view: PairView) -> tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]:
+        """Source and destination embedding of each pair."""
+        rows = self.encode(view)
+        return rows[view.pairs.src_row], rows[view.pairs.dst_row]
 
 
 class LinkHead(nn.Module):
@@ -75,14 +98,13 @@ class LinkHead(nn.Module):
 
 
 class EncoderScorer(nn.Module):
-    """An encoder with a link head, as the engine drives it; it keeps nothing between batches."""
-
-    stateful = False
+    """An encoder with a link head, as the engine drives it."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
         self.encoder = encoder
         self.head = LinkHead(encoder.out_dim)
+        self.stateful = encoder.stateful
 
     @property
     def requests(self) -> tuple[NeighborRequest, ...]:
@@ -94,10 +116,12 @@ class EncoderScorer(nn.Module):
         return self.head(*self.encoder(view))
 
     def observe(self, events: EventBatch) -> None:
-        """Nothing: the past is looked up, not remembered."""
+        """Let the encoder's memory, if it has one, take in what has happened."""
+        self.encoder.observe(events)
 
     def reset(self) -> None:
-        """Nothing to forget."""
+        """Forget everything observed."""
+        self.encoder.reset()
 
 
 @dataclass(frozen=True, slots=True)

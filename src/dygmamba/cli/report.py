@@ -1,0 +1,50 @@
+"""`dygmamba report`: the page of a run, built again from its folder."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dygmamba.cli.console import stderr, stdout
+from dygmamba.errors import DygError
+
+if TYPE_CHECKING:
+    from dygmamba.engine.runs import RunFolder
+
+
+def report(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Write the page here instead of RUN/report.html.", show_default=False)
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where datasets are.")] = None,
+) -> None:
+    """Write a run's results, curves, learned forgetting and settings as one page that opens offline."""
+    from dygmamba.engine.runs import RunFolder
+    from dygmamba.forgetting import load_forgetting
+    from dygmamba.report import packages, write_report
+
+    packages()  # a missing package is said before anything is computed
+    folder = RunFolder(run)
+    folder.config()
+    if load_forgetting(folder) is None:
+        probe_run(folder, data_dir)
+    path = write_report(folder, out)
+    stdout().print(f"report: {path}", soft_wrap=True, markup=False, highlight=False)
+
+
+def probe_run(folder: "RunFolder", data_dir: Path | None) -> None:
+    """Measure the forgetting of a run's best weights; where that cannot be, say why and go on without."""
+    import torch
+
+    from dygmamba.experiment import open_trained
+    from dygmamba.forgetting import known_law, measure_forgetting, save_forgetting
+
+    try:
+        trained = open_trained(folder.path, torch.device("cpu"), data_dir)
+        law = known_law(trained.dataset)
+        found = measure_forgetting(trained.scorer, trained.dataset.store, trained.split, law)
+    except DygError as error:
+        stderr().print(f"no forgetting curve: {error}", soft_wrap=True, markup=False, highlight=False)
+        return
+    save_forgetting(folder, found)

@@ -152,23 +152,21 @@ def result_table(rows: list[dict[str, Any]]) -> "Table":
     """One line per evaluation; several seeds become mean ± standard deviation."""
     from statistics import mean, stdev
 
+    from rich import box
     from rich.table import Table
 
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for row in rows:
-        groups.setdefault(tuple(row[key] for key in ("model", "split", "setting", "negatives")), []).append(
-            row
-        )
-    table = Table(
-        "model", "split", "setting", "negatives", "AP", "AUC", "AP pooled", "AUC pooled", "events", "seeds"
-    )
-    for column in table.columns[4:]:
-        column.justify = "right"
+        groups.setdefault(tuple(row[key] for key in ("split", "setting", "negatives")), []).append(row)
+    seeds = max(len(own) for own in groups.values())
+    title = f"{rows[0]['model']} on {rows[0]['dataset']}" + (f", mean ± std of {seeds}" if seeds > 1 else "")
+    table = Table("split", "setting", "negatives", title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in ("AP", "AUC", "AP pooled", "AUC pooled", "events"):
+        table.add_column(name, justify="right")
     for about, own in groups.items():
         cells = []
         for key in ("ap", "auc", "ap_pooled", "auc_pooled"):
             values = [100 * row[key] for row in own]
-            cells.append(f"{mean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else ""))
-        table.add_row(*about, *cells, f"{own[0]['n']:,}", str(len(own)))
-    table.title = rows[0]["dataset"]
+            cells.append(f"{mean(values):.2f}" + (f"±{stdev(values):.2f}" if len(values) > 1 else ""))
+        table.add_row(*about, *cells, f"{own[0]['n']:,}")
     return table

@@ -117,6 +117,7 @@ def _reporter(training: "Training", bar: Any, stop: list[bool], tensorboard: boo
         if writer is not None:
             for key in ("loss", "val_ap", "val_auc"):
                 writer.add_scalar(key, entry[key], entry["epoch"])
+            writer.flush()
 
     def on_step(epoch: int, step: int) -> None:
         bar.update(task, completed=epoch * steps + step + 1)

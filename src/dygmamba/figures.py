@@ -7,27 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from dygmamba.forgetting import QUANTILES
+from dygmamba.forgetting import QUANTILES, Forgetting
 
 OWN, LAW, FAINT, BAND = "#0072b2", "#d55e00", "#8a8f98", "rgba(0,114,178,0.16)"
 DARK = {OWN: "#5bb8f0", LAW: "#ff9a4d", FAINT: "#9aa1ab", BAND: "rgba(91,184,240,0.22)"}
+SECONDS = {"s": 1, "min": 60, "h": 3_600, "d": 86_400, "y": 31_557_600}
 TICKS = {
-    1: "1 s",
-    10: "10 s",
-    60: "1 min",
-    300: "5 min",
-    900: "15 min",
-    3_600: "1 h",
-    10_800: "3 h",
-    28_800: "8 h",
-}
-TICKS |= {
-    86_400: "1 d",
-    259_200: "3 d",
-    864_000: "10 d",
-    2_592_000: "30 d",
-    7_776_000: "90 d",
-    31_557_600: "1 y",
+    count * SECONDS[unit]: f"{count} {unit}"
+    for unit, counts in {
+        "s": (1, 10),
+        "min": (1, 5, 15),
+        "h": (1, 3, 8),
+        "d": (1, 3, 10, 30, 100),
+        "y": (1, 3),
+    }.items()
+    for count in counts
 }
 
 Rows = list[dict[str, Any]]
@@ -47,19 +41,19 @@ def training_figures(go: Any, epochs: Rows) -> dict[str, Any]:
     }
 
 
-def forgetting_figures(go: Any, forgetting: dict[str, Any] | None) -> dict[str, Any]:
+def forgetting_figures(go: Any, forgetting: Forgetting | None) -> dict[str, Any]:
     """The return weight that the scores imply, and the retention that the weights hold, each beside the law."""
     if forgetting is None:
         return {}
-    span, law = forgetting["span"], []
-    if forgetting["true"]:
-        law = [_line(go, span, forgetting["true"], f"true law ({forgetting['law']})", LAW, dash="dash")]
-    learned, error = np.array(forgetting["learned"]), np.array(forgetting["error"])
+    span, law = forgetting.span, []
+    if forgetting.true:
+        law = [_line(go, span, forgetting.true, f"true law ({forgetting.law})", LAW, dash="dash")]
+    learned, error = np.array(forgetting.learned), np.array(forgetting.error)
     band = _band(go, span, np.maximum(learned - 2 * error, 0), learned + 2 * error, "± 2 standard errors")
-    axis = _span_axis(span, seconds=forgetting["law"] is not None, title="span since the meeting")
+    axis = _span_axis(span, seconds=forgetting.law is not None, title="span since the meeting")
     weight = {"title": "return weight", "rangemode": "tozero"}
     figures = {"returns": _figure(go, [*band, *law, _line(go, span, learned, "learned", OWN)], axis, weight)}
-    if kept := forgetting["retention"]:
+    if kept := forgetting.retention:
         low, *_, high = (f"{level:g}" for level in QUANTILES)
         band = _band(go, span, np.array(kept[low]), np.array(kept[high]), "10 % to 90 % of the channels")
         lines = [*band, *law, _line(go, span, kept["0.5"], "median channel", OWN)]

@@ -22,7 +22,7 @@ from dygmamba.data.generate import GeneratorConfig, forgetting_law, generate_str
 from dygmamba.data.splits import Split
 from dygmamba.data.store import Dataset
 from dygmamba.engine.runs import RunFolder, write_text
-from dygmamba.errors import EventError
+from dygmamba.errors import EventError, FileError
 from dygmamba.models.base import Scorer
 from dygmamba.nn.ssm import Path
 from dygmamba.nn.steps import RelativeStep
@@ -86,7 +86,7 @@ def measure_forgetting(
     """Both views for a trained scorer, probed in the test period among nodes that training knew."""
     meetings = _meetings(scorer, store, split)
     age = meetings.src.age[meetings.src.mask].double()
-    low, high = age.quantile(0.02), age.quantile(0.5)
+    low, high = age.quantile(torch.tensor([0.02, 0.5]).double()) if len(age) else (age.sum(), age.sum())
     if len(meetings) < GROUPS or not 0 < low < high:
         raise EventError(
             "too few repeated meetings in the test period to probe forgetting; use a longer stream"
@@ -173,9 +173,14 @@ def save_forgetting(run: RunFolder, found: Forgetting) -> None:
     write_text(run.path / NAME, json.dumps(found.to_json(), indent=1) + "\n")
 
 
-def load_forgetting(run: RunFolder) -> dict[str, Any] | None:
+def load_forgetting(run: RunFolder) -> Forgetting | None:
     """What save_forgetting wrote, unless the run has better weights since."""
     path = run.path / NAME
     if not path.exists() or (run.best.exists() and run.best.stat().st_mtime > path.stat().st_mtime):
         return None
-    return json.loads(path.read_text())
+    try:
+        values = json.loads(path.read_text())
+        close = values.pop("closeness")
+        return Forgetting(**values, closeness=None if close is None else Closeness(**close))
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileError(f"{path} cannot be read ({error!r}); delete it to measure again") from error

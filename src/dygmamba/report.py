@@ -4,6 +4,7 @@ The page carries plotly's own script and forbids itself every request by a conte
 """
 
 import json
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,19 @@ from dygmamba.data.statistics import as_duration
 from dygmamba.engine.runs import RunFolder, write_text
 from dygmamba.errors import ConfigError, FileError
 from dygmamba.figures import DARK, Rows, forgetting_figures, training_figures
-from dygmamba.forgetting import load_forgetting
+from dygmamba.forgetting import Forgetting, load_forgetting
 
-NAME = "report.html"
+NAME, TEMPLATE = "report.html", "report_template.html"
 METRICS = {"ap": "AP", "auc": "AUC", "ap_pooled": "AP pooled", "auc_pooled": "AUC pooled"}
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One figure at the head of the page."""
+
+    name: str
+    value: str
+    note: str
 
 
 def write_report(run: RunFolder, out: Path | None = None) -> Path:
@@ -32,27 +42,23 @@ def write_report(run: RunFolder, out: Path | None = None) -> Path:
 def render(run: RunFolder) -> str:
     """The page as text."""
     jinja2, go, script = packages()
-    config = run.config()
+    config, forgetting = run.config(), load_forgetting(run)
     try:
-        epochs, results, forgetting = run.metrics(), run.results(), load_forgetting(run)
-        about = {
-            "model": config["run"]["model"],
-            "data": config["run"]["data"],
-            "seed": config["run"]["seed"],
-        }
+        epochs, results, about = run.metrics(), run.results(), config["run"]
         figures = training_figures(go, epochs) | forgetting_figures(go, forgetting)
-        groups = result_groups(results, about["model"])
+        facts = {
+            "title": f"{about['model']} on {about['data']}",
+            "seed": about["seed"],
+            "cards": cards(results, about["model"], epochs, forgetting),
+            "groups": result_groups(results, about["model"]),
+        }
     except (KeyError, TypeError, ValueError) as error:
         raise FileError(f"{run.path} holds a damaged file ({error!r}); restore it or train again") from error
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["duration"] = as_duration
-    template = environment.from_string(files("dygmamba").joinpath("report_template.html").read_text("utf-8"))
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    environment.filters["duration"] = lambda seconds: as_duration(float(f"{seconds:.6g}"))
+    template = environment.from_string(files("dygmamba").joinpath(TEMPLATE).read_text("utf-8"))
     return template.render(
-        about=about,
-        cards=cards(results, about["model"], epochs, forgetting),
-        groups=groups,
+        **facts,
         metrics=METRICS,
         epochs=epochs,
         forgetting=forgetting,
@@ -98,42 +104,26 @@ def result_groups(results: Rows, own: str) -> list[dict[str, Any]]:
     return shown
 
 
-def cards(results: Rows, own: str, epochs: Rows, forgetting: dict[str, Any] | None) -> list[dict[str, str]]:
+def cards(results: Rows, own: str, epochs: Rows, forgetting: Forgetting | None) -> list[Card]:
     """The few figures to read first."""
     found = []
     for setting, name in (("transductive", "Test AP"), ("inductive", "Test AP, new nodes")):
-        rows = [
-            row
-            for row in results
-            if (row["split"], row["setting"], row["negatives"]) == ("test", setting, "random")
-        ]
+        asked = ("test", setting, "random")
+        rows = [row for row in results if (row["split"], row["setting"], row["negatives"]) == asked]
         mine = [row["ap"] for row in rows if row["model"] == own]
         others = [(row["ap"], row["model"]) for row in rows if row["model"] != own]
         if mine:
-            note = (
-                f"best without training: {100 * max(others)[0]:.2f} ({max(others)[1]})"
-                if others
-                else "random negatives"
-            )
-            found.append({"name": name, "value": f"{100 * mine[0]:.2f}", "note": note})
-    if forgetting and forgetting["closeness"]:
-        close = forgetting["closeness"]
-        note = f"mean gap {close['mean_gap']:.3f}, largest {close['max_gap']:.3f}"
-        found.append(
-            {
-                "name": "Forgetting, correlation with the law",
-                "value": f"{close['correlation']:.3f}",
-                "note": note,
-            }
-        )
+            score, model = max(others, default=(0.0, ""))
+            note = f"best without training: {100 * score:.2f} ({model})" if others else "random negatives"
+            found.append(Card(name, f"{100 * mine[0]:.2f}", note))
+    if forgetting and forgetting.closeness:
+        close = forgetting.closeness
+        note = f"correlation with the law; mean gap {close.mean_gap:.3f}"
+        found.append(Card("Learned forgetting", f"{close.correlation:.3f}", note))
     if epochs:
         seconds = as_duration(sum(entry["seconds"] for entry in epochs))
-        best = max(range(len(epochs)), key=lambda place: epochs[place]["val_ap"])
+        best = max(epochs, key=lambda entry: entry["val_ap"])["epoch"] + 1
         found.append(
-            {
-                "name": "Epochs",
-                "value": str(len(epochs)),
-                "note": f"best: number {best + 1}; {seconds} in all",
-            }
+            Card("Epochs", str(len(epochs)), f"{seconds} in all; best validation AP in epoch {best}")
         )
     return found

@@ -23,7 +23,7 @@ from dygmamba.sampling.index import NeighborIndex
 from dygmamba.sampling.view import NeighborSequence, PairBatch, PairView
 
 BATCH = 1_000  # pairs that are scored at once
-GROUPS = 8  # of the jackknife
+GROUPS = 16  # of the jackknife
 
 Curve = Float64[Tensor, "k"]
 

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from dygmamba.cli import bench, data, evaluate, fetch, generate, predict, train
+from dygmamba.cli import bench, data, demo, evaluate, fetch, generate, predict, report, train
 from dygmamba.errors import DygError
 
 # torch's and Numba's thread pools share the cores: a waiting thread must sleep, not spin (docs/log.md)
@@ -23,9 +23,11 @@ data.app.command("fetch")(fetch.fetch)
 data.app.command("list")(fetch.list_datasets)
 data.app.command("generate")(generate.generate)
 app.add_typer(data.app, name="data")
+app.command("demo")(demo.demo)
 app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("predict")(predict.predict)
+app.command("report")(report.report)
 app.command("bench")(bench.bench)
 
 

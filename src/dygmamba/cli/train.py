@@ -12,6 +12,7 @@ from dygmamba.errors import ConfigError
 if TYPE_CHECKING:
     from dygmamba.data.splits import Split
     from dygmamba.data.store import Dataset
+    from dygmamba.engine.runs import RunFolder
     from dygmamba.engine.training import Reporter, Training
 
 
@@ -53,13 +54,13 @@ def train(
     rows: list[dict[str, Any]] = []
     if resume is not None:
         training, dataset, split = reopen_run(resume, where, data_dir)
-        rows = _finish(training, dataset, split, strategies, tensorboard)
+        rows = finish_run(training, dataset, split, strategies, tensorboard)
     else:
         settings = parse_overrides(overrides or []) | ({"epochs": epochs} if epochs else {})
         dataset = open_dataset(str(data), data_dir)
         for seed in parse_seeds(seeds):
             training, split = start_run(dataset, model, seed, settings, where, out)
-            rows += _finish(training, dataset, split, strategies, tensorboard)
+            rows += finish_run(training, dataset, split, strategies, tensorboard)
     if as_json:
         emit_json({"results": rows})
     else:
@@ -80,10 +81,10 @@ def parse_seeds(text: str) -> list[int]:
     return seeds
 
 
-def _finish(
+def finish_run(
     training: "Training", dataset: "Dataset", split: "Split", strategies: list[str], tensorboard: bool
 ) -> list[dict[str, Any]]:
-    """Train to the end, evaluate the best weights, write results.json."""
+    """Train to the end, evaluate the best weights, write results.json and, where it can be, report.html."""
     from dygmamba.engine.evaluation import SETTINGS, SPLITS, evaluation_set
     from dygmamba.experiment import final_rows
 
@@ -99,8 +100,21 @@ def _finish(
     chosen = [(strategy, name, setting) for strategy in strategies for name in SPLITS for setting in SETTINGS]
     rows = final_rows(dataset, split, training.scorer, training.data, about, chosen)
     training.run.write_results(rows)
+    write_page(training.run)
     stderr().print(f"run: {training.run.path}", soft_wrap=True, highlight=False)
     return rows
+
+
+def write_page(run: "RunFolder") -> Path | None:
+    """The run's report.html, or a sentence on what drawing it needs: those packages are optional."""
+    from dygmamba.report import write_report
+
+    try:
+        return write_report(run)
+    except ConfigError as error:
+        said = f"no report: {error}, then: dygmamba report {run.path}"
+        stderr().print(said, soft_wrap=True, markup=False, highlight=False)
+        return None
 
 
 def _reporter(training: "Training", bar: Any, stop: list[bool], tensorboard: bool) -> "Reporter":

@@ -46,14 +46,15 @@ def open_dataset(name_or_path: str, data_dir: Path | None = None) -> Dataset:
             if name == name_or_path:
                 return _open_file(path)
     if name_or_path == GENERATED:
-        return _generated()
+        return generated_dataset()
     path = Path(name_or_path).expanduser()
     if path.is_file() or path.name != name_or_path or path.suffix in {SUFFIX, ".npz", *TABLE_SUFFIXES}:
         return _open_file(path)
     raise _unknown(name_or_path, folders)
 
 
-def _generated() -> Dataset:
+def generated_dataset() -> Dataset:
+    """The embedded stream, whatever files of that name there may be."""
     from dygmamba.data.generate import generated_dataset_store
 
     store = generated_dataset_store()

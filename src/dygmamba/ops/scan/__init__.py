@@ -123,8 +123,8 @@ def _(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
     x, keep = Inputs(*args[:12]), args[14]
     q, _, d = x.u.shape
     checkpoints = _fused(x).checkpoint_shape(x) if keep else (0, 0, 0, 0)
-    wide = {"dtype": x.state_dtype}
-    return torch.empty_like(x.u), x.u.new_empty(q, d, x.A.shape[1], **wide), x.u.new_empty(checkpoints, **wide)
+    state = x.u.new_empty((q, d, x.A.shape[1]), dtype=x.state_dtype)
+    return torch.empty_like(x.u), state, x.u.new_empty(checkpoints, dtype=x.state_dtype)
 
 
 @torch.library.custom_op("dygmamba::scan_backward", mutates_args=())

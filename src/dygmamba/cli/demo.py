@@ -1,0 +1,117 @@
+"""`dygmamba demo`: train on the built-in stream, compare, hold the learned forgetting against the true law."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dygmamba.cli.console import emit_json, stdout
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from dygmamba.data.splits import Split
+    from dygmamba.data.store import Dataset
+    from dygmamba.forgetting import Forgetting
+
+# a small model that learns the stream in about a minute on two cores; its channels are those the stream fills
+SETTINGS: dict[str, Any] = {
+    "length": 32,
+    "channels": ["time", "cooccurrence"],
+    "width": 16,
+    "time_dim": 32,
+    "blocks": 1,
+    "states": 8,
+    "out": 32,
+    "lr": 0.005,
+    "epochs": 10,
+}
+HEURISTICS = ("edgebank", "popularity", "recency")
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the training.")] = 0,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs of training.")] = SETTINGS["epochs"],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Train DyG-Mamba on a generated stream on the CPU and show what it learned; about a minute and a half."""
+    import torch
+
+    from dygmamba.cli.train import finish_run, write_page
+    from dygmamba.data.library import generated_dataset
+    from dygmamba.experiment import start_run
+    from dygmamba.forgetting import known_law, measure_forgetting, save_forgetting
+
+    dataset = generated_dataset()
+    rows = SETTINGS | {"epochs": epochs}
+    training, split = start_run(dataset, "dyg-mamba", seed, rows, torch.device("cpu"), out)
+    own = finish_run(training, dataset, split, ["random"], tensorboard=False)
+    rows = heuristic_rows(dataset, split) + [row for row in own if row["split"] == "test"]
+    training.run.write_results(rows)
+    found = measure_forgetting(training.scorer, dataset.store, split, known_law(dataset))
+    save_forgetting(training.run, found)
+    page = write_page(training.run)
+    if as_json:
+        paths = {"run": str(training.run.path), "report": None if page is None else str(page)}
+        emit_json({"results": rows, "forgetting": found.to_json(), **paths})
+        return
+    stdout().print(table(rows))
+    for line in (closeness(found), *([f"report: {page}"] if page else [])):
+        stdout().print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def heuristic_rows(dataset: "Dataset", split: "Split") -> list[dict[str, Any]]:
+    """The models without training on the same events and negatives."""
+    from dygmamba.config import build_config, preset
+    from dygmamba.engine.evaluation import SETTINGS as KINDS
+    from dygmamba.engine.evaluation import evaluation_set, score_set
+    from dygmamba.models import find_model
+    from dygmamba.models.base import DatasetFacts
+    from dygmamba.sampling.index import NeighborIndex
+
+    store, rows = dataset.store, []
+    index, facts = NeighborIndex.build(store), DatasetFacts.of(store, split.train)
+    for model in HEURISTICS:
+        spec = find_model(model)
+        scorer = spec.build(build_config(spec.config, preset(model, dataset.name, "random")), facts)
+        for kind in KINDS:
+            asked = evaluation_set(store, split, "test", kind, "random")
+            about = {"dataset": dataset.name, "model": model, "seed": 0, "split": "test", "setting": kind}
+            metrics = score_set(scorer, store, index, asked).metrics()
+            rows.append(about | {"negatives": "random"} | asdict(metrics))
+    return rows
+
+
+def table(rows: list[dict[str, Any]]) -> "Table":
+    """One line per model and kind of nodes, in per cent."""
+    from rich.table import Table
+
+    shown = Table("nodes", "model", title="generated: test events against random negatives")
+    for name in ("AP", "AUC", "AP pooled", "AUC pooled"):
+        shown.add_column(name, justify="right")
+    for kind, nodes in (("transductive", "all"), ("inductive", "new")):
+        for row in (row for row in rows if row["setting"] == kind):
+            cells = (f"{100 * row[key]:.2f}" for key in ("ap", "auc", "ap_pooled", "auc_pooled"))
+            style = "" if row["model"] in HEURISTICS else "bold"
+            shown.add_row(nodes, row["model"], *cells, style=style)
+        shown.add_section()
+    return shown
+
+
+def closeness(found: "Forgetting") -> str:
+    """How close the learned forgetting is to the law, in a sentence."""
+    from dygmamba.data.statistics import as_duration
+
+    close = found.closeness
+    if close is None:
+        return "the law behind the data is not known"
+    said = (
+        f"learned forgetting against the {found.law} law of the data: correlation {close.correlation:.3f}, "
+        f"mean gap {close.mean_gap:.3f}, largest gap {close.max_gap:.3f}"
+    )
+    if close.half_life is None or close.true_half_life is None:
+        return said
+    halves = (as_duration(round(value)) for value in (close.half_life, close.true_half_life))
+    return said + "; a meeting's pull halves after {}, by the law after {}".format(*halves)

@@ -1,0 +1,229 @@
+"""The probe of learned forgetting against scorers whose forgetting is known exactly."""
+
+import json
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from dygmamba.data.generate import GeneratorConfig, forgetting_law, generate_stream
+from dygmamba.data.ids import NodeIds
+from dygmamba.data.library import open_dataset
+from dygmamba.data.process import LAWS
+from dygmamba.data.splits import chronological_split
+from dygmamba.data.store import Dataset, Origin
+from dygmamba.engine.runs import RunFolder
+from dygmamba.errors import ConfigError, EventError, FileError
+from dygmamba.forgetting import (
+    half_life,
+    known_law,
+    load_forgetting,
+    measure_forgetting,
+    retention,
+    save_forgetting,
+)
+from dygmamba.models import find_model
+from dygmamba.models.base import DatasetFacts
+from dygmamba.models.dyg_mamba import DyGMambaConfig
+from dygmamba.returns import erased, find_meetings, moved
+from dygmamba.sampling.index import NeighborIndex
+from dygmamba.sampling.view import NeighborRequest
+
+CONFIG = GeneratorConfig(events=6_000)
+
+
+@pytest.fixture(scope="module")
+def store():
+    return generate_stream(CONFIG)
+
+
+@pytest.fixture(scope="module")
+def split(store):
+    return chronological_split(store)
+
+
+class LawScorer:
+    """The logit of a perfect classifier: log of n P(v | u, t), P as the generator defines it."""
+
+    requests = (NeighborRequest((23,)),)
+    stateful = False
+
+    def __init__(self, law, novelty=0.5, noise=0.05, factor=240.0):
+        self.law, self.novelty, self.noise, self.factor = law, novelty, noise, factor
+
+    def observe(self, events):
+        pass
+
+    def reset(self):
+        pass
+
+    def __call__(self, view):
+        ((recent,),) = view.neighbors
+        past = recent[view.pairs.src_row]
+        left = torch.from_numpy(self.law(past.age.double().numpy())) * past.mask
+        own = (left * (past.node == view.pairs.dst[:, None])).sum(dim=1)
+        popular = 0.01 + 0.03 * (view.pairs.dst % 7 == 0)
+        chosen = (own + self.novelty * popular) / (self.novelty + left.sum(dim=1))
+        return torch.log(self.factor * (self.noise / 239 + (1 - self.noise) * chosen))
+
+
+class NoisyScorer(LawScorer):
+    """The same with normal noise on every logit."""
+
+    rng = torch.Generator().manual_seed(0)
+
+    def __call__(self, view):
+        score = super().__call__(view)
+        return score + 0.2 * torch.randn(len(score), generator=self.rng, dtype=score.dtype)
+
+
+@pytest.mark.parametrize("name", sorted(LAWS))
+def test_the_probe_recovers_the_law_of_a_perfect_classifier(store, split, name):
+    """For all laws R: if the logit is log n P(v | u, t), the fitted return weight is R, scaled at the first span."""
+    law = forgetting_law(replace(CONFIG, law=name))
+    found = measure_forgetting(LawScorer(law), store, split, (name, law))
+    assert found.closeness is not None
+    assert found.closeness.max_gap < 0.015
+    assert found.retention is None
+    if name == "never":
+        assert np.ptp(found.learned) < 1e-4  # a scorer that ignores time yields a flat curve
+        assert found.closeness.half_life is None
+    else:
+        assert found.closeness.correlation > 0.999
+        assert found.closeness.half_life == pytest.approx(found.closeness.true_half_life, rel=0.03)
+
+
+def test_the_probe_needs_no_knowledge_of_the_negatives(store, split):
+    """For all factors k: logits shifted by log k (more negatives, a smaller pool) give the same curve."""
+    law = forgetting_law(CONFIG)
+    one, other = (measure_forgetting(LawScorer(law, factor=factor), store, split) for factor in (240.0, 3.0))
+    assert one.learned == pytest.approx(other.learned, abs=2e-3)
+    assert one.closeness is None
+
+
+def test_noisy_scores_widen_the_error_and_do_not_shift_the_curve(store, split):
+    """With normal noise on every logit the mean curve is the law, and the standard error is the curves' spread."""
+    law = forgetting_law(CONFIG)
+    found = [measure_forgetting(NoisyScorer(law), store, split) for _ in range(6)]
+    curves, errors = (np.array([getattr(one, name) for one in found]) for name in ("learned", "error"))
+    span = np.array(found[0].span)
+    assert np.abs(curves.mean(axis=0) - law(span) / law(span[:1])).max() < 0.06
+    ratio = errors[:, 1:].mean(axis=0) / curves[:, 1:].std(axis=0)
+    assert 0.4 < ratio.min() < ratio.max() < 2.5
+    assert max(errors[:, 1]) > 5 * measure_forgetting(LawScorer(law), store, split).error[1]
+
+
+@pytest.fixture(scope="module")
+def meetings(store, split):
+    node, time = store.src[split.test], store.time[split.test]
+    return find_meetings(NeighborIndex.build(store), node, time, ~split.new_nodes, 23)
+
+
+def test_a_moved_meeting_changes_who_was_met_when_and_nothing_else(meetings):
+    """For all pasts and slots: u's times and partners are the same, v sits in the slot, v's past is in order."""
+    past = torch.arange(len(meetings)).repeat(2)
+    length = meetings.src.length[past]
+    slot = torch.cat([torch.zeros(len(meetings), dtype=torch.int64), length[: len(meetings)] - 1])
+    src, dst = moved(meetings, past, slot)
+    before = meetings.src[past]
+    assert torch.equal(src.time, before.time)
+    assert torch.equal(src.node.sort(dim=1).values, before.node.sort(dim=1).values)
+    row = torch.arange(len(past))
+    assert torch.equal(src.node[row, slot].long(), dst.query_node)
+    assert bool(((dst.time.diff(dim=1) >= 0) | ~dst.mask[:, 1:]).all())
+    met = dst.mask & (dst.node == src.query_node[:, None])
+    assert torch.equal(met.sum(dim=1), torch.ones_like(slot))
+    assert torch.equal(dst.time[met], src.time[row, slot])
+    same, _ = moved(meetings, past[: len(meetings)], meetings.src_slot)
+    assert torch.equal(same.node, meetings.src.node)
+
+
+def test_an_erased_meeting_leaves_no_trace_of_the_pair(meetings):
+    """For all pasts: v is not in u's, u is not in v's, and the times are the same."""
+    src, dst = erased(meetings)
+    for seq, other, before in ((src, dst, meetings.src), (dst, src, meetings.dst)):
+        assert not bool((seq.mask & (seq.node == other.query_node[:, None])).any())
+        assert torch.equal(seq.time, before.time)
+        assert int((seq.node != before.node).sum()) == len(meetings)
+
+
+def scorer_with(step):
+    torch.manual_seed(0)
+    config = DyGMambaConfig(length=8, width=4, time_dim=8, blocks=2, states=3, out=8, step=step)
+    return find_model("dyg-mamba").build(config, DatasetFacts(10, 0, 0, gap_mean=60.0))
+
+
+@pytest.mark.parametrize("step", ["timespan", "absolute", "linear"])
+def test_retention_is_the_exponential_of_the_step(step):
+    """exp(Delta(s) A) lies in (0, 1], falls with the span, and its median is that of the blocks' own formula."""
+    scorer, spans = scorer_with(step), torch.logspace(1, 4, 6, dtype=torch.float64)
+    kept = retention(scorer, spans, reach=5_000.0, length=8)
+    assert kept is not None
+    for curve in kept.values():
+        assert (np.diff(curve) <= 0).all()
+        assert curve[-1] < curve[0]
+        assert 0 <= min(curve) <= max(curve) <= 1
+    share = spans / 60 if step == "absolute" else spans / 5_000
+    values = []
+    for block in scorer.encoder.encoders.stack.blocks:
+        path = block.paths[0]
+        w1, w2 = path.step.log_w1.exp().double(), path.step.log_w2.exp().double()
+        s = (share + 1 / 8)[:, None]
+        delta = w1 * w2 * s if step == "linear" else w1 * (1 - torch.exp(-w2 * s))
+        values.append(torch.exp(-delta[:, :, None] * path.log_A.exp()).flatten(1))
+    expected = torch.cat(values, dim=1).quantile(0.5, dim=1)
+    assert kept["0.5"] == pytest.approx(expected.tolist(), rel=1e-4)
+
+
+def test_a_step_that_sees_no_span_has_no_retention_curve():
+    """Vanilla Mamba's step depends on the token, so there is nothing to draw against the span."""
+    assert retention(scorer_with("content"), torch.ones(2, dtype=torch.float64), 1.0, 8) is None
+
+
+def test_half_life_is_exact_for_an_exponential():
+    """For R = 2^(-s/h): h, whatever the spans; None for a curve that never halves."""
+    span = np.geomspace(100, 40_000, 6)
+    assert half_life(span, np.exp2(-span / 7_200)) == pytest.approx(7_200)
+    assert half_life(span, np.full(6, 0.7)) is None
+
+
+def test_the_law_is_known_of_the_embedded_stream_only():
+    """The built-in dataset has its law; another generated stream, or any other, has none."""
+    law = known_law(open_dataset("generated"))
+    assert law is not None
+    assert law[0] == GeneratorConfig().law
+    assert law[1](np.array([0.0, 7_200.0])) == pytest.approx([1.0, 0.5])
+    for seed, kind in ((1, "generated"), (0, "csv")):
+        store = generate_stream(GeneratorConfig(seed=seed))
+        assert known_law(Dataset.of("x", store, NodeIds.identity(240), Origin(format=kind))) is None
+
+
+def test_too_short_a_stream_is_said(store):
+    """Where nothing can be probed, one sentence says so; a model of another kind likewise."""
+    short = store[:40]
+    with pytest.raises(EventError, match="too few"):
+        measure_forgetting(LawScorer(forgetting_law(CONFIG)), short, chronological_split(short))
+    with pytest.raises(ConfigError, match="recent"):
+        measure_forgetting(
+            find_model("popularity").build(None, DatasetFacts.of(store)), store, chronological_split(store)
+        )
+
+
+def test_curves_are_kept_until_the_weights_change(store, split, tmp_path):
+    """What is saved is loaded, unless a newer checkpoint lies beside it; a damaged file is said."""
+    run, law = RunFolder(tmp_path), forgetting_law(CONFIG)
+    found = measure_forgetting(LawScorer(law), store, split, ("exponential", law))
+    assert load_forgetting(run) is None
+    save_forgetting(run, found)
+    assert load_forgetting(run) == found
+    run.best.parent.mkdir()
+    run.best.touch()
+    later = (tmp_path / "forgetting.json").stat().st_mtime + 1
+    os.utime(run.best, (later, later))
+    assert load_forgetting(run) is None
+    run.best.unlink()
+    (tmp_path / "forgetting.json").write_text(json.dumps({"span": []}))
+    with pytest.raises(FileError, match="delete it"):
+        load_forgetting(run)

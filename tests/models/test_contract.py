@@ -1,6 +1,7 @@
 """What every trainable model must keep, over the registry and every named variant of DyG-Mamba."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -17,6 +18,13 @@ from strategies import event_streams
 
 TINY = {
     "dyg-mamba": {"length": 6, "width": 4, "states": 4, "out": 8, "time_dim": 6, "blocks": 2, "dropout": 0.0},
+    "tgat": {"neighbors": 4, "out": 8, "time_dim": 6, "dropout": 0.0},
+    "graphmixer": {"neighbors": 5, "window": 9, "out": 8, "time_dim": 6, "dropout": 0.0},
+    "tcl": {"neighbors": 5, "out": 8, "time_dim": 6, "dropout": 0.0},
+    "dygformer": {"length": 7, "patch": 2, "width": 4, "out": 8, "time_dim": 6, "dropout": 0.0},
+    "jodie": {"out": 8, "time_dim": 6, "dropout": 0.0},
+    "dyrep": {"neighbors": 4, "out": 8, "time_dim": 6, "dropout": 0.0},
+    "tgn": {"neighbors": 4, "out": 8, "time_dim": 6, "dropout": 0.0},
 }
 VARIANTS = [(name, {}) for name, spec in MODELS.items() if spec.trainable]
 VARIANTS += [("dyg-mamba", variant) for variant in ablations().values()]
@@ -34,7 +42,12 @@ def build(variant, store):
     name, given_settings = variant
     torch.manual_seed(0)
     spec = MODELS[name]
-    return spec.build(build_config(spec.config, given_settings), DatasetFacts.of(store)).eval()
+    model = spec.build(build_config(spec.config, given_settings), DatasetFacts.of(store)).eval()
+    if model.stateful:  # a memory of three batches, so that its parts are at work in every test
+        for events in store.batches(torch.arange(min(len(store), 18)), 6):
+            model.observe(events)
+        score(model, store, PairBatch.of(store.src[:1], store.dst[:1], store.time[:1]))
+    return model
 
 
 def sample_store(events=60, nodes=7, seed=0, edge_dim=2, node_dim=3):
@@ -117,14 +130,24 @@ def widen(seq: NeighborSequence) -> NeighborSequence:
     return replace(seq, node=grow(seq.node, 2), event=grow(seq.event, 1), time=grow(seq.time, 2e9))
 
 
+def widen_hops(hops: tuple[NeighborSequence, ...]) -> tuple[NeighborSequence, ...]:
+    """One or two hops, wider; the second holds three more sequences per query, empty ones, for the new entries."""
+    wide = [widen(hops[0])]
+    for entries, seq in pairwise(hops):
+        first = torch.arange(len(seq.query_node)).view(entries.node.shape)
+        rows = torch.cat([first, first[:, :1].expand(-1, 3)], dim=1)
+        real = torch.arange(rows.shape[1]) < entries.node.shape[1]
+        more = widen(seq[rows.flatten()])
+        wide.append(replace(more, length=more.length * real.repeat(len(rows))))
+    return tuple(wide)
+
+
 def test_padding_is_invisible(variant):
     """Wider padding, whatever it holds, changes no score."""
     store = sample_store()
     model, pairs = build(variant, store), queries(store)
     view = gather_view(NeighborIndex.build(store), store.features, pairs, model.requests)
-    padded = PairView(
-        pairs, tuple(tuple(widen(seq) for seq in hops) for hops in view.neighbors), view.features
-    )
+    padded = PairView(pairs, tuple(widen_hops(hops) for hops in view.neighbors), view.features)
     with torch.no_grad():
         torch.testing.assert_close(model(padded), model(view), rtol=0, atol=1e-6)
 

@@ -7,9 +7,7 @@ Legend: p pairs, s sources, c candidates, k kept.
 # pyright: reportAttributeAccessIssue=false
 
 from collections.abc import Callable, Iterator
-from itertools import accumulate
 from math import inf, nextafter
-from operator import mul
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,6 +22,7 @@ from dygmamba.errors import EventError
 from dygmamba.models.base import Scorer
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import PairBatch
+from dygmamba.tasks.metrics import PUBLISHED_BATCH
 
 # tokens of one forward pass: they bound the memory and change no score; a CPU gains nothing from more
 TOKENS = {"cpu": 16_000, "cuda": 64_000}
@@ -113,7 +112,11 @@ class LinkPredictor:
         instants, counts = torch.unique_consecutive(time[order], return_counts=True)
         for instant, rows in zip(instants.tolist(), order.split(counts.tolist()), strict=True):
             past = int(torch.searchsorted(self.store.time, instant))
-            self.scorer.observe(self.store.select(torch.arange(self._told, past, device=self.device)))
+            waiting = torch.arange(self._told, past, device=self.device)
+            for events in self.store.batches(
+                waiting, PUBLISHED_BATCH
+            ):  # as in training: memory lags by a batch
+                self.scorer.observe(events)
             self._told = past
             yield rows
 
@@ -124,7 +127,7 @@ class LinkPredictor:
 
 def pairs_per_pass(scorer: Scorer, device: torch.device) -> int:
     """As many pairs as keep one forward pass of the scorer within the device's `TOKENS`."""
-    tokens = sum(sum(accumulate(request.fanout, mul)) for request in scorer.requests)
+    tokens = sum(request.tokens for request in scorer.requests)
     return max(1, TOKENS[device.type] // (2 * max(tokens, 1)))
 
 

@@ -109,7 +109,7 @@ class Reporter:
 def evaluate_weights(scorer: EncoderScorer, data: TrainingData, chosen: EvaluationSet) -> Scores:
     """Scores of a set, without gradients; stateless models are asked in larger batches, which changes nothing."""
     scorer.eval()
-    tokens = max((sum(request.fanout) for request in scorer.requests), default=1)
+    tokens = sum(request.tokens for request in scorer.requests)
     size = 200 if scorer.stateful else max(200, 64_000 // max(tokens, 1) // 2)
     with torch.no_grad():
         return score_set(scorer, data.store, data.full, chosen.to(data.store.time.device), size)

@@ -1,12 +1,19 @@
 """The one registry: a model is a file and a line here."""
 
 from dygmamba.errors import NotFoundError
-from dygmamba.models import dyg_mamba, edgebank, heuristics
+from dygmamba.models import dyg_mamba, dygformer, edgebank, graphmixer, heuristics, memory_family, tcl, tgat
 from dygmamba.models.base import ModelSpec
 
 MODELS: dict[str, ModelSpec] = {
     "dyg-mamba": dyg_mamba.SPEC,
     "edgebank": edgebank.SPEC,
+    "tgat": tgat.SPEC,
+    "graphmixer": graphmixer.SPEC,
+    "tcl": tcl.SPEC,
+    "dygformer": dygformer.SPEC,
+    "jodie": memory_family.JODIE,
+    "dyrep": memory_family.DYREP,
+    "tgn": memory_family.TGN,
     "popularity": heuristics.POPULARITY,
     "recency": heuristics.RECENCY,
 }

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor, nn
-from torch.nn.functional import relu
+from torch.nn.functional import pad, relu
 
 from dygmamba.data.events import EventBatch, EventStore
 from dygmamba.sampling.view import NeighborRequest, PairView
@@ -21,14 +21,37 @@ class DatasetFacts:
     node_dim: int
     edge_dim: int
     gap_mean: float = 1.0  # between consecutive events of the stream
+    start: float = 0.0  # time of the first event
+    src_gap: tuple[float, float] = (0.0, 1.0)  # mean and deviation of a source's gaps, the first from `start`
+    dst_gap: tuple[float, float] = (0.0, 1.0)  # the same of a destination's
 
     @staticmethod
     def of(store: EventStore, events: Int64[Tensor, "k"] | None = None) -> "DatasetFacts":
         """The facts of a stream, its times taken from these (training) events only."""
-        time = store.time if events is None else store.time[events]
+        kept = slice(None) if events is None else events
+        time = store.time[kept]
         period = float(time[-1] - time[0]) if len(time) > 1 else 0.0
-        gap = period / (len(time) - 1) if period > 0 else 1.0
-        return DatasetFacts(store.num_nodes, store.features.node.shape[1], store.features.edge.shape[1], gap)
+        return DatasetFacts(
+            num_nodes=store.num_nodes,
+            node_dim=store.features.node.shape[1],
+            edge_dim=store.features.edge.shape[1],
+            gap_mean=period / (len(time) - 1) if period > 0 else 1.0,
+            start=float(time[0]) if len(time) else 0.0,
+            src_gap=_gap_statistics(store.src[kept], time),
+            dst_gap=_gap_statistics(store.dst[kept], time),
+        )
+
+
+def _gap_statistics(node: Int64[Tensor, "k"], time: Float64[Tensor, "k"]) -> tuple[float, float]:
+    """Mean and deviation of the spans between a node's events; its first one is counted from the start."""
+    if not len(node):
+        return 0.0, 1.0
+    order = torch.argsort(node, stable=True)
+    node, since = node[order], time[order] - time[0]
+    again = pad(node[1:] == node[:-1], (1, 0))
+    gap = since - torch.where(again, since.roll(1), 0)
+    deviation = float(gap.std(correction=0))
+    return float(gap.mean()), deviation if deviation > 0 else 1.0
 
 
 class Scorer(Protocol):

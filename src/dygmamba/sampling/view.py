@@ -4,6 +4,8 @@ Legend: p pairs, q queries (rows), l sequence length.
 """
 
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
 from typing import Literal
 
 import torch
@@ -27,6 +29,11 @@ class NeighborRequest:
     def __post_init__(self) -> None:
         if not self.fanout or min(self.fanout) < 0:
             raise ConfigError(f"a neighbour request needs a count of neighbours per hop, got {self.fanout}")
+
+    @property
+    def tokens(self) -> int:
+        """Entries looked up for one query, over all hops."""
+        return sum(accumulate(self.fanout, mul))
 
 
 @dataclass(frozen=True, slots=True)

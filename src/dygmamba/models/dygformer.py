@@ -1,0 +1,153 @@
+"""DyGFormer (Yu et al., NeurIPS 2023): patches of both pasts in one transformer, with co-occurrence counts.
+
+The original attends to and averages over padded patches, whose number depends on the batch. Here padded tokens
+are zeros inside a patch, and patches without any real token are masked in attention and in the mean.
+
+Legend: p pairs, q rows, l tokens (the query node first), m patches, c channel width, d width of all channels.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int32
+from torch import Tensor, nn
+from torch.nn.functional import embedding, pad
+
+from dygmamba.data.events import FeatureTable
+from dygmamba.errors import ConfigError
+from dygmamba.models.base import DatasetFacts, Encoder, EncoderScorer, ModelSpec
+from dygmamba.nn.attention import PreNormLayer, lookup
+from dygmamba.nn.encodings import TimeEncoding
+from dygmamba.nn.mixers import MeanPool
+from dygmamba.nn.tokens import Tokens, make_tokens
+from dygmamba.ops.cooccurrence import cooccurrence
+from dygmamba.sampling.view import NeighborRequest, PairView
+
+
+@dataclass(frozen=True, slots=True)
+class DyGFormerConfig:
+    """Published settings; length, patch and dropout were chosen per dataset."""
+
+    length: int = 32  # tokens per sequence, the query node included
+    patch: int = 1  # consecutive tokens that become one
+    width: int = 50  # of each of the four channels
+    layers: int = 2
+    heads: int = 2
+    time_dim: int = 100
+    out: int = 172
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        if min(self.length, self.patch, self.width, self.layers, self.heads) < 1:
+            raise ConfigError("length, patch, width, layers and heads must be at least 1")
+        if 4 * self.width % self.heads:
+            raise ConfigError(
+                f"4 width must be a multiple of heads; got width {self.width}, {self.heads} heads"
+            )
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout must be in [0, 1), got {self.dropout}")
+
+
+def patches(x: Float[Tensor, "q l a"], size: int) -> Float[Tensor, "q m b"]:
+    """Every `size` consecutive tokens side by side; zeros complete the last patch."""
+    return pad(x, (0, 0, 0, -x.shape[1] % size)).unflatten(1, (-1, size)).flatten(2)
+
+
+def patch_mask(mask: Bool[Tensor, "q l"], size: int) -> Bool[Tensor, "q m"]:
+    """Which patches hold a real token."""
+    return pad(mask, (0, -mask.shape[1] % size)).unflatten(1, (-1, size)).any(dim=2)
+
+
+class PatchAlign(nn.Module):
+    """A linear map of whole patches; encodings without columns leave the bias."""
+
+    def __init__(self, dim: int, config: DyGFormerConfig) -> None:
+        super().__init__()
+        self.size = config.patch
+        bound = max(dim * config.patch, 1) ** -0.5
+        self.weight = nn.Parameter(torch.empty(dim * config.patch, config.width).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(config.width).uniform_(-bound, bound))
+
+    def forward(self, x: Float[Tensor, "q l a"], mask: Bool[Tensor, "q l"]) -> Float[Tensor, "q m c"]:
+        """The aligned patches of the tokens that exist."""
+        return patches(x * mask[..., None], self.size) @ self.weight + self.bias
+
+
+class PatchChannels(nn.Module):
+    """Node, edge, time and co-occurrence patches: the first three once per row, the last once per pair."""
+
+    def __init__(self, config: DyGFormerConfig, facts: DatasetFacts) -> None:
+        super().__init__()
+        self.time = TimeEncoding(config.time_dim, trainable=True)
+        self.count = nn.Sequential(
+            nn.Linear(1, config.width), nn.ReLU(), nn.Linear(config.width, config.width)
+        )
+        self.node, self.edge, self.age, self.common = (
+            PatchAlign(dim, config) for dim in (facts.node_dim, facts.edge_dim, config.time_dim, config.width)
+        )
+        self.register_buffer("counts", torch.arange(config.length + 1.0)[:, None], persistent=False)
+
+    def rows(self, tokens: Tokens, features: FeatureTable) -> Float[Tensor, "q m a"]:
+        """What a row has by itself."""
+        mask = tokens.mask
+        parts = (
+            self.node(lookup(features.node, tokens.node, mask), mask),
+            self.edge(lookup(features.edge, tokens.event, tokens.is_event), mask),
+            self.age(self.time(tokens.age), mask),
+        )
+        return torch.cat(parts, dim=-1)
+
+    def join(
+        self, rows: Float[Tensor, "p m a"], counts: Int32[Tensor, "p l 2"], mask: Bool[Tensor, "p l"]
+    ) -> Float[Tensor, "p m d"]:
+        """A row's channels with the pair's counts beside them; counts are few, so their encoding is tabulated."""
+        table = self.count(self.counts)  # [length + 1, c]
+        common = embedding(counts[..., 0], table) + embedding(counts[..., 1], table)
+        return torch.cat([rows, self.common(common, mask)], dim=-1)
+
+
+class DyGFormer(Encoder):
+    """Patches of both sequences attend to one another; each side is averaged."""
+
+    def __init__(self, config: DyGFormerConfig, facts: DatasetFacts) -> None:
+        super().__init__()
+        self.requests = (NeighborRequest((config.length - 1,)),)
+        self.patch, self.out_dim = config.patch, config.out
+        self.channels = PatchChannels(config, facts)
+        width = 4 * config.width
+        self.layers = nn.ModuleList(
+            PreNormLayer(width, config.heads, config.dropout) for _ in range(config.layers)
+        )
+        self.pool = MeanPool(width)
+        self.out = nn.Linear(width, config.out)
+
+    def forward(self, view: PairView) -> tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]:
+        """Source and destination embedding of each pair."""
+        ((recent,),) = view.neighbors
+        pairs, p = view.pairs, len(view.pairs)
+        tokens = make_tokens(recent, "first")
+        both = torch.cat([pairs.src_row, pairs.dst_row])
+        paired = tokens[both]
+        mask = paired.mask
+        counts = cooccurrence(paired.node[:p], paired.node[p:], mask[:p], mask[p:])
+        x = self.channels.join(self.channels.rows(tokens, view.features)[both], torch.cat(counts), mask)
+        exists = patch_mask(mask, self.patch)
+        x, kept = torch.cat([x[:p], x[p:]], dim=1), torch.cat([exists[:p], exists[p:]], dim=1)  # [p 2m d]
+        for layer in self.layers:
+            x = layer(x, kept)
+        src, dst = x.chunk(2, dim=1)
+        return self.out(self.pool(src, exists[:p])), self.out(self.pool(dst, exists[p:]))
+
+
+def build(config: DyGFormerConfig, facts: DatasetFacts) -> EncoderScorer:
+    """DyGFormer with a link head."""
+    return EncoderScorer(DyGFormer(config, facts))
+
+
+SPEC = ModelSpec(
+    config=DyGFormerConfig,
+    build=build,
+    trainable=True,
+    title="DyGFormer (Yu et al. 2023)",
+    looks_at="both nodes' recent events in patches, and who occurs in both",
+)

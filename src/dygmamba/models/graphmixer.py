@@ -1,0 +1,112 @@
+"""GraphMixer (Cong et al., ICLR 2023): an MLP-mixer over a node's recent events, no attention, fixed time.
+
+Tokens stand at a fixed number of slots, the newest in the last one, as published. Empty slots hold zeros
+before every block (the original leaves biases and mixed values in them); as their number is fixed they carry
+nothing of the batch. The mean runs over the tokens that exist (the original divides by all slots), and so does
+the mean of the neighbours' features (the original divides twice by the size of the window).
+
+Legend: q rows, k slots, w entries of the window, n node features, d width.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from dygmamba.errors import ConfigError
+from dygmamba.models.base import DatasetFacts, EncoderScorer, ModelSpec, NodeEncoder
+from dygmamba.nn.attention import FeedForward, lookup
+from dygmamba.nn.encodings import TimeEncoding
+from dygmamba.nn.mixers import MeanPool
+from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairView, Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class GraphMixerConfig:
+    """Published settings; neighbors, dropout and sampling were chosen per dataset."""
+
+    neighbors: int = 20
+    sampling: Strategy = "recent"
+    window: int = 2000  # neighbours whose features are averaged; not looked up where nodes have none
+    blocks: int = 2
+    out: int = 172
+    time_dim: int = 100
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        if min(self.neighbors, self.window, self.blocks) < 1:
+            raise ConfigError("neighbors, window and blocks must be at least 1")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout must be in [0, 1), got {self.dropout}")
+
+
+def newest_last(
+    x: Float[Tensor, "q l d"], seq: NeighborSequence, slots: int
+) -> tuple[Float[Tensor, "q k d"], Bool[Tensor, "q k"]]:
+    """The tokens moved to the end of `slots` slots, zeros before them, and which slots are taken."""
+    place = torch.arange(slots, device=x.device) - slots + seq.length[:, None]  # [q k]
+    taken = place >= 0
+    moved = x.gather(1, place.clamp(min=0)[..., None].expand(-1, -1, x.shape[-1]))
+    return moved * taken[..., None], taken
+
+
+class MixerBlock(nn.Module):
+    """Mix each channel over the slots, then each slot over the channels; empty slots stay zero."""
+
+    def __init__(self, slots: int, width: int, dropout: float) -> None:
+        super().__init__()
+        self.over_slots = nn.Sequential(
+            nn.LayerNorm(slots), FeedForward(slots, max(slots // 2, 1), nn.GELU, dropout)
+        )
+        self.over_width = nn.Sequential(nn.LayerNorm(width), FeedForward(width, 4 * width, nn.GELU, dropout))
+
+    def forward(self, x: Float[Tensor, "q k d"], taken: Bool[Tensor, "q k"]) -> Float[Tensor, "q k d"]:
+        """The mixed tokens."""
+        x = x + self.over_slots(x.mT).mT
+        return (x + self.over_width(x)) * taken[..., None]
+
+
+class GraphMixer(NodeEncoder):
+    """Recent events mixed and averaged, beside the node's features and its neighbours' mean."""
+
+    def __init__(self, config: GraphMixerConfig, facts: DatasetFacts) -> None:
+        super().__init__()
+        recent = NeighborRequest((config.neighbors,), config.sampling)
+        window = NeighborRequest((config.window,))
+        self.requests = (recent, window) if facts.node_dim else (recent,)
+        self.slots, self.out_dim = config.neighbors, config.out
+        self.time = TimeEncoding(config.time_dim)
+        self.token = nn.Linear(facts.edge_dim + config.time_dim, config.out)
+        self.blocks = nn.ModuleList(
+            MixerBlock(config.neighbors, config.out, config.dropout) for _ in range(config.blocks)
+        )
+        self.pool = MeanPool(config.out)
+        self.out = nn.Linear(config.out + facts.node_dim, config.out)
+
+    def encode(self, view: PairView) -> Float[Tensor, "q d"]:
+        """The embedding of each row."""
+        (recent,), *window = view.neighbors
+        edges = lookup(view.features.edge, recent.event, recent.mask)
+        tokens = self.token(torch.cat([edges, self.time(recent.age)], dim=-1))
+        x, taken = newest_last(tokens, recent, self.slots)
+        for block in self.blocks:
+            x = block(x, taken)
+        node = view.features.node[view.pairs.node]  # [q n]
+        for (past,) in window:
+            node = node + self.pool(lookup(view.features.node, past.node, past.mask), past.mask)
+        return self.out(torch.cat([self.pool(x, taken), node], dim=-1))
+
+
+def build(config: GraphMixerConfig, facts: DatasetFacts) -> EncoderScorer:
+    """GraphMixer with a link head."""
+    return EncoderScorer(GraphMixer(config, facts))
+
+
+SPEC = ModelSpec(
+    config=GraphMixerConfig,
+    build=build,
+    trainable=True,
+    title="GraphMixer (Cong et al. 2023)",
+    looks_at="each node's recent events, at fixed places",
+)

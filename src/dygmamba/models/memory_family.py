@@ -1,0 +1,250 @@
+"""JODIE, DyRep and TGN: three builds of one memory, which lags by a batch.
+
+A score depends on the events of earlier batches, never on the rest of its own batch. The released code keeps,
+of a node's messages in a batch, the last one as a destination if there is any; here the last event wins,
+whatever the role. A node's first span is counted from the start of the training events, not from time 0.
+
+Legend: q rows, p pairs, u nodes that a batch touches, l neighbours, d width.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from dygmamba.data.events import EventBatch, FeatureTable
+from dygmamba.errors import ConfigError, DygError
+from dygmamba.models.base import DatasetFacts, Encoder, EncoderScorer, ModelSpec
+from dygmamba.nn.graph_attention import AttentionConfig, MemoryAttention, Neighborhood
+from dygmamba.nn.memory import Ends, MemoryConfig, NodeMemory, RecentNeighbors, last_ends
+from dygmamba.sampling.view import NeighborRequest, PairView, Strategy
+
+Embeddings = tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]
+
+
+@dataclass(frozen=True, slots=True)
+class JODIEConfig:
+    """Published settings; dropout was chosen per dataset."""
+
+    out: int = 172  # of the memory too
+    time_dim: int = 100
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        if min(self.out, self.time_dim) < 1:
+            raise ConfigError(f"out and time_dim must be at least 1, got {self.out} and {self.time_dim}")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout must be in [0, 1), got {self.dropout}")
+
+
+@dataclass(frozen=True, slots=True)
+class DyRepConfig(JODIEConfig):
+    """Published settings; dropout was chosen per dataset."""
+
+    neighbors: int = 10
+    heads: int = 2
+
+    def __post_init__(self) -> None:
+        JODIEConfig.__post_init__(self)
+        if min(self.neighbors, self.heads) < 1:
+            raise ConfigError(
+                f"neighbors and heads must be at least 1, got {self.neighbors} and {self.heads}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class TGNConfig(DyRepConfig):
+    """Published settings; dropout and sampling were chosen per dataset."""
+
+    sampling: Strategy = "recent"
+
+
+class Projected(nn.Module):
+    """mem (1 + W Δt), Δt since the last update in standard units of the node's role (JODIE)."""
+
+    requests: tuple[NeighborRequest, ...] = ()
+
+    def __init__(self, config: JODIEConfig, facts: DatasetFacts) -> None:
+        super().__init__()
+        self.gaps = (facts.src_gap, facts.dst_gap)
+        self.drift = nn.Linear(1, config.out)
+        self.drop = nn.Dropout(config.dropout)
+
+    def forward(self, view: PairView, memory: NodeMemory) -> Embeddings:
+        """Both ends of each pair, each in its role."""
+        state, updated = memory.read(view.pairs.node, view.features.edge)
+        idle = view.pairs.when - updated
+        src, dst = (
+            self.drop(state[row] * (1 + self.drift(((idle[row] - mean) / std).float()[:, None])))
+            for row, (mean, std) in zip((view.pairs.src_row, view.pairs.dst_row), self.gaps, strict=True)
+        )
+        return src, dst
+
+
+class Bare(nn.Module):
+    """The memory itself (DyRep)."""
+
+    requests: tuple[NeighborRequest, ...] = ()
+
+    def forward(self, view: PairView, memory: NodeMemory) -> Embeddings:
+        """Both ends of each pair."""
+        state, _ = memory.read(view.pairs.node, view.features.edge)
+        return state[view.pairs.src_row], state[view.pairs.dst_row]
+
+
+def _attention(config: DyRepConfig, facts: DatasetFacts) -> MemoryAttention:
+    sizes = (facts.node_dim, facts.edge_dim, config.out, config.time_dim)
+    return MemoryAttention(AttentionConfig(*sizes, config.heads, config.dropout))
+
+
+class Attended(nn.Module):
+    """Memory of the node and of its neighbours, through one attention layer (TGN)."""
+
+    def __init__(self, config: TGNConfig, facts: DatasetFacts) -> None:
+        super().__init__()
+        self.requests = (NeighborRequest((config.neighbors,), config.sampling),)
+        self.attention = _attention(config, facts)
+
+    def forward(self, view: PairView, memory: NodeMemory) -> Embeddings:
+        """Both ends of each pair; a row is encoded once."""
+        ((near,),) = view.neighbors
+        asked = Neighborhood(view.pairs.node, near.node.long(), near.event.long(), near.age, near.mask)
+        rows = self.attention(asked, memory, view.features)
+        return rows[view.pairs.src_row], rows[view.pairs.dst_row]
+
+
+class Remembered(nn.Module):
+    """A message carries the partner's memory (JODIE, TGN)."""
+
+    def forward(self, ends: Ends, memory: NodeMemory, features: FeatureTable) -> Float[Tensor, "u d"]:
+        """What each message says of the node at the other end."""
+        return memory.state[ends.other]
+
+    def observe(self, events: EventBatch) -> None:
+        """Nothing but the memory is remembered."""
+
+    def reset(self) -> None:
+        """Nothing to forget."""
+
+
+class Surroundings(nn.Module):
+    """A message carries the partner's embedding by attention over its last neighbours (DyRep).
+
+    Messages are detached, so no gradient ever reaches this attention: it keeps its initial weights, as in the
+    released code, and is marked so. Its neighbours are the most recent ones of earlier batches; the released
+    code also sees earlier events of the same batch, and samples uniformly on CanParl.
+    """
+
+    def __init__(self, config: DyRepConfig, facts: DatasetFacts) -> None:
+        super().__init__()
+        self.attention = _attention(config, facts).requires_grad_(False)
+        self.recent = RecentNeighbors(facts.num_nodes, config.neighbors)
+
+    def forward(self, ends: Ends, memory: NodeMemory, features: FeatureTable) -> Float[Tensor, "u d"]:
+        """What each message says of the node at the other end."""
+        node, mask = ends.other, self.recent.mask(ends.other)
+        age = ((ends.time[:, None] - self.recent.time[node]) * mask).float()
+        asked = Neighborhood(node, self.recent.node[node], self.recent.event[node], age, mask)
+        return self.attention(asked, memory, features)
+
+    def observe(self, events: EventBatch) -> None:
+        """These events are part of the neighbourhoods from now on."""
+        self.recent.add(events)
+
+    def reset(self) -> None:
+        """Forget all neighbours."""
+        self.recent.reset()
+
+
+class MemoryEncoder(Encoder):
+    """A memory, how pairs are embedded with it, and what a message says of the partner.
+
+    An event's features are known to a view only: events observed before the first view since `reset` wait
+    for it, and are then taken in batch by batch as they came.
+    """
+
+    stateful = True
+
+    def __init__(
+        self, config: MemoryConfig, embed: Projected | Bare | Attended, partner: Remembered | Surroundings
+    ) -> None:
+        super().__init__()
+        self.requests, self.out_dim = embed.requests, config.dim
+        self.memory, self.embed, self.partner = NodeMemory(config), embed, partner
+        self._features: FeatureTable | None = None
+        self._queue: list[EventBatch] = []
+        self.register_state_dict_pre_hook(MemoryEncoder._refuse_half_told)
+
+    def forward(self, view: PairView) -> Embeddings:
+        """Source and destination embedding of each pair; the memory's cell gets its gradient here."""
+        self._features = view.features
+        self._take_in(self._queue, view.features)
+        self._queue = []
+        return self.embed(view, self.memory)
+
+    def observe(self, events: EventBatch) -> None:
+        """Take in the waiting messages of the batch's nodes, then leave each its new one."""
+        if self._features is None:
+            self._queue.append(events)
+        else:
+            self._take_in([events], self._features)
+
+    def reset(self) -> None:
+        """Forget everything observed."""
+        self.memory.reset()
+        self.partner.reset()
+        self._features, self._queue = None, []
+
+    @torch.no_grad()
+    def _take_in(self, batches: Iterable[EventBatch], features: FeatureTable) -> None:
+        for events in batches:
+            if len(events):
+                last = last_ends(events)
+                self.memory.take_in(last.node, features.edge)
+                self.memory.leave(last, self.partner(last, self.memory, features))
+                self.partner.observe(events)
+
+    def _refuse_half_told(self, prefix: str, keep_vars: bool) -> None:
+        if self._queue:
+            count = len(self._queue)
+            raise DygError(f"{count} observed batches wait for their features; score a batch before saving")
+
+
+def _memory(config: JODIEConfig, facts: DatasetFacts, cell: str) -> MemoryConfig:
+    return MemoryConfig(facts.num_nodes, facts.edge_dim, config.out, config.time_dim, cell, facts.start)
+
+
+def build_jodie(config: JODIEConfig, facts: DatasetFacts) -> EncoderScorer:
+    """JODIE with a link head."""
+    return EncoderScorer(MemoryEncoder(_memory(config, facts, "rnn"), Projected(config, facts), Remembered()))
+
+
+def build_dyrep(config: DyRepConfig, facts: DatasetFacts) -> EncoderScorer:
+    """DyRep with a link head."""
+    return EncoderScorer(MemoryEncoder(_memory(config, facts, "rnn"), Bare(), Surroundings(config, facts)))
+
+
+def build_tgn(config: TGNConfig, facts: DatasetFacts) -> EncoderScorer:
+    """TGN with a link head."""
+    return EncoderScorer(MemoryEncoder(_memory(config, facts, "gru"), Attended(config, facts), Remembered()))
+
+
+JODIE = ModelSpec(
+    JODIEConfig,
+    build_jodie,
+    True,
+    "JODIE (Kumar et al. 2019)",
+    "each node's memory, and how long it was idle",
+)
+DYREP = ModelSpec(
+    DyRepConfig,
+    build_dyrep,
+    True,
+    "DyRep (Trivedi et al. 2019)",
+    "each node's memory of partners' surroundings",
+)
+TGN = ModelSpec(
+    TGNConfig, build_tgn, True, "TGN (Rossi et al. 2020)", "each node's memory and its recent neighbours'"
+)

@@ -1,0 +1,116 @@
+"""TCL (Wang et al., 2021): a transformer over both pasts that looks within and across the pair.
+
+Keys that do not exist are masked, in the original too; there the encoding of time stays in the padding, here
+the padding is never read. Depth counts back from the newest event, as the original's left padding makes it.
+
+Legend: p pairs, q rows, l tokens (the query node first), d width.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from dygmamba.data.events import FeatureTable
+from dygmamba.errors import ConfigError
+from dygmamba.models.base import DatasetFacts, Encoder, EncoderScorer, ModelSpec
+from dygmamba.nn.attention import PostNormLayer
+from dygmamba.nn.encodings import CHANNELS, ChannelConfig
+from dygmamba.nn.tokens import Tokens, make_tokens
+from dygmamba.sampling.view import NeighborRequest, PairView, Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class TCLConfig:
+    """Published settings; dropout and sampling were chosen per dataset."""
+
+    neighbors: int = 20
+    sampling: Strategy = "recent"
+    layers: int = 2
+    heads: int = 2
+    out: int = 172
+    time_dim: int = 100
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        if min(self.neighbors, self.layers, self.heads) < 1:
+            raise ConfigError("neighbors, layers and heads must be at least 1")
+        if self.out % self.heads:
+            raise ConfigError(f"out must be a multiple of heads; got {self.out} and {self.heads}")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout must be in [0, 1), got {self.dropout}")
+
+
+class DepthTokens(nn.Module):
+    """Aligned node, edge and time encodings and the token's depth, summed."""
+
+    def __init__(self, config: TCLConfig, facts: DatasetFacts) -> None:
+        super().__init__()
+        names = ("node", "edge", "time")
+        sizes = ChannelConfig(
+            names=names,
+            length=config.neighbors + 1,
+            node_dim=facts.node_dim,
+            edge_dim=facts.edge_dim,
+            time_dim=config.time_dim,
+            width=config.out,
+            trainable_time=True,
+        )
+        self.channels = nn.ModuleList(CHANNELS[name](sizes) for name in names)
+        self.depth = nn.Embedding(config.neighbors + 1, config.out)
+
+    def places(self, tokens: Tokens) -> Tensor:
+        """0 for the query node; the newest neighbour at the last place, whatever the length."""
+        deepest = self.depth.num_embeddings - 1
+        place = torch.arange(tokens.node.shape[1], device=tokens.node.device)
+        return torch.where(place == 0, 0, place + deepest + 1 - tokens.length[:, None]).clamp(max=deepest)
+
+    def forward(self, tokens: Tokens, features: FeatureTable) -> Float[Tensor, "q l d"]:
+        """The tokens of each row."""
+        x = self.depth(self.places(tokens))
+        for channel in self.channels:
+            x = x + channel(tokens, features)
+        return x
+
+
+class TCL(Encoder):
+    """In each layer one set of weights serves four times: u to u, v to v, then u to v and v to u at once."""
+
+    def __init__(self, config: TCLConfig, facts: DatasetFacts) -> None:
+        super().__init__()
+        self.requests = (NeighborRequest((config.neighbors,), config.sampling),)
+        self.out_dim = config.out
+        self.tokens = DepthTokens(config, facts)
+        self.layers = nn.ModuleList(
+            PostNormLayer(config.out, config.heads, config.dropout) for _ in range(config.layers)
+        )
+        self.out = nn.Linear(config.out, config.out)
+
+    def forward(self, view: PairView) -> tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]:
+        """Source and destination embedding of each pair, read off the query tokens."""
+        ((recent,),) = view.neighbors
+        pairs, p = view.pairs, len(view.pairs)
+        tokens = make_tokens(recent, "first")
+        both = torch.cat([pairs.src_row, pairs.dst_row])
+        x, mask = self.tokens(tokens, view.features)[both], tokens.mask[both]
+        other = mask.roll(p, 0)  # rolled by p, each sequence meets the other one of its pair
+        for layer in self.layers:
+            x = layer(x, x, mask)
+            x = layer(x, x.roll(p, 0), other)
+        z = self.out(x[:, 0])
+        return z[:p], z[p:]
+
+
+def build(config: TCLConfig, facts: DatasetFacts) -> EncoderScorer:
+    """TCL with a link head."""
+    return EncoderScorer(TCL(config, facts))
+
+
+SPEC = ModelSpec(
+    config=TCLConfig,
+    build=build,
+    trainable=True,
+    title="TCL (Wang et al. 2021)",
+    looks_at="both nodes' recent events, each attending to its own and the other's",
+)

@@ -1,0 +1,133 @@
+"""Attention over a node's past and over tokens, masked everywhere: what is not there gets no weight.
+
+Legend: r queries, l keys, m query tokens, h heads, c key width, d width.
+"""
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import relu, scaled_dot_product_attention
+
+from dygmamba.nn.mixers import masked_softmax
+
+Mask = Bool[Tensor, "r l"]
+
+
+def lookup(
+    table: Float[Tensor, "n c"], index: Int[Tensor, "*shape"], present: Bool[Tensor, "*shape"]
+) -> Float[Tensor, "*shape c"]:
+    """Rows of a feature table, zeros where there is nothing to look up; a table without columns gives none."""
+    return torch.where(present[..., None], table[index], 0)
+
+
+class Merge(nn.Module):
+    """Two layers on two vectors side by side (MergeLayer of TGAT and TGN)."""
+
+    def __init__(self, left: int, right: int, out: int) -> None:
+        super().__init__()
+        self.hidden, self.out = nn.Linear(left + right, out), nn.Linear(out, out)
+
+    def forward(self, left: Float[Tensor, "r a"], right: Float[Tensor, "r b"]) -> Float[Tensor, "r d"]:
+        """One vector of the two."""
+        return self.out(relu(self.hidden(torch.cat([left, right], dim=-1))))
+
+
+class NeighborAttention(nn.Module):
+    """One query asks its neighbours, then a residual and a norm (TGAT, Xu et al., ICLR 2020, Eq. 6 to 8).
+
+    With one query per sequence, q . (W_k x) = (W_k^T q) . x and sum_j w_j (W_v x_j) = W_v (sum_j w_j x_j):
+    the projections are applied to the query and to the sum instead of to every neighbour, the same function
+    with a factor l less work. The original spreads the weights evenly over the padding of a node without a
+    past; here such a node gets nothing from its neighbours.
+    """
+
+    def __init__(self, query_dim: int, key_dim: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        inner = -(-query_dim // heads)  # width of a head, rounded up
+        bound = key_dim**-0.5
+        self.query = nn.Linear(query_dim, heads * inner, bias=False)
+        self.key = nn.Parameter(torch.empty(heads, inner, key_dim).uniform_(-bound, bound))
+        self.value = nn.Parameter(torch.empty(heads, inner, key_dim).uniform_(-bound, bound))
+        self.out = nn.Linear(heads * inner, query_dim)
+        self.norm = nn.LayerNorm(query_dim)
+        self.drop = nn.Dropout(dropout)
+
+    def forward(
+        self, query: Float[Tensor, "r d"], keys: Float[Tensor, "r l c"], mask: Mask
+    ) -> Float[Tensor, "r d"]:
+        """The query, informed by the keys that exist."""
+        heads, inner, _ = self.key.shape
+        q = self.query(query).unflatten(-1, (heads, inner)) * inner**-0.5
+        asked = torch.einsum("rhi,hic->rch", q, self.key)
+        weight = self.drop(masked_softmax(keys @ asked, mask))  # [r l h]
+        found = torch.einsum("rhc,hic->rhi", weight.mT @ keys, self.value).flatten(1)
+        return self.norm(query + self.drop(self.out(found)))
+
+
+class TokenAttention(nn.Module):
+    """Multi-head attention of tokens to tokens with a key mask; every sequence must hold a real key."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+
+    def forward(
+        self, x: Float[Tensor, "r m d"], keys: Float[Tensor, "r l d"], mask: Mask
+    ) -> Float[Tensor, "r m d"]:
+        """What each token of x gets from the keys that exist."""
+        q, k, v = (
+            linear(tokens).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [r h m d/h]
+            for linear, tokens in ((self.query, x), (self.key, keys), (self.value, keys))
+        )
+        dropout = self.dropout if self.training else 0.0
+        found = scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None, None], dropout_p=dropout)
+        return self.out(found.transpose(1, 2).flatten(2))
+
+
+class FeedForward(nn.Sequential):
+    """Two linear maps with an activation between them and dropout after each."""
+
+    def __init__(self, width: int, hidden: int, activation: type[nn.Module], dropout: float) -> None:
+        super().__init__(
+            nn.Linear(width, hidden),
+            activation(),
+            nn.Dropout(dropout),
+            nn.Linear(hidden, width),
+            nn.Dropout(dropout),
+        )
+
+
+class PostNormLayer(nn.Module):
+    """A transformer layer that normalises after each residual, ReLU inside (TCL); x may ask another sequence."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.attend = TokenAttention(width, heads, dropout)
+        self.feed = FeedForward(width, 4 * width, nn.ReLU, dropout)
+        self.attended, self.fed = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.drop = nn.Dropout(dropout)
+
+    def forward(
+        self, x: Float[Tensor, "r m d"], keys: Float[Tensor, "r l d"], mask: Mask
+    ) -> Float[Tensor, "r m d"]:
+        """The tokens of x, informed by the keys that exist."""
+        x = self.attended(x + self.drop(self.attend(x, keys, mask)))
+        return self.fed(x + self.feed(x))
+
+
+class PreNormLayer(nn.Module):
+    """A transformer layer that normalises before each part, GELU inside (DyGFormer)."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.attend = TokenAttention(width, heads, dropout)
+        self.feed = FeedForward(width, 4 * width, nn.GELU, dropout)
+        self.before_attend, self.before_feed = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, x: Float[Tensor, "r l d"], mask: Mask) -> Float[Tensor, "r l d"]:
+        """The tokens, informed by those that exist."""
+        normed = self.before_attend(x)
+        x = x + self.drop(self.attend(normed, normed, mask))
+        return x + self.feed(self.before_feed(x))

@@ -1,0 +1,167 @@
+"""What is remembered of each node between batches, in dense tensors that a checkpoint holds.
+
+Legend: n nodes, u nodes that a batch touches, d memory width, k remembered neighbours, c columns of features.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float32, Float64, Int64
+from torch import Tensor, nn
+
+from dygmamba.data.events import EventBatch
+from dygmamba.nn.attention import lookup
+from dygmamba.nn.encodings import TimeEncoding
+
+CELLS: dict[str, type[nn.RNNCell | nn.GRUCell]] = {"rnn": nn.RNNCell, "gru": nn.GRUCell}
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Nodes with the event each took part in: its id, its time, and who was at the other end."""
+
+    node: Int64[Tensor, "u"]
+    other: Int64[Tensor, "u"]
+    event: Int64[Tensor, "u"]
+    time: Float64[Tensor, "u"]
+
+    @staticmethod
+    def of(events: EventBatch) -> tuple["Ends", Int64[Tensor, "u"]]:
+        """Both ends of each event by node, in time order within a node, and the number of ends of each node.
+
+        Of a self-loop the source comes first. The sort is stable, so the order is the same on every device.
+        """
+        node = torch.stack([events.src, events.dst], dim=1).flatten()
+        other = torch.stack([events.dst, events.src], dim=1).flatten()
+        order = torch.argsort(node, stable=True)
+        row = order // 2
+        ends = Ends(node[order], other[order], events.event[row], events.time[row])
+        return ends, torch.unique_consecutive(ends.node, return_counts=True)[1]
+
+    def __getitem__(self, rows: Tensor) -> "Ends":
+        return Ends(self.node[rows], self.other[rows], self.event[rows], self.time[rows])
+
+
+def last_ends(events: EventBatch) -> Ends:
+    """The last event of each node of a batch."""
+    ends, counts = Ends.of(events)
+    return ends[counts.cumsum(0) - 1]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryConfig:
+    """What a memory is built from; `start` is the time at which nodes that did nothing yet stand."""
+
+    num_nodes: int
+    edge_dim: int
+    dim: int
+    time_dim: int
+    cell: str
+    start: float
+
+
+class NodeMemory(nn.Module):
+    """A vector per node, and the last message it has not taken in yet (TGN, Rossi et al. 2020, section 3).
+
+    A node's message is [own memory ‖ partner ‖ φ(t - last update) ‖ edge features] and a recurrent cell takes it
+    in. The message is stored raw (partner, time, event) and encoded when it is taken in, so φ is trained; the
+    released code encodes and detaches it at once, where JODIE's φ keeps its initial values. Own memory and
+    last update do not change while a message waits, so they are not stored with it.
+    """
+
+    state: Tensor
+    updated: Tensor
+    waiting: Tensor
+    partner: Tensor
+    when: Tensor
+    event: Tensor
+
+    def __init__(self, config: MemoryConfig) -> None:
+        super().__init__()
+        n, d = config.num_nodes, config.dim
+        self.start, self.dim = config.start, d
+        self.time = TimeEncoding(config.time_dim, trainable=True)
+        self.cell = CELLS[config.cell](2 * d + config.time_dim + config.edge_dim, d)
+        self.register_buffer("state", torch.zeros(n, d))
+        self.register_buffer("updated", torch.full((n,), config.start, dtype=torch.float64))
+        self.register_buffer("waiting", torch.zeros(n, dtype=torch.bool))
+        self.register_buffer("partner", torch.zeros(n, d))
+        self.register_buffer("when", torch.zeros(n, dtype=torch.float64))
+        self.register_buffer("event", torch.zeros(n, dtype=torch.int64))
+
+    def reset(self) -> None:
+        """Forget everything."""
+        for buffer in (self.state, self.waiting, self.partner, self.when, self.event):
+            buffer.zero_()
+        self.updated.fill_(self.start)
+
+    def read(
+        self, node: Int64[Tensor, "*shape"], edge: Float32[Tensor, "e c"]
+    ) -> tuple[Float32[Tensor, "*shape d"], Float64[Tensor, "*shape"]]:
+        """Each node's memory with its waiting message taken in, and the time of that update; changes nothing."""
+        asked, place = torch.unique(node, return_inverse=True)  # a node is updated once, however often asked
+        state, updated, waiting = self.state[asked], self.updated[asked], self.waiting[asked]
+        when = torch.where(waiting, self.when[asked], updated)
+        parts = (
+            state,
+            self.partner[asked],
+            self.time((when - updated).float()),
+            lookup(edge, self.event[asked], waiting),
+        )
+        fresh = self.cell(torch.cat(parts, dim=-1), state).to(state.dtype)
+        return torch.where(waiting[:, None], fresh, state)[place], when[place]
+
+    def take_in(self, node: Int64[Tensor, "u"], edge: Float32[Tensor, "e c"]) -> None:
+        """Commit the waiting messages of these (distinct) nodes."""
+        self.state[node], self.updated[node] = self.read(node, edge)
+        self.waiting[node] = False
+
+    def leave(self, ends: Ends, partner: Float32[Tensor, "u d"]) -> None:
+        """Store a new message for each of these (distinct) nodes."""
+        self.partner[ends.node] = partner.to(self.partner.dtype)
+        self.when[ends.node] = ends.time
+        self.event[ends.node] = ends.event
+        self.waiting[ends.node] = True
+
+
+class RecentNeighbors(nn.Module):
+    """The last k neighbours of each node among the events observed, the newest at the right."""
+
+    node: Tensor
+    event: Tensor
+    time: Tensor
+    count: Tensor
+
+    def __init__(self, num_nodes: int, k: int) -> None:
+        super().__init__()
+        self.register_buffer("node", torch.zeros(num_nodes, k, dtype=torch.int64))
+        self.register_buffer("event", torch.zeros(num_nodes, k, dtype=torch.int64))
+        self.register_buffer("time", torch.zeros(num_nodes, k, dtype=torch.float64))
+        self.register_buffer("count", torch.zeros(num_nodes, dtype=torch.int64))
+
+    def reset(self) -> None:
+        """Forget everything."""
+        for buffer in (self.node, self.event, self.time, self.count):
+            buffer.zero_()
+
+    def mask(self, node: Int64[Tensor, "u"]) -> Bool[Tensor, "u k"]:
+        """True where a neighbour is real."""
+        k = self.node.shape[1]
+        return torch.arange(k, device=node.device) >= k - self.count[node][:, None]
+
+    def add(self, events: EventBatch) -> None:
+        """Move each node's neighbours to the left and put its new ones behind them."""
+        ends, counts = Ends.of(events)
+        k, stop = self.node.shape[1], counts.cumsum(0)
+        touched = ends.node[stop - 1]
+        row = torch.repeat_interleave(torch.arange(len(touched), device=stop.device), counts)
+        newer = (
+            stop[row] - 1 - torch.arange(len(row), device=stop.device)
+        )  # ends of the same node after this one
+        kept = newer < k
+        column = torch.arange(k, device=stop.device) + counts[:, None]
+        for buffer, value in ((self.node, ends.other), (self.event, ends.event), (self.time, ends.time)):
+            moved = buffer[touched].gather(1, column.clamp(max=k - 1))
+            moved[row[kept], k - 1 - newer[kept]] = value[kept]
+            buffer[touched] = moved
+        self.count[touched] = (self.count[touched] + counts).clamp(max=k)

@@ -17,7 +17,7 @@ from dygmamba.engine.checkpoint import load_checkpoint
 from dygmamba.engine.evaluation import evaluation_set
 from dygmamba.engine.runs import RunFolder
 from dygmamba.engine.training import TrainConfig, Training, TrainingData, evaluate_weights
-from dygmamba.errors import ConfigError, FileError
+from dygmamba.errors import ConfigError, EventError, FileError
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts, EncoderScorer
 
@@ -65,6 +65,11 @@ def start_run(
     train, own = split_settings(model, preset(model, dataset.name) | settings)
     config, loop = build_config(spec.config, own), build_config(TrainConfig, train)
     split = chronological_split(dataset.store)
+    if not (len(split.train) and len(split.val) and len(split.test)):
+        sizes = f"{len(split.train)}, {len(split.val)} and {len(split.test)}"
+        raise EventError(
+            f"training, validation and test get {sizes} events; each needs some, use a longer stream"
+        )
     run = RunFolder.create(root, dataset.name, model, seed)
     run.write_config(
         {

@@ -234,7 +234,7 @@ def test_an_unknown_name_says_where_it_looked_and_what_to_do(tmp_path, monkeypat
     save_dataset(small("Wikipedia"), tmp_path)
     with pytest.raises(NotFoundError) as caught:
         open_dataset("wikipedai")
-    for words in (str(tmp_path), "did you mean Wikipedia", "data fetch wikipedai", "data import FILE"):
+    for words in (str(tmp_path), "did you mean Wikipedia", "data import FILE"):
         assert words in str(caught.value)
     table = tmp_path / "log.csv"
     table.write_text("a,b,c\n1,2,3\n")

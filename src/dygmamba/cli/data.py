@@ -104,10 +104,11 @@ def _import(
     with progress() as bar:
         options = replace(options, watch=lambda batches, expected: bar.track(batches, expected))
         dataset = read_dataset(file, options, format=format, name=name)
-    _confirm(dataset, save_dataset(dataset, data_folder(data_dir)), json)
+    where = "" if data_dir is None else f" --data-dir {data_dir}"
+    _confirm(dataset, save_dataset(dataset, data_folder(data_dir)), where, json)
 
 
-def _confirm(dataset: "Dataset", path: Path, json: bool) -> None:
+def _confirm(dataset: "Dataset", path: Path, where: str, json: bool) -> None:
     from dygmamba.cli.console import emit_json, stderr, stdout
 
     store, late = dataset.store, dataset.origin.out_of_order
@@ -119,9 +120,9 @@ def _confirm(dataset: "Dataset", path: Path, json: bool) -> None:
         emit_json(facts | {"start": start, "end": end, "out_of_order": late, "digest": dataset.digest})
         return
     for line in (
-        f"{dataset.name}: {_nodes(dataset)}, {len(store):,} events, {_period(dataset)}",
+        f"{dataset.name}: {_nodes(dataset)}, {len(store):,} event{'s' * (len(store) != 1)}, {_period(dataset)}",
         f"written to {path}",
-        f"next: dygmamba data describe {dataset.name}",
+        f"next: dygmamba data describe {dataset.name}{where}",
     ):
         stdout().print(line, soft_wrap=True, highlight=False, markup=False)
 

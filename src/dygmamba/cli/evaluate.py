@@ -59,6 +59,10 @@ def evaluate(
         for kind in listed("--setting", setting, SETTINGS)
     ]
     if is_run:
+        if overrides or strict_ties or store_negatives or draws > 1 or seed is not None:
+            raise ConfigError(
+                "--set, --seed, --draws, --strict-ties and --store-negatives are for untrained models"
+            )
         rows = _trained_rows(Path(data), device, data_dir, chosen)
     else:
         seeds = [seed] if draws == 1 else list(range(seed or 0, (seed or 0) + draws))
@@ -161,12 +165,13 @@ def result_table(rows: list[dict[str, Any]]) -> "Table":
     seeds = max(len(own) for own in groups.values())
     title = f"{rows[0]['model']} on {rows[0]['dataset']}" + (f", mean ± std of {seeds}" if seeds > 1 else "")
     table = Table("split", "setting", "negatives", title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in ("AP", "AUC", "AP pooled", "AUC pooled", "events"):
+    table.pad_edge = table.show_edge = False
+    for name in ("AP", "AUC", "AP pooled", "AUC pooled", *(() if seeds > 1 else ("events",))):
         table.add_column(name, justify="right")
     for about, own in groups.items():
         cells = []
         for key in ("ap", "auc", "ap_pooled", "auc_pooled"):
             values = [100 * row[key] for row in own]
             cells.append(f"{mean(values):.2f}" + (f"±{stdev(values):.2f}" if len(values) > 1 else ""))
-        table.add_row(*about, *cells, f"{own[0]['n']:,}")
+        table.add_row(*about, *cells, *(() if seeds > 1 else (f"{own[0]['n']:,}",)))
     return table

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from dygmamba.data.catalogue import catalogue
 from dygmamba.data.formats import detect_format, read_dataset
 from dygmamba.data.ids import NodeIds
 from dygmamba.data.store import SUFFIX, Dataset, Origin, load_dataset
@@ -77,7 +78,8 @@ def _unknown(name: str, folders: list[Path]) -> NotFoundError:
     close = [by_lower[match] for match in difflib.get_close_matches(name.lower(), by_lower, n=3)]
     meant = f"; did you mean {' or '.join(close)}?" if close else ""
     looked = ", ".join(str(folder) for folder in folders)
+    public = {entry.lower(): entry for entry in catalogue()}.get(name.lower())
+    get = f"get it with 'dygmamba data fetch {public}', or " if public else ""
     return NotFoundError(
-        f"there is no dataset {name!r} in {looked}{meant}; get it with 'dygmamba data fetch {name}', "
-        "or bring your own with 'dygmamba data import FILE'"
+        f"there is no dataset {name!r} in {looked}{meant}; {get}bring your own with 'dygmamba data import FILE'"
     )

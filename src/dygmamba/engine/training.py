@@ -22,7 +22,7 @@ from dygmamba.engine.checkpoint import Progress, load_checkpoint, save_checkpoin
 from dygmamba.engine.evaluation import EvaluationSet, Scores, score_set
 from dygmamba.engine.runs import RunFolder
 from dygmamba.engine.stepping import EagerSteps, GraphSteps
-from dygmamba.errors import DygError, EventError
+from dygmamba.errors import ConfigError, DygError, EventError
 from dygmamba.models.base import EncoderScorer
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.tasks.link import positives_and_negatives
@@ -45,6 +45,12 @@ class TrainConfig:
     precision: Literal["float32", "tf32", "bf16"] = "tf32"  # of training on a GPU; evaluation is in float32
     graphs: bool = True  # on a GPU, replay the step as one captured graph
     save_every: float = 30.0  # seconds between checkpoints inside an epoch
+
+    def __post_init__(self) -> None:
+        if min(self.epochs, self.batch, self.patience) < 1:
+            raise ConfigError("epochs, batch and patience must be at least 1")
+        if not self.lr > 0 or self.save_every < 0:
+            raise ConfigError("lr must be above 0 and save_every at least 0")
 
 
 @dataclass(frozen=True, slots=True)

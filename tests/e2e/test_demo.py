@@ -100,7 +100,7 @@ def test_the_whole_demo_comes_close_to_the_law(tmp_path):
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     ap = {row["model"]: row["ap"] for row in told["results"] if row["setting"] == "transductive"}
-    assert ap["dyg-mamba"] > 0.91
+    assert ap["dyg-mamba"] > 0.90
     assert ap["dyg-mamba"] > 0.1 + max(value for model, value in ap.items() if model != "dyg-mamba")
-    assert told["forgetting"]["closeness"]["correlation"] > 0.95
-    assert told["forgetting"]["closeness"]["mean_gap"] < 0.12
+    assert told["forgetting"]["closeness"]["correlation"] > 0.93
+    assert told["forgetting"]["closeness"]["mean_gap"] < 0.15

@@ -1,19 +1,23 @@
-"""Counting with one small table per pair, in Numba: indexed by node id where ids are small, hashed otherwise."""
+"""Counting with one small table per pair, in Numba: indexed by node id where ids are small, hashed otherwise.
+
+A cell holds both counts of a node in one 64-bit number, left in the low half and right in the high half, which is
+also how two neighbouring int32 columns of the output lie in memory on the little-endian machines Numba supports.
+"""
 
 import numpy as np
 import torch
-from numba import njit, prange
+from numba import njit
 from torch import Tensor
 
 
 def cooccurrence(left: Tensor, right: Tensor, left_mask: Tensor, right_mask: Tensor) -> tuple[Tensor, Tensor]:
     """Counts of each token in the left and in the right sequence."""
     (p, length), r = left.shape, right.shape[1]
-    in_left = torch.empty(p, length, 2, dtype=torch.int32)
-    in_right = torch.empty(p, r, 2, dtype=torch.int32)
+    block = torch.empty(p * (length + r), dtype=torch.int64)  # one block, as in ops/recent/cpu.py
+    cells = block[: p * length].view(p, length), block[p * length :].view(p, r)
     inputs = [x.contiguous().numpy() for x in (left, right, left_mask, right_mask)]
-    highest = max((int(tokens.max()) for tokens in (left, right) if tokens.numel()), default=0)
-    _count(*inputs, in_left.numpy(), in_right.numpy(), highest)
+    _count(*inputs, *(cell.numpy() for cell in cells))
+    in_left, in_right = (cell.view(torch.int32).view(*cell.shape, 2) for cell in cells)
     return in_left, in_right
 
 
@@ -27,44 +31,66 @@ def _slot(keys, bits, token):
     return at
 
 
-@njit(cache=True, nogil=True, inline="always")
-def _insert(keys, counts, bits, tokens, mask, side, slots):
-    for j in range(tokens.shape[0]):
-        slots[j] = -1
-        if mask[j]:
-            at = np.int64(tokens[j])
-            if bits:
+@njit(cache=True, nogil=True)
+def _indexed(cells, left, right, left_mask, right_mask, in_left, in_right):
+    """The id is the slot; read as unsigned, so that Numba need not ask whether it counts from the end."""
+    for j in range(left.shape[0]):
+        if left_mask[j]:
+            cells[np.uint32(left[j])] += np.int64(1)
+    for j in range(right.shape[0]):
+        if right_mask[j]:
+            cells[np.uint32(right[j])] += np.int64(1) << np.int64(32)
+    for j in range(left.shape[0]):
+        in_left[j] = cells[np.uint32(left[j])] if left_mask[j] else np.int64(0)
+    for j in range(right.shape[0]):
+        in_right[j] = cells[np.uint32(right[j])] if right_mask[j] else np.int64(0)
+
+
+@njit(cache=True, nogil=True)
+def _hashed(cells, keys, bits, left, right, left_mask, right_mask, in_left, in_right):
+    """The slot is looked up; it waits in the output until all counts are known."""
+    for tokens, mask, out, one in (
+        (left, left_mask, in_left, np.int64(1)),
+        (right, right_mask, in_right, np.int64(1) << np.int64(32)),
+    ):
+        for j in range(tokens.shape[0]):
+            out[j] = -1
+            if mask[j]:
                 at = _slot(keys, bits, tokens[j])
                 keys[at] = tokens[j]
-            counts[at, side] += 1
-            slots[j] = at
+                cells[at] += one
+                out[j] = at
+    for out in (in_left, in_right):
+        for j in range(out.shape[0]):
+            out[j] = cells[out[j]] if out[j] >= 0 else 0
 
 
-@njit(cache=True, nogil=True, inline="always")
-def _read(counts, slots, out):
-    for j in range(slots.shape[0]):
-        at = slots[j]
-        out[j, 0] = counts[at, 0] if at >= 0 else 0
-        out[j, 1] = counts[at, 1] if at >= 0 else 0
+@njit(cache=True, nogil=True)
+def _highest(tokens):
+    high = np.int32(0)
+    for token in tokens.flat:
+        high = max(high, token)
+    return np.int64(high)
 
 
-@njit(cache=True, nogil=True, parallel=True)
-def _count(left, right, left_mask, right_mask, in_left, in_right, highest):
+# not parallel: where a core is busy, waiting for a second thread costs a time slice, a hundred times the work
+@njit(cache=True, nogil=True)
+def _count(left, right, left_mask, right_mask, in_left, in_right):
     (p, length), r = left.shape, right.shape[1]
-    # few nodes: the id is the slot; many: a hash table, at most half full
+    # few nodes: a table by id; many: a hash table, at most half full
     bits = 0
-    size = highest + 1
+    size = 1 + max(_highest(left), _highest(right))
     if size > 8 * (length + r):
         bits = 1
         while (1 << bits) < 2 * (length + r):
             bits += 1
         size = 1 << bits
-    for i in prange(p):
-        keys = np.full(size if bits else 0, -1, np.int32)
-        counts = np.zeros((size, 2), np.int32)
-        left_slots = np.empty(length, np.int32)
-        right_slots = np.empty(r, np.int32)
-        _insert(keys, counts, bits, left[i], left_mask[i], 0, left_slots)
-        _insert(keys, counts, bits, right[i], right_mask[i], 1, right_slots)
-        _read(counts, left_slots, in_left[i])
-        _read(counts, right_slots, in_right[i])
+    for i in range(p):
+        cells = np.zeros(size, np.int64)
+        if bits:
+            keys = np.full(size, -1, np.int32)
+            _hashed(
+                cells, keys, bits, left[i], right[i], left_mask[i], right_mask[i], in_left[i], in_right[i]
+            )
+        else:
+            _indexed(cells, left[i], right[i], left_mask[i], right_mask[i], in_left[i], in_right[i])

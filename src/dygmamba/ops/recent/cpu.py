@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numba import njit, prange
+from numba import njit
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -22,8 +22,11 @@ def last_k_before(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The k last entries before each query, valid ones first."""
     q = node.shape[0]
-    ids, events = torch.empty(q, k, dtype=torch.int32), torch.empty(q, k, dtype=torch.int32)
-    times, length = torch.empty(q, k, dtype=torch.float64), torch.empty(q, dtype=torch.int64)
+    # one block for all columns: freed and taken again as a whole, it stays with the process instead of being
+    # returned and faulted in anew at every call, which would cost more than the look-up
+    block = torch.empty(2 * q * k, dtype=torch.float64)
+    times, (ids, events) = block[: q * k].view(q, k), block[q * k :].view(torch.int32).view(2, q, k)
+    length = torch.empty(q, dtype=torch.int64)
     index = (entries.start, entries.key, entries.neighbor, entries.event, entries.time, entries.event_time)
     arguments = (*index, node.contiguous(), time.contiguous(), ids, events, times, length)
     _last_k(*(column.numpy() for column in arguments))
@@ -99,11 +102,12 @@ def _copy(column, begin, count, out):
     out[count:] = 0
 
 
-@njit(cache=True, nogil=True, parallel=True)
+# not parallel: where a core is busy, waiting for a second thread costs a time slice, fifty times the work
+@njit(cache=True, nogil=True)
 def _last_k(start, key, neighbor, event, entry_time, event_time, node, time, ids, events, times, length):
     q, k = ids.shape
     stride = event_time.shape[0] + 1
-    for i in prange(q):
+    for i in range(q):
         v = node[i]
         count = np.int64(0)
         begin = np.int64(0)

@@ -18,6 +18,7 @@ from strategies import event_streams
 
 TINY = {
     "dyg-mamba": {"length": 6, "width": 4, "states": 4, "out": 8, "time_dim": 6, "blocks": 2, "dropout": 0.0},
+    "mamba": {"length": 6, "width": 4, "states": 4, "out": 8, "time_dim": 6, "blocks": 2, "dropout": 0.0},
     "tgat": {"neighbors": 4, "out": 8, "time_dim": 6, "dropout": 0.0},
     "graphmixer": {"neighbors": 5, "window": 9, "out": 8, "time_dim": 6, "dropout": 0.0},
     "tcl": {"neighbors": 5, "out": 8, "time_dim": 6, "dropout": 0.0},

@@ -6,6 +6,7 @@ from dygmamba.models.base import ModelSpec
 
 MODELS: dict[str, ModelSpec] = {
     "dyg-mamba": dyg_mamba.SPEC,
+    "mamba": dyg_mamba.MAMBA,
     "edgebank": edgebank.SPEC,
     "tgat": tgat.SPEC,
     "graphmixer": graphmixer.SPEC,

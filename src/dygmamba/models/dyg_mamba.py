@@ -164,3 +164,21 @@ SPEC = ModelSpec(
     title="DyG-Mamba (NeurIPS 2025)",
     looks_at="both nodes' recent events, the spans between them, and who occurs in both",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class MambaConfig(DyGMambaConfig):
+    """The same encoder with Mamba's own step, selection and discretisation: blind to time spans."""
+
+    step: Step = "content"
+    selection: Literal["bounded", "unbounded", "time", "fixed"] = "unbounded"
+    rule: Literal["zoh", "euler"] = "euler"
+
+
+MAMBA = ModelSpec(
+    config=MambaConfig,
+    build=build,
+    trainable=True,
+    title="vanilla Mamba (Gu and Dao 2023) on DyG-Mamba's tokens",
+    looks_at="both nodes' recent events and who occurs in both; the spans only as a feature",
+)

@@ -14,7 +14,7 @@ from dygmamba.data.library import open_dataset
 from dygmamba.data.splits import Split, chronological_split
 from dygmamba.data.store import Dataset
 from dygmamba.engine.checkpoint import load_checkpoint
-from dygmamba.engine.evaluation import evaluation_set
+from dygmamba.engine.evaluation import evaluation_set, has_events
 from dygmamba.engine.runs import RunFolder
 from dygmamba.engine.training import TrainConfig, Training, TrainingData, evaluate_weights
 from dygmamba.errors import ConfigError, EventError, FileError
@@ -155,9 +155,11 @@ def final_rows(
     about: dict[str, Any],
     chosen: list[tuple[str, str, str]],
 ) -> list[dict[str, Any]]:
-    """One result row per (negatives, split, setting)."""
+    """One result row per (negatives, split, setting) that has events."""
     rows = []
     for strategy, name, setting in chosen:
+        if not has_events(dataset.store, split, name, setting):
+            continue
         asked = evaluation_set(dataset.store, split, name, setting, strategy)
         metrics = evaluate_weights(scorer, data, asked).metrics()
         rows.append({**about, "split": name, "setting": setting, "negatives": strategy, **asdict(metrics)})

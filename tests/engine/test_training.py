@@ -93,6 +93,23 @@ def test_a_trained_run_evaluates_to_its_own_validation(finished, folder):
     assert row["ap"] == max(entry["val_ap"] for entry in finished.metrics())
 
 
+def test_a_stream_without_new_nodes_has_transductive_results_only(tmp_path):
+    """Few nodes, all seen in training: the run ends with its transductive rows instead of an error."""
+    from dygmamba.data.events import EventStore
+    from dygmamba.engine.evaluation import SETTINGS, SPLITS
+
+    count = torch.arange(200)
+    store = EventStore.of(count % 3, (count + 1) % 3, count.double())
+    dataset = Dataset.of("three", store, NodeIds.identity(3), Origin())
+    training, split = start_run(dataset, "dyg-mamba", 0, TINY, CPU, tmp_path)
+    chosen = [("random", name, setting) for name in SPLITS for setting in SETTINGS]
+    rows = final_rows(dataset, split, training.scorer, training.data, {}, chosen)
+    assert [(row["split"], row["setting"]) for row in rows] == [
+        ("val", "transductive"),
+        ("test", "transductive"),
+    ]
+
+
 def test_negatives_are_a_function_of_seed_and_epoch(dataset):
     """The same (seed, epoch) draws the same destinations, others draw others."""
     from dygmamba.data.splits import chronological_split

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dygmamba.cli.console import emit_json, progress, stdout
-from dygmamba.errors import ConfigError
+from dygmamba.errors import ConfigError, EventError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -69,7 +69,11 @@ def evaluate(
         run = _Untrained.of(
             data, data_dir, model, parse_overrides(overrides or []), strict_ties, store_negatives
         )
-        rows = [run.row(*one, number) for one in chosen for number in seeds]
+        rows = [run.row(*one, number) for one in chosen if run.has(*one[1:]) for number in seeds]
+    if not rows:
+        raise EventError(
+            "none of the chosen splits and settings has an event; choose others or use a longer stream"
+        )
     if as_json:
         emit_json({"results": rows})
     else:
@@ -119,6 +123,11 @@ class _Untrained:
         dataset = open_dataset(data, data_dir)
         split, index = chronological_split(dataset.store), NeighborIndex.build(dataset.store)
         return _Untrained(dataset, split, index, model, settings, strict_ties, folder)
+
+    def has(self, name: str, kind: str) -> bool:
+        from dygmamba.engine.evaluation import has_events
+
+        return has_events(self.dataset.store, self.split, name, kind)
 
     def row(self, strategy: str, name: str, kind: str, seed: int | None) -> dict[str, Any]:
         from dygmamba.config import build_config, preset

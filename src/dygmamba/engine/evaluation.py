@@ -54,6 +54,12 @@ def negative_request(
     return NegativeRequest(strategy, events, known, until, seed)
 
 
+def has_events(store: EventStore, split: Split, name: str, setting: str) -> bool:
+    """Whether a set has any positives: a stream without new nodes has no inductive setting."""
+    events = split.val if name == "val" else split.test
+    return len(events if setting == "transductive" else split.touching_new_nodes(store, events)) > 0
+
+
 def evaluation_set(
     store: EventStore,
     split: Split,

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from dygmamba.nn.selection import SELECTIONS
-from dygmamba.nn.steps import STEPS, StepConfig
+from dygmamba.nn.steps import STEPS, StepConfig, System
 from dygmamba.nn.tokens import Tokens
 from dygmamba.ops.conv import conv_silu
 
@@ -84,7 +84,8 @@ class Path(nn.Module):
         """The gated output of this direction."""
         m = conv_silu(x, self.taps, self.bias, tokens.mask, self.reverse)  # Eq. 7
         B, C = (part.to(m.dtype) for part in self.select(m, tokens))
-        return self.step(tokens, m, -self.log_A.exp(), B, C, self.skip(), z.to(m.dtype), self.reverse)
+        system = System(-self.log_A.exp(), B, C, self.skip(), z.to(m.dtype))
+        return self.step(tokens, m, system, self.reverse)
 
 
 class Block(nn.Module):

@@ -1,6 +1,6 @@
 """Step sizes: how far a token moves the state, i.e. how much is forgotten before it is read.
 
-Every part scans with its own step: step(tokens, x, A, B, C, D, z, reverse) -> y. The shapes that depend on
+Every part scans with its own step: step(tokens, x, system, reverse) -> y. The shapes that depend on
 the relative span s = gap / (tau - t_1) + floor / n share one form, Delta = w1 * g(w2 * s), w1, w2 > 0.
 
 Legend: q sequences, l tokens, d channels, n states.
@@ -8,6 +8,7 @@ Legend: q sequences, l tokens, d channels, n states.
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -28,6 +29,16 @@ class StepConfig:
     floor: float  # times 1 / n is added to each relative span, so that tied events are not lost
     gap_scale: float  # the stream's mean gap, the unit of spans that are not relative
     rule: str
+
+
+class System(NamedTuple):
+    """All of a scan but its input and its step (Eq. 7-10)."""
+
+    A: Float[Tensor, "d n"]
+    B: Float[Tensor, "q l n"]
+    C: Float[Tensor, "q l n"]
+    D: Float[Tensor, "d"] | None
+    z: Float[Tensor, "q l d"]
 
 
 def log_uniform(count: int, low: float, high: float) -> Tensor:
@@ -58,20 +69,10 @@ class RelativeStep(nn.Module):
         """[q l] -> [q l d]."""
         return self.log_w1.exp() * self.shape(self.log_w2.exp() * span[..., None])
 
-    def forward(
-        self,
-        tokens: Tokens,
-        x: Tensor,
-        A: Tensor,
-        B: Tensor,
-        C: Tensor,
-        D: Tensor | None,
-        z: Tensor,
-        reverse: bool,
-    ) -> Float[Tensor, "q l d"]:
+    def forward(self, tokens: Tokens, x: Tensor, system: System, reverse: bool) -> Float[Tensor, "q l d"]:
         """The scan of x with this step."""
         delta = self.delta(self.span(tokens)).to(x.dtype)
-        return scan(x, delta, A, B, C, D, z, tokens.mask, rule=self.rule, reverse=reverse)[0]
+        return scan(x, delta, *system, tokens.mask, rule=self.rule, reverse=reverse)[0]
 
 
 class TimeSpanStep(RelativeStep):
@@ -81,20 +82,10 @@ class TimeSpanStep(RelativeStep):
         """1 - e^-x."""
         return -torch.expm1(-x)
 
-    def forward(
-        self,
-        tokens: Tokens,
-        x: Tensor,
-        A: Tensor,
-        B: Tensor,
-        C: Tensor,
-        D: Tensor | None,
-        z: Tensor,
-        reverse: bool,
-    ) -> Float[Tensor, "q l d"]:
+    def forward(self, tokens: Tokens, x: Tensor, system: System, reverse: bool) -> Float[Tensor, "q l d"]:
         """The scan of x with this step."""
         w1, w2, span = self.log_w1.exp(), self.log_w2.exp(), self.span(tokens)
-        return span_scan(x, span, w1, w2, A, B, C, D, z, tokens.mask, rule=self.rule, reverse=reverse)[0]
+        return span_scan(x, span, w1, w2, *system, tokens.mask, rule=self.rule, reverse=reverse)[0]
 
 
 class AbsoluteStep(TimeSpanStep):
@@ -151,20 +142,10 @@ class ConstantStep(nn.Module):
         self.rule = config.rule
         self.log_delta = nn.Parameter(log_uniform(config.channels, 1e-3, 1e-1).log())
 
-    def forward(
-        self,
-        tokens: Tokens,
-        x: Tensor,
-        A: Tensor,
-        B: Tensor,
-        C: Tensor,
-        D: Tensor | None,
-        z: Tensor,
-        reverse: bool,
-    ) -> Float[Tensor, "q l d"]:
+    def forward(self, tokens: Tokens, x: Tensor, system: System, reverse: bool) -> Float[Tensor, "q l d"]:
         """The scan of x with this step."""
         delta = self.log_delta.exp().to(x.dtype).expand_as(x)
-        return scan(x, delta, A, B, C, D, z, tokens.mask, rule=self.rule, reverse=reverse)[0]
+        return scan(x, delta, *system, tokens.mask, rule=self.rule, reverse=reverse)[0]
 
 
 def step_bias(channels: int) -> Tensor:
@@ -189,20 +170,10 @@ class ContentStep(nn.Module):
         """What the step is computed from."""
         return self.down(x)
 
-    def forward(
-        self,
-        tokens: Tokens,
-        x: Tensor,
-        A: Tensor,
-        B: Tensor,
-        C: Tensor,
-        D: Tensor | None,
-        z: Tensor,
-        reverse: bool,
-    ) -> Float[Tensor, "q l d"]:
+    def forward(self, tokens: Tokens, x: Tensor, system: System, reverse: bool) -> Float[Tensor, "q l d"]:
         """The scan of x with this step."""
         delta = softplus(self.up(self.source(tokens, x))).to(x.dtype)
-        return scan(x, delta, A, B, C, D, z, tokens.mask, rule=self.rule, reverse=reverse)[0]
+        return scan(x, delta, *system, tokens.mask, rule=self.rule, reverse=reverse)[0]
 
 
 class CosineStep(ContentStep):

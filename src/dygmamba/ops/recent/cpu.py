@@ -94,6 +94,19 @@ def _first_not_less(values, low, high, target):
 
 
 @njit(cache=True, nogil=True, inline="always")
+def _rank(event_time, time, hint):
+    """Events strictly earlier than `time`; quick where the answer is little more than `hint` (sorted queries)."""
+    n = event_time.shape[0]
+    if hint > 0 and not event_time[hint - 1] < time:
+        return _first_not_less(event_time, 0, hint, time)
+    low, step = hint, 1
+    while low + step <= n and event_time[low + step - 1] < time:
+        low += step
+        step *= 2
+    return _first_not_less(event_time, low, min(low + step, n), time)
+
+
+@njit(cache=True, nogil=True, inline="always")
 def _copy(column, begin, count, out):
     # indexing a slice from 0 lets LLVM drop Numba's negative-index handling and vectorise the copy
     part = column[begin : begin + count]
@@ -107,12 +120,13 @@ def _copy(column, begin, count, out):
 def _last_k(start, key, neighbor, event, entry_time, event_time, node, time, ids, events, times, length):
     q, k = ids.shape
     stride = event_time.shape[0] + 1
+    rank = 0
     for i in range(q):
         v = node[i]
         count = np.int64(0)
         begin = np.int64(0)
         if v >= 0:
-            rank = _first_not_less(event_time, 0, event_time.shape[0], time[i])
+            rank = _rank(event_time, time[i], rank)
             stop = _first_not_less(key, start[v], start[v + 1], v * stride + rank)
             count = min(stop - start[v], k)
             begin = stop - count

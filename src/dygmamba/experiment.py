@@ -33,7 +33,7 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def split_settings(model: str, settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def split_settings(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Settings of the training loop, and of the model."""
     own = {field.name for field in dataclasses.fields(TrainConfig)}
     train = {key: value for key, value in settings.items() if key in own}
@@ -62,7 +62,7 @@ def start_run(
         raise ConfigError(
             f"model '{model}' needs no training; use: dygmamba evaluate {dataset.name} --model {model}"
         )
-    train, own = split_settings(model, preset(model, dataset.name) | settings)
+    train, own = split_settings(preset(model, dataset.name) | settings)
     config, loop = build_config(spec.config, own), build_config(TrainConfig, train)
     split = chronological_split(dataset.store)
     if not (len(split.train) and len(split.val) and len(split.test)):

@@ -1,6 +1,5 @@
 """`dygmamba demo`: train on the built-in stream, compare, hold the learned forgetting against the true law."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -65,24 +64,13 @@ def demo(
 
 def heuristic_rows(dataset: "Dataset", split: "Split") -> list[dict[str, Any]]:
     """The models without training on the same events and negatives."""
-    from dygmamba.config import build_config, preset
+    from dygmamba.cli.evaluate import Untrained
     from dygmamba.engine.evaluation import SETTINGS as KINDS
-    from dygmamba.engine.evaluation import evaluation_set, score_set
-    from dygmamba.models import find_model
-    from dygmamba.models.base import DatasetFacts
     from dygmamba.sampling.index import NeighborIndex
 
-    store, rows = dataset.store, []
-    index, facts = NeighborIndex.build(store), DatasetFacts.of(store, split.train)
-    for model in HEURISTICS:
-        spec = find_model(model)
-        scorer = spec.build(build_config(spec.config, preset(model, dataset.name, "random")), facts)
-        for kind in KINDS:
-            asked = evaluation_set(store, split, "test", kind, "random")
-            about = {"dataset": dataset.name, "model": model, "seed": 0, "split": "test", "setting": kind}
-            metrics = score_set(scorer, store, index, asked).metrics()
-            rows.append(about | {"negatives": "random"} | asdict(metrics))
-    return rows
+    index = NeighborIndex.build(dataset.store)
+    runs = [Untrained(dataset, split, index, model, {}, False, None) for model in HEURISTICS]
+    return [run.row("random", "test", kind) for run in runs for kind in KINDS]
 
 
 def table(rows: list[dict[str, Any]]) -> "Table":

@@ -66,7 +66,7 @@ def evaluate(
         rows = _trained_rows(Path(data), device, data_dir, chosen)
     else:
         seeds = [seed] if draws == 1 else list(range(seed or 0, (seed or 0) + draws))
-        run = _Untrained.of(
+        run = Untrained.of(
             data, data_dir, model, parse_overrides(overrides or []), strict_ties, store_negatives
         )
         rows = [run.row(*one, number) for one in chosen if run.has(*one[1:]) for number in seeds]
@@ -93,7 +93,7 @@ def _trained_rows(
 
 
 @dataclass(frozen=True, slots=True)
-class _Untrained:
+class Untrained:
     """A model without training on one dataset; each row of the result evaluates one set."""
 
     dataset: "Dataset"
@@ -112,7 +112,8 @@ class _Untrained:
         settings: dict[str, Any],
         strict_ties: bool,
         folder: Path | None,
-    ) -> "_Untrained":
+    ) -> "Untrained":
+        """The model of that name on the dataset of that name."""
         from dygmamba.data.library import open_dataset
         from dygmamba.data.splits import chronological_split
         from dygmamba.models import find_model
@@ -122,14 +123,16 @@ class _Untrained:
             raise ConfigError(f"model '{model}' must be trained first: dygmamba train {data} --model {model}")
         dataset = open_dataset(data, data_dir)
         split, index = chronological_split(dataset.store), NeighborIndex.build(dataset.store)
-        return _Untrained(dataset, split, index, model, settings, strict_ties, folder)
+        return Untrained(dataset, split, index, model, settings, strict_ties, folder)
 
     def has(self, name: str, kind: str) -> bool:
+        """Whether there is anything to evaluate."""
         from dygmamba.engine.evaluation import has_events
 
         return has_events(self.dataset.store, self.split, name, kind)
 
-    def row(self, strategy: str, name: str, kind: str, seed: int | None) -> dict[str, Any]:
+    def row(self, strategy: str, name: str, kind: str, seed: int | None = None) -> dict[str, Any]:
+        """One result."""
         from dygmamba.config import build_config, preset
         from dygmamba.engine.evaluation import evaluation_set, score_set
         from dygmamba.models import find_model

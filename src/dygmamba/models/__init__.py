@@ -1,7 +1,18 @@
 """The one registry: a model is a file and a line here."""
 
 from dygmamba.errors import NotFoundError
-from dygmamba.models import dyg_mamba, dygformer, edgebank, graphmixer, heuristics, memory_family, tcl, tgat
+from dygmamba.models import (
+    cawn,
+    dyg_mamba,
+    dygformer,
+    edgebank,
+    freedyg,
+    graphmixer,
+    heuristics,
+    memory_family,
+    tcl,
+    tgat,
+)
 from dygmamba.models.base import ModelSpec
 
 MODELS: dict[str, ModelSpec] = {
@@ -9,9 +20,11 @@ MODELS: dict[str, ModelSpec] = {
     "mamba": dyg_mamba.MAMBA,
     "edgebank": edgebank.SPEC,
     "tgat": tgat.SPEC,
+    "cawn": cawn.SPEC,
     "graphmixer": graphmixer.SPEC,
     "tcl": tcl.SPEC,
     "dygformer": dygformer.SPEC,
+    "freedyg": freedyg.SPEC,
     "jodie": memory_family.JODIE,
     "dyrep": memory_family.DYREP,
     "tgn": memory_family.TGN,

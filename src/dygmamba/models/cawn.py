@@ -1,0 +1,167 @@
+"""CAWN (Wang et al., ICLR 2021): walks into the past, their nodes named by where they stand in the pair's walks.
+
+Walks of one step, as DyGLib publishes it: (root, neighbour), drawn with replacement. The original's transformer
+over the walks has no mask and its counts set the padding id aside by hand; here walks that do not exist are
+masked in the counts, in attention and in the mean. A node without a past keeps one walk, the root alone, where
+the original has copies of it, which attention and mean cannot tell from one.
+
+Legend: p pairs, q rows, r = 2 p rows (sources, then destinations), l tokens (the root first), h hidden, d width.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import linear, relu
+
+from dygmamba.data.events import FeatureTable
+from dygmamba.errors import ConfigError
+from dygmamba.models.base import DatasetFacts, Encoder, EncoderScorer, ModelSpec
+from dygmamba.nn.attention import PostNormLayer, lookup
+from dygmamba.nn.encodings import TimeEncoding
+from dygmamba.nn.mixers import MeanPool
+from dygmamba.nn.tokens import Tokens, make_tokens
+from dygmamba.ops.cooccurrence import cooccurrence
+from dygmamba.sampling.view import NeighborRequest, PairView, Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class CAWNConfig:
+    """Published settings; walks and dropout were chosen per dataset."""
+
+    walks: int = 32  # from each end of a pair
+    sampling: Strategy = "time_aware"
+    heads: int = 8
+    out: int = 172  # also the width of position features, and of the features a token was published with
+    time_dim: int = 100
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        if min(self.walks, self.heads, self.time_dim) < 1:
+            raise ConfigError("walks, heads and time_dim must be at least 1")
+        if self.out < 2:
+            raise ConfigError(f"out must be at least 2, one for each direction of a walk; got {self.out}")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout must be in [0, 1), got {self.dropout}")
+
+    @property
+    def hidden(self) -> int:
+        """Of each direction over whole tokens: half of node, edge, position and time, 308 as published."""
+        return (3 * self.out + self.time_dim) // 2
+
+    @property
+    def attention(self) -> int:
+        """`hidden`, rounded up to a multiple of the heads: 312 as published."""
+        return -(-self.hidden // self.heads) * self.heads
+
+
+def positions(tokens: Tokens) -> Float[Tensor, "r l 2 2"]:
+    """The share of u's and of v's walks in which each token's node is the root, and in which it is the neighbour.
+
+    Rows are the pairs' sources, then their destinations; one count of tokens serves both places, as a root
+    stands once in its own sequence.
+    """
+    p, mask = len(tokens.node) // 2, tokens.mask
+    counts = torch.cat(cooccurrence(tokens.node[:p], tokens.node[p:], mask[:p], mask[p:]))  # [r l 2]
+    roots, walks = (  # of u and v, for either row of their pair: [r 1 2]
+        torch.stack([x[:p], x[p:]], dim=-1).repeat(2, 1)[:, None]
+        for x in (tokens.node[:, 0], tokens.length - 1)
+    )
+    own = (tokens.node[..., None] == roots) & mask[..., None]
+    return torch.stack([own.float(), (counts - own.int()) / walks.clamp(min=1)], dim=-1)
+
+
+class PositionEncoding(nn.Module):
+    """A two-layer perceptron on a node's shares in u's walks plus the same on those in v's."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.hidden, self.out = nn.Linear(2, width), nn.Linear(width, width)
+
+    def forward(self, shares: Float[Tensor, "r l 2 2"]) -> Float[Tensor, "r l d"]:
+        """The sum of both; the last map is linear, so it is applied to the sum."""
+        return linear(relu(self.hidden(shares)).sum(dim=2), self.out.weight, 2 * self.out.bias)
+
+
+def opened(gates: Float[Tensor, "*shape h3"]) -> tuple[Float[Tensor, "*shape h"], Float[Tensor, "*shape h"]]:
+    """State and cell of an LSTM that has read one token: there is nothing to forget yet."""
+    i, g, o = gates.chunk(3, dim=-1)
+    cell = i.sigmoid() * g.tanh()
+    return o.sigmoid() * cell.tanh(), cell
+
+
+class WalkLSTM(nn.Module):
+    """A bidirectional LSTM, its output at the last step of each walk: the root alone, then (root, neighbour).
+
+    At the last step the backward direction has read one token only. Its recurrent weights and its forget gate
+    could never matter and are left out. All walks of a row begin at the root, which is read once for them all.
+    """
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.ahead = nn.Linear(width, 4 * hidden)  # gates in the order i, g, o, f
+        self.again = nn.Linear(hidden, 4 * hidden, bias=False)
+        self.back = nn.Linear(width, 3 * hidden)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -(hidden**-0.5), hidden**-0.5)
+
+    def forward(self, x: Float[Tensor, "r l d"]) -> Float[Tensor, "r l h2"]:
+        """What each walk looks like from its end."""
+        gates = self.ahead(x)
+        state, cell = opened(gates[:, :1, : 3 * self.again.in_features])  # the root: [r 1 h]
+        i, g, o, f = (gates[:, 1:] + self.again(state)).chunk(4, dim=-1)
+        end = o.sigmoid() * (f.sigmoid() * cell + i.sigmoid() * g.tanh()).tanh()
+        return torch.cat([torch.cat([state, end], dim=1), opened(self.back(x))[0]], dim=-1)
+
+
+class CAWN(Encoder):
+    """Tokens and positions along each walk by two LSTMs, the walks of a node by a transformer, then their mean."""
+
+    def __init__(self, config: CAWNConfig, facts: DatasetFacts) -> None:
+        super().__init__()
+        self.requests = (NeighborRequest((config.walks,), config.sampling, 1e-6),)
+        self.out_dim = config.out
+        self.time = TimeEncoding(config.time_dim, trainable=True)
+        self.position = PositionEncoding(config.out)
+        width = facts.node_dim + config.time_dim + facts.edge_dim + config.out
+        self.walk, self.path = WalkLSTM(width, config.hidden), WalkLSTM(config.out, config.out // 2)
+        self.join = nn.Linear(2 * config.hidden + 2 * (config.out // 2), config.attention)
+        self.layer = PostNormLayer(config.attention, config.heads, config.dropout)
+        self.pool = MeanPool(config.attention)
+        self.out = nn.Linear(config.attention, config.out)
+
+    def alone(self, tokens: Tokens, features: FeatureTable) -> Float[Tensor, "q l d"]:
+        """What a token has whatever the pair; features without columns add none."""
+        node = lookup(features.node, tokens.node, tokens.mask)
+        edge = lookup(features.edge, tokens.event, tokens.is_event)
+        return torch.cat([node, self.time(tokens.age), edge], dim=-1)
+
+    def forward(self, view: PairView) -> tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]:
+        """Source and destination embedding of each pair."""
+        ((drawn,),) = view.neighbors
+        pairs, p = view.pairs, len(view.pairs)
+        tokens = make_tokens(drawn, "first")
+        both = torch.cat([pairs.src_row, pairs.dst_row])
+        paired = tokens[both]
+        position = self.position(positions(paired))
+        x = torch.cat([self.alone(tokens, view.features)[both], position], dim=-1)
+        walks = self.join(torch.cat([self.walk(x), self.path(position)], dim=-1))  # [r l d]
+        # the walk that is the root alone exists where there is no other, so attention always has a key
+        real = torch.cat([paired.length[:, None] == 1, paired.mask[:, 1:]], dim=1)
+        z = self.out(self.pool(self.layer(walks, walks, real), real))
+        return z[:p], z[p:]
+
+
+def build(config: CAWNConfig, facts: DatasetFacts) -> EncoderScorer:
+    """CAWN with a link head."""
+    return EncoderScorer(CAWN(config, facts))
+
+
+SPEC = ModelSpec(
+    config=CAWNConfig,
+    build=build,
+    trainable=True,
+    title="CAWN (Wang et al. 2021)",
+    looks_at="walks drawn from both nodes' pasts, and where each node on them stands in the other's",
+)

@@ -1,17 +1,21 @@
 """The memory's bookkeeping: which event of a node counts, and which neighbours are kept."""
 
+from unittest.mock import patch
+
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dygmamba.nn.memory import RecentNeighbors, last_ends
+from dygmamba.nn.memory import Ends, MemoryConfig, NodeMemory, RecentNeighbors
 from strategies import event_streams
 
 
 @given(store=event_streams(min_events=1))
 def test_the_last_event_of_a_node_wins(store):
     """For all batches: each node once, with its last event, and of a self-loop itself at the other end."""
-    found = last_ends(store.select(torch.arange(len(store))))
+    ends = Ends.of(store.select(torch.arange(len(store)))).last(nobody=store.num_nodes)
+    kept = ends.node < store.num_nodes
+    found = Ends(ends.node[kept], ends.other[kept], ends.event[kept], ends.time[kept])
     expected = {}
     for e, (s, d) in enumerate(zip(store.src.tolist(), store.dst.tolist(), strict=True)):
         expected |= {s: (d, e), d: (s, e)}
@@ -27,7 +31,8 @@ def test_recent_neighbors_are_the_last_k_whatever_the_batches(store, size, k):
     """For all streams and batch sizes: what is kept are the last k ends of each node, the newest at the right."""
     recent = RecentNeighbors(store.num_nodes, k)
     for events in store.batches(torch.arange(len(store)), size):
-        recent.add(events)
+        recent.add(Ends.of(events))
+    assert not any(buffer[-1].any() for buffer in recent.buffers()), "nobody has neighbours"
     for n in range(store.num_nodes):
         ends = []
         for e, (s, d) in enumerate(zip(store.src.tolist(), store.dst.tolist(), strict=True)):
@@ -36,3 +41,22 @@ def test_recent_neighbors_are_the_last_k_whatever_the_batches(store, size, k):
         found = list(zip(recent.node[n][kept].tolist(), recent.event[n][kept].tolist(), strict=True))
         assert found == ends[-k:]
         assert torch.equal(recent.time[n][kept], store.time[recent.event[n][kept]])
+
+
+@given(store=event_streams(min_events=1))
+def test_rows_without_waiting_are_those_with(store):
+    """For all queries: updating every row, every query or each asked node once gives the same memories."""
+    torch.manual_seed(0)
+    memory = NodeMemory(MemoryConfig(store.num_nodes, 0, 3, 2, "gru", 0.0))
+    ends = Ends.of(store.select(torch.arange(len(store)))).last(memory.nobody)
+    memory.leave(ends, torch.randn(len(ends.node), 3))
+    node = torch.stack([store.src, store.dst])
+    once, _ = memory.read(node, store.features.edge)
+    ways = (
+        (torch.arange(store.num_nodes + 1), node),
+        (node.flatten(), torch.arange(node.numel()).view(node.shape)),
+    )
+    for way in ways:
+        with patch.object(memory, "_rows", lambda _, way=way: way):
+            again, _ = memory.read(node, store.features.edge)
+        assert torch.allclose(once, again, atol=1e-6)

@@ -32,19 +32,21 @@ class FeatureTable:
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """A run of events that happened, in time order; `event` is each one's row in its store."""
+    """A run of events that happened, in time order; `event` is each one's row in its store and in `features`."""
 
     event: Int64[Tensor, "b"]
     src: Int64[Tensor, "b"]
     dst: Int64[Tensor, "b"]
     time: Float64[Tensor, "b"]
     label: Float32[Tensor, "b"]
+    features: FeatureTable
 
     def __len__(self) -> int:
         return self.event.shape[0]
 
     def __getitem__(self, rows: slice) -> "EventBatch":
-        return EventBatch(self.event[rows], self.src[rows], self.dst[rows], self.time[rows], self.label[rows])
+        ends = self.src[rows], self.dst[rows]
+        return EventBatch(self.event[rows], *ends, self.time[rows], self.label[rows], self.features)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +151,8 @@ class EventStore:
         label = (
             torch.zeros(len(events), device=self.time.device) if self.label is None else self.label[events]
         )
-        return EventBatch(events, self.src[events], self.dst[events], self.time[events], label)
+        ends = self.src[events], self.dst[events]
+        return EventBatch(events, *ends, self.time[events], label, self.features)
 
     def batches(self, events: Int64[Tensor, "k"], size: int) -> Iterator[EventBatch]:
         """These events in consecutive batches; the last one may be shorter."""

@@ -7,7 +7,6 @@ whatever the role. A node's first span is counted from the start of the training
 Legend: q rows, p pairs, u nodes that a batch touches, l neighbours, d width.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -15,10 +14,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from dygmamba.data.events import EventBatch, FeatureTable
-from dygmamba.errors import ConfigError, DygError
+from dygmamba.errors import ConfigError
 from dygmamba.models.base import DatasetFacts, Encoder, EncoderScorer, ModelSpec
 from dygmamba.nn.graph_attention import AttentionConfig, MemoryAttention, Neighborhood
-from dygmamba.nn.memory import Ends, MemoryConfig, NodeMemory, RecentNeighbors, last_ends
+from dygmamba.nn.memory import Ends, MemoryConfig, NodeMemory, RecentNeighbors
 from dygmamba.sampling.view import NeighborRequest, PairView, Strategy
 
 Embeddings = tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]
@@ -122,7 +121,7 @@ class Remembered(nn.Module):
         """What each message says of the node at the other end."""
         return memory.state[ends.other]
 
-    def observe(self, events: EventBatch) -> None:
+    def observe(self, ends: Ends) -> None:
         """Nothing but the memory is remembered."""
 
     def reset(self) -> None:
@@ -149,9 +148,9 @@ class Surroundings(nn.Module):
         asked = Neighborhood(node, self.recent.node[node], self.recent.event[node], age, mask)
         return self.attention(asked, memory, features)
 
-    def observe(self, events: EventBatch) -> None:
+    def observe(self, ends: Ends) -> None:
         """These events are part of the neighbourhoods from now on."""
-        self.recent.add(events)
+        self.recent.add(ends)
 
     def reset(self) -> None:
         """Forget all neighbours."""
@@ -159,11 +158,7 @@ class Surroundings(nn.Module):
 
 
 class MemoryEncoder(Encoder):
-    """A memory, how pairs are embedded with it, and what a message says of the partner.
-
-    An event's features are known to a view only: events observed before the first view since `reset` wait
-    for it, and are then taken in batch by batch as they came.
-    """
+    """A memory, how pairs are embedded with it, and what a message says of the partner."""
 
     stateful = True
 
@@ -173,43 +168,25 @@ class MemoryEncoder(Encoder):
         super().__init__()
         self.requests, self.out_dim = embed.requests, config.dim
         self.memory, self.embed, self.partner = NodeMemory(config), embed, partner
-        self._features: FeatureTable | None = None
-        self._queue: list[EventBatch] = []
-        self.register_state_dict_pre_hook(MemoryEncoder._refuse_half_told)
 
     def forward(self, view: PairView) -> Embeddings:
         """Source and destination embedding of each pair; the memory's cell gets its gradient here."""
-        self._features = view.features
-        self._take_in(self._queue, view.features)
-        self._queue = []
         return self.embed(view, self.memory)
 
+    @torch.no_grad()
     def observe(self, events: EventBatch) -> None:
         """Take in the waiting messages of the batch's nodes, then leave each its new one."""
-        if self._features is None:
-            self._queue.append(events)
-        else:
-            self._take_in([events], self._features)
+        if len(events):
+            ends = Ends.of(events)
+            last = ends.last(self.memory.nobody)
+            self.memory.take_in(last.node, events.features.edge)
+            self.memory.leave(last, self.partner(last, self.memory, events.features))
+            self.partner.observe(ends)
 
     def reset(self) -> None:
         """Forget everything observed."""
         self.memory.reset()
         self.partner.reset()
-        self._features, self._queue = None, []
-
-    @torch.no_grad()
-    def _take_in(self, batches: Iterable[EventBatch], features: FeatureTable) -> None:
-        for events in batches:
-            if len(events):
-                last = last_ends(events)
-                self.memory.take_in(last.node, features.edge)
-                self.memory.leave(last, self.partner(last, self.memory, features))
-                self.partner.observe(events)
-
-    def _refuse_half_told(self, prefix: str, keep_vars: bool) -> None:
-        if self._queue:
-            count = len(self._queue)
-            raise DygError(f"{count} observed batches wait for their features; score a batch before saving")
 
 
 def _memory(config: JODIEConfig, facts: DatasetFacts, cell: str) -> MemoryConfig:

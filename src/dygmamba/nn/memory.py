@@ -3,11 +3,12 @@
 Legend: n nodes, u nodes that a batch touches, d memory width, k remembered neighbours, c columns of features.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from dygmamba.data.events import EventBatch
 from dygmamba.nn.attention import lookup
@@ -26,26 +27,24 @@ class Ends:
     time: Float64[Tensor, "u"]
 
     @staticmethod
-    def of(events: EventBatch) -> tuple["Ends", Int64[Tensor, "u"]]:
-        """Both ends of each event by node, in time order within a node, and the number of ends of each node.
+    def of(events: EventBatch) -> "Ends":
+        """Both ends of each event by node, in time order within a node; of a self-loop the source comes first.
 
-        Of a self-loop the source comes first. The sort is stable, so the order is the same on every device.
+        The sort is stable, so the order is the same on every device.
         """
         node = torch.stack([events.src, events.dst], dim=1).flatten()
         other = torch.stack([events.dst, events.src], dim=1).flatten()
         order = torch.argsort(node, stable=True)
         row = order // 2
-        ends = Ends(node[order], other[order], events.event[row], events.time[row])
-        return ends, torch.unique_consecutive(ends.node, return_counts=True)[1]
+        return Ends(node[order], other[order], events.event[row], events.time[row])
 
-    def __getitem__(self, rows: Tensor) -> "Ends":
-        return Ends(self.node[rows], self.other[rows], self.event[rows], self.time[rows])
+    def last(self, nobody: int) -> "Ends":
+        """As many rows; those that are not their node's last are given to `nobody`.
 
-
-def last_ends(events: EventBatch) -> Ends:
-    """The last event of each node of a batch."""
-    ends, counts = Ends.of(events)
-    return ends[counts.cumsum(0) - 1]
+        Picking them out would make a GPU wait for their number.
+        """
+        earlier = pad(self.node[1:] == self.node[:-1], (0, 1))
+        return replace(self, node=torch.where(earlier, nobody, self.node))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,8 @@ class NodeMemory(nn.Module):
     A node's message is [own memory ‖ partner ‖ φ(t - last update) ‖ edge features] and a recurrent cell takes it
     in. The message is stored raw (partner, time, event) and encoded when it is taken in, so φ is trained; the
     released code encodes and detaches it at once, where JODIE's φ keeps its initial values. Own memory and
-    last update do not change while a message waits, so they are not stored with it.
+    last update do not change while a message waits, so they are not stored with it. The last row is nobody's:
+    what is written there is wiped out.
     """
 
     state: Tensor
@@ -78,8 +78,8 @@ class NodeMemory(nn.Module):
 
     def __init__(self, config: MemoryConfig) -> None:
         super().__init__()
-        n, d = config.num_nodes, config.dim
-        self.start, self.dim = config.start, d
+        n, d = config.num_nodes + 1, config.dim
+        self.start, self.nobody = config.start, config.num_nodes
         self.time = TimeEncoding(config.time_dim, trainable=True)
         self.cell = CELLS[config.cell](2 * d + config.time_dim + config.edge_dim, d)
         self.register_buffer("state", torch.zeros(n, d))
@@ -99,7 +99,7 @@ class NodeMemory(nn.Module):
         self, node: Int64[Tensor, "*shape"], edge: Float32[Tensor, "e c"]
     ) -> tuple[Float32[Tensor, "*shape d"], Float64[Tensor, "*shape"]]:
         """Each node's memory with its waiting message taken in, and the time of that update; changes nothing."""
-        asked, place = torch.unique(node, return_inverse=True)  # a node is updated once, however often asked
+        asked, place = self._rows(node)
         state, updated, waiting = self.state[asked], self.updated[asked], self.waiting[asked]
         when = torch.where(waiting, self.when[asked], updated)
         parts = (
@@ -111,21 +111,34 @@ class NodeMemory(nn.Module):
         fresh = self.cell(torch.cat(parts, dim=-1), state).to(state.dtype)
         return torch.where(waiting[:, None], fresh, state)[place], when[place]
 
+    def _rows(self, node: Int64[Tensor, "*shape"]) -> tuple[Int64[Tensor, "u"], Int64[Tensor, "*shape"]]:
+        """The rows to update and where each query finds its own, on a GPU without waiting for their number."""
+        if node.device.type == "cpu":
+            asked, place = torch.unique(node, return_inverse=True)
+            return asked, place
+        if node.numel() < len(self.state):
+            return node.flatten(), torch.arange(node.numel(), device=node.device).view(node.shape)
+        return torch.arange(len(self.state), device=node.device), node
+
     def take_in(self, node: Int64[Tensor, "u"], edge: Float32[Tensor, "e c"]) -> None:
-        """Commit the waiting messages of these (distinct) nodes."""
+        """Commit the waiting messages of these nodes, distinct but for nobody."""
         self.state[node], self.updated[node] = self.read(node, edge)
-        self.waiting[node] = False
+        self.waiting.index_fill_(0, node, False)
+        self.state[-1:].zero_()
+        self.updated[-1:].fill_(self.start)
 
     def leave(self, ends: Ends, partner: Float32[Tensor, "u d"]) -> None:
-        """Store a new message for each of these (distinct) nodes."""
+        """Store a new message for each of these nodes, distinct but for nobody."""
         self.partner[ends.node] = partner.to(self.partner.dtype)
         self.when[ends.node] = ends.time
         self.event[ends.node] = ends.event
-        self.waiting[ends.node] = True
+        self.waiting.index_fill_(0, ends.node, True)
+        for buffer in (self.partner, self.when, self.event, self.waiting):
+            buffer[-1:].zero_()
 
 
 class RecentNeighbors(nn.Module):
-    """The last k neighbours of each node among the events observed, the newest at the right."""
+    """The last k neighbours of each node among the events observed, the newest at the right; a row for nobody."""
 
     node: Tensor
     event: Tensor
@@ -134,10 +147,10 @@ class RecentNeighbors(nn.Module):
 
     def __init__(self, num_nodes: int, k: int) -> None:
         super().__init__()
-        self.register_buffer("node", torch.zeros(num_nodes, k, dtype=torch.int64))
-        self.register_buffer("event", torch.zeros(num_nodes, k, dtype=torch.int64))
-        self.register_buffer("time", torch.zeros(num_nodes, k, dtype=torch.float64))
-        self.register_buffer("count", torch.zeros(num_nodes, dtype=torch.int64))
+        self.register_buffer("node", torch.zeros(num_nodes + 1, k, dtype=torch.int64))
+        self.register_buffer("event", torch.zeros(num_nodes + 1, k, dtype=torch.int64))
+        self.register_buffer("time", torch.zeros(num_nodes + 1, k, dtype=torch.float64))
+        self.register_buffer("count", torch.zeros(num_nodes + 1, dtype=torch.int64))
 
     def reset(self) -> None:
         """Forget everything."""
@@ -149,19 +162,18 @@ class RecentNeighbors(nn.Module):
         k = self.node.shape[1]
         return torch.arange(k, device=node.device) >= k - self.count[node][:, None]
 
-    def add(self, events: EventBatch) -> None:
+    def add(self, ends: Ends) -> None:
         """Move each node's neighbours to the left and put its new ones behind them."""
-        ends, counts = Ends.of(events)
-        k, stop = self.node.shape[1], counts.cumsum(0)
-        touched = ends.node[stop - 1]
-        row = torch.repeat_interleave(torch.arange(len(touched), device=stop.device), counts)
-        newer = (
-            stop[row] - 1 - torch.arange(len(row), device=stop.device)
-        )  # ends of the same node after this one
-        kept = newer < k
-        column = torch.arange(k, device=stop.device) + counts[:, None]
+        k, place = self.node.shape[1], torch.arange(len(ends.node), device=ends.node.device)
+        first = torch.searchsorted(ends.node, ends.node)
+        fresh = place + 1 - first  # ends of the same node up to this one
+        node = ends.last(len(self.node) - 1).node
+        newer = torch.arange(k - 1, -1, -1, device=place.device)  # columns by age, the newest is 0
+        is_new = newer < fresh[:, None]
+        row = (place[:, None] - newer).clamp(min=0)
+        column = (k - 1 - newer + fresh[:, None]).clamp(max=k - 1)
         for buffer, value in ((self.node, ends.other), (self.event, ends.event), (self.time, ends.time)):
-            moved = buffer[touched].gather(1, column.clamp(max=k - 1))
-            moved[row[kept], k - 1 - newer[kept]] = value[kept]
-            buffer[touched] = moved
-        self.count[touched] = (self.count[touched] + counts).clamp(max=k)
+            buffer[node] = torch.where(is_new, value[row], buffer[node].gather(1, column))
+            buffer[-1:].zero_()
+        self.count[node] = (self.count[node] + fresh).clamp(max=k)
+        self.count[-1:].zero_()

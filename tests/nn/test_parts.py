@@ -83,12 +83,13 @@ def test_a_step_grows_with_the_span_and_starts_at_zero(name):
         assert bool((delta <= step.log_w1.exp()).all())
 
 
-def test_the_count_table_equals_the_perceptron():
-    """Looking f W up by count equals applying f, summing, and aligning (Eq. 5 and 6)."""
-    part = CountEncoding(9, 6, 5)
+def test_the_second_layer_may_be_applied_to_the_sum():
+    """Summing the hidden layers of both counts equals applying f, summing, and aligning (Eq. 5 and 6)."""
+    part = CountEncoding(6, 5)
+    total, align = part
     counts = torch.randint(0, 10, (3, 4, 2), dtype=torch.int32)
-    f = part.mlp(counts.float()[..., None])  # [3 4 2 6]
-    torch.testing.assert_close(part(counts), part.align(f.sum(dim=2)), rtol=1e-5, atol=1e-6)
+    f = total.second(total.first(counts.float()[..., None]).relu())  # [3 4 2 6]
+    torch.testing.assert_close(part(counts), align(f.sum(dim=2)), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", list(POOLS))
@@ -106,12 +107,26 @@ def test_cross_attention_is_symmetric():
     """Swapping the pair swaps the outputs: neither side is updated first."""
     torch.manual_seed(0)
     layer = LinearCrossAttention(6, 0.0)
-    x, y = torch.randn(2, 4, 6), torch.randn(2, 3, 6)
-    x_mask, y_mask = torch.ones(2, 4, dtype=torch.bool), torch.tensor([[True, True, False], [True] * 3])
-    a, b = layer(x, y, x_mask, y_mask)
-    b2, a2 = layer(y, x, y_mask, x_mask)
-    torch.testing.assert_close(a, a2)
-    torch.testing.assert_close(b, b2)
+    both, mask = torch.randn(4, 3, 6), torch.ones(4, 3, dtype=torch.bool)
+    mask[2, 2] = False
+    swapped = layer(both.roll(2, dims=0), mask.roll(2, dims=0))
+    torch.testing.assert_close(swapped, layer(both, mask).roll(2, dims=0))
+
+
+def test_cross_attention_reads_the_other_sequence():
+    """A sequence's output depends on the other one of its pair, on no other pair, and on no padding."""
+    torch.manual_seed(0)
+    layer = LinearCrossAttention(6, 0.0)
+    both, mask = torch.randn(4, 3, 6), torch.ones(4, 3, dtype=torch.bool)
+    mask[2, 2] = False
+    before = layer(both, mask)
+    padding, partner = both.clone(), both.clone()
+    padding[2, 2] += 1
+    partner[2, 1] += 1
+    torch.testing.assert_close(layer(padding, mask)[:2], before[:2])
+    after = layer(partner, mask)
+    assert not torch.allclose(after[0], before[0])
+    torch.testing.assert_close(after[[1, 3]], before[[1, 3]])
 
 
 def test_masked_softmax_sums_to_one_over_what_exists():

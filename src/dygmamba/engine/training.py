@@ -18,6 +18,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from dygmamba.data.events import EventStore
 from dygmamba.data.splits import Split
+from dygmamba.engine.buckets import CUTS, Cut, Epoch, arrange, best_cut, pair_lengths
 from dygmamba.engine.checkpoint import Progress, load_checkpoint, save_checkpoint
 from dygmamba.engine.evaluation import EvaluationSet, Scores, score_set
 from dygmamba.engine.runs import RunFolder
@@ -129,11 +130,11 @@ class Training:
     ) -> None:
         self.scorer, self.data, self.config, self.run, self.seed = scorer, data, config, run, seed
         on_gpu = data.store.time.device.type == "cuda"
-        graphed = on_gpu and not scorer.stateful and config.graphs
+        graphed = on_gpu and config.graphs
         trained = [parameter for parameter in scorer.parameters() if parameter.requires_grad]
         self.optimizer = torch.optim.Adam(trained, lr=config.lr, capturable=graphed, fused=on_gpu or None)
-        steps = (self.train_step, data.split.train, config.batch)
-        self.steps = GraphSteps(*steps, scorer, self.optimizer) if graphed else EagerSteps(*steps)
+        self.steps = (GraphSteps if graphed else EagerSteps)(self, data.split.train, config.batch)
+        self.cut = self._best_cut()
         self.progress = Progress()
         self._saved = time.monotonic()
 
@@ -196,17 +197,56 @@ class Training:
 
     def train_step(self, events: Int64[Tensor, "b"], negative: Int64[Tensor, "b"]) -> Tensor:
         """One optimizer step on a batch of positives and their negatives; the loss stays on the device."""
-        batch = self.data.store.select(events)
-        pairs = positives_and_negatives(batch, batch.src, negative)
         self.optimizer.zero_grad(set_to_none=True)
+        loss = self.accumulate(events, negative)
+        self.update(events)
+        return loss
+
+    def accumulate(
+        self,
+        events: Int64[Tensor, "b"],
+        negatives: Int64[Tensor, "b"],
+        chosen: Int64[Tensor, "p"] | None = None,
+        length: int | None = None,
+    ) -> Tensor:
+        """Add the gradients of a batch, or of some of its pairs, looked up that far back; their part of the loss."""
+        batch = self.data.store.select(events)
+        pairs = positives_and_negatives(batch, batch.src, negatives)
+        count, requests = len(pairs), self.scorer.requests
+        if chosen is not None:
+            pairs = pairs.select(chosen)
+        if length is not None:
+            requests = tuple(request.cut(length) for request in requests)
         with PRECISIONS[self.config.precision](events.device.type):
-            view = gather_view(self.data.past, self.data.store.features, pairs, self.scorer.requests)
-            logits = self.scorer(view)
-            loss = binary_cross_entropy_with_logits(logits.float(), pairs.label)
+            view = gather_view(self.data.past, self.data.store.features, pairs, requests)
+            logits = self.scorer(view).float()
+            loss = binary_cross_entropy_with_logits(logits, pairs.label, reduction="sum") / count
             loss.backward()
-        self.optimizer.step()
-        self.scorer.observe(batch)
         return loss.detach()
+
+    def update(self, events: Int64[Tensor, "b"]) -> None:
+        """Change the weights, and let the model observe the batch."""
+        self.optimizer.step()
+        self.scorer.observe(self.data.store.select(events))
+
+    def arrange(self, negatives: Int64[Tensor, "k"]) -> Epoch | None:
+        """How the full batches of an epoch are cut by length; None: each is one part."""
+        return arrange(self._lengths(negatives), self.cut, self._longest) if len(self.cut) > 1 else None
+
+    @property
+    def _longest(self) -> int:
+        return max((request.tokens for request in self.scorer.requests), default=0)
+
+    def _lengths(self, negatives: Int64[Tensor, "k"]) -> Int64[Tensor, "s 2b"]:
+        store, train = self.data.store, self.data.split.train
+        ends = store.src[train], store.dst[train], store.time[train]
+        return pair_lengths(self.data.past, ends, negatives, self.config.batch, self._longest)
+
+    def _best_cut(self) -> Cut:
+        """Chosen by the first epoch, so that a resumed run goes on as it began."""
+        if not self.scorer.elastic:
+            return CUTS[0]
+        return best_cut(self._lengths(self.data.negatives(self.seed, 0)), self._longest)
 
     def evaluate(self, chosen: EvaluationSet) -> Scores:
         """Scores of a set under the current weights."""

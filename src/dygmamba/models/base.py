@@ -86,6 +86,7 @@ class Encoder(nn.Module):
     requests: tuple[NeighborRequest, ...]
     out_dim: int
     stateful: bool = False
+    elastic: bool = False  # whether a look-up of fewer entries changes nothing, as long as nothing is cut off
 
     def observe(self, events: EventBatch) -> None:
         """Take in what has happened; without memory there is nothing to do."""
@@ -127,7 +128,7 @@ class EncoderScorer(nn.Module):
         super().__init__()
         self.encoder = encoder
         self.head = LinkHead(encoder.out_dim)
-        self.stateful = encoder.stateful
+        self.stateful, self.elastic = encoder.stateful, encoder.elastic
 
     @property
     def requests(self) -> tuple[NeighborRequest, ...]:
@@ -145,6 +146,31 @@ class EncoderScorer(nn.Module):
     def reset(self) -> None:
         """Forget everything observed."""
         self.encoder.reset()
+
+
+class NodeHead(nn.Module):
+    """One logit per embedding: d -> 80 -> 10 -> 1 with ReLU and dropout (DyGLib)."""
+
+    def __init__(self, dim: int, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            *(nn.Linear(dim, 80), nn.ReLU(), nn.Dropout(dropout)),
+            *(nn.Linear(80, 10), nn.ReLU(), nn.Dropout(dropout)),
+            nn.Linear(10, 1),
+        )
+
+    def forward(self, embedding: Float[Tensor, "p d"]) -> Float[Tensor, "p"]:
+        """The logits."""
+        return self.layers(embedding).squeeze(-1)
+
+
+class NodeClassifier(nn.Module):
+    """A backbone with a head that reads its source embeddings."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = NodeHead(encoder.out_dim)
 
 
 @dataclass(frozen=True, slots=True)

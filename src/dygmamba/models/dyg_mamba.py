@@ -100,6 +100,8 @@ ENCODERS: dict[str, Callable[[Callable[[], nn.Module]], nn.Module]] = {
 class DyGMamba(Encoder):
     """Encode both pasts, let time spans control forgetting, look across the pair, sum up."""
 
+    elastic = True
+
     def __init__(self, config: DyGMambaConfig, facts: DatasetFacts) -> None:
         super().__init__()
         _, taken = QUERIES[config.query]
@@ -140,15 +142,12 @@ class DyGMamba(Encoder):
         """Source and destination embedding of each pair."""
         ((recent,),) = view.neighbors
         pairs = view.pairs
-        tokens = make_tokens(recent, self.query, self.span)
-        rows = self.channels.rows(tokens, view.features)  # [q l a], once per (node, time)
         both = torch.cat([pairs.src_row, pairs.dst_row])
-        paired = tokens[both]
-        mask, p = paired.mask, len(pairs)
-        counts = cooccurrence(paired.node[:p], paired.node[p:], mask[:p], mask[p:])
-        x = self.channels.join(rows[both], torch.cat(counts))  # [2p l d]
-        x = self.encoders(x, paired)
-        src, dst = self.mixer(x[:p], x[p:], mask[:p], mask[p:])
+        tokens = make_tokens(recent, self.query, self.span)[both]  # [2p l]
+        p, mask = len(pairs), tokens.mask
+        counts = cooccurrence(tokens.node[:p], tokens.node[p:], mask[:p], mask[p:])
+        x = self.channels(tokens, view.features, torch.cat(counts))  # [2p l d]
+        src, dst = self.mixer(self.encoders(x, tokens), mask).chunk(2)
         return self.out(self.pool_src(src, mask[:p])), self.out(self.pool_dst(dst, mask[p:]))
 
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Bool, Float, Int32
 from torch import Tensor, nn
-from torch.nn.functional import embedding, pad
+from torch.nn.functional import pad
 
 from dygmamba.data.events import FeatureTable
 from dygmamba.errors import ConfigError
 from dygmamba.models.base import DatasetFacts, Encoder, EncoderScorer, ModelSpec
 from dygmamba.nn.attention import PreNormLayer, lookup
-from dygmamba.nn.encodings import TimeEncoding
+from dygmamba.nn.encodings import CountSum, TimeEncoding
 from dygmamba.nn.mixers import MeanPool
 from dygmamba.nn.tokens import Tokens, make_tokens
 from dygmamba.ops.cooccurrence import cooccurrence
@@ -74,40 +74,34 @@ class PatchAlign(nn.Module):
 
 
 class PatchChannels(nn.Module):
-    """Node, edge, time and co-occurrence patches: the first three once per row, the last once per pair."""
+    """Node, edge, time and co-occurrence patches side by side."""
 
     def __init__(self, config: DyGFormerConfig, facts: DatasetFacts) -> None:
         super().__init__()
         self.time = TimeEncoding(config.time_dim, trainable=True)
-        self.count = nn.Sequential(
-            nn.Linear(1, config.width), nn.ReLU(), nn.Linear(config.width, config.width)
-        )
+        self.count = CountSum(config.width)
         self.node, self.edge, self.age, self.common = (
             PatchAlign(dim, config) for dim in (facts.node_dim, facts.edge_dim, config.time_dim, config.width)
         )
-        self.register_buffer("counts", torch.arange(config.length + 1.0)[:, None], persistent=False)
 
-    def rows(self, tokens: Tokens, features: FeatureTable) -> Float[Tensor, "q m a"]:
-        """What a row has by itself."""
+    def forward(
+        self, tokens: Tokens, features: FeatureTable, counts: Int32[Tensor, "q l 2"]
+    ) -> Float[Tensor, "q m d"]:
+        """The patches of each sequence."""
         mask = tokens.mask
         parts = (
             self.node(lookup(features.node, tokens.node, mask), mask),
             self.edge(lookup(features.edge, tokens.event, tokens.is_event), mask),
             self.age(self.time(tokens.age), mask),
+            self.common(self.count(counts), mask),
         )
         return torch.cat(parts, dim=-1)
-
-    def join(
-        self, rows: Float[Tensor, "p m a"], counts: Int32[Tensor, "p l 2"], mask: Bool[Tensor, "p l"]
-    ) -> Float[Tensor, "p m d"]:
-        """A row's channels with the pair's counts beside them; counts are few, so their encoding is tabulated."""
-        table = self.count(self.counts)  # [length + 1, c]
-        common = embedding(counts[..., 0], table) + embedding(counts[..., 1], table)
-        return torch.cat([rows, self.common(common, mask)], dim=-1)
 
 
 class DyGFormer(Encoder):
     """Patches of both sequences attend to one another; each side is averaged."""
+
+    elastic = True
 
     def __init__(self, config: DyGFormerConfig, facts: DatasetFacts) -> None:
         super().__init__()
@@ -125,14 +119,12 @@ class DyGFormer(Encoder):
         """Source and destination embedding of each pair."""
         ((recent,),) = view.neighbors
         pairs, p = view.pairs, len(view.pairs)
-        tokens = make_tokens(recent, "first")
-        both = torch.cat([pairs.src_row, pairs.dst_row])
-        paired = tokens[both]
-        mask = paired.mask
-        counts = cooccurrence(paired.node[:p], paired.node[p:], mask[:p], mask[p:])
-        x = self.channels.join(self.channels.rows(tokens, view.features)[both], torch.cat(counts), mask)
+        tokens = make_tokens(recent, "first")[torch.cat([pairs.src_row, pairs.dst_row])]  # [2p l]
+        mask = tokens.mask
+        counts = cooccurrence(tokens.node[:p], tokens.node[p:], mask[:p], mask[p:])
+        x = self.channels(tokens, view.features, torch.cat(counts))
         exists = patch_mask(mask, self.patch)
-        x, kept = torch.cat([x[:p], x[p:]], dim=1), torch.cat([exists[:p], exists[p:]], dim=1)  # [p 2m d]
+        x, kept = torch.cat(x.chunk(2), dim=1), torch.cat(exists.chunk(2), dim=1)  # [p 2m d]
         for layer in self.layers:
             x = layer(x, kept)
         src, dst = x.chunk(2, dim=1)

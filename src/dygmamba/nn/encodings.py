@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int32
 from torch import Tensor, nn
-from torch.nn.functional import embedding
+from torch.nn.functional import linear, relu
 
 from dygmamba.data.events import FeatureTable
 from dygmamba.nn.tokens import Tokens
@@ -27,22 +27,29 @@ class TimeEncoding(nn.Module):
         return torch.cos(span[..., None] * self.omega + self.phase)
 
 
-class CountEncoding(nn.Module):
-    """(f(a) + f(b)) W + bias for two counts a, b, f a two-layer perceptron.
+class CountSum(nn.Module):
+    """f(a) + f(b) for a token's two counts, f a perceptron of two layers; the second is applied to the sum.
 
-    A count is at most the sequence length, so f W is tabulated once per call and looked up per token.
+    Counts are few and could be tabulated, but most tokens share one, and a GPU adds up a table's gradient row by
+    row.
     """
 
-    def __init__(self, longest: int, hidden: int, width: int) -> None:
+    def __init__(self, hidden: int) -> None:
         super().__init__()
-        self.mlp = nn.Sequential(nn.Linear(1, hidden), nn.ReLU(), nn.Linear(hidden, hidden))
-        self.align = nn.Linear(hidden, width)
-        self.register_buffer("counts", torch.arange(longest + 1.0)[:, None], persistent=False)
+        self.first, self.second = nn.Linear(1, hidden), nn.Linear(hidden, hidden)
 
     def forward(self, counts: Int32[Tensor, "p l 2"]) -> Float[Tensor, "p l c"]:
         """The encoding of each token's two counts."""
-        table = self.mlp(self.counts) @ self.align.weight.T  # [longest + 1, c]
-        return embedding(counts[..., 0], table) + embedding(counts[..., 1], table) + self.align.bias
+        count = counts.to(self.first.weight.dtype)[..., None]
+        hidden = relu(count * self.first.weight[:, 0] + self.first.bias).sum(dim=-2)  # [p l c]
+        return linear(hidden, self.second.weight, 2 * self.second.bias)
+
+
+class CountEncoding(nn.Sequential):
+    """The counts' encoding, aligned to a channel's width."""
+
+    def __init__(self, hidden: int, width: int) -> None:
+        super().__init__(CountSum(hidden), nn.Linear(hidden, width))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +124,12 @@ PAIR_CHANNELS = ("cooccurrence",)
 
 
 class Channels(nn.Module):
-    """Aligned encodings side by side: those of a row once per row, co-occurrence once per pair."""
+    """Aligned encodings side by side: those of a sequence by itself, then those that look across the pair."""
 
     def __init__(self, config: ChannelConfig) -> None:
         super().__init__()
         self.alone = nn.ModuleList(CHANNELS[name](config) for name in config.names if name in CHANNELS)
-        paired = (
-            [CountEncoding(config.length, config.width, config.width)] if self.pairs_in(config.names) else []
-        )
+        paired = [CountEncoding(config.width, config.width)] if self.pairs_in(config.names) else []
         self.paired = nn.ModuleList(paired)
         self.out_dim = config.width * (len(self.alone) + len(self.paired))
 
@@ -133,11 +138,12 @@ class Channels(nn.Module):
         """Whether a channel looks across the pair."""
         return any(name in PAIR_CHANNELS for name in names)
 
-    def rows(self, tokens: Tokens, features: FeatureTable) -> Float[Tensor, "q l a"]:
-        """The channels that a row has by itself."""
-        parts = [channel(tokens, features) for channel in self.alone]
-        return torch.cat(parts, dim=-1) if parts else tokens.age.new_zeros(*tokens.age.shape, 0)
+    def forward(
+        self, tokens: Tokens, features: FeatureTable, counts: Int32[Tensor, "q l 2"]
+    ) -> Float[Tensor, "q l d"]:
+        """The channels of each token side by side.
 
-    def join(self, rows: Float[Tensor, "p l a"], counts: Int32[Tensor, "p l 2"]) -> Float[Tensor, "p l d"]:
-        """A row's channels with the pair's co-occurrence beside them."""
-        return torch.cat([rows, *(encode(counts) for encode in self.paired)], dim=-1)
+        A row that two pairs share is encoded for each: that costs less than adding up its gradients.
+        """
+        alone = [channel(tokens, features) for channel in self.alone]
+        return torch.cat([*alone, *(encode(counts) for encode in self.paired)], dim=-1)

@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-Tokens2 = tuple[Float[Tensor, "p l d"], Float[Tensor, "p r d"]]
-Mask = Bool[Tensor, "p l"]
+Both = Float[Tensor, "2p l d"]  # the first sequence of each pair, then the second of each
+Mask = Bool[Tensor, "2p l"]
 
 
 class NoMixer(nn.Module):
@@ -17,9 +17,9 @@ class NoMixer(nn.Module):
     def __init__(self, width: int, dropout: float) -> None:
         super().__init__()
 
-    def forward(self, x: Tensor, y: Tensor, x_mask: Mask, y_mask: Mask) -> Tokens2:
+    def forward(self, x: Both, mask: Mask) -> Both:
         """The sequences as they are."""
-        return x, y
+        return x
 
 
 class LinearCrossAttention(nn.Module):
@@ -32,24 +32,20 @@ class LinearCrossAttention(nn.Module):
 
     def __init__(self, width: int, dropout: float) -> None:
         super().__init__()
-        self.query, self.key, self.value = (nn.Linear(width, width, bias=False) for _ in range(3))
+        self.ask = nn.Linear(width, 3 * width, bias=False)  # query, key and value
         self.out = nn.Linear(width, width)
         self.drop = nn.Dropout(dropout)
         self.norm = nn.LayerNorm(width)
 
-    def ask(self, x: Tensor, other: Tensor, other_mask: Mask) -> Tensor:
-        """What x gets from the other sequence."""
-        q = self.query(x).softmax(dim=-1) * x.shape[-1] ** -0.5
-        k = masked_softmax(self.key(other), other_mask)
-        context = k.mT @ self.value(other)  # [p d d]
-        return self.norm(x + self.drop(self.out(q @ context)))
-
-    def forward(self, x: Tensor, y: Tensor, x_mask: Mask, y_mask: Mask) -> Tokens2:
+    def forward(self, x: Both, mask: Mask) -> Both:
         """Both sequences, each informed by the other."""
-        return self.ask(x, y, y_mask), self.ask(y, x, x_mask)
+        query, key, value = self.ask(x).chunk(3, dim=-1)
+        context = masked_softmax(key, mask).mT @ value  # [2p d d]
+        found = (query.softmax(dim=-1) * x.shape[-1] ** -0.5) @ context.roll(len(x) // 2, dims=0)
+        return self.norm(x + self.drop(self.out(found)))
 
 
-def masked_softmax(score: Float[Tensor, "p l k"], mask: Mask) -> Float[Tensor, "p l k"]:
+def masked_softmax(score: Float[Tensor, "p l k"], mask: Bool[Tensor, "p l"]) -> Float[Tensor, "p l k"]:
     """Softmax over the tokens that exist; all zeros where none does."""
     score = score.masked_fill(~mask[..., None], torch.finfo(score.dtype).min)
     return score.softmax(dim=1) * mask[..., None]
@@ -64,7 +60,7 @@ class MeanPool(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
 
-    def forward(self, x: Float[Tensor, "p l d"], mask: Mask) -> Float[Tensor, "p d"]:
+    def forward(self, x: Float[Tensor, "p l d"], mask: Bool[Tensor, "p l"]) -> Float[Tensor, "p d"]:
         """One vector per sequence; zeros for an empty one."""
         return (x * mask[..., None]).sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
 
@@ -76,11 +72,11 @@ class GatePool(nn.Module):
         super().__init__()
         self.gate = nn.Linear(width, 1, bias=False)
 
-    def weights(self, x: Tensor, mask: Mask) -> Float[Tensor, "p l 1"]:
+    def weights(self, x: Tensor, mask: Bool[Tensor, "p l"]) -> Float[Tensor, "p l 1"]:
         """How much each token counts."""
         return masked_softmax(self.gate(x), mask)
 
-    def forward(self, x: Float[Tensor, "p l d"], mask: Mask) -> Float[Tensor, "p d"]:
+    def forward(self, x: Float[Tensor, "p l d"], mask: Bool[Tensor, "p l"]) -> Float[Tensor, "p d"]:
         """One vector per sequence."""
         return (x * mask[..., None] * self.weights(x, mask)).sum(dim=1)
 
@@ -88,7 +84,7 @@ class GatePool(nn.Module):
 class TopGatePool(GatePool):
     """The gate's 64 heaviest tokens, renormalised (the released code's readout)."""
 
-    def weights(self, x: Tensor, mask: Mask) -> Float[Tensor, "p l 1"]:
+    def weights(self, x: Tensor, mask: Bool[Tensor, "p l"]) -> Float[Tensor, "p l 1"]:
         """How much each token counts, 0 beyond the 64 heaviest."""
         weight = super().weights(x, mask)
         top = weight.topk(min(64, weight.shape[1]), dim=1)
@@ -102,7 +98,7 @@ class LastPool(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
 
-    def forward(self, x: Float[Tensor, "p l d"], mask: Mask) -> Float[Tensor, "p d"]:
+    def forward(self, x: Float[Tensor, "p l d"], mask: Bool[Tensor, "p l"]) -> Float[Tensor, "p d"]:
         """One vector per sequence; zeros for an empty one."""
         count = mask.sum(dim=1)
         last = (count - 1).clamp(min=0)

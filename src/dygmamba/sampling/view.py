@@ -3,7 +3,7 @@
 Legend: p pairs, q queries (rows), l sequence length.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import mul
 from typing import Literal
@@ -34,6 +34,10 @@ class NeighborRequest:
     def tokens(self) -> int:
         """Entries looked up for one query, over all hops."""
         return sum(accumulate(self.fanout, mul))
+
+    def cut(self, length: int) -> "NeighborRequest":
+        """The same with at most that many entries per hop."""
+        return replace(self, fanout=tuple(min(k, length) for k in self.fanout))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,12 @@ class PairBatch:
     def time(self) -> Float64[Tensor, "p"]:
         """Query time of each pair."""
         return self.when[self.src_row]
+
+    def select(self, chosen: Int64[Tensor, "r"]) -> "PairBatch":
+        """Some of the pairs, two rows each."""
+        return PairBatch.of(
+            self.src[chosen], self.dst[chosen], self.time[chosen], self.label[chosen], self.group[chosen]
+        )
 
     @staticmethod
     def of(

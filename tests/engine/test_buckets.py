@@ -1,0 +1,90 @@
+"""Cutting batches by length: nothing is lost, every pair is read once, and a step computes the same."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dygmamba.config import build_config
+from dygmamba.data.generate import GeneratorConfig, generate_stream
+from dygmamba.data.splits import chronological_split
+from dygmamba.engine import training as engine
+from dygmamba.engine.buckets import CUTS, arrange, best_cut, rounded
+from dygmamba.engine.runs import RunFolder
+from dygmamba.engine.stepping import EagerSteps
+from dygmamba.engine.training import TrainConfig, Training, TrainingData
+from dygmamba.models import MODELS
+from dygmamba.models.base import DatasetFacts
+
+SETTINGS = {"length": 40, "width": 4, "states": 4, "out": 8, "time_dim": 6, "dropout": 0.0}
+
+
+@given(length=st.integers(0, 5000), most=st.integers(1, 5000))
+def test_rounding_covers_and_wastes_at_most_a_quarter(length, most):
+    """For all lengths up to the longest: rounded up, to few values, and above 64 by less than a quarter."""
+    length = min(length, most)
+    cut = rounded(length, most)
+    assert length <= cut <= max(most, 16)
+    assert cut <= max(16, 1.25 * length + 4)
+    assert len({rounded(n, 4096) for n in range(4097)}) < 40
+
+
+@given(
+    lengths=st.lists(st.lists(st.integers(0, 300), min_size=12, max_size=12), min_size=1, max_size=4),
+    cut=st.sampled_from([*CUTS, (1, 2, 4), (100, 1)]),
+)
+def test_every_pair_is_in_one_part_that_reaches_back_far_enough(lengths, cut):
+    """For all batches: the parts are a permutation of the pairs, and none is looked up too short."""
+    given_lengths = torch.tensor(lengths)
+    epoch = arrange(given_lengths, cut, 300)
+    for row, order, cuts in zip(given_lengths, epoch.order, epoch.lengths, strict=True):
+        assert sorted(order.tolist()) == list(range(12))
+        chosen = order.split(epoch.sizes)
+        assert len(chosen) == len(cuts)
+        assert all(int(row[pairs].max()) <= cut for pairs, cut in zip(chosen, cuts, strict=True))
+
+
+def test_equal_lengths_are_not_cut_and_mixed_ones_are():
+    """Parts are issued where they save more than they cost."""
+    equal, mixed = torch.full((3, 400), 1000), torch.full((3, 400), 20)
+    mixed[:, :40] = 1000
+    assert best_cut(equal, 1023) == CUTS[0]
+    assert best_cut(mixed, 1023) == (2, 2, 4, 4, 8)
+    assert best_cut(mixed.clamp(max=31), 31) == CUTS[0]
+    assert best_cut(equal[:0], 1023) == CUTS[0]
+    assert best_cut(mixed[:, 20:60], 1023) == CUTS[0], "40 pairs do not fill the device"
+
+
+@pytest.fixture(scope="module")
+def data():
+    """A small stream with busy and idle nodes."""
+    store = generate_stream(GeneratorConfig(nodes=40, events=900, seed=3))
+    return TrainingData.of(store, chronological_split(store), torch.device("cpu"))
+
+
+def training_of(model, data, folder):
+    torch.manual_seed(0)
+    spec = MODELS[model]
+    settings = SETTINGS if model == "dyg-mamba" else {k: v for k, v in SETTINGS.items() if k != "states"}
+    facts = DatasetFacts.of(data.store, data.split.train)
+    scorer = spec.build(build_config(spec.config, settings), facts)
+    return Training(scorer, data, TrainConfig(batch=20), RunFolder(folder), seed=0)
+
+
+@pytest.mark.parametrize("model", ["dyg-mamba", "dygformer"])
+def test_a_step_in_parts_is_the_step(model, data, tmp_path, monkeypatch):
+    """Losses and weights after steps in one, two and five parts agree to rounding."""
+    results = []
+    for cut in (CUTS[0], CUTS[1], CUTS[3]):
+        monkeypatch.setattr(engine, "best_cut", lambda lengths, most, cut=cut: cut)
+        training = training_of(model, data, tmp_path)
+        assert type(training.steps) is EagerSteps
+        negatives = data.negatives(0, 0)
+        last = training.steps_per_epoch - 1  # shorter than a batch
+        losses = torch.stack([training.steps(number, negatives) for number in (0, 10, last)])
+        results.append((losses, training.scorer.state_dict()))
+    (loss, weights), *others = results
+    for other_loss, other_weights in others:
+        torch.testing.assert_close(other_loss, loss, rtol=1e-5, atol=1e-6)
+        for name, weight in weights.items():
+            torch.testing.assert_close(other_weights[name], weight, rtol=1e-3, atol=2e-5, msg=name)

@@ -33,6 +33,19 @@ def preset(model: str, dataset: str, negatives: str | None = None) -> dict[str, 
     return {key: value for level in levels for key, value in level.items() if not isinstance(value, dict)}
 
 
+@cache
+def node_presets() -> dict[str, Any]:
+    """What node classification replaces in the presets: [model], [model.dataset]."""
+    return tomllib.loads(files("dygmamba.presets").joinpath("node.toml").read_text())
+
+
+def node_preset(model: str, dataset: str) -> dict[str, Any]:
+    """The settings of a backbone for node classification; the task's table wins over the link one."""
+    table = node_presets().get(model, {})
+    levels = [preset(model, dataset), table, table.get(dataset, {})]
+    return {key: value for level in levels for key, value in level.items() if not isinstance(value, dict)}
+
+
 def parse_overrides(pairs: list[str]) -> dict[str, Any]:
     """`--set key=value` options as a dictionary; values are read as TOML, bare words as strings."""
     settings = {}

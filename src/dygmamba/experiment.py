@@ -82,15 +82,20 @@ def start_run(
             },
             "train": to_settings(loop),
             "model": to_settings(config),
-            "made_with": {
-                "dygmamba": __version__,
-                "torch": torch.__version__,
-                "python": platform.python_version(),
-                "device": str(device) if device.type == "cpu" else torch.cuda.get_device_name(device),
-            },
+            "made_with": made_with(device),
         }
     )
     return _training(run, dataset, split, device), split
+
+
+def made_with(device: torch.device) -> dict[str, str]:
+    """The versions and the device of a run."""
+    return {
+        "dygmamba": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "device": str(device) if device.type == "cpu" else torch.cuda.get_device_name(device),
+    }
 
 
 def reopen_run(
@@ -104,30 +109,44 @@ def reopen_run(
     return training, dataset, split
 
 
-def open_trained(path: Path, device: torch.device, data_dir: Path | None = None) -> Trained:
-    """A run with its best weights loaded."""
+def open_trained(
+    path: Path, device: torch.device, data_dir: Path | None = None, dataset: Dataset | None = None
+) -> Trained:
+    """A run with its best weights loaded; `dataset` is its data where that is open already."""
     run = RunFolder(path)
-    dataset, split = _data_of(run, data_dir)
-    scorer, seed = _build(run, dataset, split)
+    dataset, split = _data_of(run, data_dir, dataset)
+    scorer, seed = build_scorer(run, dataset, split)
     load_checkpoint(run.best, scorer)
     about = run.config()["run"]
     return Trained(run, dataset, split, scorer.to(device).eval(), about["model"], seed, device)
 
 
-def _data_of(run: RunFolder, data_dir: Path | None) -> tuple[Dataset, Split]:
+def _data_of(run: RunFolder, data_dir: Path | None, dataset: Dataset | None = None) -> tuple[Dataset, Split]:
+    about = run.config().get("run", {})
+    if about.get("task") == "node":
+        raise ConfigError(
+            f"{run.path} classifies nodes; give a link run, such as its backbone {about.get('backbone')}"
+        )
+    dataset = open_data(run, data_dir, dataset)
+    return dataset, chronological_split(dataset.store)
+
+
+def open_data(run: RunFolder, data_dir: Path | None, dataset: Dataset | None = None) -> Dataset:
+    """The dataset a run was trained on, or the given one if it is that."""
     about = run.config().get("run", {})
     if not {"data", "digest", "model", "seed"} <= set(about):
         raise FileError(f"{run.path}/config.toml lacks its [run] section; restore it or train again")
-    dataset = open_dataset(about["data"], data_dir)
+    dataset = open_dataset(about["data"], data_dir) if dataset is None else dataset
     if dataset.digest != about["digest"]:
         raise FileError(
             f"dataset '{about['data']}' is not the one this run was trained on (its events differ); "
             "point --data-dir at the original"
         )
-    return dataset, chronological_split(dataset.store)
+    return dataset
 
 
-def _build(run: RunFolder, dataset: Dataset, split: Split) -> tuple[EncoderScorer, int]:
+def build_scorer(run: RunFolder, dataset: Dataset, split: Split) -> tuple[EncoderScorer, int]:
+    """The model of a run as its seed initialises it, and that seed; `split` is that of link prediction."""
     sections = run.config()
     spec, seed = find_model(sections["run"]["model"]), int(sections["run"]["seed"])
     torch.manual_seed(seed)
@@ -141,7 +160,7 @@ def _build(run: RunFolder, dataset: Dataset, split: Split) -> tuple[EncoderScore
 
 
 def _training(run: RunFolder, dataset: Dataset, split: Split, device: torch.device) -> Training:
-    scorer, seed = _build(run, dataset, split)
+    scorer, seed = build_scorer(run, dataset, split)
     data = TrainingData.of(dataset.store, split, device)
     config = build_config(TrainConfig, run.config()["train"])
     return Training(scorer.to(device), data, config, run, seed)

@@ -63,7 +63,7 @@ def evaluate(
             raise ConfigError(
                 "--set, --seed, --draws, --strict-ties and --store-negatives are for untrained models"
             )
-        rows = _trained_rows(Path(data), device, data_dir, chosen)
+        rows = _run_rows(Path(data), device, data_dir, chosen, negatives)
     else:
         seeds = [seed] if draws == 1 else list(range(seed or 0, (seed or 0) + draws))
         run = Untrained.of(
@@ -77,7 +77,24 @@ def evaluate(
     if as_json:
         emit_json({"results": rows})
     else:
-        stdout().print(result_table(rows))
+        stdout().print(any_table(rows))
+
+
+def _run_rows(
+    path: Path, device: str, data_dir: Path | None, chosen: list[tuple[str, str, str]], negatives: str | None
+) -> list[dict[str, Any]]:
+    """A link run's rows, or a classifier's: that has a split and neither setting nor negatives."""
+    from dygmamba.engine.runs import RunFolder
+    from dygmamba.experiment import choose_device
+
+    if RunFolder(path).config().get("run", {}).get("task") != "node":
+        return _trained_rows(path, device, data_dir, chosen)
+    if negatives is not None:
+        raise ConfigError(f"{path} classifies nodes, for which there are no negatives; leave out --negatives")
+    from dygmamba.node_experiment import node_rows, reopen_node_run
+
+    names = tuple(dict.fromkeys(name for _, name, _ in chosen))
+    return node_rows(reopen_node_run(path, choose_device(device), data_dir), names)
 
 
 def _trained_rows(
@@ -162,6 +179,13 @@ def listed(option: str, text: str, known: Iterable[str]) -> list[str]:
     if not names or not set(names) <= set(known):
         raise ConfigError(f"{option} takes a comma-separated choice of {', '.join(known)}; got '{text}'")
     return names
+
+
+def any_table(rows: list[dict[str, Any]]) -> "Table":
+    """The table of a task's rows."""
+    from dygmamba.cli.train_node import node_table
+
+    return node_table(rows) if rows[0].get("task") == "node" else result_table(rows)
 
 
 def result_table(rows: list[dict[str, Any]]) -> "Table":

@@ -15,10 +15,24 @@ if TYPE_CHECKING:
     from dygmamba.engine.runs import RunFolder
     from dygmamba.engine.training import Reporter, Training
 
+DEFAULT_MODEL = "dyg-mamba"
+
 
 def train(
     data: Annotated[str | None, typer.Argument(help="Dataset name or file; `generated` is built in.")] = None,
-    model: Annotated[str, typer.Option(help="Registered model.")] = "dyg-mamba",
+    model: Annotated[str | None, typer.Option(help="Registered model; dyg-mamba unless told.")] = None,
+    task: Annotated[
+        str, typer.Option(help="link, or node: classify sources by their events' labels.")
+    ] = "link",
+    backbone: Annotated[
+        Path | None, typer.Option(help="With --task node: the finished link run to build on.")
+    ] = None,
+    finetune: Annotated[
+        bool, typer.Option("--finetune", help="With --task node: train the backbone too.")
+    ] = False,
+    balance: Annotated[
+        bool, typer.Option("--balance", help="With --task node: weigh both classes the same.")
+    ] = False,
     seeds: Annotated[str, typer.Option(help="Seeds, e.g. 0 or 0-4 or 0,3,7.")] = "0",
     epochs: Annotated[int | None, typer.Option(min=1, help="At most this many epochs.")] = None,
     overrides: Annotated[
@@ -38,7 +52,8 @@ def train(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Train a model on a dataset and evaluate its best weights on validation and test."""
-    from dygmamba.cli.evaluate import listed, result_table
+    from dygmamba.cli.evaluate import any_table, listed
+    from dygmamba.cli.train_node import NodeOptions, check_task, train_node
     from dygmamba.config import parse_overrides
     from dygmamba.data.library import open_dataset
     from dygmamba.experiment import choose_device, reopen_run, start_run
@@ -49,6 +64,8 @@ def train(
         raise ConfigError(
             "give a dataset to train on, or --resume RUN to go on with a run; not both, not neither"
         )
+    options = NodeOptions(model, backbone, finetune, balance, strategies, tensorboard)
+    check_task(task, options, resume)
     where = choose_device(device)
     _determinism(deterministic)
     rows: list[dict[str, Any]] = []
@@ -59,12 +76,15 @@ def train(
         settings = parse_overrides(overrides or []) | ({"epochs": epochs} if epochs else {})
         dataset = open_dataset(str(data), data_dir)
         for seed in parse_seeds(seeds):
-            training, split = start_run(dataset, model, seed, settings, where, out)
-            rows += finish_run(training, dataset, split, strategies, tensorboard)
+            if task == "node":
+                rows += train_node(dataset, options, seed, settings, where, out)
+            else:
+                training, split = start_run(dataset, model or DEFAULT_MODEL, seed, settings, where, out)
+                rows += finish_run(training, dataset, split, strategies, tensorboard)
     if as_json:
         emit_json({"results": rows})
     else:
-        stdout().print(result_table(rows))
+        stdout().print(any_table(rows))
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -89,7 +109,7 @@ def finish_run(
     from dygmamba.experiment import final_rows
 
     validation = evaluation_set(dataset.store, split, "val", "transductive", "random")
-    with progress() as bar, _interrupts() as stop:
+    with progress() as bar, interrupts() as stop:
         training.fit(validation, _reporter(training, bar, stop, tensorboard))
     about = {
         "dataset": dataset.name,
@@ -123,7 +143,7 @@ def _reporter(training: "Training", bar: Any, stop: list[bool], tensorboard: boo
     steps = training.steps_per_epoch
     task = bar.add_task(f"seed {training.seed}", total=training.config.epochs * steps)
     bar.update(task, completed=training.progress.epoch * steps + training.progress.step)
-    writer = _tensorboard(training.run.path) if tensorboard else None
+    writer = tensorboard_writer(training.run.path) if tensorboard else None
 
     def on_epoch(entry: dict[str, Any]) -> None:
         quality = f"loss {entry['loss']:.4f} val AP {100 * entry['val_ap']:.2f}"
@@ -139,7 +159,7 @@ def _reporter(training: "Training", bar: Any, stop: list[bool], tensorboard: boo
     return Reporter(step=on_step, epoch=on_epoch, stop=lambda: bool(stop))
 
 
-class _interrupts:
+class interrupts:
     """Ctrl-C and SIGTERM ask the loop to save and stop at the next step instead of breaking it."""
 
     def __enter__(self) -> list[bool]:
@@ -164,7 +184,8 @@ def _determinism(asked: bool) -> None:
         torch.use_deterministic_algorithms(True)
 
 
-def _tensorboard(folder: Path) -> Any:
+def tensorboard_writer(folder: Path) -> Any:
+    """TensorBoard's writer into a run folder."""
     try:
         from torch.utils.tensorboard.writer import SummaryWriter
     except ImportError as error:

@@ -112,7 +112,7 @@ def score_set(
     columns: tuple[list[Tensor], ...] = ([], [], [])
     waiting: list[EventBatch] = []
     for number, events in enumerate(store.batches(chosen.events, batch_size)):
-        waiting = _release(scorer, waiting, float(events.time[0]) if strict_ties else float("inf"))
+        waiting = observe_earlier(scorer, waiting, float(events.time[0]) if strict_ties else float("inf"))
         rows = slice(number * batch_size, number * batch_size + len(events))
         src, dst = chosen.negatives.src[rows], chosen.negatives.dst[rows]
         pairs = positives_and_negatives(events, src, dst, first_group=number * batch_size)
@@ -125,7 +125,7 @@ def score_set(
     return Scores(*(torch.cat(column).cpu() for column in columns))
 
 
-def _release(scorer: Scorer, waiting: list[EventBatch], now: float) -> list[EventBatch]:
+def observe_earlier(scorer: Scorer, waiting: list[EventBatch], now: float) -> list[EventBatch]:
     """Let the scorer observe what is strictly earlier than `now`; the rest keeps waiting."""
     held = []
     for events in waiting:

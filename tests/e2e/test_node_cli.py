@@ -1,0 +1,264 @@
+"""Node classification as a user runs it: on a backbone trained first, on a finished run, on an own CSV."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from dygmamba.data.ids import NodeIds
+from dygmamba.data.store import Dataset, Origin, save_dataset
+from node_cases import labelled_stream
+
+SMALL = ["length=5", "width=4", "states=2", "blocks=1", "out=8", "time_dim=4"]
+SETTINGS = [part for setting in SMALL for part in ("--set", setting)]
+QUICK = ["--device", "cpu", "--epochs", "2"]
+COLUMNS = {
+    *("dataset", "model", "task", "seed", "run", "backbone", "finetune", "balance"),
+    *("split", "auc", "ap", "n", "positives"),
+}
+
+pytestmark = pytest.mark.e2e
+
+
+def save(name, store, folder):
+    save_dataset(Dataset.of(name, store, NodeIds.identity(store.num_nodes), Origin(format="test")), folder)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Datasets: a labelled one, another, one without labels, one whose validation has no positive."""
+    path = tmp_path_factory.mktemp("data")
+    store = labelled_stream(events=600, sources=20)
+    save("small", store, path)
+    save("other", labelled_stream(events=600, sources=20, seed=5), path)
+    save("bare", replace(store, label=None), path)
+    save("late", replace(store, label=store.label * (torch.arange(600) < 400)), path)
+    return path
+
+
+@pytest.fixture
+def call(folder, tmp_path, monkeypatch, capsys):
+    """The command in this process: exit code, stdout, stderr."""
+
+    def run(*words):
+        from dygmamba.cli import main
+
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["dygmamba", *map(str, words)])
+        monkeypatch.setenv("DYGMAMBA_DATA", str(folder))
+        with pytest.raises(SystemExit) as left:
+            main()
+        return int(left.value.code or 0), *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def backbone(folder, tmp_path_factory):
+    """A finished link run."""
+    out = tmp_path_factory.mktemp("runs")
+    words = ["train", "small", *QUICK, *SETTINGS, "--out", str(out), "--data-dir", str(folder)]
+    subprocess.run([sys.executable, "-m", "dygmamba", *words], check=True, capture_output=True, timeout=200)
+    (path,) = out.glob("*/*/*")
+    return path
+
+
+def results(answer):
+    code, out, errors = answer
+    assert code == 0, errors
+    return json.loads(out)["results"]
+
+
+def test_a_backbone_is_trained_first_where_none_is_given(call):
+    """`--task node --model tgn`: a link run with the task's presets, then a classifier in its own folder."""
+    small = ["--set", "out=8", "--set", "time_dim=4"]
+    rows = results(call("train", "small", "--task", "node", "--model", "tgn", *QUICK, *small, "--json"))
+    assert [row["split"] for row in rows] == ["val", "test"]
+    assert all(set(row) == COLUMNS for row in rows)
+    link, node = (
+        tomllib.loads((Path(rows[0][key]) / "config.toml").read_text()) for key in ("backbone", "run")
+    )
+    assert link["run"]["model"] == node["run"]["model"] == "tgn"
+    assert node["run"] | {"task": "node", "finetune": False, "balance": False} == node["run"]
+    assert link["train"]["epochs"] == node["train"]["epochs"] == 2
+    assert rows[0]["run"].startswith("runs/small/tgn-node/")
+
+
+def test_dyg_mamba_gets_the_tasks_preset(call):
+    """No co-occurrence, no mixer, 64 tokens unless told otherwise."""
+    words = [part for setting in SMALL[1:] for part in ("--set", setting)]
+    rows = results(call("train", "small", "--task", "node", *QUICK, *words, "--json"))
+    model = tomllib.loads((Path(rows[0]["backbone"]) / "config.toml").read_text())["model"]
+    assert (model["channels"], model["mixer"], model["length"]) == (["node", "edge", "time"], "none", 64)
+
+
+def test_a_finished_run_carries_classifiers_of_several_seeds(call, backbone):
+    """`--backbone RUN --seeds 0,1`: a table of mean ± std; the backbone's folder stays as it was."""
+    before = {path: path.read_bytes() for path in backbone.rglob("*") if path.is_file()}
+    words = ["train", "small", "--task", "node", "--backbone", backbone, *QUICK, "--seeds", "0,1"]
+    code, out, errors = call(*words)
+    assert code == 0, errors
+    assert "mean ± std of 2" in out
+    assert out.count("±") == 5
+    assert before == {path: path.read_bytes() for path in backbone.rglob("*") if path.is_file()}
+
+
+def test_frozen_weights_are_the_backbones_and_fine_tuned_ones_are_not(call, backbone):
+    """best.safetensors of a classifier holds encoder and head; frozen, the encoder is the link run's."""
+
+    def weights(path):
+        with safe_open(Path(path) / "checkpoint" / "best.safetensors", framework="pt") as file:
+            return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dict
+
+    link = {key: value for key, value in weights(backbone).items() if ".encoder." in key}
+    for flags in ([], ["--finetune", "--balance"]):
+        words = ["train", "small", "--task", "node", "--backbone", backbone, *QUICK, *flags, "--json"]
+        rows = results(call(*words))
+        own = weights(rows[0]["run"])
+        assert {key.split(".")[1] for key in own} == {"encoder", "head"}
+        assert all(torch.equal(own[key], link[key]) for key in link) is (not flags)
+        assert (rows[0]["finetune"], rows[0]["balance"]) == (bool(flags), bool(flags))
+
+
+@pytest.mark.parametrize("flags", [[], ["--finetune"]])
+def test_evaluating_a_classifier_gives_its_own_numbers(call, backbone, tmp_path, flags):
+    """`evaluate RUN` = the rows training wrote, from the folder alone; splits can be chosen."""
+    rows = results(call("train", "small", "--task", "node", "--backbone", backbone, *QUICK, *flags, "--json"))
+    again = results(call("evaluate", rows[0]["run"], "--split", "val,test", "--device", "cpu", "--json"))
+    assert again == rows == json.loads((Path(rows[0]["run"]) / "results.json").read_text())["results"]
+    code, out, _ = call("evaluate", rows[0]["run"], "--device", "cpu")
+    assert code == 0
+    assert "test" in out
+    assert "val" not in out
+    for words, sentence in (
+        (["evaluate", rows[0]["run"], "--negatives", "random"], "leave out --negatives"),
+        (["train", "--resume", rows[0]["run"]], "classifies nodes"),
+        (["train", "small", "--task", "node", "--backbone", rows[0]["run"]], "classifies nodes"),
+        (["report", rows[0]["run"]], "results.json"),
+    ):
+        code, _, errors = call(*words)
+        assert (code, errors.count("\n")) == (2, 1)
+        assert sentence in errors
+    config = tmp_path / rows[0]["run"] / "config.toml"
+    config.write_text(config.read_text().replace("balance = ", "other = "))
+    code, _, errors = call("evaluate", rows[0]["run"])
+    assert (code, errors.count("\n")) == (2, 1)
+    assert "train again" in errors
+
+
+def test_an_own_csv_with_names_and_a_label_column(call, tmp_path):
+    """String ids, a label column: imported, then classified through the same commands."""
+    store = labelled_stream(events=300)
+    columns = (store.src.tolist(), store.dst.tolist(), store.time.tolist(), store.label.tolist())
+    lines = [f"user {u},page {v},{t:.0f},{int(y)}" for u, v, t, y in zip(*columns, strict=True)]
+    (tmp_path / "edits.csv").write_text("user,item,time,banned\n" + "\n".join(lines) + "\n")
+    code, _, errors = call("data", "import", "edits.csv", "--label", "banned", "--data-dir", tmp_path)
+    assert code == 0, errors
+    words = ["--model", "graphmixer", *QUICK, "--set", "out=8", "--set", "time_dim=4", "--data-dir", tmp_path]
+    rows = results(call("train", "edits", "--task", "node", *words, "--json"))
+    assert [(row["dataset"], row["split"]) for row in rows] == [("edits", "val"), ("edits", "test")]
+    assert sum(row["n"] for row in rows) == pytest.approx(0.3 * 300, abs=5)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["small", "--finetune"], "--finetune is an option of --task node"),
+        (["small", "--balance"], "--balance is an option of --task node"),
+        (["small", "--backbone", "x"], "--backbone is an option of --task node"),
+        (["small", "--task", "edge"], "--task takes link or node"),
+        (["--resume", "x", "--task", "node"], "--resume is for link runs"),
+        (["bare", "--task", "node"], "no labels"),
+        (["late", "--task", "node"], "validation period has 0 positives"),
+        (["small", "--task", "node", "--model", "edgebank"], "needs no training"),
+        (["small", "--task", "node", "--set", "lenght=3"], "did you mean 'length'"),
+        (["small", "--task", "node", "--backbone", "no-such-run"], "not a run"),
+        (["small", "--task", "node", "--backbone", "RUN", "--model", "tgn"], "leave out --model"),
+        (["small", "--task", "node", "--backbone", "RUN", "--set", "length=3"], "unknown setting 'length'"),
+        (["other", "--task", "node", "--backbone", "RUN"], "was trained on 'small', not on 'other'"),
+    ],
+)
+def test_a_users_mistake_is_one_sentence_and_exit_code_2(call, backbone, tmp_path, words, sentence):
+    """No traceback, one line on stderr, exit code 2, and no run folder."""
+    code, _, errors = call("train", *(str(backbone) if word == "RUN" else word for word in words))
+    assert code == 2
+    assert sentence in errors
+    assert errors.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("edit", "sentence"),
+    [
+        (lambda run: (run / "results.json").unlink(), "is not finished"),
+        (lambda run: (run / "checkpoint" / "best.safetensors").unlink(), "no checkpoint"),
+        (
+            lambda run: (run / "config.toml").write_text(
+                (run / "config.toml").read_text().replace('"dyg-mamba"', '"popularity"').split("[model]")[0]
+                + "[model]\n"
+            ),
+            "no weights to load",
+        ),
+    ],
+)
+def test_a_run_that_is_no_backbone_is_refused(call, backbone, tmp_path, edit, sentence):
+    """Not finished, without weights, or of a model that has none: one sentence, exit code 2."""
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(backbone, copy)
+    edit(copy)
+    code, _, errors = call("train", "small", "--task", "node", "--backbone", copy, *QUICK)
+    assert (code, errors.count("\n")) == (2, 1)
+    assert sentence in errors
+
+
+def test_ctrl_c_while_fine_tuning_exits_130_and_keeps_the_best(folder, backbone, tmp_path):
+    """Ctrl-C after the first epochs: one sentence, exit code 130, the best weights on disk."""
+    words = ["train", "small", "--task", "node", "--backbone", str(backbone), "--finetune", "--device", "cpu"]
+    words += [
+        "--epochs",
+        "100000",
+        "--set",
+        "patience=100000",
+        "--out",
+        str(tmp_path),
+        "--data-dir",
+        str(folder),
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dygmamba", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 100
+    while not list(tmp_path.glob("*/*/*/checkpoint/best.safetensors")) and process.poll() is None:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=100)
+    assert process.returncode == 130, errors
+    (path,) = tmp_path.glob("*/*/*")
+    assert "best weights so far" in errors
+    assert "Traceback" not in errors
+    assert (path / "checkpoint" / "best.safetensors").exists()
+    assert not (path / "results.json").exists()
+
+
+def test_link_runs_are_what_they_were(backbone):
+    """A link run's configuration knows nothing of tasks, and its rows keep their columns."""
+    assert set(tomllib.loads((backbone / "config.toml").read_text())["run"]) == {
+        *("data", "digest", "split", "model", "seed"),
+    }
+    rows = json.loads((backbone / "results.json").read_text())["results"]
+    assert set(rows[0]) == {
+        *("dataset", "model", "seed", "run", "split", "setting", "negatives"),
+        *("ap", "auc", "ap_pooled", "auc_pooled", "n"),
+    }

@@ -1,0 +1,95 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dygmamba.config import build_config, node_preset, node_presets, preset
+from dygmamba.errors import EventError
+from dygmamba.experiment import split_settings
+from dygmamba.models import MODELS
+from dygmamba.models.base import NodeHead
+from dygmamba.tasks.node import check_labels, node_metrics, node_queries, node_split, positive_weight
+from node_cases import labelled_stream
+
+
+def test_the_split_is_chronological_and_keeps_every_node():
+    """Training is all events up to the 70 % quantile of the times, whatever nodes they touch."""
+    store = labelled_stream()
+    split = node_split(store)
+    assert torch.equal(torch.cat([split.train, split.val, split.test]), torch.arange(len(store)))
+    assert float(store.time[split.train].max()) < float(store.time[split.val].min())
+    assert float(store.time[split.val].max()) < float(store.time[split.test].min())
+    assert not split.touching_new_nodes(store, split.test).numel()
+
+
+def test_a_query_tells_who_and_when_but_no_label():
+    """Source, destination and time of each event; the label of every pair is 0."""
+    store = labelled_stream()
+    events = store.select(torch.arange(5, 25))
+    pairs = node_queries(events)
+    assert torch.equal(pairs.src, events.src)
+    assert torch.equal(pairs.dst, events.dst)
+    assert torch.equal(pairs.time, events.time)
+    assert bool(events.label.any())
+    assert not bool(pairs.label.any())
+
+
+def test_metrics_are_pooled_over_all_events():
+    """By hand: one positive above three negatives, one above one of them: AUC 4/6, AP (1 + 2/4) / 2."""
+    found = node_metrics(torch.tensor([5.0, 4.0, 3.0, 2.0, 1.0]), torch.tensor([1.0, 0.0, 0.0, 1.0, 0.0]))
+    assert (found.n, found.positives) == (5, 2)
+    assert found.auc == pytest.approx(4 / 6)
+    assert found.ap == pytest.approx(0.75)
+
+
+def test_the_weight_of_a_positive_evens_the_classes():
+    """Weight times positives = negatives."""
+    assert positive_weight(torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0])) == 4.0
+
+
+def test_the_head_is_the_published_one():
+    """Width d -> 80 -> 10 -> 1, dropout 0.1 after both hidden layers."""
+    head = NodeHead(172)
+    assert [tuple(p.shape) for p in head.parameters() if p.ndim == 2] == [(80, 172), (10, 80), (1, 10)]
+    assert [layer.p for layer in head.layers if isinstance(layer, torch.nn.Dropout)] == [0.1, 0.1]
+    assert head(torch.randn(7, 172)).shape == (7,)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda label, split: None, "no labels"),
+        (lambda label, split: label * 2, "0 or 1"),
+        (lambda label, split: torch.zeros_like(label), "training period has 0 positives"),
+        (lambda label, split: label.index_fill(0, split.train, 1.0), "training period has 168 positives"),
+        (lambda label, split: label.index_fill(0, split.val, 0.0), "validation period has 0 positives"),
+    ],
+)
+def test_labels_that_teach_nothing_are_refused(change, sentence):
+    """No labels, other values than 0 and 1, or one class alone in training or validation."""
+    store = labelled_stream()
+    split = node_split(store)
+    with pytest.raises(EventError, match=sentence):
+        check_labels(replace(store, label=change(store.label, split)), split)
+
+
+@pytest.mark.parametrize("dataset", ["wikipedia", "reddit", "mooc", "mine"])
+@pytest.mark.parametrize("model", sorted({*node_presets(), *(n for n, s in MODELS.items() if s.trainable)}))
+def test_every_preset_of_the_task_builds_its_model(model, dataset):
+    """Each table names a registered model and settings that model has."""
+    _, own = split_settings(node_preset(model, dataset))
+    build_config(MODELS[model].config, own)
+
+
+def test_the_tasks_presets_win_over_the_link_ones():
+    """[model] of the task over [model.dataset] of links; [model.dataset] of the task over both."""
+    assert preset("dyg-mamba", "mooc")["length"] == 256
+    assert node_preset("dyg-mamba", "mooc") == {
+        "length": 64,
+        "channels": ["node", "edge", "time"],
+        "mixer": "none",
+    }
+    assert node_preset("graphmixer", "reddit")["neighbors"] == 10
+    assert node_preset("graphmixer", "wikipedia")["neighbors"] == 30
+    assert node_preset("tgat", "reddit")["sampling"] == "uniform"
+    assert node_preset("dygformer", "reddit") == {"length": 64, "patch": 2, "dropout": 0.2}

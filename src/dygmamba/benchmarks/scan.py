@@ -1,15 +1,17 @@
 """The fused scan against its definition: forward and backward of one layer's worth of sequences.
 
-The reference keeps every state for torch to differentiate, about 7 GB at this size.
+The reference keeps every state for torch to differentiate, about 7 GB at this size. On a GPU the shapes of the
+anchor table follow, which are too large for the reference.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from dygmamba.benchmarks.verify import Row, median_seconds, peak_memory, require
+from dygmamba.benchmarks import scan_tuning
+from dygmamba.benchmarks.anchors import SCANS, hold_on
+from dygmamba.benchmarks.verify import Row, device_peak, median_seconds, require, wait
 from dygmamba.ops.scan import reference, span_scan
 
 SIZE = (64, 256, 400, 16)  # sequences, steps, channels, states
@@ -21,17 +23,41 @@ Scan = Callable[..., tuple[Tensor, Tensor]]
 
 def run(device: str, say: Callable[[str], None] = lambda text: None) -> list[Row]:
     """span_scan with skip and gate, float32: values and gradients checked first, then timed."""
-    require(_error(device) < TOLERANCE, f"the fused scan is within {TOLERANCE:g} of the float64 reference")
-    x = _inputs(*SIZE, device)
+    check(device)
+    x = inputs(*SIZE, device)
     say("timing the fused scan")
-    with _peak(device) as peak:
-        seconds = median_seconds(lambda: _both_ways(span_scan, x), repeats=7)
+    with device_peak(device) as peak:
+        seconds = median_seconds(lambda: both_ways(span_scan, x), repeats=7)
     say("timing the reference loop once")
-    slow = median_seconds(lambda: _both_ways(reference.span_scan, x), repeats=1, warmup=0)
-    return [Row("scan " + "x".join(map(str, SIZE)), seconds, slow, slow / seconds, peak[0])]
+    slow = median_seconds(lambda: both_ways(reference.span_scan, x), repeats=1, warmup=0)
+    rows = [Row.of("scan " + "x".join(map(str, SIZE)), seconds, slow, peak[0])]
+    return [*rows, *anchored(say)] if device == "cuda" else rows
 
 
-def _inputs(q: int, length: int, d: int, n: int, device: str) -> dict[str, Tensor]:
+def check(device: str) -> None:
+    """Require every output and gradient to be the reference's in float64."""
+    require(error(device) < TOLERANCE, f"the fused scan is within {TOLERANCE:g} of the float64 reference")
+
+
+def anchored(say: Callable[[str], None]) -> list[Row]:
+    """One row per shape of the anchor table, forward + backward; two of its sequences are checked first."""
+    say("checking a large shape")
+    first, known = SCANS[0], hold_on("cuda")
+    worst = max(scan_tuning.errors(first.length, "zoh", "span").values())
+    claim = f"the fused scan of {first.length} steps is within {TOLERANCE:g} of the float64 reference"
+    require(worst <= TOLERANCE, claim)
+    require(scan_tuning.contains_itself(first), "a sequence comes out of a large batch as it does alone")
+    rows = []
+    for anchor in sorted(SCANS, key=lambda one: (one.length, one.q)):
+        say(f"timing {anchor.q} sequences of {anchor.length} steps")
+        found = scan_tuning.measure(anchor, "zoh", "span", {})
+        there = {"anchor_seconds": anchor.both / 1e3, "anchor_mb": anchor.mib} if known else {}
+        case = f"scan {anchor.q}x{anchor.length}x{scan_tuning.CHANNELS}x{scan_tuning.STATES}"
+        rows.append(Row.of(case, found["both"] / 1e3, peak_mb=found["mib"], **there))
+    return rows
+
+
+def inputs(q: int, length: int, d: int, n: int, device: str) -> dict[str, Tensor]:
     """Spans summing to about 1 per sequence, w1 and w2 in the model's range, A as S4D-real starts."""
     g = torch.Generator().manual_seed(0)
     x = {
@@ -48,32 +74,18 @@ def _inputs(q: int, length: int, d: int, n: int, device: str) -> dict[str, Tenso
     return {name: t.to(device).requires_grad_(name != "span") for name, t in x.items()}
 
 
-def _both_ways(scan: Scan, x: dict[str, Tensor]) -> list[Tensor]:
+def both_ways(scan: Scan, x: dict[str, Tensor]) -> list[Tensor]:
     """y, the final state and every gradient of their weighted sum."""
     y, state = scan(**x)
     weight, last = torch.linspace(-1, 1, y.shape[1]).to(y)[:, None].expand_as(y), torch.ones_like(state)
     grads = torch.autograd.grad((y, state), [t for t in x.values() if t.requires_grad], (weight, last))
-    if y.is_cuda:
-        torch.cuda.synchronize()
+    wait(y.device.type)
     return [y.detach(), state.detach(), *grads]
 
 
-def _error(device: str) -> float:
+def error(device: str) -> float:
     """The largest relative error of any output or gradient, in the maximum norm."""
-    x = _inputs(*SMALL, device)
+    x = inputs(*SMALL, device)
     exact = {name: t.detach().double().requires_grad_(t.requires_grad) for name, t in x.items()}
-    pairs = zip(_both_ways(span_scan, x), _both_ways(reference.span_scan, exact), strict=True)
+    pairs = zip(both_ways(span_scan, x), both_ways(reference.span_scan, exact), strict=True)
     return max(float((ours - true).abs().max() / true.abs().max()) for ours, true in pairs)
-
-
-@contextmanager
-def _peak(device: str) -> Iterator[list[float]]:
-    """Peak of extra memory in MB: the allocator's on CUDA, the process's resident size on a CPU."""
-    if torch.device(device).type != "cuda":
-        with peak_memory() as peak:
-            yield peak
-        return
-    torch.cuda.reset_peak_memory_stats()
-    base, peak = torch.cuda.memory_allocated(), [float("nan")]
-    yield peak
-    peak[0] = (torch.cuda.max_memory_allocated() - base) / 2**20

@@ -11,7 +11,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,37 +19,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dygmamba.benchmarks.anchors import CHANNELS, SCANS, STATES, ScanAnchor
 from dygmamba.ops.scan import reference
 from dygmamba.ops.scan.inputs import Inputs
 
 DEVICE = "cuda"
-CHANNELS, STATES = 400, 16
 TOLERANCE = 1e-5  # float32, relative norm
 SECONDS = 210.0  # no plan is tried after that
-
-
-@dataclass(frozen=True, slots=True)
-class Anchor:
-    """mamba_ssm 2.3.2 on one H200: ms forward, ms forward + backward, MiB beyond the inputs; bf16 last."""
-
-    q: int
-    length: int
-    forward: float
-    both: float
-    mib: float
-    forward16: float
-    both16: float
-
-
-ANCHORS = (
-    Anchor(400, 256, 1.116, 4.826, 1070, 0.699, 4.157),
-    Anchor(400, 1024, 6.200, 25.291, 3456, 2.969, 19.099),
-    Anchor(64, 8192, 7.707, 25.851, 4333, 4.320, 20.134),
-    Anchor(400, 2048, 14.827, 55.587, 6626, 7.790, 44.489),
-    Anchor(400, 512, 2.993, 11.179, 1864, 1.287, 6.749),
-    Anchor(400, 64, 0.720, 2.649, 477, 0.727, 2.669),
-    Anchor(400, 32, 0.704, 2.603, 378, 0.709, 2.607),
-)
 
 # What differs from the default plan. Only the first five need a compilation each.
 BACKWARD = (
@@ -123,7 +99,7 @@ def errors(length: int, rule: str, entry: str, q: int = 2) -> dict[str, float]:
     return {name: ((got[name] - t).norm() / t.norm()).item() for name, t in want.items()}
 
 
-def contains_itself(anchor: Anchor) -> bool:
+def contains_itself(anchor: ScanAnchor) -> bool:
     """Whether the first sequences of the full batch come out as they do alone, bit for bit."""
     from dygmamba.ops.scan import triton as fused
 
@@ -159,7 +135,7 @@ def extra_mib(run: Callable[[], object]) -> float:
 
 
 def measure(
-    anchor: Anchor, rule: str, entry: str, changes: dict[str, int], dtype: torch.dtype = torch.float32
+    anchor: ScanAnchor, rule: str, entry: str, changes: dict[str, int], dtype: torch.dtype = torch.float32
 ) -> dict[str, float]:
     """Forward, forward + backward and extra memory of one shape under one plan."""
     from dygmamba.ops.scan import triton as fused
@@ -179,7 +155,7 @@ def measure(
     return {"forward": milliseconds(forward), "both": milliseconds(both), "mib": memory}
 
 
-def line(anchor: Anchor, label: str, found: dict[str, float], both: float | None = None) -> str:
+def line(anchor: ScanAnchor, label: str, found: dict[str, float], both: float | None = None) -> str:
     """One measurement beside its anchor."""
     ratio, memory = (both or anchor.both) / found["both"], found["mib"] / anchor.mib
     times = f"forward {found['forward']:7.3f} ms  both {found['both']:7.3f} ms  {ratio:5.2f}x"
@@ -200,19 +176,19 @@ def check(say: Say, record: Record) -> bool:
         worst = max(worst, *found.values())
         record[f"error {rule} {entry} {length}"] = found
         say(f"l {length} {rule} {entry} " + " ".join(f"{name} {value:.1e}" for name, value in found.items()))
-    same = all(contains_itself(anchor) for anchor in ANCHORS[:4])
+    same = all(contains_itself(anchor) for anchor in SCANS[:4])
     say(f"worst error {worst:.1e}; a sequence is the same alone and in its batch: {same}")
     return worst <= TOLERANCE and same
 
 
-def tune(say: Say, record: Record, anchor: Anchor) -> None:
+def tune(say: Say, record: Record, anchor: ScanAnchor) -> None:
     """Every change to the default plan on one shape."""
     for change in BACKWARD:
         found = record[f"{anchor.q} {anchor.length} {change}"] = measure(anchor, "zoh", "span", change)
         say(line(anchor, str(change), found))
 
 
-def tune_forward(say: Say, record: Record, anchor: Anchor) -> None:
+def tune_forward(say: Say, record: Record, anchor: ScanAnchor) -> None:
     """The same for forward alone."""
     from dygmamba.ops.scan import triton as fused
 
@@ -225,7 +201,7 @@ def tune_forward(say: Say, record: Record, anchor: Anchor) -> None:
         say(f"forward {found:.3f} ms {change}")
 
 
-def table(say: Say, record: Record, anchor: Anchor) -> None:
+def table(say: Say, record: Record, anchor: ScanAnchor) -> None:
     """One shape under the default plan, every kind."""
     for rule, entry in KINDS:
         found = record[f"{anchor.q} {anchor.length} {rule} {entry}"] = measure(anchor, rule, entry, {})
@@ -237,12 +213,12 @@ def table(say: Say, record: Record, anchor: Anchor) -> None:
 def run(say: Say, folder: Path | None = None) -> bool:
     """Errors, changes of plan on three shapes, and all shapes and kinds under the default plan."""
     began = time.monotonic()
-    record: Record = {"anchors": [asdict(anchor) for anchor in ANCHORS]}
+    record: Record = {"anchors": [asdict(anchor) for anchor in SCANS]}
     right = check(say, record)
-    stages = [partial(tune, anchor=anchor) for anchor in ANCHORS[:3]]
+    stages = [partial(tune, anchor=anchor) for anchor in SCANS[:3]]
     stages += [
-        partial(tune_forward, anchor=ANCHORS[0]),
-        *(partial(table, anchor=anchor) for anchor in ANCHORS),
+        partial(tune_forward, anchor=SCANS[0]),
+        *(partial(table, anchor=anchor) for anchor in SCANS),
     ]
     for stage in stages:
         if time.monotonic() - began < SECONDS:

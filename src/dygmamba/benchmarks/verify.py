@@ -1,5 +1,7 @@
 """What every benchmark shares: correctness first, then medians, ratios inside one run, and peak memory."""
 
+import ctypes
+import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -8,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+import torch
 
 from dygmamba.errors import DygError
 
@@ -20,13 +24,51 @@ class WrongAnswer(DygError):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One case: ours and the reference in seconds, reference / ours, and the peak of extra memory."""
+    """One case: ours and the reference in seconds, reference / ours, and the peak of extra memory.
+
+    What was not measured is None: a case that ran out of memory has no time, and says so in its note. An anchor is
+    another implementation's figure from the one kind of GPU it was measured on; it is given on that GPU only.
+    """
 
     case: str
-    seconds: float
-    reference_seconds: float
-    ratio: float
+    seconds: float | None
+    reference_seconds: float | None
+    ratio: float | None
     peak_mb: float
+    reference_mb: float | None = None
+    anchor_seconds: float | None = None
+    anchor_ratio: float | None = None  # anchor / ours, in seconds
+    anchor_mb: float | None = None
+    anchor_mb_share: float | None = None  # ours / anchor
+    growth: float | None = None  # seconds / those of the case before it
+    growth_mb: float | None = None  # the same of memory
+    gflops: float | None = None  # billions of floating-point operations a second
+    bound_share: float | None = None  # of what a plain matrix product reaches in the same run
+    note: str | None = None
+
+    @staticmethod
+    def of(
+        case: str,
+        seconds: float,
+        reference: float | None = None,
+        peak_mb: float = float("nan"),
+        anchor_seconds: float | None = None,
+        anchor_mb: float | None = None,
+        **more: Any,
+    ) -> "Row":
+        """A case with its ratios."""
+        return Row(
+            case=case,
+            seconds=seconds,
+            reference_seconds=reference,
+            ratio=reference and reference / seconds,
+            peak_mb=peak_mb,
+            anchor_seconds=anchor_seconds,
+            anchor_ratio=anchor_seconds and anchor_seconds / seconds,
+            anchor_mb=anchor_mb,
+            anchor_mb_share=anchor_mb and peak_mb / anchor_mb,
+            **more,
+        )
 
 
 def require(truth: bool, claim: str) -> None:
@@ -82,3 +124,34 @@ def peak_memory(interval: float = 0.002) -> Iterator[list[float]]:
         done.set()
         watcher.join()
         peak[0] = highest - base
+
+
+def wait(device: str) -> None:
+    """Return when the device has done all it was asked to."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+@contextmanager
+def device_peak(device: str) -> Iterator[list[float]]:
+    """As `peak_memory`: the allocator's peak on CUDA, the process's resident size on a CPU."""
+    gc.collect()
+    if device != "cuda":
+        _give_back()
+        with peak_memory() as peak:
+            yield peak
+        return
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    base, peak = torch.cuda.memory_allocated(), [float("nan")]
+    yield peak
+    torch.cuda.synchronize()
+    peak[0] = (torch.cuda.max_memory_allocated() - base) / 2**20
+
+
+def _give_back() -> None:
+    """Return freed memory to the system: what the allocator keeps of an earlier peak would hide this one."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
+    if trim is not None:
+        trim(0)

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from dygmamba.cli import bench, data, demo, evaluate, fetch, generate, predict, report, train
+from dygmamba.cli import bench, data, demo, evaluate, fetch, generate, models, predict, report, train
 from dygmamba.errors import DygError
 
 # torch's and Numba's thread pools share the cores: a waiting thread must sleep, not spin (docs/log.md)
@@ -28,6 +28,7 @@ app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("predict")(predict.predict)
 app.command("report")(report.report)
+app.command("models")(models.models)
 app.command("bench")(bench.bench)
 
 

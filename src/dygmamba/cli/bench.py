@@ -1,36 +1,102 @@
 """`dygmamba bench`: correctness first, then time."""
 
+import math
+from collections.abc import Callable
 from dataclasses import asdict
 from importlib import import_module
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dygmamba.cli.console import emit_json, stderr, stdout
 from dygmamba.errors import NotFoundError
 
-BENCHES = ("sampling", "scan")
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from dygmamba.benchmarks.verify import Row
+
+BENCHES = ("sampling", "scan", "step", "epoch", "length", "memory")
+
+# heading -> cell of a row; a column in which no row has anything is left out
+COLUMNS: dict[str, Callable[["Row"], str]] = {
+    "ours": lambda row: _time(row.seconds),
+    "reference": lambda row: _time(row.reference_seconds),
+    "ratio": lambda row: _number(row.ratio, ",.1f", "x"),
+    "extra peak": lambda row: _number(row.peak_mb, ",.0f", " MB"),
+    "reference's peak": lambda row: _number(row.reference_mb, ",.0f", " MB"),
+    "anchor": lambda row: _time(row.anchor_seconds),
+    "anchor ratio": lambda row: _number(row.anchor_ratio, ",.1f", "x"),
+    "anchor's peak": lambda row: _number(row.anchor_mb, ",.0f", " MB"),
+    "ours / anchor's": lambda row: _number(row.anchor_mb_share, ".2f", ""),
+    "growth": lambda row: _number(row.growth, ".2f", "x"),
+    "of the peak": lambda row: _number(row.growth_mb, ".2f", "x"),
+    "GFLOP/s": lambda row: _number(row.gflops, ",.1f", ""),
+    "of a matrix product": lambda row: _number(row.bound_share, ".0%", ""),
+}
 
 
 def bench(
-    name: Annotated[str, typer.Argument(help="sampling or scan.")],
+    name: Annotated[str, typer.Argument(help=", ".join(BENCHES) + ".")],
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    out: Annotated[Path, typer.Option(help="Folder of the tables and the picture of 'length'.")] = Path(
+        "bench-length"
+    ),
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
-    """Time a part of the project against its reference, inside one run."""
+    """Time a part of the project against its reference, inside one run.
+
+    Training is timed on UCI where it is found ($DYGMAMBA_DATA), else on a generated stream as large.
+    """
     if name not in BENCHES:
         raise NotFoundError(f"unknown benchmark '{name}'; choose from {', '.join(BENCHES)}")
+    from dygmamba.experiment import choose_device
+
+    kind, console = choose_device(device).type, stderr()
+    module = import_module(f"dygmamba.benchmarks.{name}")
+    rows = module.run(kind, console.print)
+    if name == "length":
+        for path in module.write(rows, out):
+            console.print(f"wrote {path}", soft_wrap=True, markup=False, highlight=False)
+    if as_json:
+        emit_json({"bench": name, "device": kind, "rows": [_plain(row) for row in rows]})
+        return
+    stdout().print(_table(rows))
+    for row in rows:
+        if row.note:
+            stdout().print(f"{row.case.strip()}: {row.note}", soft_wrap=True, markup=False, highlight=False)
+
+
+def _table(rows: list["Row"]) -> "Table":
+    from rich import box
     from rich.table import Table
 
-    console = stderr()
-    rows = import_module(f"dygmamba.benchmarks.{name}").run(device, console.print)
-    if as_json:
-        emit_json({"bench": name, "rows": [asdict(row) for row in rows]})
-        return
-    table = Table("case", "ours", "reference", "ratio", "peak extra memory")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for row in rows:
-        times = f"{1e3 * row.seconds:,.2f} ms", f"{1e3 * row.reference_seconds:,.2f} ms"
-        table.add_row(row.case, *times, f"{row.ratio:,.1f}x", f"{row.peak_mb:,.0f} MB")
-    stdout().print(table)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.pad_edge = table.show_edge = False
+    table.add_column("case", no_wrap=True)
+    cells = {heading: [cell(row) for row in rows] for heading, cell in COLUMNS.items()}
+    shown = {heading: column for heading, column in cells.items() if any(column)}
+    for heading in shown:
+        table.add_column(heading, justify="right")
+    for row, *own in zip(rows, *shown.values(), strict=True):
+        table.add_row(row.case, *own)
+    return table
+
+
+def _plain(row: "Row") -> dict[str, Any]:
+    """The row as JSON has it: what was not measured is null."""
+    return {key: value if _is_known(value) else None for key, value in asdict(row).items()}
+
+
+def _is_known(value: Any) -> bool:
+    return value is not None and not (isinstance(value, float) and math.isnan(value))
+
+
+def _number(value: float | None, form: str, unit: str) -> str:
+    return f"{value:{form}}{unit}" if _is_known(value) else ""
+
+
+def _time(seconds: float | None) -> str:
+    long = seconds is not None and seconds >= 1
+    return _number(seconds, ",.2f", " s") if long else _number(seconds and 1e3 * seconds, ",.2f", " ms")

@@ -1,0 +1,144 @@
+"""Time and memory of one training step as histories grow: DyG-Mamba beside DyGFormer with patches of one token.
+
+Both step on the same batch of a dense stream in which every history is full. Where a model runs out of memory its
+series ends.
+"""
+
+import csv
+from collections.abc import Callable
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dygmamba.benchmarks.picture import Panel, draw
+from dygmamba.benchmarks.verify import Row, device_peak, median_seconds
+from dygmamba.benchmarks.workload import Workload, last_step
+from dygmamba.data.events import EventStore
+from dygmamba.data.splits import Split
+from dygmamba.engine.training import TrainingData
+
+NODES = 64
+BATCH = {"cpu": 4, "cuda": 32}
+LENGTHS = {"cpu": (64, 128, 256, 512), "cuda": (64, 128, 256, 512, 1024, 2048, 4096, 8192)}
+MODELS: dict[str, dict[str, Any]] = {
+    "dygformer": {"patch": 1},
+    "dyg-mamba": {},
+}  # each the next one's reference
+CHECKED, PAIRS = 256, 8  # length and number of the pairs whose scores are compared
+REPEATS = 5
+
+
+def run(device: str, say: Callable[[str], None] = lambda text: None) -> list[Row]:
+    """Scores of both models checked at one length; then their series, the shortest first."""
+    work = dense(max(LENGTHS[device]))
+    for model, settings in MODELS.items():
+        say(f"checking {model}")
+        work.require_same_scores(model, settings | {"length": CHECKED}, device, PAIRS)
+    data = work.on(device)
+    before: dict[int, Row] = {}
+    rows: list[Row] = []
+    for model in MODELS:
+        found = series(work, data, model, before, say)
+        before = {length: row for length, row in found.items() if row.seconds is not None}
+        rows += found.values()
+    return rows
+
+
+def dense(longest: int) -> Workload:
+    """Uniform random pairs of few nodes, until each has met the others `longest` times."""
+    rng = torch.Generator().manual_seed(0)
+    events = NODES * longest * 5 // 8  # an event is in two histories: a quarter more than the mean needs
+    src = torch.randint(NODES, (events,), generator=rng)
+    dst = (src + torch.randint(1, NODES, (events,), generator=rng)) % NODES
+    time = torch.rand(events, generator=rng, dtype=torch.float64).cumsum(0)
+    store = EventStore.of(src, dst, time, num_nodes=NODES)
+    all_events = torch.arange(events)
+    split = Split(all_events, all_events[:0], all_events[-PAIRS:], torch.zeros(NODES, dtype=torch.bool))
+    return Workload("dense", store, split)
+
+
+def series(
+    work: Workload, data: TrainingData, model: str, others: dict[int, Row], say: Callable[[str], None]
+) -> dict[int, Row]:
+    """One row per length until memory ends, each beside the other model's and the length before it."""
+    device = data.store.time.device.type
+    rows: dict[int, Row] = {}
+    last: Row | None = None
+    for length in LENGTHS[device]:
+        say(f"timing {model} at L={length}")
+        case = f"{model} L={length}, batch {BATCH[device]}"
+        try:
+            row = one_length(work, data, model, length, case)
+        except (torch.OutOfMemoryError, MemoryError):
+            rows[length] = Row(case, None, None, None, float("nan"), note="out of memory; the series ends")
+            break
+        row = beside(row, others.get(length))
+        if last is not None and last.seconds and row.seconds:
+            memory = row.peak_mb / last.peak_mb if last.peak_mb > 0 else None
+            row = replace(row, growth=row.seconds / last.seconds, growth_mb=memory)
+        rows[length] = last = row
+    return rows
+
+
+def one_length(work: Workload, data: TrainingData, model: str, length: int, case: str) -> Row:
+    """Median time and peak memory of a training step, issued call by call."""
+    device = data.store.time.device.type
+    settings = MODELS[model] | {"length": length}
+    training = work.training(model, data, settings, batch=BATCH[device], graphs=False)
+    step = last_step(training)
+    step()
+    with device_peak(device) as peak:
+        step()
+    return Row.of(case, median_seconds(step, REPEATS, warmup=0), peak_mb=peak[0])
+
+
+def beside(row: Row, other: Row | None) -> Row:
+    """The row with the other model's at the same length as its reference."""
+    if other is None or other.seconds is None or row.seconds is None:
+        return row
+    ratio = other.seconds / row.seconds
+    return replace(row, reference_seconds=other.seconds, ratio=ratio, reference_mb=other.peak_mb)
+
+
+def write(rows: list[Row], folder: Path) -> list[Path]:
+    """The table as CSV and markdown, and the picture as SVG."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"length.{kind}" for kind in ("csv", "md", "svg")]
+    with paths[0].open("w", newline="") as file:
+        writer = csv.DictWriter(file, [field.name for field in fields(Row)])
+        writer.writeheader()
+        writer.writerows(asdict(row) for row in rows)
+    paths[1].write_text(markdown(rows), encoding="utf-8")
+    paths[2].write_text(draw(panels(rows)), encoding="utf-8")
+    return paths
+
+
+def markdown(rows: list[Row]) -> str:
+    """One line per model and length."""
+    lines = ["| step | ms | growth | peak MB | growth |", "|---|---|---|---|---|"]
+    for row in rows:
+        if row.seconds is None:
+            lines.append(f"| {row.case} | {row.note} | | | |")
+            continue
+        cells = [row.case, f"{1e3 * row.seconds:.2f}", _times(row.growth), f"{row.peak_mb:.0f}"]
+        lines.append("| " + " | ".join([*cells, _times(row.growth_mb)]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _times(growth: float | None) -> str:
+    return "" if growth is None else f"{growth:.2f}x"
+
+
+def panels(rows: list[Row]) -> list[Panel]:
+    """Time and memory against length, a line per model."""
+    timed = [(row, *row.case.partition(" L=")[::2]) for row in rows if row.seconds is not None]
+    times: dict[str, list[tuple[float, float]]] = {}
+    sizes: dict[str, list[tuple[float, float]]] = {}
+    for row, model, rest in timed:
+        length = float(rest.partition(",")[0])
+        times.setdefault(model, []).append((length, 1e3 * (row.seconds or 0)))
+        sizes.setdefault(model, []).append((length, row.peak_mb))
+    axis = "tokens per sequence"
+    return [Panel("time of a training step (ms)", axis, times), Panel("peak memory (MB)", axis, sizes)]

@@ -1,0 +1,87 @@
+"""`dygmamba models`: every registered model, what it looks at and what it costs."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dygmamba.cli.console import emit_json, stdout
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from dygmamba.models.base import DatasetFacts
+
+DEFAULT = "uci"  # whose published settings and size are taken where no dataset is named
+DEFAULT_NODES = 1_899
+
+
+def models(
+    data: Annotated[
+        str | None, typer.Option(help="Dataset whose size and published settings are taken; else UCI's.")
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where datasets are.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """List the models: what each looks at, its trained parameters, and the events it reads per query."""
+    from dygmamba.models import MODELS
+    from dygmamba.models.base import DatasetFacts
+
+    name = data or DEFAULT
+    facts = DatasetFacts(DEFAULT_NODES, 0, 0) if data is None else _facts(data, data_dir)
+    rows = [_describe(model, name, facts) for model in MODELS]
+    if as_json:
+        emit_json({"models": rows})
+    else:
+        stdout().print(_table(rows, name))
+
+
+def _facts(data: str, data_dir: Path | None) -> "DatasetFacts":
+    from dygmamba.data.library import open_dataset
+    from dygmamba.data.splits import chronological_split
+    from dygmamba.models.base import DatasetFacts
+
+    store = open_dataset(data, data_dir).store
+    return DatasetFacts.of(store, chronological_split(store).train)
+
+
+def _describe(model: str, data: str, facts: "DatasetFacts") -> dict[str, Any]:
+    """The model as it is built for the dataset; a cost is counted on it, never quoted."""
+    from torch import nn
+
+    from dygmamba.config import build_config, preset
+    from dygmamba.experiment import split_settings
+    from dygmamba.models import find_model
+
+    spec = find_model(model)
+    _, settings = split_settings(preset(model, data))
+    scorer = spec.build(build_config(spec.config, settings), facts)
+    weights = list(scorer.parameters()) if isinstance(scorer, nn.Module) else []
+    return {
+        "name": model,
+        "title": spec.title,
+        "looks_at": spec.looks_at,
+        "trainable": spec.trainable,
+        "stateful": scorer.stateful,
+        "parameters": sum(weight.numel() for weight in weights if weight.requires_grad),
+        "tokens": sum(request.tokens for request in scorer.requests),
+        "hops": max((len(request.fanout) for request in scorer.requests), default=0),
+    }
+
+
+def _table(rows: list[dict[str, Any]], data: str) -> "Table":
+    from rich import box
+    from rich.table import Table
+
+    title = f"models with their published settings on {data}"
+    table = Table(
+        "model", "paper", "looks at", "memory", title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
+    table.pad_edge = table.show_edge = False
+    for heading in ("parameters", "events read\nper query"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        size = f"{row['parameters']:,}" if row["trainable"] else "not trained"
+        memory = "yes" if row["stateful"] else "no"
+        table.add_row(row["name"], row["title"], row["looks_at"], memory, size, f"{row['tokens']:,}")
+    return table

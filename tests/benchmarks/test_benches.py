@@ -1,0 +1,212 @@
+"""The benchmarks at toy sizes: they check before they time, and what they print has one shape."""
+
+import json
+import sys
+import xml.etree.ElementTree as ElementTree
+from dataclasses import fields
+
+import pytest
+import torch
+
+from dygmamba.benchmarks import epoch, length, memory, scan, step, workload
+from dygmamba.benchmarks.anchors import EpochAnchor
+from dygmamba.benchmarks.definitions import definitions
+from dygmamba.benchmarks.picture import Panel, draw
+from dygmamba.benchmarks.verify import Row, WrongAnswer
+from dygmamba.cli import main
+from dygmamba.data.generate import GeneratorConfig, generate_stream
+from dygmamba.data.splits import chronological_split
+from dygmamba.ops import conv
+from dygmamba.ops import scan as scan_ops
+from dygmamba.ops.conv import cpu as conv_cpu
+from dygmamba.ops.scan import cpu as scan_cpu
+
+TOY = {"length": 6, "width": 4, "states": 2, "blocks": 1, "out": 8, "time_dim": 4}
+BENCHES = {"scan": scan, "step": step, "epoch": epoch, "length": length, "memory": memory}
+SIZES = {
+    step: {"SETTINGS": TOY, "BATCH": 20, "REFERENCE_BATCH": {"cpu": 5}, "REPEATS": 1, "PRODUCT": 64},
+    epoch: {
+        "BATCH": 20,
+        "STEPS": 2,
+        "REPEATS": 1,
+        "PAIRS": 20,
+        "CASES": {"cpu": (epoch.Case("dyg-mamba", 6),)},
+    },
+    length: {"NODES": 8, "BATCH": {"cpu": 2}, "LENGTHS": {"cpu": (8, 16)}, "CHECKED": 8, "REPEATS": 1},
+    memory: {"SIZES": {"cpu": ((2, 8),)}, "LENGTHS": (4, 8), "BATCH": {"cpu": 4}, "PAIRS": 20},
+    scan: {"SIZE": (2, 16, 8, 4), "SMALL": (2, 9, 8, 4)},
+}
+
+
+@pytest.fixture(autouse=True)
+def toy_sizes(monkeypatch):
+    store = generate_stream(GeneratorConfig(seed=2, nodes=40, events=1_500))
+    toy = workload.Workload("toy", store, chronological_split(store))
+    monkeypatch.setattr(workload.Workload, "find", staticmethod(lambda: toy))
+    for module, sizes in SIZES.items():
+        for name, value in sizes.items():
+            monkeypatch.setattr(module, name, value)
+    return toy
+
+
+def call(monkeypatch, capsys, *words):
+    monkeypatch.setattr(sys, "argv", ["dygmamba", "bench", *words])
+    with pytest.raises(SystemExit) as left:
+        main()
+    captured = capsys.readouterr()
+    return int(left.value.code or 0), captured.out, captured.err
+
+
+@pytest.mark.parametrize("name", BENCHES)
+def test_every_bench_emits_one_object_of_rows(monkeypatch, capsys, tmp_path, name):
+    """On a CPU each prints one JSON object, its rows have every column, and progress stays on stderr."""
+    code, out, err = call(monkeypatch, capsys, name, "--json", "--out", str(tmp_path / "made"))
+    assert code == 0, err
+    found = json.loads(out, parse_constant=pytest.fail)  # NaN is no JSON
+    assert (found["bench"], found["device"]) == (name, "cpu")
+    assert found["rows"]
+    for row in found["rows"]:
+        assert set(row) == {field.name for field in fields(Row)}
+        assert row["seconds"] > 0
+        assert row["anchor_seconds"] is None  # an anchor holds on its own GPU only
+    assert any(row["ratio"] for row in found["rows"])
+    assert err
+
+
+def test_the_table_shows_only_columns_with_something_in_them(monkeypatch, capsys):
+    """Without an anchor there is no column for it; the step's share of a matrix product is shown."""
+    code, out, _ = call(monkeypatch, capsys, "step")
+    assert code == 0
+    assert "anchor" not in out
+    assert all(text in out for text in ("look-up", "forward", "backward", "update", "GFLOP/s", "scaled"))
+
+
+@pytest.mark.parametrize("name", BENCHES)
+def test_a_wrong_kernel_is_never_timed(monkeypatch, name):
+    """A kernel that is off by a percent stops every bench before its first measurement."""
+    right, broken = scan_cpu.forward, conv_cpu.forward
+
+    def off(*args):
+        y, *rest = right(*args)
+        return 1.01 * y, *rest
+
+    monkeypatch.setattr(scan_cpu, "forward", off)
+    monkeypatch.setattr(conv_cpu, "forward", lambda *args: 1.01 * broken(*args))
+    module = BENCHES[name]
+    monkeypatch.setattr(module, "median_seconds", lambda *args, **kwargs: pytest.fail("timed a wrong answer"))
+    with pytest.raises(WrongAnswer):
+        module.run("cpu")
+
+
+def test_a_wrong_gradient_is_never_timed(monkeypatch):
+    """A right loss with a wrong gradient stops the bench of the step."""
+    right = conv_cpu.backward
+
+    def off(*args):
+        dx, dweight, dbias = right(*args)
+        return dx, 1.01 * dweight, dbias
+
+    monkeypatch.setattr(conv_cpu, "backward", off)
+    with pytest.raises(WrongAnswer, match="gradient"):
+        step.run("cpu")
+
+
+def test_definitions_use_no_kernel_and_leave_no_trace(monkeypatch, toy_sizes):
+    """Inside the block the kernels may be absent; after it, everything is where it was."""
+    tables = scan_ops.FUSED, conv.FUSED
+    training = toy_sizes.training("dyg-mamba", toy_sizes.on("cpu"), TOY, batch=20)
+    with definitions():
+        monkeypatch.setattr(scan_cpu, "forward", pytest.fail)
+        monkeypatch.setattr(conv_cpu, "forward", pytest.fail)
+        assert torch.isfinite(workload.scores(training, 20)).all()
+    assert tables == (scan_ops.FUSED, conv.FUSED)
+    assert scan_ops.FUSED
+
+
+def test_a_series_ends_where_memory_ends(monkeypatch):
+    """Out of memory is a row that says so, the last of its model; the other model goes on."""
+    measure = length.one_length
+
+    def small_machine(work, data, model, tokens, case):
+        if model == "dygformer" and tokens == 16:
+            raise torch.OutOfMemoryError
+        return measure(work, data, model, tokens, case)
+
+    monkeypatch.setattr(length, "one_length", small_machine)
+    monkeypatch.setattr(length, "LENGTHS", {"cpu": (8, 16, 32)})
+    rows = length.run("cpu")
+    assert [row.case.split(",")[0] for row in rows] == [
+        *("dygformer L=8", "dygformer L=16"),
+        *("dyg-mamba L=8", "dyg-mamba L=16", "dyg-mamba L=32"),
+    ]
+    assert rows[1].seconds is None
+    assert "out of memory" in (rows[1].note or "")
+    assert rows[2].ratio is not None
+    assert rows[3].ratio is None
+    assert rows[3].growth is not None
+    assert "out of memory" in length.markdown(rows)
+
+
+def test_length_writes_its_table_and_picture(tmp_path):
+    """The CSV has a line per row, and the SVG a point for each."""
+    rows = [
+        Row.of(f"{name} L={tokens}, batch 2", tokens / 10, peak_mb=float(tokens))
+        for name in ("a", "b")
+        for tokens in (64, 128)
+    ]
+    table, text, picture = length.write(rows, tmp_path / "new")
+    assert len(table.read_text().splitlines()) == 5
+    assert "| a L=64, batch 2 | 6400.00 |" in text.read_text()
+    drawn = ElementTree.parse(picture).getroot()
+    assert len(drawn.findall(".//{*}circle")) == 8
+
+
+def test_every_history_of_the_dense_stream_is_full(monkeypatch):
+    """At the last events, each node has met the others at least as often as the longest sequence asks."""
+    monkeypatch.setattr(length, "NODES", 64)
+    work = length.dense(512)
+    data = work.on("cpu")
+    last = work.store.select(work.split.train[-32:])
+    found = data.past.recent(torch.cat([last.src, last.dst]), last.time.repeat(2), 511)
+    assert int(found.length.min()) == 511
+
+
+def test_a_line_without_points_draws_nothing():
+    """Memory that did not grow has no place on a logarithmic axis."""
+    drawn = ElementTree.fromstring(draw([Panel("t", "x", {"a": [(64.0, -1.0)]})]))
+    assert not drawn.findall(".//{*}circle")
+
+
+def test_an_epoch_stands_beside_its_anchors(monkeypatch, toy_sizes):
+    """On the anchors' GPU and stream each anchor is a row: the same seconds, its own ratio."""
+    both = [EpochAnchor("dygformer", 4, by, seconds) for by, seconds in (("one", 20.0), ("two", 8.0))]
+    monkeypatch.setattr(epoch, "EPOCHS", (*both, EpochAnchor("dygformer", 32, "one", 5.0)))
+    monkeypatch.setattr(epoch, "hold_on", lambda device: True)
+    work = workload.Workload(workload.UCI, toy_sizes.store, toy_sizes.split)
+    found = epoch.gpu_rows(work, work.on("cpu"), epoch.Case("dygformer", 4))
+    assert [row.anchor_seconds for row in found] == [20.0, 8.0]
+    assert len({row.seconds for row in found}) == 1
+    assert all(row.anchor_ratio == row.anchor_seconds / row.seconds for row in found)
+    assert all(
+        row.ratio is None for row in found
+    )  # issued call by call on a CPU: there is no other way to time
+
+
+def test_a_model_with_memory_is_checked_on_what_it_has_seen(monkeypatch, toy_sizes):
+    """Its scores are compared after the same events on both sides, and differ from those without any."""
+    toy_sizes.require_same_scores("tgn", {}, "cpu", 20)
+    data = toy_sizes.on("cpu")
+    seen = workload.scores(toy_sizes.training("tgn", data, {}), 20)
+    monkeypatch.setattr(workload, "OBSERVED", 0)
+    assert not torch.allclose(seen, workload.scores(toy_sizes.training("tgn", data, {}), 20))
+
+
+@pytest.mark.parametrize("device", ["tpu", "cuda"])
+def test_a_device_that_is_not_there_is_said_so(monkeypatch, capsys, device):
+    """One sentence and exit code 2, and nothing is measured."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    code, out, err = call(monkeypatch, capsys, "scan", "--device", device)
+    assert code == 2
+    assert not out
+    assert err.startswith("error: --device")
+    assert err.count("\n") == 1

@@ -37,10 +37,11 @@ def test_every_registered_model_is_listed_once(listed):
     assert set(listed) >= NAMES
     for row in listed.values():
         assert set(row) == {
-            *("name", "title", "looks_at", "trainable", "stateful", "parameters", "tokens", "hops")
+            *("name", "title", "looks_at", "cost", "trainable", "stateful", "parameters", "tokens", "hops")
         }
         assert row["title"]
         assert row["looks_at"]
+        assert row["cost"]
 
 
 def test_only_trained_models_have_parameters(listed):

@@ -1,9 +1,11 @@
 import torch
 from hypothesis import given
 
+from dygmamba.data.generate import GeneratorConfig, generate_stream
 from dygmamba.data.splits import chronological_split
 from dygmamba.engine.evaluation import EvaluationSet, evaluation_set, score_set
 from dygmamba.errors import EventError
+from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
 from dygmamba.models.edgebank import EdgeBank, EdgeBankConfig
 from dygmamba.sampling.index import NeighborIndex
@@ -70,3 +72,18 @@ def test_every_positive_is_scored_once_with_its_negative(store):
     scores = score_set(bank, store, NeighborIndex.build(store), chosen, batch_size=3)
     assert sorted(scores.group[scores.label == 1].tolist()) == list(range(len(chosen.events)))
     assert sorted(scores.group[scores.label == 0].tolist()) == list(range(len(chosen.events)))
+
+
+def test_drawn_neighbours_are_the_same_at_every_evaluation():
+    """A model that samples neighbours gets the same scores again, whatever was drawn in between."""
+    store = generate_stream(GeneratorConfig(nodes=30, events=400, seed=1))
+    split = chronological_split(store)
+    spec = MODELS["tgat"]
+    config = spec.config(neighbors=3, out=8, time_dim=4, sampling="uniform")
+    scorer = spec.build(config, DatasetFacts.of(store)).eval()
+    chosen = evaluation_set(store, split, "val", "transductive", "random")
+    index = NeighborIndex.build(store)
+    with torch.no_grad():
+        first = score_set(scorer, store, index, chosen).score
+        torch.rand(5)
+        assert torch.equal(score_set(scorer, store, index, chosen).score, first)

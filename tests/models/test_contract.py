@@ -182,6 +182,20 @@ def test_features_of_unseen_events_do_not_leak(variant):
     torch.testing.assert_close(score(model, poisoned, first), score(model, store, first))
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_scores_as_a_cpu_does(variant):
+    """The same weights and memory give the same scores on both devices to 1e-4."""
+    store = sample_store()
+    model, pairs = build(variant, store), queries(store)
+    here = score(model, store, pairs)
+    there, on = model.cuda(), store.to("cuda")
+    asked = PairBatch.of(pairs.src.cuda(), pairs.dst.cuda(), pairs.time.cuda())
+    with torch.no_grad():
+        index = NeighborIndex.build(store).to("cuda")
+        scores = there(gather_view(index, on.features, asked, there.requests)).cpu()
+    torch.testing.assert_close(scores, here, rtol=1e-4, atol=1e-4)
+
+
 def test_gradient_reaches_every_parameter(variant):
     """No dead weight: each trainable parameter gets a gradient that is not all zero."""
     store = sample_store()

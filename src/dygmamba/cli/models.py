@@ -33,7 +33,9 @@ def models(
     if as_json:
         emit_json({"models": rows})
     else:
-        stdout().print(_table(rows, name))
+        for table in _tables(rows, name):
+            stdout().print(table)
+            stdout().print()
 
 
 def _facts(data: str, data_dir: Path | None) -> "DatasetFacts":
@@ -61,6 +63,7 @@ def _describe(model: str, data: str, facts: "DatasetFacts") -> dict[str, Any]:
         "name": model,
         "title": spec.title,
         "looks_at": spec.looks_at,
+        "cost": spec.cost,
         "trainable": spec.trainable,
         "stateful": scorer.stateful,
         "parameters": sum(weight.numel() for weight in weights if weight.requires_grad),
@@ -69,19 +72,22 @@ def _describe(model: str, data: str, facts: "DatasetFacts") -> dict[str, Any]:
     }
 
 
-def _table(rows: list[dict[str, Any]], data: str) -> "Table":
+def _tables(rows: list[dict[str, Any]], data: str) -> "list[Table]":
+    """What each model is and weighs, then what it reads and how its cost grows: both fit 80 columns."""
     from rich import box
     from rich.table import Table
 
-    title = f"models with their published settings on {data}"
-    table = Table(
-        "model", "paper", "looks at", "memory", title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
-    )
-    table.pad_edge = table.show_edge = False
-    for heading in ("parameters", "events read\nper query"):
-        table.add_column(heading, justify="right")
+    form: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0), "title_justify": "left"}
+    sizes = Table("model", "paper", "memory", title=f"with the published settings on {data}", **form)
+    for heading in ("parameters", "events\nper query"):
+        sizes.add_column(heading, justify="right")
+    views = Table("model", "looks at", "cost of a query", **form)
     for row in rows:
         size = f"{row['parameters']:,}" if row["trainable"] else "not trained"
         memory = "yes" if row["stateful"] else "no"
-        table.add_row(row["name"], row["title"], row["looks_at"], memory, size, f"{row['tokens']:,}")
-    return table
+        sizes.add_row(row["name"], row["title"], memory, size, f"{row['tokens']:,}")
+        views.add_row(row["name"], row["looks_at"], row["cost"])
+    for table in (sizes, views):
+        table.pad_edge = table.show_edge = False
+        table.columns[0].no_wrap = True
+    return [sizes, views]

@@ -15,12 +15,11 @@ from torch import Tensor
 
 from dygmamba.data.events import EventBatch, EventStore
 from dygmamba.data.splits import Split
-from dygmamba.engine.evaluation import observe_earlier
+from dygmamba.engine.evaluation import SAMPLING_SEED, observe_earlier
 from dygmamba.models.base import Encoder
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.tasks.node import check_labels, node_queries, node_split
 
-SAMPLING_SEED = 1  # backbones that draw neighbours draw the same ones whenever they are evaluated
 EVALUATION_TOKENS = 32_000  # of one call without gradients; a size, nothing depends on it
 
 Advance = Callable[[int], None]  # told how many events are done

@@ -19,6 +19,7 @@ from dygmamba.tasks.metrics import LinkMetrics, link_metrics
 
 SPLITS = ("val", "test")
 SETTINGS = ("transductive", "inductive")
+SAMPLING_SEED = 1  # models that draw neighbours draw the same ones whenever they are evaluated
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,7 @@ def score_set(
     if scorer.stateful:
         for events in store.batches(chosen.earlier, batch_size):
             scorer.observe(events)
+    rng = torch.Generator(store.time.device).manual_seed(SAMPLING_SEED)
     columns: tuple[list[Tensor], ...] = ([], [], [])
     waiting: list[EventBatch] = []
     for number, events in enumerate(store.batches(chosen.events, batch_size)):
@@ -116,7 +118,7 @@ def score_set(
         rows = slice(number * batch_size, number * batch_size + len(events))
         src, dst = chosen.negatives.src[rows], chosen.negatives.dst[rows]
         pairs = positives_and_negatives(events, src, dst, first_group=number * batch_size)
-        view = gather_view(index, store.features, pairs, scorer.requests)
+        view = gather_view(index, store.features, pairs, scorer.requests, rng)
         for column, value in zip(columns, (scorer(view), pairs.label, pairs.group), strict=True):
             column.append(value)
         if scorer.stateful:

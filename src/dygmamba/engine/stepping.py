@@ -171,7 +171,7 @@ class GraphSteps(EagerSteps):
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            for _ in range(self.warmup):
+            for _ in range(1 if self.graphs else self.warmup):
                 body()
         torch.cuda.current_stream().wait_stream(stream)
         optimizer.zero_grad(set_to_none=self.epoch is None)

@@ -175,10 +175,11 @@ class NodeClassifier(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """One entry of the registry: how a model is configured and built, and what it looks at."""
+    """One entry of the registry: how a model is configured and built, what it looks at and how its cost grows."""
 
     config: type
     build: Callable[[Any, DatasetFacts], Scorer]
     trainable: bool
     title: str
     looks_at: str
+    cost: str

@@ -164,4 +164,5 @@ SPEC = ModelSpec(
     trainable=True,
     title="CAWN (Wang et al. 2021)",
     looks_at="walks drawn from both nodes' pasts, and where each node on them stands in the other's",
+    cost="quadratic in the number of walks",
 )

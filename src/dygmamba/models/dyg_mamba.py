@@ -162,6 +162,7 @@ SPEC = ModelSpec(
     trainable=True,
     title="DyG-Mamba (NeurIPS 2025)",
     looks_at="both nodes' recent events, the spans between them, and who occurs in both",
+    cost="linear in the length",
 )
 
 
@@ -180,4 +181,5 @@ MAMBA = ModelSpec(
     trainable=True,
     title="vanilla Mamba (Gu and Dao 2023) on DyG-Mamba's tokens",
     looks_at="both nodes' recent events and who occurs in both; the spans only as a feature",
+    cost="linear in the length",
 )

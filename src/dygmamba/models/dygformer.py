@@ -142,4 +142,5 @@ SPEC = ModelSpec(
     trainable=True,
     title="DyGFormer (Yu et al. 2023)",
     looks_at="both nodes' recent events in patches, and who occurs in both",
+    cost="quadratic in length / patch",
 )

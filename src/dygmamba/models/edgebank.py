@@ -123,4 +123,5 @@ SPEC = ModelSpec(
     trainable=False,
     title="EdgeBank (Poursafaei et al. 2022)",
     looks_at="whether the directed pair is in memory",
+    cost="one look-up of the pair",
 )

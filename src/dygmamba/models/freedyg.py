@@ -163,4 +163,5 @@ SPEC = ModelSpec(
     trainable=True,
     title="FreeDyG (Tian et al. 2024)",
     looks_at="the frequencies of both nodes' recent events, and who occurs in both",
+    cost="quadratic in the length (its token mixing)",
 )

@@ -109,4 +109,5 @@ SPEC = ModelSpec(
     trainable=True,
     title="GraphMixer (Cong et al. 2023)",
     looks_at="each node's recent events, at fixed places",
+    cost="quadratic in the neighbours",
 )

@@ -72,8 +72,19 @@ class Recency:
 
 
 POPULARITY = ModelSpec(
-    NoConfig, Popularity, False, "popularity", "how many events the destination has received"
+    config=NoConfig,
+    build=Popularity,
+    trainable=False,
+    title="popularity",
+    looks_at="how many events the destination has received",
+    cost="one look-up of the destination",
 )
+
 RECENCY = ModelSpec(
-    NoConfig, Recency, False, "recency", "when the pair last met, then when the destination was last active"
+    config=NoConfig,
+    build=Recency,
+    trainable=False,
+    title="recency",
+    looks_at="when the pair last met, then when the destination was last active",
+    cost="one look-up of the pair and one of the destination",
 )

@@ -209,19 +209,28 @@ def build_tgn(config: TGNConfig, facts: DatasetFacts) -> EncoderScorer:
 
 
 JODIE = ModelSpec(
-    JODIEConfig,
-    build_jodie,
-    True,
-    "JODIE (Kumar et al. 2019)",
-    "each node's memory, and how long it was idle",
+    config=JODIEConfig,
+    build=build_jodie,
+    trainable=True,
+    title="JODIE (Kumar et al. 2019)",
+    looks_at="each node's memory, and how long it was idle",
+    cost="one memory update per node",
 )
+
 DYREP = ModelSpec(
-    DyRepConfig,
-    build_dyrep,
-    True,
-    "DyRep (Trivedi et al. 2019)",
-    "each node's memory of partners' surroundings",
+    config=DyRepConfig,
+    build=build_dyrep,
+    trainable=True,
+    title="DyRep (Trivedi et al. 2019)",
+    looks_at="each node's memory of partners' surroundings",
+    cost="one memory update per node; linear in the neighbours when observing",
 )
+
 TGN = ModelSpec(
-    TGNConfig, build_tgn, True, "TGN (Rossi et al. 2020)", "each node's memory and its recent neighbours'"
+    config=TGNConfig,
+    build=build_tgn,
+    trainable=True,
+    title="TGN (Rossi et al. 2020)",
+    looks_at="each node's memory and its recent neighbours'",
+    cost="one memory update per node, linear in the neighbours",
 )

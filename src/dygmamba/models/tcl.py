@@ -113,4 +113,5 @@ SPEC = ModelSpec(
     trainable=True,
     title="TCL (Wang et al. 2021)",
     looks_at="both nodes' recent events, each attending to its own and the other's",
+    cost="quadratic in the neighbours",
 )

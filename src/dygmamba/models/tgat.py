@@ -99,4 +99,5 @@ SPEC = ModelSpec(
     trainable=True,
     title="TGAT (Xu et al. 2020)",
     looks_at="each node's recent events and those of its neighbours, two hops back",
+    cost="neighbours squared: two hops",
 )

@@ -9,6 +9,7 @@ from functools import reduce
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.functional import linear, rms_norm
 
 from dygmamba.nn.selection import SELECTIONS
 from dygmamba.nn.steps import STEPS, StepConfig, System
@@ -103,7 +104,9 @@ class Block(nn.Module):
 
     def forward(self, x: Float[Tensor, "q l d"], tokens: Tokens) -> Float[Tensor, "q l d"]:
         """The block's output, residual included."""
-        m, z = self.into(self.norm(x)).chunk(2, dim=-1)
+        # the norm's scale is part of the projection: one product less, and no sum over all tokens for its gradient
+        scaled = rms_norm(x, x.shape[-1:], eps=self.norm.eps)
+        m, z = linear(scaled, self.into.weight * self.norm.weight).chunk(2, dim=-1)
         return x + self.out(reduce(torch.add, [path(m, z, tokens) for path in self.paths]))
 
 

@@ -1,9 +1,10 @@
+import pytest
 import torch
 from hypothesis import given
 
 from dygmamba.data.generate import GeneratorConfig, generate_stream
 from dygmamba.data.splits import chronological_split
-from dygmamba.engine.evaluation import EvaluationSet, evaluation_set, score_set
+from dygmamba.engine.evaluation import EvaluationSet, evaluation_set, score_by_length, score_set
 from dygmamba.errors import EventError
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
@@ -87,3 +88,24 @@ def test_drawn_neighbours_are_the_same_at_every_evaluation():
         first = score_set(scorer, store, index, chosen).score
         torch.rand(5)
         assert torch.equal(score_set(scorer, store, index, chosen).score, first)
+
+
+@pytest.mark.parametrize("tokens", [1, 50, 10_000])
+def test_asking_by_length_changes_no_score(tokens):
+    """Pairs of like length asked together, in parts of any size, get the scores they get in time order."""
+    store = generate_stream(GeneratorConfig(nodes=30, events=400, seed=1))
+    split = chronological_split(store)
+    spec = MODELS["dyg-mamba"]
+    config = spec.config(length=20, width=4, states=4, out=8, time_dim=4)
+    scorer = spec.build(config, DatasetFacts.of(store)).eval()
+    chosen = evaluation_set(store, split, "test", "inductive", "historical")
+    index = NeighborIndex.build(store)
+    with torch.no_grad():
+        there = score_by_length(scorer, store, index, chosen, tokens)
+        here = score_set(scorer, store, index, chosen)
+    assert there.metrics().n == here.metrics().n
+    for column in ("label", "group"):
+        assert sorted(getattr(there, column).tolist()) == sorted(getattr(here, column).tolist())
+    assert there.metrics().ap == pytest.approx(here.metrics().ap, abs=1e-4)
+    key = torch.argsort(there.group * 2 + there.label), torch.argsort(here.group * 2 + here.label)
+    torch.testing.assert_close(there.score[key[0]], here.score[key[1]], rtol=1e-4, atol=1e-5)

@@ -7,6 +7,7 @@ what a step costs and nothing of what it computes but the order of rounding and 
 Legend: s steps of an epoch, b events of a step, k training events.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -78,3 +79,16 @@ def best_cut(lengths: Int64[Tensor, "s 2b"], most: int) -> Cut:
         )
 
     return min(CUTS, key=cost) if len(lengths) else CUTS[0]
+
+
+def by_length(
+    lengths: Int64[Tensor, "p"], most: int, tokens: int
+) -> Iterator[tuple[Int64[Tensor, "r"], int]]:
+    """Pairs in parts of at most so many tokens, the longest histories first, each with its look-up length."""
+    ranked = lengths.sort(descending=True, stable=True)
+    longest, start = ranked.values.tolist(), 0
+    while start < len(longest):
+        length = rounded(longest[start], most)
+        stop = start + max(1, tokens // (2 * max(length, 1)))
+        yield ranked.indices[start:stop], length
+        start = stop

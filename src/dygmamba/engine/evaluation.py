@@ -10,8 +10,9 @@ from torch import Tensor
 
 from dygmamba.data.events import EventBatch, EventStore
 from dygmamba.data.splits import Split
+from dygmamba.engine.buckets import by_length
 from dygmamba.errors import EventError
-from dygmamba.models.base import Scorer
+from dygmamba.models.base import EncoderScorer, Scorer
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.negatives import SEEDS, NegativeRequest, Negatives, draw_negatives, stored_negatives
 from dygmamba.tasks.link import positives_and_negatives
@@ -125,6 +126,23 @@ def score_set(
             waiting.append(events)
         advance(len(events))
     return Scores(*(torch.cat(column).cpu() for column in columns))
+
+
+def score_by_length(
+    scorer: EncoderScorer, store: EventStore, index: NeighborIndex, chosen: EvaluationSet, tokens: int
+) -> Scores:
+    """As `score_set`, for a model without memory that may be asked for less: pairs of like length together."""
+    if not len(chosen.events):
+        raise EventError(f"the {chosen.split} period has no {chosen.setting} events; use a longer stream")
+    asked = positives_and_negatives(store.select(chosen.events), chosen.negatives.src, chosen.negatives.dst)
+    most = max((request.tokens for request in scorer.requests), default=0)
+    past = index.past(asked.node, asked.when)[1].clamp(max=most)
+    lengths = torch.maximum(past[asked.src_row], past[asked.dst_row])
+    score = torch.zeros(len(asked), device=past.device)
+    for pairs, length in by_length(lengths, most, tokens):
+        requests = tuple(request.cut(length) for request in scorer.requests)
+        score[pairs] = scorer(gather_view(index, store.features, asked.select(pairs), requests)).float()
+    return Scores(score.cpu(), asked.label.cpu(), asked.group.cpu())
 
 
 def observe_earlier(scorer: Scorer, waiting: list[EventBatch], now: float) -> list[EventBatch]:

@@ -20,7 +20,7 @@ from dygmamba.data.events import EventStore
 from dygmamba.data.splits import Split
 from dygmamba.engine.buckets import CUTS, Cut, Epoch, arrange, best_cut, pair_lengths
 from dygmamba.engine.checkpoint import Progress, load_checkpoint, save_checkpoint
-from dygmamba.engine.evaluation import EvaluationSet, Scores, score_set
+from dygmamba.engine.evaluation import EvaluationSet, Scores, score_by_length, score_set
 from dygmamba.engine.runs import RunFolder
 from dygmamba.engine.stepping import EagerSteps, GraphSteps
 from dygmamba.errors import ConfigError, DygError, EventError
@@ -113,13 +113,19 @@ class Reporter:
     stop: Callable[[], bool] = lambda: False
 
 
+EVALUATION_TOKENS = 64_000  # of one call without gradients; a size, no score depends on it
+
+
+@torch.no_grad()
 def evaluate_weights(scorer: EncoderScorer, data: TrainingData, chosen: EvaluationSet) -> Scores:
-    """Scores of a set, without gradients; stateless models are asked in larger batches, which changes nothing."""
+    """Scores of a set; stateless models are asked in larger batches, which changes nothing."""
     scorer.eval()
+    on = chosen.to(data.store.time.device)
+    if scorer.elastic and not scorer.stateful:
+        return score_by_length(scorer, data.store, data.full, on, EVALUATION_TOKENS)
     tokens = sum(request.tokens for request in scorer.requests)
-    size = 200 if scorer.stateful else max(200, 64_000 // max(tokens, 1) // 2)
-    with torch.no_grad():
-        return score_set(scorer, data.store, data.full, chosen.to(data.store.time.device), size)
+    size = 200 if scorer.stateful else max(200, EVALUATION_TOKENS // max(tokens, 1) // 2)
+    return score_set(scorer, data.store, data.full, on, size)
 
 
 class Training:

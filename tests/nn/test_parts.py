@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dygmamba.nn.encodings import CountEncoding
-from dygmamba.nn.mixers import POOLS, LinearCrossAttention, masked_softmax
+from dygmamba.nn.mixers import LONG, POOLS, LinearCrossAttention, masked_softmax
 from dygmamba.nn.selection import SQUARINGS, BoundedSelection, spectral_bound
 from dygmamba.nn.steps import STEPS, StepConfig
 from dygmamba.nn.tokens import make_tokens
@@ -129,9 +129,18 @@ def test_cross_attention_reads_the_other_sequence():
     torch.testing.assert_close(after[[1, 3]], before[[1, 3]])
 
 
-def test_masked_softmax_sums_to_one_over_what_exists():
-    """Weights of existing tokens sum to 1, others are 0; without tokens all are 0."""
-    mask = torch.tensor([[True, False, True], [False] * 3])
-    weight = masked_softmax(torch.randn(2, 3, 4), mask)
-    torch.testing.assert_close(weight.sum(dim=1), torch.tensor([[1.0] * 4, [0.0] * 4]))
+@pytest.mark.parametrize("length", [3, LONG + 3])
+def test_masked_softmax_is_the_softmax_of_what_exists(length):
+    """Long or short: the weights are those of the existing tokens alone, others are 0; without tokens all are 0."""
+    torch.manual_seed(0)
+    score, mask = 9 * torch.randn(3, length, 4, requires_grad=True), torch.ones(3, length, dtype=torch.bool)
+    mask[0, 1], mask[1] = False, False
+    weight = masked_softmax(score, mask)
+    torch.testing.assert_close(weight[0][mask[0]], score[0][mask[0]].softmax(dim=0))
+    torch.testing.assert_close(weight[2], score[2].softmax(dim=0))
     assert not weight[0, 1].any()
+    assert not weight[1].any()
+    (ours,) = torch.autograd.grad((weight * score.detach()).sum(), score, retain_graph=True)
+    (true,) = torch.autograd.grad((score[2].softmax(dim=0) * score[2].detach()).sum(), score)
+    torch.testing.assert_close(ours[2], true[2], rtol=1e-4, atol=1e-6)
+    assert bool(torch.isfinite(ours).all())

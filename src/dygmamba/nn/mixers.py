@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-TINY = 1e-30  # where there is nothing to divide
+LONG = 128  # tokens beyond which torch's softmax over a middle dimension is slow on a GPU (docs/log.md)
 
 Both = Float[Tensor, "2p l d"]  # the first sequence of each pair, then the second of each
 Mask = Bool[Tensor, "2p l"]
@@ -42,23 +42,18 @@ class LinearCrossAttention(nn.Module):
     def forward(self, x: Both, mask: Mask) -> Both:
         """Both sequences, each informed by the other."""
         query, key, value = self.ask(x).chunk(3, dim=-1)
-        weight = masked_weights(key, mask)  # a softmax over the tokens, divided by its sum after the product
-        context = (weight.mT @ value) / weight.sum(dim=1)[..., None].clamp(min=TINY)  # [2p d d]
+        context = masked_softmax(key, mask).mT @ value  # [2p d d]
         found = (query.softmax(dim=-1) * x.shape[-1] ** -0.5) @ context.roll(len(x) // 2, dims=0)
         return self.norm(x + self.drop(self.out(found)))
-
-
-def masked_weights(score: Float[Tensor, "p l k"], mask: Bool[Tensor, "p l"]) -> Float[Tensor, "p l k"]:
-    """exp(score) up to a factor that makes the largest 1; zero where there is no token."""
-    score = score.float().masked_fill(~mask[..., None], torch.finfo(torch.float32).min)
-    highest = score.detach().amax(dim=1, keepdim=True)
-    return torch.exp(score - highest) * mask[..., None]
 
 
 def masked_softmax(score: Float[Tensor, "p l k"], mask: Bool[Tensor, "p l"]) -> Float[Tensor, "p l k"]:
     """Softmax over the tokens that exist; all zeros where none does."""
     score = score.masked_fill(~mask[..., None], torch.finfo(score.dtype).min)
-    return score.softmax(dim=1) * mask[..., None]
+    if score.shape[1] <= LONG:
+        return score.softmax(dim=1) * mask[..., None]
+    weight = torch.exp(score - score.detach().amax(dim=1, keepdim=True)) * mask[..., None]
+    return weight / weight.sum(dim=1, keepdim=True).clamp(min=torch.finfo(weight.dtype).tiny)
 
 
 PAIR_MIXERS: dict[str, type[nn.Module]] = {"none": NoMixer, "cross": LinearCrossAttention}

@@ -16,7 +16,8 @@ from dygmamba.data.store import Dataset
 from dygmamba.engine.checkpoint import load_checkpoint
 from dygmamba.engine.evaluation import evaluation_set, has_events
 from dygmamba.engine.runs import RunFolder
-from dygmamba.engine.training import TrainConfig, Training, TrainingData, evaluate_weights
+from dygmamba.engine.training import Training, evaluate_weights
+from dygmamba.engine.work import TrainConfig, TrainingData
 from dygmamba.errors import ConfigError, EventError, FileError
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts, EncoderScorer

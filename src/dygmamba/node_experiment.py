@@ -14,7 +14,7 @@ from dygmamba.engine.checkpoint import load_checkpoint
 from dygmamba.engine.classification import NodeTrainConfig, NodeTraining
 from dygmamba.engine.embedding import LabelledStream
 from dygmamba.engine.runs import RunFolder
-from dygmamba.engine.training import TrainConfig
+from dygmamba.engine.work import TrainConfig
 from dygmamba.errors import ConfigError, FileError
 from dygmamba.experiment import build_scorer, made_with, open_data, open_trained
 from dygmamba.models.base import NodeClassifier

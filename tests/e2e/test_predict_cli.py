@@ -23,7 +23,8 @@ from dygmamba.data.generate import GeneratorConfig, generate_stream
 from dygmamba.data.ids import NodeIds
 from dygmamba.data.store import Dataset, save_dataset
 from dygmamba.engine.evaluation import evaluation_set
-from dygmamba.engine.training import TrainingData, evaluate_weights
+from dygmamba.engine.training import evaluate_weights
+from dygmamba.engine.work import TrainingData
 from dygmamba.experiment import start_run
 from dygmamba.prediction import Predictor, predict
 from tables import table, write_csv

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 from dygmamba.config import build_config
 from dygmamba.data.generate import GeneratorConfig, generate_stream
 from dygmamba.data.splits import chronological_split
-from dygmamba.engine import training as engine
+from dygmamba.engine import work as engine
 from dygmamba.engine.buckets import CUTS, arrange, best_cut, rounded
 from dygmamba.engine.runs import RunFolder
 from dygmamba.engine.stepping import EagerSteps
-from dygmamba.engine.training import TrainConfig, Training, TrainingData
+from dygmamba.engine.training import Training
+from dygmamba.engine.work import TrainConfig, TrainingData
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
 

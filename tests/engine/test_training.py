@@ -12,7 +12,8 @@ from dygmamba.data.ids import NodeIds
 from dygmamba.data.store import Dataset, Origin, save_dataset
 from dygmamba.engine.checkpoint import Progress, load_checkpoint, save_checkpoint
 from dygmamba.engine.evaluation import evaluation_set
-from dygmamba.engine.training import Interrupted, Reporter, TrainConfig, TrainingData
+from dygmamba.engine.training import Interrupted, Reporter
+from dygmamba.engine.work import TrainConfig, TrainingData
 from dygmamba.errors import ConfigError, FileError, NotFoundError
 from dygmamba.experiment import choose_device, final_rows, open_trained, reopen_run, start_run
 

@@ -15,7 +15,8 @@ from dygmamba.benchmarks.anchors import EPOCHS, hold_on
 from dygmamba.benchmarks.verify import Row, device_peak, median_seconds, wait
 from dygmamba.benchmarks.workload import UCI, Workload
 from dygmamba.engine.stepping import EagerSteps
-from dygmamba.engine.training import Reporter, Training, TrainingData
+from dygmamba.engine.training import Reporter, Training
+from dygmamba.engine.work import TrainingData
 
 BATCH = 200
 STEPS = 20  # timed on a CPU

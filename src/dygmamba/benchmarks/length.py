@@ -17,7 +17,7 @@ from dygmamba.benchmarks.verify import Row, device_peak, median_seconds
 from dygmamba.benchmarks.workload import Workload, last_step
 from dygmamba.data.events import EventStore
 from dygmamba.data.splits import Split
-from dygmamba.engine.training import TrainingData
+from dygmamba.engine.work import TrainingData
 
 NODES = 64
 BATCH = {"cpu": 4, "cuda": 32}

@@ -11,7 +11,7 @@ from dygmamba.benchmarks import scan
 from dygmamba.benchmarks.anchors import CHANNELS, STATES, hold_on
 from dygmamba.benchmarks.verify import Row, device_peak, median_seconds
 from dygmamba.benchmarks.workload import Workload, last_step
-from dygmamba.engine.training import TrainingData
+from dygmamba.engine.work import TrainingData
 from dygmamba.ops.scan import reference, span_scan
 
 SIZES = {  # sequences and steps; the definition needs about 28 times 16 states of each token and channel

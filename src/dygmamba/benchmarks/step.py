@@ -13,7 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from dygmamba.benchmarks.definitions import definitions
 from dygmamba.benchmarks.verify import Row, device_peak, median_seconds, require, wait
 from dygmamba.benchmarks.workload import Workload, accumulate, last_batch, last_step, look_up, part_seconds
-from dygmamba.engine.training import Training, TrainingData
+from dygmamba.engine.training import Training
+from dygmamba.engine.work import TrainingData
 from dygmamba.nn.ssm import Path
 
 MODEL = "dyg-mamba"

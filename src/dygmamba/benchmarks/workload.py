@@ -22,7 +22,8 @@ from dygmamba.data.generate import GeneratorConfig, generate_stream
 from dygmamba.data.library import open_dataset
 from dygmamba.data.splits import Split, chronological_split
 from dygmamba.engine.runs import RunFolder
-from dygmamba.engine.training import PRECISIONS, TrainConfig, Training, TrainingData
+from dygmamba.engine.training import Training
+from dygmamba.engine.work import PRECISIONS, TrainConfig, TrainingData
 from dygmamba.errors import ConfigError, NotFoundError
 from dygmamba.experiment import split_settings
 from dygmamba.models import find_model

@@ -100,7 +100,7 @@ def _run_rows(
 def _trained_rows(
     path: Path, device: str, data_dir: Path | None, chosen: list[tuple[str, str, str]]
 ) -> list[dict[str, Any]]:
-    from dygmamba.engine.training import TrainingData
+    from dygmamba.engine.work import TrainingData
     from dygmamba.experiment import choose_device, final_rows, open_trained
 
     run = open_trained(path, choose_device(device), data_dir)

@@ -12,6 +12,7 @@ from dygmamba.errors import ConfigError
 if TYPE_CHECKING:
     from dygmamba.data.splits import Split
     from dygmamba.data.store import Dataset
+    from dygmamba.engine.classification import NodeTraining
     from dygmamba.engine.runs import RunFolder
     from dygmamba.engine.training import Reporter, Training
 
@@ -110,7 +111,8 @@ def finish_run(
 
     validation = evaluation_set(dataset.store, split, "val", "transductive", "random")
     with progress() as bar, interrupts() as stop:
-        training.fit(validation, _reporter(training, bar, stop, tensorboard))
+        name = f"seed {training.seed}"
+        training.fit(validation, reporter(training, bar, stop, tensorboard, name, "ap"))
     about = {
         "dataset": dataset.name,
         "model": training.run.config()["run"]["model"],
@@ -137,17 +139,20 @@ def write_page(run: "RunFolder") -> Path | None:
         return None
 
 
-def _reporter(training: "Training", bar: Any, stop: list[bool], tensorboard: bool) -> "Reporter":
+def reporter(
+    training: "Training | NodeTraining", bar: Any, stop: list[bool], tensorboard: bool, name: str, metric: str
+) -> "Reporter":
+    """Steps move a bar of that name, epochs write their loss and the metric beside it."""
     from dygmamba.engine.training import Reporter
 
-    steps = training.steps_per_epoch
-    task = bar.add_task(f"seed {training.seed}", total=training.config.epochs * steps)
-    bar.update(task, completed=training.progress.epoch * steps + training.progress.step)
+    steps, done = training.steps_per_epoch, training.progress
+    task = bar.add_task(name, total=training.config.epochs * steps)
+    bar.update(task, completed=done.epoch * steps + done.step)
     writer = tensorboard_writer(training.run.path) if tensorboard else None
 
     def on_epoch(entry: dict[str, Any]) -> None:
-        quality = f"loss {entry['loss']:.4f} val AP {100 * entry['val_ap']:.2f}"
-        bar.update(task, description=f"seed {training.seed} epoch {entry['epoch']} {quality}")
+        quality = f"loss {entry['loss']:.4f} val {metric.upper()} {100 * entry[f'val_{metric}']:.2f}"
+        bar.update(task, description=f"{name} epoch {entry['epoch']} {quality}")
         if writer is not None:
             for key in ("loss", "val_ap", "val_auc"):
                 writer.add_scalar(key, entry[key], entry["epoch"])

@@ -1,12 +1,11 @@
 """`dygmamba train --task node`: a link run, given or made, and a classifier on its embeddings."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dygmamba.cli.console import progress, stderr
-from dygmamba.cli.train import DEFAULT_MODEL, finish_run, interrupts, tensorboard_writer
+from dygmamba.cli.train import DEFAULT_MODEL, finish_run, interrupts, reporter
 from dygmamba.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -14,8 +13,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from dygmamba.data.store import Dataset
-    from dygmamba.engine.classification import NodeTraining
-    from dygmamba.engine.training import Reporter
 
 TASKS = ("link", "node")
 
@@ -78,38 +75,14 @@ def train_node(
     )
     training = start_node_run(dataset, data, backbone, config, seed, out)
     with progress() as bar, interrupts() as stop:
-        training.fit(*_reporting(training, bar, stop, options.tensorboard))
+        name, frozen = f"seed {seed} node", not config.finetune
+        embedding = bar.add_task(f"{name} embeddings", total=len(data.store), visible=frozen)
+        report = reporter(training, bar, stop, options.tensorboard, name, "auc")
+        training.fit(report, lambda count: bar.advance(embedding, count))
     rows = node_rows(training)
     training.run.write_results(rows)
     stderr().print(f"run: {training.run.path}", soft_wrap=True, highlight=False)
     return rows
-
-
-def _reporting(
-    training: "NodeTraining", bar: Any, stop: list[bool], tensorboard: bool
-) -> tuple["Reporter", Callable[[int], None]]:
-    """Who is told of epochs and steps, and of the embeddings before them."""
-    from dygmamba.engine.training import Reporter
-
-    steps, name = training.steps_per_epoch, f"seed {training.seed} node"
-    frozen = not training.config.finetune
-    embedding = bar.add_task(f"{name} embeddings", total=len(training.data.store), visible=frozen)
-    task = bar.add_task(name, total=training.config.epochs * steps)
-    writer = tensorboard_writer(training.run.path) if tensorboard else None
-
-    def on_epoch(entry: dict[str, Any]) -> None:
-        quality = f"loss {entry['loss']:.4f} val AUC {100 * entry['val_auc']:.2f}"
-        bar.update(task, description=f"{name} epoch {entry['epoch']} {quality}")
-        if writer is not None:
-            for key in ("loss", "val_auc", "val_ap"):
-                writer.add_scalar(key, entry[key], entry["epoch"])
-            writer.flush()
-
-    def on_step(epoch: int, step: int) -> None:
-        bar.update(task, completed=epoch * steps + step + 1)
-
-    report = Reporter(step=on_step, epoch=on_epoch, stop=lambda: bool(stop))
-    return report, lambda count: bar.advance(embedding, count)
 
 
 def node_table(rows: list[dict[str, Any]]) -> "Table":

@@ -1,0 +1,151 @@
+"""What an optimizer step of link prediction is made of: the data it reads, the gradients, the update.
+
+Legend: s steps of an epoch, b events of a step, p pairs, k training events.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from dygmamba.data.events import EventStore
+from dygmamba.data.splits import Split
+from dygmamba.engine.buckets import CUTS, Cut, Epoch, arrange, best_cut, pair_lengths
+from dygmamba.errors import ConfigError, EventError
+from dygmamba.models.base import EncoderScorer
+from dygmamba.sampling.index import NeighborIndex, gather_view
+from dygmamba.tasks.link import positives_and_negatives
+
+
+@dataclass(frozen=True, slots=True)
+class TrainConfig:
+    """How a model is trained; the defaults are the published protocol's."""
+
+    epochs: int = 100
+    batch: int = 200
+    lr: float = 1e-4
+    patience: int = 20
+    precision: Literal["float32", "tf32", "bf16"] = "tf32"  # of training on a GPU; evaluation is in float32
+    graphs: bool = True  # on a GPU, replay the step as one captured graph
+    save_every: float = 30.0  # seconds between checkpoints inside an epoch
+
+    def __post_init__(self) -> None:
+        if min(self.epochs, self.batch, self.patience) < 1:
+            raise ConfigError("epochs, batch and patience must be at least 1")
+        if not self.lr > 0 or self.save_every < 0:
+            raise ConfigError("lr must be above 0 and save_every at least 0")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingData:
+    """A stream and its split on one device, with the index training may see and the one evaluation sees."""
+
+    store: EventStore
+    split: Split
+    past: NeighborIndex
+    full: NeighborIndex
+    destinations: Int64[Tensor, "k"]
+
+    @staticmethod
+    def of(store: EventStore, split: Split, device: torch.device) -> "TrainingData":
+        """Everything training looks things up in, moved to the device once."""
+        if not len(split.train):
+            raise EventError("no training events are left after holding out new nodes; use a longer stream")
+        on = store.to(device)
+        parts = (part.to(device) for part in (split.train, split.val, split.test, split.new_nodes))
+        return TrainingData(
+            store=on,
+            split=Split(*parts),
+            past=NeighborIndex.build(store, split.train).to(device),
+            full=NeighborIndex.build(store).to(device),
+            destinations=torch.unique(store.dst[split.train]).to(device),
+        )
+
+    def negatives(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
+        """One random training destination per training event, the same on every device."""
+        rng = torch.Generator().manual_seed((seed << 20) + epoch)
+        draw = torch.randint(len(self.destinations), (len(self.split.train),), generator=rng)
+        return self.destinations[draw.to(self.destinations.device)]
+
+
+@contextmanager
+def _tf32(device: str) -> Iterator[None]:
+    """Matrix products of float32 tensors on the tensor cores; nothing changes on a CPU."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if device == "cuda" else before)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+PRECISIONS: dict[str, Callable[[str], AbstractContextManager[Any]]] = {
+    "float32": lambda device: nullcontext(),
+    "tf32": _tf32,
+    "bf16": lambda device: torch.autocast(device, dtype=torch.bfloat16),
+}
+
+
+class LinkWork:
+    """A model, its optimizer and the training events: gradients of pairs, and the update."""
+
+    def __init__(self, scorer: EncoderScorer, data: TrainingData, config: TrainConfig, seed: int) -> None:
+        self.scorer, self.data, self.config, self.seed = scorer, data, config, seed
+        on_gpu = data.store.time.device.type == "cuda"
+        self.graphed = on_gpu and config.graphs
+        trained = [parameter for parameter in scorer.parameters() if parameter.requires_grad]
+        self.optimizer = torch.optim.Adam(
+            trained, lr=config.lr, capturable=self.graphed, fused=on_gpu or None
+        )
+        self.cut = self._best_cut()
+
+    def accumulate(
+        self,
+        events: Int64[Tensor, "b"],
+        negatives: Int64[Tensor, "b"],
+        chosen: Int64[Tensor, "p"] | None = None,
+        length: int | None = None,
+    ) -> Tensor:
+        """Add the gradients of a batch, or of some of its pairs, looked up that far back; their part of the loss."""
+        batch = self.data.store.select(events)
+        pairs = positives_and_negatives(batch, batch.src, negatives)
+        count, requests = len(pairs), self.scorer.requests
+        if chosen is not None:
+            pairs = pairs.select(chosen)
+        if length is not None:
+            requests = tuple(request.cut(length) for request in requests)
+        with PRECISIONS[self.config.precision](events.device.type):
+            view = gather_view(self.data.past, self.data.store.features, pairs, requests)
+            logits = self.scorer(view).float()
+            loss = binary_cross_entropy_with_logits(logits, pairs.label, reduction="sum") / count
+            loss.backward()
+        return loss.detach()
+
+    def update(self, events: Int64[Tensor, "b"]) -> None:
+        """Change the weights, and let the model observe the batch."""
+        self.optimizer.step()
+        self.scorer.observe(self.data.store.select(events))
+
+    def arrange(self, negatives: Int64[Tensor, "k"]) -> Epoch | None:
+        """How the full batches of an epoch are cut by length; None: each is one part."""
+        return arrange(self._lengths(negatives), self.cut, self._longest) if len(self.cut) > 1 else None
+
+    @property
+    def _longest(self) -> int:
+        return max((request.tokens for request in self.scorer.requests), default=0)
+
+    def _lengths(self, negatives: Int64[Tensor, "k"]) -> Int64[Tensor, "s 2b"]:
+        store, train = self.data.store, self.data.split.train
+        ends = store.src[train], store.dst[train], store.time[train]
+        return pair_lengths(self.data.past, ends, negatives, self.config.batch, self._longest)
+
+    def _best_cut(self) -> Cut:
+        """Chosen by the first epoch, so that a resumed run goes on as it began."""
+        if not self.scorer.elastic:
+            return CUTS[0]
+        return best_cut(self._lengths(self.data.negatives(self.seed, 0)), self._longest)

@@ -13,8 +13,7 @@ from dygmamba.errors import ConfigError
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
 from dygmamba.models.dygformer import patch_mask, patches
-from dygmamba.models.graphmixer import newest_last
-from dygmamba.nn.tokens import make_tokens
+from dygmamba.nn.tokens import make_tokens, newest_last
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import NeighborSequence, PairBatch
 from strategies import event_streams

@@ -110,7 +110,6 @@ class DyGMamba(Encoder):
         self.channels = Channels(
             ChannelConfig(
                 names=config.channels,
-                length=config.length,
                 node_dim=facts.node_dim,
                 edge_dim=facts.edge_dim,
                 time_dim=config.time_dim,

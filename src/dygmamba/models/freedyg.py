@@ -18,10 +18,9 @@ from torch.nn.functional import linear
 from dygmamba.data.events import FeatureTable
 from dygmamba.errors import ConfigError
 from dygmamba.models.base import DatasetFacts, Encoder, EncoderScorer, ModelSpec
-from dygmamba.models.graphmixer import newest_last
 from dygmamba.nn.attention import FeedForward
 from dygmamba.nn.encodings import CHANNELS, ChannelConfig, CountEncoding
-from dygmamba.nn.tokens import Tokens, make_tokens
+from dygmamba.nn.tokens import Tokens, make_tokens, newest_last
 from dygmamba.ops.cooccurrence import cooccurrence
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairView
 
@@ -70,7 +69,6 @@ class MixedChannels(nn.Module):
         names = ("node", "edge", "time")
         sizes = ChannelConfig(
             names=names,
-            length=config.length,
             node_dim=facts.node_dim,
             edge_dim=facts.edge_dim,
             time_dim=config.time_dim,

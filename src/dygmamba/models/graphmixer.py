@@ -19,7 +19,8 @@ from dygmamba.models.base import DatasetFacts, EncoderScorer, ModelSpec, NodeEnc
 from dygmamba.nn.attention import FeedForward, lookup
 from dygmamba.nn.encodings import TimeEncoding
 from dygmamba.nn.mixers import MeanPool
-from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairView, Strategy
+from dygmamba.nn.tokens import newest_last
+from dygmamba.sampling.view import NeighborRequest, PairView, Strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +40,6 @@ class GraphMixerConfig:
             raise ConfigError("neighbors, window and blocks must be at least 1")
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout must be in [0, 1), got {self.dropout}")
-
-
-def newest_last(
-    x: Float[Tensor, "q l d"], seq: NeighborSequence, slots: int
-) -> tuple[Float[Tensor, "q k d"], Bool[Tensor, "q k"]]:
-    """The tokens moved to the end of `slots` slots, zeros before them, and which slots are taken."""
-    place = torch.arange(slots, device=x.device) - slots + seq.length[:, None]  # [q k]
-    taken = place >= 0
-    moved = x.gather(1, place.clamp(min=0)[..., None].expand(-1, -1, x.shape[-1]))
-    return moved * taken[..., None], taken
 
 
 class MixerBlock(nn.Module):

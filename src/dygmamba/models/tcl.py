@@ -50,7 +50,6 @@ class DepthTokens(nn.Module):
         names = ("node", "edge", "time")
         sizes = ChannelConfig(
             names=names,
-            length=config.neighbors + 1,
             node_dim=facts.node_dim,
             edge_dim=facts.edge_dim,
             time_dim=config.time_dim,

@@ -57,7 +57,6 @@ class ChannelConfig:
     """Which channels a model reads, and how wide they are."""
 
     names: tuple[str, ...]
-    length: int
     node_dim: int
     edge_dim: int
     time_dim: int

@@ -1,13 +1,13 @@
 """A neighbour sequence as tokens, with the query node among them, and the time spans between them.
 
-Legend: q sequences, l tokens (neighbours and, where it takes part, the query node).
+Legend: q sequences, l tokens (neighbours and, where it takes part, the query node), k slots, d width.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float32, Int32, Int64
+from jaxtyping import Bool, Float, Float32, Int32, Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -92,3 +92,13 @@ def make_tokens(seq: NeighborSequence, query: str = "last", span: str = "precedi
     share = gap / torch.where(reach > 0, reach, 1.0)[:, None]
     age = (seq.query_time[:, None] - time) * mask
     return Tokens(node, event, age.float(), gap.float(), share.float(), length, is_event)
+
+
+def newest_last(
+    x: Float[Tensor, "q l d"], seq: NeighborSequence, slots: int
+) -> tuple[Float[Tensor, "q k d"], Bool[Tensor, "q k"]]:
+    """The tokens moved to the end of `slots` slots, zeros before them, and which slots are taken."""
+    place = torch.arange(slots, device=x.device) - slots + seq.length[:, None]  # [q k]
+    taken = place >= 0
+    moved = x.gather(1, place.clamp(min=0)[..., None].expand(-1, -1, x.shape[-1]))
+    return moved * taken[..., None], taken

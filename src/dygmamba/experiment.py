@@ -15,6 +15,7 @@ from dygmamba.data.splits import Split, chronological_split
 from dygmamba.data.store import Dataset
 from dygmamba.engine.checkpoint import load_checkpoint
 from dygmamba.engine.evaluation import evaluation_set, has_events
+from dygmamba.engine.host_memory import keep_freed_memory
 from dygmamba.engine.runs import RunFolder
 from dygmamba.engine.training import Training, evaluate_weights
 from dygmamba.engine.work import TrainConfig, TrainingData
@@ -161,6 +162,8 @@ def build_scorer(run: RunFolder, dataset: Dataset, split: Split) -> tuple[Encode
 
 
 def _training(run: RunFolder, dataset: Dataset, split: Split, device: torch.device) -> Training:
+    if device.type == "cpu":
+        keep_freed_memory()
     scorer, seed = build_scorer(run, dataset, split)
     data = TrainingData.of(dataset.store, split, device)
     config = build_config(TrainConfig, run.config()["train"])

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dygmamba.nn.encodings import CountEncoding
-from dygmamba.nn.mixers import LONG, POOLS, LinearCrossAttention, masked_softmax
+from dygmamba.nn.mixers import LONG, POOLS, LinearCrossAttention, across, masked_softmax
 from dygmamba.nn.selection import SQUARINGS, BoundedSelection, spectral_bound
 from dygmamba.nn.steps import STEPS, StepConfig
 from dygmamba.nn.tokens import make_tokens
@@ -111,6 +111,14 @@ def test_cross_attention_is_symmetric():
     mask[2, 2] = False
     swapped = layer(both.roll(2, dims=0), mask.roll(2, dims=0))
     torch.testing.assert_close(swapped, layer(both, mask).roll(2, dims=0))
+
+
+@pytest.mark.parametrize("length", [1, 5, 6, 9])
+def test_the_order_of_products_does_not_matter(length):
+    """Shorter than wide, as wide or longer: each token gets query (key^T value) of the other sequence."""
+    query, key, value = torch.randn(3, 4, length, 6, dtype=torch.float64)
+    swap = [2, 3, 0, 1]
+    torch.testing.assert_close(across(query, key, value), query @ (key.mT @ value)[swap])
 
 
 def test_cross_attention_reads_the_other_sequence():

@@ -42,9 +42,16 @@ class LinearCrossAttention(nn.Module):
     def forward(self, x: Both, mask: Mask) -> Both:
         """Both sequences, each informed by the other."""
         query, key, value = self.ask(x).chunk(3, dim=-1)
-        context = masked_softmax(key, mask).mT @ value  # [2p d d]
-        found = (query.softmax(dim=-1) * x.shape[-1] ** -0.5) @ context.roll(len(x) // 2, dims=0)
-        return self.norm(x + self.drop(self.out(found)))
+        query, key = query.softmax(dim=-1) * x.shape[-1] ** -0.5, masked_softmax(key, mask)
+        return self.norm(x + self.drop(self.out(across(query, key, value))))
+
+
+def across(query: Both, key: Both, value: Both) -> Both:
+    """Each token's query (key^T value), key and value of the other sequence; the cheaper product comes first."""
+    p = len(query) // 2
+    if query.shape[1] < query.shape[2]:
+        return (query @ key.roll(p, dims=0).mT) @ value.roll(p, dims=0)
+    return query @ (key.mT @ value).roll(p, dims=0)
 
 
 def masked_softmax(score: Float[Tensor, "p l k"], mask: Bool[Tensor, "p l"]) -> Float[Tensor, "p l k"]:

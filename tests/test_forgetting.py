@@ -206,9 +206,9 @@ def test_too_short_a_stream_is_said(store):
     with pytest.raises(EventError, match="too few"):
         measure_forgetting(LawScorer(forgetting_law(CONFIG)), short, chronological_split(short))
     with pytest.raises(ConfigError, match="recent"):
-        measure_forgetting(
-            find_model("popularity").build(None, DatasetFacts.of(store)), store, chronological_split(store)
-        )
+        spec = find_model("popularity")
+        scorer = spec.build(spec.config(), DatasetFacts.of(store))
+        measure_forgetting(scorer, store, chronological_split(store))
 
 
 def test_curves_are_kept_until_the_weights_change(store, split, tmp_path):

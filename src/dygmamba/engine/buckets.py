@@ -4,7 +4,7 @@ A batch is sorted by the longer history of each pair and cut into parts; each pa
 its longest history, rounded up so that few lengths occur. A score depends on its pair alone, so parts change
 what a step costs and nothing of what it computes but the order of rounding and of dropout's draws.
 
-Legend: s steps of an epoch, b events of a step, k training events.
+Legend: s steps of an epoch, b events of a step, r = 2 b pairs, k training events.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ NARROW = 40  # fewer pairs than this do not fill the device: they take as long
 class Epoch:
     """The full batches of an epoch: their pairs, longest history first, and the parts' sizes and look-up lengths."""
 
-    order: Int64[Tensor, "s 2b"]
+    order: Int64[Tensor, "s r"]
     sizes: tuple[int, ...]
     lengths: list[list[int]]
 
@@ -38,7 +38,7 @@ def pair_lengths(
     negative: Int64[Tensor, "k"],
     size: int,
     most: int,
-) -> Int64[Tensor, "s 2b"]:
+) -> Int64[Tensor, "s r"]:
     """The longer history of each pair, at most `most`: a step's positives, then its negatives."""
     src, dst, time = ends
     count = [index.past(node, time)[1].clamp(max=most) for node in (src, dst, negative)]
@@ -59,7 +59,7 @@ def part_sizes(pairs: int, cut: Cut) -> tuple[int, ...]:
     return tuple(stop - start for start, stop in pairwise([0, *ends]) if stop > start)
 
 
-def arrange(lengths: Int64[Tensor, "s 2b"], cut: Cut, most: int) -> Epoch:
+def arrange(lengths: Int64[Tensor, "s r"], cut: Cut, most: int) -> Epoch:
     """An epoch with every step cut like this."""
     ranked = lengths.sort(dim=1, descending=True, stable=True)
     sizes = part_sizes(lengths.shape[1], cut)
@@ -67,7 +67,7 @@ def arrange(lengths: Int64[Tensor, "s 2b"], cut: Cut, most: int) -> Epoch:
     return Epoch(ranked.indices, sizes, [[rounded(length, most) for length in row] for row in longest])
 
 
-def best_cut(lengths: Int64[Tensor, "s 2b"], most: int) -> Cut:
+def best_cut(lengths: Int64[Tensor, "s r"], most: int) -> Cut:
     """The cut that makes an epoch cheapest, counting what each part costs to issue."""
 
     def cost(cut: Cut) -> int:

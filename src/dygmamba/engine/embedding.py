@@ -7,7 +7,7 @@ Legend: e events of the stream, k of them, b of a batch, d width.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float32, Int64
@@ -92,6 +92,7 @@ def embed(
     return torch.cat(parts)
 
 
+@runtime_checkable
 class Embeddings(Protocol):
     """Where the head's input comes from."""
 

@@ -1,7 +1,7 @@
 """How one optimizer step is issued: in one part or several, call by call or as replays of captured CUDA graphs."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float32, Int64
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from dygmamba.engine.buckets import Epoch
 
 
+@runtime_checkable
 class Work(Protocol):
     """What a step is made of; nothing here may wait for the device."""
 

@@ -1,6 +1,6 @@
 """What an optimizer step of link prediction is made of: the data it reads, the gradients, the update.
 
-Legend: s steps of an epoch, b events of a step, p pairs, k training events.
+Legend: s steps of an epoch, b events of a step, r = 2 b pairs, p some of them, k training events.
 """
 
 from collections.abc import Callable, Iterator
@@ -139,7 +139,7 @@ class LinkWork:
     def _longest(self) -> int:
         return max((request.tokens for request in self.scorer.requests), default=0)
 
-    def _lengths(self, negatives: Int64[Tensor, "k"]) -> Int64[Tensor, "s 2b"]:
+    def _lengths(self, negatives: Int64[Tensor, "k"]) -> Int64[Tensor, "s r"]:
         store, train = self.data.store, self.data.split.train
         ends = store.src[train], store.dst[train], store.time[train]
         return pair_lengths(self.data.past, ends, negatives, self.config.batch, self._longest)

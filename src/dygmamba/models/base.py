@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Float64, Int64
@@ -54,6 +54,7 @@ def _gap_statistics(node: Int64[Tensor, "k"], time: Float64[Tensor, "k"]) -> tup
     return float(gap.mean()), deviation if deviation > 0 else 1.0
 
 
+@runtime_checkable
 class Scorer(Protocol):
     """A model as the engine drives it; streaming state changes only in `observe`."""
 

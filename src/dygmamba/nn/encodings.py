@@ -22,7 +22,7 @@ class TimeEncoding(nn.Module):
         self.omega = nn.Parameter(10 ** -torch.linspace(0, decades, dim), requires_grad=trainable)
         self.phase = nn.Parameter(torch.zeros(dim), requires_grad=trainable)
 
-    def forward(self, span: Float[Tensor, "q l"]) -> Float[Tensor, "q l t"]:
+    def forward(self, span: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape t"]:
         """The encoding of each span."""
         return torch.cos(span[..., None] * self.omega + self.phase)
 

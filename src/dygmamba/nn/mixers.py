@@ -1,6 +1,6 @@
 """Looking across the pair, and summing a sequence up: mixers and pools, masked everywhere.
 
-Legend: p pairs, l tokens, d width.
+Legend: p sequences, r = 2 p sequences of p pairs, l tokens, d width.
 """
 
 import torch
@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 LONG = 128  # tokens beyond which torch's softmax over a middle dimension is slow on a GPU (docs/log.md)
 
-Both = Float[Tensor, "2p l d"]  # the first sequence of each pair, then the second of each
-Mask = Bool[Tensor, "2p l"]
+Both = Float[Tensor, "r l d"]  # the first sequence of each pair, then the second of each
+Mask = Bool[Tensor, "r l"]
 
 
 class NoMixer(nn.Module):

@@ -205,9 +205,9 @@ def test_too_short_a_stream_is_said(store):
     short = store[:40]
     with pytest.raises(EventError, match="too few"):
         measure_forgetting(LawScorer(forgetting_law(CONFIG)), short, chronological_split(short))
+    spec = find_model("popularity")
+    scorer = spec.build(spec.config(), DatasetFacts.of(store))
     with pytest.raises(ConfigError, match="recent"):
-        spec = find_model("popularity")
-        scorer = spec.build(spec.config(), DatasetFacts.of(store))
         measure_forgetting(scorer, store, chronological_split(store))
 
 

@@ -149,6 +149,13 @@ class EncoderScorer(nn.Module):
         self.encoder.reset()
 
 
+def with_link_head(
+    encoder: Callable[[Any, DatasetFacts], Encoder],
+) -> Callable[[Any, DatasetFacts], EncoderScorer]:
+    """What builds a scorer, given what builds its encoder."""
+    return lambda config, facts: EncoderScorer(encoder(config, facts))
+
+
 class NodeHead(nn.Module):
     """One logit per embedding: d -> 80 -> 10 -> 1 with ReLU and dropout (DyGLib)."""
 

@@ -17,7 +17,7 @@ from torch.nn.functional import linear, relu
 
 from dygmamba.data.events import FeatureTable
 from dygmamba.errors import ConfigError
-from dygmamba.models.base import DatasetFacts, Encoder, EncoderScorer, ModelSpec
+from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, with_link_head
 from dygmamba.nn.attention import PostNormLayer, lookup
 from dygmamba.nn.encodings import TimeEncoding
 from dygmamba.nn.mixers import MeanPool
@@ -153,14 +153,9 @@ class CAWN(Encoder):
         return z[:p], z[p:]
 
 
-def build(config: CAWNConfig, facts: DatasetFacts) -> EncoderScorer:
-    """CAWN with a link head."""
-    return EncoderScorer(CAWN(config, facts))
-
-
 SPEC = ModelSpec(
     config=CAWNConfig,
-    build=build,
+    build=with_link_head(CAWN),
     trainable=True,
     title="CAWN (Wang et al. 2021)",
     looks_at="walks drawn from both nodes' pasts, and where each node on them stands in the other's",

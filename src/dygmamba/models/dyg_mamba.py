@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from dygmamba.errors import ConfigError
-from dygmamba.models.base import DatasetFacts, Encoder, EncoderScorer, ModelSpec
+from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, with_link_head
 from dygmamba.nn.encodings import CHANNELS, PAIR_CHANNELS, ChannelConfig, Channels
 from dygmamba.nn.mixers import PAIR_MIXERS, POOLS
 from dygmamba.nn.ssm import SSMConfig, Stack
@@ -150,14 +150,9 @@ class DyGMamba(Encoder):
         return self.out(self.pool_src(src, mask[:p])), self.out(self.pool_dst(dst, mask[p:]))
 
 
-def build(config: DyGMambaConfig, facts: DatasetFacts) -> EncoderScorer:
-    """DyG-Mamba with a link head."""
-    return EncoderScorer(DyGMamba(config, facts))
-
-
 SPEC = ModelSpec(
     config=DyGMambaConfig,
-    build=build,
+    build=with_link_head(DyGMamba),
     trainable=True,
     title="DyG-Mamba (NeurIPS 2025)",
     looks_at="both nodes' recent events, the spans between them, and who occurs in both",
@@ -176,7 +171,7 @@ class MambaConfig(DyGMambaConfig):
 
 MAMBA = ModelSpec(
     config=MambaConfig,
-    build=build,
+    build=with_link_head(DyGMamba),
     trainable=True,
     title="vanilla Mamba (Gu and Dao 2023) on DyG-Mamba's tokens",
     looks_at="both nodes' recent events and who occurs in both; the spans only as a feature",

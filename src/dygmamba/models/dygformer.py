@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 from dygmamba.data.events import FeatureTable
 from dygmamba.errors import ConfigError
-from dygmamba.models.base import DatasetFacts, Encoder, EncoderScorer, ModelSpec
+from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, with_link_head
 from dygmamba.nn.attention import PreNormLayer, lookup
 from dygmamba.nn.encodings import CountSum, TimeEncoding
 from dygmamba.nn.mixers import MeanPool
@@ -131,14 +131,9 @@ class DyGFormer(Encoder):
         return self.out(self.pool(src, exists[:p])), self.out(self.pool(dst, exists[p:]))
 
 
-def build(config: DyGFormerConfig, facts: DatasetFacts) -> EncoderScorer:
-    """DyGFormer with a link head."""
-    return EncoderScorer(DyGFormer(config, facts))
-
-
 SPEC = ModelSpec(
     config=DyGFormerConfig,
-    build=build,
+    build=with_link_head(DyGFormer),
     trainable=True,
     title="DyGFormer (Yu et al. 2023)",
     looks_at="both nodes' recent events in patches, and who occurs in both",

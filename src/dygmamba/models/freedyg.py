@@ -17,7 +17,7 @@ from torch.nn.functional import linear
 
 from dygmamba.data.events import FeatureTable
 from dygmamba.errors import ConfigError
-from dygmamba.models.base import DatasetFacts, Encoder, EncoderScorer, ModelSpec
+from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, with_link_head
 from dygmamba.nn.attention import FeedForward
 from dygmamba.nn.encodings import CHANNELS, ChannelConfig, CountEncoding
 from dygmamba.nn.tokens import Tokens, make_tokens, newest_last
@@ -150,14 +150,9 @@ class FreeDyG(Encoder):
         return z[:p], z[p:]
 
 
-def build(config: FreeDyGConfig, facts: DatasetFacts) -> EncoderScorer:
-    """FreeDyG with a link head."""
-    return EncoderScorer(FreeDyG(config, facts))
-
-
 SPEC = ModelSpec(
     config=FreeDyGConfig,
-    build=build,
+    build=with_link_head(FreeDyG),
     trainable=True,
     title="FreeDyG (Tian et al. 2024)",
     looks_at="the frequencies of both nodes' recent events, and who occurs in both",

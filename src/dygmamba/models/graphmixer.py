@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from dygmamba.errors import ConfigError
-from dygmamba.models.base import DatasetFacts, EncoderScorer, ModelSpec, NodeEncoder
+from dygmamba.models.base import DatasetFacts, ModelSpec, NodeEncoder, with_link_head
 from dygmamba.nn.attention import FeedForward, lookup
 from dygmamba.nn.encodings import TimeEncoding
 from dygmamba.nn.mixers import MeanPool
@@ -89,14 +89,9 @@ class GraphMixer(NodeEncoder):
         return self.out(torch.cat([self.pool(x, taken), node], dim=-1))
 
 
-def build(config: GraphMixerConfig, facts: DatasetFacts) -> EncoderScorer:
-    """GraphMixer with a link head."""
-    return EncoderScorer(GraphMixer(config, facts))
-
-
 SPEC = ModelSpec(
     config=GraphMixerConfig,
-    build=build,
+    build=with_link_head(GraphMixer),
     trainable=True,
     title="GraphMixer (Cong et al. 2023)",
     looks_at="each node's recent events, at fixed places",

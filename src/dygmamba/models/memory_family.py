@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from dygmamba.data.events import EventBatch, FeatureTable
 from dygmamba.errors import ConfigError
-from dygmamba.models.base import DatasetFacts, Encoder, EncoderScorer, ModelSpec
+from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, with_link_head
 from dygmamba.nn.graph_attention import AttentionConfig, MemoryAttention, Neighborhood
 from dygmamba.nn.memory import Ends, MemoryConfig, NodeMemory, RecentNeighbors
 from dygmamba.sampling.view import NeighborRequest, PairView, Strategy
@@ -193,24 +193,24 @@ def _memory(config: JODIEConfig, facts: DatasetFacts, cell: str) -> MemoryConfig
     return MemoryConfig(facts.num_nodes, facts.edge_dim, config.out, config.time_dim, cell, facts.start)
 
 
-def build_jodie(config: JODIEConfig, facts: DatasetFacts) -> EncoderScorer:
-    """JODIE with a link head."""
-    return EncoderScorer(MemoryEncoder(_memory(config, facts, "rnn"), Projected(config, facts), Remembered()))
+def jodie(config: JODIEConfig, facts: DatasetFacts) -> MemoryEncoder:
+    """JODIE without a head."""
+    return MemoryEncoder(_memory(config, facts, "rnn"), Projected(config, facts), Remembered())
 
 
-def build_dyrep(config: DyRepConfig, facts: DatasetFacts) -> EncoderScorer:
-    """DyRep with a link head."""
-    return EncoderScorer(MemoryEncoder(_memory(config, facts, "rnn"), Bare(), Surroundings(config, facts)))
+def dyrep(config: DyRepConfig, facts: DatasetFacts) -> MemoryEncoder:
+    """DyRep without a head."""
+    return MemoryEncoder(_memory(config, facts, "rnn"), Bare(), Surroundings(config, facts))
 
 
-def build_tgn(config: TGNConfig, facts: DatasetFacts) -> EncoderScorer:
-    """TGN with a link head."""
-    return EncoderScorer(MemoryEncoder(_memory(config, facts, "gru"), Attended(config, facts), Remembered()))
+def tgn(config: TGNConfig, facts: DatasetFacts) -> MemoryEncoder:
+    """TGN without a head."""
+    return MemoryEncoder(_memory(config, facts, "gru"), Attended(config, facts), Remembered())
 
 
 JODIE = ModelSpec(
     config=JODIEConfig,
-    build=build_jodie,
+    build=with_link_head(jodie),
     trainable=True,
     title="JODIE (Kumar et al. 2019)",
     looks_at="each node's memory, and how long it was idle",
@@ -219,7 +219,7 @@ JODIE = ModelSpec(
 
 DYREP = ModelSpec(
     config=DyRepConfig,
-    build=build_dyrep,
+    build=with_link_head(dyrep),
     trainable=True,
     title="DyRep (Trivedi et al. 2019)",
     looks_at="each node's memory of partners' surroundings",
@@ -228,7 +228,7 @@ DYREP = ModelSpec(
 
 TGN = ModelSpec(
     config=TGNConfig,
-    build=build_tgn,
+    build=with_link_head(tgn),
     trainable=True,
     title="TGN (Rossi et al. 2020)",
     looks_at="each node's memory and its recent neighbours'",

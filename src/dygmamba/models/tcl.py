@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from dygmamba.data.events import FeatureTable
 from dygmamba.errors import ConfigError
-from dygmamba.models.base import DatasetFacts, Encoder, EncoderScorer, ModelSpec
+from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, with_link_head
 from dygmamba.nn.attention import PostNormLayer
 from dygmamba.nn.encodings import CHANNELS, ChannelConfig
 from dygmamba.nn.tokens import Tokens, make_tokens
@@ -101,14 +101,9 @@ class TCL(Encoder):
         return z[:p], z[p:]
 
 
-def build(config: TCLConfig, facts: DatasetFacts) -> EncoderScorer:
-    """TCL with a link head."""
-    return EncoderScorer(TCL(config, facts))
-
-
 SPEC = ModelSpec(
     config=TCLConfig,
-    build=build,
+    build=with_link_head(TCL),
     trainable=True,
     title="TCL (Wang et al. 2021)",
     looks_at="both nodes' recent events, each attending to its own and the other's",

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from dygmamba.errors import ConfigError
-from dygmamba.models.base import DatasetFacts, EncoderScorer, ModelSpec, NodeEncoder
+from dygmamba.models.base import DatasetFacts, ModelSpec, NodeEncoder, with_link_head
 from dygmamba.nn.attention import Merge, NeighborAttention, lookup
 from dygmamba.nn.encodings import TimeEncoding
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairView, Strategy
@@ -88,14 +88,9 @@ class TGAT(NodeEncoder):
         return h[0]
 
 
-def build(config: TGATConfig, facts: DatasetFacts) -> EncoderScorer:
-    """TGAT with a link head."""
-    return EncoderScorer(TGAT(config, facts))
-
-
 SPEC = ModelSpec(
     config=TGATConfig,
-    build=build,
+    build=with_link_head(TGAT),
     trainable=True,
     title="TGAT (Xu et al. 2020)",
     looks_at="each node's recent events and those of its neighbours, two hops back",

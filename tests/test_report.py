@@ -14,10 +14,10 @@ from dygmamba.cli.report import report
 from dygmamba.engine.runs import RunFolder
 from dygmamba.errors import ConfigError, FileError
 from dygmamba.forgetting import Closeness, Forgetting, save_forgetting
-from dygmamba.report import cards, render, result_groups, write_report
+from dygmamba.report import TASKS, render, result_groups, run_cards, write_report
 
 EVIL = "<script>alert(1)</script>"
-FIGURES = ("loss", "val_ap", "returns", "retention")
+FIGURES = ("loss", "validation", "returns", "retention")
 
 
 def row(model, setting, ap, split="test"):
@@ -47,11 +47,11 @@ CURVES = Forgetting(
 )
 
 
-def make_run(folder, data="generated", epochs=EPOCHS, rows=ROWS, curves=CURVES):
+def make_run(folder, data="generated", epochs=EPOCHS, rows=ROWS, curves=CURVES, **about):
     run = RunFolder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     sections = {
-        "run": {"data": data, "digest": "0", "model": "dyg-mamba", "seed": 3},
+        "run": {"data": data, "digest": "0", "model": "dyg-mamba", "seed": 3, **about},
         "train": {"lr": 0.005},
         "model": {"channels": ["time", "cooccurrence"], "length": 32},
     }
@@ -137,7 +137,8 @@ def test_names_are_text_and_never_markup(browser, tmp_path):
 
 def test_the_table_has_every_row_and_marks_the_best(tmp_path):
     """All models of a group stand together; the largest figure of a column has the star, the own row its class."""
-    groups = result_groups([row("dyg-mamba", "transductive", 0.9, split="val"), *ROWS], "dyg-mamba")
+    rows = [row("dyg-mamba", "transductive", 0.9, split="val"), *ROWS]
+    groups = result_groups(rows, "dyg-mamba", TASKS["link"])
     assert [group["title"].split(",")[0] for group in groups] == ["test", "test", "val"]
     first = groups[0]["rows"]
     assert [one["model"] for one in first] == ["edgebank", "recency", "dyg-mamba"]
@@ -160,16 +161,30 @@ def test_the_table_has_every_row_and_marks_the_best(tmp_path):
 
 def test_the_cards_tell_the_margin():
     """Own AP with the best of the others beside it; without others, without curves, without epochs: less."""
-    full = [asdict(card) for card in cards(ROWS, "dyg-mamba", EPOCHS, CURVES)]
-    assert full[0] == {"name": "Test AP", "value": "92.08", "note": "best without training: 78.36 (recency)"}
-    assert [card["name"] for card in full] == [
-        "Test AP",
-        "Test AP, new nodes",
-        "Learned forgetting",
-        "Epochs",
+    cards = TASKS["link"].cards
+    first = asdict(cards(ROWS, "dyg-mamba")[0])
+    assert first == {"name": "Test AP", "value": "92.08", "note": "best without training: 78.36 (recency)"}
+    assert [card.name for card in cards(ROWS, "dyg-mamba")] == ["Test AP", "Test AP, new nodes"]
+    assert cards(ROWS[-2:], "dyg-mamba")[0].note == "random negatives"
+    assert [card.name for card in run_cards(EPOCHS, "ap", CURVES)] == ["Learned forgetting", "Epochs"]
+    assert [*cards([], "dyg-mamba"), *run_cards([], "ap", None)] == []
+
+
+def test_a_classifier_has_a_page_of_its_own_metrics(browser, tmp_path):
+    """AUC and AP by period with the number of positives; a metric that does not exist is said; AUC by epoch."""
+    about = {"model": "dyg-mamba", "seed": 0, "n": 2_000}
+    rows = [
+        about | {"split": "val", "auc": 0.75, "ap": 0.02, "positives": 17},
+        about | {"split": "test", "auc": 0.8345, "ap": 0.0312, "positives": 44},
     ]
-    assert cards(ROWS[-2:], "dyg-mamba", [], None)[0].note == "random negatives"
-    assert cards([], "dyg-mamba", [], None) == []
+    page = write_report(make_run(tmp_path, rows=rows, curves=None, task="node"))
+    dom, console = browser.dom(page)
+    assert console == []
+    for words in ("83.45", "3.12", "44 of them positive", "a blind guess has 2.20", "validation AUC (%)"):
+        assert words in dom
+    assert "negatives" not in dom
+    none = [row | {"auc": None, "ap": None, "positives": 0} for row in rows]
+    assert "none" in render(make_run(tmp_path, rows=none, curves=None, task="node"))
 
 
 def test_a_run_that_just_began_has_a_page(browser, tmp_path):

@@ -27,17 +27,18 @@ TICKS = {
 Rows = list[dict[str, Any]]
 
 
-def training_figures(go: Any, epochs: Rows) -> dict[str, Any]:
-    """Loss and validation AP by epoch."""
+def training_figures(go: Any, epochs: Rows, watched: str) -> dict[str, Any]:
+    """Loss and the watched validation metric by epoch."""
     if not epochs:
         return {}
     number = [entry["epoch"] + 1 for entry in epochs]
     loss = _line(go, number, [entry["loss"] for entry in epochs], "training loss", OWN)
-    ap = _line(go, number, [100 * entry["val_ap"] for entry in epochs], "validation AP", OWN)
+    name = f"validation {watched.upper()}"
+    metric = _line(go, number, [100 * entry[f"val_{watched}"] for entry in epochs], name, OWN)
     axis = {"title": "epoch", "dtick": max(1, len(epochs) // 8)}
     return {
         "loss": _figure(go, [loss], axis, {"title": "training loss"}),
-        "val_ap": _figure(go, [ap], axis, {"title": "validation AP (%)"}),
+        "validation": _figure(go, [metric], axis, {"title": f"{name} (%)"}),
     }
 
 

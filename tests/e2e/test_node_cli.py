@@ -138,11 +138,13 @@ def test_evaluating_a_classifier_gives_its_own_numbers(call, backbone, tmp_path,
     assert code == 0
     assert "test" in out
     assert "val" not in out
+    code, _, _ = call("report", rows[0]["run"], "--out", "page.html")
+    assert code == 0
+    assert "Test AUC" in (tmp_path / "page.html").read_text()
     for words, sentence in (
         (["evaluate", rows[0]["run"], "--negatives", "random"], "leave out --negatives"),
         (["train", "--resume", rows[0]["run"]], "classifies nodes"),
         (["train", "small", "--task", "node", "--backbone", rows[0]["run"]], "classifies nodes"),
-        (["report", rows[0]["run"]], "results.json"),
     ):
         code, _, errors = call(*words)
         assert (code, errors.count("\n")) == (2, 1)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dygmamba.cli.console import stderr, stdout
-from dygmamba.errors import ConfigError, DygError
+from dygmamba.errors import DygError
 
 if TYPE_CHECKING:
     from dygmamba.engine.runs import RunFolder
@@ -26,9 +26,8 @@ def report(
 
     packages()  # a missing package is said before anything is computed
     folder = RunFolder(run)
-    if folder.config().get("run", {}).get("task") == "node":
-        raise ConfigError(f"{run} classifies nodes and has no page; read {run / 'results.json'} instead")
-    if load_forgetting(folder) is None:
+    is_link = folder.config().get("run", {}).get("task", "link") == "link"
+    if is_link and load_forgetting(folder) is None:
         probe_run(folder, data_dir)
     path = write_report(folder, out)
     stdout().print(f"report: {path}", soft_wrap=True, markup=False, highlight=False)

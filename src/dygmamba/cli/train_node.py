@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dygmamba.cli.console import progress, stderr
-from dygmamba.cli.train import DEFAULT_MODEL, finish_run, interrupts, reporter
+from dygmamba.cli.train import DEFAULT_MODEL, finish_run, interrupts, reporter, write_page
 from dygmamba.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ def train_node(
         training.fit(report, lambda count: bar.advance(embedding, count))
     rows = node_rows(training)
     training.run.write_results(rows)
+    write_page(training.run)
     stderr().print(f"run: {training.run.path}", soft_wrap=True, highlight=False)
     return rows
 

@@ -3,8 +3,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dygmamba.data import events
 from dygmamba.data.events import EventStore, FeatureTable
 from dygmamba.errors import EventError
+from dygmamba.ops.rows import take_rows
 from strategies import event_streams
 
 
@@ -64,3 +66,27 @@ def test_batches_cover_the_events_once_in_order(store, size):
     for name in ("src", "dst", "time"):
         whole = torch.cat([getattr(store, name)[:0], *(getattr(batch, name) for batch in batches)])
         assert torch.equal(whole, getattr(store, name))
+
+
+@pytest.mark.parametrize(("free", "stays"), [(10_000, False), (639, True)])
+def test_edge_features_that_would_crowd_a_gpu_stay_pinned(monkeypatch, free, stays):
+    """80 floats go along while they take at most half of the free memory; else they stay, pinned."""
+    table = FeatureTable(torch.zeros(3, 2), torch.zeros(40, 2))
+    moved = []
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 10 * free))
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: moved.append("pinned") or tensor)
+    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, device: moved.append(str(device)) or tensor)
+    table.to("cuda")
+    assert moved == ["cuda", "pinned" if stays else "cuda"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_pinned_edge_features_give_the_rows_of_moved_ones(monkeypatch):
+    """On a GPU both ways of keeping a table answer alike."""
+    table, index = FeatureTable(torch.zeros(3, 0), torch.randn(40, 5)), torch.randint(40, (6, 7)).cuda()
+    moved = take_rows(table.to("cuda").edge, index)
+    monkeypatch.setattr(events, "CROWD", 0.0)
+    pinned = table.to("cuda").edge
+    assert pinned.device.type == "cpu"
+    assert torch.equal(take_rows(pinned, index), moved)

@@ -17,7 +17,7 @@ from dygmamba.engine.evaluation import EvaluationSet, score_set
 from dygmamba.engine.prediction import LinkPredictor, extended, just_after, shared_rows
 from dygmamba.errors import EventError
 from dygmamba.models.base import DatasetFacts, EncoderScorer
-from dygmamba.models.dyg_mamba import DyGMambaConfig, build
+from dygmamba.models.dyg_mamba import SPEC, DyGMambaConfig
 from dygmamba.sampling.index import NeighborIndex
 from dygmamba.sampling.negatives import Negatives
 from strategies import event_streams
@@ -38,7 +38,7 @@ def _alone():
 def scorer() -> EncoderScorer:
     """DyG-Mamba with random weights, made to differ more between pairs than rounding does."""
     torch.manual_seed(0)
-    model = build(DyGMambaConfig(**SIZES), DatasetFacts(0, 0, 2))
+    model = SPEC.build(DyGMambaConfig(**SIZES), DatasetFacts(0, 0, 2))
     with torch.no_grad():
         model.head.out.weight.mul_(20)
     return model

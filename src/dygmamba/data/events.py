@@ -12,6 +12,8 @@ from torch import Tensor
 
 from dygmamba.errors import EventError
 
+CROWD = 0.5  # edge features take at most this share of a GPU's free memory
+
 
 @dataclass(frozen=True, slots=True)
 class FeatureTable:
@@ -26,8 +28,16 @@ class FeatureTable:
         return FeatureTable(torch.zeros(num_nodes, 0), torch.zeros(num_events, 0))
 
     def to(self, device: torch.device | str) -> "FeatureTable":
-        """The same table on another device."""
-        return FeatureTable(self.node.to(device), self.edge.to(device))
+        """The same table on another device; edge features that would crowd a GPU stay in pinned memory.
+
+        They are read from there row by row (`ops.rows`).
+        """
+        there = torch.device(device)
+        if there.type == "cuda" and self.edge.device.type == "cpu":
+            free, _ = torch.cuda.mem_get_info(there)
+            if self.edge.numel() * self.edge.element_size() > CROWD * free:
+                return FeatureTable(self.node.to(there), self.edge.pin_memory())
+        return FeatureTable(self.node.to(there), self.edge.to(there))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import relu, scaled_dot_product_attention
 
 from dygmamba.nn.mixers import masked_softmax
+from dygmamba.ops.rows import take_rows
 
 Mask = Bool[Tensor, "r l"]
 
@@ -17,7 +18,7 @@ def lookup(
     table: Float[Tensor, "n c"], index: Int[Tensor, "*shape"], present: Bool[Tensor, "*shape"]
 ) -> Float[Tensor, "*shape c"]:
     """Rows of a feature table, zeros where there is nothing to look up; a table without columns gives none."""
-    return torch.where(present[..., None], table[index], 0)
+    return torch.where(present[..., None], take_rows(table, index), 0)
 
 
 class Merge(nn.Module):

@@ -12,6 +12,7 @@ from torch.nn.functional import linear, relu
 
 from dygmamba.data.events import FeatureTable
 from dygmamba.nn.tokens import Tokens
+from dygmamba.ops.rows import take_rows
 
 
 class TimeEncoding(nn.Module):
@@ -114,7 +115,7 @@ class AlignFeatures(nn.Module):
         """Rows of `table` where `present`, aligned."""
         if table.shape[1] == 0:
             return self.bias.expand(*index.shape, -1)
-        return torch.where(present[..., None], table[index], 0) @ self.weight + self.bias
+        return torch.where(present[..., None], take_rows(table, index), 0) @ self.weight + self.bias
 
 
 # Channels of one sequence alone; "cooccurrence" needs both sequences of a pair and is added by `Channels`.

@@ -1,0 +1,24 @@
+"""Rows of a table by index, also where the table stays in the host's memory and the index is on a GPU.
+
+Legend: n rows, c columns.
+"""
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dygmamba.errors import ConfigError
+
+__all__ = ["take_rows"]
+
+
+def take_rows(table: Float[Tensor, "n c"], index: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape c"]:
+    """table[index], on the index's device; a table in pinned memory is read from there, row by row."""
+    if table.device == index.device:
+        return table[index]
+    if not table.is_pinned():
+        raise ConfigError(
+            f"a table on {table.device} is asked for rows by an index on {index.device}; pin or move the table"
+        )
+    from dygmamba.ops.rows import triton
+
+    return triton.take_rows(table, index)

@@ -1,0 +1,77 @@
+"""Rows of a table: the definition, the kernel under the interpreter or on a GPU, and what is refused."""
+
+import pytest
+import torch
+
+from dygmamba.errors import ConfigError
+from dygmamba.ops.rows import reference, take_rows
+from interpreted import DEVICE, GPU, INTERPRETED, compile_for_hopper, interpret, kernels_run, poison
+
+SHAPES = [
+    ((7, 3), (5,)),
+    ((7, 172), (4, 6)),
+    ((1, 1), (1, 1, 9)),
+    ((9, 300), (2,)),
+    ((5, 4), (0, 3)),
+    ((5, 0), (2, 2)),
+]
+
+
+def draw(table, index, dtype=torch.int32):
+    rng = torch.Generator().manual_seed(0)
+    return torch.randn(table, generator=rng), torch.randint(table[0], index, generator=rng, dtype=dtype)
+
+
+@pytest.mark.parametrize(("table", "index"), SHAPES)
+def test_on_one_device_it_is_indexing(table, index):
+    """The public function and the definition are table[index]."""
+    rows, chosen = draw(table, index)
+    assert torch.equal(take_rows(rows, chosen), rows[chosen])
+    assert torch.equal(reference.take_rows(rows, chosen), rows[chosen])
+
+
+def test_a_table_elsewhere_must_be_pinned():
+    """An index on another device than an ordinary table is refused with what to do."""
+    rows, chosen = draw((7, 3), (5,))
+    with pytest.raises(ConfigError, match="pin or move"):
+        take_rows(rows, chosen.to("meta"))
+
+
+@pytest.mark.skipif(GPU or INTERPRETED, reason="the kernel runs in this process")
+def test_the_kernel_holds_under_the_interpreter():
+    """The kernel's tests pass where Triton interprets instead of compiling."""
+    pytest.importorskip("triton")
+    interpret(__file__)
+
+
+@kernels_run
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize(("table", "index"), SHAPES)
+def test_the_kernel_takes_the_rows_asked_for(table, index, dtype):
+    """Every row, every column, nothing beside them: from pinned memory on a GPU, from ordinary one interpreted."""
+    from dygmamba.ops.rows import triton as fused
+
+    rows, chosen = draw(table, index, dtype)
+    held = rows.pin_memory() if GPU else rows
+    with poison():
+        found = fused.take_rows(held, chosen.to(DEVICE))
+    assert torch.equal(found.cpu(), rows[chosen])
+
+
+@pytest.mark.skipif(INTERPRETED, reason="nothing is compiled in this process")
+def test_the_kernel_compiles_for_hopper():
+    """The kernel becomes machine code, GPU or no GPU."""
+    pytest.importorskip("triton")
+    from dygmamba.ops.rows.triton_kernels import rows_kernel
+
+    table = torch.zeros(1)
+    arguments = {
+        "table": table,
+        "index": table,
+        "out": table,
+        "count": 1,
+        "columns": 1,
+        "ROWS": 8,
+        "WIDTH": 128,
+    }
+    compile_for_hopper(rows_kernel, arguments, 4)

@@ -154,6 +154,7 @@ class Untrained:
         from dygmamba.engine.evaluation import evaluation_set, score_set
         from dygmamba.models import find_model
         from dygmamba.models.base import DatasetFacts
+        from dygmamba.sampling.negatives import SEEDS
 
         spec, store = find_model(self.model), self.dataset.store
         config = build_config(spec.config, preset(self.model, self.dataset.name, strategy) | self.settings)
@@ -166,7 +167,7 @@ class Untrained:
         about = {
             "dataset": self.dataset.name,
             "model": self.model,
-            "seed": seed or 0,
+            "seed": SEEDS[name, kind] if seed is None else seed,
             "split": name,
             "setting": kind,
         }

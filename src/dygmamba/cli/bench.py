@@ -62,7 +62,7 @@ def bench(
     if as_json:
         emit_json({"bench": name, "device": kind, "rows": [_plain(row) for row in rows]})
         return
-    stdout().print(_table(rows))
+    _print_whole(_table(rows))
     for row in rows:
         if row.note:
             stdout().print(f"{row.case.strip()}: {row.note}", soft_wrap=True, markup=False, highlight=False)
@@ -82,6 +82,16 @@ def _table(rows: list["Row"]) -> "Table":
     for row, *own in zip(rows, *shown.values(), strict=True):
         table.add_row(row.case, *own)
     return table
+
+
+def _print_whole(table: "Table") -> None:
+    """As wide as it is: figures are not worth breaking to fit 80 columns."""
+    from rich.console import Console
+    from rich.measure import Measurement
+
+    console = stdout()
+    width = Measurement.get(console, console.options.update(max_width=400), table).maximum
+    Console(width=max(width, console.width)).print(table)
 
 
 def _plain(row: "Row") -> dict[str, Any]:

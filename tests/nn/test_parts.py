@@ -26,6 +26,19 @@ def test_the_spectral_bound_never_underestimates_and_is_tight(seed, scale, rank)
     assert bool((bound <= sigma * 5 ** (0.5 ** (sum(SQUARINGS) + 2)) * (1 + 1e-4)).all())
 
 
+def test_the_bound_is_computed_in_full_precision():
+    """Under TF32 and autocast the bound is that of float32, and what was in use before is in use after."""
+    weight = torch.randn(2, 16, 40, generator=torch.Generator().manual_seed(0))
+    expected, before = spectral_bound(weight), torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert torch.equal(spectral_bound(weight), expected)
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 @given(scale=st.sampled_from([0.01, 1.0, 50.0]))
 def test_bounded_maps_have_spectral_norm_at_most_one(scale):
     """||W_B||, ||W_C|| <= 1 whatever the weights; weights already inside the bound are left alone."""

@@ -15,7 +15,6 @@ from dygmamba.data.splits import Split, chronological_split
 from dygmamba.data.store import Dataset
 from dygmamba.engine.checkpoint import load_checkpoint
 from dygmamba.engine.evaluation import evaluation_set, has_events
-from dygmamba.engine.host_memory import keep_freed_memory
 from dygmamba.engine.runs import RunFolder
 from dygmamba.engine.training import Training, evaluate_weights
 from dygmamba.engine.work import TrainConfig, TrainingData
@@ -124,11 +123,9 @@ def open_trained(
 
 
 def _data_of(run: RunFolder, data_dir: Path | None, dataset: Dataset | None = None) -> tuple[Dataset, Split]:
-    about = run.config().get("run", {})
-    if about.get("task") == "node":
-        raise ConfigError(
-            f"{run.path} classifies nodes; give a link run, such as its backbone {about.get('backbone')}"
-        )
+    if run.task == "node":
+        backbone = run.config()["run"].get("backbone")
+        raise ConfigError(f"{run.path} classifies nodes; give a link run, such as its backbone {backbone}")
     dataset = open_data(run, data_dir, dataset)
     return dataset, chronological_split(dataset.store)
 
@@ -162,8 +159,6 @@ def build_scorer(run: RunFolder, dataset: Dataset, split: Split) -> tuple[Encode
 
 
 def _training(run: RunFolder, dataset: Dataset, split: Split, device: torch.device) -> Training:
-    if device.type == "cpu":
-        keep_freed_memory()
     scorer, seed = build_scorer(run, dataset, split)
     data = TrainingData.of(dataset.store, split, device)
     config = build_config(TrainConfig, run.config()["train"])

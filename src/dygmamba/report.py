@@ -121,7 +121,7 @@ def render(run: RunFolder) -> str:
     config, forgetting = run.config(), load_forgetting(run)
     try:
         epochs, results, about = run.metrics(), run.results(), config["run"]
-        task = TASKS[about.get("task", "link")]
+        task = TASKS[run.task]
         figures = training_figures(go, epochs, task.watched) | forgetting_figures(go, forgetting)
         facts = {
             "title": f"{about['model']} on {about['data']}",

@@ -21,7 +21,6 @@ from dygmamba.data.events import EventStore
 from dygmamba.data.generate import GeneratorConfig, generate_stream
 from dygmamba.data.library import open_dataset
 from dygmamba.data.splits import Split, chronological_split
-from dygmamba.engine.host_memory import keep_freed_memory
 from dygmamba.engine.runs import RunFolder
 from dygmamba.engine.training import Training
 from dygmamba.engine.work import PRECISIONS, TrainConfig, TrainingData
@@ -73,8 +72,6 @@ class Workload:
         scorer = spec.build(build_config(spec.config, own), facts)
         if not isinstance(scorer, EncoderScorer):
             raise ConfigError(f"model '{model}' is not trained; a benchmark of training needs one that is")
-        if data.store.time.device.type == "cpu":
-            keep_freed_memory()
         steps = build_config(TrainConfig, published | {"save_every": float("inf")} | loop)
         run = RunFolder(Path("never-written"))
         return Training(scorer.to(data.store.time.device).train(), data, steps, run, SEED)

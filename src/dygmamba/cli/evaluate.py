@@ -87,7 +87,7 @@ def _run_rows(
     from dygmamba.engine.runs import RunFolder
     from dygmamba.experiment import choose_device
 
-    if RunFolder(path).config().get("run", {}).get("task") != "node":
+    if RunFolder(path).task == "link":
         return _trained_rows(path, device, data_dir, chosen)
     if negatives is not None:
         raise ConfigError(f"{path} classifies nodes, for which there are no negatives; leave out --negatives")

@@ -26,8 +26,7 @@ def report(
 
     packages()  # a missing package is said before anything is computed
     folder = RunFolder(run)
-    is_link = folder.config().get("run", {}).get("task", "link") == "link"
-    if is_link and load_forgetting(folder) is None:
+    if folder.task == "link" and load_forgetting(folder) is None:
         probe_run(folder, data_dir)
     path = write_report(folder, out)
     stdout().print(f"report: {path}", soft_wrap=True, markup=False, highlight=False)

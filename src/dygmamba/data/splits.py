@@ -28,6 +28,10 @@ class Split:
     test: Int64[Tensor, "c"]
     new_nodes: Bool[Tensor, "n"]
 
+    def to(self, device: torch.device | str) -> "Split":
+        """The same split on another device."""
+        return Split(*(part.to(device) for part in (self.train, self.val, self.test, self.new_nodes)))
+
     def touching_new_nodes(self, store: EventStore, events: Int64[Tensor, "k"]) -> Int64[Tensor, "m"]:
         """Those of `events` with at least one new end: the inductive setting."""
         return events[self.new_nodes[store.src[events]] | self.new_nodes[store.dst[events]]]

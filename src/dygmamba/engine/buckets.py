@@ -16,10 +16,13 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from dygmamba.sampling.index import NeighborIndex
+from dygmamba.sampling.view import NeighborRequest
 
 Cut = tuple[int, ...]  # twentieths of a batch, the longest histories first
 CUTS: tuple[Cut, ...] = ((20,), (10, 10), (5, 5, 5, 5), (2, 2, 4, 4, 8), (2,) * 10)
 ISSUE = 4000  # entries of history whose computation takes as long as issuing one more part (one H200, docs/log.md)
+# tokens of one pass without gradients: they bound the memory and change no score; a CPU gains nothing from more
+TOKENS = {"cpu": 16_000, "cuda": 64_000}
 NARROW = 40  # fewer pairs than this do not fill the device: they take as long
 
 
@@ -81,6 +84,15 @@ def best_cut(lengths: Int64[Tensor, "s r"], most: int) -> Cut:
     return min(CUTS, key=cost) if len(lengths) else CUTS[0]
 
 
+def pairs_per_pass(requests: tuple[NeighborRequest, ...], device: torch.device) -> int:
+    """As many pairs as keep one pass without gradients within the device's `TOKENS`."""
+    return _pairs(sum(request.tokens for request in requests), TOKENS[device.type])
+
+
+def _pairs(length: int, tokens: int) -> int:
+    return max(1, tokens // (2 * max(length, 1)))
+
+
 def by_length(
     lengths: Int64[Tensor, "p"], most: int, tokens: int
 ) -> Iterator[tuple[Int64[Tensor, "r"], int]]:
@@ -89,6 +101,6 @@ def by_length(
     longest, start = ranked.values.tolist(), 0
     while start < len(longest):
         length = rounded(longest[start], most)
-        stop = start + max(1, tokens // (2 * max(length, 1)))
+        stop = start + _pairs(length, tokens)
         yield ranked.indices[start:stop], length
         start = stop

@@ -29,6 +29,15 @@ class Progress:
     finished: bool = False
     losses: list[float] = field(default_factory=list)  # of the epoch under way
 
+    def end_epoch(self, ap: float, auc: float, better: bool, epochs: int, patience: int) -> None:
+        """Note whether validation was better, and whether that was the last epoch."""
+        if better:
+            self.best_epoch, self.best_ap, self.best_auc, self.stale = self.epoch, ap, auc, 0
+        else:
+            self.stale += 1
+        self.epoch, self.step, self.losses = self.epoch + 1, 0, []
+        self.finished = self.stale >= patience or self.epoch >= epochs
+
 
 def save_checkpoint(
     path: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None, progress: Progress

@@ -16,27 +16,18 @@ from dygmamba.engine.checkpoint import Progress, load_checkpoint, save_checkpoin
 from dygmamba.engine.embedding import Advance, Embeddings, FineTuned, Frozen, LabelledStream
 from dygmamba.engine.runs import RunFolder
 from dygmamba.engine.training import Interrupted, Reporter
-from dygmamba.errors import ConfigError, DygError
+from dygmamba.engine.work import LoopConfig
+from dygmamba.errors import DygError
 from dygmamba.models.base import NodeClassifier
 from dygmamba.tasks.node import NodeMetrics, node_metrics, positive_weight
 
 
 @dataclass(frozen=True, slots=True)
-class NodeTrainConfig:
-    """How the classifier is trained; the defaults are the published protocol's."""
+class NodeTrainConfig(LoopConfig):
+    """How the classifier is trained."""
 
-    epochs: int = 100
-    batch: int = 200
-    lr: float = 1e-4
-    patience: int = 20
     finetune: bool = False  # also train the backbone
     balance: bool = False  # weigh positives by negatives per positive
-
-    def __post_init__(self) -> None:
-        if min(self.epochs, self.batch, self.patience) < 1:
-            raise ConfigError("epochs, batch and patience must be at least 1")
-        if not self.lr > 0:
-            raise ConfigError(f"lr must be above 0, got {self.lr}")
 
 
 class NodeTraining:
@@ -130,16 +121,10 @@ class NodeTraining:
 
     def _finish_epoch(self, found: NodeMetrics) -> None:
         """Validation AUC alone decides; the test period plays no part."""
-        state = self.progress
-        better = found.auc >= state.best_auc
+        better = found.auc >= self.progress.best_auc
+        self.progress.end_epoch(found.ap, found.auc, better, self.config.epochs, self.config.patience)
         if better:
-            state.best_epoch, state.best_ap, state.best_auc, state.stale = state.epoch, found.ap, found.auc, 0
-        else:
-            state.stale += 1
-        state.epoch += 1
-        state.finished = state.stale >= self.config.patience or state.epoch >= self.config.epochs
-        if better:
-            save_checkpoint(self.run.best, self.model, None, state)
+            save_checkpoint(self.run.best, self.model, None, self.progress)
 
     def _stop_if_asked(self, report: Reporter) -> None:
         if report.stop():

@@ -15,12 +15,11 @@ from torch import Tensor
 
 from dygmamba.data.events import EventBatch, EventStore
 from dygmamba.data.splits import Split
+from dygmamba.engine.buckets import pairs_per_pass
 from dygmamba.engine.evaluation import SAMPLING_SEED, observe_earlier
 from dygmamba.models.base import Encoder
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.tasks.node import check_labels, node_queries, node_split
-
-EVALUATION_TOKENS = 32_000  # of one call without gradients; a size, nothing depends on it
 
 Advance = Callable[[int], None]  # told how many events are done
 Batches = Iterator[tuple[Int64[Tensor, "b"], Float32[Tensor, "b d"]]]  # event ids and their embeddings
@@ -41,8 +40,7 @@ class LabelledStream:
         split = node_split(store)
         label = check_labels(store, split).to(device)
         bare = replace(store, label=None)
-        parts = (part.to(device) for part in (split.train, split.val, split.test, split.new_nodes))
-        return LabelledStream(bare.to(device), NeighborIndex.build(bare).to(device), label, Split(*parts))
+        return LabelledStream(bare.to(device), NeighborIndex.build(bare).to(device), label, split.to(device))
 
     def period(self, name: str) -> Int64[Tensor, "k"]:
         """The events of `val` or `test`."""
@@ -83,10 +81,9 @@ def embed(
     """
     encoder.eval()
     rng = torch.Generator(data.label.device).manual_seed(SAMPLING_SEED)
-    tokens = max(1, sum(request.tokens for request in encoder.requests))
-    size = batch if encoder.stateful else max(batch, EVALUATION_TOKENS // tokens)
+    many = 0 if encoder.stateful else pairs_per_pass(encoder.requests, data.label.device)
     parts = [data.label.new_zeros(0, encoder.out_dim)]
-    for rows in data.walk(encoder, events, size):
+    for rows in data.walk(encoder, events, max(batch, many)):
         parts.append(data.encode(encoder, rows, rng).float())
         advance(len(rows))
     return torch.cat(parts)

@@ -10,11 +10,12 @@ from torch import Tensor
 
 from dygmamba.data.events import EventBatch, EventStore
 from dygmamba.data.splits import Split
-from dygmamba.engine.buckets import by_length
+from dygmamba.engine.buckets import TOKENS, by_length
 from dygmamba.errors import EventError
 from dygmamba.models.base import EncoderScorer, Scorer
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.negatives import SEEDS, NegativeRequest, Negatives, draw_negatives, stored_negatives
+from dygmamba.sampling.view import NeighborRequest
 from dygmamba.tasks.link import positives_and_negatives
 from dygmamba.tasks.metrics import LinkMetrics, link_metrics
 
@@ -105,8 +106,7 @@ def score_set(
     `strict_ties` also holds back observed events that are not strictly earlier than the next batch, which
     matters to models with memory on streams where many events share one time.
     """
-    if not len(chosen.events):
-        raise EventError(f"the {chosen.split} period has no {chosen.setting} events; use a longer stream")
+    _require_events(chosen)
     scorer.reset()
     if scorer.stateful:
         for events in store.batches(chosen.earlier, batch_size):
@@ -129,20 +129,28 @@ def score_set(
 
 
 def score_by_length(
-    scorer: EncoderScorer, store: EventStore, index: NeighborIndex, chosen: EvaluationSet, tokens: int
+    scorer: EncoderScorer,
+    store: EventStore,
+    index: NeighborIndex,
+    chosen: EvaluationSet,
+    tokens: int | None = None,
 ) -> Scores:
     """As `score_set`, for a model without memory that may be asked for less: pairs of like length together."""
-    if not len(chosen.events):
-        raise EventError(f"the {chosen.split} period has no {chosen.setting} events; use a longer stream")
+    _require_events(chosen)
     asked = positives_and_negatives(store.select(chosen.events), chosen.negatives.src, chosen.negatives.dst)
-    most = max((request.tokens for request in scorer.requests), default=0)
+    most = NeighborRequest.longest(scorer.requests)
     past = index.past(asked.node, asked.when)[1].clamp(max=most)
     lengths = torch.maximum(past[asked.src_row], past[asked.dst_row])
     score = torch.zeros(len(asked), device=past.device)
-    for pairs, length in by_length(lengths, most, tokens):
+    for pairs, length in by_length(lengths, most, tokens or TOKENS[past.device.type]):
         requests = tuple(request.cut(length) for request in scorer.requests)
         score[pairs] = scorer(gather_view(index, store.features, asked.select(pairs), requests)).float()
     return Scores(score.cpu(), asked.label.cpu(), asked.group.cpu())
+
+
+def _require_events(chosen: EvaluationSet) -> None:
+    if not len(chosen.events):
+        raise EventError(f"the {chosen.split} period has no {chosen.setting} events; use a longer stream")
 
 
 def observe_earlier(scorer: Scorer, waiting: list[EventBatch], now: float) -> list[EventBatch]:

@@ -18,14 +18,12 @@ from torch import Tensor, nn
 from dygmamba.data.events import EventStore, FeatureTable
 from dygmamba.data.ids import NodeIds
 from dygmamba.data.store import Dataset
+from dygmamba.engine.buckets import pairs_per_pass
 from dygmamba.errors import EventError
 from dygmamba.models.base import Scorer
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.metrics import PUBLISHED_BATCH
-
-# tokens of one forward pass: they bound the memory and change no score; a CPU gains nothing from more
-TOKENS = {"cpu": 16_000, "cuda": 64_000}
 
 Advance = Callable[[int], None]  # told how many more pairs are done
 
@@ -45,7 +43,7 @@ class LinkPredictor:
         self.scorer, self.device = scorer, torch.device(device)
         self.store = store.to(device)
         self.index = NeighborIndex.build(store).to(device)
-        self.chunk = chunk or pairs_per_pass(scorer, self.device)
+        self.chunk = chunk or pairs_per_pass(scorer.requests, self.device)
         self._loops = bool((store.src == store.dst).any())
         self._told = 0  # events a scorer with memory has observed
 
@@ -123,12 +121,6 @@ class LinkPredictor:
     def _forget(self) -> None:
         self.scorer.reset()
         self._told = 0
-
-
-def pairs_per_pass(scorer: Scorer, device: torch.device) -> int:
-    """As many pairs as keep one forward pass of the scorer within the device's `TOKENS`."""
-    tokens = sum(request.tokens for request in scorer.requests)
-    return max(1, TOKENS[device.type] // (2 * max(tokens, 1)))
 
 
 def shared_rows(

@@ -39,6 +39,11 @@ class RunFolder:
         """The weights that validated best."""
         return self.path / "checkpoint" / "best.safetensors"
 
+    @property
+    def task(self) -> str:
+        """What the run was trained for: link or node."""
+        return self.config().get("run", {}).get("task", "link")
+
     def write_config(self, sections: dict[str, dict[str, Any]]) -> None:
         """Everything needed to repeat the run, as TOML."""
         lines = []

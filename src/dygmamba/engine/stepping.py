@@ -1,52 +1,19 @@
 """How one optimizer step is issued: in one part or several, call by call or as replays of captured CUDA graphs."""
 
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float32, Int64
-from torch import Tensor, nn
+from torch import Tensor
 
 from dygmamba.engine.buckets import Epoch
-
-
-@runtime_checkable
-class Work(Protocol):
-    """What a step is made of; nothing here may wait for the device."""
-
-    @property
-    def scorer(self) -> nn.Module:
-        """The model."""
-        ...
-
-    @property
-    def optimizer(self) -> torch.optim.Optimizer:
-        """What changes its weights."""
-        ...
-
-    def arrange(self, negatives: Int64[Tensor, "k"]) -> Epoch | None:
-        """How the full batches of an epoch are cut; None: each is one part."""
-        ...
-
-    def accumulate(
-        self,
-        events: Int64[Tensor, "b"],
-        negatives: Int64[Tensor, "b"],
-        chosen: Int64[Tensor, "p"] | None = None,
-        length: int | None = None,
-    ) -> Float32[Tensor, ""]:
-        """Add the gradients of some pairs of a batch, looked up that far back; their part of the loss."""
-        ...
-
-    def update(self, events: Int64[Tensor, "b"]) -> None:
-        """Change the weights, and let the model observe the batch."""
-        ...
+from dygmamba.engine.work import LinkWork
 
 
 class EagerSteps:
     """Every step issued operation by operation."""
 
-    def __init__(self, work: Work, events: Int64[Tensor, "k"], size: int) -> None:
+    def __init__(self, work: LinkWork, events: Int64[Tensor, "k"], size: int) -> None:
         self.work, self.events, self.size = work, events, size
         self.negatives: Tensor | None = None
         self.epoch: Epoch | None = None
@@ -102,7 +69,7 @@ class GraphSteps(EagerSteps):
 
     warmup = 3
 
-    def __init__(self, work: Work, events: Int64[Tensor, "k"], size: int) -> None:
+    def __init__(self, work: LinkWork, events: Int64[Tensor, "k"], size: int) -> None:
         super().__init__(work, events, size)
         self.position, self.first = torch.zeros(2, dtype=torch.int64, device=events.device)
         self.given = torch.zeros_like(events)

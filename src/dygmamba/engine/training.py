@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dygmamba.engine.buckets import pairs_per_pass
 from dygmamba.engine.checkpoint import Progress, load_checkpoint, save_checkpoint
 from dygmamba.engine.evaluation import EvaluationSet, Scores, score_by_length, score_set
 from dygmamba.engine.runs import RunFolder
@@ -19,6 +20,7 @@ from dygmamba.engine.stepping import EagerSteps, GraphSteps
 from dygmamba.engine.work import LinkWork, TrainConfig, TrainingData
 from dygmamba.errors import DygError
 from dygmamba.models.base import EncoderScorer
+from dygmamba.tasks.metrics import PUBLISHED_BATCH
 
 
 class Interrupted(DygError):
@@ -36,19 +38,15 @@ class Reporter:
     stop: Callable[[], bool] = lambda: False
 
 
-EVALUATION_TOKENS = 64_000  # of one call without gradients; a size, no score depends on it
-
-
 @torch.no_grad()
 def evaluate_weights(scorer: EncoderScorer, data: TrainingData, chosen: EvaluationSet) -> Scores:
     """Scores of a set; stateless models are asked in larger batches, which changes nothing."""
     scorer.eval()
     on = chosen.to(data.store.time.device)
     if scorer.elastic and not scorer.stateful:
-        return score_by_length(scorer, data.store, data.full, on, EVALUATION_TOKENS)
-    tokens = sum(request.tokens for request in scorer.requests)
-    size = 200 if scorer.stateful else max(200, EVALUATION_TOKENS // max(tokens, 1) // 2)
-    return score_set(scorer, data.store, data.full, on, size)
+        return score_by_length(scorer, data.store, data.full, on)
+    many = 0 if scorer.stateful else pairs_per_pass(scorer.requests, data.store.time.device)
+    return score_set(scorer, data.store, data.full, on, max(PUBLISHED_BATCH, many))
 
 
 class Training:
@@ -133,16 +131,10 @@ class Training:
 
     def _finish_epoch(self, ap: float, auc: float) -> None:
         """Early stopping as published: both validation AP and AUC must reach their best."""
-        state = self.progress
-        better = ap >= state.best_ap and auc >= state.best_auc
+        better = ap >= self.progress.best_ap and auc >= self.progress.best_auc
+        self.progress.end_epoch(ap, auc, better, self.config.epochs, self.config.patience)
         if better:
-            state.best_epoch, state.best_ap, state.best_auc, state.stale = state.epoch, ap, auc, 0
-        else:
-            state.stale += 1
-        state.epoch, state.step, state.losses = state.epoch + 1, 0, []
-        state.finished = state.stale >= self.config.patience or state.epoch >= self.config.epochs
-        if better:
-            save_checkpoint(self.run.best, self.scorer, None, state)
+            save_checkpoint(self.run.best, self.scorer, None, self.progress)
         self._save()
 
     def _save(self) -> None:

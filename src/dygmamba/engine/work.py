@@ -16,29 +16,42 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from dygmamba.data.events import EventStore
 from dygmamba.data.splits import Split
 from dygmamba.engine.buckets import CUTS, Cut, Epoch, arrange, best_cut, pair_lengths
+from dygmamba.engine.host_memory import keep_freed_memory
 from dygmamba.errors import ConfigError, EventError
 from dygmamba.models.base import EncoderScorer
 from dygmamba.sampling.index import NeighborIndex, gather_view
+from dygmamba.sampling.view import NeighborRequest
 from dygmamba.tasks.link import positives_and_negatives
 
 
 @dataclass(frozen=True, slots=True)
-class TrainConfig:
-    """How a model is trained; the defaults are the published protocol's."""
+class LoopConfig:
+    """What every training loop has; the defaults are the published protocol's."""
 
     epochs: int = 100
     batch: int = 200
     lr: float = 1e-4
     patience: int = 20
+
+    def __post_init__(self) -> None:
+        if min(self.epochs, self.batch, self.patience) < 1:
+            raise ConfigError("epochs, batch and patience must be at least 1")
+        if not self.lr > 0:
+            raise ConfigError(f"lr must be above 0, got {self.lr}")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainConfig(LoopConfig):
+    """How a model is trained on link prediction."""
+
     precision: Literal["float32", "tf32", "bf16"] = "tf32"  # of training on a GPU; evaluation is in float32
     graphs: bool = True  # on a GPU, replay the step as one captured graph
     save_every: float = 30.0  # seconds between checkpoints inside an epoch
 
     def __post_init__(self) -> None:
-        if min(self.epochs, self.batch, self.patience) < 1:
-            raise ConfigError("epochs, batch and patience must be at least 1")
-        if not self.lr > 0 or self.save_every < 0:
-            raise ConfigError("lr must be above 0 and save_every at least 0")
+        LoopConfig.__post_init__(self)
+        if self.save_every < 0:
+            raise ConfigError(f"save_every must be at least 0, got {self.save_every}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +70,9 @@ class TrainingData:
         if not len(split.train):
             raise EventError("no training events are left after holding out new nodes; use a longer stream")
         on = store.to(device)
-        parts = (part.to(device) for part in (split.train, split.val, split.test, split.new_nodes))
         return TrainingData(
             store=on,
-            split=Split(*parts),
+            split=split.to(device),
             past=NeighborIndex.build(store, split.train).to(device),
             full=NeighborIndex.build(store).to(device),
             destinations=torch.unique(store.dst[split.train]).to(device),
@@ -98,10 +110,13 @@ class LinkWork:
         self.scorer, self.data, self.config, self.seed = scorer, data, config, seed
         on_gpu = data.store.time.device.type == "cuda"
         self.graphed = on_gpu and config.graphs
+        if not on_gpu:
+            keep_freed_memory()
         trained = [parameter for parameter in scorer.parameters() if parameter.requires_grad]
         self.optimizer = torch.optim.Adam(
             trained, lr=config.lr, capturable=self.graphed, fused=on_gpu or None
         )
+        self.longest = NeighborRequest.longest(scorer.requests)
         self.cut = self._best_cut()
 
     def accumulate(
@@ -133,19 +148,15 @@ class LinkWork:
 
     def arrange(self, negatives: Int64[Tensor, "k"]) -> Epoch | None:
         """How the full batches of an epoch are cut by length; None: each is one part."""
-        return arrange(self._lengths(negatives), self.cut, self._longest) if len(self.cut) > 1 else None
-
-    @property
-    def _longest(self) -> int:
-        return max((request.tokens for request in self.scorer.requests), default=0)
+        return arrange(self._lengths(negatives), self.cut, self.longest) if len(self.cut) > 1 else None
 
     def _lengths(self, negatives: Int64[Tensor, "k"]) -> Int64[Tensor, "s r"]:
         store, train = self.data.store, self.data.split.train
         ends = store.src[train], store.dst[train], store.time[train]
-        return pair_lengths(self.data.past, ends, negatives, self.config.batch, self._longest)
+        return pair_lengths(self.data.past, ends, negatives, self.config.batch, self.longest)
 
     def _best_cut(self) -> Cut:
         """Chosen by the first epoch, so that a resumed run goes on as it began."""
         if not self.scorer.elastic:
             return CUTS[0]
-        return best_cut(self._lengths(self.data.negatives(self.seed, 0)), self._longest)
+        return best_cut(self._lengths(self.data.negatives(self.seed, 0)), self.longest)

@@ -35,6 +35,11 @@ class NeighborRequest:
         """Entries looked up for one query, over all hops."""
         return sum(accumulate(self.fanout, mul))
 
+    @staticmethod
+    def longest(requests: "tuple[NeighborRequest, ...]") -> int:
+        """The most entries that one of these requests asks for."""
+        return max((request.tokens for request in requests), default=0)
+
     def cut(self, length: int) -> "NeighborRequest":
         """The same with at most that many entries per hop."""
         return replace(self, fanout=tuple(min(k, length) for k in self.fanout))

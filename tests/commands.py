@@ -19,8 +19,13 @@ def run(*words: str, folder: Path) -> subprocess.CompletedProcess:
 
 
 def call(monkeypatch, capsys, *words: str) -> tuple[int, str, str]:
+    """`dygmamba data` in this process: exit code, stdout, stderr."""
+    return invoke(monkeypatch, capsys, "data", *words)
+
+
+def invoke(monkeypatch, capsys, *words: str) -> tuple[int, str, str]:
     """The same entry point in this process: exit code, stdout, stderr."""
-    monkeypatch.setattr(sys, "argv", ["dygmamba", "data", *words])
+    monkeypatch.setattr(sys, "argv", ["dygmamba", *words])
     with pytest.raises(SystemExit) as left:
         main()
     captured = capsys.readouterr()

@@ -13,15 +13,14 @@ T = TypeVar("T")
 
 
 @cache
-def presets() -> dict[str, Any]:
-    """The table of published hyper-parameters: [model], [model.dataset], [model.dataset.negatives]."""
-    return tomllib.loads(files("dygmamba.presets").joinpath("paper.toml").read_text())
+def presets(file: str = "paper.toml") -> dict[str, Any]:
+    """A table of settings, by default the published ones: [model], [model.dataset], [model.dataset.negatives]."""
+    return tomllib.loads(files("dygmamba.presets").joinpath(file).read_text())
 
 
-@cache
 def ablations() -> dict[str, dict[str, Any]]:
     """Named variants of DyG-Mamba: the settings each one replaces."""
-    return tomllib.loads(files("dygmamba.presets").joinpath("ablations.toml").read_text())
+    return presets("ablations.toml")
 
 
 def preset(model: str, dataset: str, negatives: str | None = None) -> dict[str, Any]:
@@ -30,19 +29,16 @@ def preset(model: str, dataset: str, negatives: str | None = None) -> dict[str, 
     levels = [table, table.get(dataset, {})]
     if negatives is not None:
         levels.append(levels[-1].get(negatives, {}))
-    return {key: value for level in levels for key, value in level.items() if not isinstance(value, dict)}
-
-
-@cache
-def node_presets() -> dict[str, Any]:
-    """What node classification replaces in the presets: [model], [model.dataset]."""
-    return tomllib.loads(files("dygmamba.presets").joinpath("node.toml").read_text())
+    return _merged(levels)
 
 
 def node_preset(model: str, dataset: str) -> dict[str, Any]:
     """The settings of a backbone for node classification; the task's table wins over the link one."""
-    table = node_presets().get(model, {})
-    levels = [preset(model, dataset), table, table.get(dataset, {})]
+    table = presets("node.toml").get(model, {})
+    return preset(model, dataset) | _merged([table, table.get(dataset, {})])
+
+
+def _merged(levels: list[dict[str, Any]]) -> dict[str, Any]:
     return {key: value for level in levels for key, value in level.items() if not isinstance(value, dict)}
 
 

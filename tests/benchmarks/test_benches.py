@@ -1,19 +1,18 @@
 """The benchmarks at toy sizes: they check before they time, and what they print has one shape."""
 
 import json
-import sys
 import xml.etree.ElementTree as ElementTree
 from dataclasses import fields
 
 import pytest
 import torch
 
+from commands import invoke
 from dygmamba.benchmarks import epoch, length, memory, scan, step, workload
 from dygmamba.benchmarks.anchors import EpochAnchor
 from dygmamba.benchmarks.definitions import definitions
 from dygmamba.benchmarks.picture import Panel, draw
 from dygmamba.benchmarks.verify import Row, WrongAnswer
-from dygmamba.cli import main
 from dygmamba.data.generate import GeneratorConfig, generate_stream
 from dygmamba.data.splits import chronological_split
 from dygmamba.ops import conv
@@ -49,18 +48,10 @@ def toy_sizes(monkeypatch):
     return toy
 
 
-def call(monkeypatch, capsys, *words):
-    monkeypatch.setattr(sys, "argv", ["dygmamba", "bench", *words])
-    with pytest.raises(SystemExit) as left:
-        main()
-    captured = capsys.readouterr()
-    return int(left.value.code or 0), captured.out, captured.err
-
-
 @pytest.mark.parametrize("name", BENCHES)
 def test_every_bench_emits_one_object_of_rows(monkeypatch, capsys, tmp_path, name):
     """On a CPU each prints one JSON object, its rows have every column, and progress stays on stderr."""
-    code, out, err = call(monkeypatch, capsys, name, "--json", "--out", str(tmp_path / "made"))
+    code, out, err = invoke(monkeypatch, capsys, "bench", name, "--json", "--out", str(tmp_path / "made"))
     assert code == 0, err
     found = json.loads(out, parse_constant=pytest.fail)  # NaN is no JSON
     assert (found["bench"], found["device"]) == (name, "cpu")
@@ -75,7 +66,7 @@ def test_every_bench_emits_one_object_of_rows(monkeypatch, capsys, tmp_path, nam
 
 def test_the_table_shows_only_columns_with_something_in_them(monkeypatch, capsys):
     """Without an anchor there is no column for it; the step's share of a matrix product is shown."""
-    code, out, _ = call(monkeypatch, capsys, "step")
+    code, out, _ = invoke(monkeypatch, capsys, "bench", "step")
     assert code == 0
     assert "anchor" not in out
     assert all(text in out for text in ("look-up", "forward", "backward", "update", "GFLOP/s", "scaled"))
@@ -205,7 +196,7 @@ def test_a_model_with_memory_is_checked_on_what_it_has_seen(monkeypatch, toy_siz
 def test_a_device_that_is_not_there_is_said_so(monkeypatch, capsys, device):
     """One sentence and exit code 2, and nothing is measured."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    code, out, err = call(monkeypatch, capsys, "scan", "--device", device)
+    code, out, err = invoke(monkeypatch, capsys, "bench", "scan", "--device", device)
     assert code == 2
     assert not out
     assert err.startswith("error: --device")

@@ -1,11 +1,10 @@
 """`dygmamba models`: what there is to choose from."""
 
 import json
-import sys
 
 import pytest
 
-from dygmamba.cli import main
+from commands import invoke
 from dygmamba.models import MODELS
 
 NAMES = {
@@ -16,17 +15,9 @@ NAMES = {
 pytestmark = pytest.mark.e2e
 
 
-def call(monkeypatch, capsys, *words):
-    monkeypatch.setattr(sys, "argv", ["dygmamba", "models", *words])
-    with pytest.raises(SystemExit) as left:
-        main()
-    captured = capsys.readouterr()
-    return int(left.value.code or 0), captured.out, captured.err
-
-
 @pytest.fixture
 def listed(monkeypatch, capsys):
-    code, out, _ = call(monkeypatch, capsys, "--json")
+    code, out, _ = invoke(monkeypatch, capsys, "models", "--json")
     assert code == 0
     return {row["name"]: row for row in json.loads(out)["models"]}
 
@@ -63,14 +54,16 @@ def test_costs_are_those_of_the_published_settings(listed):
 
 def test_a_dataset_brings_its_own_settings(monkeypatch, capsys, tmp_path):
     """On the embedded stream, which has no published settings, the defaults hold; memory is sized by its nodes."""
-    code, out, _ = call(monkeypatch, capsys, "--data", "generated", "--data-dir", str(tmp_path), "--json")
+    code, out, _ = invoke(
+        monkeypatch, capsys, "models", "--data", "generated", "--data-dir", str(tmp_path), "--json"
+    )
     assert code == 0
     assert {row["name"] for row in json.loads(out)["models"]} >= NAMES
 
 
 def test_an_unknown_dataset_is_one_sentence(monkeypatch, capsys, tmp_path):
     """Exit code 2, nothing on stdout."""
-    code, out, err = call(monkeypatch, capsys, "--data", "nowhere", "--data-dir", str(tmp_path))
+    code, out, err = invoke(monkeypatch, capsys, "models", "--data", "nowhere", "--data-dir", str(tmp_path))
     assert (code, out) == (2, "")
     assert err.startswith("error: there is no dataset 'nowhere'")
 
@@ -78,7 +71,7 @@ def test_an_unknown_dataset_is_one_sentence(monkeypatch, capsys, tmp_path):
 def test_the_table_names_paper_and_size(monkeypatch, capsys):
     """Without --json the same list is a table."""
     monkeypatch.setenv("COLUMNS", "200")
-    code, out, _ = call(monkeypatch, capsys)
+    code, out, _ = invoke(monkeypatch, capsys, "models")
     assert code == 0
     assert "DyG-Mamba (NeurIPS 2025)" in out
     assert "not trained" in out

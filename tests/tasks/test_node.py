@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dygmamba.config import build_config, node_preset, node_presets, preset
+from dygmamba.config import build_config, node_preset, preset, presets
 from dygmamba.errors import EventError
 from dygmamba.experiment import split_settings
 from dygmamba.models import MODELS
@@ -74,7 +74,9 @@ def test_labels_that_teach_nothing_are_refused(change, sentence):
 
 
 @pytest.mark.parametrize("dataset", ["wikipedia", "reddit", "mooc", "mine"])
-@pytest.mark.parametrize("model", sorted({*node_presets(), *(n for n, s in MODELS.items() if s.trainable)}))
+@pytest.mark.parametrize(
+    "model", sorted({*presets("node.toml"), *(n for n, s in MODELS.items() if s.trainable)})
+)
 def test_every_preset_of_the_task_builds_its_model(model, dataset):
     """Each table names a registered model and settings that model has."""
     _, own = split_settings(node_preset(model, dataset))

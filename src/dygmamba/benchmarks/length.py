@@ -7,6 +7,7 @@ series ends.
 import csv
 from collections.abc import Callable
 from dataclasses import asdict, fields, replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from dygmamba.benchmarks.verify import Row, device_peak, median_seconds
 from dygmamba.benchmarks.workload import Workload, last_step
 from dygmamba.data.events import EventStore
 from dygmamba.data.splits import Split
+from dygmamba.engine.runs import write_text
 from dygmamba.engine.work import TrainingData
 
 NODES = 64
@@ -106,13 +108,18 @@ def write(rows: list[Row], folder: Path) -> list[Path]:
     """The table as CSV and markdown, and the picture as SVG."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"length.{kind}" for kind in ("csv", "md", "svg")]
-    with paths[0].open("w", newline="") as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(Row)])
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in rows)
-    paths[1].write_text(markdown(rows), encoding="utf-8")
-    paths[2].write_text(draw(panels(rows)), encoding="utf-8")
+    for path, text in zip(paths, (comma_separated(rows), markdown(rows), draw(panels(rows))), strict=True):
+        write_text(path, text)
     return paths
+
+
+def comma_separated(rows: list[Row]) -> str:
+    """Every column of every row."""
+    text = StringIO(newline="")
+    writer = csv.DictWriter(text, [field.name for field in fields(Row)])
+    writer.writeheader()
+    writer.writerows(asdict(row) for row in rows)
+    return text.getvalue()
 
 
 def markdown(rows: list[Row]) -> str:

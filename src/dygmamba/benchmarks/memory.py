@@ -35,13 +35,13 @@ def run(device: str, say: Callable[[str], None] = lambda text: None) -> list[Row
         say(f"scanning {q} sequences of {length} steps")
         rows.append(one_scan(q, length, device))
     rows += scan.anchored(say) if hold_on(device) else []
-    data = work.on(device)
+    data, steps = work.on(device), []
     for length in LENGTHS:
         say(f"training at L={length}")
         row = one_step(work, data, length)
-        grown = rows[-1].case.startswith("step") and rows[-1].peak_mb > 0
-        rows.append(replace(row, growth_mb=row.peak_mb / rows[-1].peak_mb) if grown else row)
-    return rows
+        grown = bool(steps) and steps[-1].peak_mb > 0
+        steps.append(replace(row, growth_mb=row.peak_mb / steps[-1].peak_mb) if grown else row)
+    return rows + steps
 
 
 def one_scan(q: int, length: int, device: str) -> Row:

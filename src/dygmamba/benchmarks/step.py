@@ -58,7 +58,7 @@ def check(work: Workload, data: TrainingData, few: int) -> None:
     fast, exact = (work.training(MODEL, data, settings, **loop) for _ in range(2))
     loss = float(last_step(fast)())
     with definitions():
-        truth = accumulate(exact, *last_batch(exact), few)
+        truth = accumulate(exact, *last_batch(exact), 2 * few)
     require(abs(loss - truth) <= TOLERANCE * abs(truth), f"the loss is the definition's to {TOLERANCE:g}")
     weights = zip(fast.scorer.parameters(), exact.scorer.parameters(), strict=True)
     pairs = [(_gradient(p), _gradient(q)) for p, q in weights]

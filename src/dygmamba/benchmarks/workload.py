@@ -136,15 +136,10 @@ def look_up(training: Training, events: Ids, negative: Ids) -> tuple[PairBatch, 
 
 
 def accumulate(training: Training, events: Ids, negative: Ids, size: int) -> float:
-    """The loss and gradients of a batch, `size` events at a time: the sums are the same, the memory is not."""
+    """The loss and gradients of a batch, `size` pairs at a time: the sums are the same, the memory is not."""
     training.optimizer.zero_grad(set_to_none=True)
-    total = 0.0
-    for some, others in zip(events.split(size), negative.split(size), strict=True):
-        pairs, view = look_up(training, some, others)
-        loss = binary_cross_entropy_with_logits(training.scorer(view).float(), pairs.label)
-        (loss * (len(some) / len(events))).backward()
-        total += float(loss.detach()) * len(some) / len(events)
-    return total
+    pairs = torch.arange(2 * len(events), device=events.device).split(size)
+    return sum(float(training.work.accumulate(events, negative, some)) for some in pairs)
 
 
 def part_seconds(

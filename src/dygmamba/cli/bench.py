@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dygmamba.cli.console import emit_json, stderr, stdout
+from dygmamba.cli.console import emit_json, plain_table, stderr, stdout
 from dygmamba.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -69,16 +69,10 @@ def bench(
 
 
 def _table(rows: list["Row"]) -> "Table":
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.pad_edge = table.show_edge = False
-    table.add_column("case", no_wrap=True)
     cells = {heading: [cell(row) for row in rows] for heading, cell in COLUMNS.items()}
     shown = {heading: column for heading, column in cells.items() if any(column)}
-    for heading in shown:
-        table.add_column(heading, justify="right")
+    table = plain_table("case", figures=tuple(shown))
+    table.columns[0].no_wrap = True
     for row, *own in zip(rows, *shown.values(), strict=True):
         table.add_row(row.case, *own)
     return table

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dygmamba.cli.console import emit_json, progress, stdout
+from dygmamba.cli.console import emit_json, mean_and_spread, plain_table, progress, stdout
 from dygmamba.errors import ConfigError, EventError
 
 if TYPE_CHECKING:
@@ -191,24 +191,15 @@ def any_table(rows: list[dict[str, Any]]) -> "Table":
 
 def result_table(rows: list[dict[str, Any]]) -> "Table":
     """One line per evaluation; several seeds become mean ± standard deviation."""
-    from statistics import mean, stdev
-
-    from rich import box
-    from rich.table import Table
-
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for row in rows:
         groups.setdefault(tuple(row[key] for key in ("split", "setting", "negatives")), []).append(row)
     seeds = max(len(own) for own in groups.values())
     title = f"{rows[0]['model']} on {rows[0]['dataset']}" + (f", mean ± std of {seeds}" if seeds > 1 else "")
-    table = Table("split", "setting", "negatives", title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.pad_edge = table.show_edge = False
-    for name in ("AP", "AUC", "AP pooled", "AUC pooled", *(() if seeds > 1 else ("events",))):
-        table.add_column(name, justify="right")
+    figures = ("AP", "AUC", "AP pooled", "AUC pooled", *(() if seeds > 1 else ("events",)))
+    table = plain_table("split", "setting", "negatives", title=title, figures=figures)
     for about, own in groups.items():
-        cells = []
-        for key in ("ap", "auc", "ap_pooled", "auc_pooled"):
-            values = [100 * row[key] for row in own]
-            cells.append(f"{mean(values):.2f}" + (f"±{stdev(values):.2f}" if len(values) > 1 else ""))
+        keys = ("ap", "auc", "ap_pooled", "auc_pooled")
+        cells = [mean_and_spread([row[key] for row in own]) for key in keys]
         table.add_row(*about, *cells, *(() if seeds > 1 else (f"{own[0]['n']:,}",)))
     return table

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dygmamba.cli.console import emit_json, stdout
+from dygmamba.cli.console import emit_json, plain_table, stdout
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -74,20 +74,15 @@ def _describe(model: str, data: str, facts: "DatasetFacts") -> dict[str, Any]:
 
 def _tables(rows: list[dict[str, Any]], data: str) -> "list[Table]":
     """What each model is and weighs, then what it reads and how its cost grows: both fit 80 columns."""
-    from rich import box
-    from rich.table import Table
-
-    form: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0), "title_justify": "left"}
-    sizes = Table("model", "paper", "memory", title=f"with the published settings on {data}", **form)
-    for heading in ("parameters", "events\nper query"):
-        sizes.add_column(heading, justify="right")
-    views = Table("model", "looks at", "cost of a query", **form)
+    title = f"with the published settings on {data}"
+    sizes = plain_table("model", "paper", "memory", title=title, figures=("parameters", "events\nper query"))
+    views = plain_table("model", "looks at", "cost of a query")
     for row in rows:
         size = f"{row['parameters']:,}" if row["trainable"] else "not trained"
         memory = "yes" if row["stateful"] else "no"
         sizes.add_row(row["name"], row["title"], memory, size, f"{row['tokens']:,}")
         views.add_row(row["name"], row["looks_at"], row["cost"])
+    sizes.title_justify = "left"
     for table in (sizes, views):
-        table.pad_edge = table.show_edge = False
         table.columns[0].no_wrap = True
     return [sizes, views]

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dygmamba.cli.console import progress, stderr
+from dygmamba.cli.console import mean_and_spread, plain_table, progress, stderr
 from dygmamba.cli.train import DEFAULT_MODEL, finish_run, interrupts, reporter, write_page
 from dygmamba.errors import ConfigError
 
@@ -88,26 +88,14 @@ def train_node(
 
 def node_table(rows: list[dict[str, Any]]) -> "Table":
     """One line per period; several seeds become mean ± standard deviation."""
-    from statistics import mean, stdev
-
-    from rich import box
-    from rich.table import Table
-
     first, groups = rows[0], {}
     for row in rows:
         groups.setdefault(row["split"], []).append(row)
     seeds = len(groups[first["split"]])
     title = f"{first['model']} on {first['dataset']}" + (f", mean ± std of {seeds}" if seeds > 1 else "")
     how = ("fine-tuned" if first["finetune"] else "frozen") + (", balanced" if first["balance"] else "")
-    table = Table("split", "backbone", title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.pad_edge = table.show_edge = False
-    for column in ("AUC", "AP", "positives", "events"):
-        table.add_column(column, justify="right")
+    table = plain_table("split", "backbone", title=title, figures=("AUC", "AP", "positives", "events"))
     for name, own in groups.items():
-        cells = []
-        for key in ("auc", "ap"):
-            values = [100 * row[key] for row in own if row[key] is not None]
-            spread = f"±{stdev(values):.2f}" if len(values) > 1 else ""
-            cells.append(f"{mean(values):.2f}{spread}" if values else "-")
+        cells = [mean_and_spread([row[key] for row in own if row[key] is not None]) for key in ("auc", "ap")]
         table.add_row(name, how, *cells, f"{own[0]['positives']:,}", f"{own[0]['n']:,}")
     return table

@@ -3,8 +3,8 @@
 Legend: s steps of an epoch, b events of a step, r = 2 b pairs, p some of them, k training events.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from dygmamba.engine.buckets import CUTS, Cut, Epoch, arrange, best_cut, pair_le
 from dygmamba.engine.host_memory import keep_freed_memory
 from dygmamba.errors import ConfigError, EventError
 from dygmamba.models.base import EncoderScorer
+from dygmamba.ops.precision import float32_products
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import NeighborRequest
 from dygmamba.tasks.link import positives_and_negatives
@@ -85,20 +86,9 @@ class TrainingData:
         return self.destinations[draw.to(self.destinations.device)]
 
 
-@contextmanager
-def _tf32(device: str) -> Iterator[None]:
-    """Matrix products of float32 tensors on the tensor cores; nothing changes on a CPU."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if device == "cuda" else before)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
 PRECISIONS: dict[str, Callable[[str], AbstractContextManager[Any]]] = {
     "float32": lambda device: nullcontext(),
-    "tf32": _tf32,
+    "tf32": lambda device: float32_products("high") if device == "cuda" else nullcontext(),
     "bf16": lambda device: torch.autocast(device, dtype=torch.bfloat16),
 }
 

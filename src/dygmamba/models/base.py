@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
 from dygmamba.data.events import EventBatch, EventStore
+from dygmamba.errors import ConfigError
 from dygmamba.sampling.view import NeighborRequest, PairView
 
 
@@ -52,6 +53,16 @@ def _gap_statistics(node: Int64[Tensor, "k"], time: Float64[Tensor, "k"]) -> tup
     gap = since - torch.where(again, since.roll(1), 0)
     deviation = float(gap.std(correction=0))
     return float(gap.mean()), deviation if deviation > 0 else 1.0
+
+
+def check_settings(config: Any, counts: tuple[str, ...], rates: tuple[str, ...] = ("dropout",)) -> None:
+    """Raise ConfigError unless these counts are at least 1 and these rates in [0, 1)."""
+    for name in counts:
+        if getattr(config, name) < 1:
+            raise ConfigError(f"{name} must be at least 1, got {getattr(config, name)}")
+    for name in rates:
+        if not 0 <= getattr(config, name) < 1:
+            raise ConfigError(f"{name} must be in [0, 1), got {getattr(config, name)}")
 
 
 @runtime_checkable

@@ -17,12 +17,11 @@ from torch.nn.functional import linear, relu
 
 from dygmamba.data.events import FeatureTable
 from dygmamba.errors import ConfigError
-from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, with_link_head
+from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, check_settings, with_link_head
 from dygmamba.nn.attention import PostNormLayer, lookup
-from dygmamba.nn.encodings import TimeEncoding
+from dygmamba.nn.encodings import TimeEncoding, pair_counts
 from dygmamba.nn.mixers import MeanPool
 from dygmamba.nn.tokens import Tokens, make_tokens
-from dygmamba.ops.cooccurrence import cooccurrence
 from dygmamba.sampling.view import NeighborRequest, PairView, Strategy
 
 
@@ -38,12 +37,9 @@ class CAWNConfig:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        if min(self.walks, self.heads, self.time_dim) < 1:
-            raise ConfigError("walks, heads and time_dim must be at least 1")
+        check_settings(self, ("walks", "heads", "time_dim"))
         if self.out < 2:
             raise ConfigError(f"out must be at least 2, one for each direction of a walk; got {self.out}")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout must be in [0, 1), got {self.dropout}")
 
     @property
     def hidden(self) -> int:
@@ -63,7 +59,7 @@ def positions(tokens: Tokens) -> Float[Tensor, "r l 2 2"]:
     stands once in its own sequence.
     """
     p, mask = len(tokens.node) // 2, tokens.mask
-    counts = torch.cat(cooccurrence(tokens.node[:p], tokens.node[p:], mask[:p], mask[p:]))  # [r l 2]
+    counts = pair_counts(tokens.node, mask)  # [r l 2]
     roots, walks = (  # of u and v, for either row of their pair: [r 1 2]
         torch.stack([x[:p], x[p:]], dim=-1).repeat(2, 1)[:, None]
         for x in (tokens.node[:, 0], tokens.length - 1)

@@ -14,12 +14,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from dygmamba.errors import ConfigError
-from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, with_link_head
+from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, check_settings, with_link_head
 from dygmamba.nn.encodings import CHANNELS, PAIR_CHANNELS, ChannelConfig, Channels
 from dygmamba.nn.mixers import PAIR_MIXERS, POOLS
 from dygmamba.nn.ssm import SSMConfig, Stack
 from dygmamba.nn.tokens import QUERIES, Tokens, make_tokens
-from dygmamba.ops.cooccurrence import cooccurrence
 from dygmamba.sampling.view import NeighborRequest, PairView
 
 Step = Literal[
@@ -60,10 +59,7 @@ class DyGMambaConfig:
             raise ConfigError(
                 f"channels must be a choice of {', '.join(known)}; got {', '.join(self.channels)}"
             )
-        if min(self.length, self.width, self.blocks, self.states, self.expand, self.taps) < 1:
-            raise ConfigError("length, width, blocks, states, expand and taps must be at least 1")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout must be in [0, 1), got {self.dropout}")
+        check_settings(self, ("length", "width", "blocks", "states", "expand", "taps"))
 
 
 class Shared(nn.Module):
@@ -144,8 +140,7 @@ class DyGMamba(Encoder):
         both = torch.cat([pairs.src_row, pairs.dst_row])
         tokens = make_tokens(recent, self.query, self.span)[both]  # [2p l]
         p, mask = len(pairs), tokens.mask
-        counts = cooccurrence(tokens.node[:p], tokens.node[p:], mask[:p], mask[p:])
-        x = self.channels(tokens, view.features, torch.cat(counts))  # [2p l d]
+        x = self.channels(tokens, view.features)  # [2p l d]
         src, dst = self.mixer(self.encoders(x, tokens), mask).chunk(2)
         return self.out(self.pool_src(src, mask[:p])), self.out(self.pool_dst(dst, mask[p:]))
 

@@ -9,18 +9,17 @@ Legend: p pairs, q rows, l tokens (the query node first), m patches, c channel w
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int32
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from dygmamba.data.events import FeatureTable
 from dygmamba.errors import ConfigError
-from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, with_link_head
+from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, check_settings, with_link_head
 from dygmamba.nn.attention import PreNormLayer, lookup
-from dygmamba.nn.encodings import CountSum, TimeEncoding
+from dygmamba.nn.encodings import CountSum, TimeEncoding, pair_counts
 from dygmamba.nn.mixers import MeanPool
 from dygmamba.nn.tokens import Tokens, make_tokens
-from dygmamba.ops.cooccurrence import cooccurrence
 from dygmamba.sampling.view import NeighborRequest, PairView
 
 
@@ -38,14 +37,11 @@ class DyGFormerConfig:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        if min(self.length, self.patch, self.width, self.layers, self.heads) < 1:
-            raise ConfigError("length, patch, width, layers and heads must be at least 1")
+        check_settings(self, ("length", "patch", "width", "layers", "heads"))
         if 4 * self.width % self.heads:
             raise ConfigError(
                 f"4 width must be a multiple of heads; got width {self.width}, {self.heads} heads"
             )
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout must be in [0, 1), got {self.dropout}")
 
 
 def patches(x: Float[Tensor, "q l a"], size: int) -> Float[Tensor, "q m b"]:
@@ -84,16 +80,14 @@ class PatchChannels(nn.Module):
             PatchAlign(dim, config) for dim in (facts.node_dim, facts.edge_dim, config.time_dim, config.width)
         )
 
-    def forward(
-        self, tokens: Tokens, features: FeatureTable, counts: Int32[Tensor, "q l 2"]
-    ) -> Float[Tensor, "q m d"]:
+    def forward(self, tokens: Tokens, features: FeatureTable) -> Float[Tensor, "q m d"]:
         """The patches of each sequence."""
         mask = tokens.mask
         parts = (
             self.node(lookup(features.node, tokens.node, mask), mask),
             self.edge(lookup(features.edge, tokens.event, tokens.is_event), mask),
             self.age(self.time(tokens.age), mask),
-            self.common(self.count(counts), mask),
+            self.common(self.count(pair_counts(tokens.node, mask)), mask),
         )
         return torch.cat(parts, dim=-1)
 
@@ -121,8 +115,7 @@ class DyGFormer(Encoder):
         pairs, p = view.pairs, len(view.pairs)
         tokens = make_tokens(recent, "first")[torch.cat([pairs.src_row, pairs.dst_row])]  # [2p l]
         mask = tokens.mask
-        counts = cooccurrence(tokens.node[:p], tokens.node[p:], mask[:p], mask[p:])
-        x = self.channels(tokens, view.features, torch.cat(counts))
+        x = self.channels(tokens, view.features)
         exists = patch_mask(mask, self.patch)
         x, kept = torch.cat(x.chunk(2), dim=1), torch.cat(exists.chunk(2), dim=1)  # [p 2m d]
         for layer in self.layers:

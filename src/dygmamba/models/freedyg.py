@@ -16,12 +16,10 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from dygmamba.data.events import FeatureTable
-from dygmamba.errors import ConfigError
-from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, with_link_head
+from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, check_settings, with_link_head
 from dygmamba.nn.attention import FeedForward
-from dygmamba.nn.encodings import CHANNELS, ChannelConfig, CountEncoding
+from dygmamba.nn.encodings import ChannelConfig, CountEncoding, pair_counts
 from dygmamba.nn.tokens import Tokens, make_tokens, newest_last
-from dygmamba.ops.cooccurrence import cooccurrence
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairView
 
 
@@ -38,12 +36,8 @@ class FreeDyGConfig:
     filter_dropout: float = 0.1  # after the filter; the same for all datasets
 
     def __post_init__(self) -> None:
-        if min(self.length, self.blocks, self.out, self.time_dim, self.count_dim) < 1:
-            raise ConfigError("length, blocks, out, time_dim and count_dim must be at least 1")
-        if not (0 <= self.dropout < 1 and 0 <= self.filter_dropout < 1):
-            raise ConfigError(
-                f"dropout and filter_dropout must be in [0, 1), got {self.dropout} and {self.filter_dropout}"
-            )
+        counts = ("length", "blocks", "out", "time_dim", "count_dim")
+        check_settings(self, counts, rates=("dropout", "filter_dropout"))
 
 
 def interactions(paired: NeighborSequence) -> Int32[Tensor, "r l 2"]:
@@ -51,11 +45,10 @@ def interactions(paired: NeighborSequence) -> Int32[Tensor, "r l 2"]:
 
     The other end of the pair counts in both as often as it occurs here, so that having met shows on either side.
     """
-    p, mask = len(paired.node) // 2, paired.mask
-    left, right = cooccurrence(paired.node[:p], paired.node[p:], mask[:p], mask[p:])
-    here = torch.cat([left[..., :1], right[..., 1:]])  # [r l 1]
+    p, counts = len(paired.node) // 2, pair_counts(paired.node, paired.mask)
+    here = torch.cat([counts[:p, :, :1], counts[p:, :, 1:]])  # [r l 1]
     met = paired.node == paired.query_node.roll(p)[:, None]  # rolled by p, each row has the other end's node
-    return torch.where(met[..., None], here, torch.cat([left, right]))
+    return torch.where(met[..., None], here, counts)
 
 
 class MixedChannels(nn.Module):
@@ -66,18 +59,10 @@ class MixedChannels(nn.Module):
 
     def __init__(self, config: FreeDyGConfig, facts: DatasetFacts) -> None:
         super().__init__()
-        names = ("node", "edge", "time")
-        sizes = ChannelConfig(
-            names=names,
-            node_dim=facts.node_dim,
-            edge_dim=facts.edge_dim,
-            time_dim=config.time_dim,
-            width=config.out,
-            trainable_time=False,
-        )
-        self.channels = nn.ModuleList(CHANNELS[name](sizes) for name in names)
+        sizes = ChannelConfig(facts.node_dim, facts.edge_dim, config.time_dim, config.out)
+        self.channels = sizes.channels()
         self.count = CountEncoding(config.count_dim, config.out)
-        self.mix = nn.Linear((len(names) + 1) * config.out, config.out)
+        self.mix = nn.Linear((len(self.channels) + 1) * config.out, config.out)
 
     def rows(self, tokens: Tokens, features: FeatureTable) -> Float[Tensor, "q l d"]:
         """What the channels of a row add by themselves."""

@@ -14,8 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from dygmamba.errors import ConfigError
-from dygmamba.models.base import DatasetFacts, ModelSpec, NodeEncoder, with_link_head
+from dygmamba.models.base import DatasetFacts, ModelSpec, NodeEncoder, check_settings, with_link_head
 from dygmamba.nn.attention import FeedForward, lookup
 from dygmamba.nn.encodings import TimeEncoding
 from dygmamba.nn.mixers import MeanPool
@@ -36,10 +35,7 @@ class GraphMixerConfig:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        if min(self.neighbors, self.window, self.blocks) < 1:
-            raise ConfigError("neighbors, window and blocks must be at least 1")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout must be in [0, 1), got {self.dropout}")
+        check_settings(self, ("neighbors", "window", "blocks"))
 
 
 class MixerBlock(nn.Module):

@@ -14,8 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from dygmamba.data.events import EventBatch, FeatureTable
-from dygmamba.errors import ConfigError
-from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, with_link_head
+from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, check_settings, with_link_head
 from dygmamba.nn.graph_attention import AttentionConfig, MemoryAttention, Neighborhood
 from dygmamba.nn.memory import Ends, MemoryConfig, NodeMemory, RecentNeighbors
 from dygmamba.sampling.view import NeighborRequest, PairView, Strategy
@@ -32,10 +31,7 @@ class JODIEConfig:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        if min(self.out, self.time_dim) < 1:
-            raise ConfigError(f"out and time_dim must be at least 1, got {self.out} and {self.time_dim}")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout must be in [0, 1), got {self.dropout}")
+        check_settings(self, ("out", "time_dim"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +43,7 @@ class DyRepConfig(JODIEConfig):
 
     def __post_init__(self) -> None:
         JODIEConfig.__post_init__(self)
-        if min(self.neighbors, self.heads) < 1:
-            raise ConfigError(
-                f"neighbors and heads must be at least 1, got {self.neighbors} and {self.heads}"
-            )
+        check_settings(self, ("neighbors", "heads"), rates=())
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from dygmamba.data.events import FeatureTable
 from dygmamba.errors import ConfigError
-from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, with_link_head
+from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, check_settings, with_link_head
 from dygmamba.nn.attention import PostNormLayer
-from dygmamba.nn.encodings import CHANNELS, ChannelConfig
+from dygmamba.nn.encodings import ChannelConfig
 from dygmamba.nn.tokens import Tokens, make_tokens
 from dygmamba.sampling.view import NeighborRequest, PairView, Strategy
 
@@ -34,12 +34,9 @@ class TCLConfig:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        if min(self.neighbors, self.layers, self.heads) < 1:
-            raise ConfigError("neighbors, layers and heads must be at least 1")
+        check_settings(self, ("neighbors", "layers", "heads"))
         if self.out % self.heads:
             raise ConfigError(f"out must be a multiple of heads; got {self.out} and {self.heads}")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout must be in [0, 1), got {self.dropout}")
 
 
 class DepthTokens(nn.Module):
@@ -47,16 +44,10 @@ class DepthTokens(nn.Module):
 
     def __init__(self, config: TCLConfig, facts: DatasetFacts) -> None:
         super().__init__()
-        names = ("node", "edge", "time")
         sizes = ChannelConfig(
-            names=names,
-            node_dim=facts.node_dim,
-            edge_dim=facts.edge_dim,
-            time_dim=config.time_dim,
-            width=config.out,
-            trainable_time=True,
+            facts.node_dim, facts.edge_dim, config.time_dim, config.out, trainable_time=True
         )
-        self.channels = nn.ModuleList(CHANNELS[name](sizes) for name in names)
+        self.channels = sizes.channels()
         self.depth = nn.Embedding(config.neighbors + 1, config.out)
 
     def places(self, tokens: Tokens) -> Tensor:

@@ -13,8 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from dygmamba.errors import ConfigError
-from dygmamba.models.base import DatasetFacts, ModelSpec, NodeEncoder, with_link_head
+from dygmamba.models.base import DatasetFacts, ModelSpec, NodeEncoder, check_settings, with_link_head
 from dygmamba.nn.attention import Merge, NeighborAttention, lookup
 from dygmamba.nn.encodings import TimeEncoding
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairView, Strategy
@@ -33,10 +32,7 @@ class TGATConfig:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        if min(self.neighbors, self.layers, self.heads) < 1:
-            raise ConfigError("neighbors, layers and heads must be at least 1")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout must be in [0, 1), got {self.dropout}")
+        check_settings(self, ("neighbors", "layers", "heads"))
 
 
 class Layer(nn.Module):

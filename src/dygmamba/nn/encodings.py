@@ -1,18 +1,20 @@
 """Channel encodings of tokens, each aligned to the same width (DyG-Mamba section 4.1).
 
-Legend: q sequences, p pairs, l tokens, t time frequencies, c channel width.
+Legend: q sequences, r = 2 p sequences of p pairs (the first of each, then the second of each), l tokens,
+t time frequencies, c channel width.
 """
 
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int32
+from jaxtyping import Bool, Float, Int32
 from torch import Tensor, nn
 from torch.nn.functional import linear, relu
 
 from dygmamba.data.events import FeatureTable
+from dygmamba.nn.attention import lookup
 from dygmamba.nn.tokens import Tokens
-from dygmamba.ops.rows import take_rows
+from dygmamba.ops.cooccurrence import cooccurrence
 
 
 class TimeEncoding(nn.Module):
@@ -26,6 +28,12 @@ class TimeEncoding(nn.Module):
     def forward(self, span: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape t"]:
         """The encoding of each span."""
         return torch.cos(span[..., None] * self.omega + self.phase)
+
+
+def pair_counts(node: Int32[Tensor, "r l"], mask: Bool[Tensor, "r l"]) -> Int32[Tensor, "r l 2"]:
+    """How often each token's node occurs in the first and in the second sequence of its pair."""
+    p = len(node) // 2
+    return torch.cat(cooccurrence(node[:p], node[p:], mask[:p], mask[p:]))
 
 
 class CountSum(nn.Module):
@@ -57,12 +65,16 @@ class CountEncoding(nn.Sequential):
 class ChannelConfig:
     """Which channels a model reads, and how wide they are."""
 
-    names: tuple[str, ...]
     node_dim: int
     edge_dim: int
     time_dim: int
     width: int
-    trainable_time: bool
+    trainable_time: bool = False
+    names: tuple[str, ...] = ("node", "edge", "time")
+
+    def channels(self) -> nn.ModuleList:
+        """Those of its channels that a sequence has by itself."""
+        return nn.ModuleList(CHANNELS[name](self) for name in self.names if name in CHANNELS)
 
 
 class NodeChannel(nn.Module):
@@ -115,7 +127,7 @@ class AlignFeatures(nn.Module):
         """Rows of `table` where `present`, aligned."""
         if table.shape[1] == 0:
             return self.bias.expand(*index.shape, -1)
-        return torch.where(present[..., None], take_rows(table, index), 0) @ self.weight + self.bias
+        return lookup(table, index, present) @ self.weight + self.bias
 
 
 # Channels of one sequence alone; "cooccurrence" needs both sequences of a pair and is added by `Channels`.
@@ -128,7 +140,7 @@ class Channels(nn.Module):
 
     def __init__(self, config: ChannelConfig) -> None:
         super().__init__()
-        self.alone = nn.ModuleList(CHANNELS[name](config) for name in config.names if name in CHANNELS)
+        self.alone = config.channels()
         paired = [CountEncoding(config.width, config.width)] if self.pairs_in(config.names) else []
         self.paired = nn.ModuleList(paired)
         self.out_dim = config.width * (len(self.alone) + len(self.paired))
@@ -138,12 +150,8 @@ class Channels(nn.Module):
         """Whether a channel looks across the pair."""
         return any(name in PAIR_CHANNELS for name in names)
 
-    def forward(
-        self, tokens: Tokens, features: FeatureTable, counts: Int32[Tensor, "q l 2"]
-    ) -> Float[Tensor, "q l d"]:
-        """The channels of each token side by side.
-
-        A row that two pairs share is encoded for each: that costs less than adding up its gradients.
-        """
+    def forward(self, tokens: Tokens, features: FeatureTable) -> Float[Tensor, "r l d"]:
+        """The channels of each token side by side; a row that two pairs share is encoded for each (decision 017)."""
         alone = [channel(tokens, features) for channel in self.alone]
-        return torch.cat([*alone, *(encode(counts) for encode in self.paired)], dim=-1)
+        paired = [encode(pair_counts(tokens.node, tokens.mask)) for encode in self.paired]
+        return torch.cat([*alone, *paired], dim=-1)

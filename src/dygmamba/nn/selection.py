@@ -3,8 +3,7 @@
 Legend: q sequences, l tokens, d channels, n states.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import accumulate
 
 import torch
@@ -13,21 +12,10 @@ from torch import Tensor, nn
 
 from dygmamba.nn.encodings import TimeEncoding
 from dygmamba.nn.tokens import Tokens
+from dygmamba.ops.precision import float32_products
 
 Selected = tuple[Float[Tensor, "q l n"], Float[Tensor, "q l n"]]
 SQUARINGS = (3, 3, 2)  # between two normalisations: sigma^(2 * 8) >= n^-8 |G|^8 stays far above underflow
-
-
-@contextmanager
-def whole_products(device: str) -> Iterator[None]:
-    """Matrix products in float32 to the last bit, whatever precision is in use around: a bound must hold."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        with torch.autocast(device, enabled=False):
-            yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def spectral_bound(weight: Float[Tensor, "k n d"]) -> Float[Tensor, "k"]:
@@ -37,7 +25,8 @@ def spectral_bound(weight: Float[Tensor, "k n d"]) -> Float[Tensor, "k"]:
     Unlike the usual vector iteration it never underestimates and keeps no state between calls. The powers
     converge to the projector P on the leading direction, which gives the gradient: d sigma^2 = tr(P dG).
     """
-    with whole_products(weight.device.type):
+    # in float32 to the last bit, whatever training uses: a bound must hold
+    with float32_products("highest"), torch.autocast(weight.device.type, enabled=False):
         gram = weight @ weight.mT  # [k n n]
         with torch.no_grad():
             power, bound = gram, 1.0

@@ -80,7 +80,7 @@ def test_registration(entry):
     leaves = [t if t is None or t.dtype == torch.bool else t.clone().requires_grad_() for t in x]
     opcheck(fused.scan_op, (*leaves, "zoh", False, True))
     y, state, checkpoints = fused.scan_op(*x, "zoh", False, True)
-    opcheck(fused.scan_backward_op, (*x, "zoh", False, checkpoints, y, state, entry == "span_scan"))
+    opcheck(fused.scan_backward_op, (*x, "zoh", False, y, checkpoints, y, state, entry == "span_scan"))
 
 
 def test_compiles_into_one_graph():

@@ -1,8 +1,9 @@
-"""Choose the GPU scan's plan: python -m dygmamba.benchmarks.scan_tuning [folder for scan_tuning.json].
+"""Choose the plan of Triton's scan: python -m dygmamba.benchmarks.scan_tuning [folder for scan_tuning.json].
 
 For each shape of the anchor table: outputs and gradients against the definition in float64 first, then the median
-time of forward and of forward + backward under each plan, and the peak of extra memory under the best. Made to run
-once on one NVIDIA H200, in under four minutes with all compilations.
+time of forward and of forward + backward under each plan, and the peak of extra memory under the best; beside them,
+the kernels which a call of the scan would choose. Made to run once on one NVIDIA H200, in under four minutes with all
+compilations.
 
 Legend: q sequences, l steps, d channels, n states.
 """
@@ -85,7 +86,7 @@ def inputs(q: int, length: int, entry: str, dtype: torch.dtype = torch.float32) 
 
 def errors(length: int, rule: str, entry: str, q: int = 2) -> dict[str, float]:
     """Relative errors of two sequences against the definition in float64; a large batch must contain them exactly."""
-    from dygmamba.ops.scan import triton as fused
+    from dygmamba.ops.scan import gpu as fused
 
     x = inputs(q, length, entry)
     dy = torch.randn(x.u.shape, device=DEVICE)
@@ -94,21 +95,21 @@ def errors(length: int, rule: str, entry: str, q: int = 2) -> dict[str, float]:
     grads = torch.autograd.grad((y * dy).sum() + final.sum(), list(leaves.values()))
     want = {"y": y.detach(), "final": final.detach(), **dict(zip(leaves, grads, strict=True))}
     y, final, kept = fused.forward(x, rule, False, True)
-    got = fused.backward(x, rule, False, kept, dy, torch.ones_like(final), entry == "span").present
+    got = fused.backward(x, rule, False, y, kept, dy, torch.ones_like(final), entry == "span").present
     got |= {"y": y, "final": final}
     return {name: ((got[name] - t).norm() / t.norm()).item() for name, t in want.items()}
 
 
 def contains_itself(anchor: ScanAnchor) -> bool:
     """Whether the first sequences of the full batch come out as they do alone, bit for bit."""
-    from dygmamba.ops.scan import triton as fused
+    from dygmamba.ops.scan import gpu as fused
 
     x = inputs(anchor.q, anchor.length, "span")
     few = x._replace(**{name: x.present[name][:2] for name in ("u", "span", "B", "C", "z")})
     results = []
     for part in (x, few):
         y, final, kept = fused.forward(part, "zoh", False, True)
-        grads = fused.backward(part, "zoh", False, kept, part.u, final[:0], True)
+        grads = fused.backward(part, "zoh", False, y, kept, part.u, final[:0], True)
         tokens = [grads.present[name] for name in ("u", "span", "B", "C", "z")]
         results.append([y, final, *tokens])
     return all(torch.equal(many[:2], alone) for many, alone in zip(*results, strict=True))
@@ -135,21 +136,26 @@ def extra_mib(run: Callable[[], object]) -> float:
 
 
 def measure(
-    anchor: ScanAnchor, rule: str, entry: str, changes: dict[str, int], dtype: torch.dtype = torch.float32
+    anchor: ScanAnchor,
+    rule: str,
+    entry: str,
+    changes: dict[str, int] | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> dict[str, float]:
-    """Forward, forward + backward and extra memory of one shape under one plan."""
-    from dygmamba.ops.scan import triton as fused
+    """Forward, forward + backward and extra memory of one shape, as called or by Triton under a changed plan."""
+    from dygmamba.ops.scan import gpu, triton
 
     x = inputs(anchor.q, anchor.length, entry, dtype)
-    plan = replace(fused.plan_for(x), **changes)
+    fused: Any = gpu if changes is None else triton
+    how = {} if changes is None else {"plan": replace(triton.plan_for(x), **changes)}
     dy, none = torch.randn_like(x.u), x.u.new_empty(0, 0, 0)
 
     def forward() -> tuple[Tensor, Tensor, Tensor]:
-        return fused.forward(x, rule, False, True, plan)
+        return fused.forward(x, rule, False, True, **how)
 
     def both() -> tuple[object, ...]:
         y, final, kept = forward()
-        return y, final, fused.backward(x, rule, False, kept, dy, none, False, plan)
+        return y, final, fused.backward(x, rule, False, y, kept, dy, none, False, **how)
 
     memory = extra_mib(both)
     return {"forward": milliseconds(forward), "both": milliseconds(both), "mib": memory}
@@ -202,16 +208,16 @@ def tune_forward(say: Say, record: Record, anchor: ScanAnchor) -> None:
 
 
 def table(say: Say, record: Record, anchor: ScanAnchor) -> None:
-    """One shape under the default plan, every kind."""
+    """One shape as called, every kind."""
     for rule, entry in KINDS:
-        found = record[f"{anchor.q} {anchor.length} {rule} {entry}"] = measure(anchor, rule, entry, {})
+        found = record[f"{anchor.q} {anchor.length} {rule} {entry}"] = measure(anchor, rule, entry)
         say(line(anchor, f"{rule} {entry}", found))
-    found = record[f"{anchor.q} {anchor.length} bf16"] = measure(anchor, "zoh", "span", {}, torch.bfloat16)
+    found = record[f"{anchor.q} {anchor.length} bf16"] = measure(anchor, "zoh", "span", None, torch.bfloat16)
     say(line(anchor, "zoh span bf16", found, anchor.both16))
 
 
 def run(say: Say, folder: Path | None = None) -> bool:
-    """Errors, changes of plan on three shapes, and all shapes and kinds under the default plan."""
+    """Errors, changes of plan on three shapes, and all shapes and kinds as called."""
     began = time.monotonic()
     record: Record = {"anchors": [asdict(anchor) for anchor in SCANS]}
     right = check(say, record)

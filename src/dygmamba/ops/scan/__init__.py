@@ -21,8 +21,8 @@ from dygmamba.ops.scan.inputs import Inputs
 
 __all__ = ["SlowScanWarning", "scan", "span_scan"]
 
-# Device type -> module with checkpoint_shape, forward and backward; imported at the first call there.
-FUSED = {"cpu": "dygmamba.ops.scan.cpu", "cuda": "dygmamba.ops.scan.triton"}
+# Device type -> module with in_place, checkpoint_shape, forward and backward; imported at the first call there.
+FUSED = {"cpu": "dygmamba.ops.scan.cpu", "cuda": "dygmamba.ops.scan.gpu"}
 
 
 class SlowScanWarning(RuntimeWarning):
@@ -143,6 +143,7 @@ def scan_backward_op(
     state: Tensor | None,
     rule: str,
     reverse: bool,
+    y: Tensor,
     checkpoints: Tensor,
     dy: Tensor,
     dstate: Tensor,
@@ -150,7 +151,9 @@ def scan_backward_op(
 ) -> list[Tensor]:
     """The inputs' gradients in their order; size 0 where there is none (dstate of size 0 means zero)."""
     x = Inputs(u, delta, span, w1, w2, A, B, C, D, z, mask, state)
-    grads = _fused(x).backward(x, rule, reverse, checkpoints, dy, dstate, span_grad)
+    if _fused(x).in_place(x):  # an operator changes none of its arguments
+        checkpoints = checkpoints.clone()
+    grads = _fused(x).backward(x, rule, reverse, y, checkpoints, dy, dstate, span_grad)
     return [u.new_empty(0) if g is None else _own(g) for g in grads]
 
 
@@ -162,23 +165,33 @@ def _own(grad: Tensor) -> Tensor:
 
 @scan_backward_op.register_fake
 def _(*args: Any) -> list[Tensor]:
-    x, span_grad = Inputs(*args[:12]), args[17]
+    x, span_grad = Inputs(*args[:12]), args[18]
     wanted = x._replace(mask=None, span=x.span if span_grad else None)
     return [x.u.new_empty(0) if t is None else t.new_empty(t.shape) for t in wanted]
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     *tensors, ctx.rule, ctx.reverse, _ = inputs
-    ctx.save_for_backward(*tensors, output[2])
+    ctx.save_for_backward(*tensors, output[0], output[2])
     ctx.set_materialize_grads(False)
+    ctx.spent = False
 
 
 def _differentiate(ctx: Any, dy: Tensor | None, dstate: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
-    *tensors, checkpoints = ctx.saved_tensors
+    *tensors, y, checkpoints = ctx.saved_tensors
     x, wanted = Inputs(*tensors), Inputs(*ctx.needs_input_grad[:12])
     dy = torch.zeros_like(x.u) if dy is None else dy
     dstate = x.u.new_empty(0, 0, 0) if dstate is None else dstate
-    grads = scan_backward_op(*x, ctx.rule, ctx.reverse, checkpoints, dy, dstate, bool(wanted.span))
+    kind, adjoint = (ctx.rule, ctx.reverse), (dy, dstate, bool(wanted.span))
+    if _fused(x).in_place(x) and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        if (
+            ctx.spent
+        ):  # a second backward of one forward: the first has written gradients over its checkpoints
+            _, _, checkpoints = scan_op(*x, *kind, True)
+        ctx.spent = True
+        grads = _fused(x).backward(x, *kind, y, checkpoints, *adjoint)
+    else:
+        grads = scan_backward_op(*x, *kind, y, checkpoints, *adjoint)
     return *(g if want else None for g, want in zip(grads, wanted, strict=True)), None, None, None
 
 

@@ -22,6 +22,11 @@ PIECES = 8  # calls per thread: sequences are ragged, so a thread that is done e
 SERIAL = 1 << 19  # below so many state updates, starting a thread costs more than it saves
 
 
+def in_place(x: Inputs) -> tuple[str, ...]:
+    """The inputs whose gradients backward leaves in the checkpoints: none."""
+    return ()
+
+
 def checkpoint_shape(x: Inputs) -> tuple[int | torch.SymInt, ...]:
     """The states which forward keeps for backward: one every CHUNK steps, channel-last."""
     q, length, d = x.u.shape
@@ -39,7 +44,14 @@ def forward(x: Inputs, rule: str, reverse: bool, keep: bool) -> tuple[Tensor, Te
 
 
 def backward(
-    x: Inputs, rule: str, reverse: bool, checkpoints: Tensor, dy: Tensor, dstate: Tensor, span_grad: bool
+    x: Inputs,
+    rule: str,
+    reverse: bool,
+    y: Tensor,
+    checkpoints: Tensor,
+    dy: Tensor,
+    dstate: Tensor,
+    span_grad: bool,
 ) -> Inputs:
     """The gradients, in the inputs' places; None where there is no input, or no wish for the span's."""
     sums = _sums(x, span_grad)

@@ -44,6 +44,11 @@ def plan_for(x: Inputs) -> Plan:
     return Plan(block=block, interval=min(32 if length <= 512 else 64, 4 * triton.cdiv(length, 4)))
 
 
+def in_place(x: Inputs) -> tuple[str, ...]:
+    """The inputs whose gradients backward leaves in the checkpoints: none."""
+    return ()
+
+
 def checkpoint_shape(x: Inputs, plan: Plan | None = None) -> tuple[int, ...]:
     """The states which forward keeps for backward: one every `interval` steps but the first, channel-last."""
     q, length, d = x.u.shape
@@ -82,6 +87,7 @@ def backward(
     x: Inputs,
     rule: str,
     reverse: bool,
+    y: Tensor,
     checkpoints: Tensor,
     dy: Tensor,
     dstate: Tensor,

@@ -1,0 +1,184 @@
+"""The scan on NVIDIA GPUs for 16 states in float32: what to launch. The arithmetic is in `scan.cu`, and its reasons.
+
+The source is compiled when it is first needed, by the NVRTC that comes with torch: nobody needs a compiler.
+Sums over channels (for B, C, span) are written per block of channels and added afterwards, in a fixed order: there
+are no atomics, so two runs agree in every bit. To keep these partial sums small, backward is launched once per window
+of time, the last one first, and the adjoint of the state is handed from launch to launch.
+
+Legend: q sequences, l steps, d channels, n states.
+"""
+
+import warnings
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dygmamba.ops.scan.inputs import Inputs
+
+STATES = 16
+WIDTH = 32  # channels of a warp
+TOKENS = 8  # of a chunk
+WINDOW = 192 << 20  # bytes of partial sums over channels
+
+REGISTERS = {"scan_forward": 128, "scan_backward": 255}  # at most so many a thread
+
+FLAGS = ("ZOH", "SPANS", "GATE", "REVERSE")  # what kind of scan a kernel is compiled for
+
+Launch = Callable[[int, list[Tensor | int]], None]
+
+
+def serves(x: Inputs) -> bool:
+    """Whether these inputs are among those the kernels are made for."""
+    d, n = x.A.shape
+    return x.u.dtype == torch.float32 and n == STATES and d % 4 == 0 and x.u.numel() > 0
+
+
+@cache
+def works(device: torch.device) -> bool:
+    """Whether the kernels can be compiled for this device; where not, say so once."""
+    if torch.cuda.get_device_capability(device) < (8, 0):  # no copies in the background
+        return False
+    macros = dict.fromkeys((*FLAGS, "SPAN_GRADIENT"), 1)
+    try:
+        compiled("scan_forward", tuple(macros.items()), device)
+    except (AttributeError, OSError, RuntimeError) as error:
+        text = f"scan.cu could not be compiled, so Triton's kernels run instead: {error}"
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+        return False
+    return True
+
+
+def in_place(x: Inputs) -> tuple[str, ...]:
+    """The inputs whose gradients backward leaves in the checkpoints, in that order."""
+    return ("u",) if x.z is None else ("u", "z")
+
+
+def checkpoint_shape(x: Inputs) -> tuple[int, ...]:
+    """The state before every chunk but the first, and later the gradients of u and z."""
+    return 2, *x.u.shape
+
+
+@torch.no_grad()
+def forward(x: Inputs, rule: str, reverse: bool, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """y, the final state and the checkpoints (size 0 unless `keep`)."""
+    q, _, d = x.u.shape
+    y = torch.empty(x.u.shape, device=x.u.device)
+    final = torch.empty(q, d, STATES, device=x.u.device)
+    kept = torch.empty(checkpoint_shape(x) if keep else (0, 0, 0, 0), device=x.u.device)
+    tensors, sizes = _arguments(x)
+    _launch("scan_forward", x, rule, reverse)(_blocks(x) * q, [*tensors, y, final, kept, *sizes])
+    return y, final, kept
+
+
+@torch.no_grad()
+def backward(
+    x: Inputs,
+    rule: str,
+    reverse: bool,
+    y: Tensor,
+    checkpoints: Tensor,
+    dy: Tensor,
+    dstate: Tensor,
+    span_grad: bool,
+) -> Inputs:
+    """The gradients, in the inputs' places; None where there is no input, or no wish for the span's."""
+    (q, length, d), device, blocks = x.u.shape, x.u.device, _blocks(x)
+    steps = max(TOKENS, WINDOW // (8 * blocks * q * STATES) // TOKENS * TOKENS)  # of a window
+    window = min(length, steps)
+    y, dy = y.contiguous(), _rows(dy)
+    adjoint = torch.empty(q, d, STATES, device=device)
+    nothing = torch.empty(0, device=device)
+    ddelta = nothing if x.delta is None else torch.empty(x.u.shape, device=device)
+    parts = torch.empty(2, blocks, q, window, STATES, device=device)
+    span_parts = (
+        torch.empty(blocks, q, window, device=device) if span_grad and x.span is not None else nothing
+    )
+    dA = torch.empty(q, d, STATES, device=device)
+    vectors = torch.empty(3, q, d, device=device)
+    dBC = torch.empty(2, *x.B.shape, device=device)
+    dspan = torch.empty(q, length, device=device) if span_parts.numel() else None
+    launch = _launch("scan_backward", x, rule, reverse, SPAN_GRADIENT=int(dspan is not None))
+    tensors, sizes = _arguments(x)
+    written = [checkpoints, adjoint, ddelta, parts, span_parts, dA, vectors]
+    entry = _dense(dstate)
+    for last in (length, *range((length - 1) // steps * steps, 0, -steps)):
+        first = (last - 1) // steps * steps
+        start, stop = (length - last, length - first) if reverse else (first, last)
+        cut = [first // TOKENS, -(-last // TOKENS), start, window, int(last == length)]
+        launch(blocks * q, [*tensors, y, dy, entry, *written, *sizes, dy.stride(0), dy.stride(1), *cut])
+        entry = adjoint
+        torch.sum(parts[:, :, :, : last - first], 1, out=dBC[:, :, start:stop])
+        if dspan is not None:
+            torch.sum(span_parts[:, :, : last - first], 0, out=dspan[:, start:stop])
+    dD, dw1, dw2 = vectors.sum(1)
+    spans = x.delta is None
+    return Inputs(
+        u=checkpoints[0],
+        delta=None if spans else ddelta,
+        span=dspan,
+        w1=dw1 if spans else None,
+        w2=dw2 if spans else None,
+        A=dA.sum(0),
+        B=dBC[0],
+        C=dBC[1],
+        D=None if x.D is None else dD,
+        z=None if x.z is None else checkpoints[1],
+        mask=None,
+        state=None if x.state is None else adjoint,
+    )
+
+
+def _blocks(x: Inputs) -> int:
+    return -(-x.u.shape[2] // WIDTH)
+
+
+def _arguments(x: Inputs) -> tuple[list[Tensor], list[int]]:
+    """What both kernels read, and its sizes and strides; what is missing goes as a null pointer."""
+    nothing = torch.empty(0, 0, 0, device=x.u.device)
+    u, delta, z = (nothing if t is None else _rows(t) for t in (x.u, x.delta, x.z))
+    step = delta if x.span is None else x.span.contiguous()
+    mask = None if x.mask is None else x.mask.contiguous().view(torch.uint8)
+    state = None if x.state is None else _dense(x.state.transpose(1, 2))
+    given = [u, step, x.w1, x.w2, _dense(x.A), _dense(x.B), _dense(x.C), x.D, z, mask, state]
+    q, length, d = x.u.shape
+    strides = [t.stride(axis) for t in (u, step, z) for axis in (0, 1)]
+    return [nothing if t is None else t for t in given], [length, d, q, *strides]
+
+
+def _rows(t: Tensor) -> Tensor:
+    """Rows may lie apart (halves of one projection do), but each must be dense and begin at 16 bytes."""
+    if t.stride(2) == 1 and t.stride(0) % 4 == t.stride(1) % 4 == t.data_ptr() % 16 == 0:
+        return t
+    return t.clone(memory_format=torch.contiguous_format)
+
+
+def _dense(t: Tensor) -> Tensor:
+    """Contiguous, beginning at 16 bytes."""
+    t = t.contiguous()
+    return t if t.data_ptr() % 16 == 0 else t.clone()
+
+
+def _launch(name: str, x: Inputs, rule: str, reverse: bool, **more: int) -> Launch:
+    """A kernel for this kind of scan, ready to be called with the number of warps and its arguments."""
+    values = (rule == "zoh", x.delta is None, x.z is not None, reverse)
+    macros = dict(zip(FLAGS, map(int, values), strict=True)) | {"SPAN_GRADIENT": 0} | more
+    return compiled(name, tuple(macros.items()), x.u.device)
+
+
+@cache
+def compiled(name: str, macros: tuple[tuple[str, int], ...], device: torch.device) -> Launch:
+    """Compile a kernel of scan.cu for this device."""
+    source = Path(__file__).with_name("scan.cu").read_text(encoding="utf-8")
+    options = [f"-D{macro}={value}" for macro, value in macros] + [f"-maxrregcount={REGISTERS[name]}"]
+    with torch.cuda.device(device):
+        kernel: Any = torch.cuda._compile_kernel(source, name, nvcc_options=options)
+
+    def launch(blocks: int, arguments: list[Tensor | int]) -> None:
+        with torch.cuda.device(device):
+            kernel((blocks, 1, 1), (WIDTH, 1, 1), arguments)
+
+    return launch

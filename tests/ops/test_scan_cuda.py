@@ -1,0 +1,247 @@
+"""scan.cu against the definition in float64: on a GPU, and everywhere else a C++ compiler plays the GPU (warp.h)."""
+
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Iterator
+from functools import cache, partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import scans
+from dygmamba.ops import scan as op
+from dygmamba.ops.scan import cuda
+from interpreted import DEVICE, GPU, on_gpu, poison
+from scans import Masks, adjoints, holes, inputs, padding_left, padding_right
+
+assert_exact: Any = partial(scans.assert_exact, "cuda")
+fused_results: Any = partial(scans.fused_results, "cuda")
+
+SOURCE = Path(cuda.__file__).with_name("scan.cu")
+HERE = Path(__file__).parent
+COMPILER = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+
+kernels_run = pytest.mark.skipif(not (GPU or COMPILER), reason="neither a GPU nor a C++ compiler is here")
+
+
+@cache
+def emulated(folder: Path, name: str, macros: tuple[tuple[str, int], ...]) -> cuda.Launch:
+    """A kernel as a function of this process: 32 fibers take turns as the lanes of a warp."""
+    stem = folder / "_".join([name, *(str(value) for _, value in macros)])
+    defines = "".join(f"#define {macro} {value}\n" for macro, value in macros)
+    code = f'{defines}#include "{HERE / "warp.h"}"\n#include "{SOURCE}"\nEMULATE({name})\n'
+    stem.with_suffix(".cpp").write_text(code)
+    library, flags = stem.with_suffix(".so"), ["-O1", "-w", "-std=c++17", "-shared", "-fPIC"]
+    subprocess.run([str(COMPILER), *flags, "-o", library, stem.with_suffix(".cpp")], check=True)
+    run = ctypes.CDLL(str(library))[f"run_{name}"]
+
+    def launch(blocks: int, arguments: list[Tensor | int]) -> None:
+        values = [
+            ctypes.c_int(a) if isinstance(a, int) else ctypes.c_void_p(a.data_ptr() if a.numel() else None)
+            for a in arguments
+        ]
+        run(blocks, (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values)))
+
+    return launch
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("emulated")
+
+
+@pytest.fixture(autouse=True)
+def anywhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Without a GPU the kernels are emulated; fresh memory is NaN, and nobody writes beside it."""
+    if not GPU:
+        monkeypatch.setattr(cuda, "compiled", lambda name, macros, _: emulated(folder, name, macros))
+    with poison():
+        yield
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("flags", [(1, 1, 1, 0, 1), (0, 0, 0, 1, 0)])
+def test_the_kernels_compile_without_a_gpu(architecture: str, flags: tuple[int, ...]) -> None:
+    """What a C++ compiler forgives, NVRTC may not: it accepts the source as torch would hand it over."""
+    library = nvrtc()
+    macros = dict(zip((*cuda.FLAGS, "SPAN_GRADIENT"), flags, strict=True))
+    options = [f"--gpu-architecture={architecture}", *(f"-D{name}={value}" for name, value in macros.items())]
+    program, log = ctypes.c_void_p(), ctypes.create_string_buffer(1 << 16)
+    library.nvrtcCreateProgram(ctypes.byref(program), SOURCE.read_bytes(), b"scan.cu", 0, None, None)
+    given = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+    code = library.nvrtcCompileProgram(program, len(options), given)
+    library.nvrtcGetProgramLog(program, log)
+    assert code == 0, log.value.decode()
+
+
+def nvrtc() -> ctypes.CDLL:
+    """The library from its own package, with the part of itself which it would not find there."""
+    try:
+        files = metadata.files("nvidia-cuda-nvrtc") or []
+    except metadata.PackageNotFoundError:
+        pytest.skip("the package nvidia-cuda-nvrtc is not installed")
+    found = {
+        Path(file).name: str(file.locate()) for file in files if ".so" in file.name and "alt" not in file.name
+    }
+    for name in sorted(found, key=lambda name: "builtins" not in name):
+        library = ctypes.CDLL(found[name], ctypes.RTLD_GLOBAL)
+    return library
+
+
+@kernels_run
+@pytest.mark.parametrize("rule", ["zoh", "euler"])
+@pytest.mark.parametrize("entry", ["span", "delta"])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(("q", "length", "d"), [(1, 1, 4), (2, 8, 32), (2, 9, 36), (1, 31, 68)])
+def test_every_shape_matches_the_definition(
+    q: int, length: int, d: int, entry: str, rule: str, reverse: bool
+) -> None:
+    """For all lengths, widths, entries, rules and directions: outputs and gradients equal the definition's."""
+    assert_exact(inputs(q, length, d, 16, entry), rule, reverse)
+
+
+@kernels_run
+@pytest.mark.parametrize("rule", ["zoh", "euler"])
+@pytest.mark.parametrize("mask", [padding_left, padding_right, holes])
+@pytest.mark.parametrize("entry", ["span", "delta"])
+def test_what_lies_under_a_mask_reaches_nothing(mask: Masks, entry: str, rule: str) -> None:
+    """For all masks: a masked step keeps the state and outputs 0, and NaN there stays there."""
+    assert_exact(inputs(9, 27, 8, 16, entry, mask), rule, reverse=mask is holes)
+
+
+@kernels_run
+@pytest.mark.parametrize("missing", ["D", "z", "state", "all"])
+@pytest.mark.parametrize("rule", ["zoh", "euler"])
+def test_every_optional_input_may_be_missing(missing: str, rule: str) -> None:
+    """Without D, z, the initial state, or any of them, the rest is as defined."""
+    x = inputs(2, 11, 4, 16, "delta" if missing == "all" else "span", optional=missing != "all")
+    assert_exact(x if missing == "all" else x._replace(**{missing: None}), rule)
+
+
+@kernels_run
+@pytest.mark.parametrize("scale", [1e-6, 1e-3, 0.05, 10.0])
+@pytest.mark.parametrize("length", [1, 6])
+def test_the_exact_rule_is_exact_for_small_and_large_steps(scale: float, length: int) -> None:
+    """Where delta A is near 0 no digits cancel, not even in the gradient of A; nor where it is large."""
+    assert_exact(inputs(2, length, 4, 16, "delta", scale=scale))
+
+
+@kernels_run
+@pytest.mark.parametrize("rule", ["zoh", "euler"])
+def test_states_that_do_not_decay_are_integrals(rule: str) -> None:
+    """A = 0 is a state like any other: h_k = h_(k-1) + delta B u."""
+    x = inputs(2, 5, 4, 16, "delta")
+    x.A[:, ::2] = 0
+    assert_exact(x, rule)
+
+
+@kernels_run
+def test_a_step_of_no_weight_has_a_gradient() -> None:
+    """Where w1 = 0 nothing moves, and yet the gradient of w1 is the definition's."""
+    x = inputs(2, 10, 8, 16)
+    x.present["w1"][::2] = 0
+    assert_exact(x)
+
+
+@kernels_run
+@pytest.mark.parametrize("rule", ["zoh", "euler"])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_how_the_work_is_cut_does_not_matter(
+    rule: str, reverse: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For windows of any size, with masks and backwards in time: the definition again."""
+    monkeypatch.setattr(cuda, "WINDOW", 1)
+    assert_exact(inputs(2, 29, 8, 16, "span", holes), rule, reverse)
+
+
+@kernels_run
+def test_rows_may_lie_apart() -> None:
+    """Halves of one projection, rows that begin anywhere, and the gradient of a sum are read all the same."""
+    x = inputs(2, 9, 8, 16)
+    halves = torch.cat([x.present["u"], x.present["z"]], -1)
+    u, z = halves.chunk(2, -1)
+    shifted = torch.cat([x.B.flatten()[:1], x.B.flatten()])[1:].view(x.B.shape)
+    dy = torch.ones((), device=DEVICE).expand(x.u.shape)
+    dstate = torch.zeros(2, 8, 16, device=DEVICE)
+    apart = fused_results(x._replace(u=u, z=z, B=shifted), "zoh", False, dy, dstate)
+    dense = fused_results(x, "zoh", False, dy.contiguous(), dstate[:0])
+    for name, value in dense.items():
+        assert torch.equal(apart[name], value), name
+
+
+@kernels_run
+def test_a_sequence_is_the_same_alone_and_in_its_batch() -> None:
+    """No result of a sequence depends on the others, in any bit."""
+    x = inputs(5, 13, 36, 16, "span", holes)
+    dy, dstate = adjoints(x)
+    tokens = ("u", "span", "B", "C", "z", "mask", "state")
+    few = x._replace(**{name: x.present[name][2:4] for name in tokens})
+    many, alone = (
+        fused_results(x, "zoh", False, dy, dstate),
+        fused_results(few, "zoh", False, dy[2:4], dstate[2:4]),
+    )
+    for name in ("y", "final", "u", "span", "B", "C", "z", "state"):
+        assert torch.equal(many[name][2:4], alone[name]), name
+
+
+@kernels_run
+def test_a_second_backward_finds_its_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Backward writes gradients over what forward kept; doing it again with retain_graph gives the same once more."""
+    if not GPU:
+        monkeypatch.setattr(op, "FUSED", {"cpu": "dygmamba.ops.scan.cuda"})
+    x = inputs(2, 19, 8, 16, "span", padding_left)
+    leaves: Any = {name: t.clone().requires_grad_(name != "mask") for name, t in x.present.items()}
+    y, state = op.span_scan(**leaves)
+    wanted = [t for t in leaves.values() if t.requires_grad]
+    weight = torch.linspace(-1, 1, 8, device=DEVICE).expand_as(y)
+    first, second = (
+        torch.autograd.grad((y, state), wanted, (weight, state.detach()), retain_graph=True) for _ in range(2)
+    )
+    for one, other in zip(first, second, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_only_what_the_kernels_were_made_for_is_served() -> None:
+    """Sixteen states in float32 and channels in fours; everything else is Triton's."""
+    assert cuda.serves(inputs(2, 3, 4, 16))
+    assert not cuda.serves(inputs(2, 3, 5, 16))
+    assert not cuda.serves(inputs(2, 3, 4, 8))
+    assert not cuda.serves(inputs(0, 3, 4, 16))
+    assert not cuda.serves(inputs(2, 3, 4, 16, dtype=torch.bfloat16))
+
+
+@pytest.mark.parametrize("entry", ["span", "delta"])
+@pytest.mark.parametrize("rule", ["zoh", "euler"])
+@pytest.mark.parametrize(("q", "length", "d"), [(8, 1000, 36), (3, 2048, 400), (70, 65, 100), (5, 64, 400)])
+class TestLarge:
+    """Shapes for a GPU: many chunks, windows, warps.
+
+    Euler multiplies by e^X itself, which is rounded near 1: the gradient of w2 of these slow states shows it.
+    """
+
+    pytestmark = on_gpu
+
+    def test_long_sequences_match_the_definition(self, q, length, d, rule, entry) -> None:
+        """Errors do not grow with the length."""
+        x, tolerance = inputs(q, length, d, 16, entry, scale=0.1), 1e-5 if rule == "zoh" else 2e-5
+        assert_exact(x, rule, entry == "delta", tolerance)
+
+    def test_long_ragged_sequences_match_the_definition(self, q, length, d, rule, entry) -> None:
+        """Whole chunks without a live step are skipped, and still written."""
+        x, tolerance = (
+            inputs(q, length, d, 16, entry, padding_left, scale=0.1),
+            1e-5 if rule == "zoh" else 2e-5,
+        )
+        assert_exact(x, rule, False, tolerance)
+
+    def test_two_runs_agree_in_every_bit(self, q, length, d, rule, entry) -> None:
+        """No result depends on the order in which warps finish."""
+        x = inputs(q, length, d, 16, entry, holes)
+        first, second = (fused_results(x, rule, False, *adjoints(x)) for _ in range(2))
+        for name, value in first.items():
+            assert torch.equal(second[name], value), name

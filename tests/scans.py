@@ -1,0 +1,126 @@
+"""Random scans, and what is asked of every implementation of them: the definition's results, in float64."""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dygmamba.ops.scan import reference
+from dygmamba.ops.scan.inputs import Inputs
+from interpreted import DEVICE
+
+Masks = Callable[[int, int], Tensor]
+
+
+def padding_left(q: int, length: int) -> Tensor:
+    """Sequence i starts with 3 i + 1 masked steps, or is masked whole."""
+    return torch.arange(length) > 3 * torch.arange(q)[:, None]
+
+
+def padding_right(q: int, length: int) -> Tensor:
+    """The same at the end."""
+    return padding_left(q, length).flip(1)
+
+
+def holes(q: int, length: int) -> Tensor:
+    """Two of five steps are masked."""
+    return torch.rand(q, length, generator=torch.Generator().manual_seed(length)) > 0.4
+
+
+def inputs(
+    q: int,
+    length: int,
+    d: int,
+    n: int,
+    entry: str = "span",
+    mask: Masks | None = None,
+    optional: bool = True,
+    scale: float = 1.0,
+    dtype: torch.dtype = torch.float32,
+) -> Inputs:
+    """Random inputs; what lies under a mask is NaN."""
+    generator = torch.Generator().manual_seed(1000 * length + 10 * d + n)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator).to(DEVICE)
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(*shape, generator=generator).to(DEVICE)
+
+    steps: dict[str, Tensor | None] = {
+        "delta": scale * uniform(q, length, d),
+        "span": None,
+        "w1": None,
+        "w2": None,
+    }
+    if entry == "span":
+        steps = {
+            "delta": None,
+            "span": scale * uniform(q, length),
+            "w1": 0.1 + uniform(d),
+            "w2": 3 * uniform(d),
+        }
+    x = Inputs(
+        u=normal(q, length, d),
+        A=-torch.exp(normal(d, n)),
+        B=normal(q, length, n),
+        C=normal(q, length, n),
+        D=normal(d) if optional else None,
+        z=normal(q, length, d) if optional else None,
+        mask=None if mask is None else mask(q, length).to(DEVICE),
+        state=normal(q, d, n) if optional else None,
+        **steps,
+    )
+    tokens = {
+        name: t.to(dtype) for name, t in x.present.items() if t.shape[:2] == (q, length) and name != "mask"
+    }
+    if x.mask is not None:
+        for name, t in tokens.items():
+            tokens[name] = t.masked_fill(~(x.mask if t.dim() == 2 else x.mask[..., None]), float("nan"))
+    return x._replace(**tokens)
+
+
+def exact(x: Inputs, rule: str, reverse: bool, dy: Tensor, dstate: Tensor) -> dict[str, Tensor]:
+    """Outputs and gradients by the definition, in float64."""
+    leaves: Any = {name: t.double().requires_grad_() for name, t in x.present.items() if name != "mask"}
+    scan = reference.span_scan if x.delta is None else reference.scan
+    y, state = scan(**leaves, mask=x.mask, rule=rule, reverse=reverse)
+    loss = (y * dy.double()).sum() + (state * dstate.double()).sum()
+    grads = torch.autograd.grad(loss, list(leaves.values()))
+    return {"y": y.detach(), "final": state.detach(), **dict(zip(leaves, grads, strict=True))}
+
+
+def fused_results(
+    kernels: str, x: Inputs, rule: str, reverse: bool, dy: Tensor, dstate: Tensor, **how: Any
+) -> dict[str, Tensor]:
+    """The same by the kernels of that name; `how` is theirs alone."""
+    fused = import_module(f"dygmamba.ops.scan.{kernels}")
+    y, state, kept = fused.forward(x, rule, reverse, True, **how)
+    grads = fused.backward(x, rule, reverse, y, kept, dy, dstate, True, **how)
+    assert {name: t.dtype for name, t in grads.present.items()} == {
+        name: t.dtype for name, t in x.present.items() if name != "mask"
+    }
+    return {"y": y, "final": state, **grads.present}
+
+
+def adjoints(x: Inputs) -> tuple[Tensor, Tensor]:
+    """A gradient of y and one of the final state."""
+    generator = torch.Generator().manual_seed(7)
+    q, _, d = x.u.shape
+    dy = torch.randn(x.u.shape, generator=generator).to(x.u)
+    return dy, torch.randn(q, d, x.A.shape[1], generator=generator).to(DEVICE)
+
+
+def assert_exact(
+    kernels: str, x: Inputs, rule: str = "zoh", reverse: bool = False, tolerance: float = 1e-5, **how: Any
+) -> None:
+    """Every output and gradient is within `tolerance` of the definition in float64, by relative norm."""
+    dy, dstate = adjoints(x)
+    want = exact(x, rule, reverse, dy, dstate)
+    got = fused_results(kernels, x, rule, reverse, dy, dstate, **how)
+    assert want.keys() == got.keys()
+    for name, value in want.items():
+        error = (got[name].double() - value).norm() / value.norm().clamp(min=1e-30)
+        assert error <= tolerance, f"{name} is off by {error:.1e}"

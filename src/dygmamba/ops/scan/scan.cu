@@ -195,7 +195,8 @@ __device__ __forceinline__ void advance(float (&h)[4][4], const float (&a)[4][4]
     }
 }
 
-// What is read of a token: a chunk of these is in use while the next one is on its way.
+// What is read of a token. Forward has a chunk of these in use while the next one is on its way; backward, short of shared
+// memory, makes what it needs of a chunk at once.
 struct Token {
   float u[WIDTH], z[WIDTH], B[STATES], C[STATES];
 #if !SPANS
@@ -204,12 +205,16 @@ struct Token {
 };
 
 struct TokenBack : Token {
-  float y[WIDTH], dy[WIDTH];  // later the gradient before the gate
+  float y[WIDTH], dy[WIDTH];
 };
 
 // What is made of it.
 struct Made {
   float delta[WIDTH], input[WIDTH];
+};
+
+struct MadeBack : Made {
+  float u[WIDTH], gy[WIDTH], B[STATES], C[STATES];  // gy: the gradient of y before the gate
 };
 
 // All that is read of the tokens, a chunk ahead of its use.
@@ -392,9 +397,9 @@ extern "C" __global__ void
   // Chunks begin .. end - 1 (in scan order), the last first; `start` is the window's first time. `adjoint` [q d n] is g
   // on entry, zero if it is null. dA [q d n] and dvectors [3 q d] are added to unless `fresh`. dBC is [2 blocks q
   // window n], dspan [blocks q window].
-  __shared__ TokenBack chunks[2][TOKENS];
-  __shared__ Made made[TOKENS];
-  __shared__ float4 states[TOKENS / 2 + 1][4][32];  // before every second step; last, before the next chunk
+  __shared__ TokenBack chunk[TOKENS];
+  __shared__ MadeBack made[TOKENS];
+  __shared__ float4 states[TOKENS / 2][4][32];  // before every second step
   const Place at(length, channels);
   const Weights w(at, A, w1, w2, D);
   const Offset half = (Offset)sequences * length * channels;
@@ -419,62 +424,70 @@ extern "C" __global__ void
   // the lane adds up the parts of B (lower half of the warp) or C for state lane % 16
   float *parts = dBC + (lane >> 4) * ((Offset)blocks * sequences * window * STATES) + span_place * STATES + (lane & 15);
 
-  float4(*initial)[32] = states[TOKENS / 2];
-  auto ask_state = [&](int k) {
+  auto ask_state = [&](int k) {  // before a chunk; into the place of that before its first step
     const float *from = k > 0 ? keep : state + at.states();
     const int next_row = k > 0 ? row : channels, given = quad && (k > 0 || state) ? 16 : 0;
 #pragma unroll
-    for (int m = 0; m < 4; ++m) copy16(&initial[m][lane].x, from + m * next_row, given);
+    for (int m = 0; m < 4; ++m) copy16(&states[0][m][lane].x, from + m * next_row, given);
     keep -= TOKENS * row;
   };
 
   Reader reader(at, last, u, u_batch, u_row, z, z_batch, z_row, step, step_batch, step_row, B, C);
   Rows ys(at, last, y, length * channels, channels), dys(at, last, dy, dy_batch, dy_row);
-  const int stride = sizeof(TokenBack) / sizeof(float);
-  int bytes[2];
+  unsigned live_next;
+  float span_next;
+  auto ask_rows = [&]() {
+    const int stride = sizeof(TokenBack) / sizeof(float);
+    int bytes[2];
+    live_next = reader.ask(at, chunk, bytes);
+    dys.copy(chunk->dy, stride, lane, bytes);
+    if (GATE) ys.copy(chunk->y, stride, lane, bytes);
+    span_next = live_next >> lane & 1 ? reader.next.span : 0.0f;
+  };
   reader.next.load(at, last, step, mask);
-  unsigned live_next = reader.ask(at, chunks[0], bytes);
-  dys.copy(chunks[0]->dy, stride, lane, bytes);
-  if (GATE) ys.copy(chunks[0]->y, stride, lane, bytes);
+  ask_rows();
+  copies_end();
   ask_state(last);
-  float span_next = live_next >> lane & 1 ? reader.next.span : 0.0f;
   copies_end();
   reader.next.load(at, last - TOKENS, step, mask);
 
-  for (int k = last, side = 0; k >= stop; k -= TOKENS, side ^= 1) {
+  for (int k = last; k >= stop; k -= TOKENS) {
     const unsigned live = live_next;
     const float span = span_next;
-    if (k > stop) {
-      reader.move(-1);
-      dys.move(-1);
-      ys.move(-1);
-      live_next = reader.ask(at, chunks[side ^ 1], bytes);
-      dys.copy(chunks[side ^ 1]->dy, stride, lane, bytes);
-      if (GATE) ys.copy(chunks[side ^ 1]->y, stride, lane, bytes);
-      span_next = live_next >> lane & 1 ? reader.next.span : 0.0f;
-      reader.next.load(at, k - 2 * TOKENS, step, mask);
-    }
-    copies_end();
-    copies_wait();
-    __syncwarp();
-#pragma unroll
-    for (int m = 0; m < 4; ++m) unpack_state(initial[m][lane], h, m);
-    if (k > stop) ask_state(k - TOKENS);  // belongs to the next group of copies
-    TokenBack *chunk = chunks[side];
     const int rows = length - k, mine = inside ? rows : 0;  // that exist, and that the lane writes
+    copies_wait();                                          // for the rows; the state may still be on its way
+    __syncwarp();
     if (live) {
 #pragma unroll
       for (int r = 0; r < TOKENS; ++r) {
-        float delta = own_step(w, chunk[r], lane, span, r);
-        made[r].delta[lane] = delta;
-        made[r].input[lane] = delta * chunk[r].u[lane];
+        const float delta = own_step(w, chunk[r], lane, span, r), u = chunk[r].u[lane];
+        float gy = chunk[r].dy[lane];
         if (GATE) {
-          float gate = open_gate(chunk[r].z[lane]), sig = sigmoid(gate), gy = chunk[r].dy[lane];
-          chunk[r].dy[lane] = gy * gate * sig;
+          const float gate = open_gate(chunk[r].z[lane]), sig = sigmoid(gate);
           if (r < mine) du[half + r * row] = gy * chunk[r].y[lane] * (inverse_fast(gate) + (1.0f - sig));  // of z
+          gy *= gate * sig;
         }
+        made[r].delta[lane] = delta;
+        made[r].input[lane] = delta * u;
+        made[r].u[lane] = u;
+        made[r].gy[lane] = gy;
       }
-      __syncwarp();
+      *(float4 *)&made[at.j].B[4 * at.i] = *(const float4 *)&chunk[at.j].B[4 * at.i];
+      *(float4 *)&made[at.j].C[4 * at.i] = *(const float4 *)&chunk[at.j].C[4 * at.i];
+    }
+    __syncwarp();
+    if (k > stop) {
+      reader.move(-1);
+      dys.move(-1);
+      if (GATE) ys.move(-1);
+      ask_rows();
+      reader.next.load(at, k - 2 * TOKENS, step, mask);
+    }
+    copies_end();
+    copies_wait();  // for the state
+    if (live) {
+#pragma unroll
+      for (int m = 0; m < 4; ++m) unpack_state(states[0][m][lane], h, m);
 
       // forward: the state before every second step
 #pragma unroll
@@ -485,10 +498,10 @@ extern "C" __global__ void
 #pragma unroll
         for (int p = 0; p < 2; ++p) {
           float b[4], delta[4], input[4];
-          unpack(*(const float4 *)&chunk[r + p].B[4 * at.i], b);
+          unpack(*(const float4 *)&made[r + p].B[4 * at.i], b);
           unpack(*(const float4 *)&made[r + p].delta[4 * at.j], delta);
 #if ZOH
-          unpack(*(const float4 *)&chunk[r + p].u[4 * at.j], input);
+          unpack(*(const float4 *)&made[r + p].u[4 * at.j], input);
 #pragma unroll
           for (int c = 0; c < 4; ++c) input[c] *= LOG2E;
 #else
@@ -509,7 +522,7 @@ extern "C" __global__ void
 #pragma unroll
         for (int p = 0; p < 2; ++p) {
           float b[4], delta[4], scaled[4];
-          unpack(*(const float4 *)&chunk[r + p].B[4 * at.i], b);
+          unpack(*(const float4 *)&made[r + p].B[4 * at.i], b);
           unpack(*(const float4 *)&made[r + p].delta[4 * at.j], delta);
           unpack(*(const float4 *)&made[r + p].input[4 * at.j], scaled);
           remake(remade[p], h, w.a, inverse, b, delta, scaled);
@@ -517,15 +530,15 @@ extern "C" __global__ void
 #pragma unroll
         for (int p = 1; p >= 0; --p) {
           const int t = r + p;
-          const TokenBack &token = chunk[t];
+          const MadeBack &token = made[t];
           float b[4], cs[4], delta[4], scaled[4], gy[4];
           float gB[4] = {0, 0, 0, 0}, gA[4] = {0, 0, 0, 0}, gF[4] = {0, 0, 0, 0};
           float dB[4] = {0, 0, 0, 0}, dC[4] = {0, 0, 0, 0};
           unpack(*(const float4 *)&token.B[4 * at.i], b);
           unpack(*(const float4 *)&token.C[4 * at.i], cs);
-          unpack(*(const float4 *)&made[t].delta[4 * at.j], delta);
-          unpack(*(const float4 *)&made[t].input[4 * at.j], scaled);
-          unpack(*(const float4 *)&token.dy[4 * at.j], gy);
+          unpack(*(const float4 *)&token.delta[4 * at.j], delta);
+          unpack(*(const float4 *)&token.input[4 * at.j], scaled);
+          unpack(*(const float4 *)&token.gy[4 * at.j], gy);
 #pragma unroll
           for (int c = 0; c < 4; ++c)
 #pragma unroll
@@ -559,7 +572,7 @@ extern "C" __global__ void
 #endif
           place[2 * p][lane] = pack(dB);
           place[2 * p + 1][lane] = pack(dC);
-          const float own_u = token.u[lane], own_gy = token.dy[lane], own_delta = made[t].delta[lane];
+          const float own_u = token.u[lane], own_gy = token.gy[lane], own_delta = token.delta[lane];
           const float own_gB = sum_states(gB, lane), own_gF = ZOH ? sum_states(gF, lane) : own_gB;
           // d h / d delta = A h + B u under ZOH, A e h_(k-1) + B u under Euler
           const float dd = sum_states(gA, lane) * LN2 + own_u * own_gB;
@@ -608,7 +621,9 @@ extern "C" __global__ void
     if (!SPANS) dd_out -= TOKENS * row;
     if (SPAN_GRADIENT) dspan_out -= SIGN * TOKENS;
     parts -= SIGN * TOKENS * STATES;
-    __syncwarp();
+    __syncwarp();  // the first place is free
+    if (k > stop) ask_state(k - TOKENS);
+    copies_end();
   }
 #pragma unroll
   for (int c = 0; c < 4; ++c) {

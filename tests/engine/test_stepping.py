@@ -63,6 +63,7 @@ def test_an_epoch_of_replays_is_the_epoch(model, cut, data, tmp_path, monkeypatc
         torch.testing.assert_close(others[name], weight, rtol=1e-2, atol=1e-3, msg=name)
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")  # torch calls it a prototype
 def test_no_step_waits_for_the_device(data, tmp_path):
     """After the first epoch, an epoch of replays asks the device for nothing until its losses are read."""
     training = training_of("tgn", data, tmp_path, save_every=1e9)

@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dygmamba.data.events import EventStore
-from dygmamba.sampling.index import STRATEGIES, NeighborIndex
-from dygmamba.sampling.view import NeighborRequest
+from dygmamba.sampling.index import STRATEGIES, NeighborIndex, gather_view
+from dygmamba.sampling.view import NeighborRequest, PairBatch
 from strategies import event_streams
 
 REQUESTS = st.builds(
@@ -103,3 +103,20 @@ def test_time_aware_draws_follow_their_softmax():
     expected = torch.softmax(e / e.cumsum(0), dim=0)
     share = torch.bincount(hop.event[0], minlength=20)[:6] / draws
     assert bool(((share - expected).abs() < 4 * (expected * (1 - expected) / draws).sqrt()).all())
+
+
+@given(store=event_streams(min_events=1), seed=st.integers(0, 20))
+def test_a_part_of_a_view_is_the_view_of_the_part(store, seed):
+    """For all pairs and all lengths that reach their pasts: what a part sees is what a look-up of its own finds."""
+    index, most = NeighborIndex.build(store), 2 * len(store)
+    pairs = PairBatch.of(store.src, store.dst, store.time)
+    view = gather_view(index, store.features, pairs, (NeighborRequest((most,)),))
+    chosen = torch.randperm(len(store), generator=torch.Generator().manual_seed(seed))[: 1 + len(store) // 2]
+    rows = torch.cat([pairs.src_row[chosen], pairs.dst_row[chosen]])
+    longest = int(view.neighbors[0][0].length[rows].max())
+    part = view.part(chosen, longest)
+    alone = gather_view(index, store.features, pairs.select(chosen), (NeighborRequest((longest,)),))
+    for seen, found in ((part.pairs.src_row, alone.pairs.src_row), (part.pairs.dst_row, alone.pairs.dst_row)):
+        ours, true = part.neighbors[0][0][seen], alone.neighbors[0][0][found]
+        assert all(torch.equal(x, y) for x, y in zip(ours.columns, true.columns, strict=True))
+    assert torch.equal(part.pairs.label, pairs.label[chosen])

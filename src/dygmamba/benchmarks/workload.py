@@ -137,9 +137,12 @@ def look_up(training: Training, events: Ids, negative: Ids) -> tuple[PairBatch, 
 
 def accumulate(training: Training, events: Ids, negative: Ids, size: int) -> float:
     """The loss and gradients of a batch, `size` pairs at a time: the sums are the same, the memory is not."""
-    training.optimizer.zero_grad(set_to_none=True)
-    pairs = torch.arange(2 * len(events), device=events.device).split(size)
-    return sum(float(training.work.accumulate(events, negative, some)) for some in pairs)
+    work, view = training.work, training.work.view(events, negative)
+    work.gradients.begin()
+    parts = torch.arange(len(view.pairs), device=events.device).split(size)
+    loss = sum(float(work.part(view, chosen)) for chosen in parts)
+    work.gradients.end()
+    return loss
 
 
 def part_seconds(

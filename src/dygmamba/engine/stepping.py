@@ -8,6 +8,7 @@ from torch import Tensor
 
 from dygmamba.engine.buckets import Epoch
 from dygmamba.engine.work import LinkWork
+from dygmamba.sampling.view import PairView
 
 
 class EagerSteps:
@@ -43,25 +44,26 @@ class EagerSteps:
     def step(self, events: Int64[Tensor, "b"], negatives: Int64[Tensor, "b"]) -> Float32[Tensor, ""]:
         """Gradients of a whole batch and the update."""
         self.work.optimizer.zero_grad(set_to_none=self.epoch is None)
-        loss = self.work.accumulate(events, negatives)
+        loss = self.work.whole(self.work.view(events, negatives))
         self.work.update(events)
         return loss
 
     def parts(self, number: int, epoch: Epoch) -> Float32[Tensor, ""]:
         """A step part by part, each with its own look-up length."""
         events, negatives = self.batch(number)
-        self.work.optimizer.zero_grad(set_to_none=False)
-        chosen = epoch.order[number].split(epoch.sizes)
+        view, parts = self.work.view(events, negatives), epoch.order[number].split(epoch.sizes)
+        self.work.gradients.begin()
         losses = [
-            self.work.accumulate(events, negatives, pairs, length)
-            for pairs, length in zip(chosen, epoch.lengths[number], strict=True)
+            self.work.part(view, chosen, length)
+            for chosen, length in zip(parts, epoch.lengths[number], strict=True)
         ]
+        self.work.gradients.end()
         self.work.update(events)
         return torch.stack(losses).sum()
 
 
 class GraphSteps(EagerSteps):
-    """Full batches replay captured graphs: one for a step in one part, else one per length and one for the update.
+    """Full batches replay captured graphs: a step in one part is one; else one begins it, one ends it, one per length.
 
     Capturing needs a few calls to warm up; weights, optimizer and generator are put back in place afterwards, so
     a captured run computes what an eager one computes.
@@ -76,7 +78,8 @@ class GraphSteps(EagerSteps):
         self.offset = torch.arange(size, device=events.device)
         self.order = torch.zeros(len(events) // size * 2 * size, dtype=torch.int64, device=events.device)
         self.loss = torch.zeros((), device=events.device)
-        self.graphs: dict[tuple[int, ...], torch.cuda.CUDAGraph] = {}
+        self.view: PairView | None = None  # of the step that is replayed
+        self.graphs: dict[str | tuple[int, int], torch.cuda.CUDAGraph] = {}
         self.pool = torch.cuda.graph_pool_handle()
 
     def begin(self, negatives: Int64[Tensor, "k"]) -> None:
@@ -86,33 +89,35 @@ class GraphSteps(EagerSteps):
         if len(self.events) < self.size:
             return
         if self.epoch is None:
-            self._capture((), self._whole)
+            self._capture("whole", self._whole)
             return
         self.order.copy_(self.epoch.order.flatten())
+        if self.view is None:
+            self.view = self.work.view(*self.batch(0))
         shapes = {shape for row in self.epoch.lengths for shape in zip(self.epoch.sizes, row, strict=True)}
         for shape in sorted(shapes, reverse=True):
             self._capture(shape, lambda shape=shape: self._part(*shape))
-        self._capture((), self._finish)
+        self._capture("end", self._end)
+        self._capture("begin", self._begin)  # last: by now every gradient that it clears has its place
 
     def whole(self, number: int) -> Float32[Tensor, ""]:
         """A full batch as one replay."""
         if (number + 1) * self.size > len(self.events):
             return super().whole(number)
         self.position.fill_(number)
-        self.graphs[()].replay()
+        self.graphs["whole"].replay()
         return self.loss.clone()
 
     def parts(self, number: int, epoch: Epoch) -> Float32[Tensor, ""]:
-        """A replay per part, then the update."""
+        """A replay per part, and one before and after them."""
         self.position.fill_(number)
-        self.work.optimizer.zero_grad(set_to_none=False)
-        self.loss.zero_()
+        self.graphs["begin"].replay()
         first = 0
         for size, length in zip(epoch.sizes, epoch.lengths[number], strict=True):
             self.first.fill_(first)
             self.graphs[size, length].replay()
             first += size
-        self.graphs[()].replay()
+        self.graphs["end"].replay()
         return self.loss.clone()
 
     def _rows(self) -> Tensor:
@@ -122,15 +127,25 @@ class GraphSteps(EagerSteps):
         rows = self._rows()
         self.loss.copy_(self.step(self.events[rows], self.given[rows]))
 
-    def _part(self, size: int, length: int) -> None:
+    def _begin(self) -> None:
+        assert self.view is not None
         rows = self._rows()
-        place = self.position * (2 * self.size) + self.first + torch.arange(size, device=rows.device)
-        self.loss += self.work.accumulate(self.events[rows], self.given[rows], self.order[place], length)
+        view = self.work.view(self.events[rows], self.given[rows])
+        for column, new in zip(self.view.columns, view.columns, strict=True):
+            column.copy_(new)
+        self.loss.zero_()
+        self.work.gradients.begin()
 
-    def _finish(self) -> None:
+    def _part(self, size: int, length: int) -> None:
+        place = self.position * (2 * self.size) + self.first + torch.arange(size, device=self.order.device)
+        assert self.view is not None
+        self.loss += self.work.part(self.view, self.order[place], length)
+
+    def _end(self) -> None:
+        self.work.gradients.end()
         self.work.update(self.events[self._rows()])
 
-    def _capture(self, key: tuple[int, ...], body: Callable[[], None]) -> None:
+    def _capture(self, key: str | tuple[int, int], body: Callable[[], None]) -> None:
         if key in self.graphs:
             return
         optimizer = self.work.optimizer

@@ -16,12 +16,13 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from dygmamba.data.events import EventStore
 from dygmamba.data.splits import Split
 from dygmamba.engine.buckets import CUTS, Cut, Epoch, arrange, best_cut, pair_lengths
+from dygmamba.engine.gradients import PartGradients
 from dygmamba.engine.host_memory import keep_freed_memory
 from dygmamba.errors import ConfigError, EventError
 from dygmamba.models.base import EncoderScorer
 from dygmamba.ops.precision import float32_products
 from dygmamba.sampling.index import NeighborIndex, gather_view
-from dygmamba.sampling.view import NeighborRequest
+from dygmamba.sampling.view import NeighborRequest, PairView
 from dygmamba.tasks.link import positives_and_negatives
 
 
@@ -102,34 +103,40 @@ class LinkWork:
         self.graphed = on_gpu and config.graphs
         if not on_gpu:
             keep_freed_memory()
-        trained = [parameter for parameter in scorer.parameters() if parameter.requires_grad]
+        self.gradients = PartGradients(scorer)
         self.optimizer = torch.optim.Adam(
-            trained, lr=config.lr, capturable=self.graphed, fused=on_gpu or None
+            self.gradients.trained, lr=config.lr, capturable=self.graphed, fused=on_gpu or None
         )
         self.longest = NeighborRequest.longest(scorer.requests)
         self.cut = self._best_cut()
 
-    def accumulate(
-        self,
-        events: Int64[Tensor, "b"],
-        negatives: Int64[Tensor, "b"],
-        chosen: Int64[Tensor, "p"] | None = None,
-        length: int | None = None,
-    ) -> Tensor:
-        """Add the gradients of a batch, or of some of its pairs, looked up that far back; their part of the loss."""
+    def view(self, events: Int64[Tensor, "b"], negatives: Int64[Tensor, "b"]) -> PairView:
+        """What a step asks, and what the model may see for it."""
         batch = self.data.store.select(events)
         pairs = positives_and_negatives(batch, batch.src, negatives)
-        count, requests = len(pairs), self.scorer.requests
-        if chosen is not None:
-            pairs = pairs.select(chosen)
-        if length is not None:
-            requests = tuple(request.cut(length) for request in requests)
-        with PRECISIONS[self.config.precision](events.device.type):
-            view = gather_view(self.data.past, self.data.store.features, pairs, requests)
-            logits = self.scorer(view).float()
-            loss = binary_cross_entropy_with_logits(logits, pairs.label, reduction="sum") / count
+        return gather_view(self.data.past, self.data.store.features, pairs, self.scorer.requests)
+
+    def whole(self, view: PairView) -> Tensor:
+        """Add the gradients of all pairs of a step; the loss."""
+        with PRECISIONS[self.config.precision](view.pairs.node.device.type):
+            loss = self._loss(view) / len(view.pairs)
             loss.backward()
         return loss.detach()
+
+    def part(self, view: PairView, chosen: Int64[Tensor, "p"], length: int | None = None) -> Tensor:
+        """Add the gradients of some pairs of a step, none with a history beyond `length`; their part of the loss.
+
+        `gradients.begin` comes before a step's first part, `gradients.end` after its last.
+        """
+        with PRECISIONS[self.config.precision](chosen.device.type), self.gradients.derived.in_use():
+            loss = self._loss(view.part(chosen, length)) / len(view.pairs)
+            self.gradients.add(loss)
+        return loss.detach()
+
+    def _loss(self, view: PairView) -> Tensor:
+        """The sum over these pairs."""
+        logits = self.scorer(view).float()
+        return binary_cross_entropy_with_logits(logits, view.pairs.label, reduction="sum")
 
     def update(self, events: Int64[Tensor, "b"]) -> None:
         """Change the weights, and let the model observe the batch."""

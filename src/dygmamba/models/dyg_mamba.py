@@ -138,11 +138,13 @@ class DyGMamba(Encoder):
         ((recent,),) = view.neighbors
         pairs = view.pairs
         both = torch.cat([pairs.src_row, pairs.dst_row])
-        tokens = make_tokens(recent, self.query, self.span)[both]  # [2p l]
+        tokens = make_tokens(recent[both], self.query, self.span)  # [2p l]
         p, mask = len(pairs), tokens.mask
         x = self.channels(tokens, view.features)  # [2p l d]
         src, dst = self.mixer(self.encoders(x, tokens), mask).chunk(2)
-        return self.out(self.pool_src(src, mask[:p])), self.out(self.pool_dst(dst, mask[p:]))
+        pooled = torch.cat([self.pool_src(src, mask[:p]), self.pool_dst(dst, mask[p:])])
+        src, dst = self.out(pooled).chunk(2)
+        return src, dst
 
 
 SPEC = ModelSpec(

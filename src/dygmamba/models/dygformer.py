@@ -113,7 +113,7 @@ class DyGFormer(Encoder):
         """Source and destination embedding of each pair."""
         ((recent,),) = view.neighbors
         pairs, p = view.pairs, len(view.pairs)
-        tokens = make_tokens(recent, "first")[torch.cat([pairs.src_row, pairs.dst_row])]  # [2p l]
+        tokens = make_tokens(recent[torch.cat([pairs.src_row, pairs.dst_row])], "first")  # [2p l]
         mask = tokens.mask
         x = self.channels(tokens, view.features)
         exists = patch_mask(mask, self.patch)

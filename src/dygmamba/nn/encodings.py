@@ -50,8 +50,8 @@ class CountSum(nn.Module):
     def forward(self, counts: Int32[Tensor, "p l 2"]) -> Float[Tensor, "p l c"]:
         """The encoding of each token's two counts."""
         count = counts.to(self.first.weight.dtype)[..., None]
-        hidden = relu(count * self.first.weight[:, 0] + self.first.bias).sum(dim=-2)  # [p l c]
-        return linear(hidden, self.second.weight, 2 * self.second.bias)
+        hidden = torch.addcmul(self.first.bias, count, self.first.weight[:, 0])  # [p l 2 c]
+        return linear(relu(hidden).sum(dim=-2), self.second.weight, 2 * self.second.bias)
 
 
 class CountEncoding(nn.Sequential):

@@ -7,7 +7,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from dygmamba.nn.by_hand import GatedSum, LongAttention, ShortAttention
+
 LONG = 128  # tokens beyond which torch's softmax over a middle dimension is slow on a GPU (docs/log.md)
+FULL = (torch.float32, torch.float64)  # beside autocast, which chooses a precision operation by operation
 
 Both = Float[Tensor, "r l d"]  # the first sequence of each pair, then the second of each
 Mask = Bool[Tensor, "r l"]
@@ -41,23 +44,26 @@ class LinearCrossAttention(nn.Module):
 
     def forward(self, x: Both, mask: Mask) -> Both:
         """Both sequences, each informed by the other."""
-        query, key, value = self.ask(x).chunk(3, dim=-1)
-        query, key = query.softmax(dim=-1) * x.shape[-1] ** -0.5, masked_softmax(key, mask)
-        return self.norm(x + self.drop(self.out(across(query, key, value))))
+        asked = self.ask(x)
+        by_hand = LongAttention if x.shape[1] > LONG else ShortAttention
+        found = by_hand.apply(asked, mask) if asked.dtype in FULL else across(asked, mask)
+        return self.norm(x + self.drop(self.out(found)))
 
 
-def across(query: Both, key: Both, value: Both) -> Both:
-    """Each token's query (key^T value), key and value of the other sequence; the cheaper product comes first."""
+def across(asked: Float[Tensor, "r l k"], mask: Mask) -> Both:
+    """What each token gets from the other sequence, by its query, key and value side by side: the definition."""
+    query, key, value = asked.chunk(3, dim=-1)
+    query, key = query.softmax(dim=-1) * query.shape[-1] ** -0.5, masked_softmax(key, mask)
     p = len(query) // 2
-    if query.shape[1] < query.shape[2]:
+    if query.shape[1] < query.shape[2]:  # the cheaper product comes first
         return (query @ key.roll(p, dims=0).mT) @ value.roll(p, dims=0)
     return query @ (key.mT @ value).roll(p, dims=0)
 
 
 def masked_softmax(score: Float[Tensor, "p l k"], mask: Bool[Tensor, "p l"]) -> Float[Tensor, "p l k"]:
     """Softmax over the tokens that exist; all zeros where none does."""
-    score = score.masked_fill(~mask[..., None], torch.finfo(score.dtype).min)
-    if score.shape[1] <= LONG:
+    score = torch.where(mask[..., None], score, torch.finfo(score.dtype).min)
+    if score.shape[1] <= LONG or score.shape[2] == 1:
         return score.softmax(dim=1) * mask[..., None]
     weight = torch.exp(score - score.detach().amax(dim=1, keepdim=True)) * mask[..., None]
     return weight / weight.sum(dim=1, keepdim=True).clamp(min=torch.finfo(weight.dtype).tiny)
@@ -84,24 +90,21 @@ class GatePool(nn.Module):
         super().__init__()
         self.gate = nn.Linear(width, 1, bias=False)
 
-    def weights(self, x: Tensor, mask: Bool[Tensor, "p l"]) -> Float[Tensor, "p l 1"]:
-        """How much each token counts."""
-        return masked_softmax(self.gate(x), mask)
-
     def forward(self, x: Float[Tensor, "p l d"], mask: Bool[Tensor, "p l"]) -> Float[Tensor, "p d"]:
         """One vector per sequence."""
-        return (x * mask[..., None] * self.weights(x, mask)).sum(dim=1)
+        return GatedSum.apply(x, self.gate.weight.flatten().to(x.dtype), mask)
 
 
 class TopGatePool(GatePool):
     """The gate's 64 heaviest tokens, renormalised (the released code's readout)."""
 
-    def weights(self, x: Tensor, mask: Bool[Tensor, "p l"]) -> Float[Tensor, "p l 1"]:
-        """How much each token counts, 0 beyond the 64 heaviest."""
-        weight = super().weights(x, mask)
+    def forward(self, x: Float[Tensor, "p l d"], mask: Bool[Tensor, "p l"]) -> Float[Tensor, "p d"]:
+        """One vector per sequence."""
+        weight = masked_softmax(self.gate(x), mask)  # [p l 1]
         top = weight.topk(min(64, weight.shape[1]), dim=1)
         kept = torch.zeros_like(weight).scatter(1, top.indices, top.values)
-        return kept / kept.sum(dim=1, keepdim=True).clamp(min=1e-12)
+        share = kept / kept.sum(dim=1, keepdim=True).clamp(min=1e-12)
+        return (x * mask[..., None] * share).sum(dim=1)
 
 
 class LastPool(nn.Module):

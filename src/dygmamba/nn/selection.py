@@ -10,12 +10,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from dygmamba.nn.derived import derived
 from dygmamba.nn.encodings import TimeEncoding
 from dygmamba.nn.tokens import Tokens
 from dygmamba.ops.precision import float32_products
 
 Selected = tuple[Float[Tensor, "q l n"], Float[Tensor, "q l n"]]
-SQUARINGS = (3, 3, 2)  # between two normalisations: sigma^(2 * 8) >= n^-8 |G|^8 stays far above underflow
+SQUARINGS = (4, 4)  # between two normalisations: sigma^(2 * 16) >= n^-8 |G|^16 stays far above underflow
 
 
 def spectral_bound(weight: Float[Tensor, "k n d"]) -> Float[Tensor, "k"]:
@@ -61,6 +62,7 @@ class InputSelection(nn.Module):
 class BoundedSelection(InputSelection):
     """As `InputSelection`, but ||W_B||_2 <= 1 and ||W_C||_2 <= 1: divided by max(1, sigma)."""
 
+    @derived
     def maps(self) -> Float[Tensor, "2 n d"]:
         """W_B and W_C with spectral norm at most 1."""
         return self.weight / spectral_bound(self.weight).clamp(min=1)[:, None, None]

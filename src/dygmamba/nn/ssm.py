@@ -9,8 +9,10 @@ from functools import reduce
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import linear, rms_norm
+from torch.nn.functional import rms_norm
 
+from dygmamba.nn.by_hand import halves
+from dygmamba.nn.derived import derived
 from dygmamba.nn.selection import SELECTIONS
 from dygmamba.nn.steps import STEPS, StepConfig, System
 from dygmamba.nn.tokens import Tokens
@@ -81,11 +83,16 @@ class Path(nn.Module):
         self.log_A = nn.Parameter(torch.arange(1.0, config.states + 1).log().repeat(inner, 1))
         self.skip = SKIPS[config.skip](inner)
 
+    @derived
+    def A(self) -> Float[Tensor, "e n"]:
+        """The eigenvalues."""
+        return -self.log_A.exp()
+
     def forward(self, x: Tensor, z: Tensor, tokens: Tokens) -> Float[Tensor, "q l e"]:
         """The gated output of this direction."""
         m = conv_silu(x, self.taps, self.bias, tokens.mask, self.reverse)  # Eq. 7
         B, C = (part.to(m.dtype) for part in self.select(m, tokens))
-        system = System(-self.log_A.exp(), B, C, self.skip(), z.to(m.dtype))
+        system = System(self.A(), B, C, self.skip(), z.to(m.dtype))
         return self.step(tokens, m, system, self.reverse)
 
 
@@ -102,11 +109,15 @@ class Block(nn.Module):
         with torch.no_grad():
             self.out.weight /= config.blocks**0.5
 
+    @derived
+    def projection(self) -> Float[Tensor, "_ d"]:
+        """With the norm's scale: one product less, and no sum over all tokens for the gradient of the scale."""
+        return self.into.weight * self.norm.weight
+
     def forward(self, x: Float[Tensor, "q l d"], tokens: Tokens) -> Float[Tensor, "q l d"]:
         """The block's output, residual included."""
-        # the norm's scale is part of the projection: one product less, and no sum over all tokens for its gradient
         scaled = rms_norm(x, x.shape[-1:], eps=self.norm.eps)
-        m, z = linear(scaled, self.into.weight * self.norm.weight).chunk(2, dim=-1)
+        m, z = halves(scaled, self.projection())
         return x + self.out(reduce(torch.add, [path(m, z, tokens) for path in self.paths]))
 
 

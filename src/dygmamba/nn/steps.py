@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from dygmamba.nn.derived import derived
 from dygmamba.nn.encodings import TimeEncoding
 from dygmamba.nn.tokens import Tokens
 from dygmamba.ops.scan import scan, span_scan
@@ -57,6 +58,16 @@ class RelativeStep(nn.Module):
         self.log_w1 = nn.Parameter((10 * log_uniform(config.channels, 1e-3, 1e-1)).log())
         self.log_w2 = nn.Parameter(log_uniform(config.channels, *self.w2_range).log())
 
+    @derived
+    def w1(self) -> Float[Tensor, "d"]:
+        """The scale of the step."""
+        return self.log_w1.exp()
+
+    @derived
+    def w2(self) -> Float[Tensor, "d"]:
+        """The scale of the span."""
+        return self.log_w2.exp()
+
     def span(self, tokens: Tokens) -> Float[Tensor, "q l"]:
         """Relative span with its floor."""
         return tokens.share + self.floor / tokens.length.clamp(min=1)[:, None]
@@ -67,7 +78,7 @@ class RelativeStep(nn.Module):
 
     def delta(self, span: Tensor) -> Tensor:
         """[q l] -> [q l d]."""
-        return self.log_w1.exp() * self.shape(self.log_w2.exp() * span[..., None])
+        return self.w1() * self.shape(self.w2() * span[..., None])
 
     def forward(self, tokens: Tokens, x: Tensor, system: System, reverse: bool) -> Float[Tensor, "q l d"]:
         """The scan of x with this step."""
@@ -84,7 +95,7 @@ class TimeSpanStep(RelativeStep):
 
     def forward(self, tokens: Tokens, x: Tensor, system: System, reverse: bool) -> Float[Tensor, "q l d"]:
         """The scan of x with this step."""
-        w1, w2, span = self.log_w1.exp(), self.log_w2.exp(), self.span(tokens)
+        span, w1, w2 = self.span(tokens), self.w1(), self.w2()
         return span_scan(x, span, w1, w2, *system, tokens.mask, rule=self.rule, reverse=reverse)[0]
 
 

@@ -4,7 +4,7 @@ Legend: q sequences, l tokens (neighbours and, where it takes part, the query no
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Bool, Float, Float32, Int32, Int64
@@ -28,11 +28,11 @@ class Tokens:
     share: Float32[Tensor, "q l"]
     length: Int64[Tensor, "q"]
     is_event: Bool[Tensor, "q l"]  # False for the query token and for padding
+    mask: Bool[Tensor, "q l"] = field(init=False)  # True where a token is real
 
-    @property
-    def mask(self) -> Bool[Tensor, "q l"]:
-        """True where a token is real."""
-        return torch.arange(self.node.shape[1], device=self.node.device) < self.length[:, None]
+    def __post_init__(self) -> None:
+        place = torch.arange(self.node.shape[1], device=self.node.device)
+        object.__setattr__(self, "mask", place < self.length[:, None])
 
     def __getitem__(self, rows: Int64[Tensor, "r"] | slice) -> "Tokens":
         """The tokens of these rows."""
@@ -45,15 +45,14 @@ def _last(seq: NeighborSequence) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor
     place = torch.arange(seq.node.shape[1] + 1, device=seq.node.device)
     own = place == seq.length[:, None]
     node = torch.where(own, seq.query_node[:, None].int(), pad(seq.node, (0, 1)))
-    time = torch.where(own, seq.query_time[:, None], pad(seq.time, (0, 1)))
-    return node, pad(seq.event, (0, 1)), time, seq.length + 1, place < seq.length[:, None]
+    is_event = place < seq.length[:, None]
+    return node, pad(seq.event, (0, 1)), pad(seq.time, (0, 1)), seq.length + 1, is_event
 
 
 def _first(seq: NeighborSequence) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The query node, then its neighbours (the released code's order)."""
     node = torch.cat([seq.query_node[:, None].int(), seq.node], dim=1)
-    time = torch.cat([seq.query_time[:, None], seq.time], dim=1)
-    return node, pad(seq.event, (1, 0)), time, seq.length + 1, pad(seq.mask, (1, 0))
+    return node, pad(seq.event, (1, 0)), pad(seq.time, (1, 0)), seq.length + 1, pad(seq.mask, (1, 0))
 
 
 def _absent(seq: NeighborSequence) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -84,13 +83,13 @@ def make_tokens(seq: NeighborSequence, query: str = "last", span: str = "precedi
     node, event, time, length, is_event = place(seq)
     width = torch.arange(node.shape[1], device=node.device)
     mask = width < length[:, None]
-    # padding stands at the query's own time, so the span that follows the last token ends there
-    time = torch.where(mask, time, seq.query_time[:, None])
+    # padding stands at the query's own time, as its token does, so the span that follows the last token ends there
+    time = torch.where(is_event, time, seq.query_time[:, None])
     gap = SPANS[span](time, seq.query_time).clamp(min=0) * mask
     oldest = torch.where(seq.length > 0, seq.time[:, :1].sum(dim=1), seq.query_time)
     reach = seq.query_time - oldest  # [q], 0 where there is no past
     share = gap / torch.where(reach > 0, reach, 1.0)[:, None]
-    age = (seq.query_time[:, None] - time) * mask
+    age = seq.query_time[:, None] - time
     return Tokens(node, event, age.float(), gap.float(), share.float(), length, is_event)
 
 

@@ -46,12 +46,12 @@ class NeighborIndex:
         rng: torch.Generator | None = None,
     ) -> tuple[NeighborSequence, ...]:
         """One sequence per hop; hop h + 1 asks about each entry of hop h at that entry's own time."""
-        hops = []
+        hops: list[NeighborSequence] = []
         for k in request.fanout:
-            found = STRATEGIES[request.strategy](self, node, time, k, request.scale, rng)
-            hops.append(found)
-            node = torch.where(found.mask, found.node, -1).flatten().long()
-            time = found.time.flatten()
+            if hops:
+                node = torch.where(hops[-1].mask, hops[-1].node, -1).flatten().long()
+                time = hops[-1].time.flatten()
+            hops.append(STRATEGIES[request.strategy](self, node, time, k, request.scale, rng))
         return tuple(hops)
 
     def past(self, node: Int64[Tensor, "q"], time: Float64[Tensor, "q"]) -> tuple[Tensor, Tensor]:

@@ -66,16 +66,19 @@ class NeighborSequence:
         """Span from each entry to the query, subtracted in 64 bits; 0 where there is none."""
         return ((self.query_time[:, None] - self.time) * self.mask).float()
 
+    @property
+    def columns(self) -> tuple[Tensor, ...]:
+        """All that is known, in the order of the fields."""
+        return self.query_node, self.query_time, self.node, self.event, self.time, self.length
+
     def __getitem__(self, rows: Int64[Tensor, "r"]) -> "NeighborSequence":
         """The sequences of these rows."""
-        return NeighborSequence(
-            self.query_node[rows],
-            self.query_time[rows],
-            self.node[rows],
-            self.event[rows],
-            self.time[rows],
-            self.length[rows],
-        )
+        return NeighborSequence(*(column[rows] for column in self.columns))
+
+    def cut(self, length: int) -> "NeighborSequence":
+        """The same without the padding beyond `length`, which no sequence may exceed."""
+        entries = {"node": self.node, "event": self.event, "time": self.time}
+        return replace(self, **{name: column[:, :length] for name, column in entries.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +116,9 @@ class PairBatch:
 
     def select(self, chosen: Int64[Tensor, "r"]) -> "PairBatch":
         """Some of the pairs, two rows each."""
+        src, dst = self.src_row[chosen], self.dst_row[chosen]
         return PairBatch.of(
-            self.src[chosen], self.dst[chosen], self.time[chosen], self.label[chosen], self.group[chosen]
+            self.node[src], self.node[dst], self.when[src], self.label[chosen], self.group[chosen]
         )
 
     @staticmethod
@@ -144,3 +148,17 @@ class PairView:
     pairs: PairBatch
     neighbors: tuple[tuple[NeighborSequence, ...], ...]
     features: FeatureTable
+
+    @property
+    def columns(self) -> tuple[Tensor, ...]:
+        """What is different from batch to batch, whatever their size is."""
+        hops = [hop for hops in self.neighbors for hop in hops]
+        return self.pairs.node, self.pairs.when, *(column for hop in hops for column in hop.columns)
+
+    def part(self, chosen: Int64[Tensor, "r"], length: int | None = None) -> "PairView":
+        """Some of the pairs, without the padding beyond `length` entries of their one hop; all rows are kept."""
+        asked = self.pairs
+        rows = {"src_row": asked.src_row[chosen], "dst_row": asked.dst_row[chosen]}
+        pairs = replace(asked, **rows, label=asked.label[chosen], group=asked.group[chosen])
+        cut = tuple((hop if length is None else hop.cut(length),) for (hop,) in self.neighbors)
+        return PairView(pairs, cut, self.features)

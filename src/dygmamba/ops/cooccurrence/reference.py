@@ -6,17 +6,15 @@ from torch import Tensor
 
 def _counts(tokens: Tensor, among: Tensor) -> Tensor:
     """How often each of `tokens` [p l] occurs in the same row of the sorted `among` [p r]."""
-    low = torch.searchsorted(among, tokens, side="left")
-    return (torch.searchsorted(among, tokens, side="right") - low).int()
+    low = torch.searchsorted(among, tokens, side="left", out_int32=True)
+    return torch.searchsorted(among, tokens, side="right", out_int32=True) - low
 
 
 def cooccurrence(left: Tensor, right: Tensor, left_mask: Tensor, right_mask: Tensor) -> tuple[Tensor, Tensor]:
     """Counts of each token in the left and in the right sequence."""
     nowhere = torch.iinfo(left.dtype).max  # masked tokens sort to the end and match no id
-    sorted_left = left.masked_fill(~left_mask, nowhere).sort(dim=1).values
-    sorted_right = right.masked_fill(~right_mask, nowhere).sort(dim=1).values
-    in_both = [
-        torch.stack([_counts(tokens, sorted_left), _counts(tokens, sorted_right)], dim=-1) * mask[..., None]
-        for tokens, mask in ((left.contiguous(), left_mask), (right.contiguous(), right_mask))
-    ]
-    return in_both[0], in_both[1]
+    tokens, mask = torch.cat([left, right], dim=1), torch.cat([left_mask, right_mask], dim=1)
+    among = (torch.where(real, ids, nowhere) for ids, real in ((left, left_mask), (right, right_mask)))
+    counts = torch.stack([_counts(tokens, ids.sort(dim=1).values) for ids in among], dim=-1)
+    in_left, in_right = (counts * mask[..., None]).split([left.shape[1], right.shape[1]], dim=1)
+    return in_left, in_right

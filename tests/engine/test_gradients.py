@@ -1,0 +1,97 @@
+"""Gradients of a step in parts: their sum is the whole batch's, through derived weights too, and stays in place."""
+
+import pytest
+import torch
+from torch import nn
+
+from dygmamba.config import build_config
+from dygmamba.data.generate import GeneratorConfig, generate_stream
+from dygmamba.data.splits import chronological_split
+from dygmamba.engine.gradients import PartGradients
+from dygmamba.engine.work import LinkWork, TrainConfig, TrainingData
+from dygmamba.models import MODELS
+from dygmamba.models.base import DatasetFacts
+
+SIZES = {"length": 40, "width": 4, "out": 8, "time_dim": 6, "dropout": 0.0}
+MAMBA = SIZES | {"states": 4}
+VARIANTS = {
+    "dyg-mamba": ("dyg-mamba", MAMBA),
+    "both directions": ("dyg-mamba", MAMBA | {"direction": "both", "encoders": "independent"}),
+    "linear step": ("dyg-mamba", MAMBA | {"step": "linear", "selection": "fixed", "pool": "gate64"}),
+    "without a query token": ("dyg-mamba", MAMBA | {"query": "absent", "mixer": "none", "skip": "none"}),
+    "mamba": ("mamba", MAMBA),
+    "dygformer": ("dygformer", SIZES),
+}
+
+
+@pytest.fixture(scope="module")
+def data():
+    """A small stream with busy and idle nodes."""
+    store = generate_stream(GeneratorConfig(nodes=40, events=900, seed=3))
+    return TrainingData.of(store, chronological_split(store), torch.device("cpu"))
+
+
+def work_of(variant, data):
+    model, settings = VARIANTS[variant]
+    torch.manual_seed(0)
+    spec = MODELS[model]
+    facts = DatasetFacts.of(data.store, data.split.train)
+    return LinkWork(
+        spec.build(build_config(spec.config, settings), facts), data, TrainConfig(batch=20), seed=0
+    )
+
+
+@pytest.mark.parametrize("variant", list(VARIANTS))
+def test_parts_add_up_to_the_whole(variant, data):
+    """However a batch is cut: loss and every gradient are the whole batch's; unused parameters have none."""
+    work = work_of(variant, data)
+    view = work.view(data.split.train[-20:], data.negatives(0, 0)[-20:])
+    whole = work.whole(view)
+    expected = [weight.grad for weight in work.gradients.trained]
+    assert any(grad is not None for grad in expected)
+    for sizes in ([40], [3, 37], [10, 10, 10, 10]):
+        work.optimizer.zero_grad(set_to_none=True)
+        work.gradients.begin()
+        losses = [work.part(view, chosen) for chosen in torch.randperm(40).split(sizes)]
+        work.gradients.end()
+        torch.testing.assert_close(torch.stack(losses).sum(), whole)
+        for weight, grad in zip(work.gradients.trained, expected, strict=True):
+            assert (weight.grad is None) == (grad is None)
+            if grad is not None:
+                torch.testing.assert_close(weight.grad, grad, rtol=1e-4, atol=1e-6)
+
+
+def test_a_step_does_not_remember_the_last_one(data):
+    """The gradients of a step are the same whatever was computed before it, and lie where they lay."""
+    work, rng = work_of("dyg-mamba", data), torch.Generator().manual_seed(0)
+    view = work.view(data.split.train[-20:], data.negatives(0, 0)[-20:])
+
+    def gradients():
+        work.gradients.begin()
+        for chosen in torch.arange(40).split(10):
+            work.part(view, chosen)
+        work.gradients.end()
+        return [weight.grad for weight in work.gradients.trained if weight.grad is not None]
+
+    first = [(grad.data_ptr(), grad.clone()) for grad in gradients()]
+    work.part(view, torch.randperm(40, generator=rng)[:7])
+    for (place, before), after in zip(first, gradients(), strict=True):
+        assert after.data_ptr() == place
+        assert torch.equal(after, before)
+
+
+def test_what_has_no_part_in_the_loss_keeps_no_gradient():
+    """A parameter that is not used, and one that is not trained, have no gradient; a shared one has both uses'."""
+    model = nn.ModuleDict({"used": nn.Linear(2, 2), "unused": nn.Linear(2, 2)})
+    model["used"].bias.requires_grad_(False)
+    gradients = PartGradients(model)
+    gradients.begin()
+    for scale in (1.0, 2.0):
+        gradients.add(scale * model["used"](model["used"](torch.ones(2))).sum())
+    gradients.end()
+    (true,) = torch.autograd.grad(
+        3 * model["used"](model["used"](torch.ones(2))).sum(), [model["used"].weight]
+    )
+    torch.testing.assert_close(model["used"].weight.grad, true)
+    assert model["used"].bias.grad is None
+    assert model["unused"].weight.grad is None

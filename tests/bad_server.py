@@ -39,8 +39,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         for key, value in ({"Content-Length": str(claimed), "Connection": "close"} | (headers or {})).items():
             self.send_header(key, value)
         self.end_headers()
-        self.wfile.write(body)
         self.server.sent += len(body)  # pyright: ignore[reportAttributeAccessIssue]
+        self.wfile.write(body)  # after it was counted: the client may be done before this returns
         self.close_connection = True
 
 

@@ -5,15 +5,16 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from functools import cache, partial
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.cuda._utils import _nvrtc_compile
 
 import scans
+from dygmamba.ops import nvrtc
 from dygmamba.ops import scan as op
 from dygmamba.ops.scan import cuda
 from interpreted import DEVICE, GPU, on_gpu, poison
@@ -22,7 +23,6 @@ from scans import Masks, adjoints, holes, inputs, padding_left, padding_right
 assert_exact: Any = partial(scans.assert_exact, "cuda")
 fused_results: Any = partial(scans.fused_results, "cuda")
 
-SOURCE = Path(cuda.__file__).with_name("scan.cu")
 HERE = Path(__file__).parent
 COMPILER = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
 
@@ -34,7 +34,7 @@ def emulated(folder: Path, name: str, macros: tuple[tuple[str, int], ...]) -> cu
     """A kernel as a function of this process: 32 fibers take turns as the lanes of a warp."""
     stem = folder / "_".join([name, *(str(value) for _, value in macros)])
     defines = "".join(f"#define {macro} {value}\n" for macro, value in macros)
-    code = f'{defines}#include "{HERE / "warp.h"}"\n#include "{SOURCE}"\nEMULATE({name})\n'
+    code = f'{defines}#include "{HERE / "warp.h"}"\n#include "{cuda.SOURCE}"\nEMULATE({name})\n'
     stem.with_suffix(".cpp").write_text(code)
     library, flags = stem.with_suffix(".so"), ["-O1", "-w", "-std=c++17", "-shared", "-fPIC"]
     subprocess.run([str(COMPILER), *flags, "-o", library, stem.with_suffix(".cpp")], check=True)
@@ -64,33 +64,22 @@ def anywhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+@pytest.mark.skipif(GPU, reason="compiled for the GPU that is here")
+@pytest.mark.parametrize("architecture", ["80", "90"])
+@pytest.mark.parametrize("name", ["scan_forward", "scan_backward"])
 @pytest.mark.parametrize("flags", [(1, 1, 1, 0, 1), (0, 0, 0, 1, 0)])
-def test_the_kernels_compile_without_a_gpu(architecture: str, flags: tuple[int, ...]) -> None:
-    """What a C++ compiler forgives, NVRTC may not: it accepts the source as torch would hand it over."""
-    library = nvrtc()
+def test_torch_compiles_the_kernels_without_gpu_and_toolkit(
+    architecture: str, name: str, flags: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a C++ compiler forgives, NVRTC may not; torch finds it in its wheel and makes machine code."""
+    pytest.importorskip("nvidia.cu13", reason="the package nvidia-cuda-nvrtc is not installed")
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr("torch.utils.cpp_extension.CUDA_HOME", None)
     macros = dict(zip((*cuda.FLAGS, "SPAN_GRADIENT"), flags, strict=True))
-    options = [f"--gpu-architecture={architecture}", *(f"-D{name}={value}" for name, value in macros.items())]
-    program, log = ctypes.c_void_p(), ctypes.create_string_buffer(1 << 16)
-    library.nvrtcCreateProgram(ctypes.byref(program), SOURCE.read_bytes(), b"scan.cu", 0, None, None)
-    given = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
-    code = library.nvrtcCompileProgram(program, len(options), given)
-    library.nvrtcGetProgramLog(program, log)
-    assert code == 0, log.value.decode()
-
-
-def nvrtc() -> ctypes.CDLL:
-    """The library from its own package, with the part of itself which it would not find there."""
-    try:
-        files = metadata.files("nvidia-cuda-nvrtc") or []
-    except metadata.PackageNotFoundError:
-        pytest.skip("the package nvidia-cuda-nvrtc is not installed")
-    found = {
-        Path(file).name: str(file.locate()) for file in files if ".so" in file.name and "alt" not in file.name
-    }
-    for name in sorted(found, key=lambda name: "builtins" not in name):
-        library = ctypes.CDLL(found[name], ctypes.RTLD_GLOBAL)
-    return library
+    options = [f"-D{macro}={value}" for macro, value in macros.items()]
+    with nvrtc.ready():
+        code, _ = _nvrtc_compile(cuda.SOURCE.read_text(), name, architecture, nvcc_options=options)
+    assert code.startswith(b"\x7fELF")
 
 
 @kernels_run

@@ -12,13 +12,14 @@ import warnings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from dygmamba.ops.nvrtc import compile_kernel
 from dygmamba.ops.scan.inputs import Inputs
 
+SOURCE = Path(__file__).with_name("scan.cu")
 STATES = 16
 WIDTH = 32  # channels of a warp
 TOKENS = 8  # of a chunk
@@ -172,10 +173,8 @@ def _launch(name: str, x: Inputs, rule: str, reverse: bool, **more: int) -> Laun
 @cache
 def compiled(name: str, macros: tuple[tuple[str, int], ...], device: torch.device) -> Launch:
     """Compile a kernel of scan.cu for this device."""
-    source = Path(__file__).with_name("scan.cu").read_text(encoding="utf-8")
     options = [f"-D{macro}={value}" for macro, value in macros] + [f"-maxrregcount={REGISTERS[name]}"]
-    with torch.cuda.device(device):
-        kernel: Any = torch.cuda._compile_kernel(source, name, nvcc_options=options)
+    kernel = compile_kernel(SOURCE, name, options, device)
 
     def launch(blocks: int, arguments: list[Tensor | int]) -> None:
         with torch.cuda.device(device):

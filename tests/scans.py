@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dygmamba.ops.scan import reference
-from dygmamba.ops.scan.inputs import Inputs
+from dygmamba.ops.scan.inputs import Inputs, Upstream
 from interpreted import DEVICE
 
 Masks = Callable[[int, int], Tensor]
@@ -98,7 +98,7 @@ def fused_results(
     """The same by the kernels of that name; `how` is theirs alone."""
     fused = import_module(f"dygmamba.ops.scan.{kernels}")
     y, state, kept = fused.forward(x, rule, reverse, True, **how)
-    grads = fused.backward(x, rule, reverse, y, kept, dy, dstate, True, **how)
+    grads = fused.backward(x, rule, reverse, Upstream(y, kept, dy, dstate, True), **how)
     assert {name: t.dtype for name, t in grads.present.items()} == {
         name: t.dtype for name, t in x.present.items() if name != "mask"
     }

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from dygmamba.benchmarks.anchors import CHANNELS, SCANS, STATES, ScanAnchor
 from dygmamba.ops.scan import reference
-from dygmamba.ops.scan.inputs import Inputs
+from dygmamba.ops.scan.inputs import Inputs, Upstream
 
 DEVICE = "cuda"
 TOLERANCE = 1e-5  # float32, relative norm
@@ -95,7 +95,8 @@ def errors(length: int, rule: str, entry: str, q: int = 2) -> dict[str, float]:
     grads = torch.autograd.grad((y * dy).sum() + final.sum(), list(leaves.values()))
     want = {"y": y.detach(), "final": final.detach(), **dict(zip(leaves, grads, strict=True))}
     y, final, kept = fused.forward(x, rule, False, True)
-    got = fused.backward(x, rule, False, y, kept, dy, torch.ones_like(final), entry == "span").present
+    given = Upstream(y, kept, dy, torch.ones_like(final), entry == "span")
+    got = fused.backward(x, rule, False, given).present
     got |= {"y": y, "final": final}
     return {name: ((got[name] - t).norm() / t.norm()).item() for name, t in want.items()}
 
@@ -109,7 +110,7 @@ def contains_itself(anchor: ScanAnchor) -> bool:
     results = []
     for part in (x, few):
         y, final, kept = fused.forward(part, "zoh", False, True)
-        grads = fused.backward(part, "zoh", False, y, kept, part.u, final[:0], True)
+        grads = fused.backward(part, "zoh", False, Upstream(y, kept, part.u, final[:0], True))
         tokens = [grads.present[name] for name in ("u", "span", "B", "C", "z")]
         results.append([y, final, *tokens])
     return all(torch.equal(many[:2], alone) for many, alone in zip(*results, strict=True))
@@ -155,7 +156,7 @@ def measure(
 
     def both() -> tuple[object, ...]:
         y, final, kept = forward()
-        return y, final, fused.backward(x, rule, False, y, kept, dy, none, False, **how)
+        return y, final, fused.backward(x, rule, False, Upstream(y, kept, dy, none, False), **how)
 
     memory = extra_mib(both)
     return {"forward": milliseconds(forward), "both": milliseconds(both), "mib": memory}

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from dygmamba.ops.scan import reference
-from dygmamba.ops.scan.inputs import Inputs
+from dygmamba.ops.scan.inputs import Inputs, Upstream
 
 __all__ = ["SlowScanWarning", "scan", "span_scan"]
 
@@ -153,7 +153,7 @@ def scan_backward_op(
     x = Inputs(u, delta, span, w1, w2, A, B, C, D, z, mask, state)
     if _fused(x).in_place(x):  # an operator changes none of its arguments
         checkpoints = checkpoints.clone()
-    grads = _fused(x).backward(x, rule, reverse, y, checkpoints, dy, dstate, span_grad)
+    grads = _fused(x).backward(x, rule, reverse, Upstream(y, checkpoints, dy, dstate, span_grad))
     return [u.new_empty(0) if g is None else _own(g) for g in grads]
 
 
@@ -189,7 +189,7 @@ def _differentiate(ctx: Any, dy: Tensor | None, dstate: Tensor | None, _: Tensor
         ):  # a second backward of one forward: the first has written gradients over its checkpoints
             _, _, checkpoints = scan_op(*x, *kind, True)
         ctx.spent = True
-        grads = _fused(x).backward(x, *kind, y, checkpoints, *adjoint)
+        grads = _fused(x).backward(x, *kind, Upstream(y, checkpoints, *adjoint))
     else:
         grads = scan_backward_op(*x, *kind, y, checkpoints, *adjoint)
     return *(g if want else None for g, want in zip(grads, wanted, strict=True)), None, None, None

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dygmamba.ops.scan import cpu_kernels as kernels
-from dygmamba.ops.scan.inputs import SHAPES, Inputs
+from dygmamba.ops.scan.inputs import SHAPES, Inputs, Upstream
 
 BLOCKS = 64  # sequences are dealt out in at most so many blocks
 PIECES = 8  # calls per thread: sequences are ragged, so a thread that is done early fetches more
@@ -43,26 +43,17 @@ def forward(x: Inputs, rule: str, reverse: bool, keep: bool) -> tuple[Tensor, Te
     return y, state, checkpoints
 
 
-def backward(
-    x: Inputs,
-    rule: str,
-    reverse: bool,
-    y: Tensor,
-    checkpoints: Tensor,
-    dy: Tensor,
-    dstate: Tensor,
-    span_grad: bool,
-) -> Inputs:
+def backward(x: Inputs, rule: str, reverse: bool, given: Upstream) -> Inputs:
     """The gradients, in the inputs' places; None where there is no input, or no wish for the span's."""
-    sums = _sums(x, span_grad)
+    sums = _sums(x, given.span_grad)
     to = kernels.Grads(*(t.numpy() for t in sums))
-    adjoints = (t.detach().contiguous().numpy() for t in (dy, dstate, checkpoints))
+    adjoints = (t.detach().contiguous().numpy() for t in (given.dy, given.dstate, given.checkpoints))
     spread(kernels.backward, *_work(x), _arrays(x, rule, reverse), *adjoints, to)
     w1, w2, D = (part.sum(0).to(x.u.dtype) for part in sums.channel)
     return Inputs(
         u=sums.u,
         delta=sums.delta if x.delta is not None else None,
-        span=sums.span.sum(0) if span_grad else None,
+        span=sums.span.sum(0) if given.span_grad else None,
         w1=w1 if x.w1 is not None else None,
         w2=w2 if x.w2 is not None else None,
         A=sums.A.sum(0).to(x.u.dtype),

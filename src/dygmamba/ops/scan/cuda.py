@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dygmamba.ops.nvrtc import compile_kernel
-from dygmamba.ops.scan.inputs import Inputs
+from dygmamba.ops.scan.inputs import Inputs, Upstream
 
 SOURCE = Path(__file__).with_name("scan.cu")
 STATES = 16
@@ -76,27 +76,18 @@ def forward(x: Inputs, rule: str, reverse: bool, keep: bool) -> tuple[Tensor, Te
 
 
 @torch.no_grad()
-def backward(
-    x: Inputs,
-    rule: str,
-    reverse: bool,
-    y: Tensor,
-    checkpoints: Tensor,
-    dy: Tensor,
-    dstate: Tensor,
-    span_grad: bool,
-) -> Inputs:
+def backward(x: Inputs, rule: str, reverse: bool, given: Upstream) -> Inputs:
     """The gradients, in the inputs' places; None where there is no input, or no wish for the span's."""
     (q, length, d), device, blocks = x.u.shape, x.u.device, _blocks(x)
     steps = max(TOKENS, WINDOW // (8 * blocks * q * STATES) // TOKENS * TOKENS)  # of a window
     window = min(length, steps)
-    y, dy = y.contiguous(), _rows(dy)
+    checkpoints, y, dy = given.checkpoints, given.y.contiguous(), _rows(given.dy)
     adjoint = torch.empty(q, d, STATES, device=device)
     nothing = torch.empty(0, device=device)
     ddelta = nothing if x.delta is None else torch.empty(x.u.shape, device=device)
     parts = torch.empty(2, blocks, q, window, STATES, device=device)
     span_parts = (
-        torch.empty(blocks, q, window, device=device) if span_grad and x.span is not None else nothing
+        torch.empty(blocks, q, window, device=device) if given.span_grad and x.span is not None else nothing
     )
     dA = torch.empty(q, d, STATES, device=device)
     vectors = torch.empty(3, q, d, device=device)
@@ -105,7 +96,7 @@ def backward(
     launch = _launch("scan_backward", x, rule, reverse, SPAN_GRADIENT=int(dspan is not None))
     tensors, sizes = _arguments(x)
     written = [checkpoints, adjoint, ddelta, parts, span_parts, dA, vectors]
-    entry = _dense(dstate)
+    entry = _dense(given.dstate)
     for last in (length, *range((length - 1) // steps * steps, 0, -steps)):
         first = (last - 1) // steps * steps
         start, stop = (length - last, length - first) if reverse else (first, last)

@@ -5,7 +5,7 @@ from types import ModuleType
 from torch import Tensor
 
 from dygmamba.ops.scan import cuda
-from dygmamba.ops.scan.inputs import Inputs
+from dygmamba.ops.scan.inputs import Inputs, Upstream
 
 
 def _kernels(x: Inputs) -> ModuleType:
@@ -31,15 +31,6 @@ def forward(x: Inputs, rule: str, reverse: bool, keep: bool) -> tuple[Tensor, Te
     return _kernels(x).forward(x, rule, reverse, keep)
 
 
-def backward(
-    x: Inputs,
-    rule: str,
-    reverse: bool,
-    y: Tensor,
-    checkpoints: Tensor,
-    dy: Tensor,
-    dstate: Tensor,
-    span_grad: bool,
-) -> Inputs:
+def backward(x: Inputs, rule: str, reverse: bool, given: Upstream) -> Inputs:
     """The gradients, in the inputs' places; None where there is no input, or no wish for the span's."""
-    return _kernels(x).backward(x, rule, reverse, y, checkpoints, dy, dstate, span_grad)
+    return _kernels(x).backward(x, rule, reverse, given)

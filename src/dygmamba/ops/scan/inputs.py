@@ -79,3 +79,13 @@ class Inputs(NamedTuple):
             if tensor.dtype != dtype or tensor.device != self.u.device:
                 got = f"{tensor.dtype} on {tensor.device}"
                 raise ConfigError(f"scan's {name} is {got}; give {dtype} on {self.u.device}")
+
+
+class Upstream(NamedTuple):
+    """What backward is given beside the inputs."""
+
+    y: Tensor  # what forward returned and kept
+    checkpoints: Tensor
+    dy: Tensor
+    dstate: Tensor  # of size 0 if it is zero
+    span_grad: bool  # whether the gradient of the span is wanted

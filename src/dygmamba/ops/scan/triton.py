@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dygmamba.errors import ConfigError
 from dygmamba.ops.scan import triton_kernels as kernels
-from dygmamba.ops.scan.inputs import Inputs
+from dygmamba.ops.scan.inputs import Inputs, Upstream
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 STATES = 64  # at most; beyond, a thread's share of the states leaves its registers
@@ -83,22 +83,12 @@ def forward(
 
 
 @torch.no_grad()
-def backward(
-    x: Inputs,
-    rule: str,
-    reverse: bool,
-    y: Tensor,
-    checkpoints: Tensor,
-    dy: Tensor,
-    dstate: Tensor,
-    span_grad: bool,
-    plan: Plan | None = None,
-) -> Inputs:
+def backward(x: Inputs, rule: str, reverse: bool, given: Upstream, plan: Plan | None = None) -> Inputs:
     """The gradients, in the inputs' places; None where there is no input, or no wish for the span's."""
     plan = plan or plan_for(x)
     cut = Cut.of(x, plan)
-    room = _room(x, dstate, span_grad and x.span is not None, plan, cut)
-    shared = _arguments(x, rule, reverse, plan, plan.step) | _adjoints(dy, checkpoints)
+    room = _room(x, given.dstate, given.span_grad and x.span is not None, plan, cut)
+    shared = _arguments(x, rule, reverse, plan, plan.step) | _adjoints(given.dy, given.checkpoints)
     shared |= {"HALVINGS": min(plan.block, 32).bit_length() - 2, "count": x.u.shape[0], "window": cut.window}
     options = {"num_warps": plan.warps, "num_stages": 1, "maxnreg": plan.registers}
     blank = torch.empty if x.u.numel() else torch.zeros

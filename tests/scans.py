@@ -4,6 +4,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -124,3 +125,41 @@ def assert_exact(
     for name, value in want.items():
         error = (got[name].double() - value).norm() / value.norm().clamp(min=1e-30)
         assert error <= tolerance, f"{name} is off by {error:.1e}"
+
+
+class Laws:
+    """What holds for every implementation; a test class of each names its kernels and the shapes they are made for."""
+
+    kernels: str
+    channels: int
+    states: int
+    ragged: tuple[int, int]  # sequences and steps of the masked ones
+
+    @pytest.mark.parametrize("rule", ["zoh", "euler"])
+    @pytest.mark.parametrize("mask", [padding_left, padding_right, holes])
+    @pytest.mark.parametrize("entry", ["span", "delta"])
+    def test_what_lies_under_a_mask_reaches_nothing(self, mask: Masks, entry: str, rule: str) -> None:
+        """For all masks: a masked step keeps the state and outputs 0, and NaN there stays there."""
+        x = inputs(*self.ragged, self.channels, self.states, entry, mask)
+        assert_exact(self.kernels, x, rule, reverse=mask is holes)
+
+    @pytest.mark.parametrize("missing", ["D", "z", "state", "all"])
+    @pytest.mark.parametrize("rule", ["zoh", "euler"])
+    def test_every_optional_input_may_be_missing(self, missing: str, rule: str) -> None:
+        """Without D, z, the initial state, or any of them, the rest is as defined."""
+        entry, optional = ("delta", False) if missing == "all" else ("span", True)
+        x = inputs(2, 11, self.channels, self.states, entry, optional=optional)
+        assert_exact(self.kernels, x if missing == "all" else x._replace(**{missing: None}), rule)
+
+    @pytest.mark.parametrize("scale", [1e-6, 1e-3, 0.05, 10.0])
+    @pytest.mark.parametrize("length", [1, 6])
+    def test_the_exact_rule_is_exact_for_small_and_large_steps(self, scale: float, length: int) -> None:
+        """Where delta A is near 0 no digits cancel, not even in the gradient of A; nor where it is large."""
+        assert_exact(self.kernels, inputs(2, length, self.channels, self.states, "delta", scale=scale))
+
+    @pytest.mark.parametrize("rule", ["zoh", "euler"])
+    def test_states_that_do_not_decay_are_integrals(self, rule: str) -> None:
+        """A = 0 is a state like any other: h_k = h_(k-1) + delta B u."""
+        x = inputs(2, 5, self.channels, self.states, "delta")
+        x.A[:, ::2] = 0
+        assert_exact(self.kernels, x, rule)

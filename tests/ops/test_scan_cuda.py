@@ -18,7 +18,7 @@ from dygmamba.ops import nvrtc
 from dygmamba.ops import scan as op
 from dygmamba.ops.scan import cuda
 from interpreted import DEVICE, GPU, on_gpu, poison
-from scans import Masks, adjoints, holes, inputs, padding_left, padding_right
+from scans import adjoints, holes, inputs, padding_left
 
 assert_exact: Any = partial(scans.assert_exact, "cuda")
 fused_results: Any = partial(scans.fused_results, "cuda")
@@ -95,38 +95,10 @@ def test_every_shape_matches_the_definition(
 
 
 @kernels_run
-@pytest.mark.parametrize("rule", ["zoh", "euler"])
-@pytest.mark.parametrize("mask", [padding_left, padding_right, holes])
-@pytest.mark.parametrize("entry", ["span", "delta"])
-def test_what_lies_under_a_mask_reaches_nothing(mask: Masks, entry: str, rule: str) -> None:
-    """For all masks: a masked step keeps the state and outputs 0, and NaN there stays there."""
-    assert_exact(inputs(9, 27, 8, 16, entry, mask), rule, reverse=mask is holes)
+class TestLaws(scans.Laws):
+    """What holds for every implementation."""
 
-
-@kernels_run
-@pytest.mark.parametrize("missing", ["D", "z", "state", "all"])
-@pytest.mark.parametrize("rule", ["zoh", "euler"])
-def test_every_optional_input_may_be_missing(missing: str, rule: str) -> None:
-    """Without D, z, the initial state, or any of them, the rest is as defined."""
-    x = inputs(2, 11, 4, 16, "delta" if missing == "all" else "span", optional=missing != "all")
-    assert_exact(x if missing == "all" else x._replace(**{missing: None}), rule)
-
-
-@kernels_run
-@pytest.mark.parametrize("scale", [1e-6, 1e-3, 0.05, 10.0])
-@pytest.mark.parametrize("length", [1, 6])
-def test_the_exact_rule_is_exact_for_small_and_large_steps(scale: float, length: int) -> None:
-    """Where delta A is near 0 no digits cancel, not even in the gradient of A; nor where it is large."""
-    assert_exact(inputs(2, length, 4, 16, "delta", scale=scale))
-
-
-@kernels_run
-@pytest.mark.parametrize("rule", ["zoh", "euler"])
-def test_states_that_do_not_decay_are_integrals(rule: str) -> None:
-    """A = 0 is a state like any other: h_k = h_(k-1) + delta B u."""
-    x = inputs(2, 5, 4, 16, "delta")
-    x.A[:, ::2] = 0
-    assert_exact(x, rule)
+    kernels, channels, states, ragged = "cuda", 8, 16, (9, 27)
 
 
 @kernels_run

@@ -15,7 +15,7 @@ import torch
 import scans
 from dygmamba.errors import ConfigError
 from interpreted import DEVICE, GPU, INTERPRETED, compile_for_hopper, interpret, kernels_run, on_gpu, poison
-from scans import Masks, adjoints, holes, inputs, padding_left, padding_right
+from scans import adjoints, holes, inputs, padding_left
 
 pytest.importorskip("triton")
 
@@ -86,38 +86,10 @@ def test_every_width_matches_the_definition(d: int, n: int, rule: str) -> None:
 
 
 @kernels_run
-@pytest.mark.parametrize("rule", ["zoh", "euler"])
-@pytest.mark.parametrize("mask", [padding_left, padding_right, holes])
-@pytest.mark.parametrize("entry", ["span", "delta"])
-def test_what_lies_under_a_mask_reaches_nothing(mask: Masks, entry: str, rule: str) -> None:
-    """For all masks: a masked step keeps the state and outputs 0, and NaN there stays there."""
-    assert_exact(inputs(3, 7, 4, 3, entry, mask), rule, reverse=mask is holes)
+class TestLaws(scans.Laws):
+    """What holds for every implementation."""
 
-
-@kernels_run
-@pytest.mark.parametrize("missing", ["D", "z", "state", "all"])
-@pytest.mark.parametrize("rule", ["zoh", "euler"])
-def test_every_optional_input_may_be_missing(missing: str, rule: str) -> None:
-    """Without D, z, the initial state, or any of them, the rest is as defined."""
-    x = inputs(2, 6, 4, 3, "delta" if missing == "all" else "span", optional=missing != "all")
-    assert_exact(x if missing == "all" else x._replace(**{missing: None}), rule)
-
-
-@kernels_run
-@pytest.mark.parametrize("scale", [1e-6, 1e-3, 0.05, 10.0])
-@pytest.mark.parametrize("length", [1, 6])
-def test_the_exact_rule_is_exact_for_small_and_large_steps(scale: float, length: int) -> None:
-    """Where delta A is near 0 no digits cancel, not even in the gradient of A; nor where it is large."""
-    assert_exact(inputs(2, length, 5, 4, "delta", scale=scale))
-
-
-@kernels_run
-@pytest.mark.parametrize("rule", ["zoh", "euler"])
-def test_states_that_do_not_decay_are_integrals(rule: str) -> None:
-    """A = 0 is a state like any other: h_k = h_(k-1) + delta B u."""
-    x = inputs(2, 5, 3, 4, "delta")
-    x.A[:, ::2] = 0
-    assert_exact(x, rule)
+    kernels, channels, states, ragged = "triton", 4, 3, (3, 7)
 
 
 @kernels_run

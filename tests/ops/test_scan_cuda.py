@@ -102,6 +102,16 @@ class TestLaws(scans.Laws):
 
 
 @kernels_run
+@pytest.mark.parametrize("rule", ["zoh", "euler"])
+def test_a_closed_gate_has_a_gradient(rule: str) -> None:
+    """Where z = 0 there is nothing of y, and yet the gradient of z is the definition's; so where SiLU underflows."""
+    x = inputs(2, 10, 8, 16)
+    x.present["z"][..., ::3] = 0
+    x.present["z"][..., 1::3] *= 200
+    assert_exact(x, rule)
+
+
+@kernels_run
 def test_a_step_of_no_weight_has_a_gradient() -> None:
     """Where w1 = 0 nothing moves, and yet the gradient of w1 is the definition's."""
     x = inputs(2, 10, 8, 16)

@@ -60,7 +60,8 @@ __device__ __forceinline__ float expm1_base2(float x) {
 
 // The same to 1e-6, where it is computed once for a token and channel.
 __device__ __forceinline__ float expm1_fine(float x) {
-  float series = x * (0.6931471806f + x * (0.2402265070f + x * (0.0555041087f + x * (0.0096181291f + x * 0.0013333558f))));
+  float high = 0.0555041087f + x * (0.0096181291f + x * 0.0013333558f);
+  float series = x * (0.6931471806f + x * (0.2402265070f + x * high));
   return fabsf(x) < 0.25f ? series : exp2_fast(x) - 1.0f;
 }
 
@@ -390,10 +391,10 @@ __device__ __forceinline__ void remake(Step &step, float (&h)[4][4], const float
 extern "C" __global__ void
     scan_backward(const float *u, const float *step, const float *w1, const float *w2, const float *A, const float *B,
                   const float *C, const float *D, const float *z, const unsigned char *mask, const float *state,
-                  const float *y, const float *dy, const float *adjoint, float *kept, float *adjoint_out, float *ddelta, float *dBC,
-                  float *dspan, float *dA, float *dvectors, int length, int channels, int sequences, int u_batch,
-                  int u_row, int step_batch, int step_row, int z_batch, int z_row, int dy_batch, int dy_row, int begin,
-                  int end, int start, int window, int fresh) {
+                  const float *y, const float *dy, const float *adjoint, float *kept, float *adjoint_out, float *ddelta,
+                  float *dBC, float *dspan, float *dA, float *dvectors, int length, int channels, int sequences,
+                  int u_batch, int u_row, int step_batch, int step_row, int z_batch, int z_row, int dy_batch,
+                  int dy_row, int begin, int end, int start, int window, int fresh) {
   // Chunks begin .. end - 1 (in scan order), the last first; `start` is the window's first time. `adjoint` [q d n] is g
   // on entry, zero if it is null. dA [q d n] and dvectors [3 q d] are added to unless `fresh`. dBC is [2 blocks q
   // window n], dspan [blocks q window].

@@ -113,7 +113,7 @@ class LongAttention(torch.autograd.Function):
         mean = (mixed * dmixed).sum(dim=-1) * share * query.shape[-1] ** 0.5  # [r d]
         dmixed *= share[..., None]
         for own, other in _sides(query):
-            torch.bmm(weight[own], dmixed[other], out=dvalue[own])
+            _write(dvalue[own], weight[own], dmixed[other])
             slope = (value[own] @ dmixed[other].mT).sub_(mean[other, None])
             torch.mul(weight[own], slope, out=dkey[own])
         return dasked, None
@@ -151,7 +151,7 @@ class ShortAttention(torch.autograd.Function):
             torch.bmm(dy[own], value[other].mT, out=dmixed[own])
         dmixed *= share[:, None, None]
         for own, other in _sides(query):
-            torch.bmm(mixed[own].mT, dy[own], out=dvalue[other])
+            _write(dvalue[other], mixed[own].mT, dy[own])
             torch.bmm(dmixed[own], weight[other], out=dsoft[own])
             torch.bmm(dmixed[own].mT, query[own], out=dweight[other])
         dquery.copy_(_through_softmax(dsoft, query, -1))
@@ -163,6 +163,14 @@ def _sides(x: Tensor) -> tuple[tuple[slice, slice], tuple[slice, slice]]:
     """Each half of the sequences with the one it is paired with."""
     first, second = slice(len(x) // 2), slice(len(x) // 2, None)
     return (first, second), (second, first)
+
+
+def _write(place: Tensor, first: Tensor, second: Tensor) -> None:
+    """Products into a slice of channels; on a CPU torch would take them there one by one, so they are copied."""
+    if place.device.type == "cpu":
+        place.copy_(first @ second)
+    else:
+        torch.bmm(first, second, out=place)
 
 
 def _through_softmax(grad: Tensor, output: Tensor, dim: int) -> Tensor:

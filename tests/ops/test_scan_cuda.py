@@ -75,7 +75,7 @@ def test_torch_compiles_the_kernels_without_gpu_and_toolkit(
     pytest.importorskip("nvidia.cu13", reason="the package nvidia-cuda-nvrtc is not installed")
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr("torch.utils.cpp_extension.CUDA_HOME", None)
-    macros = dict(zip((*cuda.FLAGS, "SPAN_GRADIENT"), flags, strict=True))
+    macros = dict(zip(cuda.FLAGS, flags, strict=True))
     options = [f"-D{macro}={value}" for macro, value in macros.items()]
     with nvrtc.ready():
         code, _ = _nvrtc_compile(cuda.SOURCE.read_text(), name, architecture, nvcc_options=options)
@@ -164,7 +164,8 @@ def test_a_sequence_is_the_same_alone_and_in_its_batch() -> None:
 def test_a_second_backward_finds_its_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
     """Backward writes gradients over what forward kept; doing it again with retain_graph gives the same once more."""
     if not GPU:
-        monkeypatch.setattr(op, "FUSED", {"cpu": "dygmamba.ops.scan.cuda"})
+        monkeypatch.setattr(op, "FUSED", {"cpu": ("dygmamba.ops.scan.cuda",)})
+        monkeypatch.setattr(cuda, "works", lambda device: True)
     x = inputs(2, 19, 8, 16, "span", padding_left)
     leaves: Any = {name: t.clone().requires_grad_(name != "mask") for name, t in x.present.items()}
     y, state = op.span_scan(**leaves)
@@ -179,11 +180,11 @@ def test_a_second_backward_finds_its_checkpoints(monkeypatch: pytest.MonkeyPatch
 
 def test_only_what_the_kernels_were_made_for_is_served() -> None:
     """Sixteen states in float32 and channels in fours; everything else is Triton's."""
-    assert cuda.serves(inputs(2, 3, 4, 16))
-    assert not cuda.serves(inputs(2, 3, 5, 16))
-    assert not cuda.serves(inputs(2, 3, 4, 8))
-    assert not cuda.serves(inputs(0, 3, 4, 16))
-    assert not cuda.serves(inputs(2, 3, 4, 16, dtype=torch.bfloat16))
+    assert cuda.made_for(inputs(2, 3, 4, 16))
+    assert not cuda.made_for(inputs(2, 3, 5, 16))
+    assert not cuda.made_for(inputs(2, 3, 4, 8))
+    assert not cuda.made_for(inputs(0, 3, 4, 16))
+    assert not cuda.made_for(inputs(2, 3, 4, 16, dtype=torch.bfloat16))
 
 
 @pytest.mark.parametrize("entry", ["span", "delta"])

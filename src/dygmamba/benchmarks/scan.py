@@ -18,7 +18,6 @@ from dygmamba.ops.scan import reference, span_scan
 SIZE = (64, 256, 400, 16)  # sequences, steps, channels, states
 SMALL = (3, 70, 80, 16)
 TOLERANCE = 1e-5
-RULES = ("euler", "zoh")
 
 Scan = Callable[..., tuple[Tensor, Tensor]]
 
@@ -48,13 +47,13 @@ def anchored(say: Callable[[str], None]) -> list[Row]:
     """
     say("checking a large shape")
     first, known = SCANS[0], hold_on("cuda")
-    for rule in RULES:
+    for rule in reference.RULES:
         worst = max(scan_tuning.errors(first.length, rule, "span").values())
         claim = f"the fused scan of {first.length} steps is within {TOLERANCE:g} of the float64 reference ({rule})"
         require(worst <= TOLERANCE, claim)
     require(scan_tuning.contains_itself(first), "a sequence comes out of a large batch as it does alone")
     rows = []
-    for rule, anchor in product(RULES, sorted(SCANS, key=lambda one: (one.length, one.q))):
+    for rule, anchor in product(reference.RULES, sorted(SCANS, key=lambda one: (one.length, one.q))):
         say(f"timing {anchor.q} sequences of {anchor.length} steps ({rule})")
         found = scan_tuning.measure(anchor, rule, "span")
         there = {"anchor_seconds": anchor.both / 1e3, "anchor_mb": anchor.mib} if known else {}

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from dygmamba.benchmarks.anchors import CHANNELS, SCANS, STATES, ScanAnchor
-from dygmamba.ops.scan import reference
+from dygmamba.ops.scan import kernels_for, reference
 from dygmamba.ops.scan.inputs import Inputs, Upstream
 
 DEVICE = "cuda"
@@ -86,9 +86,8 @@ def inputs(q: int, length: int, entry: str, dtype: torch.dtype = torch.float32) 
 
 def errors(length: int, rule: str, entry: str, q: int = 2) -> dict[str, float]:
     """Relative errors of two sequences against the definition in float64; a large batch must contain them exactly."""
-    from dygmamba.ops.scan import gpu as fused
-
     x = inputs(q, length, entry)
+    fused = kernels_for(x)
     dy = torch.randn(x.u.shape, device=DEVICE)
     leaves: Any = {name: t.double().requires_grad_() for name, t in x.present.items()}
     y, final = (reference.scan if entry == "delta" else reference.span_scan)(**leaves, rule=rule)
@@ -103,9 +102,8 @@ def errors(length: int, rule: str, entry: str, q: int = 2) -> dict[str, float]:
 
 def contains_itself(anchor: ScanAnchor) -> bool:
     """Whether the first sequences of the full batch come out as they do alone, bit for bit."""
-    from dygmamba.ops.scan import gpu as fused
-
     x = inputs(anchor.q, anchor.length, "span")
+    fused = kernels_for(x)
     few = x._replace(**{name: x.present[name][:2] for name in ("u", "span", "B", "C", "z")})
     results = []
     for part in (x, few):
@@ -144,10 +142,10 @@ def measure(
     dtype: torch.dtype = torch.float32,
 ) -> dict[str, float]:
     """Forward, forward + backward and extra memory of one shape, as called or by Triton under a changed plan."""
-    from dygmamba.ops.scan import gpu, triton
+    from dygmamba.ops.scan import triton
 
     x = inputs(anchor.q, anchor.length, entry, dtype)
-    fused: Any = gpu if changes is None else triton
+    fused: Any = kernels_for(x) if changes is None else triton
     how = {} if changes is None else {"plan": replace(triton.plan_for(x), **changes)}
     dy, none = torch.randn_like(x.u), x.u.new_empty(0, 0, 0)
 

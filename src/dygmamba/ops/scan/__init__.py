@@ -21,8 +21,12 @@ from dygmamba.ops.scan.inputs import Inputs, Upstream
 
 __all__ = ["SlowScanWarning", "scan", "span_scan"]
 
-# Device type -> module with in_place, checkpoint_shape, forward and backward; imported at the first call there.
-FUSED = {"cpu": "dygmamba.ops.scan.cpu", "cuda": "dygmamba.ops.scan.gpu"}
+# Device type -> modules with serves, IN_PLACE, checkpoint_shape, forward and backward; the first that serves the inputs
+# takes them, and is imported at the first call there.
+FUSED = {
+    "cpu": ("dygmamba.ops.scan.cpu",),
+    "cuda": ("dygmamba.ops.scan.cuda", "dygmamba.ops.scan.triton"),
+}
 
 
 class SlowScanWarning(RuntimeWarning):
@@ -91,8 +95,9 @@ def _say_slow(device: str) -> None:
     warnings.warn(text, SlowScanWarning, stacklevel=5)
 
 
-def _fused(x: Inputs) -> ModuleType:
-    return import_module(FUSED[x.u.device.type])
+def kernels_for(x: Inputs) -> ModuleType:
+    """The implementation that takes these inputs."""
+    return next(kernels for kernels in map(import_module, FUSED[x.u.device.type]) if kernels.serves(x))
 
 
 @torch.library.custom_op("dygmamba::scan", mutates_args=())
@@ -115,14 +120,14 @@ def scan_op(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Both entries: y, the final state, and what backward needs if `keep` (else size 0)."""
     x = Inputs(u, delta, span, w1, w2, A, B, C, D, z, mask, state)
-    return _fused(x).forward(x, rule, reverse, keep)
+    return kernels_for(x).forward(x, rule, reverse, keep)
 
 
 @scan_op.register_fake
 def _(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
     x, keep = Inputs(*args[:12]), args[14]
     q, _, d = x.u.shape
-    checkpoints = _fused(x).checkpoint_shape(x) if keep else (0, 0, 0, 0)
+    checkpoints = kernels_for(x).checkpoint_shape(x) if keep else (0, 0, 0, 0)
     state = x.u.new_empty((q, d, x.A.shape[1]), dtype=x.state_dtype)
     return torch.empty_like(x.u), state, x.u.new_empty(checkpoints, dtype=x.state_dtype)
 
@@ -151,9 +156,10 @@ def scan_backward_op(
 ) -> list[Tensor]:
     """The inputs' gradients in their order; size 0 where there is none (dstate of size 0 means zero)."""
     x = Inputs(u, delta, span, w1, w2, A, B, C, D, z, mask, state)
-    if _fused(x).in_place(x):  # an operator changes none of its arguments
+    kernels = kernels_for(x)
+    if kernels.IN_PLACE:  # an operator changes none of its arguments
         checkpoints = checkpoints.clone()
-    grads = _fused(x).backward(x, rule, reverse, Upstream(y, checkpoints, dy, dstate, span_grad))
+    grads = kernels.backward(x, rule, reverse, Upstream(y, checkpoints, dy, dstate, span_grad))
     return [u.new_empty(0) if g is None else _own(g) for g in grads]
 
 
@@ -182,14 +188,14 @@ def _differentiate(ctx: Any, dy: Tensor | None, dstate: Tensor | None, _: Tensor
     x, wanted = Inputs(*tensors), Inputs(*ctx.needs_input_grad[:12])
     dy = torch.zeros_like(x.u) if dy is None else dy
     dstate = x.u.new_empty(0, 0, 0) if dstate is None else dstate
-    kind, adjoint = (ctx.rule, ctx.reverse), (dy, dstate, bool(wanted.span))
-    if _fused(x).in_place(x) and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+    kind, adjoint, kernels = (ctx.rule, ctx.reverse), (dy, dstate, bool(wanted.span)), kernels_for(x)
+    if kernels.IN_PLACE and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
         if (
             ctx.spent
         ):  # a second backward of one forward: the first has written gradients over its checkpoints
             _, _, checkpoints = scan_op(*x, *kind, True)
         ctx.spent = True
-        grads = _fused(x).backward(x, *kind, Upstream(y, checkpoints, *adjoint))
+        grads = kernels.backward(x, *kind, Upstream(y, checkpoints, *adjoint))
     else:
         grads = scan_backward_op(*x, *kind, y, checkpoints, *adjoint)
     return *(g if want else None for g, want in zip(grads, wanted, strict=True)), None, None, None

@@ -17,14 +17,15 @@ from torch import Tensor
 from dygmamba.ops.scan import cpu_kernels as kernels
 from dygmamba.ops.scan.inputs import SHAPES, Inputs, Upstream
 
+IN_PLACE = False  # backward leaves the checkpoints as they are
 BLOCKS = 64  # sequences are dealt out in at most so many blocks
 PIECES = 8  # calls per thread: sequences are ragged, so a thread that is done early fetches more
 SERIAL = 1 << 19  # below so many state updates, starting a thread costs more than it saves
 
 
-def in_place(x: Inputs) -> tuple[str, ...]:
-    """The inputs whose gradients backward leaves in the checkpoints: none."""
-    return ()
+def serves(x: Inputs) -> bool:
+    """Whether the kernels take these inputs: everything."""
+    return True
 
 
 def checkpoint_shape(x: Inputs) -> tuple[int | torch.SymInt, ...]:

@@ -20,6 +20,7 @@ from dygmamba.ops.nvrtc import compile_kernel
 from dygmamba.ops.scan.inputs import Inputs, Upstream
 
 SOURCE = Path(__file__).with_name("scan.cu")
+IN_PLACE = True  # backward writes the gradients of u and z over the checkpoints
 STATES = 16
 WIDTH = 32  # channels of a warp
 TOKENS = 8  # of a chunk
@@ -27,13 +28,18 @@ WINDOW = 192 << 20  # bytes of partial sums over channels
 
 REGISTERS = {"scan_forward": 128, "scan_backward": 255}  # at most so many a thread
 
-FLAGS = ("ZOH", "SPANS", "GATE", "REVERSE")  # what kind of scan a kernel is compiled for
+FLAGS = ("ZOH", "SPANS", "GATE", "REVERSE", "SPAN_GRADIENT")  # what kind of scan a kernel is compiled for
 
 Launch = Callable[[int, list[Tensor | int]], None]
 
 
 def serves(x: Inputs) -> bool:
-    """Whether these inputs are among those the kernels are made for."""
+    """Whether the kernels are made for these inputs, and can be had for their device."""
+    return made_for(x) and works(x.u.device)
+
+
+def made_for(x: Inputs) -> bool:
+    """Whether these inputs are of the one kind: 16 states in float32, channels in fours."""
     d, n = x.A.shape
     return x.u.dtype == torch.float32 and n == STATES and d % 4 == 0 and x.u.numel() > 0
 
@@ -43,19 +49,13 @@ def works(device: torch.device) -> bool:
     """Whether the kernels can be compiled for this device; where not, say so once."""
     if torch.cuda.get_device_capability(device) < (8, 0):  # no copies in the background
         return False
-    macros = dict.fromkeys((*FLAGS, "SPAN_GRADIENT"), 1)
-    try:
-        compiled("scan_forward", tuple(macros.items()), device)
+    try:  # with the one that DyG-Mamba needs anyway
+        compiled("scan_forward", _macros(zoh=True, spans=True, gate=True, reverse=False), device)
     except (AttributeError, OSError, RuntimeError) as error:
         text = f"scan.cu could not be compiled, so Triton's kernels run instead: {error}"
         warnings.warn(text, RuntimeWarning, stacklevel=2)
         return False
     return True
-
-
-def in_place(x: Inputs) -> tuple[str, ...]:
-    """The inputs whose gradients backward leaves in the checkpoints, in that order."""
-    return ("u",) if x.z is None else ("u", "z")
 
 
 def checkpoint_shape(x: Inputs) -> tuple[int, ...]:
@@ -93,7 +93,7 @@ def backward(x: Inputs, rule: str, reverse: bool, given: Upstream) -> Inputs:
     vectors = torch.empty(3, q, d, device=device)
     dBC = torch.empty(2, *x.B.shape, device=device)
     dspan = torch.empty(q, length, device=device) if span_parts.numel() else None
-    launch = _launch("scan_backward", x, rule, reverse, SPAN_GRADIENT=int(dspan is not None))
+    launch = _launch("scan_backward", x, rule, reverse, dspan is not None)
     tensors, sizes = _arguments(x)
     written = [checkpoints, adjoint, ddelta, parts, span_parts, dA, vectors]
     entry = _dense(given.dstate)
@@ -154,11 +154,17 @@ def _dense(t: Tensor) -> Tensor:
     return t if t.data_ptr() % 16 == 0 else t.clone()
 
 
-def _launch(name: str, x: Inputs, rule: str, reverse: bool, **more: int) -> Launch:
+def _launch(name: str, x: Inputs, rule: str, reverse: bool, span_grad: bool = False) -> Launch:
     """A kernel for this kind of scan, ready to be called with the number of warps and its arguments."""
-    values = (rule == "zoh", x.delta is None, x.z is not None, reverse)
-    macros = dict(zip(FLAGS, map(int, values), strict=True)) | {"SPAN_GRADIENT": 0} | more
-    return compiled(name, tuple(macros.items()), x.u.device)
+    macros = _macros(rule == "zoh", x.delta is None, x.z is not None, reverse, span_grad)
+    return compiled(name, macros, x.u.device)
+
+
+def _macros(
+    zoh: bool, spans: bool, gate: bool, reverse: bool, span_grad: bool = False
+) -> tuple[tuple[str, int], ...]:
+    """The flags of a kind of scan, each with its value."""
+    return tuple(zip(FLAGS, map(int, (zoh, spans, gate, reverse, span_grad)), strict=True))
 
 
 @cache

@@ -19,6 +19,7 @@ from dygmamba.errors import ConfigError
 from dygmamba.ops.scan import triton_kernels as kernels
 from dygmamba.ops.scan.inputs import Inputs, Upstream
 
+IN_PLACE = False  # backward leaves the checkpoints as they are
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 STATES = 64  # at most; beyond, a thread's share of the states leaves its registers
 
@@ -44,9 +45,9 @@ def plan_for(x: Inputs) -> Plan:
     return Plan(block=block, interval=min(32 if length <= 512 else 64, 4 * triton.cdiv(length, 4)))
 
 
-def in_place(x: Inputs) -> tuple[str, ...]:
-    """The inputs whose gradients backward leaves in the checkpoints: none."""
-    return ()
+def serves(x: Inputs) -> bool:
+    """Whether the kernels take these inputs: everything; what they cannot do they refuse."""
+    return True
 
 
 def checkpoint_shape(x: Inputs, plan: Plan | None = None) -> tuple[int, ...]:

@@ -5,9 +5,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dygmamba.nn.attention import LONG, masked_softmax
 from dygmamba.nn.by_hand import GatedSum, LongAttention, ShortAttention, halves
 from dygmamba.nn.encodings import CountEncoding
-from dygmamba.nn.mixers import LONG, POOLS, LinearCrossAttention, across, masked_softmax
+from dygmamba.nn.mixers import POOLS, LinearCrossAttention, across
 from dygmamba.nn.selection import SQUARINGS, BoundedSelection, spectral_bound
 from dygmamba.nn.steps import STEPS, StepConfig
 from dygmamba.nn.tokens import make_tokens

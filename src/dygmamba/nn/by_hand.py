@@ -18,6 +18,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
+from dygmamba.nn.attention import masked_softmax
+
 
 class Halves(torch.autograd.Function):
     """x W^T in two halves, whose gradients are used as they come instead of being put side by side."""
@@ -60,8 +62,7 @@ class GatedSum(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, gate: Tensor, mask: Tensor) -> Tensor:
         """[p l d], [d] and [p l] to [p d]."""
         with torch.autocast(x.device.type, enabled=False):
-            kept, score = mask[..., None], x @ gate[:, None]  # [p l 1]
-            weight = torch.where(kept, score, torch.finfo(score.dtype).min).softmax(dim=1) * kept
+            weight = masked_softmax(x @ gate[:, None], mask)  # [p l 1]
             total = (weight.mT @ x).squeeze(1)
         ctx.save_for_backward(x, gate, weight, total)
         return total

@@ -7,9 +7,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from dygmamba.nn.attention import LONG, masked_softmax
 from dygmamba.nn.by_hand import GatedSum, LongAttention, ShortAttention
 
-LONG = 128  # tokens beyond which torch's softmax over a middle dimension is slow on a GPU (docs/log.md)
 FULL = (torch.float32, torch.float64)  # beside autocast, which chooses a precision operation by operation
 
 Both = Float[Tensor, "r l d"]  # the first sequence of each pair, then the second of each
@@ -58,15 +58,6 @@ def across(asked: Float[Tensor, "r l k"], mask: Mask) -> Both:
     if query.shape[1] < query.shape[2]:  # the cheaper product comes first
         return (query @ key.roll(p, dims=0).mT) @ value.roll(p, dims=0)
     return query @ (key.mT @ value).roll(p, dims=0)
-
-
-def masked_softmax(score: Float[Tensor, "p l k"], mask: Bool[Tensor, "p l"]) -> Float[Tensor, "p l k"]:
-    """Softmax over the tokens that exist; all zeros where none does."""
-    score = torch.where(mask[..., None], score, torch.finfo(score.dtype).min)
-    if score.shape[1] <= LONG or score.shape[2] == 1:
-        return score.softmax(dim=1) * mask[..., None]
-    weight = torch.exp(score - score.detach().amax(dim=1, keepdim=True)) * mask[..., None]
-    return weight / weight.sum(dim=1, keepdim=True).clamp(min=torch.finfo(weight.dtype).tiny)
 
 
 PAIR_MIXERS: dict[str, type[nn.Module]] = {"none": NoMixer, "cross": LinearCrossAttention}

@@ -23,5 +23,9 @@ class ConfigError(DygError):
     """A setting that is unknown, of the wrong type or out of range."""
 
 
+class ScoreError(DygError):
+    """A score or a loss that is not a finite number."""
+
+
 class DownloadError(DygError):
     """A download that did not arrive whole."""

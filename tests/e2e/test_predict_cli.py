@@ -22,11 +22,10 @@ from dygmamba.data.formats import ReadOptions, read_dataset
 from dygmamba.data.generate import GeneratorConfig, generate_stream
 from dygmamba.data.ids import NodeIds
 from dygmamba.data.store import Dataset, save_dataset
-from dygmamba.engine.evaluation import evaluation_set
-from dygmamba.engine.training import evaluate_weights
-from dygmamba.engine.work import TrainingData
-from dygmamba.experiment import start_run
-from dygmamba.prediction import Predictor, predict
+from dygmamba.engine.examine import examine
+from dygmamba.runs.link import start_link_run
+from dygmamba.runs.predictor import Predictor, predict
+from dygmamba.tasks.link import link_exam
 from tables import table, write_csv
 
 pytestmark = pytest.mark.e2e
@@ -56,9 +55,9 @@ def _alone():
 def train(dataset: Dataset, folder: Path) -> Place:
     """A tiny run whose answers differ."""
     save_dataset(dataset, folder)
-    training, split = start_run(dataset, "dyg-mamba", 0, TINY, torch.device("cpu"), folder / "runs")
-    training.fit(evaluation_set(dataset.store, split, "val", "transductive", "random"))
-    return Place(folder, training.run.path)
+    fit = start_link_run(dataset, "dyg-mamba", 0, TINY, torch.device("cpu"), folder / "runs")
+    fit()
+    return Place(folder, fit.run.path)
 
 
 @pytest.fixture(scope="module")
@@ -135,16 +134,15 @@ def test_what_happens_after_the_question_does_not_answer_it(payments, tmp_path):
     assert early.table["score"][1].as_py() == pytest.approx(known[1], abs=1e-6)
 
 
-@pytest.mark.parametrize("chunk", [None, 7])
-def test_scores_are_those_of_the_evaluation(numbered, chunk):
-    """Every test event of a trained run gets the probability that evaluation gave its logit, in any chunks."""
-    predictor = numbered.predictor(chunk=chunk)
-    run, store = predictor.trained, predictor.dataset.store
-    chosen = evaluation_set(store, run.split, "test", "transductive", "random")
-    scores = evaluate_weights(run.scorer, TrainingData.of(store, run.split, run.device), chosen)
-    expected = scores.score[scores.label == 1].sigmoid().tolist()
+@pytest.mark.parametrize("tokens", [None, 70])
+def test_scores_are_those_of_the_evaluation(numbered, tokens):
+    """Every test event of a trained run gets the probability that evaluation gave its logit, in any passes."""
+    predictor = numbered.predictor(tokens=tokens)
+    stream, store = predictor.run.stream, predictor.dataset.store
+    exam = link_exam(store, stream.split, "test")
+    expected = examine(predictor.run.scorer, stream, exam)[exam.pairs.label == 1].sigmoid().tolist()
     columns = {"src": store.src, "dst": store.dst, "time": store.time}
-    pairs = {name: column[run.split.test].tolist() for name, column in columns.items()}
+    pairs = {name: column[stream.split.test].tolist() for name, column in columns.items()}
     found = predictor.score(pairs).table.to_pydict()
     assert found.pop("score") == pytest.approx(expected, abs=1e-6)
     assert found == pairs

@@ -11,7 +11,7 @@ from torch.nn.functional import linear
 from dygmamba.config import build_config, preset, presets
 from dygmamba.data.events import EventStore, FeatureTable
 from dygmamba.errors import ConfigError
-from dygmamba.experiment import split_settings
+from dygmamba.runs.link import split_settings
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
 from dygmamba.models.freedyg import FrequencyBlock, FrequencyFilter, interactions

@@ -12,9 +12,8 @@ from dygmamba.data.generate import GeneratorConfig, generate_stream
 from dygmamba.data.ids import NodeIds
 from dygmamba.data.library import open_dataset
 from dygmamba.data.store import Dataset, Origin, save_dataset
-from dygmamba.engine.evaluation import evaluation_set
-from dygmamba.engine.training import Interrupted, Reporter
-from dygmamba.experiment import reopen_run, start_run
+from dygmamba.engine.fit import Interrupted, Reporter
+from dygmamba.runs.link import resume_link_run, start_link_run
 from dygmamba.models.base import DatasetFacts
 from dygmamba.sampling.view import PairBatch
 from memory_cases import NAMES, SETTINGS, Reference, all_pairs, build, replay, ten_events, view_of
@@ -183,17 +182,16 @@ def run(folder, root, name, stop_after=None):
     """A run of two epochs, perhaps stopped after some steps and resumed."""
     dataset = open_dataset("small", folder)
     chosen = SETTINGS[name] | {"dropout": 0.2, "epochs": 2, "batch": 100, "lr": 1e-2}
-    training, split = start_run(dataset, name, 0, chosen, torch.device("cpu"), root)
-    validation = evaluation_set(dataset.store, split, "val", "transductive", "random")
+    fit = start_link_run(dataset, name, 0, chosen, torch.device("cpu"), root)
     if stop_after is not None:
         seen = []
         stop = Reporter(step=lambda epoch, step: seen.append(step), stop=lambda: len(seen) >= stop_after)
         with pytest.raises(Interrupted):
-            training.fit(validation, stop)
+            fit(stop)
         torch.manual_seed(12345)  # the state of the process must not matter
-        training, _, _ = reopen_run(training.run.path, torch.device("cpu"), folder)
-    training.fit(validation)
-    return training.run
+        fit = resume_link_run(fit.run.path, torch.device("cpu"), folder)
+    fit()
+    return fit.run
 
 
 @pytest.mark.parametrize("name", NAMES)

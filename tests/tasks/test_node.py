@@ -5,7 +5,7 @@ import torch
 
 from dygmamba.config import build_config, node_preset, preset, presets
 from dygmamba.errors import EventError
-from dygmamba.experiment import split_settings
+from dygmamba.runs.link import split_settings
 from dygmamba.models import MODELS
 from dygmamba.models.base import NodeHead
 from dygmamba.tasks.node import check_labels, node_metrics, node_queries, node_split, positive_weight

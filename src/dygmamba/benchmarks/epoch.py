@@ -13,10 +13,9 @@ from typing import Any
 from dygmamba.benchmarks import step
 from dygmamba.benchmarks.anchors import EPOCHS, hold_on
 from dygmamba.benchmarks.verify import Row, device_peak, median_seconds, wait
-from dygmamba.benchmarks.workload import UCI, Workload
-from dygmamba.engine.stepping import EagerSteps
-from dygmamba.engine.training import Reporter, Training
-from dygmamba.engine.work import TrainingData
+from dygmamba.benchmarks.workload import UCI, find_stream, fit_of, last_full, require_same_scores
+from dygmamba.engine.fit import Fit, Reporter
+from dygmamba.engine.stream import Stream
 
 BATCH = 200
 STEPS = 20  # timed on a CPU
@@ -48,69 +47,64 @@ CASES = {
 
 def run(device: str, say: Callable[[str], None] = lambda text: None) -> list[Row]:
     """Each model's scores checked, then its epoch timed."""
-    work = Workload.find()
-    data = work.on(device)
+    name, stream = find_stream(device)
     rows = []
     for case in CASES[device]:
-        say(f"checking {case} on {work.name}")
-        work.require_same_scores(case.model, case.settings, device, PAIRS)
+        say(f"checking {case} on {name}")
+        require_same_scores(case.model, stream, case.settings, PAIRS)
         say(f"timing {case}")
         time_case = gpu_rows if device == "cuda" else cpu_rows
-        rows += time_case(work, data, case)
+        rows += time_case(name, stream, case)
     return rows
 
 
-def gpu_rows(work: Workload, data: TrainingData, case: Case) -> list[Row]:
+def gpu_rows(name: str, stream: Stream, case: Case) -> list[Row]:
     """The epoch as training runs it, call by call, and beside each anchor of that epoch."""
-    training = work.training(case.model, data, case.settings, batch=BATCH)
-    device = data.store.time.device.type
+    fit, device = fit_of(case.model, stream, case.settings, batch=BATCH), stream.device.type
     with device_peak(device) as peak:  # of the first epoch: a replayed graph asks the allocator for nothing
-        epoch_seconds(training)
-    seconds = median(epoch_seconds(training) for _ in range(REPEATS))
-    slow = None
-    if type(training.steps) is not EagerSteps:  # a model that is issued call by call anyway has no reference
-        plain = work.training(case.model, data, case.settings, batch=BATCH, graphs=False)
-        plain.steps(0, data.negatives(plain.seed, 0))
-        slow = epoch_seconds(plain)
-    known = hold_on(device) and work.name == UCI
+        epoch_seconds(fit)
+    seconds = median(epoch_seconds(fit) for _ in range(REPEATS))
+    plain = fit_of(case.model, stream, case.settings, batch=BATCH, graphs=False)
+    plain.executor.step(plain.batch(plain.epoch(0), 0))
+    slow = epoch_seconds(plain)
+    known = hold_on(device) and name == UCI
     anchors = [one for one in EPOCHS if known and (one.model, one.length) == (case.model, case.length)]
-    name = f"epoch of {case} on {work.name}"
+    title = f"epoch of {case} on {name}"
     if not anchors:
-        return [Row.of(name, seconds, slow, peak[0])]
+        return [Row.of(title, seconds, slow, peak[0])]
     return [
-        Row.of(f"{name}; {one.by}", seconds, slow, peak[0], anchor_seconds=one.seconds) for one in anchors
+        Row.of(f"{title}; {one.by}", seconds, slow, peak[0], anchor_seconds=one.seconds) for one in anchors
     ]
 
 
-def cpu_rows(work: Workload, data: TrainingData, case: Case) -> list[Row]:
+def cpu_rows(name: str, stream: Stream, case: Case) -> list[Row]:
     """A few steps spread over the epoch, scaled to it."""
-    training = work.training(case.model, data, case.settings, batch=BATCH)
-    negatives = data.negatives(training.seed, 0)
-    full = len(data.split.train) // BATCH
-    chosen = [number * full // STEPS for number in range(STEPS)]
+    fit = fit_of(case.model, stream, case.settings, batch=BATCH)
+    epoch, full = fit.epoch(0), last_full(fit) + 1
+    chosen = [fit.batch(epoch, number * full // STEPS) for number in range(STEPS)]
+    fit.scorer.train()
 
     def steps() -> None:
-        for number in chosen:
-            training.steps(number, negatives)
+        for batch in chosen:
+            fit.executor.step(batch)
 
-    training.steps(full - 1, negatives)
+    fit.executor.step(fit.batch(epoch, full - 1))
     with device_peak("cpu") as peak:
         seconds = median_seconds(steps, repeats=1, warmup=0)
-    scale = training.steps_per_epoch
-    few = step.REFERENCE_BATCH["cpu"]
-    slow = sum(step.reference_parts(work, data, few).values()) * scale
+    scale, few = fit.steps_per_epoch, step.REFERENCE_BATCH["cpu"]
+    slow = sum(step.reference_parts(stream, few).values()) * scale
     note = f"{STEPS} of {scale} steps scaled; reference: 1 step, {few} of {BATCH} events, scaled"
-    return [Row.of(f"epoch of {case} on {work.name}", seconds * scale / STEPS, slow, peak[0], note=note)]
+    return [Row.of(f"epoch of {case} on {name}", seconds * scale / STEPS, slow, peak[0], note=note)]
 
 
-def epoch_seconds(training: Training) -> float:
+def epoch_seconds(fit: Fit) -> float:
     """Wall time of one more epoch."""
-    device = training.data.store.time.device.type
-    training.progress.losses.clear()
+    device = fit.stream.device.type
+    fit.progress.losses.clear()
     wait(device)
     start = time.perf_counter()
-    training.train_epoch(Reporter())
+    fit.train_epoch(Reporter())
     wait(device)
     seconds = time.perf_counter() - start
-    training.progress.epoch += 1
+    fit.progress.epoch, fit.progress.step = fit.progress.epoch + 1, 0
     return seconds

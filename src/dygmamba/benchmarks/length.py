@@ -15,11 +15,11 @@ import torch
 
 from dygmamba.benchmarks.picture import Panel, draw
 from dygmamba.benchmarks.verify import Row, device_peak, median_seconds
-from dygmamba.benchmarks.workload import Workload, last_step
+from dygmamba.benchmarks.workload import fit_of, last_step, require_same_scores
 from dygmamba.data.events import EventStore
 from dygmamba.data.splits import Split
-from dygmamba.engine.runs import write_text
-from dygmamba.engine.work import TrainingData
+from dygmamba.engine.folder import write_text
+from dygmamba.engine.stream import Stream
 
 NODES = 64
 BATCH = {"cpu": 4, "cuda": 32}
@@ -34,21 +34,20 @@ REPEATS = 5
 
 def run(device: str, say: Callable[[str], None] = lambda text: None) -> list[Row]:
     """Scores of both models checked at one length; then their series, the shortest first."""
-    work = dense(max(LENGTHS[device]))
+    stream = dense(max(LENGTHS[device]), device)
     for model, settings in MODELS.items():
         say(f"checking {model}")
-        work.require_same_scores(model, settings | {"length": CHECKED}, device, PAIRS)
-    data = work.on(device)
+        require_same_scores(model, stream, settings | {"length": CHECKED}, PAIRS)
     before: dict[int, Row] = {}
     rows: list[Row] = []
     for model in MODELS:
-        found = series(work, data, model, before, say)
+        found = series(stream, model, before, say)
         before = {length: row for length, row in found.items() if row.seconds is not None}
         rows += found.values()
     return rows
 
 
-def dense(longest: int) -> Workload:
+def dense(longest: int, device: str) -> Stream:
     """Uniform random pairs of few nodes, until each has met the others `longest` times."""
     rng = torch.Generator().manual_seed(0)
     events = NODES * longest * 5 // 8  # an event is in two histories: a quarter more than the mean needs
@@ -56,23 +55,21 @@ def dense(longest: int) -> Workload:
     dst = (src + torch.randint(1, NODES, (events,), generator=rng)) % NODES
     time = torch.rand(events, generator=rng, dtype=torch.float64).cumsum(0)
     store = EventStore.of(src, dst, time, num_nodes=NODES)
-    all_events = torch.arange(events)
-    split = Split(all_events, all_events[:0], all_events[-PAIRS:], torch.zeros(NODES, dtype=torch.bool))
-    return Workload("dense", store, split)
+    ids = torch.arange(events)
+    split = Split(ids, ids[-PAIRS:], ids[-PAIRS:], torch.zeros(NODES, dtype=torch.bool))
+    return Stream(store, split, torch.device(device))
 
 
-def series(
-    work: Workload, data: TrainingData, model: str, others: dict[int, Row], say: Callable[[str], None]
-) -> dict[int, Row]:
+def series(stream: Stream, model: str, others: dict[int, Row], say: Callable[[str], None]) -> dict[int, Row]:
     """One row per length until memory ends, each beside the other model's and the length before it."""
-    device = data.store.time.device.type
+    device = stream.device.type
     rows: dict[int, Row] = {}
     last: Row | None = None
     for length in LENGTHS[device]:
         say(f"timing {model} at L={length}")
         case = f"{model} L={length}, batch {BATCH[device]}"
         try:
-            row = one_length(work, data, model, length, case)
+            row = one_length(stream, model, length, case)
         except (torch.OutOfMemoryError, MemoryError):
             rows[length] = Row(case, None, None, None, float("nan"), note="out of memory; the series ends")
             break
@@ -84,12 +81,12 @@ def series(
     return rows
 
 
-def one_length(work: Workload, data: TrainingData, model: str, length: int, case: str) -> Row:
+def one_length(stream: Stream, model: str, length: int, case: str) -> Row:
     """Median time and peak memory of a training step, issued call by call."""
-    device = data.store.time.device.type
-    settings = MODELS[model] | {"length": length}
-    training = work.training(model, data, settings, batch=BATCH[device], graphs=False)
-    step = last_step(training)
+    device = stream.device.type
+    step = last_step(
+        fit_of(model, stream, MODELS[model] | {"length": length}, batch=BATCH[device], graphs=False)
+    )
     step()
     with device_peak(device) as peak:
         step()

@@ -5,13 +5,12 @@ On a CPU it is the process's resident size, sampled; small cases are blurred by 
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from dygmamba.benchmarks import scan
 from dygmamba.benchmarks.anchors import CHANNELS, STATES, hold_on
 from dygmamba.benchmarks.verify import Row, device_peak, median_seconds
-from dygmamba.benchmarks.workload import Workload, last_step
-from dygmamba.engine.work import TrainingData
+from dygmamba.benchmarks.workload import find_stream, fit_of, last_step, require_same_scores
+from dygmamba.engine.stream import Stream
 from dygmamba.ops.scan import reference, span_scan
 
 SIZES = {  # sequences and steps; the definition needs about 28 times 16 states of each token and channel
@@ -27,18 +26,18 @@ PAIRS = 200
 def run(device: str, say: Callable[[str], None] = lambda text: None) -> list[Row]:
     """Values and gradients of the scan and scores of the model checked; then peaks."""
     scan.check(device)
-    work = Workload.find()
-    say(f"checking {MODEL} on {work.name}")
-    work.require_same_scores(MODEL, {"length": LENGTHS[0]}, device, PAIRS)
+    name, stream = find_stream(device)
+    say(f"checking {MODEL} on {name}")
+    require_same_scores(MODEL, stream, {"length": LENGTHS[0]}, PAIRS)
     rows = []
     for q, length in SIZES[device]:
         say(f"scanning {q} sequences of {length} steps")
         rows.append(one_scan(q, length, device))
     rows += scan.anchored(say) if hold_on(device) else []
-    data, steps = work.on(device), []
+    steps: list[Row] = []
     for length in LENGTHS:
         say(f"training at L={length}")
-        row = one_step(work, data, length)
+        row = one_step(name, stream, length)
         grown = bool(steps) and steps[-1].peak_mb > 0
         steps.append(replace(row, growth_mb=row.peak_mb / steps[-1].peak_mb) if grown else row)
     return rows + steps
@@ -59,14 +58,12 @@ def one_scan(q: int, length: int, device: str) -> Row:
     return Row.of(case, seconds, slow, ours, reference_mb=theirs)
 
 
-def one_step(work: Workload, data: TrainingData, length: int) -> Row:
+def one_step(name: str, stream: Stream, length: int) -> Row:
     """One training step, issued call by call."""
-    device = data.store.time.device.type
-    batch, settings = BATCH[device], {"length": length}
-    loop: dict[str, Any] = {"batch": batch, "graphs": False}
-    training = work.training(MODEL, data, settings, **loop)
-    step = last_step(training)
+    device = stream.device.type
+    batch = BATCH[device]
+    step = last_step(fit_of(MODEL, stream, {"length": length}, batch=batch, graphs=False))
     step()
     with device_peak(device) as peak:
         seconds = median_seconds(step, repeats=1, warmup=0)
-    return Row.of(f"step of {batch} on {work.name}, L={length}", seconds, peak_mb=peak[0])
+    return Row.of(f"step of {batch} on {name}, L={length}", seconds, peak_mb=peak[0])

@@ -12,10 +12,17 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dygmamba.benchmarks.definitions import definitions
 from dygmamba.benchmarks.verify import Row, device_peak, median_seconds, require, wait
-from dygmamba.benchmarks.workload import Workload, accumulate, last_batch, last_step, look_up, part_seconds
-from dygmamba.engine.training import Training
-from dygmamba.engine.work import TrainingData
-from dygmamba.nn.ssm import Path
+from dygmamba.benchmarks.workload import (
+    accumulate,
+    find_stream,
+    fit_of,
+    last_batch,
+    last_step,
+    part_seconds,
+)
+from dygmamba.engine.fit import Fit
+from dygmamba.engine.stream import Stream
+from dygmamba.nn.ssm import Direction
 
 MODEL = "dyg-mamba"
 SETTINGS: dict[str, Any] = {"length": 32}
@@ -32,30 +39,29 @@ SCAN_FORWARD, SCAN_BACKWARD = 10, 30
 
 def run(device: str, say: Callable[[str], None] = lambda text: None) -> list[Row]:
     """Loss and gradients checked first; then the whole step and its parts."""
-    work = Workload.find()
-    data = work.on(device)
+    name, stream = find_stream(device)
     few = REFERENCE_BATCH[device]
-    say(f"checking a step on {work.name}")
-    check(work, data, few)
+    say(f"checking a step on {name}")
+    check(stream, few)
     say("timing the step")
-    training = work.training(MODEL, data, SETTINGS, batch=BATCH)
-    whole, peak = whole_step(training, device)
-    plain = work.training(MODEL, data, SETTINGS, batch=BATCH, graphs=False)
+    fit = fit_of(MODEL, stream, SETTINGS, batch=BATCH)
+    whole, peak = whole_step(fit, device)
+    plain = fit_of(MODEL, stream, SETTINGS, batch=BATCH, graphs=False)
     ours = part_seconds(plain, *last_batch(plain), REPEATS)
     say("timing the step by definition")
-    slow = reference_parts(work, data, few)
-    case = f"step of {BATCH} on {work.name}, L={SETTINGS['length']}"
+    slow = reference_parts(stream, few)
+    case = f"step of {BATCH} on {name}, L={SETTINGS['length']}"
     note = f"reference: {few} of {BATCH} events, scaled" if few < BATCH else None
-    more = arithmetic(training, whole) if device == "cpu" else {}
+    more = arithmetic(fit, whole) if device == "cpu" else {}
     rows = [Row.of(case, whole, sum(slow.values()), peak, note=note, **more)]
     return rows + [Row.of(f"  {part}", ours[part], slow[part]) for part in ours]
 
 
-def check(work: Workload, data: TrainingData, few: int) -> None:
+def check(stream: Stream, few: int) -> None:
     """Require a step as training issues it to have the loss and gradients of the batch by definition."""
     loop = {"batch": BATCH, "precision": "float32", "graphs": False}
     settings = SETTINGS | {"dropout": 0.0}  # whose draws depend on how a batch is cut
-    fast, exact = (work.training(MODEL, data, settings, **loop) for _ in range(2))
+    fast, exact = (fit_of(MODEL, stream, settings, **loop) for _ in range(2))
     loss = float(last_step(fast)())
     with definitions():
         truth = accumulate(exact, *last_batch(exact), 2 * few)
@@ -72,44 +78,44 @@ def _gradient(weight: Tensor) -> Tensor:
     return torch.zeros_like(weight) if weight.grad is None else weight.grad
 
 
-def whole_step(training: Training, device: str) -> tuple[float, float]:
+def whole_step(fit: Fit, device: str) -> tuple[float, float]:
     """Median time of a step as training issues it, and the peak of its extra memory."""
-    step = last_step(training)
+    step = last_step(fit)
     with device_peak(device) as peak:  # of the first: a replayed graph asks the allocator for nothing
         step()
     return median_seconds(step, REPEATS), peak[0]
 
 
-def reference_parts(work: Workload, data: TrainingData, few: int, repeats: int = 1) -> dict[str, float]:
+def reference_parts(stream: Stream, few: int, repeats: int = 1) -> dict[str, float]:
     """The parts of a step by definition; forward and backward of `few` events, scaled to the batch."""
-    training = work.training(MODEL, data, SETTINGS, batch=BATCH, graphs=False)
-    device = data.store.time.device.type
-    events, negative = last_batch(training)
+    fit = fit_of(MODEL, stream, SETTINGS, batch=BATCH, graphs=False)
+    events, others = last_batch(fit)
 
     def find() -> None:
-        look_up(training, events, negative)
-        wait(device)
+        fit.executor.work.view(events, others)
+        wait(stream.device.type)
 
     with definitions():
-        parts = part_seconds(training, *last_batch(training, few), repeats)
+        parts = part_seconds(fit, *last_batch(fit, few), repeats)
         parts["look-up"] = median_seconds(find, REPEATS)
     return parts | {part: parts[part] * BATCH / few for part in ("forward", "backward")}
 
 
-def arithmetic(training: Training, seconds: float) -> dict[str, float]:
+def arithmetic(fit: Fit, seconds: float) -> dict[str, float]:
     """Operations per second of a step, and their share of what a plain matrix product reaches here and now."""
-    rate = flops(training) / seconds
+    rate = flops(fit) / seconds
     a, b = torch.rand(2, PRODUCT, PRODUCT)
     product = 2 * PRODUCT**3 / median_seconds(lambda: a @ b, REPEATS)
     return {"gflops": rate / 1e9, "bound_share": rate / product}
 
 
-def flops(training: Training) -> float:
+def flops(fit: Fit) -> float:
     """Matrix products as torch counts them, padding included, and the scans of the real tokens."""
-    pairs, view = look_up(training, *last_batch(training))
-    read = view.neighbors[0][0].length[torch.cat([pairs.src_row, pairs.dst_row])] + 1  # and the query node
-    states = sum(part.log_A.numel() for part in training.scorer.modules() if isinstance(part, Path))
+    view = fit.executor.work.view(*last_batch(fit))
+    rows = torch.cat([view.pairs.src_row, view.pairs.dst_row])
+    read = view.neighbors[0][0].length[rows] + 1  # and the query node
+    states = sum(part.log_A.numel() for part in fit.scorer.modules() if isinstance(part, Direction))
     scans = int(read.sum()) * states * (SCAN_FORWARD + SCAN_BACKWARD)
     with FlopCounterMode(display=False) as counter:
-        last_step(training)()
+        last_step(fit)()
     return counter.get_total_flops() + scans

@@ -1,36 +1,37 @@
-"""What the benchmarks of training share: a stream, a run that is never written, its parts, and their check."""
+"""What the benchmarks of training share: a stream, a fit that is never written, its parts, and their check."""
 
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
-from jaxtyping import Float32, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 from dygmamba.benchmarks.definitions import definitions
 from dygmamba.benchmarks.verify import require, wait
 from dygmamba.config import build_config, preset
-from dygmamba.data.events import EventStore
 from dygmamba.data.generate import GeneratorConfig, generate_stream
 from dygmamba.data.library import open_dataset
-from dygmamba.data.splits import Split, chronological_split
-from dygmamba.engine.runs import RunFolder
-from dygmamba.engine.training import Training
-from dygmamba.engine.work import PRECISIONS, TrainConfig, TrainingData
+from dygmamba.data.splits import chronological_split
+from dygmamba.engine.clock import Clock
+from dygmamba.engine.executor.cuts import WHOLE
+from dygmamba.engine.executor.eager import Parts
+from dygmamba.engine.fit import Fit
+from dygmamba.engine.fit_config import FitConfig
+from dygmamba.engine.folder import RunFolder
+from dygmamba.engine.stream import Stream
+from dygmamba.engine.walk import Walk
 from dygmamba.errors import ConfigError, NotFoundError
-from dygmamba.experiment import split_settings
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts, EncoderScorer
-from dygmamba.sampling.index import gather_view
-from dygmamba.sampling.view import PairBatch, PairView
-from dygmamba.tasks.link import positives_and_negatives
+from dygmamba.runs.link import split_settings
+from dygmamba.sampling.view import PairBatch
+from dygmamba.tasks.link import LinkTask
 
 UCI = "uci"
 STAND_IN = GeneratorConfig(nodes=1_899, events=59_835)  # as large as UCI
@@ -42,134 +43,110 @@ PARTS = ("look-up", "forward", "backward", "update")
 Ids = Int64[Tensor, "b"]
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """A stream with its split, and the models that train on it with UCI's published settings."""
-
-    name: str
-    store: EventStore
-    split: Split
-
-    @staticmethod
-    def find() -> "Workload":
-        """UCI where it is, else a generated stream as large."""
-        try:
-            store, name = open_dataset(UCI).store, UCI
-        except NotFoundError:
-            store, name = generate_stream(STAND_IN), "generated"
-        return Workload(name, store, chronological_split(store))
-
-    def on(self, device: str) -> TrainingData:
-        """The stream and its indices on a device."""
-        return TrainingData.of(self.store, self.split, torch.device(device))
-
-    def training(self, model: str, data: TrainingData, settings: dict[str, Any], **loop: Any) -> Training:
-        """A run whose weights depend on the seed alone; nothing of it is ever saved."""
-        spec = find_model(model)
-        published, own = split_settings(preset(model, UCI) | settings)
-        torch.manual_seed(SEED)
-        facts = DatasetFacts.of(self.store, self.split.train)
-        scorer = spec.build(build_config(spec.config, own), facts)
-        if not isinstance(scorer, EncoderScorer):
-            raise ConfigError(f"model '{model}' is not trained; a benchmark of training needs one that is")
-        steps = build_config(TrainConfig, published | {"save_every": float("inf")} | loop)
-        run = RunFolder(Path("never-written"))
-        return Training(scorer.to(data.store.time.device).train(), data, steps, run, SEED)
-
-    def require_same_scores(
-        self, model: str, settings: dict[str, Any], device: str, pairs: int = 200
-    ) -> None:
-        """The same weights on a GPU and on a CPU, or on a CPU with kernels and by definition, score alike."""
-        ours = scores(self.training(model, self.on(device), settings), pairs)
-        with nullcontext() if device == "cuda" else definitions():
-            truth = scores(self.training(model, self.on("cpu"), settings), pairs)
-        worst = float((ours - truth).abs().max() / truth.abs().max())
-        other = "on the CPU" if device == "cuda" else "by definition"
-        require(
-            worst <= TOLERANCE, f"{model}'s scores of {pairs} test pairs are those {other} to {TOLERANCE:g}"
-        )
+def find_stream(device: str) -> tuple[str, Stream]:
+    """UCI where it is, else a generated stream as large, and its name."""
+    try:
+        store, name = open_dataset(UCI).store, UCI
+    except NotFoundError:
+        store, name = generate_stream(STAND_IN), "generated"
+    return name, Stream(store, chronological_split(store), torch.device(device))
 
 
-def scores(training: Training, pairs: int) -> Float32[Tensor, "p"]:
+def fit_of(model: str, stream: Stream, settings: dict[str, Any], **loop: Any) -> Fit:
+    """A run with UCI's published settings, whose weights depend on the seed alone; nothing of it is ever saved."""
+    spec = find_model(model)
+    published, own = split_settings(preset(model, UCI) | settings)
+    torch.manual_seed(SEED)
+    scorer = spec.build(build_config(spec.config, own), DatasetFacts.of(stream.store, stream.split.train))
+    if not isinstance(scorer, EncoderScorer):
+        raise ConfigError(f"model '{model}' is not trained; a benchmark of training needs one that is")
+    config = build_config(FitConfig, published | {"save_every": 1e9} | loop)
+    task = LinkTask.of(stream.store, stream.split, stream.device)
+    run = RunFolder(Path("never-written"))
+    return Fit(task, scorer.to(stream.device).train(), stream, config, run, SEED)
+
+
+def require_same_scores(model: str, stream: Stream, settings: dict[str, Any], pairs: int = 200) -> None:
+    """The same weights on a GPU and on a CPU, or on a CPU with kernels and by definition, score alike."""
+    ours = scores(fit_of(model, stream, settings), pairs)
+    on_gpu = stream.device.type == "cuda"
+    here = Stream(stream.store, stream.split, torch.device("cpu"))
+    with nullcontext() if on_gpu else definitions():
+        truth = scores(fit_of(model, here, settings), pairs)
+    worst = float((ours - truth).abs().max() / truth.abs().max())
+    other = "on the CPU" if on_gpu else "by definition"
+    require(worst <= TOLERANCE, f"{model}'s scores of {pairs} test pairs are those {other} to {TOLERANCE:g}")
+
+
+def scores(fit: Fit, pairs: int) -> Float[Tensor, "p"]:
     """Logits of so many pairs, half of them test events, under the weights as they are."""
-    data, scorer = training.data, training.scorer.eval()
-    scorer.reset()
-    with torch.no_grad():
-        for events in data.store.batches(data.split.train[:OBSERVED], 200) if scorer.stateful else ():
-            scorer.observe(events)
-        batch = data.store.select(data.split.test[: pairs // 2])
-        asked = positives_and_negatives(batch, batch.src, batch.dst.flip(0))
-        logits = scorer(gather_view(data.full, data.store.features, asked, scorer.requests))
-    return logits.float().cpu()
+    store, split = fit.stream.store, fit.stream.split
+    events = split.test[: pairs // 2]
+    src, dst, time = store.src[events], store.dst[events], store.time[events]
+    asked = PairBatch.of(src.repeat(2), torch.cat([dst, dst.flip(0)]), time.repeat(2))
+    clock = Clock.of(store, (split.train[:OBSERVED],))
+    return Walk(fit.scorer, fit.stream, SEED, clock)(asked, clock.earlier_cells(asked.time))
 
 
-def last_full(training: Training) -> int:
+def last_full(fit: Fit) -> int:
     """The number of the epoch's last full batch, whose nodes have a past."""
-    return len(training.data.split.train) // training.config.batch - 1
+    return len(fit.stream.train) // fit.config.batch - 1
 
 
-def last_step(training: Training) -> Callable[[], Tensor]:
+def last_step(fit: Fit) -> Callable[[], Tensor]:
     """A call that issues this step as training does and waits for the device; it returns the loss."""
-    number, negatives = last_full(training), training.data.negatives(SEED, 0)
+    batch = fit.batch(fit.epoch(0), last_full(fit))
+    fit.scorer.train()
 
     def step() -> Tensor:
-        loss = training.steps(number, negatives)
-        wait(negatives.device.type)
+        loss = fit.executor.step(batch)
+        wait(fit.stream.device.type)
         return loss
 
     return step
 
 
-def last_batch(training: Training, size: int | None = None) -> tuple[Ids, Ids]:
-    """Events and negatives of this step, or the first `size` of them."""
-    first = last_full(training) * training.config.batch
-    rows = slice(first, first + (size or training.config.batch))
-    return training.data.split.train[rows], training.data.negatives(SEED, 0)[rows]
+def last_batch(fit: Fit, size: int | None = None) -> tuple[Ids, Ids]:
+    """Events and other nodes of this step, or the first `size` of them."""
+    first = last_full(fit) * fit.config.batch
+    rows = slice(first, first + (size or fit.config.batch))
+    return fit.stream.train[rows], fit.epoch(0).others[rows]
 
 
-def look_up(training: Training, events: Ids, negative: Ids) -> tuple[PairBatch, PairView]:
-    """What a step asks, and what the model sees of the past."""
-    data = training.data
-    batch = data.store.select(events)
-    pairs = positives_and_negatives(batch, batch.src, negative)
-    return pairs, gather_view(data.past, data.store.features, pairs, training.scorer.requests)
-
-
-def accumulate(training: Training, events: Ids, negative: Ids, size: int) -> float:
+def accumulate(fit: Fit, events: Ids, others: Ids, size: int) -> float:
     """The loss and gradients of a batch, `size` pairs at a time: the sums are the same, the memory is not."""
-    work, view = training.work, training.work.view(events, negative)
-    work.gradients.begin()
-    parts = torch.arange(len(view.pairs), device=events.device).split(size)
-    loss = sum(float(work.part(view, chosen)) for chosen in parts)
-    work.gradients.end()
+    parts = Parts(fit.executor.work, WHOLE)
+    view = parts.work.view(events, others)
+    parts.gradients.begin()
+    chunks = torch.arange(len(view.pairs), device=events.device).split(size)
+    loss = sum(float(parts.part(view, chosen)) for chosen in chunks)
+    parts.gradients.end()
     return loss
 
 
-def part_seconds(
-    training: Training, events: Ids, negative: Ids, repeats: int, warmup: int = 1
-) -> dict[str, float]:
+def part_seconds(fit: Fit, events: Ids, others: Ids, repeats: int, warmup: int = 1) -> dict[str, float]:
     """Median time of each part of a step issued call by call, the device waited for after each."""
-    laps = [_laps(training, events, negative) for _ in range(warmup + repeats)][warmup:]
+    laps = [_laps(fit, events, others) for _ in range(warmup + repeats)][warmup:]
     return {part: median(lap[number] for lap in laps) for number, part in enumerate(PARTS)}
 
 
-def _laps(training: Training, events: Ids, negative: Ids) -> list[float]:
-    device, marks = events.device.type, []
+def _laps(fit: Fit, events: Ids, others: Ids) -> list[float]:
+    work, marks = fit.executor.work, []
 
     def mark() -> None:
-        wait(device)
+        wait(work.device)
         marks.append(time.perf_counter())
 
     mark()
-    with PRECISIONS[training.config.precision](device):
-        pairs, view = look_up(training, events, negative)
+    with work.precision():
+        view = work.view(events, others)
         mark()
-        loss = binary_cross_entropy_with_logits(training.scorer(view).float(), pairs.label)
+        loss = work.loss(view) / len(view.pairs)
         mark()
-        training.optimizer.zero_grad(set_to_none=True)
+        work.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         mark()
-    training.optimizer.step()
-    training.scorer.observe(training.data.store.select(events))
+    work.optimizer.step()
+    work.tell(events)
     mark()
     return [after - before for before, after in pairwise(marks)]

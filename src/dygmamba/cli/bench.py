@@ -51,7 +51,7 @@ def bench(
     """
     if name not in BENCHES:
         raise NotFoundError(f"unknown benchmark '{name}'; choose from {', '.join(BENCHES)}")
-    from dygmamba.experiment import choose_device
+    from dygmamba.runs.opening import choose_device
 
     kind, console = choose_device(device).type, stderr()
     module = import_module(f"dygmamba.benchmarks.{name}")

@@ -10,9 +10,8 @@ from dygmamba.cli.console import emit_json, stdout
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dygmamba.data.splits import Split
     from dygmamba.data.store import Dataset
-    from dygmamba.forgetting import Forgetting
+    from dygmamba.explain.forgetting import Forgetting
 
 # a small model that learns the stream in about a minute on two cores; its channels are those the stream fills
 SETTINGS: dict[str, Any] = {
@@ -41,20 +40,20 @@ def demo(
 
     from dygmamba.cli.train import finish_run, write_page
     from dygmamba.data.library import generated_dataset
-    from dygmamba.experiment import start_run
-    from dygmamba.forgetting import known_law, measure_forgetting, save_forgetting
+    from dygmamba.explain.forgetting import known_law, measure_forgetting, save_forgetting
+    from dygmamba.runs.link import start_link_run
 
     dataset = generated_dataset()
     settings = SETTINGS | {"epochs": epochs}
-    training, split = start_run(dataset, "dyg-mamba", seed, settings, torch.device("cpu"), out)
-    own = finish_run(training, dataset, split, ["random"], tensorboard=False)
-    rows = heuristic_rows(dataset, split) + [row for row in own if row["split"] == "test"]
-    training.run.write_results(rows)
-    found = measure_forgetting(training.scorer, dataset.store, split, known_law(dataset))
-    save_forgetting(training.run, found)
-    page = write_page(training.run)
+    fit = start_link_run(dataset, "dyg-mamba", seed, settings, torch.device("cpu"), out)
+    own = finish_run(fit, ["random"], tensorboard=False)
+    rows = heuristic_rows(dataset) + [row for row in own if row["split"] == "test"]
+    fit.run.write_results(rows)
+    found = measure_forgetting(fit.scorer, fit.stream, known_law(dataset))
+    save_forgetting(fit.run, found)
+    page = write_page(fit.run)
     if as_json:
-        paths = {"run": str(training.run.path), "report": None if page is None else str(page)}
+        paths = {"run": str(fit.run.path), "report": None if page is None else str(page)}
         emit_json({"results": rows, "forgetting": found.to_json(), **paths})
         return
     stdout().print(table(rows))
@@ -62,15 +61,13 @@ def demo(
         stdout().print(line, soft_wrap=True, markup=False, highlight=False)
 
 
-def heuristic_rows(dataset: "Dataset", split: "Split") -> list[dict[str, Any]]:
+def heuristic_rows(dataset: "Dataset") -> list[dict[str, Any]]:
     """The models without training on the same events and negatives."""
-    from dygmamba.cli.evaluate import Untrained
-    from dygmamba.engine.evaluation import SETTINGS as KINDS
-    from dygmamba.sampling.index import NeighborIndex
+    from dygmamba.runs.link import Heuristics
+    from dygmamba.tasks.link import SETTINGS as KINDS
 
-    index = NeighborIndex.build(dataset.store)
-    runs = [Untrained(dataset, split, index, model, {}, False, None) for model in HEURISTICS]
-    return [run.row("random", "test", kind) for run in runs for kind in KINDS]
+    untrained = Heuristics.of(dataset)
+    return [untrained.row(model, {}, ("random", "test", kind)) for model in HEURISTICS for kind in KINDS]
 
 
 def table(rows: list[dict[str, Any]]) -> "Table":

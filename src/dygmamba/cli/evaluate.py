@@ -1,7 +1,7 @@
 """`dygmamba evaluate`: the published protocol on a trained run, or on a model that needs no training."""
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,9 +13,8 @@ from dygmamba.errors import ConfigError, EventError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dygmamba.data.splits import Split
-    from dygmamba.data.store import Dataset
-    from dygmamba.sampling.index import NeighborIndex
+    from dygmamba.engine.clock import Visible
+    from dygmamba.runs.link import Choice
 
 
 def evaluate(
@@ -37,7 +36,12 @@ def evaluate(
         int | None, typer.Option(help="Seed of the negatives instead of the published one.")
     ] = None,
     overrides: Annotated[list[str] | None, typer.Option("--set", help="Model setting, key=value.")] = None,
-    strict_ties: Annotated[bool, typer.Option(help="Memory sees no event of the query's own time.")] = False,
+    visible: Annotated[
+        str | None,
+        typer.Option(
+            help="What a memory may see: strict (strictly earlier), batch (as published); a run's own."
+        ),
+    ] = None,
     store_negatives: Annotated[
         Path | None, typer.Option(help="Keep drawn negatives here and reuse them.")
     ] = None,
@@ -47,29 +51,28 @@ def evaluate(
 ) -> None:
     """Rank what happened against negatives: AP and AUC, as the mean over batches of 200 and pooled."""
     from dygmamba.config import parse_overrides
-    from dygmamba.engine.evaluation import SETTINGS, SPLITS
-    from dygmamba.sampling.negatives import STRATEGIES
+    from dygmamba.sampling.negatives import SAMPLERS
+    from dygmamba.tasks.link import SETTINGS, SPLITS
 
     is_run = (Path(data) / "config.toml").exists()
     default = "random,historical,inductive" if is_run else "random"
     chosen = [
         (strategy, name, kind)
-        for strategy in listed("--negatives", negatives or default, STRATEGIES)
+        for strategy in listed("--negatives", negatives or default, SAMPLERS)
         for name in listed("--split", split, SPLITS)
         for kind in listed("--setting", setting, SETTINGS)
     ]
+    rule = check_rule(visible)
     if is_run:
-        if overrides or strict_ties or store_negatives or draws > 1 or seed is not None:
-            raise ConfigError(
-                "--set, --seed, --draws, --strict-ties and --store-negatives are for untrained models"
-            )
-        rows = _run_rows(Path(data), device, data_dir, chosen, negatives)
+        if overrides or store_negatives or draws > 1 or seed is not None:
+            raise ConfigError("--set, --seed, --draws and --store-negatives are for untrained models")
+        rows = _run_rows(Path(data), device, data_dir, chosen, negatives, rule)
     else:
         seeds = [seed] if draws == 1 else list(range(seed or 0, (seed or 0) + draws))
-        run = Untrained.of(
-            data, data_dir, model, parse_overrides(overrides or []), strict_ties, store_negatives
+        settings = parse_overrides(overrides or [])
+        rows = _untrained_rows(
+            data, data_dir, (model, settings), chosen, seeds, rule or "strict", store_negatives
         )
-        rows = [run.row(*one, number) for one in chosen if run.has(*one[1:]) for number in seeds]
     if not rows:
         raise EventError(
             "none of the chosen splits and settings has an event; choose others or use a longer stream"
@@ -80,98 +83,67 @@ def evaluate(
         stdout().print(any_table(rows))
 
 
+def check_rule(visible: str | None) -> "Visible | None":
+    """The rule of that name."""
+    if visible is None or visible == "strict" or visible == "batch":
+        return visible
+    raise ConfigError(f"--visible takes strict or batch, got '{visible}'")
+
+
 def _run_rows(
-    path: Path, device: str, data_dir: Path | None, chosen: list[tuple[str, str, str]], negatives: str | None
+    path: Path,
+    device: str,
+    data_dir: Path | None,
+    chosen: "list[Choice]",
+    negatives: str | None,
+    rule: "Visible | None",
 ) -> list[dict[str, Any]]:
     """A link run's rows, or a classifier's: that has a split and neither setting nor negatives."""
-    from dygmamba.engine.runs import RunFolder
-    from dygmamba.experiment import choose_device
+    from dygmamba.engine.folder import RunFolder
+    from dygmamba.runs.link import link_rows
+    from dygmamba.runs.opening import choose_device, open_run
 
     if RunFolder(path).task == "link":
-        return _trained_rows(path, device, data_dir, chosen)
+        run = open_run(path, choose_device(device), data_dir)
+        about = {"dataset": run.dataset.name, "model": run.about["model"], "seed": run.seed}
+        return link_rows(run.scorer, run.stream, about, chosen, rule or run.visible)
     if negatives is not None:
         raise ConfigError(f"{path} classifies nodes, for which there are no negatives; leave out --negatives")
-    from dygmamba.node_experiment import node_rows, reopen_node_run
+    if rule is not None:
+        raise ConfigError(f"{path} classifies nodes by the rule it was trained under; leave out --visible")
+    from dygmamba.runs.node import node_rows, open_node_run
 
     names = tuple(dict.fromkeys(name for _, name, _ in chosen))
-    return node_rows(reopen_node_run(path, choose_device(device), data_dir), names)
+    return node_rows(open_node_run(path, choose_device(device), data_dir), names)
 
 
-def _trained_rows(
-    path: Path, device: str, data_dir: Path | None, chosen: list[tuple[str, str, str]]
+def _untrained_rows(
+    data: str,
+    data_dir: Path | None,
+    model: tuple[str, dict[str, Any]],
+    chosen: "list[Choice]",
+    seeds: Sequence[int | None],
+    rule: "Visible",
+    folder: Path | None,
 ) -> list[dict[str, Any]]:
-    from dygmamba.engine.work import TrainingData
-    from dygmamba.experiment import choose_device, final_rows, open_trained
+    """The rows of a model without training, each with a bar."""
+    from dygmamba.data.library import open_dataset
+    from dygmamba.models import find_model
+    from dygmamba.runs.link import Heuristics
 
-    run = open_trained(path, choose_device(device), data_dir)
-    data = TrainingData.of(run.dataset.store, run.split, run.device)
-    about = {"dataset": run.dataset.name, "model": run.model, "seed": run.seed}
-    return final_rows(run.dataset, run.split, run.scorer, data, about, chosen)
-
-
-@dataclass(frozen=True, slots=True)
-class Untrained:
-    """A model without training on one dataset; each row of the result evaluates one set."""
-
-    dataset: "Dataset"
-    split: "Split"
-    index: "NeighborIndex"
-    model: str
-    settings: dict[str, Any]
-    strict_ties: bool
-    store_negatives: Path | None
-
-    @staticmethod
-    def of(
-        data: str,
-        data_dir: Path | None,
-        model: str,
-        settings: dict[str, Any],
-        strict_ties: bool,
-        folder: Path | None,
-    ) -> "Untrained":
-        """The model of that name on the dataset of that name."""
-        from dygmamba.data.library import open_dataset
-        from dygmamba.data.splits import chronological_split
-        from dygmamba.models import find_model
-        from dygmamba.sampling.index import NeighborIndex
-
-        if find_model(model).trainable:
-            raise ConfigError(f"model '{model}' must be trained first: dygmamba train {data} --model {model}")
-        dataset = open_dataset(data, data_dir)
-        split, index = chronological_split(dataset.store), NeighborIndex.build(dataset.store)
-        return Untrained(dataset, split, index, model, settings, strict_ties, folder)
-
-    def has(self, name: str, kind: str) -> bool:
-        """Whether there is anything to evaluate."""
-        from dygmamba.engine.evaluation import has_events
-
-        return has_events(self.dataset.store, self.split, name, kind)
-
-    def row(self, strategy: str, name: str, kind: str, seed: int | None = None) -> dict[str, Any]:
-        """One result."""
-        from dygmamba.config import build_config, preset
-        from dygmamba.engine.evaluation import evaluation_set, score_set
-        from dygmamba.models import find_model
-        from dygmamba.models.base import DatasetFacts
-        from dygmamba.sampling.negatives import SEEDS
-
-        spec, store = find_model(self.model), self.dataset.store
-        config = build_config(spec.config, preset(self.model, self.dataset.name, strategy) | self.settings)
-        scorer = spec.build(config, DatasetFacts.of(store, self.split.train))
-        chosen = evaluation_set(store, self.split, name, kind, strategy, seed, self.store_negatives)
-        with progress() as bar:
-            task = bar.add_task(f"{name} {kind} {strategy}", total=len(chosen.events))
-            told = {"strict_ties": self.strict_ties, "advance": lambda count: bar.advance(task, count)}
-            scores = score_set(scorer, store, self.index, chosen, **told)
-        about = {
-            "dataset": self.dataset.name,
-            "model": self.model,
-            "seed": SEEDS[name, kind] if seed is None else seed,
-            "split": name,
-            "setting": kind,
-        }
-        return about | {"negatives": strategy} | asdict(scores.metrics())
+    if find_model(model[0]).trainable:
+        raise ConfigError(
+            f"model '{model[0]}' must be trained first: dygmamba train {data} --model {model[0]}"
+        )
+    untrained = Heuristics.of(open_dataset(data, data_dir), rule, folder)
+    rows = []
+    for one in chosen:
+        for seed in seeds if untrained.has(one) else ():
+            with progress() as bar:
+                task = bar.add_task(" ".join(one), total=None)
+                advance = partial(bar.advance, task)
+                rows.append(untrained.row(*model, one, seed, advance))
+    return rows
 
 
 def listed(option: str, text: str, known: Iterable[str]) -> list[str]:
@@ -196,6 +168,7 @@ def result_table(rows: list[dict[str, Any]]) -> "Table":
         groups.setdefault(tuple(row[key] for key in ("split", "setting", "negatives")), []).append(row)
     seeds = max(len(own) for own in groups.values())
     title = f"{rows[0]['model']} on {rows[0]['dataset']}" + (f", mean ± std of {seeds}" if seeds > 1 else "")
+    title += f", memory sees {rows[0]['visible']}"
     figures = ("AP", "AUC", "AP pooled", "AUC pooled", *(() if seeds > 1 else ("events",)))
     table = plain_table("split", "setting", "negatives", title=title, figures=figures)
     for about, own in groups.items():

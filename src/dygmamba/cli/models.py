@@ -52,8 +52,8 @@ def _describe(model: str, data: str, facts: "DatasetFacts") -> dict[str, Any]:
     from torch import nn
 
     from dygmamba.config import build_config, preset
-    from dygmamba.experiment import split_settings
     from dygmamba.models import find_model
+    from dygmamba.runs.link import split_settings
 
     spec = find_model(model)
     _, settings = split_settings(preset(model, data))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # torch and pyarrow wait until the command is called
 
     import pyarrow as pa
 
-    from dygmamba.prediction import Predictions, Predictor
+    from dygmamba.runs.predictor import Predictions, Predictor
 
 
 def predict(
@@ -58,7 +58,7 @@ def predict(
     _require_writable(out)
 
     from dygmamba.data.formats import ReadOptions
-    from dygmamba.prediction import Predictor
+    from dygmamba.runs.predictor import Predictor
 
     options = ReadOptions(
         src=src,
@@ -110,7 +110,7 @@ def _hand_over(table: "pa.Table", out: Path | None, as_json: bool) -> None:
     import sys
 
     from dygmamba.cli.console import emit_json, stderr
-    from dygmamba.engine.runs import write_text
+    from dygmamba.engine.folder import write_text
 
     if out is not None:
         write_text(out, _as_csv(table))

@@ -9,7 +9,7 @@ from dygmamba.cli.console import stderr, stdout
 from dygmamba.errors import DygError
 
 if TYPE_CHECKING:
-    from dygmamba.engine.runs import RunFolder
+    from dygmamba.engine.folder import RunFolder
 
 
 def report(
@@ -20,9 +20,9 @@ def report(
     data_dir: Annotated[Path | None, typer.Option(help="Where datasets are.")] = None,
 ) -> None:
     """Write a run's results, curves, learned forgetting and settings as one page that opens offline."""
-    from dygmamba.engine.runs import RunFolder
-    from dygmamba.forgetting import load_forgetting
-    from dygmamba.report import packages, write_report
+    from dygmamba.engine.folder import RunFolder
+    from dygmamba.explain.forgetting import load_forgetting
+    from dygmamba.report.page import packages, write_report
 
     packages()  # a missing package is said before anything is computed
     folder = RunFolder(run)
@@ -36,13 +36,12 @@ def probe_run(folder: "RunFolder", data_dir: Path | None) -> None:
     """Measure the forgetting of a run's best weights; where that cannot be, say why and go on without."""
     import torch
 
-    from dygmamba.experiment import open_trained
-    from dygmamba.forgetting import known_law, measure_forgetting, save_forgetting
+    from dygmamba.explain.forgetting import known_law, measure_forgetting, save_forgetting
+    from dygmamba.runs.opening import open_run
 
     try:
-        trained = open_trained(folder.path, torch.device("cpu"), data_dir)
-        law = known_law(trained.dataset)
-        found = measure_forgetting(trained.scorer, trained.dataset.store, trained.split, law)
+        run = open_run(folder.path, torch.device("cpu"), data_dir)
+        found = measure_forgetting(run.scorer, run.stream, known_law(run.dataset))
     except DygError as error:
         stderr().print(f"no forgetting curve: {error}", soft_wrap=True, markup=False, highlight=False)
         return

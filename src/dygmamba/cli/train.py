@@ -10,11 +10,8 @@ from dygmamba.cli.console import emit_json, progress, stderr, stdout
 from dygmamba.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dygmamba.data.splits import Split
-    from dygmamba.data.store import Dataset
-    from dygmamba.engine.classification import NodeTraining
-    from dygmamba.engine.runs import RunFolder
-    from dygmamba.engine.training import Reporter, Training
+    from dygmamba.engine.fit import Fit, Reporter
+    from dygmamba.engine.folder import RunFolder
 
 DEFAULT_MODEL = "dyg-mamba"
 
@@ -42,6 +39,9 @@ def train(
     negatives: Annotated[
         str, typer.Option(help="Final evaluation: random, historical, inductive.")
     ] = "random",
+    visible: Annotated[
+        str | None, typer.Option(help="What a memory may see: strict (strictly earlier; default) or batch.")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     deterministic: Annotated[bool, typer.Option(help="Refuse operations that are not reproducible.")] = False,
     out: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),
@@ -54,13 +54,15 @@ def train(
 ) -> None:
     """Train a model on a dataset and evaluate its best weights on validation and test."""
     from dygmamba.cli.evaluate import any_table, listed
-    from dygmamba.cli.train_node import NodeOptions, check_task, train_node
+    from dygmamba.cli.train_node import NodeOptions, check_task, resume_node, train_node
     from dygmamba.config import parse_overrides
     from dygmamba.data.library import open_dataset
-    from dygmamba.experiment import choose_device, reopen_run, start_run
-    from dygmamba.sampling.negatives import STRATEGIES
+    from dygmamba.engine.folder import RunFolder
+    from dygmamba.runs.link import resume_link_run, start_link_run
+    from dygmamba.runs.opening import choose_device
+    from dygmamba.sampling.negatives import SAMPLERS
 
-    strategies = listed("--negatives", negatives, STRATEGIES)
+    strategies = listed("--negatives", negatives, SAMPLERS)
     if (data is None) == (resume is None):
         raise ConfigError(
             "give a dataset to train on, or --resume RUN to go on with a run; not both, not neither"
@@ -70,18 +72,25 @@ def train(
     where = choose_device(device)
     _determinism(deterministic)
     rows: list[dict[str, Any]] = []
+    given = {"epochs": epochs, "visible": visible}
+    settings = parse_overrides(overrides or []) | {key: value for key, value in given.items() if value}
     if resume is not None:
-        training, dataset, split = reopen_run(resume, where, data_dir)
-        rows = finish_run(training, dataset, split, strategies, tensorboard)
+        if settings:
+            raise ConfigError(
+                f"a resumed run keeps its settings, but {', '.join(settings)} was given; leave it out, or start anew"
+            )
+        if RunFolder(resume).task == "node":
+            rows = resume_node(resume, where, data_dir, tensorboard)
+        else:
+            rows = finish_run(resume_link_run(resume, where, data_dir), strategies, tensorboard)
     else:
-        settings = parse_overrides(overrides or []) | ({"epochs": epochs} if epochs else {})
         dataset = open_dataset(str(data), data_dir)
         for seed in parse_seeds(seeds):
             if task == "node":
                 rows += train_node(dataset, options, seed, settings, where, out)
             else:
-                training, split = start_run(dataset, model or DEFAULT_MODEL, seed, settings, where, out)
-                rows += finish_run(training, dataset, split, strategies, tensorboard)
+                fit = start_link_run(dataset, model or DEFAULT_MODEL, seed, settings, where, out)
+                rows += finish_run(fit, strategies, tensorboard)
     if as_json:
         emit_json({"results": rows})
     else:
@@ -102,34 +111,36 @@ def parse_seeds(text: str) -> list[int]:
     return seeds
 
 
-def finish_run(
-    training: "Training", dataset: "Dataset", split: "Split", strategies: list[str], tensorboard: bool
-) -> list[dict[str, Any]]:
+def finish_run(fit: "Fit", strategies: list[str], tensorboard: bool) -> list[dict[str, Any]]:
     """Train to the end, evaluate the best weights, write results.json and, where it can be, report.html."""
-    from dygmamba.engine.evaluation import SETTINGS, SPLITS, evaluation_set
-    from dygmamba.experiment import final_rows
+    from dygmamba.runs.link import link_rows
+    from dygmamba.tasks.link import SETTINGS, SPLITS
 
-    validation = evaluation_set(dataset.store, split, "val", "transductive", "random")
-    with progress() as bar, interrupts() as stop:
-        name = f"seed {training.seed}"
-        training.fit(validation, reporter(training, bar, stop, tensorboard, name, "ap"))
-    about = {
-        "dataset": dataset.name,
-        "model": training.run.config()["run"]["model"],
-        "seed": training.seed,
-        "run": str(training.run.path),
-    }
+    run_to_end(fit, tensorboard, f"seed {fit.seed}", "ap")
+    about = fit.run.config()["run"]
+    names = {"dataset": about["data"], "model": about["model"], "seed": fit.seed, "run": str(fit.run.path)}
     chosen = [(strategy, name, setting) for strategy in strategies for name in SPLITS for setting in SETTINGS]
-    rows = final_rows(dataset, split, training.scorer, training.data, about, chosen)
-    training.run.write_results(rows)
-    write_page(training.run)
-    stderr().print(f"run: {training.run.path}", soft_wrap=True, highlight=False)
+    rows = link_rows(fit.scorer, fit.stream, names, chosen, fit.config.visible)
+    keep_results(fit, rows)
     return rows
+
+
+def run_to_end(fit: "Fit", tensorboard: bool, name: str, metric: str) -> None:
+    """Train with a bar of that name; Ctrl-C saves and stops."""
+    with progress() as bar, interrupts() as stop:
+        fit(reporter(fit, bar, stop, tensorboard, name, metric))
+
+
+def keep_results(fit: "Fit", rows: list[dict[str, Any]]) -> None:
+    """Write results.json and, where it can be, report.html; say where."""
+    fit.run.write_results(rows)
+    write_page(fit.run)
+    stderr().print(f"run: {fit.run.path}", soft_wrap=True, highlight=False)
 
 
 def write_page(run: "RunFolder") -> Path | None:
     """The run's report.html, or a sentence on what drawing it needs: those packages are optional."""
-    from dygmamba.report import write_report
+    from dygmamba.report.page import write_report
 
     try:
         return write_report(run)
@@ -139,16 +150,14 @@ def write_page(run: "RunFolder") -> Path | None:
         return None
 
 
-def reporter(
-    training: "Training | NodeTraining", bar: Any, stop: list[bool], tensorboard: bool, name: str, metric: str
-) -> "Reporter":
+def reporter(fit: "Fit", bar: Any, stop: list[bool], tensorboard: bool, name: str, metric: str) -> "Reporter":
     """Steps move a bar of that name, epochs write their loss and the metric beside it."""
-    from dygmamba.engine.training import Reporter
+    from dygmamba.engine.fit import Reporter
 
-    steps, done = training.steps_per_epoch, training.progress
-    task = bar.add_task(name, total=training.config.epochs * steps)
+    steps, done = fit.steps_per_epoch, fit.progress
+    task = bar.add_task(name, total=fit.config.epochs * steps)
     bar.update(task, completed=done.epoch * steps + done.step)
-    writer = tensorboard_writer(training.run.path) if tensorboard else None
+    writer = tensorboard_writer(fit.run.path) if tensorboard else None
 
     def on_epoch(entry: dict[str, Any]) -> None:
         quality = f"loss {entry['loss']:.4f} val {metric.upper()} {100 * entry[f'val_{metric}']:.2f}"

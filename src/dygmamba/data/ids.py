@@ -18,13 +18,16 @@ Side = Literal["src", "dst"]
 
 @dataclass(frozen=True, slots=True)
 class NodeIds:
-    """The user's id of every node; in a bipartite stream nodes below `sources` are the sources.
+    """The user's id of every node; in a bipartite stream also how many are sources, and which: the first, if not said.
 
     There the two sides are separate name spaces: source 7 and destination 7 are two nodes.
     """
 
     values: pa.Array  # int64 or large_string; row = node
     sources: int | None = None
+    is_source: pa.Array | None = (
+        None  # of booleans; a stream that goes on gets new sources behind its destinations
+    )
 
     def __post_init__(self) -> None:
         if self.values.type not in (pa.int64(), pa.large_string()):
@@ -32,6 +35,14 @@ class NodeIds:
         if self.sources is not None and not 0 <= self.sources <= len(self.values):
             raise EventError(
                 f"{self.sources} sources among {len(self.values)} nodes; give at most one per node"
+            )
+        if self.sources is not None and self.is_source is None:
+            object.__setattr__(self, "is_source", pa.array(np.arange(len(self.values)) < self.sources))
+        if self.is_source is not None and (
+            len(self.is_source) != len(self.values) or self.is_source.true_count != self.sources
+        ):
+            raise EventError(
+                f"the column of sources does not name {self.sources} of {len(self.values)} nodes"
             )
         for side in ("src", "dst"):
             pool, _ = self._pool(side)
@@ -53,13 +64,13 @@ class NodeIds:
 
     def to_node(self, values: Sequence | np.ndarray | pa.Array, side: Side) -> np.ndarray:
         """The nodes of these ids, -1 where an id is unknown; '7' and 7 are the same id."""
-        pool, start = self._pool(side)
+        pool, node = self._pool(side)
         wanted: pa.Array = values if isinstance(values, pa.Array) else pa.array(values)
         if wanted.type != pool.type:
             wanted, pool = wanted.cast(pa.large_string()), pool.cast(pa.large_string())
         found = pc.index_in(wanted, value_set=pool)
-        nodes = pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
-        return np.where(nodes < 0, -1, nodes + start)
+        place = pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+        return np.append(node, -1)[place]
 
     def to_user(self, nodes: Sequence[int] | np.ndarray) -> pa.Array:
         """The ids of these nodes."""
@@ -71,12 +82,12 @@ class NodeIds:
             )
         return self.values.take(pa.array(rows))
 
-    def _pool(self, side: Side) -> tuple[pa.Array, int]:
-        if self.sources is None:
-            return self.values, 0
-        if side == "src":
-            return self.values.slice(0, self.sources), 0
-        return self.values.slice(self.sources), self.sources
+    def _pool(self, side: Side) -> tuple[pa.Array, np.ndarray]:
+        """The ids of one side and the nodes they are of."""
+        if self.is_source is None:
+            return self.values, np.arange(len(self))
+        chosen = self.is_source if side == "src" else pc.invert(self.is_source)
+        return self.values.filter(chosen), np.flatnonzero(chosen.to_numpy(zero_copy_only=False))
 
 
 def number_nodes(

@@ -26,6 +26,7 @@ from dygmamba.errors import ConfigError, EventError, FileError
 SUFFIX = ".safetensors"
 FORMAT = "dygmamba-events"
 VERSION = 1
+ID_COLUMNS = ("ids", "ids_bytes", "ids_offsets", "ids_source")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ def load_dataset(path: Path) -> Dataset:
 
 
 def _dataset(name: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Dataset:
-    ids = {key: tensors[key].numpy() for key in ("ids", "ids_bytes", "ids_offsets") if key in tensors}
+    ids = {key: tensors[key].numpy() for key in ID_COLUMNS if key in tensors}
     if _ids_digest(ids, metadata["about"]) != metadata["ids_digest"]:
         raise ValueError("its ids differ from their checksum")
     about = json.loads(metadata["about"])
@@ -146,7 +147,8 @@ def _dataset(name: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, st
         bipartite=about["bipartite"],
     )
     origin = Origin(**about["origin"] | {"features": tuple(about["origin"]["features"])})
-    dataset = Dataset.of(name, store, NodeIds(_id_array(ids), about["sources"]), origin)
+    is_source = pa.array(ids["ids_source"].astype(bool)) if "ids_source" in ids else None
+    dataset = Dataset.of(name, store, NodeIds(_id_array(ids), about["sources"], is_source), origin)
     if dataset.digest != metadata["digest"]:
         raise ValueError("its events differ from their checksum")
     return dataset
@@ -159,6 +161,15 @@ def _event_columns(store: EventStore) -> dict[str, Tensor]:
 
 
 def _id_columns(ids: NodeIds) -> dict[str, np.ndarray]:
+    """The ids, and where sources are not the first nodes, which are."""
+    if ids.is_source is None:
+        return _value_columns(ids)
+    is_source = ids.is_source.to_numpy(zero_copy_only=False)
+    sides = {} if is_source[: ids.sources].all() else {"ids_source": is_source.astype(np.uint8)}
+    return _value_columns(ids) | sides
+
+
+def _value_columns(ids: NodeIds) -> dict[str, np.ndarray]:
     if ids.kind == "int":
         return {"ids": ids.values.to_numpy(zero_copy_only=False)}
     # a fresh array: slices of a larger one would drag its whole buffer along

@@ -1,6 +1,7 @@
 """What the engine knows of a model, whatever it is inside."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -70,6 +71,7 @@ class Scorer(Protocol):
     """A model as the engine drives it; streaming state changes only in `observe`."""
 
     stateful: bool  # whether `observe` changes later scores
+    elastic: bool  # whether a look-up of fewer entries changes nothing, as long as nothing is cut off
 
     @property
     def requests(self) -> tuple[NeighborRequest, ...]:
@@ -88,6 +90,30 @@ class Scorer(Protocol):
         """Forget everything observed."""
         ...
 
+    def snapshot(self, events: EventBatch) -> Any:
+        """What observing these events will change, for `restore`."""
+        ...
+
+    def restore(self, kept: Any) -> None:
+        """Be as when `kept` was made, if nothing but its events was observed since."""
+        ...
+
+
+class Heuristic:
+    """A score without weights, from what was observed; asks for no neighbours."""
+
+    requests: tuple[NeighborRequest, ...] = ()
+    stateful = True
+    elastic = False
+
+    def snapshot(self, events: EventBatch) -> Any:
+        """Everything: what is remembered is small."""
+        return deepcopy(self.__dict__)
+
+    def restore(self, kept: Any) -> None:
+        """Be as when `kept` was made."""
+        self.__dict__.update(kept)
+
 
 class Encoder(nn.Module):
     """A model that turns each pair into two vectors: forward(view) -> [p d], [p d].
@@ -105,6 +131,12 @@ class Encoder(nn.Module):
 
     def reset(self) -> None:
         """Forget everything observed."""
+
+    def snapshot(self, events: EventBatch) -> Any:
+        """What observing these events will change; without memory, nothing."""
+
+    def restore(self, kept: Any) -> None:
+        """Be as when `kept` was made."""
 
 
 class NodeEncoder(Encoder):
@@ -133,31 +165,40 @@ class LinkHead(nn.Module):
         return self.out(relu(self.hidden(torch.cat([src, dst], dim=-1)))).squeeze(-1)
 
 
-class EncoderScorer(nn.Module):
-    """An encoder with a link head, as the engine drives it."""
+class OnEncoder(nn.Module):
+    """What reads an encoder's vectors, as the engine drives it: the memory is the encoder's."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
         self.encoder = encoder
-        self.head = LinkHead(encoder.out_dim)
         self.stateful, self.elastic = encoder.stateful, encoder.elastic
+        self.observe, self.reset = encoder.observe, encoder.reset
+        self.snapshot, self.restore = encoder.snapshot, encoder.restore
 
     @property
     def requests(self) -> tuple[NeighborRequest, ...]:
         """The encoder's requests."""
         return self.encoder.requests
 
+
+class EncoderScorer(OnEncoder):
+    """An encoder with a link head."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__(encoder)
+        self.head = LinkHead(encoder.out_dim)
+
     def forward(self, view: PairView) -> Float[Tensor, "p"]:
         """A logit per pair."""
         return self.head(*self.encoder(view))
 
-    def observe(self, events: EventBatch) -> None:
-        """Let the encoder's memory, if it has one, take in what has happened."""
-        self.encoder.observe(events)
 
-    def reset(self) -> None:
-        """Forget everything observed."""
-        self.encoder.reset()
+class SourceEmbedding(OnEncoder):
+    """What an encoder makes of the first node of each pair."""
+
+    def forward(self, view: PairView) -> Float[Tensor, "p d"]:
+        """The sources' vectors."""
+        return self.encoder(view)[0]
 
 
 def with_link_head(
@@ -183,13 +224,46 @@ class NodeHead(nn.Module):
         return self.layers(embedding).squeeze(-1)
 
 
-class NodeClassifier(nn.Module):
-    """A backbone with a head that reads its source embeddings."""
+class NodeClassifier(OnEncoder):
+    """A backbone with a head that reads its source embeddings, both trained."""
 
     def __init__(self, encoder: Encoder) -> None:
-        super().__init__()
-        self.encoder = encoder
+        super().__init__(encoder)
         self.head = NodeHead(encoder.out_dim)
+
+    def forward(self, view: PairView) -> Float[Tensor, "p"]:
+        """A logit per pair, of its source."""
+        return self.head(self.encoder(view)[0])
+
+
+class FrozenClassifier(NodeClassifier):
+    """The same on a backbone that does not change: an event's embedding is looked up in a table, by the pair's group.
+
+    Until a table is given it answers as its parent does.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__(encoder.requires_grad_(False))
+        self.table: Tensor | None = None
+
+    def use(self, table: Float[Tensor, "e d"]) -> None:
+        """Read embeddings from this table: no neighbours are asked for any more, nothing is observed."""
+        self.table, self.stateful, self.elastic = table, False, False
+
+    @property
+    def requests(self) -> tuple[NeighborRequest, ...]:
+        """None: the table has seen the neighbours."""
+        return self.encoder.requests if self.table is None else ()
+
+    def train(self, mode: bool = True) -> "FrozenClassifier":
+        """Only the head ever trains: the backbone answers as it was validated."""
+        super().train(mode)
+        self.encoder.eval()
+        return self
+
+    def forward(self, view: PairView) -> Float[Tensor, "p"]:
+        """A logit per event."""
+        return super().forward(view) if self.table is None else self.head(self.table[view.pairs.group])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """EdgeBank (Poursafaei et al., NeurIPS 2022): a pair is likely if memory holds it; no training.
 
-The memory lags by one batch, as published: a pair is judged by the events of earlier batches only.
+What it has been told of is the walk's affair: strictly earlier cells of events, or as published (decision 012).
 """
 
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dygmamba.data.events import EventBatch
-from dygmamba.models.base import DatasetFacts, ModelSpec
+from dygmamba.models.base import DatasetFacts, Heuristic, ModelSpec
 from dygmamba.models.pair_memory import KeyStatistics, columns
-from dygmamba.sampling.view import NeighborRequest, PairView
+from dygmamba.sampling.view import PairView
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +84,8 @@ def _threshold(history: History, slots: np.ndarray, config: EdgeBankConfig) -> n
 MEMORIES = {"unlimited": _unlimited, "window": _window, "repeat": _repeat, "threshold": _threshold}
 
 
-class EdgeBank:
+class EdgeBank(Heuristic):
     """Score 1 for a directed pair in memory, 0 otherwise."""
-
-    requests: tuple[NeighborRequest, ...] = ()
-    stateful = True
 
     def __init__(self, config: EdgeBankConfig, facts: DatasetFacts) -> None:
         self._config = config

@@ -8,9 +8,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dygmamba.data.events import EventBatch
-from dygmamba.models.base import DatasetFacts, ModelSpec
+from dygmamba.models.base import DatasetFacts, Heuristic, ModelSpec
 from dygmamba.models.pair_memory import KeyStatistics, columns
-from dygmamba.sampling.view import NeighborRequest, PairView
+from dygmamba.sampling.view import PairView
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +18,8 @@ class NoConfig:
     """A model without settings."""
 
 
-class Popularity:
+class Popularity(Heuristic):
     """The number of events a destination has received so far."""
-
-    requests: tuple[NeighborRequest, ...] = ()
-    stateful = True
 
     def __init__(self, config: NoConfig, facts: DatasetFacts) -> None:
         self._count = np.zeros(facts.num_nodes, np.int64)
@@ -40,11 +37,8 @@ class Popularity:
         self._count[:] = 0
 
 
-class Recency:
+class Recency(Heuristic):
     """Pairs that met, the latest first; then pairs whose destination was active, the latest first."""
-
-    requests: tuple[NeighborRequest, ...] = ()
-    stateful = True
 
     def __init__(self, config: NoConfig, facts: DatasetFacts) -> None:
         self._num_nodes = facts.num_nodes

@@ -1,6 +1,6 @@
-"""JODIE, DyRep and TGN: three builds of one memory, which lags by a batch.
+"""JODIE, DyRep and TGN: three builds of one memory, which takes in cells of events at once (engine/clock.py).
 
-A score depends on the events of earlier batches, never on the rest of its own batch. The released code keeps,
+The released code keeps,
 of a node's messages in a batch, the last one as a destination if there is any; here the last event wins,
 whatever the role. A node's first span is counted from the start of the training events, not from time 0.
 
@@ -180,6 +180,21 @@ class MemoryEncoder(Encoder):
         """Forget everything observed."""
         self.memory.reset()
         self.partner.reset()
+
+    def snapshot(self, events: EventBatch) -> tuple[Tensor, list[Tensor]]:
+        """The rows of both ends in every table of the memory."""
+        nodes = torch.unique(torch.cat([events.src, events.dst]))
+        return nodes, [table[nodes] for table in self._tables()]
+
+    def restore(self, kept: tuple[Tensor, list[Tensor]]) -> None:
+        """Put these rows back."""
+        nodes, rows = kept
+        for table, row in zip(self._tables(), rows, strict=True):
+            table[nodes] = row
+
+    def _tables(self) -> list[Tensor]:
+        """What is remembered, one row per node."""
+        return [*self.memory.buffers(), *self.partner.buffers()]
 
 
 def _memory(config: JODIEConfig, facts: DatasetFacts, cell: str) -> MemoryConfig:

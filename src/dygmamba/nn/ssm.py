@@ -65,7 +65,7 @@ class NoSkip(nn.Module):
 SKIPS: dict[str, type[nn.Module]] = {"learned": Skip, "none": NoSkip}
 
 
-class Path(nn.Module):
+class Direction(nn.Module):
     """One direction of reading: convolution, selection, step and scan."""
 
     def __init__(self, config: SSMConfig, reverse: bool) -> None:
@@ -104,7 +104,7 @@ class Block(nn.Module):
         inner = config.expand * config.width
         self.norm = nn.RMSNorm(config.width, eps=1e-5)
         self.into = nn.Linear(config.width, 2 * inner, bias=False)
-        self.paths = nn.ModuleList(Path(config, reverse) for reverse in DIRECTIONS[config.direction])
+        self.paths = nn.ModuleList(Direction(config, reverse) for reverse in DIRECTIONS[config.direction])
         self.out = nn.Linear(inner, config.width, bias=False)
         with torch.no_grad():
             self.out.weight /= config.blocks**0.5

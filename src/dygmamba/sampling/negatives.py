@@ -69,11 +69,11 @@ class NegativeRequest:
 
 def draw_negatives(store: EventStore, request: NegativeRequest) -> Negatives:
     """All negatives of a set, batch by batch in order; the same request always gives the same pairs."""
-    if request.strategy not in STRATEGIES:
-        raise ConfigError(f"unknown negatives '{request.strategy}'; choose from {', '.join(STRATEGIES)}")
+    if request.strategy not in SAMPLERS:
+        raise ConfigError(f"unknown negatives '{request.strategy}'; choose from {', '.join(SAMPLERS)}")
     if not len(request.known):
         raise EventError("no events to draw negative pairs from; the stream is too short for this split")
-    batches = list(STRATEGIES[request.strategy](store, request))
+    batches = list(SAMPLERS[request.strategy](store, request))
     parts = zip(*batches, strict=True) if batches else ((), ())
     src, dst = (np.concatenate([np.zeros(0, np.int64), *part]) for part in parts)
     return Negatives(torch.from_numpy(src), torch.from_numpy(dst))
@@ -120,7 +120,7 @@ def _inductive(store: EventStore, request: NegativeRequest) -> Iterator[Pairs]:
     yield from _from_pool(store, request, first_new=request.observed_until)
 
 
-STRATEGIES = {"random": _random, "historical": _historical, "inductive": _inductive}
+SAMPLERS = {"random": _random, "historical": _historical, "inductive": _inductive}
 
 
 def _from_pool(store: EventStore, request: NegativeRequest, first_new: float) -> Iterator[Pairs]:

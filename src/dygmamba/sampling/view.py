@@ -114,12 +114,19 @@ class PairBatch:
         """Query time of each pair."""
         return self.when[self.src_row]
 
-    def select(self, chosen: Int64[Tensor, "r"]) -> "PairBatch":
-        """Some of the pairs, two rows each."""
-        src, dst = self.src_row[chosen], self.dst_row[chosen]
-        return PairBatch.of(
-            self.node[src], self.node[dst], self.when[src], self.label[chosen], self.group[chosen]
-        )
+    def to(self, device: torch.device | str) -> "PairBatch":
+        """The same pairs on another device."""
+        columns = (self.node, self.when, self.src_row, self.dst_row, self.label, self.group)
+        return PairBatch(*(column.to(device) for column in columns))
+
+    def shared(self, chosen: Int64[Tensor, "r"], num_nodes: int) -> "PairBatch":
+        """Some of the pairs; equal (node, time) queries become one row, so each is looked up and encoded once."""
+        rows = torch.cat([self.src_row[chosen], self.dst_row[chosen]])
+        instants, instant = torch.unique(self.when[rows], return_inverse=True)
+        keys, row = torch.unique(self.node[rows] + num_nodes * instant, return_inverse=True)
+        src, dst = row.chunk(2)
+        when = instants[keys // num_nodes]
+        return PairBatch(keys % num_nodes, when, src, dst, self.label[chosen], self.group[chosen])
 
     @staticmethod
     def of(

@@ -1,30 +1,119 @@
-"""Link prediction: will this pair interact at this time?"""
+"""Link prediction: will this pair interact at this time?
+
+Legend: e events, k training events, b of a batch, m their destinations, p pairs.
+"""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float, Float32, Int64
 from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
 
-from dygmamba.data.events import EventBatch
+from dygmamba.data.events import EventBatch, EventStore
+from dygmamba.data.splits import Split
+from dygmamba.errors import EventError
+from dygmamba.sampling.negatives import SEEDS, NegativeRequest, draw_negatives, stored_negatives
 from dygmamba.sampling.view import PairBatch
+from dygmamba.tasks.base import Exam
+from dygmamba.tasks.metrics import link_metrics
+
+SPLITS = ("val", "test")
+SETTINGS = ("transductive", "inductive")
 
 
-def positives_and_negatives(
-    events: EventBatch, src: Int64[Tensor, "b"], dst: Int64[Tensor, "b"], first_group: int = 0
-) -> PairBatch:
-    """Each event as a pair of label 1, then its negative (src, dst) at the same time with label 0.
+@dataclass(frozen=True, slots=True)
+class LinkTask:
+    """Training events against random training destinations; validation AP and AUC must both reach their best."""
 
-    Where the negatives keep the positives' sources (`src is events.src`), both point at one row.
-    """
-    b = len(events)
-    row = torch.arange(b, device=dst.device)
-    shared = src is events.src
-    nodes = [events.src, events.dst, dst] if shared else [events.src, events.dst, dst, src]
-    group = row + first_group
-    return PairBatch(
-        node=torch.cat(nodes),
-        when=events.time.repeat(len(nodes)),
-        src_row=torch.cat([row, row if shared else row + 3 * b]),
-        dst_row=torch.cat([row + b, row + 2 * b]),
-        label=torch.cat([torch.ones_like(row), torch.zeros_like(row)]).float(),
-        group=torch.cat([group, group]),
+    events: int
+    destinations: Int64[Tensor, "m"]
+    validation: Exam
+
+    @staticmethod
+    def of(store: EventStore, split: Split, device: torch.device) -> "LinkTask":
+        """Link prediction on a stream, validated as published."""
+        if not len(split.train):
+            raise EventError("no training events are left after holding out new nodes; use a longer stream")
+        destinations = torch.unique(store.dst[split.train]).to(device)
+        return LinkTask(len(split.train), destinations, link_exam(store, split, "val"))
+
+    def others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
+        """One random training destination per training event."""
+        rng = torch.Generator().manual_seed((seed << 20) + epoch)
+        draw = torch.randint(len(self.destinations), (self.events,), generator=rng)
+        return self.destinations[draw.to(self.destinations.device)]
+
+    def questions(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
+        """Each event as a pair of label 1, then its source with the other destination; both share the source's row."""
+        b = len(events)
+        row = torch.arange(b, device=others.device)
+        return PairBatch(
+            node=torch.cat([events.src, events.dst, others]),
+            when=events.time.repeat(3),
+            src_row=torch.cat([row, row]),
+            dst_row=torch.cat([row + b, row + 2 * b]),
+            label=torch.cat([torch.ones_like(row), torch.zeros_like(row)]).float(),
+            group=torch.cat([row, row]),
+        )
+
+    def loss(self, logits: Float32[Tensor, "p"], label: Float32[Tensor, "p"]) -> Tensor:
+        """Binary cross-entropy."""
+        return binary_cross_entropy_with_logits(logits, label, reduction="sum")
+
+    def metrics(self, score: Float[Tensor, "p"], exam: Exam) -> dict[str, Any]:
+        """AP and AUC, both ways."""
+        return asdict(link_metrics(score, exam.pairs.label, exam.pairs.group))
+
+    def better(self, found: dict[str, Any], best_ap: float, best_auc: float) -> bool:
+        """As published: both must be reached."""
+        return found["ap"] >= best_ap and found["auc"] >= best_auc
+
+
+def negative_request(
+    store: EventStore, split: Split, name: str, setting: str, strategy: str, seed: int | None = None
+) -> NegativeRequest:
+    """How the published protocol draws the negatives of an exam; `seed` replaces the published one."""
+    events = split.val if name == "val" else split.test
+    observed = split.train if name == "val" else split.val
+    known = torch.arange(len(store))
+    if setting == "inductive":  # the published new-node samplers know the new-node events of their split only
+        events = known = split.touching_new_nodes(store, events)
+    until = float(store.time[observed[-1]]) if len(observed) else float("-inf")
+    seed = SEEDS[name, setting] if seed is None else seed
+    return NegativeRequest(strategy, events, known, until, seed)
+
+
+def has_events(store: EventStore, split: Split, name: str, setting: str) -> bool:
+    """Whether an exam has any positives: a stream without new nodes has no inductive setting."""
+    events = split.val if name == "val" else split.test
+    return len(events if setting == "transductive" else split.touching_new_nodes(store, events)) > 0
+
+
+def link_exam(
+    store: EventStore,
+    split: Split,
+    name: str,
+    setting: str = "transductive",
+    strategy: str = "random",
+    seed: int | None = None,
+    folder: Path | None = None,
+) -> Exam:
+    """The positives of a period and setting, each with a negative, drawn or, where `folder` holds them, read."""
+    request = negative_request(store, split, name, setting, strategy, seed)
+    if not len(request.events):
+        raise EventError(f"the {name} period has no {setting} events; use a longer stream")
+    drawn = draw_negatives(store, request) if folder is None else stored_negatives(store, request, folder)
+    events, number = request.events, torch.arange(len(request.events)).repeat(2)
+    pairs = PairBatch.of(
+        torch.cat([store.src[events], drawn.src]),
+        torch.cat([store.dst[events], drawn.dst]),
+        store.time[events].repeat(2),
+        label=(torch.arange(2 * len(events)) < len(events)).float(),
+        group=number,
     )
+    earlier = (split.train,) if name == "val" else (split.train, split.val)
+    about = {"split": name, "setting": setting, "negatives": strategy}
+    return Exam(about, events, earlier, pairs, number)

@@ -1,15 +1,18 @@
 """Node classification: in which of two states is the source of an event, judged from what came before?"""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from dygmamba.data.events import EventBatch, EventStore
 from dygmamba.data.splits import Split, chronological_split
 from dygmamba.errors import EventError
 from dygmamba.sampling.view import PairBatch
+from dygmamba.tasks.base import Exam
 from dygmamba.tasks.metrics import average_precision, roc_auc
 
 
@@ -29,10 +32,64 @@ def node_metrics(score: Float[Tensor, "p"], label: Float[Tensor, "p"]) -> NodeMe
     return NodeMetrics(roc_auc(score, label), average_precision(score, label), len(label), positives)
 
 
-def node_queries(events: EventBatch) -> PairBatch:
-    """Each event as a question about its source; pairwise models also get its destination, none its label."""
-    unknown = torch.zeros_like(events.label)
-    return PairBatch.of(events.src, events.dst, events.time, label=unknown)
+@dataclass(frozen=True, slots=True)
+class NodeTask:
+    """The state of each event's source; the pair's other end is the event's own, for models that look at it.
+
+    Labels stand apart from the stream, which shows a model none. Validation AUC alone decides.
+    """
+
+    label: Float32[Tensor, "e"]  # on the device
+    partner: Int64[Tensor, "k"]  # the training events' destinations
+    weight: Float32[Tensor, ""]  # of a positive in the loss
+    validation: Exam
+    test: Exam
+
+    @staticmethod
+    def of(store: EventStore, split: Split, device: torch.device, balance: bool = False) -> "NodeTask":
+        """Classification of a labelled stream; refused where there is nothing to learn."""
+        label = check_labels(store, split)
+        weight = positive_weight(label[split.train]) if balance else 1.0
+        return NodeTask(
+            label=label.to(device),
+            partner=store.dst[split.train].to(device),
+            weight=torch.tensor(weight, device=device),
+            validation=node_exam(store, split, "val"),
+            test=node_exam(store, split, "test"),
+        )
+
+    def exam(self, name: str) -> Exam:
+        """That of `val` or `test`."""
+        return {"val": self.validation, "test": self.test}[name]
+
+    def others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
+        """The events' own destinations: nothing is drawn."""
+        return self.partner
+
+    def questions(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
+        """Each event as a question about its source; `group` is its row in the stream."""
+        return PairBatch.of(events.src, others, events.time, self.label[events.event], events.event)
+
+    def loss(self, logits: Float32[Tensor, "p"], label: Float32[Tensor, "p"]) -> Tensor:
+        """Binary cross-entropy, positives by their weight."""
+        return binary_cross_entropy_with_logits(logits, label, pos_weight=self.weight, reduction="sum")
+
+    def metrics(self, score: Float[Tensor, "p"], exam: Exam) -> dict[str, Any]:
+        """AUC and AP over the whole period."""
+        return asdict(node_metrics(score, exam.pairs.label))
+
+    def better(self, found: dict[str, Any], best_ap: float, best_auc: float) -> bool:
+        """The higher AUC, or the same once more."""
+        return found["auc"] >= best_auc
+
+
+def node_exam(store: EventStore, split: Split, name: str) -> Exam:
+    """The events of a period as questions about their sources; everything before them has happened."""
+    events = split.val if name == "val" else split.test
+    earlier = (split.train,) if name == "val" else (split.train, split.val)
+    label = torch.zeros(len(store)) if store.label is None else store.label
+    pairs = PairBatch.of(store.src[events], store.dst[events], store.time[events], label[events], events)
+    return Exam({"split": name}, events, earlier, pairs, torch.arange(len(events)))
 
 
 def node_split(store: EventStore) -> Split:

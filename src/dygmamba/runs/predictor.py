@@ -14,15 +14,18 @@ import torch
 from torch import Tensor
 
 from dygmamba.data.events import FeatureTable
+from dygmamba.data.extension import extended, just_after
 from dygmamba.data.formats import ReadOptions, detect_format, read_dataset
 from dygmamba.data.formats.options import USUAL_NAMES
 from dygmamba.data.formats.pairs import Asked, Pairs, Times, iso, read_pairs, read_times
 from dygmamba.data.formats.values import Place
 from dygmamba.data.statistics import looks_like_epoch
 from dygmamba.data.store import Dataset
-from dygmamba.engine.prediction import Advance, LinkPredictor, extended, just_after
+from dygmamba.engine.rank import Ranker
+from dygmamba.engine.stream import Stream
+from dygmamba.engine.walk import Advance, unwatched
 from dygmamba.errors import ConfigError, EventError, FileError, NotFoundError
-from dygmamba.experiment import Trained, choose_device, open_trained
+from dygmamba.runs.opening import OpenRun, choose_device, open_run
 
 Moment = str | float  # a date or a number
 Meter = Callable[[int], Advance]  # told how many pairs there are, says whom to tell of each one done
@@ -41,17 +44,17 @@ class Predictions:
     strangers: tuple[str, ...]
 
 
-def _unwatched(total: int) -> Advance:
-    return lambda count: None
+def _unmetered(total: int) -> Advance:
+    return unwatched
 
 
 @dataclass(frozen=True, slots=True)
 class Predictor:
     """A trained run and every event it knows of: its own dataset's and those that came since."""
 
-    trained: Trained
+    run: OpenRun
     dataset: Dataset
-    links: LinkPredictor
+    links: Ranker
     options: ReadOptions = field(default_factory=ReadOptions)
 
     @staticmethod
@@ -60,12 +63,12 @@ class Predictor:
         device: str = "auto",
         data_dir: Path | None = None,
         options: ReadOptions | None = None,
-        chunk: int | None = None,
+        tokens: int | None = None,
     ) -> "Predictor":
         """A run's best weights on the stream they were trained on; `options` say how files are to be read."""
-        trained = open_trained(Path(run), choose_device(device), data_dir)
-        links = _links(trained, trained.dataset, chunk)
-        return Predictor(trained, trained.dataset, links, options or ReadOptions())
+        opened = open_run(Path(run), choose_device(device), data_dir)
+        links = _links(opened, opened.dataset, tokens)
+        return Predictor(opened, opened.dataset, links, options or ReadOptions())
 
     def with_events(self, file: Path | str) -> "Predictor":
         """The same run, knowing more events: those of a file with the dataset's own columns."""
@@ -84,9 +87,9 @@ class Predictor:
         except EventError as error:
             raise FileError(f"{path}: {error}") from error
         self._require_stateless(dataset.store.num_nodes - self.dataset.store.num_nodes)
-        return replace(self, dataset=dataset, links=_links(self.trained, dataset, self.links.chunk))
+        return replace(self, dataset=dataset, links=_links(self.run, dataset, self.links.walk.tokens))
 
-    def score(self, pairs: Pairs, at: Moment | None = None, meter: Meter = _unwatched) -> Predictions:
+    def score(self, pairs: Pairs, at: Moment | None = None, meter: Meter = _unmetered) -> Predictions:
         """The probability of each pair, in the order asked."""
         asked = read_pairs(pairs, self.options, self.dataset.origin)
         if asked.dst is None:
@@ -97,7 +100,7 @@ class Predictor:
         columns = {"src": self._own(asked.src), "dst": self._own(asked.dst), "time": time.shown}
         return Predictions(pa.table(columns | {"score": _probability(logit)}), assumed, strangers)
 
-    def top(self, pairs: Pairs, k: int, at: Moment | None = None, meter: Meter = _unwatched) -> Predictions:
+    def top(self, pairs: Pairs, k: int, at: Moment | None = None, meter: Meter = _unmetered) -> Predictions:
         """The k likeliest destinations of each source and time, among all the stream knows."""
         asked = read_pairs(pairs, self.options, self.dataset.origin).distinct_sources()
         time, assumed = self._times(asked, at)
@@ -157,7 +160,7 @@ class Predictor:
     def _own(self, ids: pa.Array) -> pa.Array:
         """Ids as the dataset's: integers where those are, unless one is not written as an integer is."""
         try:
-            whole = ids.cast(pa.int64()) if self.trained.dataset.ids.kind == "int" else ids
+            whole = ids.cast(pa.int64()) if self.run.dataset.ids.kind == "int" else ids
         except pa.ArrowInvalid:
             return ids
         return whole if whole.cast(ids.type).equals(ids) else ids
@@ -178,9 +181,9 @@ class Predictor:
             )
 
     def _require_stateless(self, new_nodes: int) -> None:
-        if new_nodes and self.trained.scorer.stateful:
+        if new_nodes and self.run.scorer.stateful:
             raise ConfigError(
-                f"model '{self.trained.model}' keeps a memory of the nodes it was trained with and knows no "
+                f"model '{self.run.about['model']}' keeps a memory of the nodes it was trained with and knows no "
                 f"new ones, but {new_nodes} are asked about; leave them out"
             )
 
@@ -201,7 +204,7 @@ def predict(
     return predictor.score(pairs, at) if top is None else predictor.top(pairs, top, at)
 
 
-def _links(trained: Trained, dataset: Dataset, chunk: int | None) -> LinkPredictor:
+def _links(run: OpenRun, dataset: Dataset, tokens: int | None) -> Ranker:
     """The scorer on the stream, with room for strangers."""
     store = dataset.store
     node = torch.cat(
@@ -209,7 +212,7 @@ def _links(trained: Trained, dataset: Dataset, chunk: int | None) -> LinkPredict
     )
     features = FeatureTable(node, store.features.edge)
     store = replace(store, num_nodes=store.num_nodes + STRANGERS, features=features)
-    return LinkPredictor(trained.scorer, store, trained.device, chunk)
+    return Ranker(run.scorer, Stream(store, run.stream.split, run.stream.device), run.seed, tokens)
 
 
 def _probability(logit: Tensor) -> pa.Array:

@@ -17,21 +17,19 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
-from dygmamba.data.events import EventStore
 from dygmamba.data.generate import GeneratorConfig, forgetting_law, generate_stream
-from dygmamba.data.splits import Split
 from dygmamba.data.store import Dataset
-from dygmamba.engine.runs import RunFolder, write_text
+from dygmamba.engine.folder import RunFolder, write_text
+from dygmamba.engine.stream import Stream
 from dygmamba.errors import EventError, FileError
+from dygmamba.explain.returns import GROUPS, Meetings, find_meetings, fit_returns, probe, window
 from dygmamba.models.base import Scorer
-from dygmamba.nn.ssm import Path
+from dygmamba.nn.ssm import Direction
 from dygmamba.nn.steps import RelativeStep
 from dygmamba.nn.tokens import Tokens
-from dygmamba.returns import GROUPS, Meetings, find_meetings, fit_returns, probe, window
-from dygmamba.sampling.index import NeighborIndex
 
 NAME = "forgetting.json"
-SPANS = 10  # points of a curve
+POINTS = 10  # points of a curve
 PAST_EVENTS = 64_000  # at most so many events of pasts are probed
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 
@@ -80,19 +78,17 @@ def known_law(dataset: Dataset) -> tuple[str, Law] | None:
     return (config.law, forgetting_law(config)) if same else None
 
 
-def measure_forgetting(
-    scorer: Scorer, store: EventStore, split: Split, law: tuple[str, Law] | None = None
-) -> Forgetting:
+def measure_forgetting(scorer: Scorer, stream: Stream, law: tuple[str, Law] | None = None) -> Forgetting:
     """Both views for a trained scorer, probed in the test period among nodes that training knew."""
-    meetings = _meetings(scorer, store, split)
+    meetings = _meetings(scorer, stream)
     age = meetings.src.age[meetings.src.mask].double()
     low, high = age.quantile(torch.tensor([0.02, 0.5]).double()) if len(age) else (age.sum(), age.sum())
     if len(meetings) < GROUPS or not 0 < low < high:
         raise EventError(
             "too few repeated meetings in the test period to probe forgetting; use a longer stream"
         )
-    spans = torch.logspace(float(low.log10()), float(high.log10()), SPANS, dtype=torch.float64)
-    probes = probe(scorer, meetings, spans, store.features)
+    spans = torch.logspace(float(low.log10()), float(high.log10()), POINTS, dtype=torch.float64)
+    probes = probe(scorer, meetings, spans, stream.store.features)
     learned, error = fit_returns(probes, spans)
     reach = float((meetings.src.query_time - meetings.src.time[:, 0]).median())
     found = Forgetting(
@@ -141,7 +137,9 @@ def retention(
 ) -> dict[str, list[float]] | None:
     """Quantiles of exp(Delta(s) A) over the channels and states of all blocks, for a gap s in a past of that reach."""
     paths = (
-        [part for part in scorer.modules() if isinstance(part, Path)] if isinstance(scorer, nn.Module) else []
+        [part for part in scorer.modules() if isinstance(part, Direction)]
+        if isinstance(scorer, nn.Module)
+        else []
     )
     gap = spans.float()[None]
     unused, count = torch.zeros_like(gap, dtype=torch.int32), torch.tensor([length])
@@ -159,13 +157,13 @@ def retention(
     return {f"{level:g}": curve.tolist() for level, curve in zip(QUANTILES, curves, strict=True)}
 
 
-def _meetings(scorer: Scorer, store: EventStore, split: Split) -> Meetings:
+def _meetings(scorer: Scorer, stream: Stream) -> Meetings:
     """Meetings of the test period's sources, evenly over time, both ends known to training."""
+    store, split = stream.store, stream.split
     known, limit = ~split.new_nodes, max(GROUPS, PAST_EVENTS // max(window(scorer), 1))
     events = split.test[known[store.src[split.test]]]
     events = events[torch.linspace(0, len(events) - 1, min(limit, len(events))).long()]
-    index = NeighborIndex.build(store)
-    return find_meetings(index, store.src[events], store.time[events], known, window(scorer))
+    return find_meetings(stream.index, store.src[events], store.time[events], known, window(scorer))
 
 
 def save_forgetting(run: RunFolder, found: Forgetting) -> None:

@@ -14,9 +14,9 @@ from dygmamba.data.library import open_dataset
 from dygmamba.data.process import LAWS
 from dygmamba.data.splits import chronological_split
 from dygmamba.data.store import Dataset, Origin
-from dygmamba.engine.runs import RunFolder
+from dygmamba.engine.folder import RunFolder
 from dygmamba.errors import ConfigError, EventError, FileError
-from dygmamba.forgetting import (
+from dygmamba.explain.forgetting import (
     half_life,
     known_law,
     load_forgetting,
@@ -27,7 +27,7 @@ from dygmamba.forgetting import (
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts
 from dygmamba.models.dyg_mamba import DyGMambaConfig
-from dygmamba.returns import erased, find_meetings, moved
+from dygmamba.explain.returns import erased, find_meetings, moved
 from dygmamba.sampling.index import NeighborIndex
 from dygmamba.sampling.view import NeighborRequest
 

@@ -9,6 +9,7 @@ per past, which gives R up to a factor.
 Legend: q pasts, p probes, l slots of a past, k spans.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,6 +17,7 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from dygmamba.data.events import FeatureTable
+from dygmamba.engine.walk import ask_all
 from dygmamba.errors import ConfigError
 from dygmamba.models.base import Scorer
 from dygmamba.ops.cooccurrence import cooccurrence
@@ -137,14 +139,15 @@ def logits(
     scorer: Scorer, src: NeighborSequence, dst: NeighborSequence, features: FeatureTable
 ) -> Float64[Tensor, "p"]:
     """The score of each pair of pasts."""
-    names, parts = ("query_node", "query_time", "node", "event", "time", "length"), []
-    for start in range(0, len(src.length), BATCH):
-        rows = slice(start, start + BATCH)
-        both = (torch.cat([getattr(src, name)[rows], getattr(dst, name)[rows]]) for name in names)
-        pairs = PairBatch.of(src.query_node[rows], dst.query_node[rows], src.query_time[rows])
-        with torch.no_grad():
-            parts.append(scorer(PairView(pairs, ((NeighborSequence(*both),),), features)).double())
-    return torch.cat(parts)
+
+    def views() -> Iterator[PairView]:
+        for rows in torch.arange(len(src.length)).split(BATCH):
+            first, second = src[rows], dst[rows]
+            both = map(torch.cat, zip(first.columns, second.columns, strict=True))
+            pairs = PairBatch.of(first.query_node, second.query_node, first.query_time)
+            yield PairView(pairs, ((NeighborSequence(*both),),), features)
+
+    return ask_all(scorer, views()).double()
 
 
 def probe(scorer: Scorer, meetings: Meetings, spans: Float64[Tensor, "k"], features: FeatureTable) -> Probes:

@@ -8,14 +8,17 @@ from hypothesis import strategies as st
 from dygmamba.config import build_config
 from dygmamba.data.generate import GeneratorConfig, generate_stream
 from dygmamba.data.splits import chronological_split
-from dygmamba.engine import work as engine
-from dygmamba.engine.buckets import CUTS, arrange, best_cut, rounded
-from dygmamba.engine.runs import RunFolder
-from dygmamba.engine.stepping import EagerSteps
-from dygmamba.engine.training import Training
-from dygmamba.engine.work import TrainConfig, TrainingData
+from dygmamba.engine import executor as engine
+from dygmamba.engine.executor.cuts import CHOICES, COSTS, WHOLE, arrange, best_shares
+from dygmamba.engine.executor.eager import Parts, Whole
+from dygmamba.engine.fit import Fit
+from dygmamba.engine.fit_config import FitConfig
+from dygmamba.engine.folder import RunFolder
+from dygmamba.engine.lengths import rounded
+from dygmamba.engine.stream import Stream
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
+from dygmamba.tasks.link import LinkTask
 
 SETTINGS = {"length": 40, "width": 4, "states": 4, "out": 8, "time_dim": 6, "dropout": 0.0}
 
@@ -32,7 +35,7 @@ def test_rounding_covers_and_wastes_at_most_a_quarter(length, most):
 
 @given(
     lengths=st.lists(st.lists(st.integers(0, 300), min_size=12, max_size=12), min_size=1, max_size=4),
-    cut=st.sampled_from([*CUTS, (1, 2, 4), (100, 1)]),
+    cut=st.sampled_from([*CHOICES, (1, 2, 4), (100, 1)]),
 )
 def test_every_pair_is_in_one_part_that_reaches_back_far_enough(lengths, cut):
     """For all batches: the parts are a permutation of the pairs, and none is looked up too short."""
@@ -49,41 +52,42 @@ def test_equal_lengths_are_not_cut_and_mixed_ones_are():
     """Parts are issued where they save more than they cost."""
     equal, mixed = torch.full((3, 400), 1000), torch.full((3, 400), 20)
     mixed[:, :40] = 1000
-    assert best_cut(equal, 1023) == CUTS[0]
-    assert best_cut(mixed, 1023) == (2, 2, 4, 4, 8)
-    assert best_cut(mixed.clamp(max=31), 31) == CUTS[0]
-    assert best_cut(equal[:0], 1023) == CUTS[0]
-    assert best_cut(mixed[:, 20:60], 1023) == CUTS[0], "40 pairs do not fill the device"
+    gpu = COSTS["cuda"]
+    assert best_shares(equal, 1023, gpu) == WHOLE
+    assert best_shares(mixed, 1023, gpu) == (2, 2, 4, 4, 8)
+    assert best_shares(mixed.clamp(max=31), 31, gpu) == WHOLE
+    assert best_shares(equal[:0], 1023, gpu) == WHOLE
+    assert best_shares(mixed[:, 20:60], 1023, gpu) == WHOLE, "40 pairs do not fill the device"
 
 
 @pytest.fixture(scope="module")
-def data():
+def stream():
     """A small stream with busy and idle nodes."""
     store = generate_stream(GeneratorConfig(nodes=40, events=900, seed=3))
-    return TrainingData.of(store, chronological_split(store), torch.device("cpu"))
+    return Stream(store, chronological_split(store), torch.device("cpu"))
 
 
-def training_of(model, data, folder):
+def fit_of(model, stream, folder):
     torch.manual_seed(0)
     spec = MODELS[model]
     settings = SETTINGS if model == "dyg-mamba" else {k: v for k, v in SETTINGS.items() if k != "states"}
-    facts = DatasetFacts.of(data.store, data.split.train)
+    facts = DatasetFacts.of(stream.store, stream.split.train)
     scorer = spec.build(build_config(spec.config, settings), facts)
-    return Training(scorer, data, TrainConfig(batch=20), RunFolder(folder), seed=0)
+    task = LinkTask.of(stream.store, stream.split, stream.device)
+    return Fit(task, scorer, stream, FitConfig(batch=20), RunFolder(folder), seed=0)
 
 
 @pytest.mark.parametrize("model", ["dyg-mamba", "dygformer"])
-def test_a_step_in_parts_is_the_step(model, data, tmp_path, monkeypatch):
+def test_a_step_in_parts_is_the_step(model, stream, tmp_path, monkeypatch):
     """Losses and weights after steps in one, two and five parts agree to rounding."""
     results = []
-    for cut in (CUTS[0], CUTS[1], CUTS[3]):
-        monkeypatch.setattr(engine, "best_cut", lambda lengths, most, cut=cut: cut)
-        training = training_of(model, data, tmp_path)
-        assert type(training.steps) is EagerSteps
-        negatives = data.negatives(0, 0)
-        last = training.steps_per_epoch - 1  # shorter than a batch
-        losses = torch.stack([training.steps(number, negatives) for number in (0, 10, last)])
-        results.append((losses, training.scorer.state_dict()))
+    for shares in (WHOLE, CHOICES[1], CHOICES[3]):
+        monkeypatch.setattr(engine, "best_shares", lambda lengths, most, costs, shares=shares: shares)
+        fit = fit_of(model, stream, tmp_path)
+        assert type(fit.executor) is (Whole if shares == WHOLE else Parts)
+        epoch, last = fit.epoch(0), fit.steps_per_epoch - 1  # shorter than a batch
+        losses = torch.stack([fit.executor.step(fit.batch(epoch, number)) for number in (0, 10, last)])
+        results.append((losses, fit.scorer.state_dict()))
     (loss, weights), *others = results
     for other_loss, other_weights in others:
         torch.testing.assert_close(other_loss, loss, rtol=1e-5, atol=1e-6)

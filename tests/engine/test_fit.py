@@ -11,11 +11,11 @@ from dygmamba.data.generate import GeneratorConfig, generate_stream
 from dygmamba.data.ids import NodeIds
 from dygmamba.data.store import Dataset, Origin, save_dataset
 from dygmamba.engine.checkpoint import Progress, load_checkpoint, save_checkpoint
-from dygmamba.engine.evaluation import evaluation_set
-from dygmamba.engine.training import Interrupted, Reporter
-from dygmamba.engine.work import TrainConfig, TrainingData
-from dygmamba.errors import ConfigError, FileError, NotFoundError
-from dygmamba.experiment import choose_device, final_rows, open_trained, reopen_run, start_run
+from dygmamba.engine.fit import Interrupted, Reporter
+from dygmamba.engine.fit_config import FitConfig
+from dygmamba.errors import ConfigError, FileError, NotFoundError, ScoreError
+from dygmamba.runs.link import link_rows, resume_link_run, start_link_run
+from dygmamba.runs.opening import choose_device, open_run
 
 TINY = {"length": 5, "width": 4, "states": 2, "blocks": 1, "out": 8, "time_dim": 4, "epochs": 2, "batch": 100}
 CPU = torch.device("cpu")
@@ -39,10 +39,6 @@ def dataset(folder):
     return open_dataset("small", folder)
 
 
-def validation(dataset, split):
-    return evaluation_set(dataset.store, split, "val", "transductive", "random")
-
-
 def plain_metrics(run):
     return [{key: value for key, value in entry.items() if "seconds" not in key} for entry in run.metrics()]
 
@@ -53,22 +49,22 @@ def finished(folder, tmp_path_factory):
     from dygmamba.data.library import open_dataset
 
     dataset = open_dataset("small", folder)
-    training, split = start_run(dataset, "dyg-mamba", 0, TINY, CPU, tmp_path_factory.mktemp("runs"))
-    training.fit(validation(dataset, split))
-    return training.run
+    fit = start_link_run(dataset, "dyg-mamba", 0, TINY, CPU, tmp_path_factory.mktemp("runs"))
+    fit()
+    return fit.run
 
 
 @pytest.mark.parametrize("stop_after", [1, 4, 6, 9])
 def test_a_run_stopped_anywhere_ends_as_if_it_was_not(finished, dataset, folder, tmp_path, stop_after):
     """For all steps k: stop after k, resume, finish: weights, optimizer and metrics are bit-identical."""
-    training, split = start_run(dataset, "dyg-mamba", 0, TINY, CPU, tmp_path)
+    fit = start_link_run(dataset, "dyg-mamba", 0, TINY, CPU, tmp_path)
     seen = []
     stop = Reporter(step=lambda epoch, step: seen.append(step), stop=lambda: len(seen) >= stop_after)
     with pytest.raises(Interrupted, match="--resume"):
-        training.fit(validation(dataset, split), stop)
+        fit(stop)
     torch.manual_seed(12345)  # the state of the process must not matter
-    again, dataset, split = reopen_run(training.run.path, CPU, folder)
-    again.fit(validation(dataset, split))
+    again = resume_link_run(fit.run.path, CPU, folder)
+    again()
     for name in ("last", "best"):
         ours, whole = load_file(getattr(again.run, name)), load_file(getattr(finished, name))
         assert ours.keys() == whole.keys()
@@ -79,32 +75,29 @@ def test_a_run_stopped_anywhere_ends_as_if_it_was_not(finished, dataset, folder,
 def test_resuming_a_finished_run_changes_nothing(finished, folder):
     """A run that is done stays as it is."""
     before = finished.last.read_bytes()
-    training, dataset, split = reopen_run(finished.path, CPU, folder)
-    training.fit(validation(dataset, split))
+    resume_link_run(finished.path, CPU, folder)()
     assert finished.last.read_bytes() == before
 
 
 def test_a_trained_run_evaluates_to_its_own_validation(finished, folder):
     """The best weights, loaded by name, give the validation AP the run wrote down for its best epoch."""
-    trained = open_trained(finished.path, CPU, folder)
-    data = TrainingData.of(trained.dataset.store, trained.split, CPU)
-    (row,) = final_rows(
-        trained.dataset, trained.split, trained.scorer, data, {}, [("random", "val", "transductive")]
-    )
+    run = open_run(finished.path, CPU, folder)
+    chosen = [("random", "val", "transductive")]
+    (row,) = link_rows(run.scorer, run.stream, {"seed": 0}, chosen, run.visible)
     assert row["ap"] == max(entry["val_ap"] for entry in finished.metrics())
 
 
 def test_a_stream_without_new_nodes_has_transductive_results_only(tmp_path):
     """Few nodes, all seen in training: the run ends with its transductive rows instead of an error."""
     from dygmamba.data.events import EventStore
-    from dygmamba.engine.evaluation import SETTINGS, SPLITS
+    from dygmamba.tasks.link import SETTINGS, SPLITS
 
     count = torch.arange(200)
     store = EventStore.of(count % 3, (count + 1) % 3, count.double())
     dataset = Dataset.of("three", store, NodeIds.identity(3), Origin())
-    training, split = start_run(dataset, "dyg-mamba", 0, TINY, CPU, tmp_path)
+    fit = start_link_run(dataset, "dyg-mamba", 0, TINY, CPU, tmp_path)
     chosen = [("random", name, setting) for name in SPLITS for setting in SETTINGS]
-    rows = final_rows(dataset, split, training.scorer, training.data, {}, chosen)
+    rows = link_rows(fit.scorer, fit.stream, {"seed": 0}, chosen, "strict")
     assert [(row["split"], row["setting"]) for row in rows] == [
         ("val", "transductive"),
         ("test", "transductive"),
@@ -114,25 +107,46 @@ def test_a_stream_without_new_nodes_has_transductive_results_only(tmp_path):
 def test_negatives_are_a_function_of_seed_and_epoch(dataset):
     """The same (seed, epoch) draws the same destinations, others draw others."""
     from dygmamba.data.splits import chronological_split
+    from dygmamba.tasks.link import LinkTask
 
-    data = TrainingData.of(dataset.store, chronological_split(dataset.store), CPU)
-    assert torch.equal(data.negatives(0, 1), data.negatives(0, 1))
-    assert not torch.equal(data.negatives(0, 1), data.negatives(0, 2))
-    assert not torch.equal(data.negatives(0, 1), data.negatives(1, 1))
+    task = LinkTask.of(dataset.store, chronological_split(dataset.store), CPU)
+    assert torch.equal(task.others(0, 1), task.others(0, 1))
+    assert not torch.equal(task.others(0, 1), task.others(0, 2))
+    assert not torch.equal(task.others(0, 1), task.others(1, 1))
 
 
 def test_early_stopping_needs_both_metrics(finished, dataset, tmp_path):
     """As published: an epoch counts as better only if AP and AUC both reach their best."""
-    training, _ = start_run(dataset, "dyg-mamba", 0, TINY | {"patience": 2, "epochs": 50}, CPU, tmp_path)
+    fit = start_link_run(dataset, "dyg-mamba", 0, TINY | {"patience": 2, "epochs": 50}, CPU, tmp_path)
     for ap, auc in ((0.7, 0.7), (0.8, 0.6), (0.6, 0.8)):
-        training._finish_epoch(ap, auc)
-    assert training.progress.best_epoch == 0
-    assert training.progress.finished
+        fit.finish_epoch({"ap": ap, "auc": auc})
+    assert fit.progress.best_epoch == 0
+    assert fit.progress.finished
+
+
+def test_a_run_that_diverges_ends_within_a_few_steps_and_keeps_its_last_good_state(dataset, folder, tmp_path):
+    """For all steps whose loss or weights are not finite: an error, and neither `last` nor `best` holds them."""
+    fit = start_link_run(dataset, "dyg-mamba", 0, TINY | {"batch": 5, "epochs": 9}, CPU, tmp_path)
+    fit.train_epoch(Reporter())
+    fit.finish_epoch(fit.validate())
+    kept, steps = fit.run.last.read_bytes(), []
+    with torch.no_grad():
+        next(fit.scorer.parameters()).fill_(torch.inf)
+    with pytest.raises(ScoreError, match=r"the loss became nan in epoch 1.*lr below 0.0001"):
+        fit(Reporter(step=lambda epoch, step: steps.append(step)))
+    assert len(steps) <= 32 < fit.steps_per_epoch
+    with pytest.raises(ScoreError, match="infinite or nan"):
+        fit.finish_epoch({"ap": 1.0, "auc": 1.0})
+    with pytest.raises(ScoreError, match="the score at time"):
+        fit.validate()
+    assert fit.run.last.read_bytes() == kept
+    again = resume_link_run(fit.run.path, CPU, folder)
+    assert all(bool(value.isfinite().all()) for value in again.scorer.parameters())
 
 
 def test_wrong_checkpoints_are_refused(finished, dataset, folder, tmp_path):
     """Damaged, foreign, other model's, missing: one sentence each that says what to do."""
-    other, _ = start_run(dataset, "dyg-mamba", 0, TINY | {"width": 8}, CPU, tmp_path)
+    other = start_link_run(dataset, "dyg-mamba", 0, TINY | {"width": 8}, CPU, tmp_path)
     with pytest.raises(FileError, match="another model"):
         load_checkpoint(finished.best, other.scorer)
     foreign = tmp_path / "foreign.safetensors"
@@ -145,11 +159,11 @@ def test_wrong_checkpoints_are_refused(finished, dataset, folder, tmp_path):
         load_checkpoint(broken, other.scorer)
     with pytest.raises(FileError, match="no checkpoint"):
         load_checkpoint(tmp_path / "nothing.safetensors", other.scorer)
-    training, _ = start_run(dataset, "dyg-mamba", 0, TINY, CPU, tmp_path)
+    fit = start_link_run(dataset, "dyg-mamba", 0, TINY, CPU, tmp_path)
     with pytest.raises(FileError, match="weights only"):
-        load_checkpoint(finished.best, training.scorer, training.optimizer)
+        load_checkpoint(finished.best, fit.scorer, fit.executor.optimizer)
     with pytest.raises(FileError, match="not a run"):
-        open_trained(tmp_path / "elsewhere", CPU, folder)
+        open_run(tmp_path / "elsewhere", CPU, folder)
 
 
 def test_a_run_refuses_other_data(finished, tmp_path):
@@ -157,7 +171,7 @@ def test_a_run_refuses_other_data(finished, tmp_path):
     store = generate_stream(GeneratorConfig(seed=4, nodes=40, events=900))
     save_dataset(Dataset.of("small", store, NodeIds.identity(40), Origin(format="generated")), tmp_path)
     with pytest.raises(FileError, match="events differ"):
-        open_trained(finished.path, CPU, tmp_path)
+        open_run(finished.path, CPU, tmp_path)
 
 
 def test_a_failed_write_leaves_the_old_checkpoint(finished, tmp_path, monkeypatch):
@@ -182,11 +196,11 @@ def test_a_failed_write_leaves_the_old_checkpoint(finished, tmp_path, monkeypatc
 def test_unknown_settings_and_models_are_named(dataset, tmp_path):
     """A config with an unknown key, an unknown model, a model without training: a clear sentence."""
     with pytest.raises(ConfigError, match="did you mean 'length'"):
-        start_run(dataset, "dyg-mamba", 0, {"lenght": 3}, CPU, tmp_path)
+        start_link_run(dataset, "dyg-mamba", 0, {"lenght": 3}, CPU, tmp_path)
     with pytest.raises(NotFoundError, match="unknown model"):
-        start_run(dataset, "dygmamba", 0, {}, CPU, tmp_path)
+        start_link_run(dataset, "dygmamba", 0, {}, CPU, tmp_path)
     with pytest.raises(ConfigError, match="needs no training"):
-        start_run(dataset, "edgebank", 0, {}, CPU, tmp_path)
+        start_link_run(dataset, "edgebank", 0, {}, CPU, tmp_path)
     with pytest.raises(ConfigError, match="auto, cpu or cuda"):
         choose_device("gpu")
 
@@ -195,7 +209,7 @@ def test_the_run_folder_says_how_to_repeat_it(finished):
     """config.toml holds the data's digest, the seed and every setting; metrics.jsonl one line per epoch."""
     sections = finished.config()
     assert set(sections["run"]) == {"data", "digest", "split", "model", "seed"}
-    assert set(sections["train"]) == {field.name for field in dataclasses.fields(TrainConfig)}
+    assert set(sections["train"]) == {field.name for field in dataclasses.fields(FitConfig)}
     assert [
         json.loads(line)["epoch"] for line in (finished.path / "metrics.jsonl").read_text().splitlines()
     ] == [0, 1]

@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 from browser import find_browser
 from dygmamba.cli.report import report
-from dygmamba.engine.runs import RunFolder
+from dygmamba.engine.folder import RunFolder
 from dygmamba.errors import ConfigError, FileError
-from dygmamba.forgetting import Closeness, Forgetting, save_forgetting
-from dygmamba.report import TASKS, render, result_groups, run_cards, write_report
+from dygmamba.explain.forgetting import Closeness, Forgetting, save_forgetting
+from dygmamba.report.page import TASKS, render, result_groups, run_cards, write_report
 
 EVIL = "<script>alert(1)</script>"
 FIGURES = ("loss", "validation", "returns", "retention")

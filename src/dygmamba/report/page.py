@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from dygmamba.data.statistics import as_duration
-from dygmamba.engine.runs import RunFolder, write_text
+from dygmamba.engine.folder import RunFolder, write_text
 from dygmamba.errors import ConfigError, FileError
-from dygmamba.figures import DARK, Rows, forgetting_figures, training_figures
-from dygmamba.forgetting import Forgetting, load_forgetting
+from dygmamba.explain.forgetting import Forgetting, load_forgetting
+from dygmamba.report.figures import DARK, Rows, forgetting_figures, training_figures
 
-NAME, TEMPLATE = "report.html", "report_template.html"
+NAME, TEMPLATE = "report.html", "template.html"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def render(run: RunFolder) -> str:
         raise FileError(f"{run.path} holds a damaged file ({error!r}); restore it or train again") from error
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     environment.filters["duration"] = lambda seconds: as_duration(float(f"{seconds:.6g}"))
-    template = environment.from_string(files("dygmamba").joinpath(TEMPLATE).read_text("utf-8"))
+    template = environment.from_string(files("dygmamba.report").joinpath(TEMPLATE).read_text("utf-8"))
     return template.render(
         **facts,
         task=task,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dygmamba.forgetting import QUANTILES, Forgetting
+from dygmamba.explain.forgetting import QUANTILES, Forgetting
 
 OWN, LAW, FAINT, BAND = "#0072b2", "#d55e00", "#8a8f98", "rgba(0,114,178,0.16)"
 DARK = {OWN: "#5bb8f0", LAW: "#ff9a4d", FAINT: "#9aa1ab", BAND: "rgba(91,184,240,0.22)"}

@@ -7,10 +7,15 @@ from torch import nn
 from dygmamba.config import build_config
 from dygmamba.data.generate import GeneratorConfig, generate_stream
 from dygmamba.data.splits import chronological_split
-from dygmamba.engine.gradients import PartGradients
-from dygmamba.engine.work import LinkWork, TrainConfig, TrainingData
+from dygmamba.engine.executor.cuts import WHOLE
+from dygmamba.engine.executor.eager import Parts
+from dygmamba.engine.executor.gradients import PartGradients
+from dygmamba.engine.executor.work import Work
+from dygmamba.engine.fit_config import FitConfig
+from dygmamba.engine.stream import Stream
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
+from dygmamba.tasks.link import LinkTask
 
 SIZES = {"length": 40, "width": 4, "out": 8, "time_dim": 6, "dropout": 0.0}
 MAMBA = SIZES | {"states": 4}
@@ -25,56 +30,56 @@ VARIANTS = {
 
 
 @pytest.fixture(scope="module")
-def data():
+def stream():
     """A small stream with busy and idle nodes."""
     store = generate_stream(GeneratorConfig(nodes=40, events=900, seed=3))
-    return TrainingData.of(store, chronological_split(store), torch.device("cpu"))
+    return Stream(store, chronological_split(store), torch.device("cpu"))
 
 
-def work_of(variant, data):
+def parts_of(variant, stream):
+    """The executor in parts, and the view of the last twenty training events."""
     model, settings = VARIANTS[variant]
     torch.manual_seed(0)
-    spec = MODELS[model]
-    facts = DatasetFacts.of(data.store, data.split.train)
-    return LinkWork(
-        spec.build(build_config(spec.config, settings), facts), data, TrainConfig(batch=20), seed=0
-    )
+    spec, task = MODELS[model], LinkTask.of(stream.store, stream.split, stream.device)
+    facts = DatasetFacts.of(stream.store, stream.split.train)
+    scorer = spec.build(build_config(spec.config, settings), facts)
+    work = Work(task, scorer, stream, FitConfig(batch=20))
+    return Parts(work, WHOLE), work.view(stream.train[-20:], task.others(0, 0)[-20:])
 
 
 @pytest.mark.parametrize("variant", list(VARIANTS))
-def test_parts_add_up_to_the_whole(variant, data):
+def test_parts_add_up_to_the_whole(variant, stream):
     """However a batch is cut: loss and every gradient are the whole batch's; unused parameters have none."""
-    work = work_of(variant, data)
-    view = work.view(data.split.train[-20:], data.negatives(0, 0)[-20:])
-    whole = work.whole(view)
-    expected = [weight.grad for weight in work.gradients.trained]
+    executor, view = parts_of(variant, stream)
+    whole = executor.work.loss(view) / len(view.pairs)
+    whole.backward()
+    expected = [weight.grad for weight in executor.gradients.trained]
     assert any(grad is not None for grad in expected)
     for sizes in ([40], [3, 37], [10, 10, 10, 10]):
-        work.optimizer.zero_grad(set_to_none=True)
-        work.gradients.begin()
-        losses = [work.part(view, chosen) for chosen in torch.randperm(40).split(sizes)]
-        work.gradients.end()
-        torch.testing.assert_close(torch.stack(losses).sum(), whole)
-        for weight, grad in zip(work.gradients.trained, expected, strict=True):
+        executor.optimizer.zero_grad(set_to_none=True)
+        executor.gradients.begin()
+        losses = [executor.part(view, chosen) for chosen in torch.randperm(40).split(sizes)]
+        executor.gradients.end()
+        torch.testing.assert_close(torch.stack(losses).sum(), whole.detach())
+        for weight, grad in zip(executor.gradients.trained, expected, strict=True):
             assert (weight.grad is None) == (grad is None)
             if grad is not None:
                 torch.testing.assert_close(weight.grad, grad, rtol=1e-4, atol=1e-6)
 
 
-def test_a_step_does_not_remember_the_last_one(data):
+def test_a_step_does_not_remember_the_last_one(stream):
     """The gradients of a step are the same whatever was computed before it, and lie where they lay."""
-    work, rng = work_of("dyg-mamba", data), torch.Generator().manual_seed(0)
-    view = work.view(data.split.train[-20:], data.negatives(0, 0)[-20:])
+    (executor, view), rng = parts_of("dyg-mamba", stream), torch.Generator().manual_seed(0)
 
     def gradients():
-        work.gradients.begin()
+        executor.gradients.begin()
         for chosen in torch.arange(40).split(10):
-            work.part(view, chosen)
-        work.gradients.end()
-        return [weight.grad for weight in work.gradients.trained if weight.grad is not None]
+            executor.part(view, chosen)
+        executor.gradients.end()
+        return [weight.grad for weight in executor.gradients.trained if weight.grad is not None]
 
     first = [(grad.data_ptr(), grad.clone()) for grad in gradients()]
-    work.part(view, torch.randperm(40, generator=rng)[:7])
+    executor.part(view, torch.randperm(40, generator=rng)[:7])
     for (place, before), after in zip(first, gradients(), strict=True):
         assert after.data_ptr() == place
         assert torch.equal(after, before)

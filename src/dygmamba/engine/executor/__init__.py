@@ -1,0 +1,51 @@
+"""How a training step is issued: call by call or as captured graphs, as a whole or in parts by length.
+
+An executor has one method, `step(batch)`; nothing above this folder knows which one it is.
+"""
+
+from typing import Protocol
+
+import torch
+from jaxtyping import Float32
+from torch import Tensor, nn
+
+from dygmamba.engine.executor.cuts import COSTS, WHOLE, best_shares
+from dygmamba.engine.executor.eager import Parts, Whole, history_lengths
+from dygmamba.engine.executor.graphs import GraphedParts, GraphedWhole
+from dygmamba.engine.executor.work import Batch, Epoch, Work
+from dygmamba.engine.fit_config import FitConfig
+from dygmamba.engine.host_memory import keep_freed_memory
+from dygmamba.engine.stream import Stream
+from dygmamba.sampling.view import NeighborRequest
+from dygmamba.tasks.base import Task
+
+__all__ = ["Batch", "Epoch", "Executor", "Work", "executor_for"]
+
+
+class Executor(Protocol):
+    """Follows the gradient of one batch after another."""
+
+    optimizer: torch.optim.Optimizer
+
+    def step(self, batch: Batch) -> Float32[Tensor, ""]:
+        """The batch's mean loss, left on the device; afterwards the weights are the next ones."""
+        ...
+
+
+def executor_for(
+    task: Task, scorer: nn.Module, stream: Stream, config: FitConfig, first: Epoch
+) -> Whole | Parts:
+    """The executor that suits device and model; how batches are cut is read off a run's first epoch.
+
+    So a resumed run goes on as it began.
+    """
+    work, graphs = Work(task, scorer, stream, config), stream.device.type == "cuda" and config.graphs
+    if stream.device.type == "cpu":
+        keep_freed_memory()
+    shares = WHOLE
+    if work.scorer.elastic:
+        most = NeighborRequest.longest(work.scorer.requests)
+        shares = best_shares(history_lengths(work, first), most, COSTS[stream.device.type])
+    if shares == WHOLE:
+        return GraphedWhole(work) if graphs else Whole(work)
+    return GraphedParts(work, shares) if graphs else Parts(work, shares)

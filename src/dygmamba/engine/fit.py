@@ -1,0 +1,161 @@
+"""The one training loop: chronological batches, one optimizer step each, exact to resume, whatever the task.
+
+An epoch's questions and draws are functions of (seed, epoch), so a run's position is two integers; with the weights,
+the optimizer and the generators of a checkpoint the rest of the run is determined.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dygmamba.engine.checkpoint import Progress, load_checkpoint, save_checkpoint
+from dygmamba.engine.clock import Clock
+from dygmamba.engine.examine import examine
+from dygmamba.engine.executor import Batch, Epoch, executor_for
+from dygmamba.engine.fit_config import FitConfig
+from dygmamba.engine.folder import RunFolder
+from dygmamba.engine.stream import Stream
+from dygmamba.errors import DygError, ScoreError
+from dygmamba.models.base import Scorer
+from dygmamba.sampling.draws import Draws
+from dygmamba.tasks.base import Exam, Task
+
+LOOK_EVERY = 32  # steps after which losses are read off the device: a run that diverged goes on no longer
+
+
+class Interrupted(DygError):
+    """The user stopped the run; its state is on disk."""
+
+    exit_code = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Reporter:
+    """Who is told of a run's progress."""
+
+    step: Callable[[int, int], None] = lambda epoch, step: None
+    epoch: Callable[[dict], None] = lambda entry: None
+    stop: Callable[[], bool] = lambda: False
+
+
+class Fit:
+    """A run under way: task, model, stream and position, and the folder that keeps them."""
+
+    def __init__(
+        self, task: Task, scorer: nn.Module, stream: Stream, config: FitConfig, run: RunFolder, seed: int
+    ) -> None:
+        assert isinstance(scorer, Scorer)
+        self.task, self.scorer, self.stream = task, scorer, stream
+        self.config, self.run, self.seed = config, run, seed
+        self.executor = executor_for(task, scorer, stream, config, self.epoch(0))
+        self.progress = Progress()
+        clock = Clock.of(stream.store, (stream.split.train,), config.batch)
+        self._tellable = clock.steps(config.visible) if scorer.stateful else [0] * self.steps_per_epoch
+        self._saved = time.monotonic()
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches of an epoch, the last one perhaps shorter."""
+        return -(-len(self.stream.train) // self.config.batch)
+
+    def epoch(self, number: int) -> Epoch:
+        """What is asked and drawn in an epoch."""
+        draws = Draws.of(self.seed, number, self.stream.device)
+        return Epoch(number, self.task.others(self.seed, number), draws)
+
+    def batch(self, epoch: Epoch, number: int) -> Batch:
+        """A step of an epoch; before it a memory is told of the cells that became visible since the last one."""
+        told = self._tellable[number - 1] if number else 0
+        return Batch(epoch, number, range(told, self._tellable[number]))
+
+    def resume(self) -> None:
+        """Go back to the last checkpoint; epochs it does not know of are forgotten."""
+        if self.run.last.exists():
+            self.progress = load_checkpoint(self.run.last, self.scorer, self.executor.optimizer)
+        self.run.write_metrics(self.run.metrics()[: self.progress.epoch])
+
+    def __call__(self, report: Reporter | None = None) -> None:
+        """Train until the epochs are used up or validation stops improving; then load the best weights."""
+        report = report or Reporter()
+        while not self.progress.finished:
+            start = time.monotonic()
+            self.train_epoch(report)
+            trained = time.monotonic() - start
+            found = self.validate()
+            entry = {
+                "epoch": self.progress.epoch,
+                "loss": sum(self.progress.losses) / len(self.progress.losses),
+                **{f"val_{name}": value for name, value in found.items() if isinstance(value, float)},
+                "train_seconds": trained,
+                "seconds": time.monotonic() - start,
+            }
+            self.run.write_metrics([*self.run.metrics(), entry])
+            self.finish_epoch(found)
+            report.epoch(entry | {"best_epoch": self.progress.best_epoch})
+        load_checkpoint(self.run.best, self.scorer)
+
+    def train_epoch(self, report: Reporter) -> None:
+        """The rest of the epoch the run stands in."""
+        self.scorer.train()
+        if self.progress.step == 0:
+            self.scorer.reset()
+        epoch = self.epoch(self.progress.epoch)
+        losses = []  # device scalars, read now and then so that no step waits for the device
+        for step in range(self.progress.step, self.steps_per_epoch):
+            losses.append(self.executor.step(self.batch(epoch, step)))
+            report.step(epoch.number, step)
+            asked, due = report.stop(), time.monotonic() - self._saved > self.config.save_every
+            if asked or due or len(losses) == LOOK_EVERY:
+                self._note(losses, step + 1)
+            if asked or due:
+                self._save()
+                if asked:
+                    raise Interrupted(
+                        f"stopped and saved; go on with: dygmamba train --resume {self.run.path}"
+                    )
+        self._note(losses, self.progress.step if not losses else self.steps_per_epoch)
+
+    def validate(self) -> dict[str, Any]:
+        """The task's metrics on its validation exam under the current weights."""
+        exam = self.task.validation
+        return self.task.metrics(self.examine(exam), exam)
+
+    def examine(self, exam: Exam) -> Tensor:
+        """A score per pair of an exam."""
+        return examine(self.scorer, self.stream, exam, self.config.visible, self.seed)
+
+    def finish_epoch(self, found: dict[str, Any]) -> None:
+        """Early stopping: the task says which weights are better."""
+        better = self.task.better(found, self.progress.best_ap, self.progress.best_auc)
+        self.progress.end_epoch(found["ap"], found["auc"], better, self.config.epochs, self.config.patience)
+        self._save()
+        if better:
+            save_checkpoint(self.run.best, self.scorer, None, self.progress)
+
+    def _note(self, losses: list[Tensor], step: int) -> None:
+        """Read the losses off the device; a run that diverged ends here, before anything is saved."""
+        found = torch.stack(losses).tolist() if losses else []
+        wrong = [number for number, loss in enumerate(found) if not math.isfinite(loss)]
+        if wrong:
+            raise self._diverged(f"the loss became {found[wrong[0]]}")
+        self.progress.losses += found
+        losses.clear()
+        self.progress.step = step
+
+    def _diverged(self, what: str) -> ScoreError:
+        return ScoreError(
+            f"{what} in epoch {self.progress.epoch}; what was saved before is kept, train again with an lr below "
+            f"{self.config.lr:g}"
+        )
+
+    def _save(self) -> None:
+        weights = [parameter.detach().isfinite().all() for parameter in self.scorer.parameters()]
+        if not bool(torch.stack(weights).all()):
+            raise self._diverged("a weight became infinite or nan")
+        save_checkpoint(self.run.last, self.scorer, self.executor.optimizer, self.progress)
+        self._saved = time.monotonic()

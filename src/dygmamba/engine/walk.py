@@ -1,0 +1,166 @@
+"""The one walk: the only code that asks a scorer without gradients.
+
+It owns what a memory has been told of, the draws, how questions are cut by the length of their histories and into
+passes, and progress. Validation, evaluation, prediction, ranking, embeddings, probes and benchmarks go through it. A
+score depends on its pair, its time and strictly earlier events; how the questions are cut changes nothing but rounding.
+
+Legend: p questions, k events told, l length.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from jaxtyping import Float, Float64, Int64
+from torch import Tensor, nn
+
+from dygmamba.engine.clock import Clock
+from dygmamba.engine.lengths import by_length, pairs_per_pass
+from dygmamba.engine.stream import Stream
+from dygmamba.errors import ScoreError
+from dygmamba.models.base import Scorer
+from dygmamba.sampling.draws import Draws
+from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView
+
+Advance = Callable[[int], None]  # told how many more questions are answered
+
+
+def unwatched(count: int) -> None:
+    """Nobody follows the progress."""
+
+
+class Walk:
+    """A scorer on a stream: asks any pairs at any times, its memory told of what each of them may see.
+
+    Draws are a function of the seed. A memory only ever moves forward: questions that see less than it was told of make
+    it start again. `tokens` bounds what one pass reads, by default as much as suits the device.
+    """
+
+    def __init__(
+        self,
+        scorer: Scorer,
+        stream: Stream,
+        seed: int,
+        clock: Clock | None = None,
+        tokens: int | None = None,
+    ) -> None:
+        if isinstance(scorer, nn.Module):
+            scorer.eval()
+        self.scorer, self.stream, self.clock, self.tokens = scorer, stream, clock, tokens
+        self.draws = Draws.of(seed, device=stream.device)
+        self._told = -1  # events of the clock that the memory has taken in; -1: unknown
+
+    def __call__(
+        self, asked: PairBatch, seen: Int64[Tensor, "p"] | None = None, advance: Advance = unwatched
+    ) -> Tensor:
+        """An answer per pair, on the host, in the order asked; `seen`: how many of the clock's events each may see."""
+        here, answers = asked.to(self.stream.device), Answers(len(asked))
+        for rows in self._moments(seen, len(asked)):
+            for chosen, requests in self._passes(here, rows.to(self.stream.device)):
+                pairs = here.shared(chosen, self.stream.store.num_nodes)
+                answers.put(chosen, ask(self.scorer, self.stream.view(pairs, requests, self.draws)))
+                advance(len(chosen))
+        return answers.finite(asked.time)
+
+    def _moments(self, seen: Int64[Tensor, "p"] | None, count: int) -> Iterator[Int64[Tensor, "_"]]:
+        """Questions that may be asked of one state: all of them, or with a memory those that see the same events."""
+        if not self.scorer.stateful or seen is None or self.clock is None:
+            yield torch.arange(count)
+            return
+        order = torch.argsort(seen, stable=True)
+        levels, counts = torch.unique_consecutive(seen[order], return_counts=True)
+        for level, rows in zip(levels.tolist(), order.split(counts.tolist()), strict=True):
+            with self._told_of(self.clock, level):
+                yield rows
+
+    @contextmanager
+    def _told_of(self, clock: Clock, level: int) -> Iterator[None]:
+        """The scorer, its memory told of the clock's first `level` events; a cut cell is taken back afterwards."""
+        whole = int(clock.cells_before(torch.tensor(level)))
+        if not 0 <= self._told <= whole:
+            self.scorer.reset()
+            self._told = 0
+        for cell in clock.between(self._told, whole):
+            self._tell(cell)
+        self._told = whole
+        part = clock.events[whole:level]
+        if not len(part):
+            yield
+            return
+        kept = self.scorer.snapshot(self._events(part))
+        self._tell(part)
+        try:
+            yield
+        finally:
+            self.scorer.restore(kept)
+
+    def _events(self, ids: Int64[Tensor, "k"]):
+        return self.stream.events.select(ids.to(self.stream.device))
+
+    def _tell(self, ids: Int64[Tensor, "k"]) -> None:
+        self.scorer.observe(self._events(ids))
+
+    def _passes(
+        self, asked: PairBatch, rows: Int64[Tensor, "_"]
+    ) -> Iterator[tuple[Int64[Tensor, "_"], tuple[NeighborRequest, ...]]]:
+        """Rows that are read together, and what is looked up for them: by length where that changes nothing."""
+        requests, device = self.scorer.requests, self.stream.device
+        if not self.scorer.elastic:
+            order = rows[torch.argsort(asked.time[rows], stable=True)]
+            for chosen in order.split(pairs_per_pass(requests, device, self.tokens)):
+                yield chosen, requests
+            return
+        most = NeighborRequest.longest(requests)
+        past = [
+            self.stream.index.past(node[rows], asked.time[rows])[1].clamp(max=most)
+            for node in (asked.src, asked.dst)
+        ]
+        for chosen, length in by_length(torch.maximum(*past), most, device, self.tokens):
+            yield rows[chosen], tuple(request.cut(length) for request in requests)
+
+
+class Answers:
+    """One answer per question, put in place as they come; their shape is that of the first."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.found = count, torch.zeros(count)
+
+    def put(self, rows: Int64[Tensor, "_"], answer: Tensor) -> None:
+        """These questions' answers."""
+        answer = answer.cpu()
+        if self.found.shape[1:] != answer.shape[1:] or self.found.dtype != answer.dtype:
+            self.found = answer.new_zeros(self.count, *answer.shape[1:])
+        self.found[rows.cpu()] = answer
+
+    def finite(self, time: Float64[Tensor, "p"]) -> Tensor:
+        """All answers; a number that is none is an error, never a score."""
+        return require_finite(self.found, time)
+
+
+@torch.no_grad()
+def ask(scorer: Scorer, view: PairView) -> Tensor:
+    """What the scorer says of a view, in float32 or wider."""
+    answer = scorer(view)
+    return answer if answer.dtype == torch.float64 else answer.float()
+
+
+def ask_all(scorer: Scorer, views: Iterable[PairView]) -> Float[Tensor, "p"]:
+    """The answers to hand-made views one after another, such as probes of pasts that never were."""
+    if isinstance(scorer, nn.Module):
+        scorer.eval()
+    parts = [(ask(scorer, view).cpu(), view.pairs.time.cpu()) for view in views]
+    answers, times = (torch.cat(column) for column in zip(*parts, strict=True))
+    return require_finite(answers, times)
+
+
+def require_finite(answers: Tensor, time: Float64[Tensor, "p"]) -> Tensor:
+    """The answers, unless one of them is not finite."""
+    wrong = ~torch.isfinite(answers)
+    if bool(wrong.any()):
+        row = int(wrong.nonzero()[0, 0])
+        value = float(answers[row][wrong[row]].flatten()[0])
+        raise ScoreError(
+            f"the score at time {float(time[row]):g} is {value} ({int(wrong.sum()):,} of {wrong.numel():,} are not "
+            "finite); ask about a time nearer to the stream, or train again with a smaller lr if every score is so"
+        )
+    return answers

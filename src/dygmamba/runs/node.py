@@ -1,0 +1,187 @@
+"""From a link run to a node classifier on it, and back from its folder."""
+
+import math
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dygmamba.config import build_config, node_preset, to_settings
+from dygmamba.data.store import Dataset
+from dygmamba.engine.checkpoint import load_checkpoint
+from dygmamba.engine.clock import Clock
+from dygmamba.engine.fit import Fit
+from dygmamba.engine.fit_config import FitConfig, NodeFitConfig
+from dygmamba.engine.folder import RunFolder
+from dygmamba.engine.stream import Stream
+from dygmamba.engine.walk import Advance, Walk, unwatched
+from dygmamba.errors import ConfigError, FileError
+from dygmamba.models.base import Encoder, FrozenClassifier, NodeClassifier, SourceEmbedding
+from dygmamba.runs.opening import build_scorer, link_stream, made_with, open_data, open_run
+from dygmamba.sampling.view import PairBatch
+from dygmamba.tasks.link import SPLITS
+from dygmamba.tasks.node import NodeTask, node_split
+
+PARTS = ("finetune", "balance")  # of a classifier's configuration: what the run is, not how long it runs
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """The user's settings by stage: those both stages know of, such as epochs, go to both."""
+
+    link: dict[str, Any]
+    node: NodeFitConfig
+
+    @staticmethod
+    def of(dataset: str, model: str, settings: dict[str, Any]) -> "NodeSettings":
+        """For a backbone that is trained first, with the task's presets."""
+        known = {field.name for field in fields(NodeFitConfig)}
+        node = {key: value for key, value in settings.items() if key in known}
+        shared = {field.name for field in fields(FitConfig)}
+        link = {key: value for key, value in settings.items() if key not in known or key in shared}
+        return NodeSettings(node_preset(model, dataset) | link, build_config(NodeFitConfig, node))
+
+
+def node_stream(dataset: Dataset, device: torch.device) -> Stream:
+    """A dataset with every node in training, its labels apart: what a backbone is shown holds none."""
+    return Stream(dataset.store, node_split(dataset.store), device).without_labels()
+
+
+def check_backbone(path: Path, dataset: Dataset, model: str | None) -> None:
+    """Refuse a run that cannot carry a classifier of this dataset."""
+    about = RunFolder(path).config().get("run", {})
+    if about.get("digest") != dataset.digest:
+        raise ConfigError(
+            f"{path} was trained on '{about.get('data')}', not on '{dataset.name}'; "
+            f"give a run of '{dataset.name}' or leave out --backbone to train one"
+        )
+    if model is not None and model != about.get("model"):
+        raise ConfigError(f"{path} is a run of '{about.get('model')}', not '{model}'; leave out --model")
+    if not (path / "results.json").exists():
+        raise ConfigError(f"{path} is not finished; go on with: dygmamba train --resume {path}")
+
+
+def start_node_run(
+    dataset: Dataset,
+    backbone: Path,
+    config: NodeFitConfig,
+    seed: int,
+    device: torch.device,
+    root: Path,
+    advance: Advance = unwatched,
+) -> Fit:
+    """A new run folder with its configuration written, ready to train on a finished link run."""
+    trained = open_run(backbone, device, dataset=dataset)
+    model, split = trained.about["model"], node_split(dataset.store)
+    run = RunFolder.create(root, dataset.name, f"{model}-node", seed)
+    settings = to_settings(config)
+    run.write_config(
+        {
+            "run": {
+                "task": "node",
+                "data": dataset.name,
+                "digest": dataset.digest,
+                "split": split.digest,
+                "model": model,
+                "seed": seed,
+                "backbone": str(backbone),
+            }
+            | {name: settings.pop(name) for name in PARTS},
+            "train": settings,
+            "model": trained.folder.config()["model"],
+            "made_with": made_with(device),
+        }
+    )
+    return _fit(run, dataset, trained.scorer.encoder, device, None, advance)
+
+
+def resume_node_run(
+    path: Path, device: torch.device, data_dir: Path | None = None, advance: Advance = unwatched
+) -> Fit:
+    """A classifier standing where it was stopped; one that was stopped before it saved starts on its backbone again."""
+    run, dataset, encoder = _reopened(path, device, data_dir)
+    if not run.last.exists():
+        backbone = Path(run.config()["run"]["backbone"])
+        encoder = open_run(backbone, device, dataset=dataset).scorer.encoder
+        return _fit(run, dataset, encoder, device, None, advance)
+    fit = _fit(run, dataset, encoder, device, run.last, advance)
+    fit.resume()
+    return fit
+
+
+def open_node_run(
+    path: Path, device: torch.device, data_dir: Path | None = None, advance: Advance = unwatched
+) -> Fit:
+    """A classifier with its best weights; its folder is all it needs beside the data."""
+    run, dataset, encoder = _reopened(path, device, data_dir)
+    return _fit(run, dataset, encoder, device, run.best, advance)
+
+
+def _reopened(path: Path, device: torch.device, data_dir: Path | None) -> tuple[RunFolder, Dataset, Encoder]:
+    run = RunFolder(path)
+    sections = run.config()
+    about = sections.get("run", {})
+    if not ({"train", "model"} <= set(sections) and {"backbone", *PARTS} <= set(about)):
+        raise FileError(f"{path}/config.toml lacks a part of what was written; restore it or train again")
+    dataset = open_data(run, data_dir)
+    return run, dataset, build_scorer(run, link_stream(dataset, device)).encoder
+
+
+def _fit(
+    run: RunFolder,
+    dataset: Dataset,
+    encoder: Encoder,
+    device: torch.device,
+    weights: Path | None,
+    advance: Advance,
+) -> Fit:
+    """The classifier on its stream; a frozen backbone's embeddings are computed here, once."""
+    sections = run.config()
+    about, seed = sections["run"], int(sections["run"]["seed"])
+    config = build_config(NodeFitConfig, sections["train"] | {name: about[name] for name in PARTS})
+    stream = node_stream(dataset, device)
+    task = NodeTask.of(dataset.store, stream.split, device, config.balance)
+    torch.manual_seed(seed)
+    model = (NodeClassifier if config.finetune else FrozenClassifier)(encoder).to(device)
+    if weights is not None:
+        load_checkpoint(weights, model)
+    if isinstance(model, FrozenClassifier):
+        model.use(embed(model.encoder, stream, config, seed, advance).to(device))
+    return Fit(task, model, stream, config, run, seed)
+
+
+def embed(
+    encoder: Encoder, stream: Stream, config: FitConfig, seed: int, advance: Advance = unwatched
+) -> torch.Tensor:
+    """Every event's source as the encoder sees it just before the event: [e d], on the host."""
+    store, split = stream.store, stream.split
+    everything = torch.arange(len(store))
+    clock = Clock.of(store, (split.train, split.val, split.test))
+    seen = clock.cells_before(everything) if config.visible == "batch" else clock.earlier_cells(store.time)
+    walk = Walk(SourceEmbedding(encoder), stream, seed, clock)
+    return walk(PairBatch.of(store.src, store.dst, store.time), seen, advance)
+
+
+def node_rows(fit: Fit, names: tuple[str, ...] = SPLITS) -> list[dict[str, Any]]:
+    """One result row per period; a metric that a period without positives lacks is None."""
+    about = fit.run.config()["run"]
+    assert isinstance(fit.task, NodeTask)
+    rows = []
+    for name in names:
+        exam = fit.task.exam(name)
+        found = fit.task.metrics(fit.examine(exam), exam)
+        rows.append(
+            {
+                "dataset": about["data"],
+                "model": about["model"],
+                "task": "node",
+                "seed": about["seed"],
+                "run": str(fit.run.path),
+                **{key: about[key] for key in ("backbone", *PARTS)},
+                "split": name,
+                "visible": fit.config.visible,
+            }
+            | {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in found.items()}
+        )
+    return rows

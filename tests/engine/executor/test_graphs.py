@@ -1,0 +1,86 @@
+"""Replayed graphs compute what issued steps compute; these tests need a GPU."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dygmamba.config import build_config
+from dygmamba.data.generate import GeneratorConfig, generate_stream
+from dygmamba.data.splits import chronological_split
+from dygmamba.engine import executor as engine
+from dygmamba.engine.executor.cuts import CHOICES, WHOLE
+from dygmamba.engine.executor.graphs import GraphedParts, GraphedWhole
+from dygmamba.engine.fit import Fit, Reporter
+from dygmamba.engine.fit_config import FitConfig
+from dygmamba.engine.folder import RunFolder
+from dygmamba.engine.stream import Stream
+from dygmamba.models import MODELS
+from dygmamba.models.base import DatasetFacts
+from dygmamba.tasks.link import LinkTask
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+
+SIZES = {"out": 8, "time_dim": 6, "dropout": 0.0}
+SETTINGS = {
+    "dyg-mamba": SIZES | {"length": 40, "width": 4, "states": 4},
+    "dygformer": SIZES | {"length": 40, "width": 4},
+    "tgn": SIZES | {"neighbors": 4},
+    "jodie": SIZES,
+    "dyrep": SIZES | {"neighbors": 4},
+    "cawn": SIZES | {"walks": 6, "heads": 2},
+    "tgat": SIZES | {"neighbors": 3, "sampling": "uniform"},
+    "freedyg": SIZES | {"length": 8, "filter_dropout": 0.0},
+}
+
+
+@pytest.fixture(scope="module")
+def stream():
+    """A small stream with busy and idle nodes and ties across batches, on the GPU."""
+    store = generate_stream(GeneratorConfig(nodes=40, events=900, seed=3))
+    store = replace(store, time=(store.time / 3e3).floor())
+    return Stream(store, chronological_split(store), torch.device("cuda"))
+
+
+def fit_of(model, stream, folder, **loop):
+    torch.manual_seed(0)
+    spec = MODELS[model]
+    facts = DatasetFacts.of(stream.store, stream.split.train)
+    scorer = spec.build(build_config(spec.config, SETTINGS[model]), facts).cuda()
+    task = LinkTask.of(stream.store, stream.split, stream.device)
+    config = FitConfig(batch=20, precision="float32", save_every=1e9, **loop)
+    return Fit(task, scorer, stream, config, RunFolder(folder), seed=0)
+
+
+@pytest.mark.parametrize("model", list(SETTINGS))
+@pytest.mark.parametrize("shares", [WHOLE, CHOICES[3]])
+@pytest.mark.parametrize("visible", ["strict", "batch"])
+def test_an_epoch_of_replays_is_the_epoch(model, shares, visible, stream, tmp_path, monkeypatch):
+    """Losses, weights and memory after an epoch of replayed graphs are those of issued steps, whole or in parts."""
+    monkeypatch.setattr(engine, "best_shares", lambda lengths, most, costs: shares)
+    results = []
+    for graphs in (False, True):
+        fit = fit_of(model, stream, tmp_path, graphs=graphs, visible=visible)
+        assert isinstance(fit.executor, GraphedWhole | GraphedParts) is graphs
+        fit.train_epoch(Reporter())
+        results.append((torch.tensor(fit.progress.losses), fit.scorer.state_dict()))
+    (loss, weights), (replayed, others) = results
+    torch.testing.assert_close(replayed, loss, rtol=1e-3, atol=1e-4)
+    for name, weight in weights.items():
+        torch.testing.assert_close(others[name], weight, rtol=1e-2, atol=1e-3, msg=name)
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")  # torch calls it a prototype
+def test_no_step_waits_for_the_device(stream, tmp_path):
+    """After the first epoch, an epoch of replays asks the device for nothing until its losses are read."""
+    fit = fit_of("tgn", stream, tmp_path)
+    fit.train_epoch(Reporter())
+    epoch = fit.epoch(1)
+    fit.executor.step(fit.batch(epoch, 0))
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for number in range(1, len(stream.train) // 20):
+            fit.executor.step(fit.batch(epoch, number))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

@@ -15,6 +15,7 @@ from dygmamba.runs.link import split_settings
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
 from dygmamba.models.freedyg import FrequencyBlock, FrequencyFilter, interactions
+from dygmamba.models.graphmixer import MixerBlock
 from dygmamba.nn.tokens import make_tokens
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import PairBatch
@@ -100,6 +101,17 @@ def test_empty_slots_stay_zero():
     mixed = block(x, taken)
     assert not mixed[~taken].any()
     assert mixed[taken].any(dim=-1).all()
+
+
+def test_without_its_filter_a_block_is_graphmixers():
+    """Where the filter passes nothing, a block equals an MLP-mixer's with its weights: no norm of its own between."""
+    torch.manual_seed(0)
+    block, mixer = FrequencyBlock(config(length=5)).eval(), MixerBlock(5, 8, 0.0)
+    torch.nn.init.zeros_(block.filter.weight)
+    mixer.load_state_dict({key: value for key, value in block.state_dict().items() if key != "filter.weight"})
+    taken = torch.arange(5) >= torch.tensor([[0], [2], [5]])
+    x = torch.randn(3, 5, 8) * taken[..., None]
+    torch.testing.assert_close(block(x, taken), mixer(x, taken), rtol=0, atol=0)
 
 
 def test_counts_on_a_stream_of_six_events():

@@ -97,7 +97,6 @@ class FrequencyBlock(nn.Module):
         super().__init__()
         slots, width, dropout = config.length, config.out, config.dropout
         self.filter, self.drop = FrequencyFilter(slots, width), nn.Dropout(config.filter_dropout)
-        self.filtered = nn.LayerNorm(width)
         self.over_slots = nn.Sequential(
             nn.LayerNorm(slots), FeedForward(slots, max(slots // 2, 1), nn.GELU, dropout)
         )
@@ -105,7 +104,7 @@ class FrequencyBlock(nn.Module):
 
     def forward(self, x: Float[Tensor, "r k d"], taken: Bool[Tensor, "r k"]) -> Float[Tensor, "r k d"]:
         """The mixed tokens."""
-        filtered = self.filtered(x + self.drop(self.filter(x))) * taken[..., None]
+        filtered = (x + self.drop(self.filter(x))) * taken[..., None]
         x = x + self.over_slots(filtered.mT).mT
         return (x + self.over_width(x)) * taken[..., None]
 

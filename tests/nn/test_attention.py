@@ -21,7 +21,7 @@ def mask_of(*lengths, width=5):
 def test_one_query_attention_is_attention_with_every_key_and_value_projected():
     """W_k and W_v applied to the query and to the sum give what they give applied to each neighbour."""
     torch.manual_seed(0)
-    part = NeighborAttention(WIDTH, 7, HEADS, dropout=0.0).double()
+    part = NeighborAttention(WIDTH, 7, 7, HEADS, dropout=0.0).double()
     query, keys, mask = random(4, WIDTH).double(), random(4, 5, 7, seed=1).double(), mask_of(1, 2, 4, 5)
     q = part.query(query).view(4, HEADS, 1, -1)
     k, v = (torch.einsum("rlc,hic->rhli", keys, weight) for weight in (part.key, part.value))
@@ -33,7 +33,7 @@ def test_one_query_attention_is_attention_with_every_key_and_value_projected():
 def test_one_query_attention_has_no_order_and_an_empty_past_says_nothing():
     """Keys permuted: the same answer; no keys: the query with the output's bias, and a finite gradient."""
     torch.manual_seed(0)
-    part = NeighborAttention(WIDTH, 7, HEADS, dropout=0.0)
+    part = NeighborAttention(WIDTH, 7, 7, HEADS, dropout=0.0)
     query, keys, mask = random(3, WIDTH), random(3, 5, 7, seed=1).requires_grad_(), mask_of(0, 3, 5)
     order = torch.tensor([4, 2, 0, 1, 3])
     answer = part(query, keys, mask)

@@ -20,6 +20,7 @@ from dygmamba.errors import ConfigError
 from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, check_settings, with_link_head
 from dygmamba.nn.attention import PostNormLayer, lookup
 from dygmamba.nn.encodings import TimeEncoding, pair_counts
+from dygmamba.nn.initial import uniform
 from dygmamba.nn.mixers import MeanPool
 from dygmamba.nn.tokens import Tokens, make_tokens
 from dygmamba.sampling.view import NeighborRequest, PairView, Strategy
@@ -92,6 +93,7 @@ class WalkLSTM(nn.Module):
 
     At the last step the backward direction has read one token only. Its recurrent weights and its forget gate
     could never matter and are left out. All walks of a row begin at the root, which is read once for them all.
+    torch's LSTM has two biases that add up; the one here starts as their sum.
     """
 
     def __init__(self, width: int, hidden: int) -> None:
@@ -101,6 +103,9 @@ class WalkLSTM(nn.Module):
         self.back = nn.Linear(width, 3 * hidden)
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -(hidden**-0.5), hidden**-0.5)
+        with torch.no_grad():
+            for part in (self.ahead, self.back):
+                part.bias.add_(uniform(hidden, len(part.bias)))
 
     def forward(self, x: Float[Tensor, "r l d"]) -> Float[Tensor, "r l h2"]:
         """What each walk looks like from its end."""

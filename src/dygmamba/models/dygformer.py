@@ -18,6 +18,7 @@ from dygmamba.errors import ConfigError
 from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, check_settings, with_link_head
 from dygmamba.nn.attention import PreNormLayer, lookup
 from dygmamba.nn.encodings import CountSum, TimeEncoding, pair_counts
+from dygmamba.nn.initial import filled, uniform
 from dygmamba.nn.mixers import MeanPool
 from dygmamba.nn.tokens import Tokens, make_tokens
 from dygmamba.sampling.view import NeighborRequest, PairView
@@ -55,14 +56,16 @@ def patch_mask(mask: Bool[Tensor, "q l"], size: int) -> Bool[Tensor, "q m"]:
 
 
 class PatchAlign(nn.Module):
-    """A linear map of whole patches; encodings without columns leave the bias."""
+    """A linear map of whole patches; encodings without columns leave the bias.
 
-    def __init__(self, dim: int, config: DyGFormerConfig) -> None:
+    `published` is how many columns the encoding was published with, whose scale the initial weights have.
+    """
+
+    def __init__(self, dim: int, published: int, config: DyGFormerConfig) -> None:
         super().__init__()
-        self.size = config.patch
-        bound = max(dim * config.patch, 1) ** -0.5
-        self.weight = nn.Parameter(torch.empty(dim * config.patch, config.width).uniform_(-bound, bound))
-        self.bias = nn.Parameter(torch.empty(config.width).uniform_(-bound, bound))
+        self.size, fan_in = config.patch, published * config.patch
+        self.weight = uniform(fan_in, dim * config.patch, config.width)
+        self.bias = uniform(fan_in, config.width)
 
     def forward(self, x: Float[Tensor, "q l a"], mask: Bool[Tensor, "q l"]) -> Float[Tensor, "q m c"]:
         """The aligned patches of the tokens that exist."""
@@ -76,9 +79,10 @@ class PatchChannels(nn.Module):
         super().__init__()
         self.time = TimeEncoding(config.time_dim, trainable=True)
         self.count = CountSum(config.width)
-        self.node, self.edge, self.age, self.common = (
-            PatchAlign(dim, config) for dim in (facts.node_dim, facts.edge_dim, config.time_dim, config.width)
+        self.node, self.edge = (
+            PatchAlign(dim, filled(dim, config.out), config) for dim in (facts.node_dim, facts.edge_dim)
         )
+        self.age, self.common = (PatchAlign(dim, dim, config) for dim in (config.time_dim, config.width))
 
     def forward(self, tokens: Tokens, features: FeatureTable) -> Float[Tensor, "q m d"]:
         """The patches of each sequence."""

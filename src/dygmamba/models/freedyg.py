@@ -59,8 +59,8 @@ class MixedChannels(nn.Module):
 
     def __init__(self, config: FreeDyGConfig, facts: DatasetFacts) -> None:
         super().__init__()
-        sizes = ChannelConfig(facts.node_dim, facts.edge_dim, config.time_dim, config.out)
-        self.channels = sizes.channels()
+        dims = (facts.node_dim, facts.edge_dim, config.time_dim, config.out)
+        self.channels = ChannelConfig(*dims, fill=config.out).channels()
         self.count = CountEncoding(config.count_dim, config.out)
         self.mix = nn.Linear((len(self.channels) + 1) * config.out, config.out)
 

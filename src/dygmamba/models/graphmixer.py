@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from dygmamba.models.base import DatasetFacts, ModelSpec, NodeEncoder, check_settings, with_link_head
 from dygmamba.nn.attention import FeedForward, lookup
 from dygmamba.nn.encodings import TimeEncoding
+from dygmamba.nn.initial import filled, scaled_linear
 from dygmamba.nn.mixers import MeanPool
 from dygmamba.nn.tokens import newest_last
 from dygmamba.sampling.view import NeighborRequest, PairView, Strategy
@@ -64,12 +65,15 @@ class GraphMixer(NodeEncoder):
         self.requests = (recent, window) if facts.node_dim else (recent,)
         self.slots, self.out_dim = config.neighbors, config.out
         self.time = TimeEncoding(config.time_dim)
-        self.token = nn.Linear(facts.edge_dim + config.time_dim, config.out)
+        edges, nodes = (filled(dim, config.out) for dim in (facts.edge_dim, facts.node_dim))
+        self.token = scaled_linear(
+            facts.edge_dim + config.time_dim, config.out, fan_in=edges + config.time_dim
+        )
         self.blocks = nn.ModuleList(
             MixerBlock(config.neighbors, config.out, config.dropout) for _ in range(config.blocks)
         )
         self.pool = MeanPool(config.out)
-        self.out = nn.Linear(config.out + facts.node_dim, config.out)
+        self.out = scaled_linear(config.out + facts.node_dim, config.out, fan_in=config.out + nodes)
 
     def encode(self, view: PairView) -> Float[Tensor, "q d"]:
         """The embedding of each row."""

@@ -44,9 +44,8 @@ class DepthTokens(nn.Module):
 
     def __init__(self, config: TCLConfig, facts: DatasetFacts) -> None:
         super().__init__()
-        sizes = ChannelConfig(
-            facts.node_dim, facts.edge_dim, config.time_dim, config.out, trainable_time=True
-        )
+        dims = (facts.node_dim, facts.edge_dim, config.time_dim, config.out)
+        sizes = ChannelConfig(*dims, trainable_time=True, fill=config.out)
         self.channels = sizes.channels()
         self.depth = nn.Embedding(config.neighbors + 1, config.out)
 

@@ -16,6 +16,7 @@ from torch.nn.functional import pad
 from dygmamba.models.base import DatasetFacts, ModelSpec, NodeEncoder, check_settings, with_link_head
 from dygmamba.nn.attention import Merge, NeighborAttention, lookup
 from dygmamba.nn.encodings import TimeEncoding
+from dygmamba.nn.initial import filled
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairView, Strategy
 
 
@@ -40,11 +41,12 @@ class Layer(nn.Module):
 
     def __init__(self, config: TGATConfig, facts: DatasetFacts, dim: int) -> None:
         super().__init__()
-        # as published, a node's features fill up to `out` columns with zeros; only the residual sees the width
+        # as published, a node's features fill up to `out` columns with zeros; only residual and initial scale see it
         self.fill = max(config.out - dim, 0)
         query_dim = dim + self.fill + config.time_dim
         key_dim = dim + facts.edge_dim + config.time_dim
-        self.attend = NeighborAttention(query_dim, key_dim, config.heads, config.dropout)
+        fan_in = query_dim + filled(facts.edge_dim, config.out)
+        self.attend = NeighborAttention(query_dim, key_dim, fan_in, config.heads, config.dropout)
         self.merge = Merge(query_dim, facts.node_dim, config.out)
 
     def forward(

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import relu, scaled_dot_product_attention
 
+from dygmamba.nn.initial import filled, scaled_linear, uniform
 from dygmamba.ops.rows import take_rows
 
 LONG = 128  # tokens beyond which torch's softmax over a middle dimension is slow on a GPU (docs/log.md)
@@ -32,11 +33,12 @@ def lookup(
 
 
 class Merge(nn.Module):
-    """Two layers on two vectors side by side (MergeLayer of TGAT and TGN)."""
+    """Two layers on two vectors side by side, the right one published `out` wide (MergeLayer of TGAT and TGN)."""
 
     def __init__(self, left: int, right: int, out: int) -> None:
         super().__init__()
-        self.hidden, self.out = nn.Linear(left + right, out), nn.Linear(out, out)
+        self.hidden = scaled_linear(left + right, out, fan_in=left + filled(right, out))
+        self.out = nn.Linear(out, out)
 
     def forward(self, left: Float[Tensor, "r a"], right: Float[Tensor, "r b"]) -> Float[Tensor, "r d"]:
         """One vector of the two."""
@@ -49,16 +51,14 @@ class NeighborAttention(nn.Module):
     With one query per sequence, q . (W_k x) = (W_k^T q) . x and sum_j w_j (W_v x_j) = W_v (sum_j w_j x_j):
     the projections are applied to the query and to the sum instead of to every neighbour, the same function
     with a factor l less work. The original spreads the weights evenly over the padding of a node without a
-    past; here such a node gets nothing from its neighbours.
+    past; here such a node gets nothing from its neighbours. `fan_in` is how wide keys were published.
     """
 
-    def __init__(self, query_dim: int, key_dim: int, heads: int, dropout: float) -> None:
+    def __init__(self, query_dim: int, key_dim: int, fan_in: int, heads: int, dropout: float) -> None:
         super().__init__()
         inner = -(-query_dim // heads)  # width of a head, rounded up
-        bound = key_dim**-0.5
         self.query = nn.Linear(query_dim, heads * inner, bias=False)
-        self.key = nn.Parameter(torch.empty(heads, inner, key_dim).uniform_(-bound, bound))
-        self.value = nn.Parameter(torch.empty(heads, inner, key_dim).uniform_(-bound, bound))
+        self.key, self.value = (uniform(fan_in, heads, inner, key_dim) for _ in range(2))
         self.out = nn.Linear(heads * inner, query_dim)
         self.norm = nn.LayerNorm(query_dim)
         self.drop = nn.Dropout(dropout)
@@ -76,20 +76,27 @@ class NeighborAttention(nn.Module):
 
 
 class TokenAttention(nn.Module):
-    """Multi-head attention of tokens to tokens with a key mask; every sequence must hold a real key."""
+    """Multi-head attention of tokens to tokens with a key mask; every sequence must hold a real key.
+
+    It starts as torch's `MultiheadAttention` does: Xavier for query, key and value as one map to 3 d, biases zero.
+    """
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.heads, self.dropout = heads, dropout
         self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+        for part in (self.query, self.key, self.value):
+            nn.init.xavier_uniform_(part.weight, gain=0.5**0.5)  # fan-in d, fan-out 3 d
+        for part in (self.query, self.key, self.value, self.out):
+            nn.init.zeros_(part.bias)
 
     def forward(
         self, x: Float[Tensor, "r m d"], keys: Float[Tensor, "r l d"], mask: Mask
     ) -> Float[Tensor, "r m d"]:
         """What each token of x gets from the keys that exist."""
         q, k, v = (
-            linear(tokens).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [r h m d/h]
-            for linear, tokens in ((self.query, x), (self.key, keys), (self.value, keys))
+            part(tokens).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [r h m d/h]
+            for part, tokens in ((self.query, x), (self.key, keys), (self.value, keys))
         )
         dropout = self.dropout if self.training else 0.0
         found = scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None, None], dropout_p=dropout)

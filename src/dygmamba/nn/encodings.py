@@ -13,6 +13,7 @@ from torch.nn.functional import linear, relu
 
 from dygmamba.data.events import FeatureTable
 from dygmamba.nn.attention import lookup
+from dygmamba.nn.initial import filled, uniform
 from dygmamba.nn.tokens import Tokens
 from dygmamba.ops.cooccurrence import cooccurrence
 
@@ -70,6 +71,7 @@ class ChannelConfig:
     time_dim: int
     width: int
     trainable_time: bool = False
+    fill: int = 1  # columns that node and edge features count at least in the scale of their initial weights
     names: tuple[str, ...] = ("node", "edge", "time")
 
     def channels(self) -> nn.ModuleList:
@@ -82,7 +84,7 @@ class NodeChannel(nn.Module):
 
     def __init__(self, config: ChannelConfig) -> None:
         super().__init__()
-        self.align = AlignFeatures(config.node_dim, config.width)
+        self.align = AlignFeatures(config.node_dim, config.width, filled(config.node_dim, config.fill))
 
     def forward(self, tokens: Tokens, features: FeatureTable) -> Tensor:
         """The aligned node features."""
@@ -94,7 +96,7 @@ class EdgeChannel(nn.Module):
 
     def __init__(self, config: ChannelConfig) -> None:
         super().__init__()
-        self.align = AlignFeatures(config.edge_dim, config.width)
+        self.align = AlignFeatures(config.edge_dim, config.width, filled(config.edge_dim, config.fill))
 
     def forward(self, tokens: Tokens, features: FeatureTable) -> Tensor:
         """The aligned edge features."""
@@ -117,11 +119,9 @@ class TimeChannel(nn.Module):
 class AlignFeatures(nn.Module):
     """A linear map of looked-up features; zero-width features cost nothing and leave the bias."""
 
-    def __init__(self, dim: int, width: int) -> None:
+    def __init__(self, dim: int, width: int, fan_in: int) -> None:
         super().__init__()
-        bound = max(dim, 1) ** -0.5
-        self.weight = nn.Parameter(torch.empty(dim, width).uniform_(-bound, bound))
-        self.bias = nn.Parameter(torch.empty(width).uniform_(-bound, bound))
+        self.weight, self.bias = uniform(fan_in, dim, width), uniform(fan_in, width)
 
     def forward(self, table: Tensor, index: Tensor, present: Tensor) -> Tensor:
         """Rows of `table` where `present`, aligned."""

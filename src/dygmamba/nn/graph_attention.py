@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from dygmamba.data.events import FeatureTable
 from dygmamba.nn.attention import Merge, NeighborAttention, lookup
+from dygmamba.nn.initial import filled, uniform
 from dygmamba.nn.memory import NodeMemory
 
 
@@ -46,10 +47,10 @@ class MemoryAttention(nn.Module):
 
     def __init__(self, config: AttentionConfig) -> None:
         super().__init__()
-        bound = max(config.node_dim, 1) ** -0.5
         query_dim = config.dim + config.time_dim
-        self.lift = nn.Parameter(torch.empty(config.node_dim, config.dim).uniform_(-bound, bound))
-        self.attend = NeighborAttention(query_dim, query_dim + config.edge_dim, config.heads, config.dropout)
+        key_dim, fan_in = query_dim + config.edge_dim, query_dim + filled(config.edge_dim, config.dim)
+        self.lift = uniform(max(config.node_dim, 1), config.node_dim, config.dim)
+        self.attend = NeighborAttention(query_dim, key_dim, fan_in, config.heads, config.dropout)
         self.merge = Merge(query_dim, config.dim, config.dim)
 
     def forward(

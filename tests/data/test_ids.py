@@ -73,6 +73,18 @@ def test_bipartite_sides_are_separate_name_spaces():
     assert ids.to_node([5, 7, 9], "dst").tolist() == [2, 3, -1]
 
 
+def test_sources_may_stand_behind_destinations():
+    """Which nodes are sources is a column; without it they are the first."""
+    column = pa.array([True, False, True])
+    ids = NodeIds(pa.array([5, 5, 7]), 2, column)
+    assert ids.to_node([5, 7, 9], "src").tolist() == [0, 2, -1]
+    assert ids.to_node([5, 7, 9], "dst").tolist() == [1, -1, -1]
+    assert NodeIds(pa.array([5, 7, 5]), 2).is_source.to_pylist() == [True, True, False]
+    for wrong in (NodeIds.identity(3, 1).is_source, column[:2]):
+        with pytest.raises(EventError, match="does not name 2 of 3"):
+            NodeIds(pa.array([5, 5, 7]), 2, wrong)
+
+
 def test_unknown_ids_are_minus_one_and_text_equals_number():
     """-1 for an unknown id; '12' and 12 mean the same node, '012' does not."""
     ids = NodeIds(pa.array([3, 12, -4]))

@@ -81,6 +81,7 @@ def test_every_field_survives_and_loading_copies_nothing(tmp_path):
     path = save_dataset(dataset, tmp_path / "new" / "folder")
     loaded = load_dataset(path)
     assert_same(loaded, dataset)
+    assert "ids_source" not in load_file(path)  # sources that come first need no column
     maps = Path("/proc/self/maps")
     if maps.exists():
         assert str(path) in maps.read_text()

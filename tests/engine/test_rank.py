@@ -3,8 +3,6 @@ from dataclasses import replace
 from functools import cache
 
 import numba
-import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,7 +12,7 @@ from dygmamba.data.events import EventStore, FeatureTable
 from dygmamba.data.ids import NodeIds
 from dygmamba.data.store import Dataset
 from dygmamba.engine.evaluation import EvaluationSet, score_set
-from dygmamba.engine.prediction import LinkPredictor, extended, just_after, shared_rows
+from dygmamba.engine.prediction import LinkPredictor, shared_rows
 from dygmamba.errors import EventError
 from dygmamba.models.base import DatasetFacts, EncoderScorer
 from dygmamba.models.dyg_mamba import SPEC, DyGMambaConfig
@@ -188,49 +186,6 @@ def test_a_memory_holds_exactly_the_strictly_earlier_events(store, chunk):
     assert memory.resets == before + 1
 
 
-@given(
-    store=event_streams(min_events=1, max_events=20, max_nodes=5, edge_dim=1),
-    more=event_streams(min_events=1, max_events=20, max_nodes=8, edge_dim=1),
-)
-def test_merging_keeps_every_event_under_its_users_ids(store, more):
-    """For all two streams, the merged one holds the events of both by time, stored ones first in a tie."""
-    features = FeatureTable(torch.ones(store.num_nodes, 1), store.features.edge)
-    first = dataset(replace(store, features=features))
-    second = dataset(more, NodeIds(pa.array([str(3 * k) for k in range(more.num_nodes)], pa.large_string())))
-    merged = extended(first, second)
-
-    def told(part, rank):
-        columns = (
-            part.ids.to_user(column).cast(pa.large_string()).to_pylist()
-            for column in (part.store.src.numpy(), part.store.dst.numpy())
-        )
-        edge = part.store.features.edge[:, 0].tolist()
-        return list(zip(part.store.time.tolist(), [rank] * len(edge), *columns, edge, strict=True))
-
-    expected = sorted(told(first, 0) + told(second, 1), key=lambda event: event[:2])
-    assert [event[2:] for event in told(merged, 0)] == [event[2:] for event in expected]
-    known = merged.ids.to_node(first.ids.values, "src")
-    assert merged.store.features.node.sum() == store.num_nodes
-    assert merged.store.features.node[known].all()
-
-
-def test_new_sources_and_destinations_of_a_bipartite_stream_stay_apart():
-    """Source 'x' and destination 'x' are two nodes, before and after they are added; sources come first."""
-    features = FeatureTable(torch.arange(4.0)[:, None], torch.zeros(2, 0))
-    columns = (torch.tensor([0, 1]), torch.tensor([2, 3]), torch.tensor([1.0, 3.0]))
-    store = EventStore.of(*columns, bipartite=True, num_nodes=4, features=features, label=torch.ones(2))
-    first = Dataset.of("s", store, NodeIds(pa.array(["a", "b", "a", "c"], pa.large_string()), 2))
-    later = EventStore.of(torch.tensor([0]), torch.tensor([1]), torch.tensor([2.0]), bipartite=True)
-    merged = extended(first, Dataset.of("m", later, NodeIds(pa.array(["x", "x"], pa.large_string()), 1)))
-    assert merged.ids.values.to_pylist() == ["a", "b", "x", "a", "c", "x"]
-    assert merged.ids.sources == 3
-    assert merged.store.src.tolist() == [0, 2, 1]
-    assert merged.store.dst.tolist() == [3, 5, 4]
-    assert merged.store.features.node[:, 0].tolist() == [0, 1, 0, 2, 3, 0]
-    assert merged.store.label is not None
-    assert merged.store.label.tolist() == [1, 0, 1]
-
-
 def test_a_time_beyond_32_bit_spans_is_refused():
     """No score is ever NaN: a question too far from the stream is an error."""
     one = torch.tensor([0])
@@ -238,11 +193,3 @@ def test_a_time_beyond_32_bit_spans_is_refused():
     links = LinkPredictor(scorer(), EventStore.of(one, one, one, features=features))
     with pytest.raises(EventError, match="nearer to the stream"):
         links.logits(one, one, torch.tensor([1e300], dtype=torch.float64))
-
-
-def test_just_after_is_the_next_tick():
-    """Whole times go on with the next whole number, dates with a microsecond, others with the next float."""
-    whole, mixed = torch.tensor([[0.0, 7.0], [0.5, 7.0]], dtype=torch.float64)
-    assert just_after(whole, dated=False) == just_after(whole, dated=True) == 8
-    assert just_after(mixed, dated=False) == np.nextafter(7.0, 8)
-    assert just_after(mixed, dated=True) == 7.000001

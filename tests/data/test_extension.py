@@ -1,0 +1,115 @@
+"""Laws of a stream that goes on: every event stays, every old node keeps its number."""
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dygmamba.data.events import EventStore, FeatureTable
+from dygmamba.data.extension import extended, just_after
+from dygmamba.data.ids import NodeIds, number_nodes
+from dygmamba.data.store import Dataset, load_dataset, save_dataset
+from strategies import event_streams
+
+
+def dataset(store, ids=None):
+    return Dataset.of("stream", store, ids or NodeIds.identity(store.num_nodes))
+
+
+def named(rows, bipartite):
+    """A dataset of (source, destination, gap) rows as an importer makes it."""
+    columns = ([pa.array([str(row[k]) for row in rows]).dictionary_encode()] for k in (0, 1))
+    src, dst, ids = number_nodes(*columns, bipartite)
+    time = torch.tensor([gap for *_, gap in rows]).double().cumsum(0)
+    store = EventStore.of(
+        torch.from_numpy(src), torch.from_numpy(dst), time, num_nodes=len(ids), bipartite=bipartite
+    )
+    return Dataset.of("named", store, ids)
+
+
+ROWS = st.lists(
+    st.tuples(st.integers(0, 6), st.integers(0, 6), st.sampled_from([0.0, 1.0])), min_size=1, max_size=12
+)
+
+
+@given(
+    store=event_streams(min_events=1, max_events=20, max_nodes=5, edge_dim=1),
+    more=event_streams(min_events=1, max_events=20, max_nodes=8, edge_dim=1),
+)
+def test_merging_keeps_every_event_under_its_users_ids(store, more):
+    """For all two streams, the merged one holds the events of both by time, stored ones first in a tie."""
+    features = FeatureTable(torch.ones(store.num_nodes, 1), store.features.edge)
+    first = dataset(replace(store, features=features))
+    second = dataset(more, NodeIds(pa.array([str(3 * k) for k in range(more.num_nodes)], pa.large_string())))
+    merged = extended(first, second)
+
+    def told(part, rank):
+        columns = (
+            part.ids.to_user(column).cast(pa.large_string()).to_pylist()
+            for column in (part.store.src.numpy(), part.store.dst.numpy())
+        )
+        edge = part.store.features.edge[:, 0].tolist()
+        return list(zip(part.store.time.tolist(), [rank] * len(edge), *columns, edge, strict=True))
+
+    expected = sorted(told(first, 0) + told(second, 1), key=lambda event: event[:2])
+    assert [event[2:] for event in told(merged, 0)] == [event[2:] for event in expected]
+    known = merged.ids.to_node(first.ids.values, "src")
+    assert merged.store.features.node.sum() == store.num_nodes
+    assert merged.store.features.node[known].all()
+
+
+def test_new_sources_and_destinations_of_a_bipartite_stream_stay_apart():
+    """Source 'x' and destination 'x' are two nodes, before and after they are added; new ones come last."""
+    features = FeatureTable(torch.arange(4.0)[:, None], torch.zeros(2, 0))
+    columns = (torch.tensor([0, 1]), torch.tensor([2, 3]), torch.tensor([1.0, 3.0]))
+    store = EventStore.of(*columns, bipartite=True, num_nodes=4, features=features, label=torch.ones(2))
+    first = Dataset.of("s", store, NodeIds(pa.array(["a", "b", "a", "c"], pa.large_string()), 2))
+    later = EventStore.of(torch.tensor([0]), torch.tensor([1]), torch.tensor([2.0]), bipartite=True)
+    merged = extended(first, Dataset.of("m", later, NodeIds(pa.array(["x", "x"], pa.large_string()), 1)))
+    assert merged.ids.values.to_pylist() == ["a", "b", "a", "c", "x", "x"]
+    assert merged.ids.is_source.to_pylist() == [True, True, False, False, True, False]
+    assert merged.ids.sources == 3
+    assert merged.store.src.tolist() == [0, 4, 1]
+    assert merged.store.dst.tolist() == [2, 5, 3]
+    assert merged.store.features.node[:, 0].tolist() == [0, 1, 2, 3, 0, 0]
+    assert merged.store.label is not None
+    assert merged.store.label.tolist() == [1, 0, 1]
+
+
+@given(rows=ROWS, more=ROWS, cut=st.integers(1, 12), bipartite=st.booleans())
+def test_a_node_keeps_its_number_when_the_stream_goes_on(rows, more, cut, bipartite):
+    """For all streams S, new events A and cuts c: ids(S) begin ids(S + A[:c]), which begin ids(S + A).
+
+    Hence also ids(S + A[:c] + A[c:]) = ids(S + A): a node's number depends on earlier events alone.
+    """
+    old = named(rows, bipartite)
+    late = [(a, b, gap + 100.0 * (row == 0)) for row, (a, b, gap) in enumerate(more)]
+    part, whole = (extended(old, named(some, bipartite)) for some in (late[:cut], late))
+    for fewer, ids in ((old.ids, part.ids), (part.ids, whole.ids)):
+        assert ids.values[: len(fewer)].cast(pa.string()) == fewer.values.cast(pa.string())
+        assert ids.is_source is None or ids.is_source[: len(fewer)] == fewer.is_source
+    assert torch.equal(whole.store.src[: len(rows)], old.store.src)
+    assert torch.equal(whole.store.dst[: len(rows)], old.store.dst)
+    if cut < len(late):
+        assert extended(part, named(late[cut:], bipartite)).ids == whole.ids
+
+
+@given(rows=ROWS, more=ROWS)
+def test_an_extended_bipartite_stream_comes_back_from_its_file(tmp_path_factory, rows, more):
+    """For all of them: ids, sides and events survive saving and loading."""
+    merged = extended(named(rows, True), named(more, True))
+    loaded = load_dataset(save_dataset(merged, tmp_path_factory.mktemp("d")))
+    assert (loaded.ids, loaded.digest) == (merged.ids, merged.digest)
+    for side, column in (("src", loaded.store.src), ("dst", loaded.store.dst)):
+        assert np.array_equal(loaded.ids.to_node(loaded.ids.to_user(column), side), column)
+
+
+def test_just_after_is_the_next_tick():
+    """Whole times go on with the next whole number, dates with a microsecond, others with the next float."""
+    whole, mixed = torch.tensor([[0.0, 7.0], [0.5, 7.0]], dtype=torch.float64)
+    assert just_after(whole, dated=False) == just_after(whole, dated=True) == 8
+    assert just_after(mixed, dated=False) == np.nextafter(7.0, 8)
+    assert just_after(mixed, dated=True) == 7.000001

@@ -3,17 +3,21 @@ from dataclasses import replace
 from functools import cache
 
 import numba
+import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dygmamba.data.events import EventStore, FeatureTable
+from dygmamba.data.extension import extended
 from dygmamba.data.ids import NodeIds
 from dygmamba.data.store import Dataset
 from dygmamba.engine.evaluation import EvaluationSet, score_set
 from dygmamba.engine.prediction import LinkPredictor, shared_rows
 from dygmamba.errors import EventError
+from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts, EncoderScorer
 from dygmamba.models.dyg_mamba import SPEC, DyGMambaConfig
 from dygmamba.sampling.index import NeighborIndex
@@ -143,6 +147,53 @@ def test_rows_are_shared_and_no_pair_is_lost(store):
     assert torch.equal(pairs.time, store.time)
     queries = set(zip(pairs.node.tolist(), pairs.when.tolist(), strict=True))
     assert len(queries) == len(pairs.node)
+
+
+@cache
+def drawing(name) -> EncoderScorer:
+    """A model that draws neighbours, with random weights."""
+    torch.manual_seed(0)
+    more = {"tgat": {"sampling": "uniform", "neighbors": 3}, "cawn": {"walks": 5, "heads": 2}}[name]
+    spec = MODELS[name]
+    return spec.build(spec.config(out=8, time_dim=6, **more), DatasetFacts(0, 0, 2))
+
+
+@pytest.mark.parametrize("name", ["tgat", "cawn"])
+@pytest.mark.parametrize("bipartite", [False, True])
+@settings(max_examples=10)
+@given(
+    store=event_streams(min_events=1, max_events=20, max_nodes=4, edge_dim=2),
+    more=event_streams(min_events=1, max_events=20, max_nodes=6, edge_dim=2),
+    chunk=st.sampled_from([7, 1000]),
+)
+def test_drawn_scores_stay_when_the_stream_goes_on(name, bipartite, store, more, chunk):
+    """For all streams and later events of old and new nodes, an old question keeps its draws and so its score.
+
+    Whatever the chunks are in which it is asked, and asked once more.
+    """
+    if bipartite:  # the same pairs, their ends in two name spaces
+        store, more = (apart(part) for part in (store, more))
+    old, new = (Dataset.of("d", part, two_sided(part)) for part in (store, more))
+    new = replace(new, store=replace(more, time=more.time - more.time[0] + store.time[-1]))
+    asked = every_pair(store, moments(store)[:2])
+    first = LinkPredictor(drawing(name), store)
+    expected = first.logits(*asked)
+    assert torch.equal(first.logits(*asked), expected)
+    later = LinkPredictor(drawing(name), extended(old, new).store, chunk=chunk)
+    torch.testing.assert_close(later.logits(*asked), expected, rtol=0, atol=1e-6)
+
+
+def apart(store):
+    """The bipartite stream of the same pairs."""
+    n = store.num_nodes
+    features = FeatureTable(torch.zeros(2 * n, 0), store.features.edge)
+    return replace(store, dst=store.dst + n, num_nodes=2 * n, features=features, bipartite=True)
+
+
+def two_sided(store):
+    n = store.num_nodes
+    ids = np.arange(n) % (n // 2 if store.bipartite else n)
+    return NodeIds(pa.array(ids), n // 2 if store.bipartite else None)
 
 
 class Memory:

@@ -15,6 +15,7 @@ from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
 from dygmamba.models.cawn import WalkLSTM, positions
 from dygmamba.nn.tokens import make_tokens
+from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView
 from strategies import event_streams
@@ -40,8 +41,7 @@ def draw(model, store, pairs, seed=3):
     """The view of pairs (u, v) at times t, with one seed's walks."""
     src, dst, time = zip(*pairs, strict=True)
     batch = PairBatch.of(torch.tensor(src), torch.tensor(dst), torch.tensor(time).double())
-    rng = torch.Generator().manual_seed(seed)
-    return gather_view(NeighborIndex.build(store), store.features, batch, model.requests, rng)
+    return gather_view(NeighborIndex.build(store), store.features, batch, model.requests, Draws.of(seed))
 
 
 def embed(model, view):
@@ -187,7 +187,7 @@ def test_given_its_walks_a_score_does_not_depend_on_the_batch(kept):
         torch.testing.assert_close(model(fewer), model(view)[kept], rtol=0, atol=1e-6)
 
 
-def test_scores_follow_the_generator_and_see_no_later_event():
+def test_scores_follow_the_seed_and_see_no_later_event():
     """One seed, one draw: the same embedding twice, and again with the features of later events changed."""
     model = build(DatasetFacts.of(PATHS))
     edge = PATHS.features.edge.clone()
@@ -218,7 +218,8 @@ def test_any_stream_gives_finite_scores_and_gradients(store, node_dim):
     store = replace(store, features=FeatureTable(torch.ones(store.num_nodes, node_dim), store.features.edge))
     model = build(DatasetFacts.of(store)).train()
     pairs = PairBatch.of(store.src, store.dst, store.time)
-    scores = model(gather_view(NeighborIndex.build(store), store.features, pairs, model.requests))
+    index = NeighborIndex.build(store)
+    scores = model(gather_view(index, store.features, pairs, model.requests, Draws.of(0)))
     scores.square().sum().backward()
     assert bool(torch.isfinite(scores).all())
     assert all(bool(torch.isfinite(parameter.grad).all()) for parameter in model.parameters())

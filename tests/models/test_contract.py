@@ -8,10 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dygmamba.config import ablations, build_config
+from dygmamba.config import ablations, build_config, preset, presets
 from dygmamba.data.events import EventStore, FeatureTable
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
+from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import NeighborSequence, PairBatch, PairView
 from strategies import event_streams
@@ -23,16 +24,27 @@ TINY = {
     "graphmixer": {"neighbors": 5, "window": 9, "out": 8, "time_dim": 6, "dropout": 0.0},
     "tcl": {"neighbors": 5, "out": 8, "time_dim": 6, "dropout": 0.0},
     "dygformer": {"length": 7, "patch": 2, "width": 4, "out": 8, "time_dim": 6, "dropout": 0.0},
-    # drawn walks differ from call to call, so the contract holds for given ones: here the most recent
-    "cawn": {"walks": 5, "sampling": "recent", "heads": 2, "out": 8, "time_dim": 6, "dropout": 0.0},
+    "cawn": {"walks": 5, "heads": 2, "out": 8, "time_dim": 6, "dropout": 0.0},
     "freedyg": {"length": 5, "out": 8, "time_dim": 6, "count_dim": 4, "dropout": 0.0},
     "jodie": {"out": 8, "time_dim": 6, "dropout": 0.0},
     "dyrep": {"neighbors": 4, "out": 8, "time_dim": 6, "dropout": 0.0},
     "tgn": {"neighbors": 4, "out": 8, "time_dim": 6, "dropout": 0.0},
 }
-VARIANTS = [(name, {}) for name, spec in MODELS.items() if spec.trainable]
+TRAINABLE = [name for name, spec in MODELS.items() if spec.trainable]
+
+
+def other_samplings(name):
+    """How a model chooses neighbours on some dataset, other than by default."""
+    datasets = [key for key, value in presets()[name].items() if isinstance(value, dict)]
+    chosen = {preset(name, dataset).get("sampling") for dataset in datasets}
+    return sorted(chosen - {None, getattr(MODELS[name].config(), "sampling", None)})
+
+
+DRAWN = [(name, {"sampling": way}) for name in TRAINABLE for way in other_samplings(name)]
+VARIANTS = [*((name, {}) for name in TRAINABLE), *DRAWN]
 VARIANTS += [("dyg-mamba", variant) for variant in ablations().values()]
-NAMES = [name for name, spec in MODELS.items() if spec.trainable] + list(ablations())
+NAMES = [*TRAINABLE, *(f"{name}-{more['sampling']}" for name, more in DRAWN), *ablations()]
+DRAWS = Draws.of(5)
 
 
 @pytest.fixture(params=VARIANTS, ids=NAMES)
@@ -74,7 +86,7 @@ def queries(store, count=12, seed=1):
 
 def score(model, store, pairs):
     with torch.no_grad():
-        return model(gather_view(NeighborIndex.build(store), store.features, pairs, model.requests))
+        return model(gather_view(NeighborIndex.build(store), store.features, pairs, model.requests, DRAWS))
 
 
 def test_scores_are_finite_and_one_per_pair(variant):
@@ -150,7 +162,7 @@ def test_padding_is_invisible(variant):
     """Wider padding, whatever it holds, changes no score."""
     store = sample_store()
     model, pairs = build(variant, store), queries(store)
-    view = gather_view(NeighborIndex.build(store), store.features, pairs, model.requests)
+    view = gather_view(NeighborIndex.build(store), store.features, pairs, model.requests, DRAWS)
     padded = PairView(pairs, tuple(widen_hops(hops) for hops in view.neighbors), view.features)
     with torch.no_grad():
         torch.testing.assert_close(model(padded), model(view), rtol=0, atol=1e-6)
@@ -192,7 +204,8 @@ def test_a_gpu_scores_as_a_cpu_does(variant):
     asked = PairBatch.of(pairs.src.cuda(), pairs.dst.cuda(), pairs.time.cuda())
     with torch.no_grad():
         index = NeighborIndex.build(store).to("cuda")
-        scores = there(gather_view(index, on.features, asked, there.requests)).cpu()
+        draws = Draws.of(5, device="cuda")
+        scores = there(gather_view(index, on.features, asked, there.requests, draws)).cpu()
     torch.testing.assert_close(scores, here, rtol=1e-4, atol=1e-4)
 
 
@@ -200,7 +213,7 @@ def test_gradient_reaches_every_parameter(variant):
     """No dead weight: each trainable parameter gets a gradient that is not all zero."""
     store = sample_store()
     model = build(variant, store).train()
-    view = gather_view(NeighborIndex.build(store), store.features, queries(store, 40), model.requests)
+    view = gather_view(NeighborIndex.build(store), store.features, queries(store, 40), model.requests, DRAWS)
     weight = torch.linspace(0.5, 1.5, 40)
     (model(view) * weight).sum().backward()
     dead = [

@@ -1,8 +1,18 @@
+from itertools import pairwise
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dygmamba.ops.recent import adjacency, before, decayed_count, last_k_before, reference
+from dygmamba.ops.recent import (
+    adjacency,
+    before,
+    cpu,
+    last_k_before,
+    place_of_share,
+    reference,
+    time_aware_weights,
+)
 from strategies import event_streams
 
 
@@ -80,4 +90,48 @@ def test_decayed_count_equals_its_sum(store, scale):
     """The recursion c_i = 1 + exp(-scale gap) c_{i-1} equals the explicit sum over earlier entries."""
     entries = build(store)
     expected = reference.decayed_count(entries.start, entries.time, scale)
-    torch.testing.assert_close(decayed_count(entries, scale), expected)
+    torch.testing.assert_close(cpu.decayed_count(entries.start, entries.time, scale), expected)
+
+
+@given(store=event_streams(), scale=st.sampled_from([0.0, 1e-6, 0.3]))
+def test_running_weight_equals_its_sum(store, scale):
+    """Summed entry by entry or node by node in torch; it begins anew at each node and always grows."""
+    entries = build(store)
+    running = time_aware_weights(entries, scale).running
+    torch.testing.assert_close(running, reference.running_weight(entries.start, entries.time, scale))
+    for low, high in pairwise(entries.start.tolist()):
+        assert bool((running[low:high].diff() >= 1).all())
+        assert low == high or 1 <= float(running[low]) < 3
+
+
+@given(store=event_streams(min_events=1), cut=st.integers(0, 60), scale=st.sampled_from([1e-6, 0.3]))
+def test_running_weight_has_no_future(store, cut, scale):
+    """For all cuts, what a node's entries before the cut weigh is the same without what follows, bit for bit."""
+    whole, part = build(store), build(store[:cut])
+    for v in range(store.num_nodes):
+        ours = time_aware_weights(part, scale).running[part.start[v] : part.start[v + 1]]
+        assert torch.equal(time_aware_weights(whole, scale).running[whole.start[v] :][: len(ours)], ours)
+
+
+SHARES = st.lists(
+    st.sampled_from([0.0, 1e-300, 0.25, 0.5, 1 - 2**-53]) | st.floats(0, 1, exclude_max=True), max_size=6
+)
+
+
+@given(store=event_streams(), shares=SHARES, scale=st.sampled_from([0.0, 0.3]))
+def test_the_place_of_a_share_is_the_first_that_exceeds_it(store, shares, scale):
+    """For all pasts and shares below 1, in Numba and in torch: the first entry beyond the share, always inside."""
+    entries, (node, time) = build(store), queries(store)
+    weights, begin = time_aware_weights(entries, scale), entries.start[node]
+    count = before(entries, node, time) - begin
+    share = torch.tensor(shares, dtype=torch.float64).expand(len(node), -1)
+    fast = place_of_share(weights, begin, count, share)
+    if len(weights.running):
+        assert torch.equal(
+            fast, reference.place_of_share(weights.running, weights.halvings, begin, count, share)
+        )
+    for row, (first, length) in enumerate(zip(begin.tolist(), count.tolist(), strict=True)):
+        past = weights.running[first : first + length]
+        expected = [first + int((past <= s * past[-1]).sum()) if length else 0 for s in shares]
+        assert fast[row].tolist() == expected
+        assert all(first <= place < first + length for place in expected if length)

@@ -1,8 +1,11 @@
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dygmamba.data.events import EventStore
+from dygmamba.errors import ConfigError
+from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.index import STRATEGIES, NeighborIndex, gather_view
 from dygmamba.sampling.view import NeighborRequest, PairBatch
 from strategies import event_streams
@@ -15,9 +18,15 @@ REQUESTS = st.builds(
 )
 
 
-def ask(store, request, node, time):
-    rng = torch.Generator().manual_seed(0)
-    return NeighborIndex.build(store).gather(request, node, time, rng)
+class SameForAll(Draws):
+    """Chances that depend on the slot alone, for laws that hold given the chances."""
+
+    def uniform(self, node, time, hop, k):
+        return super().uniform(torch.zeros_like(node), torch.zeros_like(time), hop, k)
+
+
+def ask(store, request, node, time, draws=None):
+    return NeighborIndex.build(store).gather(request, node, time, draws or Draws.of(0))
 
 
 def equal(a, b):
@@ -46,11 +55,12 @@ def test_every_neighbor_is_strictly_earlier_than_its_query(store, request):
 
 @given(store=event_streams(min_events=1), request=REQUESTS, seed=st.integers(0, 99))
 def test_renaming_nodes_commutes_with_the_lookup(store, request, seed):
-    """For all permutations p of the nodes: N(p(v), t; p(S)) = p(N(v, t; S))."""
+    """For all permutations p of the nodes and given chances: N(p(v), t; p(S)) = p(N(v, t; S))."""
+    given_ = SameForAll(Draws.of(seed).key)
     rename = torch.randperm(store.num_nodes, generator=torch.Generator().manual_seed(seed))
     renamed = EventStore.of(rename[store.src], rename[store.dst], store.time, num_nodes=store.num_nodes)
-    ours = ask(renamed, request, rename[store.src], store.time)
-    for a, b in zip(ours, ask(store, request, store.src, store.time), strict=True):
+    ours = ask(renamed, request, rename[store.src], store.time, given_)
+    for a, b in zip(ours, ask(store, request, store.src, store.time, given_), strict=True):
         assert torch.equal(a.length, b.length)
         assert torch.equal(a.node[a.mask], rename[b.node.long()].int()[b.mask])
         assert torch.equal(a.event, b.event)
@@ -58,13 +68,101 @@ def test_renaming_nodes_commutes_with_the_lookup(store, request, seed):
 
 @given(store=event_streams(min_events=1), request=REQUESTS)
 def test_a_shift_of_all_times_changes_no_neighborhood(store, request):
-    """Adding a constant to every time, queries included, leaves nodes, events and ages alone."""
+    """Given the chances, adding a constant to every time, queries included, leaves nodes, events and ages alone."""
+    given_ = SameForAll(Draws.of(0).key)
     shifted = EventStore.of(store.src, store.dst, store.time + 4096.0, num_nodes=store.num_nodes)
-    ours = ask(shifted, request, store.src, store.time + 4096.0)
-    for a, b in zip(ours, ask(store, request, store.src, store.time), strict=True):
+    ours = ask(shifted, request, store.src, store.time + 4096.0, given_)
+    for a, b in zip(ours, ask(store, request, store.src, store.time, given_), strict=True):
         assert torch.equal(a.node, b.node)
         assert torch.equal(a.event, b.event)
         assert torch.equal(a.age, b.age)
+
+
+@given(store=event_streams(min_events=1), request=REQUESTS, seed=st.integers(0, 99))
+def test_a_neighborhood_does_not_depend_on_the_batch(store, request, seed):
+    """For all queries, in another order, twice or alone: the same sequences in every hop, bit for bit."""
+    node, time = torch.cat([store.src, store.dst]), store.time.repeat(2)
+    together = ask(store, request, node, time)
+    order = torch.randperm(len(node), generator=torch.Generator().manual_seed(seed))
+    order = torch.cat([order, order[:3]])
+    for rows in (order, order[:1], order[1:1]):
+        width = 1
+        for part, whole in zip(ask(store, request, node[rows], time[rows]), together, strict=True):
+            among = (rows[:, None] * width + torch.arange(width)).flatten()
+            assert equal([part], [whole[among]])
+            width *= whole.node.shape[1]
+
+
+@given(store=event_streams(min_events=1), strategy=st.sampled_from(list(STRATEGIES)))
+def test_events_of_others_change_no_neighborhood(store, strategy):
+    """For all nodes v: one hop finds in the events of v alone what it finds in the whole stream, bit for bit."""
+    request = NeighborRequest((5,), strategy, 0.1)
+    for v in range(store.num_nodes):
+        own = ((store.src == v) | (store.dst == v)).nonzero()[:, 0]
+        node = torch.full_like(store.src, v)
+        alone = NeighborIndex.build(store, own).gather(request, node, store.time, Draws.of(3))
+        assert equal(alone, ask(store, request, node, store.time, Draws.of(3)))
+
+
+@given(store=event_streams(min_events=1), more=event_streams(min_events=1), request=REQUESTS)
+def test_what_is_appended_changes_no_neighborhood(store, more, request):
+    """For all streams S and events A at or after the last time t of S: N(v, t; S + A) = N(v, t; S), bit for bit."""
+    nodes = max(store.num_nodes, more.num_nodes)
+    columns = (
+        torch.cat([store.src, more.src]),
+        torch.cat([store.dst, more.dst]),
+        torch.cat([store.time, store.time[-1] + (more.time - more.time[0])]),
+    )
+    longer = EventStore.of(*columns, num_nodes=nodes)
+    node, time = torch.arange(store.num_nodes), store.time[-1].expand(store.num_nodes)
+    assert equal(ask(longer, request, node, time), ask(store, request, node, time))
+
+
+@pytest.mark.parametrize("strategy", ["uniform", "time_aware"])
+def test_equal_entries_of_a_hop_draw_each_for_itself(strategy):
+    """Drawn with replacement, entries repeat; their own neighbours are drawn anew, and so is each epoch's."""
+    request = NeighborRequest((8, 16), strategy, 0.1)
+    query = torch.tensor([0]), torch.tensor([40.0], dtype=torch.float64)
+    first, second = (
+        ask(long_history(3), request, *query),
+        ask(long_history(3), request, *query, Draws.of(0, 1)),
+    )
+    rows = [
+        tuple(row) for row, length in zip(first[1].event.tolist(), first[1].length, strict=True) if length
+    ]
+    assert len(set(first[0].event[0].tolist())) <= 3
+    assert len(set(rows)) > 3
+    assert not equal(first, second)
+
+
+@pytest.mark.parametrize("strategy", ["uniform", "time_aware"])
+def test_a_look_up_that_draws_needs_draws(strategy):
+    """Without them it is an error in one sentence, never a generator of the process."""
+    node, time = torch.zeros(1, dtype=torch.int64), torch.ones(1, dtype=torch.float64)
+    with pytest.raises(ConfigError, match=f"'{strategy}' draws neighbours; give it `draws`"):
+        NeighborIndex.build(long_history(3)).gather(NeighborRequest((2,), strategy), node, time)
+    assert NeighborIndex.build(long_history(3)).gather(NeighborRequest((2,)), node, time)[
+        0
+    ].length.tolist() == [1]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("strategy", list(STRATEGIES))
+def test_a_gpu_finds_the_same_bits(strategy):
+    """Every column of both hops is equal on both devices."""
+    rng = torch.Generator().manual_seed(0)
+    src, dst = torch.randint(50, (2, 5000), generator=rng)
+    store = EventStore.of(src, dst, torch.rand(5000, generator=rng, dtype=torch.float64).cumsum(0))
+    request = NeighborRequest((20, 5), strategy, 1e-2)
+    here = ask(store, request, store.src, store.time)
+    query = store.src.cuda(), store.time.cuda()
+    there = NeighborIndex.build(store).to("cuda").gather(request, *query, Draws.of(0, device="cuda"))
+    assert all(
+        torch.equal(a, b.cpu())
+        for x, y in zip(here, there, strict=True)
+        for a, b in zip(x.columns, y.columns, strict=True)
+    )
 
 
 @given(store=event_streams(min_events=1))
@@ -85,24 +183,36 @@ def long_history(count=400):
     return EventStore.of(zeros, zeros + 1, torch.arange(count, dtype=torch.float64))
 
 
-def test_uniform_draws_are_uniform():
-    """Each past event is drawn equally often, within four standard errors."""
-    draws = 60_000
-    node, time = torch.zeros(1, dtype=torch.int64), torch.tensor([10.0], dtype=torch.float64)
-    (hop,) = ask(long_history(20), NeighborRequest((draws,), "uniform"), node, time)
-    share = torch.bincount(hop.event[0], minlength=20)[:10] / draws
-    assert bool(((share - 0.1).abs() < 4 * (0.09 / draws) ** 0.5).all())
+def crossed():
+    """Nodes 0 to 2 meet 3 at times 0, 1, 2, ... in turn, so that the pasts of all lie between each other."""
+    row = torch.arange(60)
+    return EventStore.of(row % 3, torch.full_like(row, 3), row.double())
 
 
-def test_time_aware_draws_follow_their_softmax():
+def many_times(count):
+    """Queries that differ in their time alone, all between two events."""
+    return torch.ones(count, dtype=torch.int64), 30 + torch.arange(1, count + 1).double() / (count + 1)
+
+
+@pytest.mark.parametrize(("count", "k"), [(1, 60_000), (60_000, 1), (3_000, 20)])
+def test_uniform_draws_are_uniform(count, k):
+    """Over slots and over times each of the ten past events is drawn equally often, within four standard errors."""
+    (hop,) = ask(crossed(), NeighborRequest((k,), "uniform"), *many_times(count))
+    share = torch.bincount(hop.event.flatten(), minlength=60)[1:31:3] / hop.event.numel()
+    assert abs(float(share.sum()) - 1) < 1e-6
+    assert bool(((share - 0.1).abs() < 4 * (0.09 / hop.event.numel()) ** 0.5).all())
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-6, 0.2, 30.0])
+@pytest.mark.parametrize(("count", "k"), [(1, 60_000), (60_000, 1), (3_000, 20)])
+def test_time_aware_draws_follow_their_softmax(count, k, scale):
     """The frequencies equal softmax_i(e_i / (e_1 + ... + e_i)), e = exp(scale * time), within four errors."""
-    draws, scale = 60_000, 0.5
-    node, time = torch.zeros(1, dtype=torch.int64), torch.tensor([6.0], dtype=torch.float64)
-    (hop,) = ask(long_history(20), NeighborRequest((draws,), "time_aware", scale), node, time)
-    e = torch.exp(scale * torch.arange(6, dtype=torch.float64))
-    expected = torch.softmax(e / e.cumsum(0), dim=0)
-    share = torch.bincount(hop.event[0], minlength=20)[:6] / draws
-    assert bool(((share - expected).abs() < 4 * (expected * (1 - expected) / draws).sqrt()).all())
+    (hop,) = ask(crossed(), NeighborRequest((k,), "time_aware", scale), *many_times(count))
+    logit = scale * torch.arange(1, 31, 3, dtype=torch.float64)
+    expected = torch.softmax(torch.exp(logit - logit.logcumsumexp(0)), dim=0)
+    share = torch.bincount(hop.event.flatten(), minlength=60)[1:31:3] / hop.event.numel()
+    assert abs(float(share.sum()) - 1) < 1e-6
+    assert bool(((share - expected).abs() < 4 * (expected * (1 - expected) / hop.event.numel()).sqrt()).all())
 
 
 @given(store=event_streams(min_events=1), seed=st.integers(0, 20))

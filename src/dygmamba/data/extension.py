@@ -24,7 +24,7 @@ def extended(dataset: Dataset, events: Dataset) -> Dataset:
     """The stream with more events merged in by time, behind stored ones of the same instant.
 
     Ids it does not know become new nodes without features. Every old node keeps its number, and a new one's
-    depends on earlier events alone: draws are a function of it.
+    depends on earlier events alone: draws are a function of it (decision 022).
     """
     store, more = dataset.store, events.store
     if more.features.edge.shape[1] != store.features.edge.shape[1]:

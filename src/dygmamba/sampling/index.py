@@ -3,6 +3,7 @@
 Legend: q queries, k entries per query, m adjacency entries.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -10,7 +11,17 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from dygmamba.data.events import EventStore, FeatureTable
-from dygmamba.ops.recent import Adjacency, adjacency, before, decayed_count, last_k_before
+from dygmamba.errors import ConfigError
+from dygmamba.ops.recent import (
+    Adjacency,
+    Weights,
+    adjacency,
+    before,
+    last_k_before,
+    place_of_share,
+    time_aware_weights,
+)
+from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch, PairView
 
 
@@ -19,7 +30,7 @@ class NeighborIndex:
     """All events of a stream (or some of them) by node, each listed under both its ends."""
 
     entries: Adjacency
-    _cumulative: dict[float, Tensor] = field(default_factory=dict, repr=False, compare=False)
+    _weights: dict[float, Weights] = field(default_factory=dict, repr=False, compare=False)
 
     @staticmethod
     def build(store: EventStore, events: Int64[Tensor, "s"] | None = None) -> "NeighborIndex":
@@ -43,15 +54,28 @@ class NeighborIndex:
         request: NeighborRequest,
         node: Int64[Tensor, "q"],
         time: Float64[Tensor, "q"],
-        rng: torch.Generator | None = None,
+        draws: Draws | None = None,
     ) -> tuple[NeighborSequence, ...]:
-        """One sequence per hop; hop h + 1 asks about each entry of hop h at that entry's own time."""
+        """One sequence per hop; hop h + 1 asks about each entry of hop h at that entry's own time.
+
+        A hop's draws belong to the query it started from: one run of slots, k for each entry of the hop before.
+        """
+        pick, root, slots = STRATEGIES[request.strategy], (node, time), 1
         hops: list[NeighborSequence] = []
-        for k in request.fanout:
+        for hop, k in enumerate(request.fanout):
             if hops:
                 node = torch.where(hops[-1].mask, hops[-1].node, -1).flatten().long()
                 time = hops[-1].time.flatten()
-            hops.append(STRATEGIES[request.strategy](self, node, time, k, request.scale, rng))
+            slots *= k
+            if pick is None:
+                hops.append(self.recent(node, time, k))
+                continue
+            if draws is None:
+                raise ConfigError(f"a look-up by '{request.strategy}' draws neighbours; give it `draws`")
+            begin, count = self.past(node, time)
+            chance = draws.uniform(*root, hop, slots).view(len(node), k)
+            position = pick(self, begin, count, chance, request.scale)
+            hops.append(_at(self.entries, node, time, position, count))
         return tuple(hops)
 
     def past(self, node: Int64[Tensor, "q"], time: Float64[Tensor, "q"]) -> tuple[Tensor, Tensor]:
@@ -59,48 +83,27 @@ class NeighborIndex:
         begin = self.entries.start[node.clamp(min=0)]
         return begin, (before(self.entries, node, time) - begin) * (node >= 0)
 
-    def cumulative(self, scale: float) -> Float64[Tensor, "m1"]:
-        """Running sum of the time-aware weights exp(r_i), r_i = e_i / (e_1 + ... + e_i), e = exp(scale * time).
-
-        DyGLib's softmax over these ratios; a ratio depends only on earlier entries, so the weights are causal.
-        """
-        if scale not in self._cumulative:
-            weight = torch.exp(1 / decayed_count(self.entries, scale))
-            self._cumulative[scale] = torch.cat([weight.new_zeros(1), weight.cumsum(0)])
-        return self._cumulative[scale]
+    def weights(self, scale: float) -> Weights:
+        """The weights of the time-aware strategy, summed once per scale; a node's depend on no other and no later."""
+        if scale not in self._weights:
+            self._weights[scale] = time_aware_weights(self.entries, scale)
+        return self._weights[scale]
 
 
-def _recent(
-    index: NeighborIndex, node: Tensor, time: Tensor, k: int, scale: float, rng: torch.Generator | None
-) -> NeighborSequence:
-    return index.recent(node, time, k)
+def _uniform(index: NeighborIndex, begin: Tensor, count: Tensor, chance: Tensor, scale: float) -> Tensor:
+    return begin[:, None] + (chance * count[:, None]).long()
 
 
-def _uniform(
-    index: NeighborIndex, node: Tensor, time: Tensor, k: int, scale: float, rng: torch.Generator | None
-) -> NeighborSequence:
-    begin, count = index.past(node, time)
-    position = begin[:, None] + (_draws(node, k, rng) * count[:, None]).long()
-    return _at(index.entries, node, time, position, count)
+def _time_aware(index: NeighborIndex, begin: Tensor, count: Tensor, chance: Tensor, scale: float) -> Tensor:
+    return place_of_share(index.weights(scale), begin, count, chance)
 
 
-def _time_aware(
-    index: NeighborIndex, node: Tensor, time: Tensor, k: int, scale: float, rng: torch.Generator | None
-) -> NeighborSequence:
-    begin, count = index.past(node, time)
-    cumulative = index.cumulative(scale)
-    low, high = cumulative[begin], cumulative[begin + count]
-    target = low[:, None] + _draws(node, k, rng) * (high - low)[:, None]
-    position = torch.searchsorted(cumulative, target, side="right") - 1
-    last = (begin + count - 1).clamp(min=0)[:, None]
-    return _at(index.entries, node, time, position.clamp(begin[:, None], last), count)
-
-
-STRATEGIES = {"recent": _recent, "uniform": _uniform, "time_aware": _time_aware}
-
-
-def _draws(node: Tensor, k: int, rng: torch.Generator | None) -> Tensor:
-    return torch.rand(len(node), k, generator=rng, dtype=torch.float64, device=node.device)
+# The entry that each chance in [0, 1) picks out of a past of `count` entries from `begin` on; None: the last ones.
+STRATEGIES: dict[str, Callable[[NeighborIndex, Tensor, Tensor, Tensor, float], Tensor] | None] = {
+    "recent": None,
+    "uniform": _uniform,
+    "time_aware": _time_aware,
+}
 
 
 def _at(entries: Adjacency, node: Tensor, time: Tensor, position: Tensor, count: Tensor) -> NeighborSequence:
@@ -126,8 +129,8 @@ def gather_view(
     features: FeatureTable,
     pairs: PairBatch,
     requests: tuple[NeighborRequest, ...],
-    rng: torch.Generator | None = None,
+    draws: Draws | None = None,
 ) -> PairView:
-    """The view of a batch: every row of the batch looked up once per request."""
-    neighbors = tuple(index.gather(request, pairs.node, pairs.when, rng) for request in requests)
+    """The view of a batch: every row looked up once per request; without `draws` only the most recent."""
+    neighbors = tuple(index.gather(request, pairs.node, pairs.when, draws) for request in requests)
     return PairView(pairs, neighbors, features)

@@ -1,7 +1,8 @@
 """Per query (node, time), the node's entries strictly earlier than that time.
 
 An `Adjacency` lists each node's entries oldest first. `before` finds where each query's past ends;
-`last_k_before` returns the k most recent entries. On the CPU a Numba kernel, on a GPU the reference.
+`last_k_before` returns the k most recent entries, `place_of_share` those at given shares of the past's weight. On
+the CPU a Numba kernel, on a GPU the reference.
 
 Legend: n nodes, m adjacency entries, e events, q queries, k entries asked for.
 """
@@ -44,6 +45,14 @@ class Adjacency:
         return Adjacency(*(column.to(device) for column in columns))
 
 
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """For each entry the weight of its node's entries up to it; `halvings` find a place in the longest list."""
+
+    running: Float64[Tensor, "m"]
+    halvings: int
+
+
 def adjacency(
     src: Int64[Tensor, "s"],
     dst: Int64[Tensor, "s"],
@@ -75,10 +84,28 @@ def last_k_before(entries: Adjacency, node: Int64[Tensor, "q"], time: Float64[Te
     return find(entries, node, time, k)
 
 
-def decayed_count(entries: Adjacency, scale: float) -> Float64[Tensor, "m"]:
-    """For each entry i of a node c_i = sum over its entries j <= i of exp(-scale * (time_i - time_j))."""
+def time_aware_weights(entries: Adjacency, scale: float) -> Weights:
+    """The weights exp(r_i), r_i = e_i / (e_1 + ... + e_i), e = exp(scale * time), summed up node by node.
+
+    DyGLib's softmax over these ratios. An entry's ratio is 1 / c_i with the decayed count c_i of its node's entries
+    up to itself. Always summed on the CPU, one entry after the other: a GPU would round otherwise.
+    """
     start, time = entries.start.cpu(), entries.time.cpu()
-    return _cpu().decayed_count(start, time, scale).to(entries.time.device)
+    running = _cpu().running_weight(start, time, scale).to(entries.time.device)
+    return Weights(running, int(start.diff().max()).bit_length() if len(start) > 1 else 0)
+
+
+def place_of_share(
+    weights: Weights, begin: Int64[Tensor, "q"], count: Int64[Tensor, "q"], share: Float64[Tensor, "q k"]
+) -> Int64[Tensor, "q k"]:
+    """The entry at which the running weight of each past first exceeds this share of the past's, which is < 1.
+
+    0 for a query without a past.
+    """
+    if weights.running.shape[0] == 0:
+        return torch.zeros_like(share, dtype=torch.int64)
+    find = _cpu().place_of_share if share.device.type == "cpu" else reference.place_of_share
+    return find(weights.running, weights.halvings, begin, count, share)
 
 
 def _cpu():

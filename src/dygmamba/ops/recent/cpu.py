@@ -38,6 +38,21 @@ def decayed_count(start: Tensor, time: Tensor, scale: float) -> Tensor:
     return torch.from_numpy(_decayed_count(start.numpy(), time.numpy(), scale))
 
 
+def running_weight(start: Tensor, time: Tensor, scale: float) -> Tensor:
+    """Sum of the weights exp(1 / c_j) of a node's entries j <= i, c the decayed count; anew at each node."""
+    return torch.from_numpy(
+        _running_weight(start.numpy(), _decayed_count(start.numpy(), time.numpy(), scale))
+    )
+
+
+def place_of_share(running: Tensor, halvings: int, begin: Tensor, count: Tensor, share: Tensor) -> Tensor:
+    """First entry of each past where the running weight exceeds this share of the past's weight; 0 without one."""
+    place = torch.empty(share.shape, dtype=torch.int64)
+    arguments = (running, begin.contiguous(), count.contiguous(), share.contiguous(), place)
+    _place_of_share(*(column.numpy() for column in arguments))
+    return place
+
+
 @njit(cache=True, nogil=True)
 def _decayed_count(start, time, scale):
     # c_i = 1 + exp(-scale * gap) c_{i-1} neither overflows nor cancels, unlike exp(scale * time) itself
@@ -46,6 +61,38 @@ def _decayed_count(start, time, scale):
         for i in range(start[v] + 1, start[v + 1]):
             count[i] = 1.0 + np.exp(-scale * (time[i] - time[i - 1])) * count[i - 1]
     return count
+
+
+@njit(cache=True, nogil=True)
+def _running_weight(start, count):
+    # one entry after the other, so that what comes later rounds nothing that came before
+    running = np.empty(count.shape[0], np.float64)
+    for v in range(start.shape[0] - 1):
+        total = 0.0
+        for i in range(start[v], start[v + 1]):
+            total += np.exp(1.0 / count[i])
+            running[i] = total
+    return running
+
+
+@njit(cache=True, nogil=True)
+def _place_of_share(running, begin, count, share, place):
+    q, k = share.shape
+    for i in range(q):
+        if count[i] == 0:
+            place[i] = 0
+            continue
+        whole = running[begin[i] + count[i] - 1]
+        for j in range(k):
+            target = share[i, j] * whole
+            low, high = begin[i], begin[i] + count[i] - 1
+            while low < high:
+                middle = (low + high) >> 1
+                if running[middle] <= target:
+                    low = middle + 1
+                else:
+                    high = middle
+            place[i, j] = low
 
 
 @njit(cache=True, nogil=True)

@@ -55,3 +55,22 @@ def decayed_count(start: Tensor, time: Tensor, scale: float) -> Tensor:
         for own in (time[low:high] for low, high in pairwise(start))
     ]
     return torch.cat([time.new_zeros(0), *parts])
+
+
+def running_weight(start: Tensor, time: Tensor, scale: float) -> Tensor:
+    """Sum of the weights exp(1 / c_j) of a node's entries j <= i, c the decayed count; anew at each node."""
+    weight = torch.exp(1 / decayed_count(start, time, scale))
+    parts = [weight[low:high].cumsum(0) for low, high in pairwise(start)]
+    return torch.cat([time.new_zeros(0), *parts])
+
+
+def place_of_share(running: Tensor, halvings: int, begin: Tensor, count: Tensor, share: Tensor) -> Tensor:
+    """First entry of each past where the running weight exceeds this share of the past's weight; 0 without one."""
+    last = (begin + count - 1).clamp(min=0)
+    target = share * running[last][:, None]  # [q k], below the whole weight also when rounded, as share < 1
+    low, high = (end[:, None].expand_as(share) for end in (begin.minimum(last), last))
+    for _ in range(halvings):
+        middle = (low + high) >> 1
+        beyond = running[middle] <= target
+        low, high = torch.where(beyond, middle + 1, low), torch.where(beyond, high, middle)
+    return low * (count > 0)[:, None]

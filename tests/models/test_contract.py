@@ -1,7 +1,6 @@
 """What every trainable model must keep, over the registry and every named variant of DyG-Mamba."""
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 import torch
@@ -14,7 +13,8 @@ from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.index import NeighborIndex, gather_view
-from dygmamba.sampling.view import NeighborSequence, PairBatch, PairView
+from dygmamba.sampling.view import PairBatch, PairView
+from padding_cases import widen_hops
 from strategies import event_streams
 
 TINY = {
@@ -135,27 +135,6 @@ def test_shared_rows_give_the_score_of_separate_rows(variant):
         dst_row=torch.arange(1, 5),
     )
     torch.testing.assert_close(score(model, store, shared), score(model, store, separate), rtol=0, atol=1e-6)
-
-
-def widen(seq: NeighborSequence) -> NeighborSequence:
-    """Three more padding entries, filled with ids of real nodes and events and with a later time."""
-
-    def grow(x, value):
-        return torch.cat([x, torch.full((x.shape[0], 3), value, dtype=x.dtype)], dim=1)
-
-    return replace(seq, node=grow(seq.node, 2), event=grow(seq.event, 1), time=grow(seq.time, 2e9))
-
-
-def widen_hops(hops: tuple[NeighborSequence, ...]) -> tuple[NeighborSequence, ...]:
-    """One or two hops, wider; the second holds three more sequences per query, empty ones, for the new entries."""
-    wide = [widen(hops[0])]
-    for entries, seq in pairwise(hops):
-        first = torch.arange(len(seq.query_node)).view(entries.node.shape)
-        rows = torch.cat([first, first[:, :1].expand(-1, 3)], dim=1)
-        real = torch.arange(rows.shape[1]) < entries.node.shape[1]
-        more = widen(seq[rows.flatten()])
-        wide.append(replace(more, length=more.length * real.repeat(len(rows))))
-    return tuple(wide)
 
 
 def test_padding_is_invisible(variant):

@@ -3,54 +3,15 @@
 import pytest
 import torch
 from hypothesis import given
-from hypothesis import strategies as st
 
 from dygmamba.nn.attention import LONG, masked_softmax
 from dygmamba.nn.by_hand import GatedSum, LongAttention, ShortAttention, halves
 from dygmamba.nn.encodings import CountEncoding
 from dygmamba.nn.mixers import POOLS, LinearCrossAttention, across
-from dygmamba.nn.selection import SQUARINGS, BoundedSelection, spectral_bound
 from dygmamba.nn.steps import STEPS, StepConfig
 from dygmamba.nn.tokens import make_tokens
 from dygmamba.sampling.index import NeighborIndex
 from strategies import event_streams
-
-
-@given(seed=st.integers(0, 50), scale=st.sampled_from([1e-3, 0.1, 1.0, 30.0]), rank=st.integers(1, 5))
-def test_the_spectral_bound_never_underestimates_and_is_tight(seed, scale, rank):
-    """The bound holds: sigma <= bound <= n^(1/2^10) sigma, for all matrices, of any rank."""
-    rng = torch.Generator().manual_seed(seed)
-    factors = torch.randn(2, 5, rank, generator=rng), torch.randn(2, rank, 40, generator=rng)
-    weight = scale * (factors[0] @ factors[1])
-    sigma = torch.linalg.matrix_norm(weight, ord=2)
-    bound = spectral_bound(weight)
-    assert bool((bound >= sigma * (1 - 1e-4)).all())
-    assert bool((bound <= sigma * 5 ** (0.5 ** (sum(SQUARINGS) + 2)) * (1 + 1e-4)).all())
-
-
-def test_the_bound_is_computed_in_full_precision():
-    """Under TF32 and autocast the bound is that of float32, and what was in use before is in use after."""
-    weight = torch.randn(2, 16, 40, generator=torch.Generator().manual_seed(0))
-    expected, before = spectral_bound(weight), torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("medium")
-    try:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            assert torch.equal(spectral_bound(weight), expected)
-        assert torch.get_float32_matmul_precision() == "medium"
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
-@given(scale=st.sampled_from([0.01, 1.0, 50.0]))
-def test_bounded_maps_have_spectral_norm_at_most_one(scale):
-    """||W_B||, ||W_C|| <= 1 whatever the weights; weights already inside the bound are left alone."""
-    part = BoundedSelection(40, 8)
-    torch.nn.init.normal_(part.weight, std=scale)
-    sigma = torch.linalg.matrix_norm(part.weight, ord=2)
-    applied = torch.linalg.matrix_norm(part.maps(), ord=2)
-    assert bool((applied <= 1 + 1e-4).all())
-    if bool((sigma < 0.9).all()):
-        assert torch.equal(part.maps(), part.weight)
 
 
 @given(store=event_streams(min_events=1))

@@ -17,6 +17,13 @@ from dygmamba.ops.precision import float32_products
 
 Selected = tuple[Float[Tensor, "q l n"], Float[Tensor, "q l n"]]
 SQUARINGS = (4, 4)  # between two normalisations: sigma^(2 * 16) >= n^-8 |G|^16 stays far above underflow
+MOST_STATES = 256  # n^-8 = 2^-64, of which a norm takes the square: for many more it would underflow
+
+
+def power_of_two(size: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """The largest power of two that is at most each size, or the smallest normal number below that."""
+    size = size.clamp(min=torch.finfo(size.dtype).tiny)
+    return size / (2 * torch.frexp(size).mantissa)
 
 
 def spectral_bound(weight: Float[Tensor, "k n d"]) -> Float[Tensor, "k"]:
@@ -24,11 +31,19 @@ def spectral_bound(weight: Float[Tensor, "k n d"]) -> Float[Tensor, "k"]:
 
     Power iteration on the Gram matrix by 8 squarings: sigma^(2m) <= |G^m|_F <= sqrt(n) sigma^(2m).
     Unlike the usual vector iteration it never underestimates and keeps no state between calls. The powers
-    converge to the projector P on the leading direction, which gives the gradient: d sigma^2 = tr(P dG).
+    converge to the projector P on the leading direction, which gives the gradient: d sigma^2 = tr(P dG); at zero
+    it is zero.
+
+    All of it in units of a power of two near the largest entry, which rounds nothing: no weight is too small or
+    too large to be squared. The gradient has no unit, so it goes around the scaling.
     """
     # in float32 to the last bit, whatever training uses: a bound must hold
     with float32_products("highest"), torch.autocast(weight.device.type, enabled=False):
-        gram = weight @ weight.mT  # [k n n]
+        still = weight.detach()
+        unit = power_of_two(still.abs().amax(dim=(1, 2), keepdim=True))  # [k 1 1]
+        # one for each factor, so that the weight's gradients are added up one by one, as those of W W^T are
+        right, left = (still / unit + (weight - still) for _ in range(2))
+        gram = left @ right.mT  # [k n n]
         with torch.no_grad():
             power, bound = gram, 1.0
             for squarings, done in zip((*SQUARINGS, 1), accumulate(SQUARINGS, initial=0), strict=True):
@@ -38,7 +53,9 @@ def spectral_bound(weight: Float[Tensor, "k n d"]) -> Float[Tensor, "k"]:
                 for _ in range(squarings):
                     power = power @ power
         leading = (power * gram).sum(dim=(1, 2), keepdim=True)
-        return (bound * torch.sqrt(leading / leading.detach().clamp(min=1e-30))).flatten()
+        fixed = leading.detach()
+        # the last term is zero and has the gradient of bound * sqrt(leading / fixed), of which zero has none
+        return (unit * bound + bound * ((leading - fixed) / (2 * fixed.clamp(min=1e-30)))).flatten()
 
 
 class InputSelection(nn.Module):

@@ -124,7 +124,8 @@ class Encoder(nn.Module):
     requests: tuple[NeighborRequest, ...]
     out_dim: int
     stateful: bool = False
-    elastic: bool = False  # whether a look-up of fewer entries changes nothing, as long as nothing is cut off
+    # whether a look-up of fewer entries changes nothing, as long as nothing is cut off: one hop, recent entries
+    elastic: bool = False
 
     def observe(self, events: EventBatch) -> None:
         """Take in what has happened; without memory there is nothing to do."""
@@ -165,11 +166,23 @@ class LinkHead(nn.Module):
         return self.out(relu(self.hidden(torch.cat([src, dst], dim=-1)))).squeeze(-1)
 
 
+def require_cuttable(encoder: Encoder) -> None:
+    """Raise ConfigError unless each look-up may be cut: one hop, and the most recent entries rather than a draw."""
+    for request in encoder.requests:
+        if len(request.fanout) > 1 or request.strategy != "recent":
+            raise ConfigError(
+                f"{type(encoder).__name__} is elastic, so it must ask for one hop of recent entries; got a fanout of "
+                f"{request.fanout}, {request.strategy}; leave elastic False"
+            )
+
+
 class OnEncoder(nn.Module):
     """What reads an encoder's vectors, as the engine drives it: the memory is the encoder's."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
+        if encoder.elastic:
+            require_cuttable(encoder)
         self.encoder = encoder
         self.stateful, self.elastic = encoder.stateful, encoder.elastic
         self.observe, self.reset = encoder.observe, encoder.reset

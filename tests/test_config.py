@@ -1,19 +1,21 @@
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
 
 from dygmamba.config import build_config, parse_overrides, preset, to_settings
 from dygmamba.errors import ConfigError
+from dygmamba.settings import Bounds
 
 
 @dataclass(frozen=True)
 class Example:
-    length: int = 32
+    length: Annotated[int, Bounds(1, 1_000)] = 32
     rate: float = 0.1
     kind: Literal["a", "b"] = "a"
     parts: tuple[str, ...] = ("x",)
     on: bool = True
+    share: Annotated[float, Bounds(0, 1, above=True, below=True)] = 0.5
 
 
 @pytest.mark.parametrize(
@@ -21,15 +23,22 @@ class Example:
     [
         ({"lenght": 3}, "did you mean 'length'"),
         ({"zzz": 3}, "it has length, rate, kind"),
-        ({"length": "long"}, "'length' must be a whole number, got 'long'"),
+        ({"length": "long"}, "^length must be a whole number, got 'long'$"),
         ({"length": True}, "whole number"),
         ({"kind": "c"}, "one of a, b"),
         ({"parts": [1]}, "a list, each item a word"),
-        ({"rate": True}, "a number"),
+        ({"rate": True}, "a finite number"),
+        ({"rate": float("nan")}, "^rate must be a finite number, got nan$"),
+        ({"rate": -float("inf")}, "a finite number"),
+        ({"rate": 10**400}, "a finite number"),
+        ({"length": 0}, "^length must be at least 1, got 0$"),
+        ({"length": 1001}, "^length must be at most 1,000, got 1001$"),
+        ({"share": 0}, "^share must be above 0, got 0$"),
+        ({"share": 1.0}, r"^share must be below 1, got 1\.0$"),
     ],
 )
 def test_a_wrong_setting_is_one_clear_sentence(settings, sentence):
-    """Unknown keys suggest a close one, wrong types say what was expected and got."""
+    """Unknown keys suggest a close one; wrong types and values say what was expected and got."""
     with pytest.raises(ConfigError, match=sentence):
         build_config(Example, settings)
 
@@ -46,6 +55,12 @@ def test_overrides_read_as_toml_and_bare_words_as_strings():
     assert build_config(Example, parse_overrides(given)) == Example(64, 1.0, "b", ("u", "v"), False)
     with pytest.raises(ConfigError, match="key=value"):
         parse_overrides(["length"])
+
+
+def test_a_number_of_too_many_digits_is_a_wrong_setting():
+    """What Python will not read as a number is refused as what was written."""
+    with pytest.raises(ConfigError, match="length must be a whole number"):
+        build_config(Example, parse_overrides(["length=" + "9" * 5000]))
 
 
 def test_the_more_specific_preset_wins():

@@ -5,9 +5,10 @@ import difflib
 import tomllib
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar
 
 from dygmamba.errors import ConfigError
+from dygmamba.settings import checked, declared
 
 T = TypeVar("T")
 
@@ -51,24 +52,20 @@ def parse_overrides(pairs: list[str]) -> dict[str, Any]:
             raise ConfigError(f"--set takes key=value, got '{pair}'")
         try:
             settings[key] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
+        except ValueError:  # not TOML, or a number of too many digits
             settings[key] = text
     return settings
 
 
 def build_config(kind: type[T], settings: dict[str, Any]) -> T:
-    """A config dataclass from plain values; unknown keys and wrong types are errors."""
-    hints = get_type_hints(kind)
-    for key, value in settings.items():
+    """A config dataclass from plain values; unknown keys, wrong types and values out of bounds are errors."""
+    hints = declared(kind)
+    for key in settings:
         if key not in hints:
             close = difflib.get_close_matches(key, hints, n=1)
             hint = f"did you mean '{close[0]}'?" if close else f"it has {', '.join(hints) or 'no settings'}"
             raise ConfigError(f"unknown setting '{key}' of {kind.__name__}; {hint}")
-        if not _fits(value, hints[key]):
-            raise ConfigError(f"setting '{key}' must be {_words(hints[key])}, got {value!r}")
-    widened = {key: float(value) if hints[key] is float else value for key, value in settings.items()}
-    widened = {key: tuple(value) if isinstance(value, list) else value for key, value in widened.items()}
-    return kind(**widened)
+    return kind(**{key: checked(key, value, hints[key]) for key, value in settings.items()})
 
 
 def to_settings(config: Any) -> dict[str, Any]:
@@ -77,21 +74,3 @@ def to_settings(config: Any) -> dict[str, Any]:
         field.name: list(value) if isinstance(value := getattr(config, field.name), tuple) else value
         for field in dataclasses.fields(config)
     }
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    if get_origin(hint) is Literal:
-        return value in get_args(hint)
-    if get_origin(hint) is tuple:
-        return isinstance(value, list | tuple) and all(_fits(item, get_args(hint)[0]) for item in value)
-    if hint is float:
-        return isinstance(value, float | int) and not isinstance(value, bool)
-    return isinstance(value, hint) and not (hint is int and isinstance(value, bool))
-
-
-def _words(hint: Any) -> str:
-    if get_origin(hint) is Literal:
-        return "one of " + ", ".join(map(str, get_args(hint)))
-    if get_origin(hint) is tuple:
-        return f"a list, each item {_words(get_args(hint)[0])}"
-    return {float: "a number", int: "a whole number", str: "a word", bool: "true or false"}[hint]

@@ -1,11 +1,42 @@
-"""What an encoder may ask for when it says that it is elastic."""
+"""How small a model may be, and what it may ask for when it says that it is elastic."""
+
+from dataclasses import replace
 
 import pytest
 import torch
 
+from dygmamba.config import build_config
+from dygmamba.data.events import FeatureTable
+from dygmamba.data.generate import GeneratorConfig, generate_stream
 from dygmamba.errors import ConfigError
-from dygmamba.models.base import Encoder, EncoderScorer
-from dygmamba.sampling.view import NeighborRequest, PairView
+from dygmamba.models import MODELS
+from dygmamba.models.base import DatasetFacts, Encoder, EncoderScorer
+from dygmamba.sampling.index import NeighborIndex, gather_view
+from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView
+from dygmamba.settings import declared, split_bounds
+
+
+@pytest.mark.parametrize("node_dim", [0, 2])
+@pytest.mark.parametrize("name", list(MODELS))
+def test_the_smallest_settings_give_finite_scores(name, node_dim):
+    """Every number at its lower end: one entry, one layer, one column wherever a model allows it."""
+    store, spec = (
+        generate_stream(GeneratorConfig(nodes=8, events=60, communities=2, edge_dim=node_dim)),
+        MODELS[name],
+    )
+    store = replace(store, features=FeatureTable(torch.ones(8, node_dim), store.features.edge))
+    bounds = {key: split_bounds(hint)[1] for key, hint in declared(spec.config).items()}
+    smallest = {key: bound.low for key, bound in bounds.items() if bound is not None}
+    torch.manual_seed(0)
+    model = spec.build(build_config(spec.config, smallest), DatasetFacts.of(store))
+    for events in store.batches(torch.arange(30), 10):
+        model.observe(events)
+    pairs = PairBatch.of(store.src[30:], store.dst[30:], store.time[30:])
+    scores = model(gather_view(NeighborIndex.build(store), store.features, pairs, model.requests))
+    assert bool(torch.isfinite(scores).all())
+    if isinstance(model, EncoderScorer):
+        scores.square().sum().backward()
+        assert all(bool(torch.isfinite(p.grad).all()) for p in model.parameters() if p.grad is not None)
 
 
 class Asking(Encoder):

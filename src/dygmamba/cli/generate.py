@@ -1,15 +1,11 @@
 """`dygmamba data generate`: a stream whose forgetting law is known, saved as a dataset."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from dygmamba.cli.console import emit_json, stderr, stdout
-from dygmamba.errors import ConfigError
-
-if TYPE_CHECKING:
-    from dygmamba.data.generate import GeneratorConfig
 
 
 def generate(
@@ -34,14 +30,16 @@ def generate(
     """Generate a stream of returns, drift and noise whose forgetting law is known."""
     from dataclasses import asdict
 
-    from dygmamba.data.generate import generate_stream
+    from dygmamba.config import build_config, parse_overrides
+    from dygmamba.data.generate import GeneratorConfig, generate_stream
     from dygmamba.data.ids import NodeIds
     from dygmamba.data.library import data_folder
     from dygmamba.data.store import Dataset, Origin, checked_name, save_dataset
 
     flags = {"nodes": nodes, "events": events, "communities": communities, "law": law, "half_life": half_life}
     flags |= {"novelty": novelty, "noise": noise, "drift": drift, "seed": seed}
-    config = _config(flags, settings or [])
+    chosen = {key: value for key, value in flags.items() if value is not None}
+    config = build_config(GeneratorConfig, parse_overrides(settings or []) | chosen)
     name = checked_name(out)
     with stderr().status(f"generating {config.events:,} events"):
         store = generate_stream(config)
@@ -52,26 +50,3 @@ def generate(
         return
     done = f"{name} is in {path}: {config.events:,} events among {config.nodes:,} nodes"
     stdout().print(done, soft_wrap=True, markup=False, highlight=False)
-
-
-def _config(flags: dict[str, Any], settings: list[str]) -> "GeneratorConfig":
-    """The defaults, then `--set key=value`, then the options that were given."""
-    from dygmamba.data.generate import GeneratorConfig
-
-    chosen = dict(_setting(text) for text in settings)
-    return GeneratorConfig(**chosen | {key: value for key, value in flags.items() if value is not None})
-
-
-def _setting(text: str) -> tuple[str, Any]:
-    from dataclasses import fields
-
-    from dygmamba.data.generate import GeneratorConfig
-
-    kinds: dict[str, Any] = {field.name: field.type for field in fields(GeneratorConfig)}
-    key, equals, value = text.partition("=")
-    if not equals or key not in kinds:
-        raise ConfigError(f"--set {text} sets no parameter; write key=value with a key of {', '.join(kinds)}")
-    try:
-        return key, kinds[key](value)
-    except ValueError as error:
-        raise ConfigError(f"--set {text} is not a number of the right kind; give {key} a number") from error

@@ -5,7 +5,8 @@ The process and every parameter are written out in docs/generated-stream.md.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -13,65 +14,41 @@ import torch
 from dygmamba.data.events import EventStore, FeatureTable
 from dygmamba.data.process import LAWS, Moods, Past, Rates, Seats, Simulation, World, compiled
 from dygmamba.errors import ConfigError
+from dygmamba.settings import Bounds, Settings
 
 GRID_BITS = 10  # times lie on a grid of about gap / 1024, so that sums of gaps are exact
 
-LIMITS: dict[str, tuple[float, float]] = {
-    "seed": (0, 2**63 - 1),
-    "nodes": (2, 2**31 - 1),
-    "events": (1, 2**31 - 1),
-    "communities": (1, 2**30),
-    "half_life": (1e-9, 1e15),
-    "novelty": (1e-9, 1e9),
-    "noise": (0, 1),
-    "drift": (0, 1e9),
-    "roam_share": (0, 0.99),
-    "roam_length": (1e-9, 1e15),
-    "roam_noise": (0, 1),
-    "activity": (0, 3),
-    "popularity": (0, 3),
-    "memory": (1, 4096),
-    "pace": (1e-6, 1e12),
-    "tail": (1.01, 1e6),
-    "burst": (0, 0.99),
-    "ties": (0, 0.99),
-    "origin": (-1e15, 1e15),
-    "edge_dim": (0, 4096),
-}
-
 
 @dataclass(frozen=True, slots=True)
-class GeneratorConfig:
+class GeneratorConfig(Settings):
     """The parameters of a generated stream; docs/generated-stream.md explains each."""
 
-    seed: int = 0
-    nodes: int = 240
-    events: int = 12_000
-    communities: int = 6
+    seed: Annotated[int, Bounds(0, 2**63 - 1)] = 0
+    nodes: Annotated[int, Bounds(2, 2**31 - 1)] = 240
+    events: Annotated[int, Bounds(1, 2**31 - 1)] = 12_000
+    communities: Annotated[int, Bounds(1, 2**30)] = 6
     law: str = "exponential"
-    half_life: float = 7_200.0
-    novelty: float = 0.5
-    noise: float = 0.02
-    drift: float = 5e-6
-    roam_share: float = 0.15
-    roam_length: float = 172_800.0
-    roam_noise: float = 0.7
-    activity: float = 0.6
-    popularity: float = 0.6
-    memory: int = 64
-    pace: float = 14_400.0
-    tail: float = 1.8
-    burst: float = 0.3
-    ties: float = 0.02
-    origin: float = 1.7e9
-    edge_dim: int = 0
+    half_life: Annotated[float, Bounds(1e-9, 1e15)] = 7_200.0
+    novelty: Annotated[float, Bounds(1e-9, 1e9)] = 0.5
+    noise: Annotated[float, Bounds(0, 1)] = 0.02
+    drift: Annotated[float, Bounds(0, 1e9)] = 5e-6
+    roam_share: Annotated[float, Bounds(0, 0.99)] = 0.15
+    roam_length: Annotated[float, Bounds(1e-9, 1e15)] = 172_800.0
+    roam_noise: Annotated[float, Bounds(0, 1)] = 0.7
+    activity: Annotated[float, Bounds(0, 3)] = 0.6
+    popularity: Annotated[float, Bounds(0, 3)] = 0.6
+    memory: Annotated[int, Bounds(1, 4096)] = 64
+    pace: Annotated[float, Bounds(1e-6, 1e12)] = 14_400.0
+    tail: Annotated[float, Bounds(1.01, 1e6)] = 1.8
+    burst: Annotated[float, Bounds(0, 0.99)] = 0.3
+    ties: Annotated[float, Bounds(0, 0.99)] = 0.02
+    origin: Annotated[float, Bounds(-1e15, 1e15)] = 1.7e9
+    edge_dim: Annotated[int, Bounds(0, 4096)] = 0
 
     def __post_init__(self) -> None:
+        Settings.__post_init__(self)
         if self.law not in LAWS:
             raise ConfigError(f"law is {self.law!r}; choose one of {', '.join(LAWS)}")
-        for field in fields(self):
-            if field.name != "law":
-                self._check_number(field.name, field.type is int)
         if self.nodes < 2 * self.communities:
             raise ConfigError(
                 f"{self.nodes} nodes cannot fill {self.communities} communities; give at least two to each"
@@ -84,14 +61,6 @@ class GeneratorConfig:
             raise ConfigError(
                 f"origin {self.origin} leaves no digits for gaps of {self.gap:g}; move it towards 0"
             )
-
-    def _check_number(self, name: str, whole: bool) -> None:
-        value, (low, high) = getattr(self, name), LIMITS[name]
-        kinds = int if whole else (int, float)
-        if isinstance(value, bool) or not isinstance(value, kinds):
-            raise ConfigError(f"{name} is {value!r}; give {'a whole number' if whole else 'a number'}")
-        if not low <= value <= high:
-            raise ConfigError(f"{name} is {value}; give a value from {low:g} to {high:g}")
 
     @property
     def gap(self) -> float:

@@ -56,16 +56,6 @@ def _gap_statistics(node: Int64[Tensor, "k"], time: Float64[Tensor, "k"]) -> tup
     return float(gap.mean()), deviation if deviation > 0 else 1.0
 
 
-def check_settings(config: Any, counts: tuple[str, ...], rates: tuple[str, ...] = ("dropout",)) -> None:
-    """Raise ConfigError unless these counts are at least 1 and these rates in [0, 1)."""
-    for name in counts:
-        if getattr(config, name) < 1:
-            raise ConfigError(f"{name} must be at least 1, got {getattr(config, name)}")
-    for name in rates:
-        if not 0 <= getattr(config, name) < 1:
-            raise ConfigError(f"{name} must be in [0, 1), got {getattr(config, name)}")
-
-
 @runtime_checkable
 class Scorer(Protocol):
     """A model as the engine drives it; streaming state changes only in `observe`."""

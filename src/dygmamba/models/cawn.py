@@ -9,6 +9,7 @@ Legend: p pairs, q rows, r = 2 p rows (sources, then destinations), l tokens (th
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from jaxtyping import Float
@@ -16,31 +17,27 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, relu
 
 from dygmamba.data.events import FeatureTable
-from dygmamba.errors import ConfigError
-from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, check_settings, with_link_head
+from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, with_link_head
 from dygmamba.nn.attention import PostNormLayer, lookup
 from dygmamba.nn.encodings import TimeEncoding, pair_counts
 from dygmamba.nn.initial import uniform
 from dygmamba.nn.mixers import MeanPool
 from dygmamba.nn.tokens import Tokens, make_tokens
 from dygmamba.sampling.view import NeighborRequest, PairView, Strategy
+from dygmamba.settings import Bounds, Count, Length, Rate, Settings, Width
 
 
 @dataclass(frozen=True, slots=True)
-class CAWNConfig:
+class CAWNConfig(Settings):
     """Published settings; walks and dropout were chosen per dataset."""
 
-    walks: int = 32  # from each end of a pair
+    walks: Length = 32  # from each end of a pair
     sampling: Strategy = "time_aware"
-    heads: int = 8
-    out: int = 172  # also the width of position features, and of the features a token was published with
-    time_dim: int = 100
-    dropout: float = 0.1
-
-    def __post_init__(self) -> None:
-        check_settings(self, ("walks", "heads", "time_dim"))
-        if self.out < 2:
-            raise ConfigError(f"out must be at least 2, one for each direction of a walk; got {self.out}")
+    heads: Count = 8
+    # also the width of position features, and of the features a token was published with; half for each direction
+    out: Annotated[int, Bounds(2, 100_000)] = 172
+    time_dim: Width = 100
+    dropout: Rate = 0.1
 
     @property
     def hidden(self) -> int:

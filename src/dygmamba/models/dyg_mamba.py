@@ -7,19 +7,21 @@ Legend: p pairs, q rows (node, time), l tokens, d width.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from dygmamba.errors import ConfigError
-from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, check_settings, with_link_head
+from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, with_link_head
 from dygmamba.nn.encodings import CHANNELS, PAIR_CHANNELS, ChannelConfig, Channels
 from dygmamba.nn.mixers import PAIR_MIXERS, POOLS
+from dygmamba.nn.selection import MOST_STATES
 from dygmamba.nn.ssm import SSMConfig, Stack
 from dygmamba.nn.tokens import QUERIES, Tokens, make_tokens
 from dygmamba.sampling.view import NeighborRequest, PairView
+from dygmamba.settings import Bounds, Count, Length, Rate, Settings, Width
 
 Step = Literal[
     "timespan", "absolute", "linear", "logarithmic", "sigmoid", "exponential", "constant", "content", "cosine"
@@ -27,16 +29,16 @@ Step = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class DyGMambaConfig:
+class DyGMambaConfig(Settings):
     """The paper's Table "Configurations", and the parts by name."""
 
-    length: int = 32  # tokens per sequence, the query node included
+    length: Length = 32  # tokens per sequence, the query node included
     channels: tuple[str, ...] = ("node", "edge", "time", "cooccurrence")
     time: Literal["fixed", "trainable"] = "fixed"
     query: Literal["last", "first", "absent"] = "last"
     span: Literal["preceding", "following"] = "preceding"
     step: Step = "timespan"
-    floor: float = 1.0
+    floor: Annotated[float, Bounds(0, 1_000)] = 1.0  # of a step's relative span, in units of 1 / n
     selection: Literal["bounded", "unbounded", "time", "fixed"] = "bounded"
     rule: Literal["zoh", "euler"] = "zoh"
     direction: Literal["forward", "both"] = "forward"
@@ -44,22 +46,22 @@ class DyGMambaConfig:
     encoders: Literal["shared", "independent"] = "shared"
     mixer: Literal["none", "cross"] = "cross"
     pool: Literal["mean", "gate", "gate64", "last"] = "gate"
-    width: int = 50
-    time_dim: int = 100
-    blocks: int = 2
-    states: int = 16
-    expand: int = 2
-    taps: int = 4
-    out: int = 172
-    dropout: float = 0.1
+    width: Width = 50
+    time_dim: Width = 100
+    blocks: Count = 2
+    states: Annotated[int, Bounds(1, MOST_STATES)] = 16
+    expand: Count = 2
+    taps: Count = 4
+    out: Width = 172
+    dropout: Rate = 0.1
 
     def __post_init__(self) -> None:
-        known = (*CHANNELS, *PAIR_CHANNELS)
-        if not self.channels or not set(self.channels) <= set(known):
+        Settings.__post_init__(self)
+        known, given = (*CHANNELS, *PAIR_CHANNELS), set(self.channels)
+        if not given or not given <= set(known) or len(given) < len(self.channels):
             raise ConfigError(
-                f"channels must be a choice of {', '.join(known)}; got {', '.join(self.channels)}"
+                f"channels must be a choice of {', '.join(known)}, each once; got {', '.join(self.channels) or 'none'}"
             )
-        check_settings(self, ("length", "width", "blocks", "states", "expand", "taps"))
 
 
 class Shared(nn.Module):

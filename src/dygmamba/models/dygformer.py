@@ -15,30 +15,33 @@ from torch.nn.functional import pad
 
 from dygmamba.data.events import FeatureTable
 from dygmamba.errors import ConfigError
-from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, check_settings, with_link_head
+from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, with_link_head
 from dygmamba.nn.attention import PreNormLayer, lookup
 from dygmamba.nn.encodings import CountSum, TimeEncoding, pair_counts
 from dygmamba.nn.initial import filled, uniform
 from dygmamba.nn.mixers import MeanPool
 from dygmamba.nn.tokens import Tokens, make_tokens
 from dygmamba.sampling.view import NeighborRequest, PairView
+from dygmamba.settings import Count, Length, Rate, Settings, Width
 
 
 @dataclass(frozen=True, slots=True)
-class DyGFormerConfig:
+class DyGFormerConfig(Settings):
     """Published settings; length, patch and dropout were chosen per dataset."""
 
-    length: int = 32  # tokens per sequence, the query node included
-    patch: int = 1  # consecutive tokens that become one
-    width: int = 50  # of each of the four channels
-    layers: int = 2
-    heads: int = 2
-    time_dim: int = 100
-    out: int = 172
-    dropout: float = 0.1
+    length: Length = 32  # tokens per sequence, the query node included
+    patch: Length = 1  # consecutive tokens that become one
+    width: Width = 50  # of each of the four channels
+    layers: Count = 2
+    heads: Count = 2
+    time_dim: Width = 100
+    out: Width = 172
+    dropout: Rate = 0.1
 
     def __post_init__(self) -> None:
-        check_settings(self, ("length", "patch", "width", "layers", "heads"))
+        Settings.__post_init__(self)
+        if self.patch > self.length:
+            raise ConfigError(f"patch must be at most length, {self.length}; got {self.patch}")
         if 4 * self.width % self.heads:
             raise ConfigError(
                 f"4 width must be a multiple of heads; got width {self.width}, {self.heads} heads"

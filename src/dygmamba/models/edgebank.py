@@ -15,14 +15,15 @@ from dygmamba.data.events import EventBatch
 from dygmamba.models.base import DatasetFacts, Heuristic, ModelSpec
 from dygmamba.models.pair_memory import KeyStatistics, columns
 from dygmamba.sampling.view import PairView
+from dygmamba.settings import Settings, Share
 
 
 @dataclass(frozen=True, slots=True)
-class EdgeBankConfig:
+class EdgeBankConfig(Settings):
     """Which pairs memory keeps: all, those of a recent window, or those repeated often enough."""
 
     memory: Literal["unlimited", "window", "repeat", "threshold"] = "unlimited"
-    window: float = 0.15  # share of the observed events the fixed window covers
+    window: Share = 0.15  # share of the observed events the fixed window covers
 
 
 class History:

@@ -16,28 +16,25 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from dygmamba.data.events import FeatureTable
-from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, check_settings, with_link_head
+from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, with_link_head
 from dygmamba.nn.attention import FeedForward
 from dygmamba.nn.encodings import ChannelConfig, CountEncoding, pair_counts
 from dygmamba.nn.tokens import Tokens, make_tokens, newest_last
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairView
+from dygmamba.settings import Count, Length, Rate, Settings, Width
 
 
 @dataclass(frozen=True, slots=True)
-class FreeDyGConfig:
+class FreeDyGConfig(Settings):
     """Settings of the release; length and dropout were chosen per dataset."""
 
-    length: int = 32
-    blocks: int = 2
-    out: int = 172
-    time_dim: int = 100
-    count_dim: int = 50  # hidden width of the encoding of counts
-    dropout: float = 0.1
-    filter_dropout: float = 0.1  # after the filter; the same for all datasets
-
-    def __post_init__(self) -> None:
-        counts = ("length", "blocks", "out", "time_dim", "count_dim")
-        check_settings(self, counts, rates=("dropout", "filter_dropout"))
+    length: Length = 32
+    blocks: Count = 2
+    out: Width = 172
+    time_dim: Width = 100
+    count_dim: Width = 50  # hidden width of the encoding of counts
+    dropout: Rate = 0.1
+    filter_dropout: Rate = 0.1  # after the filter; the same for all datasets
 
 
 def interactions(paired: NeighborSequence) -> Int32[Tensor, "r l 2"]:

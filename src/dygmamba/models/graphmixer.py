@@ -14,29 +14,27 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from dygmamba.models.base import DatasetFacts, ModelSpec, NodeEncoder, check_settings, with_link_head
+from dygmamba.models.base import DatasetFacts, ModelSpec, NodeEncoder, with_link_head
 from dygmamba.nn.attention import FeedForward, lookup
 from dygmamba.nn.encodings import TimeEncoding
 from dygmamba.nn.initial import filled, scaled_linear
 from dygmamba.nn.mixers import MeanPool
 from dygmamba.nn.tokens import newest_last
 from dygmamba.sampling.view import NeighborRequest, PairView, Strategy
+from dygmamba.settings import Count, Length, Rate, Settings, Width
 
 
 @dataclass(frozen=True, slots=True)
-class GraphMixerConfig:
+class GraphMixerConfig(Settings):
     """Published settings; neighbors, dropout and sampling were chosen per dataset."""
 
-    neighbors: int = 20
+    neighbors: Length = 20
     sampling: Strategy = "recent"
-    window: int = 2000  # neighbours whose features are averaged; not looked up where nodes have none
-    blocks: int = 2
-    out: int = 172
-    time_dim: int = 100
-    dropout: float = 0.1
-
-    def __post_init__(self) -> None:
-        check_settings(self, ("neighbors", "window", "blocks"))
+    window: Length = 2000  # neighbours whose features are averaged; not looked up where nodes have none
+    blocks: Count = 2
+    out: Width = 172
+    time_dim: Width = 100
+    dropout: Rate = 0.1
 
 
 class MixerBlock(nn.Module):

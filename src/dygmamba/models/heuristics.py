@@ -11,10 +11,11 @@ from dygmamba.data.events import EventBatch
 from dygmamba.models.base import DatasetFacts, Heuristic, ModelSpec
 from dygmamba.models.pair_memory import KeyStatistics, columns
 from dygmamba.sampling.view import PairView
+from dygmamba.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class NoConfig:
+class NoConfig(Settings):
     """A model without settings."""
 
 

@@ -14,36 +14,30 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from dygmamba.data.events import EventBatch, FeatureTable
-from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, check_settings, with_link_head
+from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, with_link_head
 from dygmamba.nn.graph_attention import AttentionConfig, MemoryAttention, Neighborhood
 from dygmamba.nn.memory import Ends, MemoryConfig, NodeMemory, RecentNeighbors
 from dygmamba.sampling.view import NeighborRequest, PairView, Strategy
+from dygmamba.settings import Count, Length, Rate, Settings, Width
 
 Embeddings = tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]
 
 
 @dataclass(frozen=True, slots=True)
-class JODIEConfig:
+class JODIEConfig(Settings):
     """Published settings; dropout was chosen per dataset."""
 
-    out: int = 172  # of the memory too
-    time_dim: int = 100
-    dropout: float = 0.1
-
-    def __post_init__(self) -> None:
-        check_settings(self, ("out", "time_dim"))
+    out: Width = 172  # of the memory too
+    time_dim: Width = 100
+    dropout: Rate = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class DyRepConfig(JODIEConfig):
     """Published settings; dropout was chosen per dataset."""
 
-    neighbors: int = 10
-    heads: int = 2
-
-    def __post_init__(self) -> None:
-        JODIEConfig.__post_init__(self)
-        check_settings(self, ("neighbors", "heads"), rates=())
+    neighbors: Length = 10
+    heads: Count = 2
 
 
 @dataclass(frozen=True, slots=True)

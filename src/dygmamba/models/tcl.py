@@ -14,27 +14,28 @@ from torch import Tensor, nn
 
 from dygmamba.data.events import FeatureTable
 from dygmamba.errors import ConfigError
-from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, check_settings, with_link_head
+from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, with_link_head
 from dygmamba.nn.attention import PostNormLayer
 from dygmamba.nn.encodings import ChannelConfig
 from dygmamba.nn.tokens import Tokens, make_tokens
 from dygmamba.sampling.view import NeighborRequest, PairView, Strategy
+from dygmamba.settings import Count, Length, Rate, Settings, Width
 
 
 @dataclass(frozen=True, slots=True)
-class TCLConfig:
+class TCLConfig(Settings):
     """Published settings; dropout and sampling were chosen per dataset."""
 
-    neighbors: int = 20
+    neighbors: Length = 20
     sampling: Strategy = "recent"
-    layers: int = 2
-    heads: int = 2
-    out: int = 172
-    time_dim: int = 100
-    dropout: float = 0.1
+    layers: Count = 2
+    heads: Count = 2
+    out: Width = 172
+    time_dim: Width = 100
+    dropout: Rate = 0.1
 
     def __post_init__(self) -> None:
-        check_settings(self, ("neighbors", "layers", "heads"))
+        Settings.__post_init__(self)
         if self.out % self.heads:
             raise ConfigError(f"out must be a multiple of heads; got {self.out} and {self.heads}")
 

@@ -13,27 +13,34 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from dygmamba.models.base import DatasetFacts, ModelSpec, NodeEncoder, check_settings, with_link_head
+from dygmamba.errors import ConfigError
+from dygmamba.models.base import DatasetFacts, ModelSpec, NodeEncoder, with_link_head
 from dygmamba.nn.attention import Merge, NeighborAttention, lookup
 from dygmamba.nn.encodings import TimeEncoding
 from dygmamba.nn.initial import filled
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairView, Strategy
+from dygmamba.settings import LONGEST, Count, Length, Rate, Settings, Width
 
 
 @dataclass(frozen=True, slots=True)
-class TGATConfig:
+class TGATConfig(Settings):
     """Published settings; dropout and sampling were chosen per dataset."""
 
-    neighbors: int = 20  # per hop
+    neighbors: Length = 20  # per hop
     sampling: Strategy = "recent"
-    layers: int = 2
-    heads: int = 2
-    out: int = 172
-    time_dim: int = 100
-    dropout: float = 0.1
+    layers: Count = 2
+    heads: Count = 2
+    out: Width = 172
+    time_dim: Width = 100
+    dropout: Rate = 0.1
 
     def __post_init__(self) -> None:
-        check_settings(self, ("neighbors", "layers", "heads"))
+        Settings.__post_init__(self)
+        if self.neighbors**self.layers > LONGEST:
+            raise ConfigError(
+                f"neighbors ** layers must be at most {LONGEST:,}, the entries looked up for one node; "
+                f"got {self.neighbors} neighbors, {self.layers} layers"
+            )
 
 
 class Layer(nn.Module):

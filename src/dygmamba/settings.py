@@ -1,0 +1,99 @@
+"""Settings that know their bounds: a config's declaration says what each value may be, and no other is built."""
+
+import sys
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from dygmamba.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The interval of a number: `out: Annotated[int, Bounds(1, 100)]`; `above` and `below` leave an end out."""
+
+    low: float
+    high: float
+    above: bool = False  # `low` itself is refused
+    below: bool = False  # `high` itself is refused
+
+    def broken_by(self, value: float) -> str | None:
+        """What the value is not, in words; None where it lies inside."""
+        if value < self.low or (self.above and value == self.low):
+            return f"{'above' if self.above else 'at least'} {_figure(self.low)}"
+        if value > self.high or (self.below and value == self.high):
+            return f"{'below' if self.below else 'at most'} {_figure(self.high)}"
+        return None
+
+
+def _figure(number: float) -> str:
+    return f"{number:,}" if isinstance(number, int) else f"{number:g}"
+
+
+# What most numbers of a model are. An upper end is where a larger value is a slip of the keyboard: one such row of
+# entries, one matrix that wide or one stack that deep would already fill the memory of the machine.
+LONGEST = 1_000_000
+Length = Annotated[int, Bounds(1, LONGEST)]  # entries looked up for one node
+Width = Annotated[int, Bounds(1, 100_000)]  # columns of an encoding
+Count = Annotated[int, Bounds(1, 1_000)]  # layers, heads, taps
+Rate = Annotated[float, Bounds(0, 1, below=True)]  # dropout, which must leave something
+Share = Annotated[float, Bounds(0, 1)]
+
+
+class Settings:
+    """The base of config dataclasses: a value of the wrong type or out of its bounds is an error, however it came.
+
+    A config with rules between its settings calls `Settings.__post_init__(self)` first in its own.
+    """
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        for name, hint in declared(type(self)).items():
+            checked(name, getattr(self, name), hint)
+
+
+@cache
+def declared(kind: type) -> dict[str, Any]:
+    """The settings of a config dataclass by name, each as it is declared."""
+    return get_type_hints(kind, include_extras=True)
+
+
+def split_bounds(hint: Any) -> tuple[Any, Bounds | None]:
+    """A declaration's type and, where it has them, its bounds."""
+    if get_origin(hint) is not Annotated:
+        return hint, None
+    kind, bounds = get_args(hint)
+    return kind, bounds
+
+
+def checked(name: str, value: Any, hint: Any) -> Any:
+    """The value as what it is declared to be (a whole number is a number, a list a tuple), or a ConfigError."""
+    kind, bounds = split_bounds(hint)
+    if not _fits(value, kind):
+        raise ConfigError(f"{name} must be {_words(kind)}, got {value!r}")
+    if bounds is not None and (broken := bounds.broken_by(value)):
+        raise ConfigError(f"{name} must be {broken}, got {value!r}")
+    if kind is float:
+        return float(value)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if get_origin(kind) is Literal:
+        return value in get_args(kind)
+    if get_origin(kind) is tuple:
+        return isinstance(value, list | tuple) and all(_fits(item, get_args(kind)[0]) for item in value)
+    if isinstance(value, bool):
+        return kind is bool
+    if kind is float:  # no NaN, no infinity, no whole number beyond them
+        return isinstance(value, float | int) and abs(value) <= sys.float_info.max
+    return isinstance(value, kind)
+
+
+def _words(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(map(str, get_args(kind)))
+    if get_origin(kind) is tuple:
+        return f"a list, each item {_words(get_args(kind)[0])}"
+    return {float: "a finite number", int: "a whole number", str: "a word", bool: "true or false"}[kind]

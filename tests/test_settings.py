@@ -1,0 +1,69 @@
+"""Every number a user may set has bounds, and they hold however the config is made."""
+
+import math
+
+import pytest
+
+from dygmamba.config import build_config
+from dygmamba.data.generate import GeneratorConfig
+from dygmamba.errors import ConfigError
+from dygmamba.models import MODELS
+from dygmamba.settings import Bounds, Settings, declared, split_bounds
+
+CONFIGS = [*{spec.config: None for spec in MODELS.values()}, GeneratorConfig]
+NUMBERS = [
+    pytest.param(kind, name, hint, id=f"{kind.__name__}-{name}")
+    for kind in CONFIGS
+    for name, hint in declared(kind).items()
+    if split_bounds(hint)[0] in (int, float)
+]
+
+
+def outside(bounds: Bounds, whole: bool) -> list[float]:
+    """Values beyond either end, near and far, and an end that is left out."""
+    near = [] if whole else [math.nextafter(bounds.low, -math.inf), math.nextafter(bounds.high, math.inf)]
+    ends = [bounds.low] * bounds.above + [bounds.high] * bounds.below
+    return [bounds.low - 1, bounds.high + 1, *near, *ends]
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_config_checks_itself(kind):
+    """Every config of the registry and of the generator is made of `Settings`, and its defaults are legal."""
+    assert issubclass(kind, Settings)
+    assert build_config(kind, {}) == kind()
+
+
+@pytest.mark.parametrize(("kind", "name", "hint"), NUMBERS)
+def test_every_number_has_bounds_that_hold(kind, name, hint):
+    """No value outside is built, by its name from a command line or directly; nor is NaN or an infinity."""
+    number, bounds = split_bounds(hint)
+    assert isinstance(bounds, Bounds)
+    for value in outside(bounds, number is int):
+        with pytest.raises(ConfigError, match=f"^{name} must be (at least|above|at most|below) .*, got"):
+            build_config(kind, {name: value})
+        with pytest.raises(ConfigError, match=f"^{name} must be"):
+            kind(**{name: value})
+    for value in (math.nan, math.inf, -math.inf):
+        with pytest.raises(ConfigError, match=f"^{name} must be a (whole|finite) number, got"):
+            build_config(kind, {name: value})
+        with pytest.raises((ConfigError, TypeError), match=name):  # TypeError where annotations are checked
+            kind(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "sentence"),
+    [
+        ("dyg-mamba", {"channels": []}, "each once; got none"),
+        ("dyg-mamba", {"channels": ["node", "place"]}, "got node, place"),
+        ("mamba", {"channels": ["node", "edge", "node"]}, "each once; got node, edge, node"),
+        ("dygformer", {"length": 4, "patch": 5}, "patch must be at most length, 4; got 5"),
+        ("dygformer", {"heads": 3}, "multiple of heads"),
+        ("tcl", {"heads": 3}, "multiple of heads"),
+        ("tgat", {"layers": 5}, r"at most 1,000,000.*; got 20 neighbors, 5 layers"),
+        ("tgat", {"neighbors": 1_000_000, "layers": 1_000}, "neighbors"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(model, settings, sentence):
+    """Each value may be right alone."""
+    with pytest.raises(ConfigError, match=sentence):
+        build_config(MODELS[model].config, settings)

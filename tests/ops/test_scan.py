@@ -14,6 +14,7 @@ from torch.library import opcheck
 
 from dygmamba.benchmarks.verify import peak_memory
 from dygmamba.errors import ConfigError
+from dygmamba.ops import dispatch
 from dygmamba.ops import scan as fused
 from dygmamba.ops.scan import reference
 from dygmamba.ops.scan.inputs import Inputs
@@ -186,10 +187,10 @@ def test_memory_stays_below_four_inputs():
 
 def test_says_once_when_slow(monkeypatch):
     """Without a fused kernel for the device, the reference answers and one warning says so."""
-    monkeypatch.setattr(fused, "FUSED", {})
-    fused._say_slow.cache_clear()
+    monkeypatch.setattr(fused.SCAN, "kernels", {})
+    dispatch._say_slow.cache_clear()
     x = case("span_scan", mask="holes")
-    with pytest.warns(fused.SlowScanWarning, match="no fused scan for cpu"):
+    with pytest.warns(dispatch.SlowReferenceWarning, match="no fused scan for cpu"):
         got = x.results(fused)
     assert_near(got, x.results(reference), 0)
     x.results(fused)  # a second warning would be an error

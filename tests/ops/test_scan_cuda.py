@@ -164,7 +164,7 @@ def test_a_sequence_is_the_same_alone_and_in_its_batch() -> None:
 def test_a_second_backward_finds_its_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
     """Backward writes gradients over what forward kept; doing it again with retain_graph gives the same once more."""
     if not GPU:
-        monkeypatch.setattr(op, "FUSED", {"cpu": ("dygmamba.ops.scan.cuda",)})
+        monkeypatch.setattr(op.SCAN, "kernels", {"cpu": ("cuda",)})
         monkeypatch.setattr(cuda, "works", lambda device: True)
     x = inputs(2, 19, 8, 16, "span", padding_left)
     leaves: Any = {name: t.clone().requires_grad_(name != "mask") for name, t in x.present.items()}

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from dygmamba.benchmarks.definitions import definitions
 from dygmamba.benchmarks.verify import Row, device_peak, median_seconds, require, wait
 from dygmamba.benchmarks.workload import (
     accumulate,
@@ -23,6 +22,7 @@ from dygmamba.benchmarks.workload import (
 from dygmamba.engine.fit import Fit
 from dygmamba.engine.stream import Stream
 from dygmamba.nn.ssm import Direction
+from dygmamba.ops.dispatch import use_reference
 
 MODEL = "dyg-mamba"
 SETTINGS: dict[str, Any] = {"length": 32}
@@ -63,7 +63,7 @@ def check(stream: Stream, few: int) -> None:
     settings = SETTINGS | {"dropout": 0.0}  # whose draws depend on how a batch is cut
     fast, exact = (fit_of(MODEL, stream, settings, **loop) for _ in range(2))
     loss = float(last_step(fast)())
-    with definitions():
+    with use_reference():
         truth = accumulate(exact, *last_batch(exact), 2 * few)
     require(abs(loss - truth) <= TOLERANCE * abs(truth), f"the loss is the definition's to {TOLERANCE:g}")
     weights = zip(fast.scorer.parameters(), exact.scorer.parameters(), strict=True)
@@ -95,7 +95,7 @@ def reference_parts(stream: Stream, few: int, repeats: int = 1) -> dict[str, flo
         fit.executor.work.view(events, others)
         wait(stream.device.type)
 
-    with definitions():
+    with use_reference():
         parts = part_seconds(fit, *last_batch(fit, few), repeats)
         parts["look-up"] = median_seconds(find, REPEATS)
     return parts | {part: parts[part] * BATCH / few for part in ("forward", "backward")}

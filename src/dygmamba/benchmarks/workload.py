@@ -12,7 +12,6 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from dygmamba.benchmarks.definitions import definitions
 from dygmamba.benchmarks.verify import require, wait
 from dygmamba.config import build_config, preset
 from dygmamba.data.generate import GeneratorConfig, generate_stream
@@ -29,6 +28,7 @@ from dygmamba.engine.walk import Walk
 from dygmamba.errors import ConfigError, NotFoundError
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts, EncoderScorer
+from dygmamba.ops.dispatch import use_reference
 from dygmamba.runs.link import split_settings
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.link import LinkTask
@@ -71,7 +71,7 @@ def require_same_scores(model: str, stream: Stream, settings: dict[str, Any], pa
     ours = scores(fit_of(model, stream, settings), pairs)
     on_gpu = stream.device.type == "cuda"
     here = Stream(stream.store, stream.split, torch.device("cpu"))
-    with nullcontext() if on_gpu else definitions():
+    with nullcontext() if on_gpu else use_reference():
         truth = scores(fit_of(model, here, settings), pairs)
     worst = float((ours - truth).abs().max() / truth.abs().max())
     other = "on the CPU" if on_gpu else "by definition"

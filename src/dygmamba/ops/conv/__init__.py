@@ -7,7 +7,6 @@ Legend: q sequences, l steps, d channels, w taps.
 """
 
 from functools import reduce
-from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -17,15 +16,12 @@ from torch import Tensor
 
 from dygmamba.errors import ConfigError
 from dygmamba.ops.conv import reference
+from dygmamba.ops.dispatch import Dispatch
 
 __all__ = ["conv_silu"]
 
-# Device type -> module with forward and backward, imported at the first call there, and the outputs' dtypes it knows.
-FUSED = {"cpu": "dygmamba.ops.conv.cpu", "cuda": "dygmamba.ops.conv.triton"}
-DTYPES = {
-    "cpu": (torch.float32, torch.float64),
-    "cuda": (torch.float32, torch.bfloat16, torch.float16),
-}
+# kernels have serves, forward and backward
+CONV = Dispatch(__name__, {"cpu": ("cpu",), "cuda": ("triton",)})
 
 
 def conv_silu(
@@ -37,8 +33,7 @@ def conv_silu(
 ) -> Float[Tensor, "q l d"]:
     """silu(bias + sum_j weight_j x_{k-w+1+j}) where the mask holds, 0 elsewhere; masked inputs count as 0."""
     _check(x, weight, bias, mask)
-    device = x.device.type
-    if device not in FUSED or _dtype(x, weight, bias) not in DTYPES[device]:
+    if CONV.choose(x.device.type, _dtype(x, weight, bias)) is reference:
         return reference.conv_silu(x, weight, bias, mask, reverse)
     return conv_silu_op(x, weight, bias, mask, reverse)
 
@@ -63,14 +58,17 @@ def _dtype(*tensors: Tensor) -> torch.dtype:
     return reduce(torch.promote_types, (t.dtype for t in tensors))
 
 
-def _fused(x: Tensor) -> ModuleType:
-    return import_module(FUSED[x.device.type])
+def _kernels(x: Tensor, dtype: torch.dtype) -> ModuleType:
+    found = CONV.kernel(x.device.type, dtype)
+    assert found is not None, f"no kernel on {x.device.type} serves a convolution in {dtype}"
+    return found
 
 
 @torch.library.custom_op("dygmamba::conv_silu", mutates_args=())
 def conv_silu_op(x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor, reverse: bool) -> Tensor:
     """The output, dense whatever x's strides."""
-    return _fused(x).forward(x, weight, bias, mask, reverse, _dtype(x, weight, bias))
+    dtype = _dtype(x, weight, bias)
+    return _kernels(x, dtype).forward(x, weight, bias, mask, reverse, dtype)
 
 
 @conv_silu_op.register_fake
@@ -83,7 +81,8 @@ def conv_silu_backward_op(
     x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor, reverse: bool, dy: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of x, weight and bias; the pre-activation is computed again."""
-    dx, dweight, dbias = _fused(x).backward(x, weight, bias, mask, reverse, dy)
+    kernels = _kernels(x, _dtype(x, weight, bias))
+    dx, dweight, dbias = kernels.backward(x, weight, bias, mask, reverse, dy)
     return dx, dweight.to(weight.dtype), dbias.to(bias.dtype)
 
 

@@ -9,6 +9,13 @@ from torch import Tensor
 from dygmamba.ops.conv import cpu_kernels as kernels
 from dygmamba.ops.scan.cpu import BLOCKS, spread
 
+DTYPES = (torch.float32, torch.float64)
+
+
+def serves(dtype: torch.dtype) -> bool:
+    """Whether the kernels give outputs of that dtype."""
+    return dtype in DTYPES
+
 
 def forward(
     x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor, reverse: bool, dtype: torch.dtype

@@ -12,9 +12,15 @@ from torch import Tensor
 
 from dygmamba.ops.conv import triton_kernels as kernels
 
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 STEPS, BLOCK, WARPS = 16, 64, 4  # a tile: a thread has four neighbours of two rows
 SUM_STEPS = 8  # where the sums of all taps stay in registers, one row
 PARTS = 128  # programs which share these sums, per block of channels; the same number on every device
+
+
+def serves(dtype: torch.dtype) -> bool:
+    """Whether the kernels give outputs of that dtype."""
+    return dtype in DTYPES
 
 
 @torch.no_grad()

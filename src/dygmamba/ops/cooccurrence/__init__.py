@@ -6,7 +6,9 @@ Legend: p pairs, l tokens of the first sequence, r tokens of the second.
 from jaxtyping import Bool, Int32
 from torch import Tensor
 
-from dygmamba.ops.cooccurrence import reference
+from dygmamba.ops.dispatch import Dispatch
+
+COOCCURRENCE = Dispatch(__name__, {"cpu": ("cpu",)})
 
 
 def cooccurrence(
@@ -16,8 +18,5 @@ def cooccurrence(
     right_mask: Bool[Tensor, "p r"],
 ) -> tuple[Int32[Tensor, "p l 2"], Int32[Tensor, "p r 2"]]:
     """For each token its count in `left` and in `right`; masked tokens count nowhere and get 0."""
-    if left.device.type == "cpu":
-        from dygmamba.ops.cooccurrence import cpu
-
-        return cpu.cooccurrence(left, right, left_mask, right_mask)
-    return reference.cooccurrence(left, right, left_mask, right_mask)
+    count = COOCCURRENCE.choose(left.device.type).cooccurrence
+    return count(left, right, left_mask, right_mask)

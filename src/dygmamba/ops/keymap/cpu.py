@@ -4,6 +4,38 @@ import numpy as np
 from numba import njit
 
 
+class Table:
+    """Slots by key, in an open-addressing table at most half full."""
+
+    def __init__(self, capacity: int) -> None:
+        self._keys = np.full(1 << max(4, int(2 * capacity - 1).bit_length()), -1, np.int64)
+        self._slots = np.empty(len(self._keys), np.int64)
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def keys(self) -> np.ndarray:
+        """All keys, in the order of their slots."""
+        known, taken = np.empty(self._size, np.int64), self._keys != -1
+        known[self._slots[taken]] = self._keys[taken]
+        return known
+
+    def insert(self, keys: np.ndarray) -> np.ndarray:
+        """Slot of each key, giving new keys the next free slots."""
+        while 2 * (self._size + len(keys)) > len(self._keys):
+            self._keys, self._slots = grown(self._keys, self._slots)
+        found = np.empty(len(keys), np.int64)
+        self._size = insert(self._keys, self._slots, self._size, np.ascontiguousarray(keys), found)
+        return found
+
+    def slots(self, keys: np.ndarray) -> np.ndarray:
+        """Slot of each key, -1 where it is unknown."""
+        found = np.empty(len(keys), np.int64)
+        find(self._keys, self._slots, np.ascontiguousarray(keys), found)
+        return found
+
+
 @njit(cache=True, nogil=True, inline="always")
 def _place(keys, key):
     at = np.int64((np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(20)) & (keys.shape[0] - 1)

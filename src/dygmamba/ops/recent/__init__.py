@@ -14,7 +14,10 @@ from jaxtyping import Float64, Int32, Int64
 from torch import Tensor
 
 from dygmamba.errors import EventError
+from dygmamba.ops.dispatch import Dispatch
 from dygmamba.ops.recent import reference
+
+RECENT = Dispatch(__name__, {"cpu": ("cpu",)})
 
 Recent = tuple[Int32[Tensor, "q k"], Int32[Tensor, "q k"], Float64[Tensor, "q k"], Int64[Tensor, "q"]]
 
@@ -65,7 +68,7 @@ def adjacency(
         raise EventError(
             f"{num_nodes} nodes and {event_time.shape[0]} events do not fit 32-bit entries; split the stream"
         )
-    build = _cpu().adjacency if src.device.type == "cpu" else reference.adjacency
+    build = RECENT.choose(src.device.type).adjacency
     start, key, neighbor, entry, time = build(src, dst, event, event_time, num_nodes)
     return Adjacency(start, key, neighbor, entry, time, event_time)
 
@@ -80,8 +83,7 @@ def last_k_before(entries: Adjacency, node: Int64[Tensor, "q"], time: Float64[Te
 
     Valid entries come first; the rest is 0. A query of node -1 has no past.
     """
-    find = _cpu().last_k_before if node.device.type == "cpu" else reference.last_k_before
-    return find(entries, node, time, k)
+    return RECENT.choose(node.device.type).last_k_before(entries, node, time, k)
 
 
 def time_aware_weights(entries: Adjacency, scale: float) -> Weights:
@@ -91,7 +93,7 @@ def time_aware_weights(entries: Adjacency, scale: float) -> Weights:
     up to itself. Always summed on the CPU, one entry after the other: a GPU would round otherwise.
     """
     start, time = entries.start.cpu(), entries.time.cpu()
-    running = _cpu().running_weight(start, time, scale).to(entries.time.device)
+    running = RECENT.choose("cpu").running_weight(start, time, scale).to(entries.time.device)
     return Weights(running, int(start.diff().max()).bit_length() if len(start) > 1 else 0)
 
 
@@ -104,11 +106,5 @@ def place_of_share(
     """
     if weights.running.shape[0] == 0:
         return torch.zeros_like(share, dtype=torch.int64)
-    find = _cpu().place_of_share if share.device.type == "cpu" else reference.place_of_share
-    return find(weights.running, weights.halvings, begin, count, share)
-
-
-def _cpu():
-    from dygmamba.ops.recent import cpu
-
-    return cpu
+    kernels = RECENT.choose(share.device.type)
+    return kernels.place_of_share(weights.running, weights.halvings, begin, count, share)

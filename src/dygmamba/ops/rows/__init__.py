@@ -7,18 +7,20 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dygmamba.errors import ConfigError
+from dygmamba.ops.dispatch import Dispatch
+from dygmamba.ops.rows import reference
 
 __all__ = ["take_rows"]
+
+ROWS = Dispatch(__name__, {"cuda": ("triton",)})
 
 
 def take_rows(table: Float[Tensor, "n c"], index: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape c"]:
     """table[index], on the index's device; a table in pinned memory is read from there, row by row."""
     if table.device == index.device:
-        return table[index]
+        return reference.take_rows(table, index)
     if not table.is_pinned():
         raise ConfigError(
             f"a table on {table.device} is asked for rows by an index on {index.device}; pin or move the table"
         )
-    from dygmamba.ops.rows import triton
-
-    return triton.take_rows(table, index)
+    return ROWS.choose(index.device.type).take_rows(table, index)

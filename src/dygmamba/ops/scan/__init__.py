@@ -6,9 +6,6 @@ one pair of registered operators, so that torch.compile sees a forward, a backwa
 Legend: q sequences, l steps, d channels, n states.
 """
 
-import warnings
-from functools import cache
-from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -16,21 +13,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from dygmamba.ops.dispatch import Dispatch
 from dygmamba.ops.scan import reference
 from dygmamba.ops.scan.inputs import Inputs, Upstream
 
-__all__ = ["SlowScanWarning", "scan", "span_scan"]
+__all__ = ["scan", "span_scan"]
 
-# Device type -> modules with serves, IN_PLACE, checkpoint_shape, forward and backward; the first that serves the inputs
-# takes them, and is imported at the first call there.
-FUSED = {
-    "cpu": ("dygmamba.ops.scan.cpu",),
-    "cuda": ("dygmamba.ops.scan.cuda", "dygmamba.ops.scan.triton"),
-}
-
-
-class SlowScanWarning(RuntimeWarning):
-    """The scan runs as a loop of torch calls: right, but slow and hungry for memory."""
+# kernels have serves, IN_PLACE, checkpoint_shape, forward and backward; the last of each device serves everything
+SCAN = Dispatch(__name__, {"cpu": ("cpu",), "cuda": ("cuda", "triton")}, slow=True)
 
 
 def scan(
@@ -75,29 +65,24 @@ def _scan(x: Inputs, rule: str, reverse: bool) -> tuple[Tensor, Tensor]:
         wide = x._replace(**{name: t.float() for name, t in x.present.items() if name != "mask"})
         y, state = _scan(wide, rule, reverse)
         return y.to(x.u.dtype), state
-    if x.u.device.type not in FUSED:
-        return _unfused(x, rule, reverse)
+    if not SCAN.fused(x.u.device.type):
+        return _by_definition(x, rule, reverse)
     keep = torch.is_grad_enabled() and any(t.requires_grad for t in x.present.values())
     y, state, _ = scan_op(*x, rule, reverse, keep)
     return y, state
 
 
-def _unfused(x: Inputs, rule: str, reverse: bool) -> tuple[Tensor, Tensor]:
-    """The definition itself, where no kernel is; torch differentiates it."""
-    _say_slow(x.u.device.type)
+def _by_definition(x: Inputs, rule: str, reverse: bool) -> tuple[Tensor, Tensor]:
+    """The definition itself; torch differentiates it."""
     definition = reference.span_scan if x.delta is None else reference.scan
     return definition(**x.present, rule=rule, reverse=reverse)
 
 
-@cache  # once per device type
-def _say_slow(device: str) -> None:
-    text = f"no fused scan for {device}: the reference loop runs instead; expect it to be slow"
-    warnings.warn(text, SlowScanWarning, stacklevel=5)
-
-
 def kernels_for(x: Inputs) -> ModuleType:
-    """The implementation that takes these inputs."""
-    return next(kernels for kernels in map(import_module, FUSED[x.u.device.type]) if kernels.serves(x))
+    """The implementation that takes these inputs, forward and backward."""
+    found = SCAN.kernel(x.u.device.type, x)
+    assert found is not None, f"no kernel on {x.u.device.type} serves the scan"
+    return found
 
 
 @torch.library.custom_op("dygmamba::scan", mutates_args=())

@@ -1,0 +1,113 @@
+"""Who computes an op: the first kernel of the inputs' device that serves them, else the definition.
+
+An op is a folder. `reference` is its definition; the modules beside it are kernels, each for some types of device and,
+where it has a function `serves`, for some inputs only. A module is imported when it is first needed.
+"""
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from threading import Lock
+from types import ModuleType
+from typing import Any
+
+ANY = "any"  # stands for the types of device which are not named
+OPS: dict[str, "Dispatch"] = {}  # by the name of the folder
+
+
+class SlowReferenceWarning(RuntimeWarning):
+    """A definition runs in a kernel's place: right, but slow and hungry for memory."""
+
+
+class _Switch:
+    """How many `use_reference` blocks are open; not a context variable, which torch.compile cannot read."""
+
+    depth = 0
+    lock = Lock()
+
+
+class Dispatch:
+    """An op's kernels: type of device -> names of modules, the preferred one first.
+
+    With `slow`, a warning says once per type of device that there is none.
+    """
+
+    def __init__(self, package: str, kernels: Mapping[str, tuple[str, ...]], slow: bool = False) -> None:
+        self.package, self.kernels, self.slow = package, kernels, slow
+        self.name = package.rpartition(".")[2]
+        self.modules: dict[str, ModuleType] = {}
+        OPS[self.name] = self
+
+    def choose(self, device: str, *inputs: Any) -> ModuleType:
+        """The module that computes now: a kernel, or the reference where none serves or all are switched off."""
+        if _Switch.depth:
+            return self.module("reference")
+        found = self.kernel(device, *inputs)
+        if found is None:
+            self._miss(device)
+            return self.module("reference")
+        return found
+
+    def fused(self, device: str) -> bool:
+        """Whether kernels compute now; for an op one of whose kernels serves whatever an earlier one does not."""
+        if _Switch.depth:
+            return False
+        if not self._names(device):
+            self._miss(device)
+            return False
+        return True
+
+    def kernel(self, device: str, *inputs: Any) -> ModuleType | None:
+        """The first kernel that serves, switched off or not: a backward pass asks for what its forward was given."""
+        for name in self._names(device):
+            module = self.module(name)
+            serves = getattr(module, "serves", None)
+            if serves is None or serves(*inputs):
+                return module
+        return None
+
+    def module(self, name: str) -> ModuleType:
+        """A module of the folder, imported at the first call."""
+        found = self.modules.get(name)
+        if found is None:
+            found = self.modules[name] = _import(f"{self.package}.{name}")
+        return found
+
+    def _names(self, device: str) -> tuple[str, ...]:
+        return self.kernels.get(device) or self.kernels.get(ANY, ())
+
+    def _miss(self, device: str) -> None:
+        if self.slow:
+            _say_slow(self.name, device)
+
+
+@contextmanager
+def use_reference() -> Iterator[None]:
+    """Inside, every op on every device is computed by its definition, in all threads of the process.
+
+    What was computed before is differentiated as it was computed, and so is what is computed inside, afterwards. A
+    captured graph keeps what was in use when it was captured. Blocks may nest, and overlap between threads.
+    """
+    with _Switch.lock:
+        _Switch.depth += 1
+    try:
+        yield
+    finally:
+        with _Switch.lock:
+            _Switch.depth -= 1
+
+
+def _import(name: str) -> ModuleType:
+    return import_module(name)
+
+
+# torch.compile cannot trace an import; what torch.compiler.assume_constant_result does, without importing the compiler
+_import.__dict__["_dynamo_marked_constant"] = True
+
+
+@cache  # once per op and type of device
+def _say_slow(name: str, device: str) -> None:
+    text = f"no fused {name} for {device}: the reference runs instead; expect it to be slow"
+    warnings.warn(text, SlowReferenceWarning, stacklevel=6)  # where the op was called

@@ -4,10 +4,8 @@ import pytest
 import torch
 from hypothesis import given
 
-from dygmamba.nn.attention import LONG, masked_softmax
-from dygmamba.nn.by_hand import GatedSum, LongAttention, ShortAttention, halves
 from dygmamba.nn.encodings import CountEncoding
-from dygmamba.nn.mixers import POOLS, LinearCrossAttention, across
+from dygmamba.nn.mixers import POOLS, LinearCrossAttention
 from dygmamba.nn.steps import STEPS, StepConfig
 from dygmamba.nn.tokens import make_tokens
 from dygmamba.sampling.index import NeighborIndex
@@ -89,22 +87,6 @@ def test_cross_attention_is_symmetric():
     torch.testing.assert_close(swapped, layer(both, mask).roll(2, dims=0))
 
 
-@pytest.mark.parametrize("attention", [LongAttention, ShortAttention])
-@pytest.mark.parametrize("length", [1, 5, 6, 9])
-def test_the_order_of_products_does_not_matter(attention, length):
-    """Shorter than wide, as wide or longer, also without any token: value and gradient are the definition's."""
-    torch.manual_seed(length)
-    asked = torch.randn(6, length, 18, dtype=torch.float64, requires_grad=True)
-    mask = torch.rand(6, length) < 0.6
-    mask[1], mask[2] = False, True
-    ours, true = attention.apply(asked, mask), across(asked, mask)
-    torch.testing.assert_close(ours, true)
-    direction = torch.randn_like(ours)
-    gradients = [torch.autograd.grad(y, asked, direction)[0] for y in (ours, true)]
-    torch.testing.assert_close(*gradients)
-    assert torch.autograd.gradcheck(lambda asked: attention.apply(asked, mask), asked)
-
-
 def test_attention_in_half_precision_is_attention():
     """Under autocast the layer follows the definition, in bfloat16, forward and backward."""
     torch.manual_seed(0)
@@ -114,37 +96,6 @@ def test_attention_in_half_precision_is_attention():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         (rounded,) = torch.autograd.grad(layer(x, mask).float().sin().sum(), x)
     torch.testing.assert_close(rounded, exact, rtol=0.1, atol=0.1)
-
-
-@pytest.mark.parametrize("length", [1, 5, LONG + 2])
-def test_a_gated_sum_is_its_definition(length):
-    """Value and gradients are those of the sum of tokens weighted by the masked softmax of their scores."""
-    torch.manual_seed(length)
-    x = torch.randn(3, length, 4, dtype=torch.float64, requires_grad=True)
-    gate, mask = torch.randn(4, dtype=torch.float64, requires_grad=True), torch.rand(3, length) < 0.7
-    mask[1] = False
-    ours, true = GatedSum.apply(x, gate, mask), (masked_softmax(x @ gate[:, None], mask) * x).sum(dim=1)
-    torch.testing.assert_close(ours, true)
-    direction = torch.randn_like(ours)
-    for mine, other in zip(
-        *(torch.autograd.grad(y, (x, gate), direction) for y in (ours, true)), strict=True
-    ):
-        torch.testing.assert_close(mine, other)
-
-
-@pytest.mark.parametrize("autocast", [False, True])
-def test_two_halves_are_one_product(autocast):
-    """The halves of x W^T and the gradients of x and W are those of the product, in any precision."""
-    torch.manual_seed(0)
-    x, weight = torch.randn(3, 5, 4, requires_grad=True), torch.randn(6, 4, requires_grad=True)
-    tolerance = {"rtol": 2e-2, "atol": 5e-2} if autocast else {}
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
-        pairs = [halves(x, weight), torch.nn.functional.linear(x, weight).chunk(2, dim=-1)]
-        losses = [(m.float().sin() + 2 * z.float().cos()).sum() for m, z in pairs]
-        gradients = [torch.autograd.grad(loss, (x, weight)) for loss in losses]
-    for ours, true in zip((*pairs[0], *gradients[0]), (*pairs[1], *gradients[1]), strict=True):
-        assert ours.dtype == true.dtype
-        torch.testing.assert_close(ours, true, **tolerance)
 
 
 def test_cross_attention_reads_the_other_sequence():
@@ -161,20 +112,3 @@ def test_cross_attention_reads_the_other_sequence():
     after = layer(partner, mask)
     assert not torch.allclose(after[0], before[0])
     torch.testing.assert_close(after[[1, 3]], before[[1, 3]])
-
-
-@pytest.mark.parametrize("length", [3, LONG + 3])
-def test_masked_softmax_is_the_softmax_of_what_exists(length):
-    """Long or short: the weights are those of the existing tokens alone, others are 0; without tokens all are 0."""
-    torch.manual_seed(0)
-    score, mask = 9 * torch.randn(3, length, 4, requires_grad=True), torch.ones(3, length, dtype=torch.bool)
-    mask[0, 1], mask[1] = False, False
-    weight = masked_softmax(score, mask)
-    torch.testing.assert_close(weight[0][mask[0]], score[0][mask[0]].softmax(dim=0))
-    torch.testing.assert_close(weight[2], score[2].softmax(dim=0))
-    assert not weight[0, 1].any()
-    assert not weight[1].any()
-    (ours,) = torch.autograd.grad((weight * score.detach()).sum(), score, retain_graph=True)
-    (true,) = torch.autograd.grad((score[2].softmax(dim=0) * score[2].detach()).sum(), score)
-    torch.testing.assert_close(ours[2], true[2], rtol=1e-4, atol=1e-6)
-    assert bool(torch.isfinite(ours).all())

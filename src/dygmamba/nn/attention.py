@@ -9,20 +9,10 @@ from torch import Tensor, nn
 from torch.nn.functional import relu, scaled_dot_product_attention
 
 from dygmamba.nn.initial import filled, scaled_linear, uniform
+from dygmamba.ops.masked_softmax import masked_softmax
 from dygmamba.ops.rows import take_rows
 
-LONG = 128  # tokens beyond which torch's softmax over a middle dimension is slow on a GPU (docs/log.md)
-
 Mask = Bool[Tensor, "r l"]
-
-
-def masked_softmax(score: Float[Tensor, "p l k"], mask: Bool[Tensor, "p l"]) -> Float[Tensor, "p l k"]:
-    """Softmax over the tokens that exist; all zeros where none does."""
-    score = torch.where(mask[..., None], score, torch.finfo(score.dtype).min)
-    if score.shape[1] <= LONG or score.shape[2] == 1:
-        return score.softmax(dim=1) * mask[..., None]
-    weight = torch.exp(score - score.detach().amax(dim=1, keepdim=True)) * mask[..., None]
-    return weight / weight.sum(dim=1, keepdim=True).clamp(min=torch.finfo(weight.dtype).tiny)
 
 
 def lookup(

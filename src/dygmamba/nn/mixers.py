@@ -7,10 +7,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from dygmamba.nn.attention import LONG, masked_softmax
-from dygmamba.nn.by_hand import GatedSum, LongAttention, ShortAttention
-
-FULL = (torch.float32, torch.float64)  # beside autocast, which chooses a precision operation by operation
+from dygmamba.ops.gated_sum import gated_sum
+from dygmamba.ops.masked_softmax import masked_softmax
+from dygmamba.ops.pair_attention import pair_attention
 
 Both = Float[Tensor, "r l d"]  # the first sequence of each pair, then the second of each
 Mask = Bool[Tensor, "r l"]
@@ -44,20 +43,8 @@ class LinearCrossAttention(nn.Module):
 
     def forward(self, x: Both, mask: Mask) -> Both:
         """Both sequences, each informed by the other."""
-        asked = self.ask(x)
-        by_hand = LongAttention if x.shape[1] > LONG else ShortAttention
-        found = by_hand.apply(asked, mask) if asked.dtype in FULL else across(asked, mask)
+        found = pair_attention(self.ask(x), mask)
         return self.norm(x + self.drop(self.out(found)))
-
-
-def across(asked: Float[Tensor, "r l k"], mask: Mask) -> Both:
-    """What each token gets from the other sequence, by its query, key and value side by side: the definition."""
-    query, key, value = asked.chunk(3, dim=-1)
-    query, key = query.softmax(dim=-1) * query.shape[-1] ** -0.5, masked_softmax(key, mask)
-    p = len(query) // 2
-    if query.shape[1] < query.shape[2]:  # the cheaper product comes first
-        return (query @ key.roll(p, dims=0).mT) @ value.roll(p, dims=0)
-    return query @ (key.mT @ value).roll(p, dims=0)
 
 
 PAIR_MIXERS: dict[str, type[nn.Module]] = {"none": NoMixer, "cross": LinearCrossAttention}
@@ -83,7 +70,7 @@ class GatePool(nn.Module):
 
     def forward(self, x: Float[Tensor, "p l d"], mask: Bool[Tensor, "p l"]) -> Float[Tensor, "p d"]:
         """One vector per sequence."""
-        return GatedSum.apply(x, self.gate.weight.flatten().to(x.dtype), mask)
+        return gated_sum(x, self.gate.weight.flatten().to(x.dtype), mask)
 
 
 class TopGatePool(GatePool):

@@ -11,12 +11,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm
 
-from dygmamba.nn.by_hand import halves
 from dygmamba.nn.derived import derived
 from dygmamba.nn.selection import SELECTIONS
 from dygmamba.nn.steps import STEPS, StepConfig, System
 from dygmamba.nn.tokens import Tokens
 from dygmamba.ops.conv import conv_silu
+from dygmamba.ops.halves import halves
 
 DIRECTIONS: dict[str, tuple[bool, ...]] = {"forward": (False,), "both": (False, True)}
 

@@ -1,0 +1,16 @@
+"""The softmax over those tokens of a sequence that exist.
+
+Legend: p sequences, l tokens, k scores of each.
+"""
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from dygmamba.ops.dispatch import Dispatch
+
+MASKED_SOFTMAX = Dispatch(__name__, {"cuda": ("exponentials",)})
+
+
+def masked_softmax(score: Float[Tensor, "p l k"], mask: Bool[Tensor, "p l"]) -> Float[Tensor, "p l k"]:
+    """Softmax over the tokens that exist; all zeros where none does, whatever the scores of the others are."""
+    return MASKED_SOFTMAX.choose(score.device.type, score).masked_softmax(score, mask)

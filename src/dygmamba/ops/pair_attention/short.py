@@ -1,0 +1,65 @@
+"""Few tokens: y = S v with S = softmax(q) w^T / sqrt(d), [l l] a sequence; gradients by hand.
+
+Legend: r = 2 p sequences of p pairs, l tokens, d width.
+"""
+
+# once_differentiable gives `backward` a first argument by position, which pyright takes for another signature
+# pyright: reportIncompatibleMethodOverride=false
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from dygmamba.ops.pair_attention.sides import FULL, sides, through_softmax, write
+
+
+def serves(asked: Tensor) -> bool:
+    """Whether the precision is full."""
+    return asked.dtype in FULL
+
+
+class ShortAttention(torch.autograd.Function):
+    """Queries, keys and values side by side [r l 3d] and the mask [r l] to y [r l d]."""
+
+    @staticmethod
+    def forward(ctx: Any, asked: Tensor, mask: Tensor) -> Tensor:
+        """A sequence without tokens has weights, but S is 0 there."""
+        query, key, value = asked.chunk(3, dim=-1)
+        query = query.softmax(dim=-1)
+        weight = torch.where(mask[..., None], key, torch.finfo(key.dtype).min).softmax(dim=1)
+        share = (mask.any(dim=1).to(query.dtype) * query.shape[-1] ** -0.5).roll(len(query) // 2)
+        mixed = query.new_empty(*mask.shape, mask.shape[1])  # [r l l]
+        for own, other in sides(query):
+            torch.bmm(query[own], weight[other].mT, out=mixed[own])
+        mixed *= share[:, None, None]
+        y = torch.empty_like(query)
+        for own, other in sides(query):
+            torch.bmm(mixed[own], value[other], out=y[own])
+        ctx.save_for_backward(asked, query, weight, share, mixed)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        """The gradients of queries, keys and values, written side by side."""
+        asked, query, weight, share, mixed = ctx.saved_tensors
+        (dy,), value, dasked = grads, asked.chunk(3, dim=-1)[2], torch.empty_like(asked)
+        dquery, dkey, dvalue = dasked.chunk(3, dim=-1)
+        dmixed, dsoft, dweight = torch.empty_like(mixed), torch.empty_like(query), torch.empty_like(weight)
+        for own, other in sides(query):
+            torch.bmm(dy[own], value[other].mT, out=dmixed[own])
+        dmixed *= share[:, None, None]
+        for own, other in sides(query):
+            write(dvalue[other], mixed[own].mT, dy[own])
+            torch.bmm(dmixed[own], weight[other], out=dsoft[own])
+            torch.bmm(dmixed[own].mT, query[own], out=dweight[other])
+        dquery.copy_(through_softmax(dsoft, query, -1))
+        dkey.copy_(through_softmax(dweight, weight, 1))
+        return dasked, None
+
+
+def pair_attention(asked: Tensor, mask: Tensor) -> Tensor:
+    """[r l 3d] and [r l] to [r l d]."""
+    return ShortAttention.apply(asked, mask)

@@ -1,0 +1,232 @@
+"""Which implementation computes: every op by its definition where that is asked for, and by its kernels elsewhere."""
+
+import pkgutil
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from threading import Barrier, Thread
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from by_hand import results
+from dygmamba import ops
+from dygmamba.ops.conv import conv_silu
+from dygmamba.ops.cooccurrence import cooccurrence
+from dygmamba.ops.dispatch import OPS, Dispatch, use_reference
+from dygmamba.ops.gated_sum import gated_sum
+from dygmamba.ops.halves import halves
+from dygmamba.ops.keymap import KeyMap
+from dygmamba.ops.masked_softmax import masked_softmax
+from dygmamba.ops.pair_attention import pair_attention
+from dygmamba.ops.recent import adjacency, decayed_count, last_k_before
+from dygmamba.ops.rows import take_rows
+from dygmamba.ops.scan import span_scan
+
+FOLDERS = [found.name for found in pkgutil.iter_modules(ops.__path__) if found.ispkg]
+
+
+def normal(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def masked(*shape: int) -> Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(1)) < 0.7
+
+
+def counted() -> list[Tensor]:
+    ids = torch.arange(20, dtype=torch.int32).reshape(2, 10) % 4
+    return list(cooccurrence(ids, ids.flip(1)[:, :7], masked(2, 10), masked(2, 7)))
+
+
+def looked_up() -> list[Tensor]:
+    ids, time = torch.arange(9), torch.arange(9, dtype=torch.float64) // 2
+    entries = adjacency(ids % 3, ids % 4, ids, time, 4)
+    found = last_k_before(entries, ids % 5 - 1, time, 3)
+    return [entries.start, entries.key, entries.neighbor, *found, decayed_count(entries, 0.3)]
+
+
+def mapped() -> list[Tensor]:
+    table, keys = KeyMap(), np.array([7, 2**40, 7, 0])
+    return [torch.from_numpy(table.insert(keys)), torch.from_numpy(table.slots(keys + 7))]
+
+
+def taken() -> list[Tensor]:
+    return [take_rows(normal(5, 3), torch.tensor([[4, 0], [1, 1]]))]
+
+
+# the op, what it is differentiated in, and its mask
+DIFFERENTIABLE: dict[str, tuple[Any, ...]] = {
+    "scan": (
+        lambda *tensors: span_scan(*tensors[:-1], mask=tensors[-1]),
+        (
+            *(normal(2, 5, 3), normal(2, 5).abs(), normal(3).abs(), normal(3).abs()),
+            *(-normal(3, 2).abs(), normal(2, 5, 2), normal(2, 5, 2)),
+        ),
+        masked(2, 5),
+    ),
+    "conv": (conv_silu, (normal(2, 5, 3), normal(3, 4), normal(3)), masked(2, 5)),
+    "halves": (halves, (normal(2, 5, 4), normal(6, 4))),
+    "gated_sum": (gated_sum, (normal(2, 5, 4), normal(4)), masked(2, 5)),
+    "pair_attention": (pair_attention, (normal(2, 5, 12),), masked(2, 5)),
+    "masked_softmax": (masked_softmax, (normal(2, 130, 4),), masked(2, 130)),
+}
+CALLS: dict[str, Callable[[], list[Tensor]]] = {
+    **{name: partial(results, *given) for name, given in DIFFERENTIABLE.items()},
+    "cooccurrence": counted,
+    "recent": looked_up,
+    "keymap": mapped,
+    "rows": taken,
+}
+ON_A_GPU = {"rows", "masked_softmax"}  # the only kernels are a GPU's
+
+
+def watch(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> list[str]:
+    """The names of the module's public functions and methods, as they are called from now on."""
+    called: list[str] = []
+
+    def watched(function: FunctionType) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            called.append(function.__name__)
+            return function(*args, **kwargs)
+
+        return call
+
+    kinds = [value for value in vars(module).values() if isinstance(value, type)]
+    for owner in (module, *(kind for kind in kinds if kind.__module__ == module.__name__)):
+        for name, value in list(vars(owner).items()):
+            if isinstance(value, FunctionType) and value.__module__ == module.__name__ and name[0] != "_":
+                monkeypatch.setattr(owner, name, watched(value))
+    return called
+
+
+def kernels_of(op: Dispatch, device: str = "cpu") -> list[ModuleType]:
+    return [op.module(name) for name in op.kernels.get(device) or op.kernels.get("any", ())]
+
+
+def test_every_op_has_a_dispatch_and_a_test():
+    """A folder of ops is known to the dispatch, and to the tests below."""
+    assert sorted(FOLDERS) == sorted(OPS) == sorted(CALLS)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_definition_computes_where_it_is_asked_for(monkeypatch, name):
+    """For every op: inside the block the reference runs and no kernel does, with the same values and gradients."""
+    fast, op = CALLS[name](), OPS[name]
+    by_kernel = [watch(monkeypatch, kernels) for kernels in kernels_of(op)]
+    by_definition = watch(monkeypatch, op.module("reference"))
+    with use_reference():
+        slow = CALLS[name]()
+    assert by_definition
+    assert not any(by_kernel)
+    for ours, true in zip(fast, slow, strict=True):
+        torch.testing.assert_close(ours, true)
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if name not in ON_A_GPU])
+def test_a_kernel_computes_elsewhere(monkeypatch, name):
+    """For every op with a kernel for this device: outside the block that runs, and the reference does not."""
+    with use_reference():
+        CALLS[name]()
+    op = OPS[name]
+    by_kernel = [watch(monkeypatch, kernels) for kernels in kernels_of(op)]
+    by_definition = watch(monkeypatch, op.module("reference"))
+    CALLS[name]()
+    assert any(by_kernel)
+    assert not by_definition
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda", "mps"])
+def test_no_device_is_an_exception(device):
+    """For every op and device: inside the block the choice is the reference, and no kernel is even imported."""
+    with use_reference():
+        for op in OPS.values():
+            assert op.choose(device) is op.module("reference")
+            assert not op.fused(device)
+
+
+@pytest.mark.parametrize("name", [name for name in DIFFERENTIABLE if name not in ON_A_GPU])
+def test_a_gradient_is_taken_of_what_was_computed(monkeypatch, name):
+    """What a kernel computed is differentiated by it, inside the block too; the definition's is by torch, anywhere."""
+    op, leaves, *mask = DIFFERENTIABLE[name]
+    leaves = tuple(leaf.clone().requires_grad_() for leaf in leaves)
+
+    def total() -> Tensor:
+        found = op(*leaves, *mask)
+        return sum(
+            ((y**2).sum() for y in (found if isinstance(found, tuple) else (found,))), torch.tensor(0.0)
+        )
+
+    fast = total()
+    with use_reference():
+        slow = total()
+    called = [watch(monkeypatch, kernels) for kernels in kernels_of(OPS[name])]
+    by_definition = torch.autograd.grad(slow, leaves)
+    assert not any(called)
+    with use_reference():
+        by_kernel = torch.autograd.grad(fast, leaves)
+    assert name not in ("scan", "conv") or "backward" in called[0]
+    for ours, true in zip(by_kernel, by_definition, strict=True):
+        torch.testing.assert_close(ours, true)
+
+
+def test_blocks_nest_and_end():
+    """The switch is off after the outermost block, also when that ends with an error."""
+    scan = OPS["scan"]
+
+    def failing() -> None:
+        with use_reference(), use_reference():
+            raise KeyError
+
+    with use_reference():
+        with pytest.raises(KeyError):
+            failing()
+        assert not scan.fused("cpu")
+    assert scan.fused("cpu")
+
+
+def test_blocks_of_two_threads_may_overlap():
+    """The switch is the process's: on while any thread is inside, off when the last one leaves."""
+    scan, barrier, seen = OPS["scan"], Barrier(2), []
+
+    def other() -> None:
+        barrier.wait()  # both are inside
+        with use_reference():
+            barrier.wait()
+            barrier.wait()  # the first has left
+            seen.append(scan.fused("cpu"))
+
+    thread = Thread(target=other)
+    thread.start()
+    with use_reference():
+        barrier.wait()
+        barrier.wait()
+    barrier.wait()
+    thread.join()
+    assert seen == [False]
+    assert scan.fused("cpu")
+
+
+def test_compiled_code_follows_the_switch():
+    """torch.compile sees one graph by the kernel, another by the definition, and knows which one to use."""
+    if hasattr(conv_silu, "__wrapped__"):
+        pytest.skip("a run-time type checker is in the way")
+    torch.compiler.reset()
+    x = normal(2, 5, 3), normal(3, 4), normal(3), masked(2, 5)
+    compiled = torch.compile(conv_silu, backend="aot_eager", fullgraph=True)
+    for _ in range(2):
+        assert torch.equal(compiled(*x), conv_silu(*x))
+        with use_reference():
+            assert torch.equal(compiled(*x), OPS["conv"].module("reference").conv_silu(*x))
+
+
+def test_importing_the_ops_is_light():
+    """Numba and Triton are imported with the first kernel that needs them."""
+    names = ", ".join(f"dygmamba.ops.{folder}" for folder in FOLDERS)
+    code = f"import sys, {names}; sys.exit(bool({{'numba', 'triton'}} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -7,7 +7,7 @@ import torch
 from dygmamba.config import build_config, node_preset
 from dygmamba.data.events import EventStore, FeatureTable
 from dygmamba.models import MODELS
-from dygmamba.models.base import DatasetFacts, NodeClassifier
+from dygmamba.models.base import DatasetFacts, Encoder
 
 TRAINABLE = [name for name, spec in MODELS.items() if spec.trainable]
 SMALL = {
@@ -23,7 +23,6 @@ SMALL = {
     "heads": 2,
     "count_dim": 4,
     "patch": 2,
-    "sampling": "recent",  # drawn neighbours differ from batch to batch
     "dropout": 0.0,
     "filter_dropout": 0.0,
 }
@@ -47,7 +46,7 @@ def labelled_stream(events: int = 240, sources: int = 10, seed: int = 0) -> Even
     return EventStore.of(src, dst, time, num_nodes=nodes, features=FeatureTable(node, edge), label=label)
 
 
-def small_classifier(name: str, store: EventStore, **more: object) -> NodeClassifier:
+def small_encoder(name: str, store: EventStore, **more: object) -> Encoder:
     """The model with its node-task preset, cut down to a size for tests."""
     spec = MODELS[name]
     own = {field.name for field in fields(spec.config)}
@@ -56,4 +55,4 @@ def small_classifier(name: str, store: EventStore, **more: object) -> NodeClassi
     settings = published | {key: value for key, value in SMALL.items() if key in own} | more
     torch.manual_seed(0)
     scorer = spec.build(build_config(spec.config, settings), DatasetFacts.of(store))
-    return NodeClassifier(scorer.encoder)
+    return scorer.encoder

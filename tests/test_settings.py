@@ -6,11 +6,12 @@ import pytest
 
 from dygmamba.config import build_config
 from dygmamba.data.generate import GeneratorConfig
+from dygmamba.engine.fit_config import FitConfig, NodeFitConfig
 from dygmamba.errors import ConfigError
 from dygmamba.models import MODELS
 from dygmamba.settings import Bounds, Settings, declared, split_bounds
 
-CONFIGS = [*{spec.config: None for spec in MODELS.values()}, GeneratorConfig]
+CONFIGS = [*{spec.config: None for spec in MODELS.values()}, GeneratorConfig, FitConfig, NodeFitConfig]
 NUMBERS = [
     pytest.param(kind, name, hint, id=f"{kind.__name__}-{name}")
     for kind in CONFIGS
@@ -28,7 +29,7 @@ def outside(bounds: Bounds, whole: bool) -> list[float]:
 
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_a_config_checks_itself(kind):
-    """Every config of the registry and of the generator is made of `Settings`, and its defaults are legal."""
+    """Every config of the registry, the generator and the training loop is made of `Settings`, with legal defaults."""
     assert issubclass(kind, Settings)
     assert build_config(kind, {}) == kind()
 

@@ -14,6 +14,7 @@ from dygmamba.benchmarks.picture import Panel, draw
 from dygmamba.benchmarks.verify import Row, WrongAnswer
 from dygmamba.data.generate import GeneratorConfig, generate_stream
 from dygmamba.data.splits import chronological_split
+from dygmamba.engine.stream import Stream
 from dygmamba.ops.conv import cpu as conv_cpu
 from dygmamba.ops.dispatch import use_reference
 from dygmamba.ops.scan import cpu as scan_cpu
@@ -38,8 +39,9 @@ SIZES = {
 @pytest.fixture(autouse=True)
 def toy_sizes(monkeypatch):
     store = generate_stream(GeneratorConfig(seed=2, nodes=40, events=1_500))
-    toy = workload.Workload("toy", store, chronological_split(store))
-    monkeypatch.setattr(workload.Workload, "find", staticmethod(lambda: toy))
+    toy = Stream(store, chronological_split(store), torch.device("cpu"))
+    for module in (step, epoch, memory):
+        monkeypatch.setattr(module, "find_stream", lambda device: ("toy", toy))
     for module, sizes in SIZES.items():
         for name, value in sizes.items():
             monkeypatch.setattr(module, name, value)
@@ -102,22 +104,22 @@ def test_a_wrong_gradient_is_never_timed(monkeypatch):
 
 def test_a_model_scores_the_same_by_definition(monkeypatch, toy_sizes):
     """Inside the block the kernels may be absent, and a model's scores are what they are with them."""
-    training = toy_sizes.training("dyg-mamba", toy_sizes.on("cpu"), TOY, batch=20)
-    fast = workload.scores(training, 20)
+    fit = workload.fit_of("dyg-mamba", toy_sizes, TOY, batch=20)
+    fast = workload.scores(fit, 20)
     monkeypatch.setattr(scan_cpu, "forward", pytest.fail)
     monkeypatch.setattr(conv_cpu, "forward", pytest.fail)
     with use_reference():
-        torch.testing.assert_close(workload.scores(training, 20), fast)
+        torch.testing.assert_close(workload.scores(fit, 20), fast)
 
 
 def test_a_series_ends_where_memory_ends(monkeypatch):
     """Out of memory is a row that says so, the last of its model; the other model goes on."""
     measure = length.one_length
 
-    def small_machine(work, data, model, tokens, case):
+    def small_machine(stream, model, tokens, case):
         if model == "dygformer" and tokens == 16:
             raise torch.OutOfMemoryError
-        return measure(work, data, model, tokens, case)
+        return measure(stream, model, tokens, case)
 
     monkeypatch.setattr(length, "one_length", small_machine)
     monkeypatch.setattr(length, "LENGTHS", {"cpu": (8, 16, 32)})
@@ -151,10 +153,9 @@ def test_length_writes_its_table_and_picture(tmp_path):
 def test_every_history_of_the_dense_stream_is_full(monkeypatch):
     """At the last events, each node has met the others at least as often as the longest sequence asks."""
     monkeypatch.setattr(length, "NODES", 64)
-    work = length.dense(512)
-    data = work.on("cpu")
-    last = work.store.select(work.split.train[-32:])
-    found = data.past.recent(torch.cat([last.src, last.dst]), last.time.repeat(2), 511)
+    stream = length.dense(512, "cpu")
+    last = stream.store.select(stream.split.train[-32:])
+    found = stream.training_index.recent(torch.cat([last.src, last.dst]), last.time.repeat(2), 511)
     assert int(found.length.min()) == 511
 
 
@@ -169,23 +170,18 @@ def test_an_epoch_stands_beside_its_anchors(monkeypatch, toy_sizes):
     both = [EpochAnchor("dygformer", 4, by, seconds) for by, seconds in (("one", 20.0), ("two", 8.0))]
     monkeypatch.setattr(epoch, "EPOCHS", (*both, EpochAnchor("dygformer", 32, "one", 5.0)))
     monkeypatch.setattr(epoch, "hold_on", lambda device: True)
-    work = workload.Workload(workload.UCI, toy_sizes.store, toy_sizes.split)
-    found = epoch.gpu_rows(work, work.on("cpu"), epoch.Case("dygformer", 4))
+    found = epoch.gpu_rows(workload.UCI, toy_sizes, epoch.Case("dygformer", 4))
     assert [row.anchor_seconds for row in found] == [20.0, 8.0]
     assert len({row.seconds for row in found}) == 1
     assert all(row.anchor_ratio == row.anchor_seconds / row.seconds for row in found)
-    assert all(
-        row.ratio is None for row in found
-    )  # issued call by call on a CPU: there is no other way to time
 
 
 def test_a_model_with_memory_is_checked_on_what_it_has_seen(monkeypatch, toy_sizes):
     """Its scores are compared after the same events on both sides, and differ from those without any."""
-    toy_sizes.require_same_scores("tgn", {}, "cpu", 20)
-    data = toy_sizes.on("cpu")
-    seen = workload.scores(toy_sizes.training("tgn", data, {}), 20)
+    workload.require_same_scores("tgn", toy_sizes, {}, 20)
+    seen = workload.scores(workload.fit_of("tgn", toy_sizes, {}), 20)
     monkeypatch.setattr(workload, "OBSERVED", 0)
-    assert not torch.allclose(seen, workload.scores(toy_sizes.training("tgn", data, {}), 20))
+    assert not torch.allclose(seen, workload.scores(workload.fit_of("tgn", toy_sizes, {}), 20))
 
 
 @pytest.mark.parametrize("device", ["tpu", "cuda"])

@@ -11,6 +11,7 @@ from dygmamba.data.generate import GeneratorConfig, generate_stream
 from dygmamba.data.ids import NodeIds
 from dygmamba.data.store import Dataset, Origin, save_dataset
 from dygmamba.engine.checkpoint import Progress, load_checkpoint, save_checkpoint
+from dygmamba.engine.clock import Rule
 from dygmamba.engine.fit import Interrupted, Reporter
 from dygmamba.engine.fit_config import FitConfig
 from dygmamba.errors import ConfigError, FileError, NotFoundError, ScoreError
@@ -83,7 +84,7 @@ def test_a_trained_run_evaluates_to_its_own_validation(finished, folder):
     """The best weights, loaded by name, give the validation AP the run wrote down for its best epoch."""
     run = open_run(finished.path, CPU, folder)
     chosen = [("random", "val", "transductive")]
-    (row,) = link_rows(run.scorer, run.stream, {"seed": 0}, chosen, run.visible)
+    (row,) = link_rows(run.scorer, run.stream, {"seed": 0}, chosen, run.rule)
     assert row["ap"] == max(entry["val_ap"] for entry in finished.metrics())
 
 
@@ -97,7 +98,7 @@ def test_a_stream_without_new_nodes_has_transductive_results_only(tmp_path):
     dataset = Dataset.of("three", store, NodeIds.identity(3), Origin())
     fit = start_link_run(dataset, "dyg-mamba", 0, TINY, CPU, tmp_path)
     chosen = [("random", name, setting) for name in SPLITS for setting in SETTINGS]
-    rows = link_rows(fit.scorer, fit.stream, {"seed": 0}, chosen, "strict")
+    rows = link_rows(fit.scorer, fit.stream, {"seed": 0}, chosen, Rule())
     assert [(row["split"], row["setting"]) for row in rows] == [
         ("val", "transductive"),
         ("test", "transductive"),
@@ -131,7 +132,7 @@ def test_a_run_that_diverges_ends_within_a_few_steps_and_keeps_its_last_good_sta
     fit.finish_epoch(fit.validate())
     kept, steps = fit.run.last.read_bytes(), []
     with torch.no_grad():
-        next(fit.scorer.parameters()).fill_(torch.inf)
+        fit.scorer.head.out.weight.fill_(torch.nan)
     with pytest.raises(ScoreError, match=r"the loss became nan in epoch 1.*lr below 0.0001"):
         fit(Reporter(step=lambda epoch, step: steps.append(step)))
     assert len(steps) <= 32 < fit.steps_per_epoch

@@ -1,111 +1,236 @@
+"""The walk: what a memory was told when it was asked, and that how questions are cut changes no score."""
+
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
+from hypothesis import strategies as st
 
 from dygmamba.data.generate import GeneratorConfig, generate_stream
-from dygmamba.data.splits import chronological_split
-from dygmamba.engine.evaluation import EvaluationSet, evaluation_set, score_by_length, score_set
-from dygmamba.errors import EventError
+from dygmamba.engine.clock import Clock, Rule
+from dygmamba.engine.examine import examine
+from dygmamba.engine.fit import Fit
+from dygmamba.engine.fit_config import FitConfig
+from dygmamba.engine.folder import RunFolder
+from dygmamba.engine.walk import Walk, require_finite
+from dygmamba.errors import EventError, ScoreError
 from dygmamba.models import MODELS
-from dygmamba.models.base import DatasetFacts
+from dygmamba.models.base import DatasetFacts, Heuristic
 from dygmamba.models.edgebank import EdgeBank, EdgeBankConfig
-from dygmamba.sampling.index import NeighborIndex
-from dygmamba.sampling.negatives import Negatives
+from dygmamba.sampling.view import PairBatch
+from dygmamba.tasks.base import Exam
+from dygmamba.tasks.link import LinkTask, link_exam
 from strategies import event_streams
+from streams import split_stream, unsplit
+
+SIZES = st.integers(1, 7)
 
 
-class Witness:
-    """A scorer that notes the latest time it had observed whenever it is asked."""
-
-    requests = ()
-    stateful = True
+class Witness(Heuristic):
+    """A scorer that notes what it had observed whenever it is asked, and answers with its number."""
 
     def __init__(self):
         self.reset()
+        self.asked = []
 
     def __call__(self, view):
-        self.asked.append((self.latest, float(view.pairs.time.min())))
-        return torch.zeros(len(view.pairs))
+        self.asked.append((list(self.seen), view.pairs.time.tolist()))
+        return torch.full((len(view.pairs),), float(len(self.seen)))
+
+    def observe(self, events):
+        self.seen = [*self.seen, *events.event.tolist()]
+
+    def snapshot(self, events):
+        return self.seen
+
+    def restore(self, kept):
+        self.seen = kept
+
+    def reset(self):
+        self.seen = []
+
+
+def events_of(store):
+    """An exam of every event of a stream, each with its reverse."""
+    ids = torch.arange(len(store))
+    pairs = PairBatch.of(
+        torch.cat([store.src, store.dst]), torch.cat([store.dst, store.src]), store.time.repeat(2)
+    )
+    return Exam({}, ids, (), pairs, ids.repeat(2))
+
+
+@given(store=event_streams(min_events=1), size=SIZES, first=st.integers(0, 9))
+def test_cells_cut_each_period_from_its_own_beginning(store, size, first):
+    """For all streams, sizes and periods: the cells are the events in order; only a period's last is shorter."""
+    ids = torch.arange(len(store))
+    periods = (ids[:first], ids[first:])
+    clock = Clock.of(store, periods, size)
+    cells = clock.between(0, len(store))
+    assert torch.cat(cells).tolist() == ids.tolist()
+    expected = [cell.tolist() for period in periods for cell in period.split(size) if len(cell)]
+    assert [cell.tolist() for cell in cells] == expected
+
+
+@given(store=event_streams(min_events=1), size=SIZES)
+def test_a_strict_memory_has_seen_strictly_earlier_events_only(
+    store,
+    size,
+):
+    """For all streams with ties: a question sees whole cells, all of them strictly earlier, and as many as there are.
+
+    What it sees is a function of its time and of what is strictly earlier: later events change nothing.
+    """
+    clock = Clock.of(store, (torch.arange(len(store)),), size)
+    seen = clock.earlier_cells(store.time)
+    for time, count in zip(store.time.tolist(), seen.tolist(), strict=True):
+        earlier = int((store.time < time).sum())
+        assert count == earlier // size * size
+    cut = len(store) // 2
+    past = store[:cut]
+    if cut:
+        until = past.time[-1] < store.time
+        again = Clock.of(past, (torch.arange(cut),), size).earlier_cells(store.time)
+        assert torch.equal(again[~until], seen[~until])
+
+
+@given(store=event_streams(min_events=1))
+def test_an_exam_tells_a_memory_as_its_rule_says(store):
+    """Strict: everything observed is earlier than everything asked. Batch: exactly the cells before its own."""
+    for visible in ("strict", "batch"):
+        witness = Witness()
+        count = examine(witness, unsplit(store), events_of(store), Rule(visible, 3))
+        place = torch.arange(len(store)).repeat(2)
+        if visible == "batch":
+            assert count.tolist() == (place // 3 * 3).tolist()
+        for seen, times in witness.asked:
+            latest = max((float(store.time[event]) for event in seen), default=float("-inf"))
+            assert visible == "batch" or latest < min(times)
+
+
+@given(store=event_streams(min_events=3), batch=SIZES, visible=st.sampled_from(["strict", "batch"]))
+def test_training_tells_a_memory_as_its_rule_says(store, batch, visible):
+    """For all streams, batches and rules: before step k come the strictly earlier cells, or all before k."""
+    ids = torch.arange(len(store))
+    clock = Clock.of(store, (ids,), batch)
+    told = clock.steps(visible)
+    assert told == sorted(told)
+    for number, cells in enumerate(told):
+        first = float(store.time[number * batch])
+        if visible == "batch":
+            assert cells == number
+        else:
+            assert cells == sum(float(latest) < first for latest in clock.latest)
+
+
+class Counter(torch.nn.Module):
+    """A trainable witness: learns nothing, remembers what it was told before each step."""
+
+    requests, stateful, elastic = (), True, False
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.seen, self.asked = [], []
+
+    def forward(self, view):
+        self.asked.append((list(self.seen), view.pairs.time.tolist()))
+        return self.weight.expand(len(view.pairs))
 
     def observe(self, events):
         self.seen += events.event.tolist()
-        if len(events):
-            self.latest = max(self.latest, float(events.time.max()))
 
     def reset(self):
-        self.asked, self.seen, self.latest = [], [], float("-inf")
+        self.seen = []
+
+    def snapshot(self, events):
+        return list(self.seen)
+
+    def restore(self, kept):
+        self.seen = kept
 
 
-def whole_stream(store):
-    events = torch.arange(len(store))
-    return EvaluationSet(
-        "test", "transductive", "random", events, events[:0], Negatives(store.src, store.dst)
-    )
-
-
-@given(store=event_streams(min_events=1))
-def test_strict_ties_show_memory_only_strictly_earlier_events(store):
-    """With strict ties, everything observed before a batch is strictly earlier than all its queries."""
-    witness = Witness()
-    score_set(witness, store, NeighborIndex.build(store), whole_stream(store), batch_size=5, strict_ties=True)
-    assert all(latest < first for latest, first in witness.asked)
-
-
-@given(store=event_streams(min_events=1))
-def test_memory_lags_by_one_batch(store):
-    """As published, the events observed before batch k are exactly those of the batches before it."""
-    witness = Witness()
-    score_set(witness, store, NeighborIndex.build(store), whole_stream(store), batch_size=5)
-    assert witness.seen == list(range(5 * ((len(store) - 1) // 5)))
+@pytest.mark.parametrize("visible", ["strict", "batch"])
+def test_a_fit_shows_its_memory_nothing_of_the_batchs_own_time(visible, tmp_path):
+    """On a stream of few instants, strict training never shows an event of the batch's time or later."""
+    store = generate_stream(GeneratorConfig(nodes=30, events=400, seed=1))
+    store = replace(store, time=(store.time / 2e4).floor())
+    stream, witness = split_stream(store), Counter()
+    task = LinkTask.of(store, stream.split, stream.device)
+    fit = Fit(task, witness, stream, FitConfig(batch=10, visible=visible), RunFolder(tmp_path), 0)
+    for step in range(fit.steps_per_epoch):
+        fit.executor.step(fit.batch(fit.epoch(0), step))
+    tied = 0
+    for number, (seen, times) in enumerate(witness.asked):
+        assert seen == stream.split.train[: len(seen)].tolist()
+        latest = max((float(store.time[event]) for event in seen), default=float("-inf"))
+        assert visible == "batch" or latest < min(times)
+        assert visible == "strict" or len(seen) == 10 * number
+        tied += latest >= min(times)
+    assert (tied > 0) is (visible == "batch")
 
 
 @given(store=event_streams(min_events=4))
 def test_every_positive_is_scored_once_with_its_negative(store):
-    """Scores come in time order: one positive and one negative per event of the set."""
-    split = chronological_split(store)
+    """One positive and one negative per event of the exam, in its order."""
+    stream = split_stream(store)
     try:
-        chosen = evaluation_set(store, split, "test", "transductive", "historical")
-    except EventError:  # a batch that uses every possible pair leaves no negative
-        return
-    if not len(chosen.events):
+        exam = link_exam(store, stream.split, "test", strategy="historical")
+    except EventError:  # no event, or a batch that uses every possible pair leaves no negative
         return
     bank = EdgeBank(EdgeBankConfig(), DatasetFacts.of(store))
-    scores = score_set(bank, store, NeighborIndex.build(store), chosen, batch_size=3)
-    assert sorted(scores.group[scores.label == 1].tolist()) == list(range(len(chosen.events)))
-    assert sorted(scores.group[scores.label == 0].tolist()) == list(range(len(chosen.events)))
-
-
-def test_drawn_neighbours_are_the_same_at_every_evaluation():
-    """A model that samples neighbours gets the same scores again, whatever was drawn in between."""
-    store = generate_stream(GeneratorConfig(nodes=30, events=400, seed=1))
-    split = chronological_split(store)
-    spec = MODELS["tgat"]
-    config = spec.config(neighbors=3, out=8, time_dim=4, sampling="uniform")
-    scorer = spec.build(config, DatasetFacts.of(store)).eval()
-    chosen = evaluation_set(store, split, "val", "transductive", "random")
-    index = NeighborIndex.build(store)
-    with torch.no_grad():
-        first = score_set(scorer, store, index, chosen).score
-        torch.rand(5)
-        assert torch.equal(score_set(scorer, store, index, chosen).score, first)
+    assert len(examine(bank, stream, exam)) == 2 * len(exam.events)
+    for label in (0, 1):
+        rows = exam.pairs.label == label
+        assert exam.pairs.group[rows].tolist() == list(range(len(exam.events)))
 
 
 @pytest.mark.parametrize("tokens", [1, 50, 10_000])
-def test_asking_by_length_changes_no_score(tokens):
-    """Pairs of like length asked together, in parts of any size, get the scores they get in time order."""
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("dyg-mamba", {"length": 20, "width": 4, "states": 4}),
+        ("tgat", {"neighbors": 3, "sampling": "uniform"}),
+        ("cawn", {"walks": 4, "heads": 2}),
+        ("tgn", {"neighbors": 3, "sampling": "uniform"}),
+    ],
+)
+def test_how_questions_are_cut_changes_no_score(name, settings, tokens):
+    """Alone or together, in any order and in passes of any size: the same score to 1e-5, drawn neighbours included."""
+    store = generate_stream(GeneratorConfig(nodes=30, events=500, seed=1))
+    stream, spec = split_stream(store), MODELS[name]
+    torch.manual_seed(0)
+    scorer = spec.build(spec.config(out=8, time_dim=4, **settings), DatasetFacts.of(store))
+    exam = link_exam(store, stream.split, "test", "inductive", "historical")
+    clock = Clock.of(store, (*exam.earlier, exam.events))
+    seen = clock.earlier_cells(exam.pairs.time)
+    whole = Walk(scorer, stream, 0, clock)(exam.pairs, seen)
+    parts = Walk(scorer, stream, 0, clock, tokens)
+    torch.testing.assert_close(parts(exam.pairs, seen), whole, rtol=1e-4, atol=1e-5)
+    order = torch.randperm(len(exam.pairs), generator=torch.Generator().manual_seed(3))[:9]
+    some = PairBatch.of(exam.pairs.src[order], exam.pairs.dst[order], exam.pairs.time[order])
+    torch.testing.assert_close(parts(some, seen[order]), whole[order], rtol=1e-4, atol=1e-5)
+
+
+def test_an_exam_gives_the_same_scores_again():
+    """Whatever was drawn in between, and whatever the memory was told before: the same bits."""
     store = generate_stream(GeneratorConfig(nodes=30, events=400, seed=1))
-    split = chronological_split(store)
-    spec = MODELS["dyg-mamba"]
-    config = spec.config(length=20, width=4, states=4, out=8, time_dim=4)
-    scorer = spec.build(config, DatasetFacts.of(store)).eval()
-    chosen = evaluation_set(store, split, "test", "inductive", "historical")
-    index = NeighborIndex.build(store)
-    with torch.no_grad():
-        there = score_by_length(scorer, store, index, chosen, tokens)
-        here = score_set(scorer, store, index, chosen)
-    assert there.metrics().n == here.metrics().n
-    for column in ("label", "group"):
-        assert sorted(getattr(there, column).tolist()) == sorted(getattr(here, column).tolist())
-    assert there.metrics().ap == pytest.approx(here.metrics().ap, abs=1e-4)
-    key = torch.argsort(there.group * 2 + there.label), torch.argsort(here.group * 2 + here.label)
-    torch.testing.assert_close(there.score[key[0]], here.score[key[1]], rtol=1e-4, atol=1e-5)
+    stream = split_stream(store)
+    exam = link_exam(store, stream.split, "val")
+    for name in ("tgat", "tgn"):
+        spec = MODELS[name]
+        config = spec.config(neighbors=3, out=8, time_dim=4, sampling="uniform")
+        scorer = spec.build(config, DatasetFacts.of(store))
+        first = examine(scorer, stream, exam)
+        torch.rand(5)
+        assert torch.equal(examine(scorer, stream, exam), first)
+        assert not torch.equal(examine(scorer, stream, exam, seed=1), first)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), float("-inf")])
+def test_a_score_that_is_no_number_is_an_error(wrong):
+    """For all that is not finite, in one answer or in a vector of one: a sentence with the time, never a score."""
+    time = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+    for answers in (torch.tensor([0.0, wrong, 1.0]), torch.tensor([[0.0, 0.0], [0.0, wrong], [1.0, 1.0]])):
+        with pytest.raises(ScoreError, match="at time 2 is"):
+            require_finite(answers, time)

@@ -12,7 +12,6 @@ from dygmamba.data.generate import GeneratorConfig, forgetting_law, generate_str
 from dygmamba.data.ids import NodeIds
 from dygmamba.data.library import open_dataset
 from dygmamba.data.process import LAWS
-from dygmamba.data.splits import chronological_split
 from dygmamba.data.store import Dataset, Origin
 from dygmamba.engine.folder import RunFolder
 from dygmamba.errors import ConfigError, EventError, FileError
@@ -24,12 +23,12 @@ from dygmamba.explain.forgetting import (
     retention,
     save_forgetting,
 )
-from dygmamba.models import find_model
-from dygmamba.models.base import DatasetFacts
-from dygmamba.models.dyg_mamba import DyGMambaConfig
 from dygmamba.explain.returns import erased, find_meetings, moved
-from dygmamba.sampling.index import NeighborIndex
+from dygmamba.models import find_model
+from dygmamba.models.base import DatasetFacts, Heuristic
+from dygmamba.models.dyg_mamba import DyGMambaConfig
 from dygmamba.sampling.view import NeighborRequest
+from streams import split_stream
 
 CONFIG = GeneratorConfig(events=6_000)
 
@@ -40,15 +39,15 @@ def store():
 
 
 @pytest.fixture(scope="module")
-def split(store):
-    return chronological_split(store)
+def stream(store):
+    return split_stream(store)
 
 
-class LawScorer:
+class LawScorer(Heuristic):
     """The logit of a perfect classifier: log of n P(v | u, t), P as the generator defines it."""
 
     requests = (NeighborRequest((23,)),)
-    stateful = False
+    stateful = elastic = False
 
     def __init__(self, law, novelty=0.5, noise=0.05, factor=240.0):
         self.law, self.novelty, self.noise, self.factor = law, novelty, noise, factor
@@ -80,10 +79,10 @@ class NoisyScorer(LawScorer):
 
 
 @pytest.mark.parametrize("name", sorted(LAWS))
-def test_the_probe_recovers_the_law_of_a_perfect_classifier(store, split, name):
+def test_the_probe_recovers_the_law_of_a_perfect_classifier(stream, name):
     """For all laws R: if the logit is log n P(v | u, t), the fitted return weight is R, scaled at the first span."""
     law = forgetting_law(replace(CONFIG, law=name))
-    found = measure_forgetting(LawScorer(law), store, split, (name, law))
+    found = measure_forgetting(LawScorer(law), stream, (name, law))
     assert found.closeness is not None
     assert found.closeness.max_gap < 0.015
     assert found.retention is None
@@ -95,30 +94,31 @@ def test_the_probe_recovers_the_law_of_a_perfect_classifier(store, split, name):
         assert found.closeness.half_life == pytest.approx(found.closeness.true_half_life, rel=0.03)
 
 
-def test_the_probe_needs_no_knowledge_of_the_negatives(store, split):
+def test_the_probe_needs_no_knowledge_of_the_negatives(stream):
     """For all factors k: logits shifted by log k (more negatives, a smaller pool) give the same curve."""
     law = forgetting_law(CONFIG)
-    one, other = (measure_forgetting(LawScorer(law, factor=factor), store, split) for factor in (240.0, 3.0))
+    one, other = (measure_forgetting(LawScorer(law, factor=factor), stream) for factor in (240.0, 3.0))
     assert one.learned == pytest.approx(other.learned, abs=2e-3)
     assert one.closeness is None
 
 
-def test_noisy_scores_widen_the_error_and_do_not_shift_the_curve(store, split):
+def test_noisy_scores_widen_the_error_and_do_not_shift_the_curve(stream):
     """With normal noise on every logit the mean curve is the law, and the standard error is the curves' spread."""
     law = forgetting_law(CONFIG)
-    found = [measure_forgetting(NoisyScorer(law), store, split) for _ in range(6)]
+    found = [measure_forgetting(NoisyScorer(law), stream) for _ in range(6)]
     curves, errors = (np.array([getattr(one, name) for one in found]) for name in ("learned", "error"))
     span = np.array(found[0].span)
     assert np.abs(curves.mean(axis=0) - law(span) / law(span[:1])).max() < 0.06
     ratio = errors[:, 1:].mean(axis=0) / curves[:, 1:].std(axis=0)
     assert 0.4 < ratio.min() < ratio.max() < 2.5
-    assert max(errors[:, 1]) > 5 * measure_forgetting(LawScorer(law), store, split).error[1]
+    assert max(errors[:, 1]) > 5 * measure_forgetting(LawScorer(law), stream).error[1]
 
 
 @pytest.fixture(scope="module")
-def meetings(store, split):
+def meetings(stream):
+    store, split = stream.store, stream.split
     node, time = store.src[split.test], store.time[split.test]
-    return find_meetings(NeighborIndex.build(store), node, time, ~split.new_nodes, 23)
+    return find_meetings(stream.index, node, time, ~split.new_nodes, 23)
 
 
 def test_a_moved_meeting_changes_who_was_met_when_and_nothing_else(meetings):
@@ -204,17 +204,17 @@ def test_too_short_a_stream_is_said(store):
     """Where nothing can be probed, one sentence says so; a model of another kind likewise."""
     short = store[:40]
     with pytest.raises(EventError, match="too few"):
-        measure_forgetting(LawScorer(forgetting_law(CONFIG)), short, chronological_split(short))
+        measure_forgetting(LawScorer(forgetting_law(CONFIG)), split_stream(short))
     spec = find_model("popularity")
     scorer = spec.build(spec.config(), DatasetFacts.of(store))
     with pytest.raises(ConfigError, match="recent"):
-        measure_forgetting(scorer, store, chronological_split(store))
+        measure_forgetting(scorer, split_stream(store))
 
 
-def test_curves_are_kept_until_the_weights_change(store, split, tmp_path):
+def test_curves_are_kept_until_the_weights_change(stream, tmp_path):
     """What is saved is loaded, unless a newer checkpoint lies beside it; a damaged file is said."""
     run, law = RunFolder(tmp_path), forgetting_law(CONFIG)
-    found = measure_forgetting(LawScorer(law), store, split, ("exponential", law))
+    found = measure_forgetting(LawScorer(law), stream, ("exponential", law))
     assert load_forgetting(run) is None
     save_forgetting(run, found)
     assert load_forgetting(run) == found

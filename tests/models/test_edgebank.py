@@ -6,14 +6,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dygmamba.config import build_config, preset
 from dygmamba.data.library import open_dataset
-from dygmamba.data.splits import chronological_split
-from dygmamba.runs.link import Heuristics
-from dygmamba.models import find_model
+from dygmamba.engine.clock import Rule
 from dygmamba.models.base import DatasetFacts
 from dygmamba.models.edgebank import EdgeBank, EdgeBankConfig
-from dygmamba.sampling.index import NeighborIndex
+from dygmamba.runs.link import Heuristics
 from dygmamba.sampling.view import PairBatch, PairView
 from strategies import event_streams
 
@@ -74,7 +71,7 @@ def test_reset_forgets():
 
 
 def evaluated(name, folder, strategy, seed=None, visible="batch"):
-    heuristics = Heuristics.of(open_dataset(name, folder), visible)
+    heuristics = Heuristics.of(open_dataset(name, folder), Rule(visible))
     return heuristics.row("edgebank", {}, (strategy, "test", "transductive"), seed)
 
 

@@ -11,12 +11,12 @@ from torch.nn.functional import linear
 from dygmamba.config import build_config, preset, presets
 from dygmamba.data.events import EventStore, FeatureTable
 from dygmamba.errors import ConfigError
-from dygmamba.runs.link import split_settings
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
 from dygmamba.models.freedyg import FrequencyBlock, FrequencyFilter, interactions
 from dygmamba.models.graphmixer import MixerBlock
 from dygmamba.nn.tokens import make_tokens
+from dygmamba.runs.link import split_settings
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import PairBatch
 from strategies import event_streams

@@ -13,8 +13,8 @@ from dygmamba.data.ids import NodeIds
 from dygmamba.data.library import open_dataset
 from dygmamba.data.store import Dataset, Origin, save_dataset
 from dygmamba.engine.fit import Interrupted, Reporter
-from dygmamba.runs.link import resume_link_run, start_link_run
 from dygmamba.models.base import DatasetFacts
+from dygmamba.runs.link import resume_link_run, start_link_run
 from dygmamba.sampling.view import PairBatch
 from memory_cases import NAMES, SETTINGS, Reference, all_pairs, build, replay, ten_events, view_of
 from strategies import event_streams

@@ -5,10 +5,10 @@ import torch
 
 from dygmamba.config import build_config, node_preset, preset, presets
 from dygmamba.errors import EventError
-from dygmamba.runs.link import split_settings
 from dygmamba.models import MODELS
 from dygmamba.models.base import NodeHead
-from dygmamba.tasks.node import check_labels, node_metrics, node_queries, node_split, positive_weight
+from dygmamba.runs.link import split_settings
+from dygmamba.tasks.node import NodeTask, check_labels, node_metrics, node_split, positive_weight
 from node_cases import labelled_stream
 
 
@@ -22,16 +22,19 @@ def test_the_split_is_chronological_and_keeps_every_node():
     assert not split.touching_new_nodes(store, split.test).numel()
 
 
-def test_a_query_tells_who_and_when_but_no_label():
-    """Source, destination and time of each event; the label of every pair is 0."""
-    store = labelled_stream()
-    events = store.select(torch.arange(5, 25))
-    pairs = node_queries(events)
-    assert torch.equal(pairs.src, events.src)
-    assert torch.equal(pairs.dst, events.dst)
-    assert torch.equal(pairs.time, events.time)
-    assert bool(events.label.any())
-    assert not bool(pairs.label.any())
+def test_a_question_is_an_event_and_its_answer_the_label():
+    """Source, destination, time and label of each training event, by its row; exams are the periods after it."""
+    store, cpu = labelled_stream(), torch.device("cpu")
+    split = node_split(store)
+    task, events = NodeTask.of(store, split, cpu), store.select(split.train[5:25])
+    pairs = task.questions(events, task.others(0, 0)[5:25])
+    for asked, true in ((pairs.src, events.src), (pairs.dst, events.dst), (pairs.time, events.time)):
+        assert torch.equal(asked, true)
+    assert torch.equal(pairs.label, store.label[split.train[5:25]])
+    assert torch.equal(pairs.group, split.train[5:25])
+    for name, period in (("val", split.val), ("test", split.test)):
+        assert torch.equal(task.exam(name).pairs.label, store.label[period])
+        assert float(torch.cat(task.exam(name).earlier).max()) < float(period.min())
 
 
 def test_metrics_are_pooled_over_all_events():

@@ -1,6 +1,7 @@
 """`dygmamba evaluate`: the published protocol on a trained run, or on a model that needs no training."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +14,7 @@ from dygmamba.errors import ConfigError, EventError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dygmamba.engine.clock import Visible
+    from dygmamba.engine.clock import Rule
     from dygmamba.runs.link import Choice
 
 
@@ -62,17 +63,15 @@ def evaluate(
         for name in listed("--split", split, SPLITS)
         for kind in listed("--setting", setting, SETTINGS)
     ]
-    rule = check_rule(visible)
+    check_rule(visible)
     if is_run:
         if overrides or store_negatives or draws > 1 or seed is not None:
             raise ConfigError("--set, --seed, --draws and --store-negatives are for untrained models")
-        rows = _run_rows(Path(data), device, data_dir, chosen, negatives, rule)
+        rows = _run_rows(Path(data), device, data_dir, chosen, negatives, visible)
     else:
         seeds = [seed] if draws == 1 else list(range(seed or 0, (seed or 0) + draws))
         settings = parse_overrides(overrides or [])
-        rows = _untrained_rows(
-            data, data_dir, (model, settings), chosen, seeds, rule or "strict", store_negatives
-        )
+        rows = _untrained_rows(data, data_dir, (model, settings), chosen, seeds, visible, store_negatives)
     if not rows:
         raise EventError(
             "none of the chosen splits and settings has an event; choose others or use a longer stream"
@@ -83,11 +82,15 @@ def evaluate(
         stdout().print(any_table(rows))
 
 
-def check_rule(visible: str | None) -> "Visible | None":
-    """The rule of that name."""
-    if visible is None or visible == "strict" or visible == "batch":
-        return visible
-    raise ConfigError(f"--visible takes strict or batch, got '{visible}'")
+def check_rule(visible: str | None) -> None:
+    """Refuse a rule that is none."""
+    if visible not in (None, "strict", "batch"):
+        raise ConfigError(f"--visible takes strict or batch, got '{visible}'")
+
+
+def _ruled(rule: "Rule", visible: str | None) -> "Rule":
+    """The rule, with what the command line says of it."""
+    return replace(rule, visible=visible or rule.visible)
 
 
 def _run_rows(
@@ -96,7 +99,7 @@ def _run_rows(
     data_dir: Path | None,
     chosen: "list[Choice]",
     negatives: str | None,
-    rule: "Visible | None",
+    visible: str | None,
 ) -> list[dict[str, Any]]:
     """A link run's rows, or a classifier's: that has a split and neither setting nor negatives."""
     from dygmamba.engine.folder import RunFolder
@@ -106,10 +109,10 @@ def _run_rows(
     if RunFolder(path).task == "link":
         run = open_run(path, choose_device(device), data_dir)
         about = {"dataset": run.dataset.name, "model": run.about["model"], "seed": run.seed}
-        return link_rows(run.scorer, run.stream, about, chosen, rule or run.visible)
+        return link_rows(run.scorer, run.stream, about, chosen, _ruled(run.rule, visible))
     if negatives is not None:
         raise ConfigError(f"{path} classifies nodes, for which there are no negatives; leave out --negatives")
-    if rule is not None:
+    if visible is not None:
         raise ConfigError(f"{path} classifies nodes by the rule it was trained under; leave out --visible")
     from dygmamba.runs.node import node_rows, open_node_run
 
@@ -123,11 +126,12 @@ def _untrained_rows(
     model: tuple[str, dict[str, Any]],
     chosen: "list[Choice]",
     seeds: Sequence[int | None],
-    rule: "Visible",
+    visible: str | None,
     folder: Path | None,
 ) -> list[dict[str, Any]]:
     """The rows of a model without training, each with a bar."""
     from dygmamba.data.library import open_dataset
+    from dygmamba.engine.examine import STRICT
     from dygmamba.models import find_model
     from dygmamba.runs.link import Heuristics
 
@@ -135,7 +139,7 @@ def _untrained_rows(
         raise ConfigError(
             f"model '{model[0]}' must be trained first: dygmamba train {data} --model {model[0]}"
         )
-    untrained = Heuristics.of(open_dataset(data, data_dir), rule, folder)
+    untrained = Heuristics.of(open_dataset(data, data_dir), _ruled(STRICT, visible), folder)
     rows = []
     for one in chosen:
         for seed in seeds if untrained.has(one) else ():

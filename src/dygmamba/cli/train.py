@@ -120,7 +120,7 @@ def finish_run(fit: "Fit", strategies: list[str], tensorboard: bool) -> list[dic
     about = fit.run.config()["run"]
     names = {"dataset": about["data"], "model": about["model"], "seed": fit.seed, "run": str(fit.run.path)}
     chosen = [(strategy, name, setting) for strategy in strategies for name in SPLITS for setting in SETTINGS]
-    rows = link_rows(fit.scorer, fit.stream, names, chosen, fit.config.visible)
+    rows = link_rows(fit.scorer, fit.stream, names, chosen, fit.config.rule)
     keep_results(fit, rows)
     return rows
 

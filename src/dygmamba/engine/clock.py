@@ -11,7 +11,7 @@ Legend: k events, c cells, p questions.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float64, Int64
@@ -21,6 +21,19 @@ from dygmamba.data.events import EventStore
 
 Visible = Literal["strict", "batch"]
 CELL = 200  # events that a memory takes in at once, as published
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a memory may have been told of when it is asked, and how many events it takes in at once."""
+
+    visible: Visible = "strict"
+    cell: int = CELL
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What a result row says of it."""
+        return {"visible": self.visible, "batch": self.cell}
 
 
 @dataclass(frozen=True, slots=True)

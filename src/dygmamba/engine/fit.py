@@ -127,7 +127,7 @@ class Fit:
 
     def examine(self, exam: Exam) -> Tensor:
         """A score per pair of an exam."""
-        return examine(self.scorer, self.stream, exam, self.config.visible, self.seed)
+        return examine(self.scorer, self.stream, exam, self.config.rule, self.seed)
 
     def finish_epoch(self, found: dict[str, Any]) -> None:
         """Early stopping: the task says which weights are better."""

@@ -1,32 +1,29 @@
 """How a model is fitted; the defaults are the published protocol's."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from dygmamba.engine.clock import Visible
-from dygmamba.errors import ConfigError
+from dygmamba.engine.clock import Rule, Visible
+from dygmamba.settings import Bounds, Settings
 
 
 @dataclass(frozen=True, slots=True)
-class FitConfig:
+class FitConfig(Settings):
     """What the training loop goes by, whatever the task and the model."""
 
-    epochs: int = 100
-    batch: int = 200
-    lr: float = 1e-4
-    patience: int = 20
+    epochs: Annotated[int, Bounds(1, 1_000_000)] = 100
+    batch: Annotated[int, Bounds(1, 100_000_000)] = 200
+    lr: Annotated[float, Bounds(0, 1e6, above=True)] = 1e-4
+    patience: Annotated[int, Bounds(1, 1_000_000)] = 20
     visible: Visible = "strict"  # what a memory may have been told of when it is asked
     precision: Literal["float32", "tf32", "bf16"] = "tf32"  # of training; evaluation is in float32
     graphs: bool = True  # on a GPU, replay the step as captured graphs
-    save_every: float = 30.0  # seconds between checkpoints inside an epoch
+    save_every: Annotated[float, Bounds(0, 1e9)] = 30.0  # seconds between checkpoints inside an epoch
 
-    def __post_init__(self) -> None:
-        if min(self.epochs, self.batch, self.patience) < 1:
-            raise ConfigError("epochs, batch and patience must be at least 1")
-        if not self.lr > 0:
-            raise ConfigError(f"lr must be above 0, got {self.lr}")
-        if self.save_every < 0:
-            raise ConfigError(f"save_every must be at least 0, got {self.save_every}")
+    @property
+    def rule(self) -> Rule:
+        """What a memory is told in training, and so in evaluation: a batch at once."""
+        return Rule(self.visible, self.batch)
 
 
 @dataclass(frozen=True, slots=True)

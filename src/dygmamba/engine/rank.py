@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from dygmamba.engine.clock import Clock
+from dygmamba.engine.clock import CELL, Clock
 from dygmamba.engine.lengths import pairs_per_pass
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.walk import Advance, Walk, unwatched
@@ -24,9 +24,11 @@ class Ranker:
     earlier, the last cell cut at the question's time.
     """
 
-    def __init__(self, scorer: Scorer, stream: Stream, seed: int, tokens: int | None = None) -> None:
+    def __init__(
+        self, scorer: Scorer, stream: Stream, seed: int, tokens: int | None = None, cell: int = CELL
+    ) -> None:
         everything = torch.arange(len(stream.store))
-        self.clock = Clock.of(stream.store, (everything,)) if scorer.stateful else None
+        self.clock = Clock.of(stream.store, (everything,), cell) if scorer.stateful else None
         self.walk = Walk(scorer, stream, seed, self.clock, tokens)
         self._together = pairs_per_pass(scorer.requests, stream.device, tokens)
         self._loops = bool((stream.store.src == stream.store.dst).any())

@@ -76,7 +76,7 @@ class Walk:
     @contextmanager
     def _told_of(self, clock: Clock, level: int) -> Iterator[None]:
         """The scorer, its memory told of the clock's first `level` events; a cut cell is taken back afterwards."""
-        whole = int(clock.cells_before(torch.tensor(level)))
+        whole = int(clock.cells_before(torch.tensor([level])))
         if not 0 <= self._told <= whole:
             self.scorer.reset()
             self._told = 0

@@ -8,8 +8,8 @@ import torch
 
 from dygmamba.config import build_config, preset, to_settings
 from dygmamba.data.store import Dataset
-from dygmamba.engine.clock import Visible
-from dygmamba.engine.examine import examine
+from dygmamba.engine.clock import Rule
+from dygmamba.engine.examine import STRICT, examine
 from dygmamba.engine.fit import Fit
 from dygmamba.engine.fit_config import FitConfig
 from dygmamba.engine.folder import RunFolder
@@ -87,16 +87,16 @@ def _fit(run: RunFolder, stream: Stream) -> Fit:
 
 
 def link_rows(
-    scorer: Scorer, stream: Stream, about: dict[str, Any], chosen: list[Choice], visible: Visible
+    scorer: Scorer, stream: Stream, about: dict[str, Any], chosen: list[Choice], rule: Rule
 ) -> list[dict[str, Any]]:
     """One result row per (negatives, split, setting) that has events; `about` names dataset, model and seed."""
     rows = []
     for strategy, name, setting in chosen:
         if has_events(stream.store, stream.split, name, setting):
             exam = link_exam(stream.store, stream.split, name, setting, strategy)
-            score = examine(scorer, stream, exam, visible, about["seed"])
+            score = examine(scorer, stream, exam, rule, about["seed"])
             found = dataclasses.asdict(link_metrics(score, exam.pairs.label, exam.pairs.group))
-            rows.append({**about, **exam.about, "visible": visible, **found})
+            rows.append({**about, **exam.about, **rule.about, **found})
     return rows
 
 
@@ -106,13 +106,13 @@ class Heuristics:
 
     dataset: Dataset
     stream: Stream
-    visible: Visible = "strict"
+    rule: Rule = STRICT
     folder: Path | None = None  # where drawn negatives are kept
 
     @staticmethod
-    def of(dataset: Dataset, visible: Visible = "strict", folder: Path | None = None) -> "Heuristics":
+    def of(dataset: Dataset, rule: Rule = STRICT, folder: Path | None = None) -> "Heuristics":
         """On the dataset's own split."""
-        return Heuristics(dataset, link_stream(dataset, torch.device("cpu")), visible, folder)
+        return Heuristics(dataset, link_stream(dataset, torch.device("cpu")), rule, folder)
 
     def row(
         self,
@@ -132,11 +132,11 @@ class Heuristics:
         config = build_config(spec.config, preset(model, self.dataset.name, strategy) | settings)
         scorer = spec.build(config, DatasetFacts.of(store, split.train))
         exam = link_exam(store, split, name, setting, strategy, seed, self.folder)
-        score = examine(scorer, self.stream, exam, self.visible, advance=advance)
+        score = examine(scorer, self.stream, exam, self.rule, advance=advance)
         drawn_with = SEEDS[name, setting] if seed is None else seed
         about = {"dataset": self.dataset.name, "model": model, "seed": drawn_with, **exam.about}
         found = dataclasses.asdict(link_metrics(score, exam.pairs.label, exam.pairs.group))
-        return {**about, "visible": self.visible, **found}
+        return {**about, **self.rule.about, **found}
 
     def has(self, chosen: Choice) -> bool:
         """Whether there is anything to evaluate."""

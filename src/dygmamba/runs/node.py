@@ -157,7 +157,7 @@ def embed(
     """Every event's source as the encoder sees it just before the event: [e d], on the host."""
     store, split = stream.store, stream.split
     everything = torch.arange(len(store))
-    clock = Clock.of(store, (split.train, split.val, split.test))
+    clock = Clock.of(store, (split.train, split.val, split.test), config.batch)
     seen = clock.cells_before(everything) if config.visible == "batch" else clock.earlier_cells(store.time)
     walk = Walk(SourceEmbedding(encoder), stream, seed, clock)
     return walk(PairBatch.of(store.src, store.dst, store.time), seen, advance)
@@ -180,7 +180,7 @@ def node_rows(fit: Fit, names: tuple[str, ...] = SPLITS) -> list[dict[str, Any]]
                 "run": str(fit.run.path),
                 **{key: about[key] for key in ("backbone", *PARTS)},
                 "split": name,
-                "visible": fit.config.visible,
+                **fit.config.rule.about,
             }
             | {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in found.items()}
         )

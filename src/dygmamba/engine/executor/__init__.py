@@ -43,7 +43,7 @@ def executor_for(
     if stream.device.type == "cpu":
         keep_freed_memory()
     shares = WHOLE
-    if work.scorer.elastic:
+    if work.scorer.elastic and work.full:
         most = NeighborRequest.longest(work.scorer.requests)
         shares = best_shares(history_lengths(work, first), most, COSTS[stream.device.type])
     if shares == WHOLE:

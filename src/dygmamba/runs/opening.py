@@ -1,0 +1,122 @@
+"""From a run folder to things that run: its data, its stream, its model."""
+
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dygmamba import __version__
+from dygmamba.config import build_config
+from dygmamba.data.library import open_dataset
+from dygmamba.data.splits import chronological_split
+from dygmamba.data.store import Dataset
+from dygmamba.engine.checkpoint import load_checkpoint
+from dygmamba.engine.clock import Rule
+from dygmamba.engine.fit_config import FitConfig
+from dygmamba.engine.folder import RunFolder
+from dygmamba.engine.stream import Stream
+from dygmamba.errors import ConfigError, FileError
+from dygmamba.models import find_model
+from dygmamba.models.base import DatasetFacts, EncoderScorer
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is a GPU where there is one; a GPU asked for and missing is an error, never a silent CPU."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name not in ("cpu", "cuda"):
+        raise ConfigError(f"--device takes auto, cpu or cuda, got '{name}'")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("--device cuda was asked for, but torch sees no GPU; use --device cpu or auto")
+    return torch.device(name)
+
+
+def made_with(device: torch.device) -> dict[str, str]:
+    """The versions and the device of a run."""
+    return {
+        "dygmamba": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "device": str(device) if device.type == "cpu" else torch.cuda.get_device_name(device),
+    }
+
+
+def link_stream(dataset: Dataset, device: torch.device) -> Stream:
+    """A dataset split as link prediction is."""
+    return Stream(dataset.store, chronological_split(dataset.store), device)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """A link run opened again: its folder, its data with the user's ids, and its best weights on a stream."""
+
+    folder: RunFolder
+    dataset: Dataset
+    stream: Stream
+    scorer: EncoderScorer
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """The [run] section of its configuration."""
+        return self.folder.config()["run"]
+
+    @property
+    def seed(self) -> int:
+        """What its draws are a function of."""
+        return int(self.about["seed"])
+
+    @property
+    def rule(self) -> Rule:
+        """What its memory was told in training."""
+        return build_config(FitConfig, self.folder.config()["train"]).rule
+
+
+def open_run(
+    path: Path, device: torch.device, data_dir: Path | None = None, dataset: Dataset | None = None
+) -> OpenRun:
+    """A run with its best weights loaded; `dataset` is its data where that is open already."""
+    folder = RunFolder(path)
+    dataset = link_data(folder, data_dir, dataset)
+    stream = link_stream(dataset, device)
+    scorer = build_scorer(folder, stream)
+    load_checkpoint(folder.best, scorer)
+    return OpenRun(folder, dataset, stream, scorer.to(device).eval())
+
+
+def link_data(folder: RunFolder, data_dir: Path | None, dataset: Dataset | None = None) -> Dataset:
+    """The data of a link run; a classifier's folder is refused."""
+    if folder.task == "node":
+        backbone = folder.config()["run"].get("backbone")
+        raise ConfigError(
+            f"{folder.path} classifies nodes; give a link run, such as its backbone {backbone}"
+        )
+    return open_data(folder, data_dir, dataset)
+
+
+def open_data(folder: RunFolder, data_dir: Path | None, dataset: Dataset | None = None) -> Dataset:
+    """The dataset a run was trained on, or the given one if it is that."""
+    about = folder.config().get("run", {})
+    if not {"data", "digest", "model", "seed"} <= set(about):
+        raise FileError(f"{folder.path}/config.toml lacks its [run] section; restore it or train again")
+    dataset = open_dataset(about["data"], data_dir) if dataset is None else dataset
+    if dataset.digest != about["digest"]:
+        raise FileError(
+            f"dataset '{about['data']}' is not the one this run was trained on (its events differ); "
+            "point --data-dir at the original"
+        )
+    return dataset
+
+
+def build_scorer(folder: RunFolder, stream: Stream) -> EncoderScorer:
+    """The model of a run as its seed initialises it, on the host; the stream's split is that of link prediction."""
+    sections = folder.config()
+    name, seed = sections["run"]["model"], int(sections["run"]["seed"])
+    spec = find_model(name)
+    torch.manual_seed(seed)
+    facts = DatasetFacts.of(stream.store, stream.split.train)
+    scorer = spec.build(build_config(spec.config, sections["model"]), facts)
+    if not isinstance(scorer, EncoderScorer):
+        raise FileError(f"{folder.path} names the model '{name}', which has no weights to load")
+    return scorer

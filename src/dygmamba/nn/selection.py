@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from dygmamba.nn.derived import derived
 from dygmamba.nn.encodings import TimeEncoding
 from dygmamba.nn.tokens import Tokens
-from dygmamba.ops.precision import float32_products
+from dygmamba.process_wide import float32_products
 
 Selected = tuple[Float[Tensor, "q l n"], Float[Tensor, "q l n"]]
 SQUARINGS = (4, 4)  # between two normalisations: sigma^(2 * 16) >= n^-8 |G|^16 stays far above underflow

@@ -1,0 +1,53 @@
+"""What changes the whole process, in one place: nobody else sets a flag that others feel.
+
+Importing this is light: the first function must be called before torch is imported.
+"""
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h of glibc
+MOST = 2**31 - 1
+
+
+def sleep_while_waiting() -> None:
+    """A waiting thread must sleep, not spin: torch's and Numba's thread pools share the cores (docs/log.md).
+
+    The user's own choice holds. It is read when torch is imported.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+
+def keep_freed_memory() -> bool:
+    """What a step on the CPU frees is kept for the next one: mapping it anew would cost a fault for every page.
+
+    glibc serves large blocks from its heap and keeps them; whether it will. Other platforms are left alone.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    return mallopt is not None and bool(mallopt(M_MMAP_MAX, 0) and mallopt(M_TRIM_THRESHOLD, MOST))
+
+
+def repeat_every_bit() -> None:
+    """Two runs agree in every bit on a GPU too, or torch refuses; call it before CUDA is first used."""
+    import torch
+
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+
+
+@contextmanager
+def float32_products(precision: str) -> Iterator[None]:
+    """Matrix products at torch's "highest", "high" (TF32) or "medium" inside, and what was in use before afterwards."""
+    import torch
+
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -1,0 +1,70 @@
+"""What changes the whole process: memory kept where the C library can, and everything else as it says."""
+
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from dygmamba import process_wide
+
+FAULTS = """
+import resource, torch
+from dygmamba.process_wide import keep_freed_memory
+if {keep}:
+    assert keep_freed_memory()
+torch.ones(20_000_000)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    torch.ones(20_000_000)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library than glibc")
+def test_kept_memory_is_not_mapped_again():
+    """Ten tensors of 80 MB one after another touch fresh pages each time, and fewer where memory is kept."""
+    plain, kept = (
+        int(subprocess.check_output([sys.executable, "-c", FAULTS.format(keep=keep)]))
+        for keep in (False, True)
+    )
+    assert kept < 0.7 * plain
+
+
+@pytest.mark.parametrize("system", ["darwin", "win32"])
+def test_other_platforms_are_left_alone(system, monkeypatch):
+    """Without glibc nothing is asked for and nothing breaks."""
+    monkeypatch.setattr(sys, "platform", system)
+    assert process_wide.keep_freed_memory() is False
+
+
+@pytest.mark.parametrize(("chosen", "expected"), [(None, "passive"), ("active", "active")])
+def test_waiting_threads_sleep_unless_the_user_says_otherwise(monkeypatch, chosen, expected):
+    """The environment's own value holds."""
+    monkeypatch.setenv("OMP_WAIT_POLICY", chosen or "")
+    if chosen is None:
+        monkeypatch.delenv("OMP_WAIT_POLICY")
+    process_wide.sleep_while_waiting()
+    assert os.environ["OMP_WAIT_POLICY"] == expected
+
+
+def test_the_precision_of_products_is_put_back():
+    """Also after an error."""
+    before = torch.get_float32_matmul_precision()
+
+    def failing() -> None:
+        with process_wide.float32_products("medium"):
+            assert torch.get_float32_matmul_precision() == "medium"
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        failing()
+    assert torch.get_float32_matmul_precision() == before
+
+
+def test_importing_it_is_light():
+    """It comes before torch: what torch reads when it is imported can still be set."""
+    code = "import sys, dygmamba.process_wide; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

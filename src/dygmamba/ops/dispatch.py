@@ -5,7 +5,7 @@ where it has a function `serves`, for some inputs only. A module is imported whe
 """
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
@@ -15,6 +15,8 @@ from typing import Any
 
 ANY = "any"  # stands for the types of device which are not named
 OPS: dict[str, "Dispatch"] = {}  # by the name of the folder
+
+Serves = Callable[..., bool]
 
 
 class SlowReferenceWarning(RuntimeWarning):
@@ -37,18 +39,17 @@ class Dispatch:
     def __init__(self, package: str, kernels: Mapping[str, tuple[str, ...]], slow: bool = False) -> None:
         self.package, self.kernels, self.slow = package, kernels, slow
         self.name = package.rpartition(".")[2]
-        self.modules: dict[str, ModuleType] = {}
+        self._loaded: dict[str, tuple[ModuleType, Serves | None]] = {}
         OPS[self.name] = self
 
     def choose(self, device: str, *inputs: Any) -> ModuleType:
         """The module that computes now: a kernel, or the reference where none serves or all are switched off."""
-        if _Switch.depth:
-            return self.module("reference")
-        found = self.kernel(device, *inputs)
-        if found is None:
+        if not _Switch.depth:
+            found = self.kernel(device, *inputs)
+            if found is not None:
+                return found
             self._miss(device)
-            return self.module("reference")
-        return found
+        return self.module("reference")
 
     def fused(self, device: str) -> bool:
         """Whether kernels compute now; for an op one of whose kernels serves whatever an earlier one does not."""
@@ -62,18 +63,19 @@ class Dispatch:
     def kernel(self, device: str, *inputs: Any) -> ModuleType | None:
         """The first kernel that serves, switched off or not: a backward pass asks for what its forward was given."""
         for name in self._names(device):
-            module = self.module(name)
-            serves = getattr(module, "serves", None)
+            module, serves = self._loaded.get(name) or self._load(name)
             if serves is None or serves(*inputs):
                 return module
         return None
 
     def module(self, name: str) -> ModuleType:
         """A module of the folder, imported at the first call."""
-        found = self.modules.get(name)
-        if found is None:
-            found = self.modules[name] = _import(f"{self.package}.{name}")
-        return found
+        return (self._loaded.get(name) or self._load(name))[0]
+
+    def _load(self, name: str) -> tuple[ModuleType, Serves | None]:
+        module = _import(f"{self.package}.{name}")
+        self._loaded[name] = module, getattr(module, "serves", None)
+        return self._loaded[name]
 
     def _names(self, device: str) -> tuple[str, ...]:
         return self.kernels.get(device) or self.kernels.get(ANY, ())

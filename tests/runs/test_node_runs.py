@@ -244,7 +244,9 @@ def finished(folder, name, finetune, stop_after=None):
     return own
 
 
-@pytest.mark.parametrize(("name", "finetune"), [("tgat", False), ("tgn", False), ("tgn", True), ("cawn", True)])
+@pytest.mark.parametrize(
+    ("name", "finetune"), [("tgat", False), ("tgn", False), ("tgn", True), ("cawn", True)]
+)
 def test_a_stopped_classifier_ends_as_if_it_was_not(name, finetune, tmp_path):
     """For all steps k: stop after k, resume, finish: weights, optimizer and metrics are bit-identical."""
     whole = finished(tmp_path / "whole", name, finetune)

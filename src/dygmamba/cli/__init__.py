@@ -1,16 +1,15 @@
 """The `dygmamba` command: parse, call, exit code; heavy imports stay inside the commands."""
 
 import errno
-import os
 import sys
 
 import typer
 
 from dygmamba.cli import bench, data, demo, evaluate, fetch, generate, models, predict, report, train
 from dygmamba.errors import DygError
+from dygmamba.process_wide import sleep_while_waiting
 
-# torch's and Numba's thread pools share the cores: a waiting thread must sleep, not spin (docs/log.md)
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+sleep_while_waiting()
 
 app = typer.Typer(
     name="dygmamba",

@@ -58,6 +58,7 @@ def train(
     from dygmamba.config import parse_overrides
     from dygmamba.data.library import open_dataset
     from dygmamba.engine.folder import RunFolder
+    from dygmamba.process_wide import repeat_every_bit
     from dygmamba.runs.link import resume_link_run, start_link_run
     from dygmamba.runs.opening import choose_device
     from dygmamba.sampling.negatives import SAMPLERS
@@ -70,7 +71,8 @@ def train(
     options = NodeOptions(model, backbone, finetune, balance, strategies, tensorboard)
     check_task(task, options, resume)
     where = choose_device(device)
-    _determinism(deterministic)
+    if deterministic:
+        repeat_every_bit()
     rows: list[dict[str, Any]] = []
     given = {"epochs": epochs, "visible": visible}
     settings = parse_overrides(overrides or []) | {key: value for key, value in given.items() if value}
@@ -186,16 +188,6 @@ class interrupts:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-
-
-def _determinism(asked: bool) -> None:
-    import os
-
-    import torch
-
-    if asked:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
 
 
 def tensorboard_writer(folder: Path) -> Any:

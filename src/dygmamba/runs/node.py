@@ -182,6 +182,9 @@ def node_rows(fit: Fit, names: tuple[str, ...] = SPLITS) -> list[dict[str, Any]]
                 "split": name,
                 **fit.config.rule.about,
             }
-            | {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in found.items()}
+            | {
+                key: None if isinstance(value, float) and math.isnan(value) else value
+                for key, value in found.items()
+            }
         )
     return rows

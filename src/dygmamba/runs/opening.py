@@ -89,9 +89,7 @@ def link_data(folder: RunFolder, data_dir: Path | None, dataset: Dataset | None 
     """The data of a link run; a classifier's folder is refused."""
     if folder.task == "node":
         backbone = folder.config()["run"].get("backbone")
-        raise ConfigError(
-            f"{folder.path} classifies nodes; give a link run, such as its backbone {backbone}"
-        )
+        raise ConfigError(f"{folder.path} classifies nodes; give a link run, such as its backbone {backbone}")
     return open_data(folder, data_dir, dataset)
 
 

@@ -212,7 +212,9 @@ def _links(run: OpenRun, dataset: Dataset, tokens: int | None) -> Ranker:
     )
     features = FeatureTable(node, store.features.edge)
     store = replace(store, num_nodes=store.num_nodes + STRANGERS, features=features)
-    return Ranker(run.scorer, Stream(store, run.stream.split, run.stream.device), run.seed, tokens, run.rule.cell)
+    return Ranker(
+        run.scorer, Stream(store, run.stream.split, run.stream.device), run.seed, tokens, run.rule.cell
+    )
 
 
 def _probability(logit: Tensor) -> pa.Array:

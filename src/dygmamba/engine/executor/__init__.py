@@ -14,8 +14,8 @@ from dygmamba.engine.executor.eager import Parts, Whole, history_lengths
 from dygmamba.engine.executor.graphs import GraphedParts, GraphedWhole
 from dygmamba.engine.executor.work import Batch, Epoch, Work
 from dygmamba.engine.fit_config import FitConfig
-from dygmamba.engine.host_memory import keep_freed_memory
 from dygmamba.engine.stream import Stream
+from dygmamba.process_wide import keep_freed_memory
 from dygmamba.sampling.view import NeighborRequest
 from dygmamba.tasks.base import Task
 

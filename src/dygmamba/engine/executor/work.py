@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from dygmamba.engine.fit_config import FitConfig
 from dygmamba.engine.stream import Stream
 from dygmamba.models.base import Scorer
-from dygmamba.ops.precision import float32_products
+from dygmamba.process_wide import float32_products
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.view import PairView
 from dygmamba.tasks.base import Task

@@ -84,7 +84,7 @@ def test_labels_change_no_embedding(name):
 
 
 def test_cached_embeddings_are_the_recomputed_ones(name, tmp_path):
-    """The table of a frozen backbone = embedding all events again, after the head was trained too; and so are scores."""
+    """The table of a frozen backbone = embedding all events again, after training too; and so are scores."""
     own = fit_of(name, tmp_path)
     own()
     table = own.scorer.table

@@ -17,7 +17,7 @@ from dygmamba.engine.lengths import rounded
 
 Shares = tuple[int, ...]  # how a batch is cut: the parts' shares of it, the longest histories first
 WHOLE: Shares = (20,)
-CHOICES: tuple[Shares, ...] = (WHOLE, (10, 10), (5, 5, 5, 5), (2, 2, 4, 4, 8), (2,) * 10)
+CHOICES: tuple[Shares, ...] = (WHOLE, (10, 10), (5, 5, 5, 5), (2, 4, 6, 8), (2,) * 10)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-CHANNELS, STATES = 400, 16  # of every scan below
+ANCHOR_CHANNELS, ANCHOR_STATES = 400, 16  # of every scan below
 
 
 @dataclass(frozen=True, slots=True)

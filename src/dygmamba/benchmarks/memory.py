@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from dygmamba.benchmarks import scan
-from dygmamba.benchmarks.anchors import CHANNELS, STATES, hold_on
+from dygmamba.benchmarks.anchors import ANCHOR_CHANNELS, ANCHOR_STATES, hold_on
 from dygmamba.benchmarks.verify import Row, device_peak, median_seconds
 from dygmamba.benchmarks.workload import find_stream, fit_of, last_step, require_same_scores
 from dygmamba.engine.stream import Stream
@@ -45,7 +45,7 @@ def run(device: str, say: Callable[[str], None] = lambda text: None) -> list[Row
 
 def one_scan(q: int, length: int, device: str) -> Row:
     """Forward and backward of one layer's scan, fused and by definition."""
-    x = scan.inputs(q, length, CHANNELS, STATES, device)
+    x = scan.inputs(q, length, ANCHOR_CHANNELS, ANCHOR_STATES, device)
 
     def measured(one: scan.Scan) -> tuple[float, float]:
         with device_peak(device) as peak:
@@ -54,7 +54,7 @@ def one_scan(q: int, length: int, device: str) -> Row:
 
     scan.both_ways(span_scan, x)  # compiled before it is measured
     (seconds, ours), (slow, theirs) = measured(span_scan), measured(reference.span_scan)
-    case = f"scan {q}x{length}x{CHANNELS}x{STATES}"
+    case = f"scan {q}x{length}x{ANCHOR_CHANNELS}x{ANCHOR_STATES}"
     return Row.of(case, seconds, slow, ours, reference_mb=theirs)
 
 

@@ -57,7 +57,7 @@ def anchored(say: Callable[[str], None]) -> list[Row]:
         say(f"timing {anchor.q} sequences of {anchor.length} steps ({rule})")
         found = scan_tuning.measure(anchor, rule, "span")
         there = {"anchor_seconds": anchor.both / 1e3, "anchor_mb": anchor.mib} if known else {}
-        case = f"scan {anchor.q}x{anchor.length}x{scan_tuning.CHANNELS}x{scan_tuning.STATES} {rule}"
+        case = f"scan {anchor.q}x{anchor.length}x{scan_tuning.ANCHOR_CHANNELS}x{scan_tuning.ANCHOR_STATES} {rule}"
         rows.append(Row.of(case, found["both"] / 1e3, peak_mb=found["mib"], **there))
     return rows
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dygmamba.benchmarks.anchors import CHANNELS, SCANS, STATES, ScanAnchor
+from dygmamba.benchmarks.anchors import ANCHOR_CHANNELS, ANCHOR_STATES, SCANS, ScanAnchor
 from dygmamba.ops.scan import kernels_for, reference
 from dygmamba.ops.scan.inputs import Inputs, Upstream
 
@@ -67,17 +67,17 @@ def inputs(q: int, length: int, entry: str, dtype: torch.dtype = torch.float32) 
 
     steps: dict[str, Tensor | None] = dict.fromkeys(("delta", "span", "w1", "w2"))
     if entry == "delta":
-        steps["delta"] = spread(1e-3, 1e-1, q, length, CHANNELS).to(dtype)
+        steps["delta"] = spread(1e-3, 1e-1, q, length, ANCHOR_CHANNELS).to(dtype)
     else:
-        w1, w2 = spread(1e-2, 1.0, CHANNELS), spread(1.0, 100.0, CHANNELS)
+        w1, w2 = spread(1e-2, 1.0, ANCHOR_CHANNELS), spread(1.0, 100.0, ANCHOR_CHANNELS)
         steps |= {"span": spread(1 / length, 0.1, q, length).to(dtype), "w1": w1, "w2": w2}
     return Inputs(
-        u=draw(q, length, CHANNELS),
-        A=-torch.arange(1.0, STATES + 1, device=DEVICE).repeat(CHANNELS, 1),
-        B=draw(q, length, STATES),
-        C=draw(q, length, STATES),
-        D=torch.ones(CHANNELS, device=DEVICE),
-        z=draw(q, length, CHANNELS),
+        u=draw(q, length, ANCHOR_CHANNELS),
+        A=-torch.arange(1.0, ANCHOR_STATES + 1, device=DEVICE).repeat(ANCHOR_CHANNELS, 1),
+        B=draw(q, length, ANCHOR_STATES),
+        C=draw(q, length, ANCHOR_STATES),
+        D=torch.ones(ANCHOR_CHANNELS, device=DEVICE),
+        z=draw(q, length, ANCHOR_CHANNELS),
         mask=None,
         state=None,
         **steps,

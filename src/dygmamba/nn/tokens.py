@@ -79,7 +79,7 @@ def _following(time: Tensor, query_time: Tensor) -> Tensor:
     return torch.cat([time[:, 1:], query_time[:, None]], dim=1) - time
 
 
-SPANS = {"preceding": _preceding, "following": _following}
+SPAN_KINDS = {"preceding": _preceding, "following": _following}
 
 
 def make_tokens(seq: NeighborSequence, query: str = "last", span: str = "preceding") -> Tokens:
@@ -90,7 +90,7 @@ def make_tokens(seq: NeighborSequence, query: str = "last", span: str = "precedi
     mask = width < length[:, None]
     # padding stands at the query's own time, as its token does, so the span that follows the last token ends there
     time = torch.where(is_event, time, seq.query_time[:, None])
-    gap = SPANS[span](time, seq.query_time).clamp(min=0) * mask
+    gap = SPAN_KINDS[span](time, seq.query_time).clamp(min=0) * mask
     oldest = torch.where(seq.length > 0, seq.time[:, :1].sum(dim=1), seq.query_time)
     reach = seq.query_time - oldest  # [q], 0 where there is no past
     share = gap / torch.where(reach > 0, reach, 1.0)[:, None]

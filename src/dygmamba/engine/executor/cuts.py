@@ -28,7 +28,10 @@ class Costs:
     narrow: int  # pairs that are computed as quickly as fewer
 
 
-COSTS = {"cuda": Costs(issue=4000, narrow=40), "cpu": Costs(issue=400, narrow=1)}  # each measured, docs/log.md
+COSTS = {
+    "cuda": Costs(issue=4000, narrow=40),
+    "cpu": Costs(issue=400, narrow=1),
+}  # each measured, docs/log.md
 
 
 @dataclass(frozen=True, slots=True)

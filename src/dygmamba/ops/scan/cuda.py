@@ -21,9 +21,9 @@ from dygmamba.ops.scan.inputs import Inputs, Upstream
 
 SOURCE = Path(__file__).with_name("scan.cu")
 IN_PLACE = True  # backward writes the gradients of u and z over the checkpoints
-STATES = 16
+ONLY_STATES = 16
 WIDTH = 32  # channels of a warp
-TOKENS = 8  # of a chunk
+CHUNK = 8  # of a chunk
 WINDOW = 192 << 20  # bytes of partial sums over channels
 
 REGISTERS = {"scan_forward": 128, "scan_backward": 255}  # at most so many a thread
@@ -41,7 +41,7 @@ def serves(x: Inputs) -> bool:
 def made_for(x: Inputs) -> bool:
     """Whether these inputs are of the one kind: 16 states in float32, channels in fours."""
     d, n = x.A.shape
-    return x.u.dtype == torch.float32 and n == STATES and d % 4 == 0 and x.u.numel() > 0
+    return x.u.dtype == torch.float32 and n == ONLY_STATES and d % 4 == 0 and x.u.numel() > 0
 
 
 @cache
@@ -68,7 +68,7 @@ def forward(x: Inputs, rule: str, reverse: bool, keep: bool) -> tuple[Tensor, Te
     """y, the final state and the checkpoints (size 0 unless `keep`)."""
     q, _, d = x.u.shape
     y = torch.empty(x.u.shape, device=x.u.device)
-    final = torch.empty(q, d, STATES, device=x.u.device)
+    final = torch.empty(q, d, ONLY_STATES, device=x.u.device)
     kept = torch.empty(checkpoint_shape(x) if keep else (0, 0, 0, 0), device=x.u.device)
     tensors, sizes = _arguments(x)
     _launch("scan_forward", x, rule, reverse)(_blocks(x) * q, [*tensors, y, final, kept, *sizes])
@@ -79,17 +79,17 @@ def forward(x: Inputs, rule: str, reverse: bool, keep: bool) -> tuple[Tensor, Te
 def backward(x: Inputs, rule: str, reverse: bool, given: Upstream) -> Inputs:
     """The gradients, in the inputs' places; None where there is no input, or no wish for the span's."""
     (q, length, d), device, blocks = x.u.shape, x.u.device, _blocks(x)
-    steps = max(TOKENS, WINDOW // (8 * blocks * q * STATES) // TOKENS * TOKENS)  # of a window
+    steps = max(CHUNK, WINDOW // (8 * blocks * q * ONLY_STATES) // CHUNK * CHUNK)  # of a window
     window = min(length, steps)
     checkpoints, y, dy = given.checkpoints, given.y.contiguous(), _rows(given.dy)
-    adjoint = torch.empty(q, d, STATES, device=device)
+    adjoint = torch.empty(q, d, ONLY_STATES, device=device)
     nothing = torch.empty(0, device=device)
     ddelta = nothing if x.delta is None else torch.empty(x.u.shape, device=device)
-    parts = torch.empty(2, blocks, q, window, STATES, device=device)
+    parts = torch.empty(2, blocks, q, window, ONLY_STATES, device=device)
     span_parts = (
         torch.empty(blocks, q, window, device=device) if given.span_grad and x.span is not None else nothing
     )
-    dA = torch.empty(q, d, STATES, device=device)
+    dA = torch.empty(q, d, ONLY_STATES, device=device)
     vectors = torch.empty(3, q, d, device=device)
     dBC = torch.empty(2, *x.B.shape, device=device)
     dspan = torch.empty(q, length, device=device) if span_parts.numel() else None
@@ -100,7 +100,7 @@ def backward(x: Inputs, rule: str, reverse: bool, given: Upstream) -> Inputs:
     for last in (length, *range((length - 1) // steps * steps, 0, -steps)):
         first = (last - 1) // steps * steps
         start, stop = (length - last, length - first) if reverse else (first, last)
-        cut = [first // TOKENS, -(-last // TOKENS), start, window, int(last == length)]
+        cut = [first // CHUNK, -(-last // CHUNK), start, window, int(last == length)]
         launch(blocks * q, [*tensors, y, dy, entry, *written, *sizes, dy.stride(0), dy.stride(1), *cut])
         entry = adjoint
         torch.sum(parts[:, :, :, : last - first], 1, out=dBC[:, :, start:stop])

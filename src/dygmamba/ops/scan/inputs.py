@@ -26,7 +26,7 @@ SHAPES = {
     "state": "qdn",
 }
 
-TOKENS = ("u", "delta", "B", "C", "z")  # one row per step: these may come in half precision
+PER_STEP = ("u", "delta", "B", "C", "z")  # one row per step: these may come in half precision
 
 
 class Inputs(NamedTuple):
@@ -57,7 +57,7 @@ class Inputs(NamedTuple):
 
     def dtype_of(self, name: str) -> torch.dtype:
         """What the named tensor must be, given u."""
-        kinds = dict.fromkeys(TOKENS, self.u.dtype) | {"mask": torch.bool}
+        kinds = dict.fromkeys(PER_STEP, self.u.dtype) | {"mask": torch.bool}
         return kinds.get(name, self.state_dtype)
 
     def check(self, rule: str) -> None:

@@ -21,7 +21,7 @@ from dygmamba.ops.scan.inputs import Inputs, Upstream
 
 IN_PLACE = False  # backward leaves the checkpoints as they are
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-STATES = 64  # at most; beyond, a thread's share of the states leaves its registers
+MOST_STATES = 64  # of a kernel; beyond, a thread's share of the states leaves its registers
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +201,9 @@ def _check(x: Inputs) -> None:
         raise ConfigError(
             f"the fused scan computes in float32 and u is {x.u.dtype}; cast u or call the reference"
         )
-    if x.A.shape[1] > STATES:
+    if x.A.shape[1] > MOST_STATES:
         raise ConfigError(
-            f"the fused scan holds {STATES} states and A has {x.A.shape[1]}; call the reference"
+            f"the fused scan holds {MOST_STATES} states and A has {x.A.shape[1]}; call the reference"
         )
 
 

@@ -29,3 +29,7 @@ class ScoreError(DygError):
 
 class DownloadError(DygError):
     """A download that did not arrive whole."""
+
+
+class DygWarning(UserWarning):
+    """Something the user should know of, though the work goes on; the command line prints it on stderr."""

@@ -6,8 +6,10 @@ Importing this is light: the first function must be called before torch is impor
 import ctypes
 import os
 import sys
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h of glibc
 MOST = 2**31 - 1
@@ -38,6 +40,20 @@ def repeat_every_bit() -> None:
 
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
+
+
+def tell_warnings(kind: type[Warning], say: Callable[[str], None]) -> None:
+    """Warnings of a kind are said each time, as their own sentence; all others are shown as before."""
+    before = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        if issubclass(category, kind):
+            say(str(message))
+        else:
+            before(message, category, *place, **more)
+
+    warnings.simplefilter("always", kind)
+    warnings.showwarning = show
 
 
 @contextmanager

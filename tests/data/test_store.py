@@ -13,11 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
+from dygmamba import writing
 from dygmamba.data import store as store_module
 from dygmamba.data.events import EventStore, FeatureTable
 from dygmamba.data.ids import NodeIds
 from dygmamba.data.library import data_folder, data_folders, dataset_files, open_dataset
 from dygmamba.data.store import Dataset, Origin, load_dataset, save_dataset
+from dygmamba.disk import Disk
 from dygmamba.errors import ConfigError, EventError, FileError, NotFoundError
 from strategies import event_streams
 
@@ -112,12 +114,13 @@ def test_a_write_that_fails_leaves_nothing_behind_and_the_old_file_alone(tmp_pat
     path = save_dataset(small(), tmp_path)
     before = path.read_bytes()
 
-    def broken(tensors, filename, metadata):
-        Path(filename).write_bytes(b"half")
-        raise error
+    class Broken(Disk):
+        def write(self, handle, piece):
+            super().write(handle, piece[:4])
+            raise error
 
-    monkeypatch.setattr(store_module, "save_file", broken)
-    with pytest.raises((KeyboardInterrupt, OSError)):
+    monkeypatch.setattr(writing, "disk", Broken())
+    with pytest.raises((KeyboardInterrupt, FileError)):
         save_dataset(small(), tmp_path)
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
     assert path.read_bytes() == before

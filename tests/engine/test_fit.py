@@ -2,18 +2,20 @@
 
 import dataclasses
 import json
+import shutil
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 
 from dygmamba.data.generate import GeneratorConfig, generate_stream
 from dygmamba.data.ids import NodeIds
 from dygmamba.data.store import Dataset, Origin, save_dataset
-from dygmamba.engine.checkpoint import Progress, load_checkpoint, save_checkpoint
+from dygmamba.engine.checkpoint import load_best
 from dygmamba.engine.clock import Rule
 from dygmamba.engine.fit import Interrupted, Reporter
 from dygmamba.engine.fit_config import FitConfig
+from dygmamba.engine.folder import RunFolder
 from dygmamba.errors import ConfigError, FileError, NotFoundError, ScoreError
 from dygmamba.runs.link import link_rows, resume_link_run, start_link_run
 from dygmamba.runs.opening import choose_device, open_run
@@ -146,23 +148,31 @@ def test_a_run_that_diverges_ends_within_a_few_steps_and_keeps_its_last_good_sta
 
 
 def test_wrong_checkpoints_are_refused(finished, dataset, folder, tmp_path):
-    """Damaged, foreign, other model's, missing: one sentence each that says what to do."""
+    """Another model's, cut, foreign, another seed's, missing: one sentence each that says what to do."""
     other = start_link_run(dataset, "dyg-mamba", 0, TINY | {"width": 8}, CPU, tmp_path)
     with pytest.raises(FileError, match="another model"):
-        load_checkpoint(finished.best, other.scorer)
-    foreign = tmp_path / "foreign.safetensors"
-    save_file({"weight": torch.zeros(2)}, foreign)
-    with pytest.raises(FileError, match="not a checkpoint of this program"):
-        load_checkpoint(foreign, other.scorer)
-    broken = tmp_path / "broken.safetensors"
-    broken.write_bytes(finished.best.read_bytes()[:100])
-    with pytest.raises(FileError, match="damaged"):
-        load_checkpoint(broken, other.scorer)
+        load_best(finished, other.scorer)
     with pytest.raises(FileError, match="no checkpoint"):
-        load_checkpoint(tmp_path / "nothing.safetensors", other.scorer)
-    fit = start_link_run(dataset, "dyg-mamba", 0, TINY, CPU, tmp_path)
-    with pytest.raises(FileError, match="weights only"):
-        load_checkpoint(finished.best, fit.scorer, fit.executor.optimizer)
+        load_best(other.run, other.scorer)
+    run = RunFolder(shutil.copytree(finished.path, tmp_path / "copy"))
+    whole, cut = finished.best.read_bytes(), finished.best.read_bytes()[:100]
+    seed = start_link_run(dataset, "dyg-mamba", 1, TINY, CPU, tmp_path)
+    seed()
+    foreign = save({"weight": torch.zeros(2)})
+    for content, words in (
+        (cut, "damaged"),
+        (foreign, "damaged"),
+        (seed.run.best.read_bytes(), "another run"),
+    ):
+        run.best.write_bytes(content)
+        with pytest.raises(FileError, match=words):
+            open_run(run.path, CPU, folder)
+    run.last.write_bytes(seed.run.last.read_bytes())
+    with pytest.raises(FileError, match="another run"):
+        resume_link_run(run.path, CPU, folder)
+    run.last.write_bytes(finished.last.read_bytes())
+    resume_link_run(run.path, CPU, folder)
+    assert run.best.read_bytes() == whole  # made anew of what `last` holds
     with pytest.raises(FileError, match="not a run"):
         open_run(tmp_path / "elsewhere", CPU, folder)
 
@@ -173,25 +183,6 @@ def test_a_run_refuses_other_data(finished, tmp_path):
     save_dataset(Dataset.of("small", store, NodeIds.identity(40), Origin(format="generated")), tmp_path)
     with pytest.raises(FileError, match="events differ"):
         open_run(finished.path, CPU, tmp_path)
-
-
-def test_a_failed_write_leaves_the_old_checkpoint(finished, tmp_path, monkeypatch):
-    """If the disk is full while saving, the previous file stays whole and no part is left."""
-    import dygmamba.engine.checkpoint as module
-
-    model = torch.nn.Linear(2, 2)
-    path = tmp_path / "last.safetensors"
-    save_checkpoint(path, model, None, Progress(epoch=1))
-    before = path.read_bytes()
-
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(module, "save_file", full)
-    with pytest.raises(OSError, match="No space"):
-        save_checkpoint(path, model, None, Progress(epoch=2))
-    assert path.read_bytes() == before
-    assert [p.name for p in tmp_path.iterdir()] == ["last.safetensors"]
 
 
 def test_unknown_settings_and_models_are_named(dataset, tmp_path):

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from dygmamba.data.events import EventStore
-from dygmamba.engine.checkpoint import load_checkpoint
+from dygmamba.engine.checkpoint import load_best
 from dygmamba.engine.fit import Fit, Interrupted, Reporter
 from dygmamba.engine.fit_config import NodeFitConfig
 from dygmamba.engine.folder import RunFolder
@@ -214,7 +214,7 @@ def test_the_best_epoch_is_kept_by_validation_auc_and_patience_ends_it(tmp_path)
     own.validate = lambda: {"auc": aucs[next(calls)], "ap": 0.5}
     own()
     assert (own.progress.epoch, own.progress.best_epoch, own.progress.best_auc) == (6, 2, 0.7)
-    assert load_checkpoint(own.run.best, own.scorer).best_epoch == 2
+    assert load_best(own.run, own.scorer).best_epoch == 2
     assert [entry["val_auc"] for entry in own.run.metrics()] == aucs
 
 

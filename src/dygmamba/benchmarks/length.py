@@ -18,8 +18,8 @@ from dygmamba.benchmarks.verify import Row, device_peak, median_seconds
 from dygmamba.benchmarks.workload import fit_of, last_step, require_same_scores
 from dygmamba.data.events import EventStore
 from dygmamba.data.splits import Split
-from dygmamba.engine.folder import write_text
 from dygmamba.engine.stream import Stream
+from dygmamba.writing import make_folder, write_text
 
 NODES = 64
 BATCH = {"cpu": 4, "cuda": 32}
@@ -103,7 +103,7 @@ def beside(row: Row, other: Row | None) -> Row:
 
 def write(rows: list[Row], folder: Path) -> list[Path]:
     """The table as CSV and markdown, and the picture as SVG."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     paths = [folder / f"length.{kind}" for kind in ("csv", "md", "svg")]
     for path, text in zip(paths, (comma_separated(rows), markdown(rows), draw(panels(rows))), strict=True):
         write_text(path, text)

@@ -23,6 +23,7 @@ from torch import Tensor
 from dygmamba.benchmarks.anchors import ANCHOR_CHANNELS, ANCHOR_STATES, SCANS, ScanAnchor
 from dygmamba.ops.scan import kernels_for, reference
 from dygmamba.ops.scan.inputs import Inputs, Upstream
+from dygmamba.writing import write_text
 
 DEVICE = "cuda"
 TOLERANCE = 1e-5  # float32, relative norm
@@ -231,7 +232,7 @@ def run(say: Say, folder: Path | None = None) -> bool:
             say(f"after {time.monotonic() - began:.0f} s")
     say(f"right: {right}")
     if folder is not None:
-        (folder / "scan_tuning.json").write_text(json.dumps(record, indent=1))
+        write_text(folder / "scan_tuning.json", json.dumps(record, indent=1))
     return right
 
 

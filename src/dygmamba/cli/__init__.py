@@ -1,13 +1,13 @@
 """The `dygmamba` command: parse, call, exit code; heavy imports stay inside the commands."""
 
-import errno
 import sys
 
 import typer
 
 from dygmamba.cli import bench, data, demo, evaluate, fetch, generate, models, predict, report, train
-from dygmamba.errors import DygError
-from dygmamba.process_wide import sleep_while_waiting
+from dygmamba.errors import DygError, DygWarning
+from dygmamba.process_wide import sleep_while_waiting, tell_warnings
+from dygmamba.writing import ADVICE, sentence
 
 sleep_while_waiting()
 
@@ -36,19 +36,22 @@ def main() -> None:
 
     Ctrl-C reaches typer first, which says "Aborted" and exits with 130; files are written atomically anyway.
     """
+    tell_warnings(DygWarning, lambda said: print_error(f"note: {said}"))
     try:
         app()
     except DygError as error:
-        sys.stderr.write(f"error: {error}\n")
+        print_error(f"error: {error}")
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+        if error.errno not in ADVICE:
             raise
-        place = error.filename or "the output folder"
-        sys.stderr.write(
-            f"error: cannot write {place}: {error.strerror}; free space or choose another folder\n"
-        )
+        print_error(f"error: {sentence(error)}")
         sys.exit(2)
+
+
+def print_error(said: str) -> None:
+    """A line on stderr."""
+    sys.stderr.write(f"{said}\n")

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from dygmamba.errors import DownloadError, FileError, NotFoundError
+from dygmamba.writing import publish, write_text
 
 RECEIPT = "source.json"
 CHUNK = 2**20
@@ -34,9 +35,7 @@ def unpack(archive: Path, folder: Path, members: Sequence[str], extras: Sequence
             chosen = _choose(bundle, archive, members, extras)
             _check_size(archive, chosen, limit, staging)
             receipt = {name: _extract(bundle, info, staging / name) for name, info in chosen.items()}
-        (staging / RECEIPT).write_text(
-            json.dumps({"archive": archive.name, "files": receipt}), encoding="utf-8"
-        )
+        write_text(staging / RECEIPT, json.dumps({"archive": archive.name, "files": receipt}))
         _move(staging, folder, members[0])
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
         raise FileError(f"{archive} is not a whole zip archive ({error}); fetch it again") from error
@@ -132,11 +131,11 @@ def _open(bundle: zipfile.ZipFile, info: zipfile.ZipInfo) -> Iterator[IO[bytes]]
 
 def _move(staging: Path, folder: Path, last: str) -> None:
     if not folder.exists():
-        os.replace(staging, folder)
+        publish(staging, folder)
         return
     (folder / RECEIPT).unlink(missing_ok=True)
     names = sorted(
         (path.name for path in staging.iterdir()), key=lambda name: (name == RECEIPT, name == last)
     )
     for name in names:
-        os.replace(staging / name, folder / name)
+        publish(staging / name, folder / name)

@@ -9,7 +9,8 @@ from http.client import HTTPResponse
 from io import FileIO
 from pathlib import Path
 
-from dygmamba.errors import DownloadError
+from dygmamba.errors import DownloadError, FileError
+from dygmamba.writing import publish, write_text
 
 try:
     import fcntl
@@ -137,7 +138,7 @@ class Part:
         """The part becomes the target, in one step."""
         if fcntl is None:
             self._file.close()  # Windows renames no open file; elsewhere the lock is kept until it is done
-        os.replace(self.path, self.target)
+        publish(self.path, self.target)
         self.stamp_path.unlink(missing_ok=True)
 
     def discard(self) -> None:
@@ -178,9 +179,9 @@ class Part:
     def _remember(self) -> None:
         stamp = {"url": self.url, "validator": self._validator, "total": self.total}
         try:
-            self.stamp_path.write_text(json.dumps(stamp), encoding="utf-8")
-        except OSError as error:
-            raise self._disk(error) from error
+            write_text(self.stamp_path, json.dumps(stamp))
+        except FileError as error:
+            raise DownloadError(f"{error}, and run the command again") from error
 
     def _report(self) -> None:
         if self._progress is not None and self.size != self._reported:

@@ -4,10 +4,8 @@ Node numbers are stored as 64-bit integers although 32 would do: a third of the 
 that copies nothing, so processes that read the same dataset share its pages.
 """
 
-import contextlib
 import hashlib
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -15,13 +13,15 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 from torch import Tensor
 
 from dygmamba.data.events import EventStore, FeatureTable
 from dygmamba.data.ids import NodeIds
+from dygmamba.data.tensor_file import write_tensors
 from dygmamba.errors import ConfigError, EventError, FileError
+from dygmamba.writing import make_folder
 
 SUFFIX = ".safetensors"
 FORMAT = "dygmamba-events"
@@ -79,9 +79,6 @@ def checked_name(name: str) -> str:
 def save_dataset(dataset: Dataset, folder: Path) -> Path:
     """Write NAME.safetensors whole or not at all, and say where it is."""
     path = folder / (checked_name(dataset.name) + SUFFIX)
-    columns = {
-        key: column.cpu().contiguous().numpy() for key, column in _event_columns(dataset.store).items()
-    }
     ids = _id_columns(dataset.ids)
     about = json.dumps(
         {
@@ -92,20 +89,11 @@ def save_dataset(dataset: Dataset, folder: Path) -> Path:
     )
     metadata = {"format": FORMAT, "version": str(VERSION), "digest": dataset.digest, "about": about}
     metadata["ids_digest"] = _ids_digest(ids, about)
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f".{dataset.name}.{os.getpid()}.partial"
-    try:
-        partial.touch()
-        mode = partial.stat().st_mode  # what the user's umask allows; the writer below would make it private
-        save_file(columns | ids, partial, metadata)
-        partial.chmod(mode)
-        _flush(partial)
-        os.replace(partial, path)
-        _flush(folder)
-    except SafetensorError as error:
-        raise FileError(f"cannot write {path}: {error}; free space or choose another folder") from error
-    finally:
-        partial.unlink(missing_ok=True)
+    id_tensors = {
+        name: torch.from_numpy(np.require(column, requirements="W")) for name, column in ids.items()
+    }
+    make_folder(folder)
+    write_tensors(path, _event_columns(dataset.store) | id_tensors, metadata)
     return path
 
 
@@ -204,16 +192,6 @@ def _digest(columns: Mapping[str, Tensor] | Mapping[str, np.ndarray]) -> str:
         digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
         digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
-
-
-def _flush(path: Path) -> None:
-    """Push a file or folder to the disk; some file systems cannot do it for folders, which is no loss."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError) if path.is_dir() else contextlib.nullcontext():
-            os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _first_line(error: Exception) -> str:

@@ -1,19 +1,26 @@
-"""A training run's whole state in one safetensors file: weights, optimizer, generators, position; no pickle."""
+"""A training run's whole state in one sealed safetensors file: weights, optimizer, generators, position; no pickle.
+
+`last` is the one point where a run is committed: it holds the epochs' entries and the best weights too, from which
+metrics.jsonl and `best` are made. The `last` before it is kept. Each file names the run it belongs to.
+"""
 
 import json
-import os
-from dataclasses import dataclass, field
+import warnings
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from dygmamba.errors import FileError
+from dygmamba.data.tensor_file import Damaged, read_sealed, write_sealed
+from dygmamba.engine.folder import RunFolder
+from dygmamba.errors import DygWarning, FileError
+from dygmamba.writing import make_folder
 
-FORMAT = "dygmamba-checkpoint-1"
+FORMAT = "dygmamba-checkpoint-2"
+
+Tensors = dict[str, Tensor]
 
 
 @dataclass(slots=True)
@@ -28,6 +35,7 @@ class Progress:
     stale: int = 0
     finished: bool = False
     losses: list[float] = field(default_factory=list)  # of the epoch under way
+    entries: list[dict[str, Any]] = field(default_factory=list)  # of the epochs that are done
 
     def end_epoch(self, ap: float, auc: float, better: bool, epochs: int, patience: int) -> None:
         """Note whether validation was better, and whether that was the last epoch."""
@@ -39,34 +47,132 @@ class Progress:
         self.finished = self.stale >= patience or self.epoch >= epochs
 
 
-def save_checkpoint(
-    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None, progress: Progress
-) -> None:
-    """Write atomically: a reader sees the old file or the new one, whole."""
-    tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
-    if optimizer is not None:
-        for number, state in optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer.{number}.{key}": value for key, value in state.items()}
-        tensors |= _generators()
-    metadata = {"format": FORMAT, "progress": json.dumps(_plain(progress))}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(f".{os.getpid()}.part")
-    try:
-        save_file(
-            {name: value.detach().cpu().contiguous() for name, value in tensors.items()}, part, metadata
+class Keeper:
+    """Saves and restores the state of one run; keeps the best weights, which `last` holds beside its own."""
+
+    def __init__(self, run: RunFolder, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self.run, self.model, self.optimizer = run, model, optimizer
+        self._best: Tensors = {}
+        self._whole = (
+            False  # whether the `last` on disk is known to be good, and so worth keeping as the one before
         )
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+
+    def save(self, progress: Progress, better: bool = False) -> None:
+        """Commit the state; with `better` its weights become the best ones."""
+        if better:
+            self._best = {
+                f"best.{name}": value.detach().cpu().clone() for name, value in _weights(self.model)
+            }
+        tensors = {f"model.{name}": value for name, value in _weights(self.model)} | self._best
+        for number, state in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{number}.{key}": value for key, value in state.items()}
+        keep = self.run.before_last if self._whole else None
+        save_checkpoint(self.run, self.run.last, tensors | _generators(), progress, keep)
+        self._whole = True
+        if better:
+            self._write_best(progress)
+
+    def restore(self) -> Progress:
+        """The newest whole state, and what is made of it: `best` and metrics.jsonl."""
+        if not self.run.started:
+            self.run.write_metrics([])
+            return Progress()
+        tensors, progress, path = newest(self.run)
+        _fill(self.model, tensors, "model.", path)
+        _restore_optimizer(self.optimizer, tensors)
+        _restore_generators(tensors)
+        self._whole = path == self.run.last
+        self._best = {name: value for name, value in tensors.items() if name.startswith("best.")}
+        if self._best and not self._best_is_right(progress):
+            self._write_best(progress)
+        self.run.write_metrics(progress.entries)
+        return progress
+
+    def load_best(self) -> None:
+        """The best weights into the model."""
+        load_best(self.run, self.model)
+
+    def _write_best(self, progress: Progress) -> None:
+        tensors = {f"model.{name.removeprefix('best.')}": value for name, value in self._best.items()}
+        save_checkpoint(self.run, self.run.best, tensors, progress)
+
+    def _best_is_right(self, progress: Progress) -> bool:
+        try:
+            _, found = read_checkpoint(self.run, self.run.best)
+        except FileError:
+            return False
+        return found.best_epoch == progress.best_epoch
 
 
-def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Progress:
-    """Restore a model, and for a resumed run its optimizer and generators; says where the run stood."""
-    tensors, metadata = _read(path)
+def load_best(run: RunFolder, model: nn.Module) -> Progress:
+    """The best weights of a run into a model."""
+    try:
+        tensors, progress = read_checkpoint(run, run.best)
+    except Damaged as error:
+        raise FileError(f"{error}; dygmamba train --resume {run.path} writes it anew") from error
+    _fill(model, tensors, "model.", run.best)
+    return progress
+
+
+def load_newest(run: RunFolder, model: nn.Module) -> Progress:
+    """The weights that training will go on from into a model."""
+    tensors, progress, path = newest(run)
+    _fill(model, tensors, "model.", path)
+    return progress
+
+
+def newest(run: RunFolder) -> tuple[Tensors, Progress, Path]:
+    """The last checkpoint or, where it is missing or damaged, the one before it; a warning says so."""
+    try:
+        return *read_checkpoint(run, run.last), run.last
+    except (Damaged, Missing) as error:
+        if not run.before_last.exists():
+            mend = "restore it, or delete it to begin the run again"
+            raise FileError(f"{error}, and there is none before it; {mend}") from error
+        try:
+            found = read_checkpoint(run, run.before_last)
+        except Damaged as other:
+            raise FileError(f"{error}, and so is the one before it; restore one or train again") from other
+        at = f"epoch {found[1].epoch}, step {found[1].step}"
+        warnings.warn(DygWarning(f"{error}; the run goes on from the one before it, at {at}"), stacklevel=2)
+        return *found, run.before_last
+
+
+class Missing(FileError):
+    """There is no checkpoint of that name."""
+
+
+def save_checkpoint(
+    run: RunFolder, path: Path, tensors: Tensors, progress: Progress, keep: Path | None = None
+) -> None:
+    """A sealed file, bound to its run; what it replaces is kept under another name if one is given."""
+    make_folder(path.parent)
+    metadata = {"format": FORMAT, "bond": run.bond, "progress": json.dumps(asdict(progress))}
+    write_sealed(path, tensors, metadata, keep)
+
+
+def read_checkpoint(run: RunFolder, path: Path) -> tuple[Tensors, Progress]:
+    """What save_checkpoint wrote, unless it is damaged or another run's."""
+    if not path.exists():
+        raise Missing(f"there is no checkpoint at {path}; give the folder of a run that was started")
+    tensors, metadata = read_sealed(path)
+    if metadata.get("format") != FORMAT:
+        raise FileError(f"{path} is not a checkpoint of this program's version; train again")
+    if metadata["bond"] != run.bond:
+        raise FileError(
+            f"{path} belongs to another run or other settings; restore the run's own, or train again"
+        )
+    return tensors, Progress(**json.loads(metadata["progress"]))
+
+
+def _weights(model: nn.Module) -> list[tuple[str, Tensor]]:
+    return list(model.state_dict().items())
+
+
+def _fill(model: nn.Module, tensors: Tensors, prefix: str, path: Path) -> None:
+    """The tensors under a prefix into the model, if they are all it has and no more."""
     own = model.state_dict()
-    stored = {
-        name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")
-    }
+    stored = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
     wrong = [name for name in own if name not in stored or stored[name].shape != own[name].shape]
     if wrong or set(stored) - set(own):
         name = (wrong or sorted(set(stored) - set(own)))[0]
@@ -74,49 +180,25 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
             f"{path} belongs to another model: '{name}' does not fit; use the settings the run was trained with"
         )
     model.load_state_dict(stored)
-    if optimizer is not None:
-        _restore_optimizer(optimizer, tensors, path)
-        _restore_generators(tensors)
-    return Progress(**json.loads(metadata["progress"]))
 
 
-def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    if not path.exists():
-        raise FileError(f"there is no checkpoint at {path}; give the folder of a run that was started")
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-    except (SafetensorError, OSError) as error:
-        raise FileError(f"{path} is damaged ({error}); restore it or train again") from error
-    if metadata.get("format") != FORMAT:
-        raise FileError(f"{path} is not a checkpoint of this program; give the folder of a dygmamba run")
-    return tensors, metadata
-
-
-def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], path: Path) -> None:
-    state: dict[int, dict[str, Tensor]] = {}
+def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Tensors) -> None:
+    state: dict[int, Tensors] = {}
     for name, value in tensors.items():
         if name.startswith("optimizer."):
             _, number, key = name.split(".", 2)
             state.setdefault(int(number), {})[key] = value
-    if not state and "generator.cpu" not in tensors:
-        raise FileError(f"{path} holds weights only; resume from checkpoint/last.safetensors")
     optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
 
 
-def _generators() -> dict[str, Tensor]:
+def _generators() -> Tensors:
     states = {"generator.cpu": torch.get_rng_state()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         states["generator.cuda"] = torch.cuda.get_rng_state()
     return states
 
 
-def _restore_generators(tensors: dict[str, Tensor]) -> None:
+def _restore_generators(tensors: Tensors) -> None:
     torch.set_rng_state(tensors["generator.cpu"])
     if "generator.cuda" in tensors and torch.cuda.is_available():
         torch.cuda.set_rng_state(tensors["generator.cuda"])
-
-
-def _plain(progress: Progress) -> dict[str, Any]:
-    return {name: getattr(progress, name) for name in Progress.__dataclass_fields__}

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dygmamba.engine.checkpoint import Progress, load_checkpoint, save_checkpoint
+from dygmamba.engine.checkpoint import Keeper, Progress
 from dygmamba.engine.clock import Clock
 from dygmamba.engine.examine import examine
 from dygmamba.engine.executor import Batch, Epoch, executor_for
@@ -53,7 +53,7 @@ class Fit:
         self.task, self.scorer, self.stream = task, scorer, stream
         self.config, self.run, self.seed = config, run, seed
         self.executor = executor_for(task, scorer, stream, config, self.epoch(0))
-        self.progress = Progress()
+        self.progress, self.keeper = Progress(), Keeper(run, scorer, self.executor.optimizer)
         clock = Clock.of(stream.store, (stream.split.train,), config.batch)
         self._tellable = clock.steps(config.visible) if scorer.stateful else [0] * self.steps_per_epoch
         self._saved = time.monotonic()
@@ -75,13 +75,18 @@ class Fit:
 
     def resume(self) -> None:
         """Go back to the last checkpoint; epochs it does not know of are forgotten."""
-        if self.run.last.exists():
-            self.progress = load_checkpoint(self.run.last, self.scorer, self.executor.optimizer)
-        self.run.write_metrics(self.run.metrics()[: self.progress.epoch])
+        self.run.lock()
+        self.progress = self.keeper.restore()
 
     def __call__(self, report: Reporter | None = None) -> None:
         """Train until the epochs are used up or validation stops improving; then load the best weights."""
-        report = report or Reporter()
+        self.run.lock()
+        try:
+            self._run(report or Reporter())
+        finally:
+            self.run.unlock()
+
+    def _run(self, report: Reporter) -> None:
         while not self.progress.finished:
             start = time.monotonic()
             self.train_epoch(report)
@@ -94,10 +99,11 @@ class Fit:
                 "train_seconds": trained,
                 "seconds": time.monotonic() - start,
             }
-            self.run.write_metrics([*self.run.metrics(), entry])
+            self.progress.entries.append(entry)
             self.finish_epoch(found)
+            self.run.write_metrics(self.progress.entries)
             report.epoch(entry | {"best_epoch": self.progress.best_epoch})
-        load_checkpoint(self.run.best, self.scorer)
+        self.keeper.load_best()
 
     def train_epoch(self, report: Reporter) -> None:
         """The rest of the epoch the run stands in."""
@@ -133,9 +139,7 @@ class Fit:
         """Early stopping: the task says which weights are better."""
         better = self.task.better(found, self.progress.best_ap, self.progress.best_auc)
         self.progress.end_epoch(found["ap"], found["auc"], better, self.config.epochs, self.config.patience)
-        self._save()
-        if better:
-            save_checkpoint(self.run.best, self.scorer, None, self.progress)
+        self._save(better)
 
     def _note(self, losses: list[Tensor], step: int) -> None:
         """Read the losses off the device; a run that diverged ends here, before anything is saved."""
@@ -153,9 +157,9 @@ class Fit:
             f"{self.config.lr:g}"
         )
 
-    def _save(self) -> None:
+    def _save(self, better: bool = False) -> None:
         weights = [parameter.detach().isfinite().all() for parameter in self.scorer.parameters()]
         if not bool(torch.stack(weights).all()):
             raise self._diverged("a weight became infinite or nan")
-        save_checkpoint(self.run.last, self.scorer, self.executor.optimizer, self.progress)
+        self.keeper.save(self.progress, better)
         self._saved = time.monotonic()

@@ -1,33 +1,61 @@
 """A run is a folder: config.toml, metrics.jsonl, results.json, checkpoint/."""
 
+import hashlib
 import json
-import os
+import secrets
 import time
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dygmamba.engine.toml import to_toml
 from dygmamba.errors import FileError
+from dygmamba.locking import Lock
+from dygmamba.writing import make_folder, new_folder, write_text
+
+MEND = "restore it or train again"
 
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """The files of one training run, each written atomically."""
+    """The files of one training run, each written whole or not at all."""
 
     path: Path
+    _locks: list[Lock] = field(default_factory=list, compare=False, repr=False)
 
     @staticmethod
     def create(root: Path, dataset: str, model: str, seed: int) -> "RunFolder":
         """A new folder <root>/<dataset>/<model>/<stamp>-seed<k>."""
         stamp = time.strftime("%Y%m%d-%H%M%S")
         base = root / dataset / model / f"{stamp}-seed{seed}"
+        make_folder(base.parent)
         path, number = base, 1
-        while path.exists():
+        while not new_folder(path):
             number += 1
             path = base.with_name(f"{base.name}-{number}")
-        path.mkdir(parents=True)
         return RunFolder(path)
+
+    def lock(self) -> None:
+        """No other process trains into this folder until `unlock`, or the end of this one."""
+        if not self._locks:
+            self._locks.append(Lock(self.path / ".lock"))
+
+    def unlock(self) -> None:
+        """Others may."""
+        while self._locks:
+            self._locks.pop().release()
+
+    @property
+    def before_last(self) -> Path:
+        """The checkpoint before the last one."""
+        return self.path / "checkpoint" / "last.1.safetensors"
+
+    @property
+    def started(self) -> bool:
+        """Whether there is a checkpoint to resume from."""
+        return self.last.exists() or self.before_last.exists()
 
     @property
     def last(self) -> Path:
@@ -45,30 +73,41 @@ class RunFolder:
         return self.config().get("run", {}).get("task", "link")
 
     def write_config(self, sections: dict[str, dict[str, Any]]) -> None:
-        """Everything needed to repeat the run, as TOML."""
-        lines = []
-        for name, settings in sections.items():
-            lines.append(f"[{name}]")
-            lines += [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
-            lines.append("")
-        write_text(self.path / "config.toml", "\n".join(lines))
+        """Everything needed to repeat the run, as TOML; the last section says that it is whole and whose it is."""
+        text = to_toml({**sections, "folder": {"id": secrets.token_hex(8)}})
+        write_text(self.path / "config.toml", f'{text}sha256 = "{_digest(text)}"\n')
 
     def config(self) -> dict[str, dict[str, Any]]:
-        """What write_config wrote."""
+        """What write_config wrote, or an error: a run goes by the settings it began with."""
         path = self.path / "config.toml"
         try:
-            return tomllib.loads(path.read_text())
-        except FileNotFoundError as error:
+            text = path.read_bytes().decode("utf-8")
+            sections = tomllib.loads(text)
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise FileError(
                 f"{self.path} is not a run: it has no config.toml; give a folder under runs/"
             ) from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise FileError(f"{path} cannot be read ({error}); restore it or train again") from error
+        except OSError as error:
+            raise FileError(f"{path} cannot be read ({error.strerror}); {MEND}") from error
+        except ValueError as error:  # not TOML, or not UTF-8
+            raise FileError(f"{path} cannot be read ({error}); {MEND}") from error
+        seal = sections.get("folder", {}).get("sha256")
+        if seal is None:
+            raise FileError(f"{path} is cut short: its section [folder] is missing; {MEND}")
+        if seal != _digest(text[: text.rindex("sha256 = ")]):
+            raise FileError(
+                f"{path} was changed or damaged since the run began; restore it, or train again with --set"
+            )
+        return sections
+
+    @property
+    def bond(self) -> str:
+        """What binds checkpoints to this run: the digest of its configuration, its seed, data and id among it."""
+        return self.config()["folder"]["sha256"] if (self.path / "config.toml").exists() else ""
 
     def metrics(self) -> list[dict[str, Any]]:
         """One entry per finished epoch."""
-        path = self.path / "metrics.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return self._read("metrics.jsonl", lambda text: [json.loads(line) for line in text.splitlines()])
 
     def write_metrics(self, entries: list[dict[str, Any]]) -> None:
         """Replace the epochs' entries."""
@@ -80,15 +119,17 @@ class RunFolder:
 
     def results(self) -> list[dict[str, Any]]:
         """What write_results wrote; nothing if the run is not finished."""
-        path = self.path / "results.json"
-        return json.loads(path.read_text())["results"] if path.exists() else []
+        return self._read("results.json", lambda text: json.loads(text)["results"])
+
+    def _read(self, name: str, parse: Callable[[str], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+        path = self.path / name
+        try:
+            return parse(path.read_bytes().decode("utf-8")) if path.exists() else []
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise FileError(
+                f"{path} is damaged ({error!r}); dygmamba train --resume {self.path} writes it anew"
+            ) from error
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a whole file atomically."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        part.write_text(text)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

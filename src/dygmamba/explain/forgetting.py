@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from dygmamba.data.generate import GeneratorConfig, forgetting_law, generate_stream
 from dygmamba.data.store import Dataset
-from dygmamba.engine.folder import RunFolder, write_text
+from dygmamba.engine.folder import RunFolder
 from dygmamba.engine.stream import Stream
 from dygmamba.errors import EventError, FileError
 from dygmamba.explain.returns import GROUPS, Meetings, find_meetings, fit_returns, probe, window
@@ -27,6 +27,7 @@ from dygmamba.models.base import Scorer
 from dygmamba.nn.ssm import Direction
 from dygmamba.nn.steps import RelativeStep
 from dygmamba.nn.tokens import Tokens
+from dygmamba.writing import write_text
 
 NAME = "forgetting.json"
 POINTS = 10  # points of a curve

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from dygmamba.data.statistics import as_duration
-from dygmamba.engine.folder import RunFolder, write_text
+from dygmamba.engine.folder import RunFolder
 from dygmamba.errors import ConfigError, FileError
 from dygmamba.explain.forgetting import Forgetting, load_forgetting
 from dygmamba.report.figures import DARK, Rows, forgetting_figures, training_figures
+from dygmamba.writing import make_folder, write_text
 
 NAME, TEMPLATE = "report.html", "template.html"
 
@@ -110,7 +111,7 @@ def write_report(run: RunFolder, out: Path | None = None) -> Path:
     if path.is_dir():
         raise ConfigError(f"{path} is a folder; give --out the name of a file")
     page = render(run)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     write_text(path, page)
     return path
 

@@ -73,6 +73,8 @@ def start_link_run(
 def resume_link_run(path: Path, device: torch.device, data_dir: Path | None = None) -> Fit:
     """A run folder as it stands, to go on from."""
     run = RunFolder(path)
+    run.config()
+    run.lock()
     fit = _fit(run, link_stream(link_data(run, data_dir), device))
     fit.resume()
     return fit

@@ -1,15 +1,17 @@
 """From a link run to a node classifier on it, and back from its folder."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from dygmamba.config import build_config, node_preset, to_settings
 from dygmamba.data.store import Dataset
-from dygmamba.engine.checkpoint import load_checkpoint
+from dygmamba.engine.checkpoint import load_best, load_newest
 from dygmamba.engine.clock import Clock
 from dygmamba.engine.fit import Fit
 from dygmamba.engine.fit_config import FitConfig, NodeFitConfig
@@ -101,11 +103,12 @@ def resume_node_run(
 ) -> Fit:
     """A classifier standing where it was stopped; one that was stopped before it saved starts on its backbone again."""
     run, dataset, encoder = _reopened(path, device, data_dir)
-    if not run.last.exists():
+    run.lock()
+    if not run.started:
         backbone = Path(run.config()["run"]["backbone"])
         encoder = open_run(backbone, device, dataset=dataset).scorer.encoder
         return _fit(run, dataset, encoder, device, None, advance)
-    fit = _fit(run, dataset, encoder, device, run.last, advance)
+    fit = _fit(run, dataset, encoder, device, load_newest, advance)
     fit.resume()
     return fit
 
@@ -115,7 +118,7 @@ def open_node_run(
 ) -> Fit:
     """A classifier with its best weights; its folder is all it needs beside the data."""
     run, dataset, encoder = _reopened(path, device, data_dir)
-    return _fit(run, dataset, encoder, device, run.best, advance)
+    return _fit(run, dataset, encoder, device, load_best, advance)
 
 
 def _reopened(path: Path, device: torch.device, data_dir: Path | None) -> tuple[RunFolder, Dataset, Encoder]:
@@ -133,7 +136,7 @@ def _fit(
     dataset: Dataset,
     encoder: Encoder,
     device: torch.device,
-    weights: Path | None,
+    weights: Callable[[RunFolder, nn.Module], object] | None,
     advance: Advance,
 ) -> Fit:
     """The classifier on its stream; a frozen backbone's embeddings are computed here, once."""
@@ -145,7 +148,7 @@ def _fit(
     torch.manual_seed(seed)
     model = (NodeClassifier if config.finetune else FrozenClassifier)(encoder).to(device)
     if weights is not None:
-        load_checkpoint(weights, model)
+        weights(run, model)
     if isinstance(model, FrozenClassifier):
         model.use(embed(model.encoder, stream, config, seed, advance).to(device))
     return Fit(task, model, stream, config, run, seed)

@@ -12,7 +12,7 @@ from dygmamba.config import build_config
 from dygmamba.data.library import open_dataset
 from dygmamba.data.splits import chronological_split
 from dygmamba.data.store import Dataset
-from dygmamba.engine.checkpoint import load_checkpoint
+from dygmamba.engine.checkpoint import load_best
 from dygmamba.engine.clock import Rule
 from dygmamba.engine.fit_config import FitConfig
 from dygmamba.engine.folder import RunFolder
@@ -81,7 +81,7 @@ def open_run(
     dataset = link_data(folder, data_dir, dataset)
     stream = link_stream(dataset, device)
     scorer = build_scorer(folder, stream)
-    load_checkpoint(folder.best, scorer)
+    load_best(folder, scorer)
     return OpenRun(folder, dataset, stream, scorer.to(device).eval())
 
 

@@ -7,7 +7,6 @@ Legend: k events asked about, b a batch of them, s distinct pairs.
 """
 
 import hashlib
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from jaxtyping import Int64
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dygmamba.data.events import EventStore
+from dygmamba.data.tensor_file import read_sealed, write_sealed
 from dygmamba.errors import ConfigError, EventError, FileError
+from dygmamba.writing import make_folder
 
 # One seed per evaluation set, as published, so every run and epoch meets the same negatives.
 SEEDS = {
@@ -81,20 +80,21 @@ def draw_negatives(store: EventStore, request: NegativeRequest) -> Negatives:
 
 def stored_negatives(store: EventStore, request: NegativeRequest, folder: Path) -> Negatives:
     """The negatives of a request from its file in `folder`, drawing and writing them the first time."""
-    path = folder / f"negatives-{request.strategy}-{request.digest(store)}.safetensors"
+    digest = request.digest(store)
+    path = folder / f"negatives-{request.strategy}-{digest}.safetensors"
     if path.exists():
         try:
-            columns = load_file(path)
+            columns, metadata = read_sealed(path)
+            if metadata.get("request") != digest:
+                raise FileError("they are of another request")
             return Negatives(columns["src"], columns["dst"])
-        except (SafetensorError, KeyError) as error:
+        except (FileError, KeyError) as error:
             raise FileError(
                 f"{path} does not hold negatives ({error}); delete it to draw them again"
             ) from error
     negatives = draw_negatives(store, request)
-    folder.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(f".{os.getpid()}.part")
-    save_file({"src": negatives.src.contiguous(), "dst": negatives.dst.contiguous()}, part)
-    os.replace(part, path)
+    make_folder(folder)
+    write_sealed(path, {"src": negatives.src, "dst": negatives.dst}, {"request": digest})
     return negatives
 
 

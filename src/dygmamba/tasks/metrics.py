@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from dygmamba.errors import ScoreError
+
 PUBLISHED_BATCH = 200
 
 
@@ -34,6 +36,8 @@ def roc_auc(score: Float[Tensor, "p"], label: Float[Tensor, "p"]) -> float:
 
 def reciprocal_rank(positive: Float[Tensor, "g"], negative: Float[Tensor, "g c"]) -> Float[Tensor, "g"]:
     """1 / rank with TGB's tie rule: the mean of the optimistic and the pessimistic rank."""
+    for score in (positive, negative):
+        _require_finite(score)
     above = (negative > positive[:, None]).sum(dim=1)
     level = (negative >= positive[:, None]).sum(dim=1)
     return 1.0 / (0.5 * (above + level).double() + 1.0)
@@ -41,11 +45,22 @@ def reciprocal_rank(positive: Float[Tensor, "g"], negative: Float[Tensor, "g c"]
 
 def _counts_by_threshold(score: Tensor, label: Tensor) -> tuple[np.ndarray, np.ndarray]:
     """At each distinct score, from the highest: positives and pairs that reach it."""
+    _require_finite(score)
     values, truth = score.detach().cpu().double().numpy(), label.detach().cpu().numpy() > 0
     order = np.argsort(-values, kind="stable")
     values, truth = values[order], truth[order]
     last = np.append(np.flatnonzero(values[1:] != values[:-1]), len(values) - 1)
     return np.cumsum(truth)[last].astype(np.float64), last + 1.0
+
+
+def _require_finite(score: Tensor) -> None:
+    """A rank among numbers that are none would be made up."""
+    wrong = ~torch.isfinite(score)
+    if bool(wrong.any()):
+        raise ScoreError(
+            f"{int(wrong.sum()):,} of {score.numel():,} scores are not finite, the first is "
+            f"{float(score[wrong][0])}; mend the scores before they are judged"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,119 @@
+"""Tensors in a safetensors file, written through the one writer, and sealed where nothing else vouches for them.
+
+A sealed file holds, first in its header, the sha256 of all its other bytes: no bit of it changes unnoticed.
+The layout is the published one (huggingface/safetensors, "Format"), so every reader of that format reads these files.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
+from torch import Tensor
+
+from dygmamba.errors import FileError
+from dygmamba.writing import write_file
+
+DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+OPENING = b'{"__metadata__":{"sha256":"'
+SEAL = slice(8 + len(OPENING), 8 + len(OPENING) + 64)  # where the digest stands, behind the header's length
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A tensor as the file holds it."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+    width: int
+    data: memoryview
+
+    @staticmethod
+    def of(name: str, tensor: Tensor) -> "Column":
+        """Its bytes on the host; a tensor that lies there in one piece is not copied."""
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        data = flat.view(torch.uint8).numpy().data.cast("B")
+        return Column(name, DTYPES[tensor.dtype], list(tensor.shape), tensor.element_size(), data)
+
+
+class Damaged(FileError):
+    """A file that is not, bit for bit, what was written."""
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """A file whose content its reader checks in a way of its own."""
+    columns = _columns(tensors)
+    write_file(path, [memoryview(_header(columns, metadata)), *(column.data for column in columns)])
+
+
+def write_sealed(
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], keep: Path | None = None
+) -> None:
+    """A file that vouches for itself; what it replaces is kept under another name if one is given."""
+    columns = _columns(tensors)
+    header = _header(columns, {"sha256": "0" * 64, **metadata})
+    pieces = [memoryview(header), *(column.data for column in columns)]
+    header[SEAL] = _digest(pieces)
+    write_file(path, pieces, keep)
+
+
+def read_sealed(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and the metadata, unless a single bit differs from what was written."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise FileError(f"{path} cannot be read ({error.strerror}); restore it") from error
+    if not content[8:].startswith(OPENING) or content[SEAL] != _digest([memoryview(content)]):
+        raise Damaged(f"{path} is damaged: its bytes differ from their checksum")
+    try:
+        length = int.from_bytes(content[:8], "little")
+        return load(content), json.loads(content[8 : 8 + length])["__metadata__"]
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise Damaged(f"{path} is damaged: {error}") from error
+
+
+def _digest(pieces: Iterable[memoryview]) -> bytes:
+    """sha256 of a whole file but for the digest in it."""
+    sha = hashlib.sha256()
+    for number, piece in enumerate(pieces):
+        if number == 0:
+            sha.update(piece[: SEAL.start])
+            sha.update(piece[SEAL.stop :])
+        else:
+            sha.update(piece)
+    return sha.hexdigest().encode()
+
+
+def _columns(tensors: Mapping[str, Tensor]) -> list[Column]:
+    """The widest numbers first, so that each is aligned; then by name."""
+    columns = [Column.of(name, tensor) for name, tensor in tensors.items()]
+    return sorted(columns, key=lambda column: (-column.width, column.name))
+
+
+def _header(columns: list[Column], metadata: Mapping[str, str]) -> bytearray:
+    """The length of the header, and the header, filled up with spaces so that the data is aligned."""
+    about: dict[str, Any] = {"__metadata__": dict(metadata)}
+    at = 0
+    for column in columns:
+        offsets = [at, at := at + len(column.data)]
+        about[column.name] = {"dtype": column.dtype, "shape": column.shape, "data_offsets": offsets}
+    text = json.dumps(about, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return bytearray(len(text).to_bytes(8, "little") + text)

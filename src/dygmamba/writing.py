@@ -1,0 +1,159 @@
+"""The one way a file is written: whole and on the disk, or not at all.
+
+The bytes go into a temporary file beside the target, which is flushed to the disk, renamed, and its folder flushed.
+Whoever reads sees the old file or the new one; after a power cut, too. Importing this is light.
+"""
+
+import errno
+import itertools
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from dygmamba.disk import Disk
+from dygmamba.errors import FileError
+from dygmamba.living import here, is_dead, started
+
+disk = Disk()
+Bytes = bytes | memoryview
+
+LEFT_OVER = re.compile(r"\.dygmamba-(\w+)-(\d+)-(\d+)-\d+\.part")
+_numbers = itertools.count()
+
+ADVICE = {
+    errno.ENOSPC: "free space or choose another folder",
+    errno.EDQUOT: "free space or choose another folder",
+    errno.EFBIG: "choose a folder on a file system that takes larger files",
+    errno.EIO: "the disk is failing; choose a folder on another one",
+    errno.EACCES: "allow it, or choose another folder",
+    errno.EPERM: "allow it, or choose another folder",
+    errno.EROFS: "choose a folder that can be written to",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ENOTDIR: "a part of the path is a file; choose another folder",
+    errno.EISDIR: "it is a folder; give the name of a file",
+    errno.ELOOP: "its links lead in a circle; choose another folder",
+    errno.EMFILE: "too many files are open; close some or raise the limit with ulimit -n",
+    errno.ENFILE: "too many files are open on this machine; close some programs",
+}
+IN_THE_WAY = {
+    errno.ENOENT: "make its folder first, or choose another",
+    errno.EEXIST: "a file is in its place; choose another folder",
+}
+KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def write_text(path: Path, text: str) -> None:
+    """A whole file of UTF-8, whatever the locale; line ends as they are."""
+    try:
+        letters = text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        odd = text[error.start : error.end]
+        raise FileError(
+            f"cannot write {path}: {odd!r} is no letter of UTF-8; rename what holds it"
+        ) from error
+    write_file(path, [letters])
+
+
+def write_file(path: Path, pieces: Iterable[Bytes], keep: Path | None = None) -> None:
+    """A whole file of bytes, piece by piece; what it replaces is kept under another name if one is given."""
+    with described(path):
+        target = _target(path)
+        sweep(target.parent)
+        part = target.with_name(f".dygmamba-{here()}-{os.getpid()}-{started()}-{next(_numbers)}.part")
+        try:
+            _fill(part, pieces)
+            if keep is not None and target.exists():
+                disk.replace(target, keep)
+            disk.replace(part, target)
+        except BaseException:
+            with suppress(OSError):
+                disk.remove(part)
+            raise
+        disk.sync_folder(target.parent)
+
+
+def publish(part: Path, target: Path) -> None:
+    """A finished file or folder gets its name, for good; its bytes were flushed by whoever wrote them."""
+    with described(target):
+        disk.replace(part, target)
+        disk.sync_folder(target.parent)
+
+
+def make_folder(path: Path) -> None:
+    """A folder and all above it, there for good; one that is there already is left as it is."""
+    with described(path):
+        missing = [one for one in (path, *path.parents) if not one.is_dir()]
+        for one in reversed(missing):
+            try:
+                disk.make_folder(one)
+            except FileExistsError:  # another process was faster, or a file is in the way
+                if not one.is_dir():
+                    raise
+            disk.sync_folder(one.parent)
+
+
+def new_folder(path: Path) -> bool:
+    """Make a folder that is nobody else's; False where there is something of that name already."""
+    with described(path):
+        try:
+            disk.make_folder(path)
+        except FileExistsError:
+            return False
+        disk.sync_folder(path.parent)
+        return True
+
+
+def sweep(folder: Path) -> None:
+    """Remove temporary files whose processes are dead; those of the living, and all other files, stay."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            found = LEFT_OVER.fullmatch(entry.name)
+            if found and is_dead(found[1], int(found[2]), int(found[3]), entry.stat().st_mtime):
+                disk.remove(Path(entry.path))
+
+
+@contextmanager
+def described(path: Path) -> Iterator[None]:
+    """Any error of the system inside becomes one sentence about this path."""
+    try:
+        yield
+    except OSError as error:
+        raise FileError(sentence(error, path)) from error
+
+
+def sentence(error: OSError, path: Path | None = None) -> str:
+    """What could not be written (or, of an error met elsewhere, used), why, and what to do."""
+    what = f"write {path}" if path else f"use {error.filename}" if error.filename else "write the output"
+    advice = (ADVICE | IN_THE_WAY).get(error.errno or 0, "choose another folder")
+    return f"cannot {what}: {error.strerror or type(error).__name__}; {advice}"
+
+
+def _target(path: Path) -> Path:
+    """Where the bytes will be: behind links, and never in place of something that is no file."""
+    with suppress(FileNotFoundError):
+        mode = os.stat(path).st_mode
+        if not stat.S_ISREG(mode):
+            kind = KINDS.get(stat.S_IFMT(mode), "no regular file")
+            raise FileError(f"cannot write {path}: it is {kind}; give the name of a file")
+    return Path(os.path.realpath(path))
+
+
+def _fill(part: Path, pieces: Iterable[Bytes]) -> None:
+    handle = disk.create(part)
+    try:
+        for piece in pieces:
+            rest = memoryview(piece).cast("B")
+            while rest:
+                rest = rest[disk.write(handle, rest) :]
+        disk.sync(handle)
+    finally:
+        disk.close(handle)

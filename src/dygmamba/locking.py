@@ -25,7 +25,7 @@ class Lock:
         try:
             self._take(path)
         except BaseException:
-            os.close(self._handle)
+            self.release()
             raise
 
     def release(self) -> None:

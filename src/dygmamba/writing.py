@@ -21,6 +21,7 @@ disk = Disk()
 Bytes = bytes | memoryview
 
 LEFT_OVER = re.compile(r"\.dygmamba-(\w+)-(\d+)-(\d+)-\d+\.part")
+GATHERED = 2**20  # bytes
 _numbers = itertools.count()
 
 ADVICE = {
@@ -150,10 +151,24 @@ def _target(path: Path) -> Path:
 def _fill(part: Path, pieces: Iterable[Bytes]) -> None:
     handle = disk.create(part)
     try:
-        for piece in pieces:
-            rest = memoryview(piece).cast("B")
+        for piece in _gathered(pieces):
+            rest = memoryview(piece)
             while rest:
                 rest = rest[disk.write(handle, rest) :]
         disk.sync(handle)
     finally:
         disk.close(handle)
+
+
+def _gathered(pieces: Iterable[Bytes]) -> Iterator[Bytes | bytearray]:
+    """Small pieces together, so that a file of many takes few calls; large ones as they are, not copied."""
+    small = bytearray()
+    for piece in pieces:
+        if len(small) + len(piece) > GATHERED:
+            yield small
+            small = bytearray()
+        if len(piece) > GATHERED:
+            yield piece
+        else:
+            small += piece
+    yield small

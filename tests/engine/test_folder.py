@@ -1,0 +1,86 @@
+"""The run folder: its configuration is read back equal or not at all."""
+
+import math
+import shutil
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dygmamba.engine.folder import RunFolder
+from dygmamba.engine.toml import to_toml
+from dygmamba.errors import ConfigError, FileError
+
+letters = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
+plain = st.one_of(st.booleans(), st.integers(), st.floats(allow_nan=False), letters)
+values = st.one_of(plain, st.lists(plain, max_size=3), st.lists(st.lists(letters, max_size=2), max_size=2))
+
+
+@given(settings=st.dictionaries(letters, values, max_size=4), name=letters)
+def test_every_value_is_read_back_equal(tmp_path_factory, settings, name):
+    """For all names and values, infinities, quotes, line ends and letters of every plane among them."""
+    run = RunFolder(tmp_path_factory.mktemp("run"))
+    run.write_config({f"x{name}": settings})
+    assert run.config()[f"x{name}"] == settings
+
+
+def test_nan_stays_nan_and_what_toml_cannot_hold_is_said(tmp_path):
+    """NaN is a word of TOML; None and half letters are not."""
+    run = RunFolder(tmp_path)
+    run.write_config({"a": {"x": math.nan, "y": -0.0}})
+    found = run.config()["a"]
+    assert math.isnan(found["x"])
+    assert math.copysign(1, found["y"]) == -1
+    for value in (None, "\udc80", {"a": 1}):
+        with pytest.raises(ConfigError, match="configuration"):
+            to_toml({"a": {"x": value}})
+
+
+def test_a_cut_or_changed_configuration_is_one_sentence(tmp_path):
+    """For all bytes but the last line end: cut there or changed there, it is refused."""
+    run = RunFolder(tmp_path)
+    run.write_config({"run": {"seed": 0, "data": "é"}, "train": {"lr": 0.1}})
+    path = tmp_path / "config.toml"
+    good = path.read_bytes()
+    for content in [good[:cut] for cut in range(len(good) - 1)] + [
+        good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :] for at in range(len(good) - 1)
+    ]:
+        path.write_bytes(content)
+        with pytest.raises(FileError, match=r"cannot be read|cut short|changed or damaged") as caught:
+            run.config()
+        assert "\n" not in str(caught.value)
+    path.write_bytes(good)
+    assert run.config()["train"]["lr"] == 0.1
+
+
+def test_two_runs_of_one_second_have_two_folders(tmp_path, monkeypatch):
+    """Whoever comes second gets another name, and each its own id."""
+    monkeypatch.setattr("time.strftime", lambda _: "now")
+    runs = [RunFolder.create(tmp_path, "data", "model", 0) for _ in range(3)]
+    assert [run.path.name for run in runs] == ["now-seed0", "now-seed0-2", "now-seed0-3"]
+    for run in runs:
+        run.write_config({"run": {"seed": 0}})
+    assert len({run.bond for run in runs}) == 3
+
+
+def test_derived_files_that_are_torn_are_one_sentence(tmp_path):
+    """metrics.jsonl and results.json: the sentence says how they are written anew."""
+    run = RunFolder(tmp_path)
+    assert run.metrics() == run.results() == []
+    for name, read in (("metrics.jsonl", run.metrics), ("results.json", run.results)):
+        for content in (b'{"results', b"\xff\xfe", b"[]"):
+            (tmp_path / name).write_bytes(content)
+            if name == "metrics.jsonl" and content == b"[]":
+                continue
+            with pytest.raises(FileError, match=r"is damaged .*--resume"):
+                read()
+
+
+def test_a_folder_that_is_none_is_no_run(tmp_path):
+    """Nothing, a file, and a folder in place of config.toml."""
+    (tmp_path / "file").touch()
+    (tmp_path / "odd" / "config.toml").mkdir(parents=True)
+    for name, words in (("none", "not a run"), ("file", "not a run"), ("odd", "cannot be read")):
+        with pytest.raises(FileError, match=words):
+            RunFolder(tmp_path / name).config()
+    shutil.rmtree(tmp_path / "odd")

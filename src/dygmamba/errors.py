@@ -15,6 +15,10 @@ class FileError(DygError):
     """A file that cannot be read or written as what it claims to be."""
 
 
+class WriteError(FileError):
+    """A file that could not be written; what was there before is as it was."""
+
+
 class NotFoundError(DygError):
     """A name (dataset, model, preset, column, node) that nothing answers to."""
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dygmamba.disk import Disk
-from dygmamba.errors import FileError
+from dygmamba.errors import WriteError
 from dygmamba.living import here, is_dead, started
 
 disk = Disk()
@@ -58,7 +58,7 @@ def write_text(path: Path, text: str) -> None:
         letters = text.encode("utf-8")
     except UnicodeEncodeError as error:
         odd = text[error.start : error.end]
-        raise FileError(
+        raise WriteError(
             f"cannot write {path}: {odd!r} is no letter of UTF-8; rename what holds it"
         ) from error
     write_file(path, [letters])
@@ -122,13 +122,19 @@ def sweep(folder: Path) -> None:
                 disk.remove(Path(entry.path))
 
 
+def flush(handle: int, path: Path) -> None:
+    """The bytes of a file that grew in place are on the disk."""
+    with described(path):
+        disk.sync(handle)
+
+
 @contextmanager
 def described(path: Path) -> Iterator[None]:
     """Any error of the system inside becomes one sentence about this path."""
     try:
         yield
     except OSError as error:
-        raise FileError(sentence(error, path)) from error
+        raise WriteError(sentence(error, path)) from error
 
 
 def sentence(error: OSError, path: Path | None = None) -> str:
@@ -144,7 +150,7 @@ def _target(path: Path) -> Path:
         mode = os.stat(path).st_mode
         if not stat.S_ISREG(mode):
             kind = KINDS.get(stat.S_IFMT(mode), "no regular file")
-            raise FileError(f"cannot write {path}: it is {kind}; give the name of a file")
+            raise WriteError(f"cannot write {path}: it is {kind}; give the name of a file")
     return Path(os.path.realpath(path))
 
 

@@ -207,7 +207,7 @@ def test_a_users_mistake_is_one_sentence_and_exit_code_2(call, backbone, tmp_pat
                 (run / "config.toml").read_text().replace('"dyg-mamba"', '"popularity"').split("[model]")[0]
                 + "[model]\n"
             ),
-            "no weights to load",
+            "cut short",
         ),
     ],
 )

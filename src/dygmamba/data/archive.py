@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from dygmamba.errors import DownloadError, FileError, NotFoundError
-from dygmamba.writing import publish, write_text
+from dygmamba.errors import DownloadError, FileError, NotFoundError, WriteError
+from dygmamba.writing import flush, publish, write_text
 
 RECEIPT = "source.json"
 CHUNK = 2**20
@@ -39,6 +39,8 @@ def unpack(archive: Path, folder: Path, members: Sequence[str], extras: Sequence
         _move(staging, folder, members[0])
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
         raise FileError(f"{archive} is not a whole zip archive ({error}); fetch it again") from error
+    except WriteError as error:
+        raise DownloadError(f"{error}, and run the command again") from error
     except OSError as error:
         raise DownloadError(
             f"{archive.name} cannot be unpacked into {folder} ({error.strerror}); "
@@ -102,7 +104,7 @@ def _extract(bundle: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path) -> li
             file.write(chunk)
             size, crc = size + len(chunk), zlib.crc32(chunk, crc)
         file.flush()
-        os.fsync(file.fileno())
+        flush(file.fileno(), target)
     if (size, crc) != (info.file_size, info.CRC):
         raise zipfile.BadZipFile(f"{info.filename} is damaged")
     return [size, crc]

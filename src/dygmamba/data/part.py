@@ -4,13 +4,14 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.client import HTTPResponse
 from io import FileIO
 from pathlib import Path
 
-from dygmamba.errors import DownloadError, FileError
-from dygmamba.writing import publish, write_text
+from dygmamba.errors import DownloadError, WriteError
+from dygmamba.writing import flush, publish, write_text
 
 try:
     import fcntl
@@ -129,16 +130,15 @@ class Part:
 
     def seal(self) -> None:
         """All bytes are on the disk."""
-        try:
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            raise self._disk(error) from error
+        with self._disk_errors():
+            flush(self._file.fileno(), self.path)
 
     def promote(self) -> None:
         """The part becomes the target, in one step."""
         if fcntl is None:
             self._file.close()  # Windows renames no open file; elsewhere the lock is kept until it is done
-        publish(self.path, self.target)
+        with self._disk_errors():
+            publish(self.path, self.target)
         self.stamp_path.unlink(missing_ok=True)
 
     def discard(self) -> None:
@@ -178,10 +178,8 @@ class Part:
 
     def _remember(self) -> None:
         stamp = {"url": self.url, "validator": self._validator, "total": self.total}
-        try:
+        with self._disk_errors():
             write_text(self.stamp_path, json.dumps(stamp))
-        except FileError as error:
-            raise DownloadError(f"{error}, and run the command again") from error
 
     def _report(self) -> None:
         if self._progress is not None and self.size != self._reported:
@@ -195,6 +193,13 @@ class Part:
                 f"{self.target.name} needs {need:,} more bytes and {self.target.parent} has {free:,} free; "
                 "free some space or choose another folder, and run the command again"
             )
+
+    @contextmanager
+    def _disk_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except WriteError as error:
+            raise DownloadError(f"{error}, and run the command again") from error
 
     def _disk(self, error: OSError) -> DownloadError:
         return DownloadError(

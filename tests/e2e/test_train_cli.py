@@ -1,10 +1,12 @@
 """Training as a user runs it: killed, interrupted, resumed, evaluated."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -126,3 +128,50 @@ def test_a_users_mistake_is_one_sentence_and_exit_code_2(
     errors = capsys.readouterr().err
     assert sentence in errors
     assert errors.count("\n") == 1
+
+
+def test_a_run_that_diverges_is_one_sentence_and_has_no_results(folder, tmp_path, monkeypatch, capsys):
+    """One step too large: exit code 2, no results, no best weights."""
+    words = ["train", "small", "--epochs", "1", *SETTINGS, "--set", "lr=1e4", "--set", "batch=100000"]
+    code, errors = in_process(folder, tmp_path, monkeypatch, capsys, words)
+    assert (code, errors.count("\n")) == (2, 1)
+    assert "lr" in errors
+    (path,) = tmp_path.glob("*/*/*")
+    assert not (path / "results.json").exists()
+    assert not (path / "checkpoint" / "best.safetensors").exists()
+
+
+def test_a_damaged_checkpoint_is_a_note_and_the_one_before_is_taken(
+    whole, folder, tmp_path, monkeypatch, capsys
+):
+    """On stderr, in one line; the run ends as it had ended."""
+    path = shutil.copytree(whole[0]["run"], tmp_path / "run")
+    last = path / "checkpoint" / "last.safetensors"
+    last.write_bytes(last.read_bytes()[:-1])
+    code, errors = in_process(folder, tmp_path, monkeypatch, capsys, ["train", "--resume", str(path)])
+    assert code == 0, errors
+    assert errors.count("note: ") == 1
+    assert "the run goes on from the one before it" in errors
+    same(
+        [row | {"run": str(path)} for row in json.loads((path / "results.json").read_text())["results"]],
+        whole,
+    )
+
+
+def test_an_answer_never_takes_the_place_of_a_device(whole, folder, tmp_path, monkeypatch, capsys):
+    """`predict --out /dev/null`: refused, and the device is still one."""
+    words = ["predict", whole[0]["run"], "--sources", "1", "--top", "2", "--out", "/dev/null"]
+    code, errors = in_process(folder, tmp_path, monkeypatch, capsys, words)
+    assert code == 2
+    assert "it is a device; give the name of a file" in errors
+    assert Path("/dev/null").is_char_device()
+
+
+def in_process(folder, tmp_path, monkeypatch, capsys, words):
+    from dygmamba.cli import main
+
+    out = ["--out", str(tmp_path)] if words[0] == "train" else []
+    monkeypatch.setattr(sys, "argv", ["dygmamba", *words, *out, "--device", "cpu", "--data-dir", str(folder)])
+    with pytest.raises(SystemExit) as left:
+        main()
+    return int(left.value.code or 0), capsys.readouterr().err

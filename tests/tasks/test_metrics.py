@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, roc_auc_score
 
+from dygmamba.errors import ScoreError
 from dygmamba.tasks.metrics import average_precision, link_metrics, reciprocal_rank, roc_auc
 
 SCORES = st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=2, max_size=60)
@@ -64,3 +65,21 @@ def test_reciprocal_rank_equals_py_tgb():
     ]
     ours = reciprocal_rank(torch.from_numpy(positive), torch.from_numpy(negative))
     assert float(ours.mean()) == pytest.approx(float(np.mean(expected)), abs=1e-7)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("at", [0, 3])
+def test_a_number_is_never_made_of_scores_that_are_none(bad, at):
+    """For all metrics: NaN and infinities are an error; sorted to one end they would rank perfectly."""
+    score, label = torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([0.0, 1.0, 0.0, 1.0])
+    score[at] = bad
+    for metric in (average_precision, roc_auc):
+        with pytest.raises(ScoreError, match="1 of 4 scores are not finite"):
+            metric(score, label)
+    with pytest.raises(ScoreError, match="not finite"):
+        link_metrics(score, label, torch.tensor([0, 0, 1, 1]))
+    for positive, negative in ((score, torch.ones(4, 2)), (torch.ones(1), score[None])):
+        with pytest.raises(ScoreError, match="not finite"):
+            reciprocal_rank(positive, negative)
+    with pytest.raises(ScoreError, match="no scores"):
+        roc_auc(torch.zeros(0), torch.zeros(0))

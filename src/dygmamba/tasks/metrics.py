@@ -45,6 +45,8 @@ def reciprocal_rank(positive: Float[Tensor, "g"], negative: Float[Tensor, "g c"]
 
 def _counts_by_threshold(score: Tensor, label: Tensor) -> tuple[np.ndarray, np.ndarray]:
     """At each distinct score, from the highest: positives and pairs that reach it."""
+    if not score.numel():
+        raise ScoreError("there are no scores to judge; ask about at least one pair")
     _require_finite(score)
     values, truth = score.detach().cpu().double().numpy(), label.detach().cpu().numpy() > 0
     order = np.argsort(-values, kind="stable")

@@ -1,0 +1,49 @@
+"""Tensor files: read by every reader of the format, and no bit of a sealed one changes unnoticed."""
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save
+
+from dygmamba.data.tensor_file import DTYPES, Damaged, read_sealed, write_sealed, write_tensors
+from dygmamba.errors import FileError
+
+
+def every_kind() -> dict[str, torch.Tensor]:
+    kinds = {str(kind): torch.tensor([[0, 1, 1]]).to(kind) for kind in DTYPES}
+    return kinds | {"none": torch.zeros(0, 3), "one": torch.tensor(2.5), "turned": torch.ones(2, 3).T}
+
+
+def test_the_format_is_the_published_one(tmp_path):
+    """For all kinds of numbers and shapes: the library reads what we write, names and letters included."""
+    tensors, metadata = every_kind(), {"é": "\U0001f600\n"}
+    for write in (write_tensors, write_sealed):
+        write(tmp_path / "file", tensors, metadata)
+        found = load_file(tmp_path / "file")
+        assert found.keys() == tensors.keys()
+        for name, value in tensors.items():
+            assert (found[name].dtype, found[name].shape) == (value.dtype, value.shape)
+            assert torch.equal(found[name], value)
+        with safe_open(tmp_path / "file", "pt") as file:
+            assert file.metadata().items() >= metadata.items()
+
+
+def test_a_sealed_file_comes_back_or_is_refused(tmp_path):
+    """For every bit of the file and every length: changed or cut there, it is damaged."""
+    path = tmp_path / "file"
+    write_sealed(path, {"a": torch.arange(5)}, {"k": "v"})
+    tensors, metadata = read_sealed(path)
+    assert torch.equal(tensors["a"], torch.arange(5))
+    assert metadata["k"] == "v"
+    good = path.read_bytes()
+    cuts = [good[:cut] for cut in range(len(good))]
+    flips = [
+        good[: bit // 8] + bytes([good[bit // 8] ^ 1 << bit % 8]) + good[bit // 8 + 1 :]
+        for bit in range(8 * len(good))
+    ]
+    for bad in [*cuts, *flips, good + b"\0", save({"a": torch.arange(5)})]:
+        path.write_bytes(bad)
+        with pytest.raises(Damaged, match="damaged"):
+            read_sealed(path)
+    with pytest.raises(FileError, match="cannot be read"):
+        read_sealed(tmp_path / "none")

@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup browser demo test check format clean
+.PHONY: setup browser demo test torture check format clean
 
 setup: $(READY)
 
@@ -31,6 +31,11 @@ check: $(READY)
 
 test: $(READY) browser check
 	$(BIN)/pytest -n 2
+
+# kills, power cuts, failing disks and flipped bits, for so many seconds; seeds and tallies are printed
+SECONDS := 600
+torture: $(READY)
+	DYGMAMBA_TORTURE=$(SECONDS) $(BIN)/pytest -s tests/torture
 
 format: $(READY)
 	$(BIN)/ruff format .

@@ -94,6 +94,17 @@ def test_other_runs_checkpoints_and_other_settings_are_refused(kept, tmp_path):
         again(kept).restore()
 
 
+def test_one_kind_of_checkpoint_is_never_taken_for_the_other(kept):
+    """`last` under the name of `best` has other weights, `best` under that of `last` lacks half of the state."""
+    last, best = kept.run.last.read_bytes(), kept.run.best.read_bytes()
+    kept.run.best.write_bytes(last)
+    with pytest.raises(FileError, match="a copy of the run's last"):
+        load_best(kept.run, kept.model)
+    kept.run.last.write_bytes(best)
+    with pytest.raises(FileError, match="a copy of the run's best"):
+        again(kept).restore()
+
+
 def test_a_run_that_saved_nothing_starts_anew(tmp_path):
     """No checkpoint: the first position, and no epochs."""
     run = RunFolder(tmp_path)

@@ -1,9 +1,11 @@
 """kill -9 at random moments: a run goes on to the same end, other files are whole or not there."""
 
 import multiprocessing
+import os
 import random
 import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
 
 import pytest
@@ -23,10 +25,11 @@ FORKS.set_forkserver_preload(
 
 
 def command(words: list[str]) -> None:
-    """The command line, in a child."""
+    """The command line, in a child whose words nobody reads."""
     from dygmamba.cli import app
 
-    app(words, standalone_mode=False)
+    with open(os.devnull, "w") as nobody, redirect_stdout(nobody), redirect_stderr(nobody):
+        app(words, standalone_mode=False)
 
 
 def killed(target, words: tuple, after: float, begun: Any = None) -> bool:
@@ -65,21 +68,22 @@ def test_a_run_killed_again_and_again_ends_as_if_it_was_not(data, dataset, expec
     sys.stdout.write(f"{kills:,} kills\n")
 
 
-def test_a_killed_command_leaves_a_whole_file_or_none(whole, dataset, tmp_path):
+def test_a_killed_command_leaves_a_whole_file_or_none(whole, data, dataset, tmp_path):
     """`data import`, `data generate` and `report`: what is there is whole; called once more, it is done and clean."""
     table = tmp_path / "log.csv"
     pairs = zip(
         dataset.store.src.tolist(), dataset.store.dst.tolist(), dataset.store.time.tolist(), strict=True
     )
     table.write_text("src,dst,time\n" + "".join(f"{u},{v},{t}\n" for u, v, t in pairs))
-    page, digests, took = tmp_path / "page.html", {}, {}
+    page, digests, took, kills = tmp_path / "page.html", {}, {}, 0
     calls = {
         "a": ["data", "import", str(table), "--out", "a", "--data-dir", str(tmp_path)],
         "b": ["data", "generate", "--out", "b", "--events", "2000", "--data-dir", str(tmp_path)],
-        "page": ["report", str(whole.path), "--out", str(page)],
+        "page": ["report", str(whole.path), "--out", str(page), "--data-dir", str(data)],
     }
     if not SECONDS:
         calls = {"b": calls["b"]}
+    killed(command, (["models"],), 120)  # the first child waits for the server
     for name, words in calls.items():
         start = time.monotonic()
         assert not killed(command, (words,), 120)
@@ -90,12 +94,13 @@ def test_a_killed_command_leaves_a_whole_file_or_none(whole, dataset, tmp_path):
         name = list(calls)[seed % len(calls)]
         if rng.random() < 0.5:
             (page if name == "page" else tmp_path / f"{name}.safetensors").unlink(missing_ok=True)
-        killed(command, (calls[name],), rng.uniform(0.3, 1.1) * took[name])
+        kills += killed(command, (calls[name],), rng.uniform(0.3, 1.1) * took[name])
         assert content(tmp_path, name) in (None, digests[name]), f"seed {seed}"
     for name, words in calls.items():
         assert not killed(command, (words,), 120)
         assert content(tmp_path, name) == digests[name]
     assert not list(tmp_path.glob("*.part"))
+    sys.stdout.write(f"{kills:,} kills\n")
 
 
 def content(folder, name: str) -> str | bytes | None:

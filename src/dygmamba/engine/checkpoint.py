@@ -52,6 +52,7 @@ class Keeper:
 
     def __init__(self, run: RunFolder, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self.run, self.model, self.optimizer = run, model, optimizer
+        self._bond = run.bond
         self._best: Tensors = {}
         self._whole = (
             False  # whether the `last` on disk is known to be good, and so worth keeping as the one before
@@ -67,7 +68,7 @@ class Keeper:
         for number, state in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{number}.{key}": value for key, value in state.items()}
         keep = self.run.before_last if self._whole else None
-        save_checkpoint(self.run, self.run.last, tensors | _generators(), progress, keep)
+        save_checkpoint(self.run.last, tensors | _generators(), progress, self._bond, keep)
         self._whole = True
         if better:
             self._write_best(progress)
@@ -89,12 +90,15 @@ class Keeper:
         return progress
 
     def load_best(self) -> None:
-        """The best weights into the model."""
-        load_best(self.run, self.model)
+        """The best weights into the model, from memory; a run that has found none says so."""
+        if not self._best:
+            load_best(self.run, self.model)
+        else:
+            _fill(self.model, self._best, "best.", self.run.last)
 
     def _write_best(self, progress: Progress) -> None:
         tensors = {f"model.{name.removeprefix('best.')}": value for name, value in self._best.items()}
-        save_checkpoint(self.run, self.run.best, tensors, progress)
+        save_checkpoint(self.run.best, tensors, progress, self._bond)
 
     def _best_is_right(self, progress: Progress) -> bool:
         try:
@@ -143,11 +147,11 @@ class Missing(FileError):
 
 
 def save_checkpoint(
-    run: RunFolder, path: Path, tensors: Tensors, progress: Progress, keep: Path | None = None
+    path: Path, tensors: Tensors, progress: Progress, bond: str, keep: Path | None = None
 ) -> None:
     """A sealed file, bound to its run; what it replaces is kept under another name if one is given."""
     make_folder(path.parent)
-    metadata = {"format": FORMAT, "bond": run.bond, "progress": json.dumps(asdict(progress))}
+    metadata = {"format": FORMAT, "kind": _kind(path), "bond": bond, "progress": json.dumps(asdict(progress))}
     write_sealed(path, tensors, metadata, keep)
 
 
@@ -158,11 +162,18 @@ def read_checkpoint(run: RunFolder, path: Path) -> tuple[Tensors, Progress]:
     tensors, metadata = read_sealed(path)
     if metadata.get("format") != FORMAT:
         raise FileError(f"{path} is not a checkpoint of this program's version; train again")
+    if metadata["kind"] != _kind(path):
+        raise FileError(f"{path} is a copy of the run's {metadata['kind']}; restore its own, or train again")
     if metadata["bond"] != run.bond:
         raise FileError(
             f"{path} belongs to another run or other settings; restore the run's own, or train again"
         )
     return tensors, Progress(**json.loads(metadata["progress"]))
+
+
+def _kind(path: Path) -> str:
+    """`last` or `best`, whichever generation."""
+    return path.name.partition(".")[0]
 
 
 def _weights(model: nn.Module) -> list[tuple[str, Tensor]]:

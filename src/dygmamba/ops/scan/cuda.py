@@ -23,7 +23,7 @@ SOURCE = Path(__file__).with_name("scan.cu")
 IN_PLACE = True  # backward writes the gradients of u and z over the checkpoints
 ONLY_STATES = 16
 WIDTH = 32  # channels of a warp
-CHUNK = 8  # of a chunk
+CHUNK = 8  # tokens
 WINDOW = 192 << 20  # bytes of partial sums over channels
 
 REGISTERS = {"scan_forward": 128, "scan_backward": 255}  # at most so many a thread

@@ -6,6 +6,7 @@ import sys
 import typer
 
 from dygmamba.cli import bench, data, demo, evaluate, fetch, generate, models, predict, report, train
+from dygmamba.cli.words import spoken
 from dygmamba.errors import DygError
 from dygmamba.process_wide import sleep_while_waiting
 
@@ -39,7 +40,7 @@ def main() -> None:
     try:
         app()
     except DygError as error:
-        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.write(f"error: {spoken(error)}\n")
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.stderr.close()

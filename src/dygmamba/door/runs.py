@@ -86,7 +86,7 @@ class Runs(Sequence[Run]):
 
 def train(
     data: Dataset | str,
-    model: str | None = None,
+    model: str = DEFAULT_MODEL,
     *,
     seeds: int | Sequence[int] = (0,),
     task: str = "link",
@@ -100,12 +100,12 @@ def train(
     progress: Progress | None = None,
     **settings: Any,
 ) -> Runs:
-    """Train a model (dyg-mamba unless told), one run folder per seed under `out`, and evaluate its best weights.
+    """Train a model, one run folder per seed under `out`, and evaluate its best weights.
 
     `settings` are the training loop's and the model's own, such as epochs, lr, batch or length; the published ones hold
     where a dataset has them. Data that no name leads to are stored beside the runs. With task="node", `backbone` is a
-    finished link run to build on (else one is trained first), `finetune` trains it too, `balance` weighs both classes
-    the same. `progress` is told of every epoch.
+    finished link run to build on, whose model it then is (else one is trained first), `finetune` trains it too, and
+    `balance` weighs both classes the same. `progress` is told of every epoch.
 
     >>> import dygmamba as dm
     >>> data = dm.generate(nodes=40, events=600, communities=4)
@@ -117,12 +117,12 @@ def train(
     strategies = chosen_names("negatives", negatives, SAMPLERS)
     folder, root = None if data_dir is None else Path(data_dir), Path(out)
     dataset = open_dataset(data, folder) if isinstance(data, str) else data
-    chosen = None if model is None and backbone is not None else model or DEFAULT_MODEL
+    named = model != DEFAULT_MODEL or backbone is None  # a backbone brings its own model
     plan = Plan(
         settings=settings,
         device=choose_device(device),
         out=root,
-        model=chosen,
+        model=model if named else None,
         strategies=strategies,
         backbone=None if backbone is None else Path(backbone),
         finetune=finetune,

@@ -69,9 +69,7 @@ def check(name: str, settings: dict[str, Any]) -> pa.Table:
     asked = {key: test for key, test in CHECKS.items() if spec.trainable or key not in OF_WEIGHTS}
     rows = []
     for key, test in asked.items():
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(1)
-            broken = test(bench)
+        broken = _outcome(test, bench)
         rows.append({"check": key, "holds": broken is None, "detail": broken or ""})
     table = pa.Table.from_pylist(rows)
     failed = [f"{row['check']} ({row['detail']})" for row in rows if not row["holds"]]
@@ -80,6 +78,16 @@ def check(name: str, settings: dict[str, Any]) -> pa.Table:
             f"model '{name}' fails {len(failed)} of {len(rows)} checks: {'; '.join(failed)}", table
         )
     return table
+
+
+def _outcome(test: Callable[[Bench], str | None], bench: Bench) -> str | None:
+    """What is wrong, in words; a model is foreign code, so whatever it raises is one of the ways to fail."""
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1)
+            return test(bench)
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
 
 
 def sample_stream() -> EventStore:

@@ -73,7 +73,7 @@ class Predictor:
     @property
     def desk(self) -> Desk:
         """Where its questions are read."""
-        return Desk(self.dataset, self.options)
+        return Desk(self.dataset, self.options, self.run.dataset.ids.kind == "int")
 
     def with_events(self, events: Any) -> "Predictor":
         """The same run, knowing more events: of a file or table with the dataset's own columns; this one stays."""
@@ -96,7 +96,7 @@ class Predictor:
                 part: getattr(options, part) or _one_of(getattr(origin, part), held.names)
                 for part in USUAL_NAMES
             }
-            features = options.features or origin.features
+            features = options.features or held.features or origin.features
             options = replace(options, **names, features=features, bipartite=bipartite)
             return held.where, read_held(events, options, bipartite)
         path, kind = Path(events), detect_format(Path(events), options)

@@ -47,10 +47,14 @@ class Asking:
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """Where questions about a dataset are read; `options` say how their files are to be read."""
+    """Where questions about a dataset are read; `options` say how their files are to be read.
+
+    Answers come in integers where the ids were integers at first, whatever came since.
+    """
 
     dataset: Dataset
     options: ReadOptions
+    integers: bool
 
     def read(self, pairs: Pairs, at: Moment | None, sources_only: bool = False) -> Asking:
         """The questions of a file or table; each source, or source and time, once if only those are asked about."""
@@ -63,7 +67,7 @@ class Desk:
     def own(self, ids: pa.Array) -> pa.Array:
         """Ids as the dataset's: integers where those are, unless one is not written as an integer is."""
         try:
-            whole = ids.cast(pa.int64()) if self.dataset.ids.kind == "int" else ids
+            whole = ids.cast(pa.int64()) if self.integers else ids
         except pa.ArrowInvalid:
             return ids
         return whole if whole.cast(ids.type).equals(ids) else ids

@@ -25,13 +25,14 @@ ROW_NAMES = ("src", "dst", "time")
 class Held:
     """A table in memory: what to call it, its columns' names, and the Arrow table of some of them.
 
-    `matrices` are the names that stand for several columns each.
+    `matrices` are the names that stand for several columns each, `features` the columns that can be nothing else.
     """
 
     where: str
     names: tuple[str, ...]
     select: Callable[[list[str]], pa.Table]
     matrices: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    features: tuple[str, ...] = ()
 
     def table(self, columns: Iterable[str]) -> pa.Table:
         """These columns; one whose values are of several kinds is an error with its name."""
@@ -60,7 +61,8 @@ def read_held(source: Any, options: ReadOptions, bipartite: bool | None = None) 
     held = hold(source)
     if _is_a(source, "torch_geometric", "TemporalData"):
         options = _as_pyg_means(source, held, options, bipartite)
-    features = tuple(column for name in options.features for column in held.matrices.get(name, (name,)))
+    chosen = options.features or held.features
+    features = tuple(column for name in chosen for column in held.matrices.get(name, (name,)))
     options = replace(options, features=features)
     roles = assign_roles(held.where, held.names, options)
     table = held.table(roles.columns)
@@ -86,8 +88,7 @@ def hold(source: Any) -> Held:
         table = source if isinstance(source, pa.Table) else pa.table(source)
         return Held("the Arrow table", tuple(table.column_names), table.select)
     if isinstance(source, Sequence) and not isinstance(source, str) and all(map(_is_row, source)):
-        width = max((len(row) for row in source), default=3)
-        return _columns("the list", dict(zip(ROW_NAMES[:width], zip(*source, strict=True), strict=True)))
+        return _rows(source)
     raise ConfigError(
         f"cannot read a table from {type(source).__name__}; give a path, a pandas or polars DataFrame, an Arrow table, "
         "a dict of columns, a TemporalData, or a list of (src, dst, time)"
@@ -102,7 +103,18 @@ def _is_a(source: Any, package: str, name: str) -> bool:
 
 
 def _is_row(row: Any) -> bool:
-    return isinstance(row, tuple | list) and 2 <= len(row) <= len(ROW_NAMES)
+    return isinstance(row, tuple | list) and len(row) >= 2
+
+
+def _rows(source: Sequence[Any]) -> Held:
+    """Rows of src, dst, time and, from there on, features."""
+    widths = {len(row) for row in source} or {len(ROW_NAMES)}
+    if len(widths) > 1:
+        raise FileError(f"the list has rows of {min(widths)} to {max(widths)} values; give all of them alike")
+    features = tuple(f"feature_{k}" for k in range(max(widths) - len(ROW_NAMES)))
+    names = (*ROW_NAMES, *features)[: max(widths)]
+    columns = zip(*source, strict=True) if source else ([] for _ in names)
+    return replace(_columns("the list", dict(zip(names, columns, strict=True))), features=features)
 
 
 def _from_pandas(frame: Any, names: tuple[str, ...], some: list[str]) -> pa.Table:

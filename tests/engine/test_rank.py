@@ -231,10 +231,11 @@ def test_a_memory_holds_exactly_the_strictly_earlier_events(store, size):
     time = torch.tensor(moments(store)[::-1]).double()
     earlier = (store.time[None] < time[:, None]).sum(1)
     assert links.logits(node, node, time).tolist() == earlier.tolist()
-    before = memory.resets
+    before = links.walk.scorer.resets
     _, logit = links.best(node, time, candidate, 1)
     assert logit[:, 0].tolist() == earlier.tolist()
-    assert memory.resets <= before + 1
+    assert links.walk.scorer.resets <= before + 1
+    assert memory.seen == []
 
 
 def test_a_time_beyond_32_bit_spans_is_refused():

@@ -1,5 +1,6 @@
 """The walk: what a memory was told when it was asked, and that how questions are cut changes no score."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -77,21 +78,17 @@ def test_a_strict_memory_has_seen_strictly_earlier_events_only(
     store,
     size,
 ):
-    """For all streams with ties: a question sees whole cells, all of them strictly earlier, and as many as there are.
+    """For all streams with ties: a question sees full cells, all of them strictly earlier, and as many as there are.
 
-    What it sees is a function of its time and of what is strictly earlier: later events change nothing.
+    What it sees is a function of its time and of what is strictly earlier: later events, or none, change nothing.
     """
-    clock = Clock.of(store, (torch.arange(len(store)),), size)
-    seen = clock.earlier_cells(store.time)
-    for time, count in zip(store.time.tolist(), seen.tolist(), strict=True):
+    asked = torch.cat([store.time, store.time[-1:] + 1])
+    seen = Clock.of(store, (torch.arange(len(store)),), size).earlier_cells(asked)
+    for time, count in zip(asked.tolist(), seen.tolist(), strict=True):
         earlier = int((store.time < time).sum())
         assert count == earlier // size * size
-    cut = len(store) // 2
-    past = store[:cut]
-    if cut:
-        until = past.time[-1] < store.time
-        again = Clock.of(past, (torch.arange(cut),), size).earlier_cells(store.time)
-        assert torch.equal(again[~until], seen[~until])
+        past = Clock.of(store[:earlier], (torch.arange(earlier),), size)
+        assert int(past.earlier_cells(torch.tensor([time], dtype=torch.float64))) == count
 
 
 @given(store=event_streams(min_events=1))
@@ -225,6 +222,37 @@ def test_an_exam_gives_the_same_scores_again():
         torch.rand(5)
         assert torch.equal(examine(scorer, stream, exam), first)
         assert not torch.equal(examine(scorer, stream, exam, seed=1), first)
+
+
+@given(store=event_streams(min_events=1), at=st.integers(1, 12))
+def test_a_walk_that_was_interrupted_asks_as_if_it_were_new(store, at):
+    """Wherever telling or asking breaks off, within a cell too: asked again, a memory has seen each event once."""
+
+    class Halting(Witness):
+        left = at
+
+        def halt(self):
+            self.left -= 1
+            if not self.left:
+                raise InterruptedError
+
+        def observe(self, events):
+            super().observe(events[: len(events) // 2])
+            self.halt()
+            super().observe(events[len(events) // 2 :])
+
+        def __call__(self, view):
+            self.halt()
+            return super().__call__(view)
+
+    clock = Clock.of(store, (torch.arange(len(store)),), 3)
+    walk, pairs = Walk(Halting(), unsplit(store), 0, clock), PairBatch.of(store.src, store.dst, store.time)
+    seen = clock.earlier(store.time)
+    with suppress(InterruptedError):
+        walk(pairs, seen)
+    walk.scorer.left = -1
+    assert walk(pairs, seen).tolist() == seen.tolist()
+    assert all(told == list(range(len(told))) for told, _ in walk.scorer.asked)
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), float("-inf")])

@@ -1,4 +1,7 @@
-"""What every trainable model must keep, over the registry and every named variant of DyG-Mamba."""
+"""What every trainable model must keep, over the registry and every named variant of DyG-Mamba, asked view by view.
+
+The same through evaluation, prediction and training is `test_contract_walk.py` and `test_contract_memory.py`.
+"""
 
 from dataclasses import replace
 
@@ -7,40 +10,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dygmamba.config import ablations, build_config, preset, presets
+from contract_cases import DRAWN, TRAINABLE, sample_store
+from contract_cases import build as fresh
+from dygmamba.config import ablations
 from dygmamba.data.events import EventStore, FeatureTable
-from dygmamba.models import MODELS
-from dygmamba.models.base import DatasetFacts
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import PairBatch, PairView
 from padding_cases import widen_hops
 from strategies import event_streams
 
-TINY = {
-    "dyg-mamba": {"length": 6, "width": 4, "states": 4, "out": 8, "time_dim": 6, "blocks": 2, "dropout": 0.0},
-    "mamba": {"length": 6, "width": 4, "states": 4, "out": 8, "time_dim": 6, "blocks": 2, "dropout": 0.0},
-    "tgat": {"neighbors": 4, "out": 8, "time_dim": 6, "dropout": 0.0},
-    "graphmixer": {"neighbors": 5, "window": 9, "out": 8, "time_dim": 6, "dropout": 0.0},
-    "tcl": {"neighbors": 5, "out": 8, "time_dim": 6, "dropout": 0.0},
-    "dygformer": {"length": 7, "patch": 2, "width": 4, "out": 8, "time_dim": 6, "dropout": 0.0},
-    "cawn": {"walks": 5, "heads": 2, "out": 8, "time_dim": 6, "dropout": 0.0},
-    "freedyg": {"length": 5, "out": 8, "time_dim": 6, "count_dim": 4, "dropout": 0.0},
-    "jodie": {"out": 8, "time_dim": 6, "dropout": 0.0},
-    "dyrep": {"neighbors": 4, "out": 8, "time_dim": 6, "dropout": 0.0},
-    "tgn": {"neighbors": 4, "out": 8, "time_dim": 6, "dropout": 0.0},
-}
-TRAINABLE = [name for name, spec in MODELS.items() if spec.trainable]
-
-
-def other_samplings(name):
-    """How a model chooses neighbours on some dataset, other than by default."""
-    datasets = [key for key, value in presets()[name].items() if isinstance(value, dict)]
-    chosen = {preset(name, dataset).get("sampling") for dataset in datasets}
-    return sorted(chosen - {None, getattr(MODELS[name].config(), "sampling", None)})
-
-
-DRAWN = [(name, {"sampling": way}) for name in TRAINABLE for way in other_samplings(name)]
 VARIANTS = [*((name, {}) for name in TRAINABLE), *DRAWN]
 VARIANTS += [("dyg-mamba", variant) for variant in ablations().values()]
 NAMES = [*TRAINABLE, *(f"{name}-{more['sampling']}" for name, more in DRAWN), *ablations()]
@@ -50,31 +29,16 @@ DRAWS = Draws.of(5)
 @pytest.fixture(params=VARIANTS, ids=NAMES)
 def variant(request):
     """A model's name and settings."""
-    name, settings_ = request.param
-    return name, TINY[name] | settings_
+    return request.param
 
 
 def build(variant, store):
-    name, given_settings = variant
-    torch.manual_seed(0)
-    spec = MODELS[name]
-    model = spec.build(build_config(spec.config, given_settings), DatasetFacts.of(store)).eval()
+    model = fresh(variant, store)
     if model.stateful:  # a memory of three batches, so that its parts are at work in every test
         for events in store.batches(torch.arange(min(len(store), 18)), 6):
             model.observe(events)
         score(model, store, PairBatch.of(store.src[:1], store.dst[:1], store.time[:1]))
     return model
-
-
-def sample_store(events=60, nodes=7, seed=0, edge_dim=2, node_dim=3):
-    """A stream with features, ties and repeated pairs; node 6 never occurs."""
-    rng = torch.Generator().manual_seed(seed)
-    src, dst = (torch.randint(nodes - 1, (events,), generator=rng) for _ in range(2))
-    time = 1.08e9 + torch.randint(0, 3, (events,), generator=rng).cumsum(0).double()
-    features = FeatureTable(
-        torch.randn(nodes, node_dim, generator=rng), torch.randn(events, edge_dim, generator=rng)
-    )
-    return EventStore.of(src, dst, time, num_nodes=nodes, features=features)
 
 
 def queries(store, count=12, seed=1):
@@ -163,13 +127,13 @@ def test_an_elastic_model_may_be_asked_for_less(variant):
 
 
 def test_features_of_unseen_events_do_not_leak(variant):
-    """NaN in the features of events and nodes outside the pair's past never reaches its score."""
+    """NaN in the features of all events and of all nodes but its own never reaches the score of a node without past."""
     store = sample_store()
     model = build(variant, store)
     first = PairBatch.of(torch.tensor([6]), torch.tensor([6]), store.time[:1])
-    poisoned = replace(
-        store, features=FeatureTable(store.features.node, torch.full_like(store.features.edge, torch.nan))
-    )
+    node = store.features.node.clone()
+    node[:6] = torch.nan
+    poisoned = replace(store, features=FeatureTable(node, torch.full_like(store.features.edge, torch.nan)))
     torch.testing.assert_close(score(model, poisoned, first), score(model, store, first))
 
 
@@ -203,16 +167,20 @@ def test_gradient_reaches_every_parameter(variant):
     assert dead == []
 
 
+def reseeded(variant, store):
+    """The same model with other weights and an empty memory."""
+    model = fresh(variant, store)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1)
+    return model
+
+
 def test_state_dict_round_trips(variant):
     """A second model with the first one's state dict gives the same scores."""
     store = sample_store()
     first = build(variant, store)
-    torch.manual_seed(1)
-    second = (
-        MODELS[variant[0]]
-        .build(build_config(MODELS[variant[0]].config, variant[1]), DatasetFacts.of(store))
-        .eval()
-    )
+    second = reseeded(variant, store)
     second.load_state_dict(first.state_dict())
     pairs = queries(store)
     assert torch.equal(score(first, store, pairs), score(second, store, pairs))
@@ -222,7 +190,7 @@ def test_state_dict_round_trips(variant):
 @given(store=event_streams(min_events=1, edge_dim=2), length=st.sampled_from([1, 2, 5]))
 def test_any_stream_gets_finite_scores(store, length):
     """For all streams (one event, all-equal times, self-loops) and lengths down to 1: finite scores."""
-    model = build(("dyg-mamba", TINY["dyg-mamba"] | {"length": length}), store)
+    model = build(("dyg-mamba", {"length": length}), store)
     pairs = PairBatch.of(store.src, store.dst, store.time)
     assert bool(torch.isfinite(score(model, store, pairs)).all())
 
@@ -231,7 +199,7 @@ def test_any_stream_gets_finite_scores(store, length):
 def test_the_unit_of_time_does_not_matter_where_the_step_is_relative(step):
     """Without the absolute time channel, seconds or minutes give the same scores."""
     store = sample_store()
-    variant = ("dyg-mamba", TINY["dyg-mamba"] | {"step": step, "channels": ["node", "edge", "cooccurrence"]})
+    variant = ("dyg-mamba", {"step": step, "channels": ["node", "edge", "cooccurrence"]})
     model = build(variant, store)
     minutes = EventStore.of(
         store.src, store.dst, store.time / 64, num_nodes=store.num_nodes, features=store.features

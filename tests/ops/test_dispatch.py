@@ -24,9 +24,10 @@ from dygmamba.ops.halves import halves
 from dygmamba.ops.keymap import KeyMap
 from dygmamba.ops.masked_softmax import masked_softmax
 from dygmamba.ops.pair_attention import pair_attention
-from dygmamba.ops.recent import adjacency, decayed_count, last_k_before
+from dygmamba.ops.recent import adjacency, last_k_before, time_aware_weights
 from dygmamba.ops.rows import take_rows
 from dygmamba.ops.scan import span_scan
+from dygmamba.ops.spectral_bound import spectral_bound
 
 FOLDERS = [found.name for found in pkgutil.iter_modules(ops.__path__) if found.ispkg]
 
@@ -48,7 +49,7 @@ def looked_up() -> list[Tensor]:
     ids, time = torch.arange(9), torch.arange(9, dtype=torch.float64) // 2
     entries = adjacency(ids % 3, ids % 4, ids, time, 4)
     found = last_k_before(entries, ids % 5 - 1, time, 3)
-    return [entries.start, entries.key, entries.neighbor, *found, decayed_count(entries, 0.3)]
+    return [entries.start, entries.key, entries.neighbor, *found, time_aware_weights(entries, 0.3).running]
 
 
 def mapped() -> list[Tensor]:
@@ -71,6 +72,7 @@ DIFFERENTIABLE: dict[str, tuple[Any, ...]] = {
         masked(2, 5),
     ),
     "conv": (conv_silu, (normal(2, 5, 3), normal(3, 4), normal(3)), masked(2, 5)),
+    "spectral_bound": (spectral_bound, (normal(2, 3, 5),)),
     "halves": (halves, (normal(2, 5, 4), normal(6, 4))),
     "gated_sum": (gated_sum, (normal(2, 5, 4), normal(4)), masked(2, 5)),
     "pair_attention": (pair_attention, (normal(2, 5, 12),), masked(2, 5)),

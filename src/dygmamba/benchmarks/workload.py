@@ -120,7 +120,6 @@ def accumulate(fit: Fit, events: Ids, others: Ids, size: int) -> float:
     parts.gradients.begin()
     chunks = torch.arange(len(view.pairs), device=events.device).split(size)
     loss = sum(float(parts.part(view, chosen)) for chosen in chunks)
-    parts.gradients.end()
     return loss
 
 

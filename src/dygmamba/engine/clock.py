@@ -11,6 +11,7 @@ Legend: k events, c cells, p questions.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 from typing import Any, Literal
 
 import torch
@@ -38,7 +39,10 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Events in time order, where their cells begin and end, and the time of each cell's last event; on the host."""
+    """Events in time order, where their cells begin and end, and the time of each cell's last event; on the host.
+
+    A last cell that is not full has no last event yet: whether the stream goes on is no question's to see.
+    """
 
     events: Int64[Tensor, "k"]
     time: Float64[Tensor, "k"]
@@ -54,7 +58,10 @@ class Clock:
             ends += [start + min(begin + size, len(period)) for begin in range(0, len(period), size)]
             start += len(period)
         bounds, time = torch.tensor(ends), store.time[events]
-        return Clock(events, time, bounds, time[bounds[1:] - 1])
+        latest = time[bounds[1:] - 1]
+        if periods and len(periods[-1]) % size:
+            latest[-1] = inf
+        return Clock(events, time, bounds, latest)
 
     def earlier_cells(self, time: Float64[Tensor, "p"]) -> Int64[Tensor, "p"]:
         """How many events each question sees: those of whole cells strictly earlier than its time."""

@@ -3,6 +3,7 @@
 Legend: p pairs, s sources, c candidates, k kept.
 """
 
+from copy import deepcopy
 from math import inf
 
 import torch
@@ -21,7 +22,8 @@ class Ranker:
     """A scorer on a stream: a pair sees all that is strictly earlier than its own time, and nothing else.
 
     In evaluation a memory lags by up to a cell of events, as published; here it is told of every event that is strictly
-    earlier, the last cell cut at the question's time.
+    earlier, the last cell cut at the question's time. The memory is the ranker's own, with the weights of when it was
+    made: what else is asked of the scorer, on this stream or another, is not in it.
     """
 
     def __init__(
@@ -29,7 +31,8 @@ class Ranker:
     ) -> None:
         everything = torch.arange(len(stream.store))
         self.clock = Clock.of(stream.store, (everything,), cell) if scorer.stateful else None
-        self.walk = Walk(scorer, stream, seed, self.clock, tokens)
+        own = deepcopy(scorer) if scorer.stateful else scorer
+        self.walk = Walk(own, stream, seed, self.clock, tokens)
         self._together = pairs_per_pass(scorer.requests, stream.device, tokens)
         self._loops = bool((stream.store.src == stream.store.dst).any())
 

@@ -77,10 +77,11 @@ class Walk:
     def _told_of(self, clock: Clock, level: int) -> Iterator[None]:
         """The scorer, its memory told of the clock's first `level` events; a cut cell is taken back afterwards."""
         whole = int(clock.cells_before(torch.tensor([level])))
-        if not 0 <= self._told <= whole:
+        told, self._told = self._told, -1  # unknown until all is told: whoever is interrupted starts again
+        if not 0 <= told <= whole:
             self.scorer.reset()
-            self._told = 0
-        for cell in clock.between(self._told, whole):
+            told = 0
+        for cell in clock.between(told, whole):
             self._tell(cell)
         self._told = whole
         part = clock.events[whole:level]
@@ -88,8 +89,8 @@ class Walk:
             yield
             return
         kept = self.scorer.snapshot(self._events(part))
-        self._tell(part)
         try:
+            self._tell(part)
             yield
         finally:
             self.scorer.restore(kept)

@@ -143,7 +143,8 @@ def retention(
     )
     gap = spans.float()[None]
     unused, count = torch.zeros_like(gap, dtype=torch.int32), torch.tensor([length])
-    tokens = Tokens(unused, unused, gap, gap, gap / reach, count, torch.ones_like(gap, dtype=torch.bool))
+    real = torch.ones_like(gap, dtype=torch.bool)
+    tokens = Tokens(unused, unused, gap, gap, gap / reach, count, real, real)
     kept = []
     for path in paths:
         if isinstance(path.step, RelativeStep):

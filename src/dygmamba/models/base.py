@@ -174,14 +174,9 @@ class OnEncoder(nn.Module):
         if encoder.elastic:
             require_cuttable(encoder)
         self.encoder = encoder
-        self.stateful, self.elastic = encoder.stateful, encoder.elastic
+        self.requests, self.stateful, self.elastic = encoder.requests, encoder.stateful, encoder.elastic
         self.observe, self.reset = encoder.observe, encoder.reset
         self.snapshot, self.restore = encoder.snapshot, encoder.restore
-
-    @property
-    def requests(self) -> tuple[NeighborRequest, ...]:
-        """The encoder's requests."""
-        return self.encoder.requests
 
 
 class EncoderScorer(OnEncoder):
@@ -251,12 +246,7 @@ class FrozenClassifier(NodeClassifier):
 
     def use(self, table: Float[Tensor, "e d"]) -> None:
         """Read embeddings from this table: no neighbours are asked for any more, nothing is observed."""
-        self.table, self.stateful, self.elastic = table, False, False
-
-    @property
-    def requests(self) -> tuple[NeighborRequest, ...]:
-        """None: the table has seen the neighbours."""
-        return self.encoder.requests if self.table is None else ()
+        self.table, self.requests, self.stateful, self.elastic = table, (), False, False
 
     def train(self, mode: bool = True) -> "FrozenClassifier":
         """Only the head ever trains: the backbone answers as it was validated."""

@@ -17,9 +17,9 @@ from dygmamba.errors import ConfigError
 from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, with_link_head
 from dygmamba.nn.encodings import CHANNELS, PAIR_CHANNELS, ChannelConfig, Channels
 from dygmamba.nn.mixers import PAIR_MIXERS, POOLS
-from dygmamba.nn.selection import MOST_STATES
 from dygmamba.nn.ssm import SSMConfig, Stack
 from dygmamba.nn.tokens import QUERIES, Tokens, make_tokens
+from dygmamba.ops.spectral_bound import MOST_ROWS
 from dygmamba.sampling.view import NeighborRequest, PairView
 from dygmamba.settings import Bounds, Count, Length, Rate, Settings, Width
 
@@ -49,7 +49,7 @@ class DyGMambaConfig(Settings):
     width: Width = 50
     time_dim: Width = 100
     blocks: Count = 2
-    states: Annotated[int, Bounds(1, MOST_STATES)] = 16
+    states: Annotated[int, Bounds(1, MOST_ROWS)] = 16
     expand: Count = 2
     taps: Count = 4
     out: Width = 172
@@ -141,7 +141,7 @@ class DyGMamba(Encoder):
         pairs = view.pairs
         both = torch.cat([pairs.src_row, pairs.dst_row])
         tokens = make_tokens(recent[both], self.query, self.span)  # [2p l]
-        p, mask = len(pairs), tokens.mask
+        p, mask = len(both) // 2, tokens.mask
         x = self.channels(tokens, view.features)  # [2p l d]
         src, dst = self.mixer(self.encoders(x, tokens), mask).chunk(2)
         pooled = torch.cat([self.pool_src(src, mask[:p]), self.pool_dst(dst, mask[p:])])

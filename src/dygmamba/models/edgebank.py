@@ -1,6 +1,6 @@
 """EdgeBank (Poursafaei et al., NeurIPS 2022): a pair is likely if memory holds it; no training.
 
-What it has been told of is the walk's affair: strictly earlier cells of events, or as published (decision 012).
+What it has been told of is the walk's affair: strictly earlier cells of events, or as published (decision 023).
 """
 
 from dataclasses import dataclass

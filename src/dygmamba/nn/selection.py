@@ -4,58 +4,16 @@ Legend: q sequences, l tokens, d channels, n states.
 """
 
 from collections.abc import Callable
-from itertools import accumulate
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from dygmamba.nn.derived import derived
 from dygmamba.nn.encodings import TimeEncoding
 from dygmamba.nn.tokens import Tokens
-from dygmamba.process_wide import float32_products
+from dygmamba.ops.spectral_bound import spectral_bound
 
 Selected = tuple[Float[Tensor, "q l n"], Float[Tensor, "q l n"]]
-SQUARINGS = (4, 4)  # between two normalisations: sigma^(2 * 16) >= n^-8 |G|^16 stays far above underflow
-MOST_STATES = 256  # n^-8 = 2^-64, of which a norm takes the square: for many more it would underflow
-
-
-def power_of_two(size: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """The largest power of two that is at most each size, or the smallest normal number below that."""
-    size = size.clamp(min=torch.finfo(size.dtype).tiny)
-    return size / (2 * torch.frexp(size).mantissa)
-
-
-def spectral_bound(weight: Float[Tensor, "k n d"]) -> Float[Tensor, "k"]:
-    """An upper bound of each matrix's largest singular value, tight to a factor n^(1 / 2^(8 + 2)).
-
-    Power iteration on the Gram matrix by 8 squarings: sigma^(2m) <= |G^m|_F <= sqrt(n) sigma^(2m).
-    Unlike the usual vector iteration it never underestimates and keeps no state between calls. The powers
-    converge to the projector P on the leading direction, which gives the gradient: d sigma^2 = tr(P dG); at zero
-    it is zero.
-
-    All of it in units of a power of two near the largest entry, which rounds nothing: no weight is too small or
-    too large to be squared. The gradient has no unit, so it goes around the scaling.
-    """
-    # in float32 to the last bit, whatever training uses: a bound must hold
-    with float32_products("highest"), torch.autocast(weight.device.type, enabled=False):
-        still = weight.detach()
-        unit = power_of_two(still.abs().amax(dim=(1, 2), keepdim=True))  # [k 1 1]
-        # one for each factor, so that the weight's gradients are added up one by one, as those of W W^T are
-        right, left = (still / unit + (weight - still) for _ in range(2))
-        gram = left @ right.mT  # [k n n]
-        with torch.no_grad():
-            power, bound = gram, 1.0
-            for squarings, done in zip((*SQUARINGS, 1), accumulate(SQUARINGS, initial=0), strict=True):
-                norm = torch.linalg.matrix_norm(power, keepdim=True).clamp(min=1e-30)
-                bound = bound * norm ** (0.5 ** (done + 1))
-                power = power / norm
-                for _ in range(squarings):
-                    power = power @ power
-        leading = (power * gram).sum(dim=(1, 2), keepdim=True)
-        fixed = leading.detach()
-        # the last term is zero and has the gradient of bound * sqrt(leading / fixed), of which zero has none
-        return (unit * bound + bound * ((leading - fixed) / (2 * fixed.clamp(min=1e-30)))).flatten()
 
 
 class InputSelection(nn.Module):
@@ -79,7 +37,6 @@ class InputSelection(nn.Module):
 class BoundedSelection(InputSelection):
     """As `InputSelection`, but ||W_B||_2 <= 1 and ||W_C||_2 <= 1: divided by max(1, sigma)."""
 
-    @derived
     def maps(self) -> Float[Tensor, "2 n d"]:
         """W_B and W_C with spectral norm at most 1."""
         return self.weight / spectral_bound(self.weight).clamp(min=1)[:, None, None]

@@ -11,7 +11,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm
 
-from dygmamba.nn.derived import derived
 from dygmamba.nn.selection import SELECTIONS
 from dygmamba.nn.steps import STEPS, StepConfig, System
 from dygmamba.nn.tokens import Tokens
@@ -83,7 +82,6 @@ class Direction(nn.Module):
         self.log_A = nn.Parameter(torch.arange(1.0, config.states + 1).log().repeat(inner, 1))
         self.skip = SKIPS[config.skip](inner)
 
-    @derived
     def A(self) -> Float[Tensor, "e n"]:
         """The eigenvalues."""
         return -self.log_A.exp()
@@ -109,7 +107,6 @@ class Block(nn.Module):
         with torch.no_grad():
             self.out.weight /= config.blocks**0.5
 
-    @derived
     def projection(self) -> Float[Tensor, "_ d"]:
         """With the norm's scale: one product less, and no sum over all tokens for the gradient of the scale."""
         return self.into.weight * self.norm.weight

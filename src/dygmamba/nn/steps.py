@@ -15,7 +15,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from dygmamba.nn.derived import derived
 from dygmamba.nn.encodings import TimeEncoding
 from dygmamba.nn.tokens import Tokens
 from dygmamba.ops.scan import scan, span_scan
@@ -58,12 +57,10 @@ class RelativeStep(nn.Module):
         self.log_w1 = nn.Parameter((10 * log_uniform(config.channels, 1e-3, 1e-1)).log())
         self.log_w2 = nn.Parameter(log_uniform(config.channels, *self.w2_range).log())
 
-    @derived
     def w1(self) -> Float[Tensor, "d"]:
         """The scale of the step."""
         return self.log_w1.exp()
 
-    @derived
     def w2(self) -> Float[Tensor, "d"]:
         """The scale of the span."""
         return self.log_w2.exp()

@@ -4,7 +4,7 @@ Legend: q sequences, l tokens (neighbours and, where it takes part, the query no
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Float32, Int32, Int64
@@ -28,15 +28,20 @@ class Tokens:
     share: Float32[Tensor, "q l"]
     length: Int64[Tensor, "q"]
     is_event: Bool[Tensor, "q l"]  # False for the query token and for padding
-    mask: Bool[Tensor, "q l"] = field(init=False)  # True where a token is real
-
-    def __post_init__(self) -> None:
-        place = torch.arange(self.node.shape[1], device=self.node.device)
-        object.__setattr__(self, "mask", place < self.length[:, None])
+    mask: Bool[Tensor, "q l"]  # True where a token is real
 
     def __getitem__(self, rows: Int64[Tensor, "r"] | slice) -> "Tokens":
         """The tokens of these rows."""
-        columns = (self.node, self.event, self.age, self.gap, self.share, self.length, self.is_event)
+        columns = (
+            self.node,
+            self.event,
+            self.age,
+            self.gap,
+            self.share,
+            self.length,
+            self.is_event,
+            self.mask,
+        )
         return Tokens(*(column[rows] for column in columns))
 
 
@@ -90,7 +95,7 @@ def make_tokens(seq: NeighborSequence, query: str = "last", span: str = "precedi
     reach = seq.query_time - oldest  # [q], 0 where there is no past
     share = gap / torch.where(reach > 0, reach, 1.0)[:, None]
     age = seq.query_time[:, None] - time
-    return Tokens(node, event, age.float(), gap.float(), share.float(), length, is_event)
+    return Tokens(node, event, age.float(), gap.float(), share.float(), length, is_event, mask)
 
 
 def newest_last(

@@ -30,17 +30,23 @@ class _Switch:
     lock = Lock()
 
 
-class Dispatch:
+class Dispatch(dict[str, ModuleType]):
     """An op's kernels: type of device -> names of modules, the preferred one first.
 
     With `slow`, a warning says once per type of device that there is none.
     """
 
     def __init__(self, package: str, kernels: Mapping[str, tuple[str, ...]], slow: bool = False) -> None:
+        super().__init__()
         self.package, self.kernels, self.slow = package, kernels, slow
         self.name = package.rpartition(".")[2]
         self._loaded: dict[str, tuple[ModuleType, Serves | None]] = {}
         OPS[self.name] = self
+
+    def __missing__(self, device: str) -> ModuleType:
+        """`OP[device]` is who computes now, for an op whose kernels serve every input; looked up once."""
+        self[device] = found = self.choose(device)
+        return found
 
     def choose(self, device: str, *inputs: Any) -> ModuleType:
         """The module that computes now: a kernel, or the reference where none serves or all are switched off."""
@@ -92,13 +98,18 @@ def use_reference() -> Iterator[None]:
     What was computed before is differentiated as it was computed, and so is what is computed inside, afterwards. A
     captured graph keeps what was in use when it was captured. Blocks may nest, and overlap between threads.
     """
-    with _Switch.lock:
-        _Switch.depth += 1
+    _switch(1)
     try:
         yield
     finally:
-        with _Switch.lock:
-            _Switch.depth -= 1
+        _switch(-1)
+
+
+def _switch(by: int) -> None:
+    with _Switch.lock:
+        _Switch.depth += by
+        for op in OPS.values():
+            op.clear()
 
 
 def _import(name: str) -> ModuleType:

@@ -84,9 +84,7 @@ class Predictor:
         except EventError as error:
             raise FileError(f"{where}: {error}") from error
         self._require_stateless(dataset.store.num_nodes - self.dataset.store.num_nodes)
-        # a memory is told of one stream only
-        run = replace(self.run, scorer=deepcopy(self.run.scorer)) if self.run.scorer.stateful else self.run
-        return replace(self, run=run, dataset=dataset, links=_links(run, dataset, self.links.walk.tokens))
+        return replace(self, dataset=dataset, links=_links(self.run, dataset, self.links.walk.tokens))
 
     def _read(self, events: Any) -> tuple[str, Dataset]:
         origin, options, bipartite = self.dataset.origin, self.options, self.dataset.store.bipartite

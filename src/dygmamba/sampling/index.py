@@ -132,5 +132,5 @@ def gather_view(
     draws: Draws | None = None,
 ) -> PairView:
     """The view of a batch: every row looked up once per request; without `draws` only the most recent."""
-    neighbors = tuple(index.gather(request, pairs.node, pairs.when, draws) for request in requests)
-    return PairView(pairs, neighbors, features)
+    neighbors = [index.gather(request, pairs.node, pairs.when, draws) for request in requests]
+    return PairView(pairs, tuple(neighbors), features)

@@ -48,7 +48,7 @@ class LinkTask:
 
     def questions(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
         """Each event as a pair of label 1, then its source with the other destination; both share the source's row."""
-        b = len(events)
+        b = others.shape[0]
         row = torch.arange(b, device=others.device)
         return PairBatch(
             node=torch.cat([events.src, events.dst, others]),

@@ -54,7 +54,7 @@ def test_equal_lengths_are_not_cut_and_mixed_ones_are():
     mixed[:, :40] = 1000
     gpu = COSTS["cuda"]
     assert best_shares(equal, 1023, gpu) == WHOLE
-    assert best_shares(mixed, 1023, gpu) == (2, 2, 4, 4, 8)
+    assert best_shares(mixed, 1023, gpu) == (2, 4, 6, 8)
     assert best_shares(mixed.clamp(max=31), 31, gpu) == WHOLE
     assert best_shares(equal[:0], 1023, gpu) == WHOLE
     assert best_shares(mixed[:, 20:60], 1023, gpu) == WHOLE, "40 pairs do not fill the device"

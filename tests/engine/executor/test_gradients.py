@@ -1,4 +1,4 @@
-"""Gradients of a step in parts: their sum is the whole batch's, through derived weights too, and stays in place."""
+"""Gradients of a step in parts: their sum is the whole batch's, and they stay in place."""
 
 import pytest
 import torch
@@ -8,9 +8,8 @@ from dygmamba.config import build_config
 from dygmamba.data.generate import GeneratorConfig, generate_stream
 from dygmamba.data.splits import chronological_split
 from dygmamba.engine.executor.cuts import WHOLE
-from dygmamba.engine.executor.eager import Parts
+from dygmamba.engine.executor.eager import Parts, Work
 from dygmamba.engine.executor.gradients import PartGradients
-from dygmamba.engine.executor.work import Work
 from dygmamba.engine.fit_config import FitConfig
 from dygmamba.engine.stream import Stream
 from dygmamba.models import MODELS
@@ -59,7 +58,6 @@ def test_parts_add_up_to_the_whole(variant, stream):
         executor.optimizer.zero_grad(set_to_none=True)
         executor.gradients.begin()
         losses = [executor.part(view, chosen) for chosen in torch.randperm(40).split(sizes)]
-        executor.gradients.end()
         torch.testing.assert_close(torch.stack(losses).sum(), whole.detach())
         for weight, grad in zip(executor.gradients.trained, expected, strict=True):
             assert (weight.grad is None) == (grad is None)
@@ -75,7 +73,6 @@ def test_a_step_does_not_remember_the_last_one(stream):
         executor.gradients.begin()
         for chosen in torch.arange(40).split(10):
             executor.part(view, chosen)
-        executor.gradients.end()
         return [weight.grad for weight in executor.gradients.trained if weight.grad is not None]
 
     first = [(grad.data_ptr(), grad.clone()) for grad in gradients()]
@@ -93,7 +90,6 @@ def test_what_has_no_part_in_the_loss_keeps_no_gradient():
     gradients.begin()
     for scale in (1.0, 2.0):
         gradients.add(scale * model["used"](model["used"](torch.ones(2))).sum())
-    gradients.end()
     (true,) = torch.autograd.grad(
         3 * model["used"](model["used"](torch.ones(2))).sum(), [model["used"].weight]
     )

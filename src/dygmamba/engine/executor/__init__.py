@@ -10,9 +10,8 @@ from jaxtyping import Float32
 from torch import Tensor, nn
 
 from dygmamba.engine.executor.cuts import COSTS, WHOLE, best_shares
-from dygmamba.engine.executor.eager import Parts, Whole, history_lengths
+from dygmamba.engine.executor.eager import Batch, Epoch, Parts, Whole, Work, history_lengths
 from dygmamba.engine.executor.graphs import GraphedParts, GraphedWhole
-from dygmamba.engine.executor.work import Batch, Epoch, Work
 from dygmamba.engine.fit_config import FitConfig
 from dygmamba.engine.stream import Stream
 from dygmamba.process_wide import keep_freed_memory

@@ -17,7 +17,7 @@ from dygmamba.engine.lengths import rounded
 
 Shares = tuple[int, ...]  # how a batch is cut: the parts' shares of it, the longest histories first
 WHOLE: Shares = (20,)
-CHOICES: tuple[Shares, ...] = (WHOLE, (10, 10), (5, 5, 5, 5), (2, 2, 4, 4, 8), (2,) * 10)
+CHOICES: tuple[Shares, ...] = (WHOLE, (10, 10), (5, 5, 5, 5), (2, 4, 6, 8), (2,) * 10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,10 @@ class Costs:
     narrow: int  # pairs that are computed as quickly as fewer
 
 
-COSTS = {"cuda": Costs(issue=4000, narrow=40), "cpu": Costs(issue=4000, narrow=40)}  # measured, docs/log.md
+COSTS = {
+    "cuda": Costs(issue=4000, narrow=40),
+    "cpu": Costs(issue=400, narrow=1),
+}  # each measured, docs/log.md
 
 
 @dataclass(frozen=True, slots=True)

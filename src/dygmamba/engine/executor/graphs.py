@@ -11,8 +11,7 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from dygmamba.engine.executor.cuts import Shares
-from dygmamba.engine.executor.eager import Parts, Whole
-from dygmamba.engine.executor.work import Batch, Epoch, Work
+from dygmamba.engine.executor.eager import Batch, Epoch, Parts, Whole, Work
 from dygmamba.sampling.view import PairView
 
 
@@ -130,7 +129,7 @@ class GraphedParts(Parts):
         shapes = {shape for row in self.plan.lengths for shape in zip(self.plan.sizes, row, strict=True)}
         for shape in sorted(shapes, reverse=True):
             self.recorder.capture(shape, lambda shape=shape: self._part(*shape), keep_grads=True)
-        self.recorder.capture("end", self._end, keep_grads=True)
+        self.recorder.capture("end", self.work.optimizer.step, keep_grads=True)
         # last: by now every gradient that it clears has its place
         self.recorder.capture("begin", self._begin, keep_grads=True)
         record_tell(self.recorder, self.places)
@@ -168,10 +167,6 @@ class GraphedParts(Parts):
         start = self.places.step * len(self.view.pairs) + self.places.first
         chosen = self.order[start + torch.arange(size, device=self.order.device)]
         self.places.loss += self.part(self.view, chosen, length)
-
-    def _end(self) -> None:
-        self.gradients.end()
-        self.work.optimizer.step()
 
 
 def record_tell(recorder: Recorder, places: Places) -> None:

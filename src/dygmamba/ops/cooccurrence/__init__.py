@@ -18,5 +18,5 @@ def cooccurrence(
     right_mask: Bool[Tensor, "p r"],
 ) -> tuple[Int32[Tensor, "p l 2"], Int32[Tensor, "p r 2"]]:
     """For each token its count in `left` and in `right`; masked tokens count nowhere and get 0."""
-    count = COOCCURRENCE.choose(left.device.type).cooccurrence
+    count = COOCCURRENCE[left.device.type].cooccurrence
     return count(left, right, left_mask, right_mask)

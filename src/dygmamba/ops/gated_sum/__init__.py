@@ -15,4 +15,4 @@ def gated_sum(
     x: Float[Tensor, "p l d"], gate: Float[Tensor, "d"], mask: Bool[Tensor, "p l"]
 ) -> Float[Tensor, "p d"]:
     """Tokens weighted by the masked softmax of their products with the gate; autocast or not, in x's precision."""
-    return GATED_SUM.choose(x.device.type).gated_sum(x, gate, mask)
+    return GATED_SUM[x.device.type].gated_sum(x, gate, mask)

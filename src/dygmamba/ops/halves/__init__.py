@@ -15,4 +15,4 @@ def halves(
     x: Float[Tensor, "q l d"], weight: Float[Tensor, "k d"]
 ) -> tuple[Float[Tensor, "q l e"], Float[Tensor, "q l e"]]:
     """The halves of x W^T along the channels, in autocast's precision where it is on."""
-    return HALVES.choose(x.device.type).halves(x, weight)
+    return HALVES[x.device.type].halves(x, weight)

@@ -29,7 +29,7 @@ class KeyMap:
 
     def _in_use(self) -> reference.Table:
         """The table in the form that computes now; where that has changed, the same keys in the same slots."""
-        before, form = self._table, KEYMAP.choose("cpu").Table
+        before, form = self._table, KEYMAP["cpu"].Table
         if before is not None and type(before) is form:
             return before
         self._table = table = form(max(len(self), self._capacity))

@@ -68,7 +68,7 @@ def adjacency(
         raise EventError(
             f"{num_nodes} nodes and {event_time.shape[0]} events do not fit 32-bit entries; split the stream"
         )
-    build = RECENT.choose(src.device.type).adjacency
+    build = RECENT[src.device.type].adjacency
     start, key, neighbor, entry, time = build(src, dst, event, event_time, num_nodes)
     return Adjacency(start, key, neighbor, entry, time, event_time)
 
@@ -83,7 +83,7 @@ def last_k_before(entries: Adjacency, node: Int64[Tensor, "q"], time: Float64[Te
 
     Valid entries come first; the rest is 0. A query of node -1 has no past.
     """
-    return RECENT.choose(node.device.type).last_k_before(entries, node, time, k)
+    return RECENT[node.device.type].last_k_before(entries, node, time, k)
 
 
 def time_aware_weights(entries: Adjacency, scale: float) -> Weights:
@@ -93,7 +93,7 @@ def time_aware_weights(entries: Adjacency, scale: float) -> Weights:
     up to itself. Always summed on the CPU, one entry after the other: a GPU would round otherwise.
     """
     start, time = entries.start.cpu(), entries.time.cpu()
-    running = RECENT.choose("cpu").running_weight(start, time, scale).to(entries.time.device)
+    running = RECENT["cpu"].running_weight(start, time, scale).to(entries.time.device)
     return Weights(running, int(start.diff().max()).bit_length() if len(start) > 1 else 0)
 
 
@@ -106,5 +106,5 @@ def place_of_share(
     """
     if weights.running.shape[0] == 0:
         return torch.zeros_like(share, dtype=torch.int64)
-    kernels = RECENT.choose(share.device.type)
+    kernels = RECENT[share.device.type]
     return kernels.place_of_share(weights.running, weights.halvings, begin, count, share)

@@ -23,4 +23,4 @@ def take_rows(table: Float[Tensor, "n c"], index: Int[Tensor, "*shape"]) -> Floa
         raise ConfigError(
             f"a table on {table.device} is asked for rows by an index on {index.device}; pin or move the table"
         )
-    return ROWS.choose(index.device.type).take_rows(table, index)
+    return ROWS[index.device.type].take_rows(table, index)

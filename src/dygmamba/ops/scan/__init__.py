@@ -67,7 +67,7 @@ def _scan(x: Inputs, rule: str, reverse: bool) -> tuple[Tensor, Tensor]:
         return y.to(x.u.dtype), state
     if not SCAN.fused(x.u.device.type):
         return _by_definition(x, rule, reverse)
-    keep = torch.is_grad_enabled() and any(t.requires_grad for t in x.present.values())
+    keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in x)
     y, state, _ = scan_op(*x, rule, reverse, keep)
     return y, state
 

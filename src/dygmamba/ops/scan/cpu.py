@@ -50,7 +50,7 @@ def backward(x: Inputs, rule: str, reverse: bool, given: Upstream) -> Inputs:
     to = kernels.Grads(*(t.numpy() for t in sums))
     adjoints = (t.detach().contiguous().numpy() for t in (given.dy, given.dstate, given.checkpoints))
     spread(kernels.backward, *_work(x), _arrays(x, rule, reverse), *adjoints, to)
-    w1, w2, D = (part.sum(0).to(x.u.dtype) for part in sums.channel)
+    w1, w2, D = sums.channel.sum(1).to(x.u.dtype)
     return Inputs(
         u=sums.u,
         delta=sums.delta if x.delta is not None else None,
@@ -91,7 +91,9 @@ def _sums(x: Inputs, span_grad: bool) -> kernels.Grads:
 
 def _arrays(x: Inputs, rule: str, reverse: bool) -> kernels.Arrays:
     """The inputs as the kernels want them: dense, and never None."""
-    given = {name: t.detach().contiguous().numpy() for name, t in x.present.items()}
+    given = {
+        name: t.detach().contiguous().numpy() for name, t in zip(x._fields, x, strict=True) if t is not None
+    }
     absent = {name: np.empty((0,) * len(SHAPES[name]), x.u.detach().numpy().dtype) for name in SHAPES}
     if x.D is None:
         given["D"] = np.zeros(x.u.shape[2], absent["D"].dtype)

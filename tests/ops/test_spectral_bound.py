@@ -4,7 +4,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dygmamba.nn.selection import MOST_STATES, SQUARINGS, BoundedSelection, power_of_two, spectral_bound
+from by_hand import assert_same
+from dygmamba.nn.selection import BoundedSelection
+from dygmamba.ops.spectral_bound import MOST_ROWS, by_hand, reference, spectral_bound
+from dygmamba.ops.spectral_bound.reference import SQUARINGS, power_of_two
 
 TIGHT = 0.5 ** (sum(SQUARINGS) + 2)
 scales = st.floats(-37, 36).map(lambda exponent: 10.0**exponent) | st.sampled_from([1e-30, 1e-20, 1e20, 1e30])
@@ -27,6 +30,14 @@ def test_the_spectral_bound_never_underestimates_and_is_tight(seed, scale, rank)
     bound = spectral_bound(weight)
     assert bool((bound >= sigma * (1 - 1e-4)).all())
     assert bool((bound <= sigma * 5**TIGHT * (1 + 1e-4)).all())
+
+
+@given(seed=st.integers(0, 50), scale=scales, rank=st.integers(1, 5))
+def test_by_hand_it_is_its_definition(seed, scale, rank):
+    """For all matrices: bound and gradient."""
+    assert_same(
+        by_hand.spectral_bound, reference.spectral_bound, (matrices(seed, scale, rank),), rtol=1e-5, atol=1e-6
+    )
 
 
 @given(seed=st.integers(0, 50), scale=scales)
@@ -69,8 +80,8 @@ def test_a_zero_matrix_has_a_bound_and_a_gradient():
 
 def test_the_bound_holds_for_the_most_states():
     """As many directions as are allowed, all equally long: the slowest case of the power iteration."""
-    bound = spectral_bound(torch.eye(MOST_STATES)[None])
-    assert 1 - 1e-4 <= float(bound) <= MOST_STATES**TIGHT * (1 + 1e-4)
+    bound = spectral_bound(torch.eye(MOST_ROWS)[None])
+    assert 1 - 1e-4 <= float(bound) <= MOST_ROWS**TIGHT * (1 + 1e-4)
 
 
 def test_a_step_from_zero_weights_is_finite():

@@ -1,0 +1,43 @@
+"""The gradient written down: d bound = bound tr(P dG) / (2 tr(P G)), P the scaled power and dG = dW W^T + W dW^T."""
+
+# once_differentiable gives `backward` a first argument by position, which pyright takes for another signature
+# pyright: reportIncompatibleMethodOverride=false
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from dygmamba.ops.spectral_bound.reference import iterate, power_of_two
+from dygmamba.process_wide import float32_products
+
+
+class SpectralBound(torch.autograd.Function):
+    """The matrices twice, once for each factor of W W^T, so that their gradients are added up one by one."""
+
+    @staticmethod
+    def forward(ctx: Any, left: Tensor, right: Tensor) -> Tensor:
+        """[k n d] to [k]."""
+        with float32_products("highest"), torch.autocast(left.device.type, enabled=False):
+            unit = power_of_two(torch.linalg.vector_norm(left, torch.inf, dim=(1, 2), keepdim=True))
+            scaled = left / unit
+            gram = scaled @ scaled.mT
+            bound, power = iterate(gram)
+            leading = (power * gram).sum(dim=(1, 2), keepdim=True)
+        ctx.save_for_backward(scaled, bound, power, leading)
+        return (unit * bound).flatten()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradients of both factors; zero has none."""
+        scaled, bound, power, leading = ctx.saved_tensors
+        with float32_products("highest"), torch.autocast(scaled.device.type, enabled=False):
+            slope = grads[0][:, None, None] * bound / (2 * leading.clamp(min=1e-30)) * power  # [k n n]
+            return slope @ scaled, (scaled.mT @ slope).mT
+
+
+def spectral_bound(weight: Tensor) -> Tensor:
+    """[k n d] to [k]."""
+    return SpectralBound.apply(weight, weight)

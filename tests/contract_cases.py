@@ -1,0 +1,216 @@
+"""Every registered model in a tiny size, streams of snapshots, and the ways a score is asked for.
+
+Legend: T the time of a question, c cell.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dygmamba.config import build_config, preset, presets
+from dygmamba.data.events import EventStore, FeatureTable
+from dygmamba.engine.clock import Rule
+from dygmamba.engine.examine import examine
+from dygmamba.engine.rank import Ranker
+from dygmamba.models import MODELS
+from dygmamba.models.base import DatasetFacts
+from dygmamba.models.edgebank import MEMORIES
+from dygmamba.ops.keymap import KeyMap
+from dygmamba.sampling.view import PairBatch
+from dygmamba.tasks.base import Exam
+from streams import unsplit
+
+Case = tuple[str, dict[str, Any]]  # a model's name and settings
+
+TINY: dict[str, dict[str, Any]] = {
+    "dyg-mamba": {"length": 6, "width": 4, "states": 4, "out": 8, "time_dim": 6, "blocks": 2, "dropout": 0.0},
+    "mamba": {"length": 6, "width": 4, "states": 4, "out": 8, "time_dim": 6, "blocks": 2, "dropout": 0.0},
+    "tgat": {"neighbors": 4, "out": 8, "time_dim": 6, "dropout": 0.0},
+    "graphmixer": {"neighbors": 5, "window": 9, "out": 8, "time_dim": 6, "dropout": 0.0},
+    "tcl": {"neighbors": 5, "out": 8, "time_dim": 6, "dropout": 0.0},
+    "dygformer": {"length": 7, "patch": 2, "width": 4, "out": 8, "time_dim": 6, "dropout": 0.0},
+    "cawn": {"walks": 5, "heads": 2, "out": 8, "time_dim": 6, "dropout": 0.0},
+    "freedyg": {"length": 5, "out": 8, "time_dim": 6, "count_dim": 4, "dropout": 0.0},
+    "jodie": {"out": 8, "time_dim": 6, "dropout": 0.0},
+    "dyrep": {"neighbors": 4, "out": 8, "time_dim": 6, "dropout": 0.0},
+    "tgn": {"neighbors": 4, "out": 8, "time_dim": 6, "dropout": 0.0},
+}
+TRAINABLE = [name for name, spec in MODELS.items() if spec.trainable]
+
+
+def other_samplings(name: str) -> list[str]:
+    """How a model chooses neighbours on some dataset, other than by default."""
+    datasets = [key for key, value in presets()[name].items() if isinstance(value, dict)]
+    chosen = {preset(name, dataset).get("sampling") for dataset in datasets}
+    return sorted(chosen - {None, getattr(MODELS[name].config(), "sampling", None)})
+
+
+DRAWN: list[Case] = [(name, {"sampling": way}) for name in TRAINABLE for way in other_samplings(name)]
+UNTRAINED: list[Case] = [
+    (name, more)
+    for name, spec in MODELS.items()
+    if not spec.trainable
+    for more in ([{"memory": memory} for memory in MEMORIES] if name == "edgebank" else [{}])
+]
+
+
+def build(case: Case, store: EventStore) -> Any:
+    """The model in its tiny size, as made: with random weights and nothing observed."""
+    name, more = case
+    spec = MODELS[name]
+    torch.manual_seed(0)
+    scorer = spec.build(build_config(spec.config, TINY.get(name, {}) | more), DatasetFacts.of(store))
+    return scorer.eval() if isinstance(scorer, nn.Module) else scorer
+
+
+def sample_store(events=60, nodes=7, seed=0, edge_dim=2, node_dim=3) -> EventStore:
+    """A stream with features, ties and repeated pairs; the last node never occurs."""
+    rng = torch.Generator().manual_seed(seed)
+    src, dst = (torch.randint(nodes - 1, (events,), generator=rng) for _ in range(2))
+    time = 1.08e9 + torch.randint(0, 3, (events,), generator=rng).cumsum(0).double()
+    node, edge = torch.randn(nodes, node_dim, generator=rng), torch.randn(events, edge_dim, generator=rng)
+    return EventStore.of(src, dst, time, num_nodes=nodes, features=FeatureTable(node, edge))
+
+
+CELL = 7
+SIZES = (13, 9, 15, 11, 12, 10)  # each longer than a cell, so that its ties cross borders of cells
+
+
+def snapshots(sizes: Sequence[int] = SIZES, gap: float = 40.0, seed: int = 0) -> EventStore:
+    """A few instants with many events each, among eight nodes; the last one never occurs."""
+    store = sample_store(sum(sizes), nodes=9, seed=seed)
+    instant = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    return replace(store, time=1.08e9 + gap * instant.double())
+
+
+def told_otherwise(store: EventStore, begin: int, stop: int | None = None, seed: int = 7) -> EventStore:
+    """The same stream but for the ends and features of the events from `begin` on, up to `stop`."""
+    rng, row = torch.Generator().manual_seed(seed), torch.arange(len(store))
+    here = (row >= begin) & (row < (len(store) if stop is None else stop))
+    src, dst = (torch.randint(store.num_nodes, (len(store),), generator=rng) for _ in range(2))
+    edge = torch.where(
+        here[:, None], 3 * torch.randn(store.features.edge.shape, generator=rng), store.features.edge
+    )
+    features = FeatureTable(store.features.node, edge)
+    return replace(
+        store,
+        src=torch.where(here, src, store.src),
+        dst=torch.where(here, dst, store.dst),
+        features=features,
+    )
+
+
+def other_futures(store: EventStore, begin: int) -> list[EventStore]:
+    """Streams with the same events before `begin`: others after it, later, in another order, none, or more."""
+    time = float(store.time[begin])
+    late, more = told_otherwise(store, begin), told_otherwise(store, 0)
+    late = replace(late, time=torch.where(torch.arange(len(store)) < begin, store.time, late.time + 1.5))
+    turned = torch.cat([torch.arange(begin), torch.arange(len(store) - 1, begin - 1, -1)])
+    grown = joined(store[:begin], replace(more, time=torch.full_like(more.time, time)), store[begin:])
+    return [told_otherwise(store, begin), late, selected(store, turned), store[:begin], grown]
+
+
+def selected(store: EventStore, rows: Tensor) -> EventStore:
+    """These events, brought into the order of time, ties as given."""
+    features = FeatureTable(store.features.node, store.features.edge[rows])
+    return EventStore.sorted(
+        store.src[rows], store.dst[rows], store.time[rows], features=features, num_nodes=store.num_nodes
+    )
+
+
+def joined(*parts: EventStore) -> EventStore:
+    """Streams one after the other."""
+    src, dst, time = (torch.cat([getattr(part, name) for part in parts]) for name in ("src", "dst", "time"))
+    edge = torch.cat([part.features.edge for part in parts])
+    features = FeatureTable(parts[0].features.node, edge)
+    return EventStore.of(src, dst, time, features=features, num_nodes=parts[0].num_nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """Pairs, their time, and the row of the event that each is asked beside."""
+
+    src: Tensor
+    dst: Tensor
+    time: Tensor
+    row: Tensor
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+    def __getitem__(self, rows: Tensor) -> "Questions":
+        return Questions(self.src[rows], self.dst[rows], self.time[rows], self.row[rows])
+
+
+PERIODS = (22, 37)  # where validation and the exam begin, in rows: with the third and the fourth instant
+
+
+def questions(store: EventStore, begin: int = PERIODS[-1], seed: int = 1) -> Questions:
+    """Each event of the exam, then a random pair beside it."""
+    rng, row = torch.Generator().manual_seed(seed), torch.arange(begin, len(store))
+    src, dst = (torch.randint(store.num_nodes, (len(row),), generator=rng) for _ in range(2))
+    ends = torch.cat([store.src[row], src]), torch.cat([store.dst[row], dst])
+    return Questions(*ends, store.time[row].repeat(2), row.repeat(2))
+
+
+def exam_of(store: EventStore, asked: Questions, periods: tuple[int, ...] = PERIODS) -> Exam:
+    """An exam of the events from the last border on; some training events are held out, as published."""
+    ids = torch.arange(len(store))
+    parts = [ids[a:b] for a, b in pairwise((0, *periods))]
+    parts[0] = parts[0][parts[0] % 6 != 5]
+    pairs = PairBatch.of(asked.src, asked.dst, asked.time)
+    return Exam({}, ids[periods[-1] :], tuple(parts), pairs, asked.row - periods[-1])
+
+
+def by_rule(visible: Any, cell: int = CELL) -> "Way":
+    """Evaluation under a rule, with small cells."""
+    return lambda scorer, store, asked: examine(
+        scorer, unsplit(store), exam_of(store, asked), Rule(visible, cell)
+    )
+
+
+def by_prediction(scorer: Any, store: EventStore, asked: Questions) -> Tensor:
+    """Prediction, with small cells."""
+    return Ranker(scorer, unsplit(store), 0, cell=CELL).logits(asked.src, asked.dst, asked.time)
+
+
+Way = Callable[[Any, EventStore, Questions], Tensor]
+WAYS: dict[str, Way] = {
+    "strict": by_rule("strict"),
+    "prediction": by_prediction,
+    "batch": by_rule("batch"),
+}
+CASES: list[Case] = [*((name, {}) for name in TRAINABLE), *DRAWN, *UNTRAINED]
+STATEFUL = [case for case in CASES if build(case, sample_store()).stateful]
+# a score is a function of what is strictly earlier, but for a memory under the published rule
+KEPT = [(case, way) for case in CASES for way in WAYS if way != "batch" or case not in STATEFUL]
+
+
+def label_of(value: Any) -> str | None:
+    """A case in a test's name."""
+    if isinstance(value, tuple) and isinstance(value[0], str):
+        return "-".join([value[0], *map(str, value[1].values())])
+    return None
+
+
+def contents(thing: Any) -> dict[str, Any]:
+    """All that a scorer holds, bit for bit: parameters and buffers, or every attribute, down to arrays."""
+    if isinstance(thing, nn.Module):
+        held = [*thing.named_parameters(), *thing.named_buffers()]
+        return {name: value.detach().numpy().tobytes() for name, value in held}
+    found: dict[str, Any] = {}
+    for name, value in vars(thing).items():
+        if isinstance(value, np.ndarray):
+            found[name] = value.shape, value.tobytes()
+        elif isinstance(value, KeyMap):  # its table has places that were never written to
+            found[name] = len(value), value.slots(np.arange(200)).tobytes()
+        elif hasattr(value, "__dict__") and not callable(value):
+            found |= {f"{name}.{key}": inner for key, inner in contents(value).items()}
+        else:
+            found[name] = repr(value)
+    return found

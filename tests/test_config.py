@@ -3,7 +3,8 @@ from typing import Annotated, Literal
 
 import pytest
 
-from dygmamba.config import build_config, parse_overrides, preset, to_settings
+from dygmamba.cli.words import parse_overrides
+from dygmamba.config import build_config, preset, to_settings
 from dygmamba.errors import ConfigError
 from dygmamba.settings import Bounds
 

@@ -1,6 +1,84 @@
 """DyG-Mamba and its field: learning from timestamped interactions, leak-free.
 
 DyG-Mamba here is the NeurIPS 2025 paper (openreview ja2wA4UncJ), not DyGMamba (arXiv 2408.04713).
+
+    read        events of a file, a data frame, a TemporalData ...    -> Dataset
+    load        a dataset by name                                      -> Dataset
+    generate    a stream whose forgetting law is known                 -> Dataset
+    train       a model on a dataset, one run per seed                 -> Runs
+    resume      a run that was stopped                                 -> Run
+    open        a run folder, to score, rank, embed, classify, observe -> Run
+    evaluate    a model without training                               -> table
+    models      every model by name, with its settings
+    register    a model of your own; check_model holds it to the contract
+    batches     for a training loop of your own, strictly causal
+    ops         selective_scan, and selective_scan_fn as mamba_ssm has it
+
+    import dygmamba as dm
+    runs = dm.train(dm.read(frame, src="who", dst="whom", time="when"))
+    runs[0].rank(["alice"], k=5).to_pandas()
 """
 
-__version__ = "0.1.0"
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from dygmamba._version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from dygmamba import ops as ops
+    from dygmamba.data.store import Dataset as Dataset
+    from dygmamba.door.batches import Step as Step
+    from dygmamba.door.batches import batches as batches
+    from dygmamba.door.data import generate as generate
+    from dygmamba.door.data import load as load
+    from dygmamba.door.data import read as read
+    from dygmamba.door.evaluation import evaluate as evaluate
+    from dygmamba.door.models import check_model as check_model
+    from dygmamba.door.models import register as register
+    from dygmamba.door.run import Run as Run
+    from dygmamba.door.run import open as open
+    from dygmamba.door.runs import Runs as Runs
+    from dygmamba.door.runs import resume as resume
+    from dygmamba.door.runs import train as train
+    from dygmamba.errors import DygError as DygError
+    from dygmamba.models import all_models
+    from dygmamba.models.base import Encoder as Encoder
+    from dygmamba.sampling.view import NeighborRequest as NeighborRequest
+
+    models = all_models  # at run time the package itself, which can be called
+
+# name -> module; nothing is imported before its name is used. Without `__all__`, help() shows the table above alone.
+_DOOR = {
+    "Dataset": "data.store",
+    "DygError": "errors",
+    "Encoder": "models.base",
+    "NeighborRequest": "sampling.view",
+    "Run": "door.run",
+    "Runs": "door.runs",
+    "Step": "door.batches",
+    "batches": "door.batches",
+    "check_model": "door.models",
+    "evaluate": "door.evaluation",
+    "generate": "door.data",
+    "load": "door.data",
+    "models": "",
+    "open": "door.run",
+    "ops": "",
+    "read": "door.data",
+    "register": "door.models",
+    "resume": "door.runs",
+    "train": "door.runs",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _DOOR:
+        raise AttributeError(f"module 'dygmamba' has no attribute '{name}'")
+    home = _DOOR[name]
+    value = getattr(import_module(f"dygmamba.{home}"), name) if home else import_module(f"dygmamba.{name}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return ["__version__", *_DOOR]

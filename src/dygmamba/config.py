@@ -1,4 +1,4 @@
-"""Settings: a model's own dataclass, filled from presets, then from the command line, nothing else."""
+"""Settings: a model's own dataclass, filled from presets, then from the user, nothing else."""
 
 import dataclasses
 import difflib
@@ -41,20 +41,6 @@ def node_preset(model: str, dataset: str) -> dict[str, Any]:
 
 def _merged(levels: list[dict[str, Any]]) -> dict[str, Any]:
     return {key: value for level in levels for key, value in level.items() if not isinstance(value, dict)}
-
-
-def parse_overrides(pairs: list[str]) -> dict[str, Any]:
-    """`--set key=value` options as a dictionary; values are read as TOML, bare words as strings."""
-    settings = {}
-    for pair in pairs:
-        key, sign, text = pair.partition("=")
-        if not sign or not key:
-            raise ConfigError(f"--set takes key=value, got '{pair}'")
-        try:
-            settings[key] = tomllib.loads(f"value = {text}")["value"]
-        except ValueError:  # not TOML, or a number of too many digits
-            settings[key] = text
-    return settings
 
 
 def build_config(kind: type[T], settings: dict[str, Any]) -> T:

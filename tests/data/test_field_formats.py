@@ -30,7 +30,7 @@ def test_jodie_files_have_more_columns_than_names(tmp_path):
     assert (store.label.tolist(), store.bipartite, dataset.ids.sources) == ([0, 1, 0], True, 2)
     bare = read_dataset(table(tmp_path / "bare.csv", JODIE + "0,0,0.0,0,0,0\n0,1,1.0,0,0,0\n"))
     assert (bare.store.features.edge.shape, bare.store.label) == ((2, 0), None)
-    with pytest.raises(ConfigError, match="leave out --src"):
+    with pytest.raises(ConfigError, match="leave out `src`"):
         read_dataset(path, ReadOptions(src="user_id"))
 
 

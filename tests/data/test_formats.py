@@ -114,7 +114,7 @@ def test_epoch_ticks_become_the_nearest_seconds(tmp_path, unit, ticks):
 
 def test_numbers_too_large_to_be_exact_ask_for_a_unit(tmp_path):
     """Nanoseconds since 1970 do not fit a float64: silence would merge distinct times."""
-    with pytest.raises(FileError, match=r"data row 1, column 'time' is 1700000000000000001.*--time-unit"):
+    with pytest.raises(FileError, match=r"data row 1, column 'time' is 1700000000000000001.*time_unit"):
         seconds(tmp_path, [1_700_000_000_000_000_001])
     with pytest.raises(ConfigError, match="holds dates"):
         seconds(tmp_path, ["2024-05-01"], time_unit="ms")

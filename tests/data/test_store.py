@@ -238,11 +238,11 @@ def test_an_unknown_name_says_where_it_looked_and_what_to_do(tmp_path, monkeypat
     save_dataset(small("Wikipedia"), tmp_path)
     with pytest.raises(NotFoundError) as caught:
         open_dataset("wikipedai")
-    for words in (str(tmp_path), "did you mean Wikipedia", "data import FILE"):
+    for words in (str(tmp_path), "did you mean Wikipedia", "dygmamba.read('FILE')"):
         assert words in str(caught.value)
     table = tmp_path / "log.csv"
     table.write_text("a,b,c\n1,2,3\n")
-    with pytest.raises(FileError, match=r"dygmamba data import .*log.csv --out log"):
+    with pytest.raises(FileError, match=r"dygmamba\.read\('.*log.csv'\)"):
         open_dataset(str(table))
     with pytest.raises(FileError, match="does not exist"):
         open_dataset(str(tmp_path / "none.npz"))

@@ -22,7 +22,7 @@ SETTINGS = [part for setting in SMALL for part in ("--set", setting)]
 QUICK = ["--device", "cpu", "--epochs", "2"]
 COLUMNS = {
     *("dataset", "model", "task", "seed", "run", "backbone", "finetune", "balance"),
-    *("split", "auc", "ap", "n", "positives"),
+    *("split", "visible", "batch", "auc", "ap", "n", "positives"),
 }
 
 pytestmark = pytest.mark.e2e
@@ -143,7 +143,6 @@ def test_evaluating_a_classifier_gives_its_own_numbers(call, backbone, tmp_path,
     assert "Test AUC" in (tmp_path / "page.html").read_text()
     for words, sentence in (
         (["evaluate", rows[0]["run"], "--negatives", "random"], "leave out --negatives"),
-        (["train", "--resume", rows[0]["run"]], "classifies nodes"),
         (["train", "small", "--task", "node", "--backbone", rows[0]["run"]], "classifies nodes"),
     ):
         code, _, errors = call(*words)
@@ -177,7 +176,7 @@ def test_an_own_csv_with_names_and_a_label_column(call, tmp_path):
         (["small", "--balance"], "--balance is an option of --task node"),
         (["small", "--backbone", "x"], "--backbone is an option of --task node"),
         (["small", "--task", "edge"], "--task takes link or node"),
-        (["--resume", "x", "--task", "node"], "--resume is for link runs"),
+        (["--resume", "x", "--task", "node"], "x is not a run"),
         (["bare", "--task", "node"], "no labels"),
         (["late", "--task", "node"], "validation period has 0 positives"),
         (["small", "--task", "node", "--model", "edgebank"], "needs no training"),
@@ -248,7 +247,7 @@ def test_ctrl_c_while_fine_tuning_exits_130_and_keeps_the_best(folder, backbone,
     _, errors = process.communicate(timeout=100)
     assert process.returncode == 130, errors
     (path,) = tmp_path.glob("*/*/*")
-    assert "best weights so far" in errors
+    assert f"dygmamba train --resume {path}" in errors
     assert "Traceback" not in errors
     assert (path / "checkpoint" / "best.safetensors").exists()
     assert not (path / "results.json").exists()
@@ -261,6 +260,6 @@ def test_link_runs_are_what_they_were(backbone):
     }
     rows = json.loads((backbone / "results.json").read_text())["results"]
     assert set(rows[0]) == {
-        *("dataset", "model", "seed", "run", "split", "setting", "negatives"),
+        *("dataset", "model", "seed", "run", "split", "setting", "negatives", "visible", "batch"),
         *("ap", "auc", "ap_pooled", "auc_pooled", "n"),
     }

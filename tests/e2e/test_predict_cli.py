@@ -17,6 +17,7 @@ import pytest
 import torch
 from pyarrow import parquet
 
+import dygmamba as dm
 from dygmamba.cli import main
 from dygmamba.data.formats import ReadOptions, read_dataset
 from dygmamba.data.generate import GeneratorConfig, generate_stream
@@ -24,7 +25,7 @@ from dygmamba.data.ids import NodeIds
 from dygmamba.data.store import Dataset, save_dataset
 from dygmamba.engine.examine import examine
 from dygmamba.runs.link import start_link_run
-from dygmamba.runs.predictor import Predictor, predict
+from dygmamba.runs.predictor import Predictor
 from dygmamba.tasks.link import link_exam
 from tables import table, write_csv
 
@@ -198,7 +199,8 @@ def test_numbers_stay_numbers(numbered, ask, tmp_path, monkeypatch):
     assert [(row["src"], row["dst"], row["time"]) for row in found] == [(3, 4, 1e9), (5, 99, 2e9)]
     events = write_csv(tmp_path / "new.csv", ["src", "dst", "time"], [[5, "x99", 17.5]])
     monkeypatch.setenv("DYGMAMBA_DATA", str(numbered.folder))
-    best = predict(numbered.run, {"src": [5]}, events=events, at=2e9, top=2, device="cpu").table.to_pydict()
+    run = dm.open(numbered.run, device="cpu").observe(events)
+    best = run.rank([5], k=2, at=2e9).to_pydict()
     assert (best["src"], best["time"], best["rank"]) == ([5, 5], [2e9, 2e9], [1, 2])
 
 

@@ -5,6 +5,7 @@ import sys
 import typer
 
 from dygmamba.cli import bench, data, demo, evaluate, fetch, generate, models, predict, report, train
+from dygmamba.cli.words import spoken
 from dygmamba.errors import DygError, DygWarning
 from dygmamba.process_wide import sleep_while_waiting, tell_warnings
 from dygmamba.writing import ADVICE, sentence
@@ -40,7 +41,7 @@ def main() -> None:
     try:
         app()
     except DygError as error:
-        print_error(f"error: {error}")
+        print_error(f"error: {spoken(error)}")
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.stderr.close()

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from dygmamba.cli.console import emit_json, stderr, stdout
+from dygmamba.cli.words import parse_overrides
 
 
 def generate(
@@ -30,23 +31,21 @@ def generate(
     """Generate a stream of returns, drift and noise whose forgetting law is known."""
     from dataclasses import asdict
 
-    from dygmamba.config import build_config, parse_overrides
-    from dygmamba.data.generate import GeneratorConfig, generate_stream
-    from dygmamba.data.ids import NodeIds
+    from dygmamba.config import build_config
+    from dygmamba.data.generate import GeneratorConfig
     from dygmamba.data.library import data_folder
-    from dygmamba.data.store import Dataset, Origin, checked_name, save_dataset
+    from dygmamba.data.store import save_dataset
+    from dygmamba.door.data import generate as make
 
     flags = {"nodes": nodes, "events": events, "communities": communities, "law": law, "half_life": half_life}
     flags |= {"novelty": novelty, "noise": noise, "drift": drift, "seed": seed}
     chosen = {key: value for key, value in flags.items() if value is not None}
     config = build_config(GeneratorConfig, parse_overrides(settings or []) | chosen)
-    name = checked_name(out)
     with stderr().status(f"generating {config.events:,} events"):
-        store = generate_stream(config)
-        dataset = Dataset.of(name, store, NodeIds.identity(config.nodes), Origin(format="generated"))
+        dataset = make(name=out, **asdict(config))
         path = save_dataset(dataset, data_folder(data_dir))
     if as_json:
-        emit_json({"name": name, "file": str(path), "digest": dataset.digest, "config": asdict(config)})
+        emit_json({"name": out, "file": str(path), "digest": dataset.digest, "config": asdict(config)})
         return
-    done = f"{name} is in {path}: {config.events:,} events among {config.nodes:,} nodes"
+    done = f"{out} is in {path}: {config.events:,} events among {config.nodes:,} nodes"
     stdout().print(done, soft_wrap=True, markup=False, highlight=False)

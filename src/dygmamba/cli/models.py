@@ -24,12 +24,12 @@ def models(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """List the models: what each looks at, its trained parameters, and the events it reads per query."""
-    from dygmamba.models import MODELS
+    from dygmamba.models import all_models
     from dygmamba.models.base import DatasetFacts
 
     name = data or DEFAULT
     facts = DatasetFacts(DEFAULT_NODES, 0, 0) if data is None else _facts(data, data_dir)
-    rows = [_describe(model, name, facts) for model in MODELS]
+    rows = [_describe(model, name, facts) for model in all_models()]
     if as_json:
         emit_json({"models": rows})
     else:

@@ -67,8 +67,7 @@ def _open_file(path: Path) -> Dataset:
         return load_dataset(path)
     ready = path.suffix == ".npz" or (path.is_file() and detect_format(path) == "dyglib")
     if not ready and path.is_file() and TABLE_SUFFIXES & set(path.suffixes):
-        name = path.name.split(".")[0]
-        raise FileError(f"{path} is not imported yet; run: dygmamba data import {path} --out {name}")
+        raise FileError(f"{path} is a table and not a dataset yet; use: `dygmamba.read('{path}')`")
     return read_dataset(path)
 
 
@@ -81,5 +80,5 @@ def _unknown(name: str, folders: list[Path]) -> NotFoundError:
     public = {entry.lower(): entry for entry in catalogue()}.get(name.lower())
     get = f"get it with 'dygmamba data fetch {public}', or " if public else ""
     return NotFoundError(
-        f"there is no dataset {name!r} in {looked}{meant}; {get}bring your own with 'dygmamba data import FILE'"
+        f"there is no dataset {name!r} in {looked}{meant}; {get}bring your own with `dygmamba.read('FILE')`"
     )

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from dygmamba.data.events import EventStore, FeatureTable
 from dygmamba.data.ids import NodeIds
+from dygmamba.data.statistics import Statistics, describe
 from dygmamba.data.tensor_file import write_tensors
 from dygmamba.errors import ConfigError, EventError, FileError
 from dygmamba.writing import make_folder
@@ -66,12 +67,22 @@ class Dataset:
         """A dataset from its parts, with its digest worked out."""
         return Dataset(name, store, ids, _digest(_event_columns(store)), origin or Origin())
 
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def __repr__(self) -> str:
+        return f"<Dataset {self.name!r}: {self.store.num_nodes:,} nodes, {len(self):,} events>"
+
+    def describe(self) -> Statistics:
+        """What the stream looks like in numbers: sizes, period, ties, repeats, surprise, degrees, gaps."""
+        return describe(self.store)
+
 
 def checked_name(name: str) -> str:
     """The name, if it can be a file's: letters, digits, '.', '_', '-', not starting with a dot or dash."""
     if not re.fullmatch(r"\w[\w.-]*", name):
         raise ConfigError(
-            f"{name!r} cannot name a dataset; use letters, digits, '.', '_' and '-' (set it with --out)"
+            f"{name!r} cannot name a dataset; use letters, digits, '.', '_' and '-' (set it with `name`)"
         )
     return name
 

@@ -121,9 +121,7 @@ class Fit:
             if asked or due:
                 self._save()
                 if asked:
-                    raise Interrupted(
-                        f"stopped and saved; go on with: dygmamba train --resume {self.run.path}"
-                    )
+                    raise Interrupted(f"stopped and saved; go on with: `dygmamba.resume('{self.run.path}')`")
         self._note(losses, self.progress.step if not losses else self.steps_per_epoch)
 
     def validate(self) -> dict[str, Any]:

@@ -1,6 +1,12 @@
-"""The one registry: a model is a file and a line here."""
+"""The one registry: a model is a file and a line here, or comes from outside by `register` or an entry point.
 
-from dygmamba.errors import NotFoundError
+The package can be called: `dygmamba.models()` is all models by name. A function of that name would hide the package.
+"""
+
+import sys
+from types import ModuleType
+
+from dygmamba.errors import ConfigError, NotFoundError
 from dygmamba.models import (
     cawn,
     dyg_mamba,
@@ -14,6 +20,7 @@ from dygmamba.models import (
     tgat,
 )
 from dygmamba.models.base import ModelSpec
+from dygmamba.models.outside import import_registering, installed, load_installed
 
 MODELS: dict[str, ModelSpec] = {
     "dyg-mamba": dyg_mamba.SPEC,
@@ -31,10 +38,51 @@ MODELS: dict[str, ModelSpec] = {
     "popularity": heuristics.POPULARITY,
     "recency": heuristics.RECENCY,
 }
+OUTSIDE: dict[str, ModelSpec] = {}  # what was registered since
 
 
-def find_model(name: str) -> ModelSpec:
-    """The registered model of that name."""
-    if name not in MODELS:
-        raise NotFoundError(f"unknown model '{name}'; choose from {', '.join(MODELS)}")
-    return MODELS[name]
+def find_model(name: str, source: str | None = None) -> ModelSpec:
+    """The model of that name; `source`, where a run says it comes from, is imported if nobody has registered it."""
+    if name in MODELS:
+        return MODELS[name]
+    if name not in OUTSIDE and name in (offered := installed()):
+        OUTSIDE[name] = load_installed(name, offered[name])
+    if name not in OUTSIDE and source is not None:
+        import_registering(name, source)
+    if name not in OUTSIDE:
+        came = f" ({source} did not register it)" if source else ""
+        known = ", ".join(dict.fromkeys([*MODELS, *OUTSIDE, *installed()]))
+        raise NotFoundError(f"unknown model '{name}'{came}; choose from {known}, or `dygmamba.register` it")
+    return OUTSIDE[name]
+
+
+def add_model(name: str, spec: ModelSpec) -> ModelSpec:
+    """Register a model from outside; the same name again replaces it, but the package's own names are taken."""
+    if name in MODELS:
+        raise ConfigError(f"'{name}' is a model of dygmamba itself; register yours under another name")
+    OUTSIDE[name] = spec
+    return spec
+
+
+def all_models() -> dict[str, ModelSpec]:
+    """Every model by name: the package's own, what was registered since, and what installed packages offer."""
+    offered = {name: find_model(name) for name in installed() if name not in MODELS}
+    return {**MODELS, **OUTSIDE, **offered}
+
+
+class _Called(ModuleType):
+    """The package, called."""
+
+    def __call__(self) -> dict[str, ModelSpec]:
+        """All models by name, each with title, what it looks at, cost and settings.
+
+        >>> import dygmamba as dm
+        >>> dm.models()["edgebank"].trainable
+        False
+        >>> dm.models()["tgat"].settings["neighbors"]
+        20
+        """
+        return all_models()
+
+
+sys.modules[__name__].__class__ = _Called

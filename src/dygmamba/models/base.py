@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -269,3 +269,12 @@ class ModelSpec:
     title: str
     looks_at: str
     cost: str
+    source: str | None = None  # module:attribute, of a model from outside this package
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Its settings with their defaults."""
+        return {
+            part.name: part.default if part.default_factory is MISSING else part.default_factory()
+            for part in fields(self.config)
+        }

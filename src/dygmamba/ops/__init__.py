@@ -1,0 +1,19 @@
+"""Tensors in, tensors out; knows no graph."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dygmamba.ops.mamba import selective_scan_fn as selective_scan_fn
+    from dygmamba.ops.scan import scan
+
+    selective_scan = scan
+
+_LAZY = {"selective_scan": ("scan", "scan"), "selective_scan_fn": ("mamba", "selective_scan_fn")}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'dygmamba.ops' has no attribute '{name}'")
+    home, real = _LAZY[name]
+    return getattr(import_module(f"dygmamba.ops.{home}"), real)

@@ -109,7 +109,7 @@ def write_report(run: RunFolder, out: Path | None = None) -> Path:
     """Build the page from what the run folder holds, and put it there (or at `out`), whole or not at all."""
     path = run.path / NAME if out is None else out
     if path.is_dir():
-        raise ConfigError(f"{path} is a folder; give --out the name of a file")
+        raise ConfigError(f"{path} is a folder; give the name of a file with `out`")
     page = render(run)
     make_folder(path.parent)
     write_text(path, page)

@@ -40,7 +40,7 @@ def start_link_run(
     spec = find_model(model)
     if not spec.trainable:
         raise ConfigError(
-            f"model '{model}' needs no training; use: dygmamba evaluate {dataset.name} --model {model}"
+            f"model '{model}' needs no training; use: `dygmamba.evaluate('{dataset.name}', '{model}')`"
         )
     loop, own = split_settings(preset(model, dataset.name) | settings)
     config, how = build_config(spec.config, own), build_config(FitConfig, loop)
@@ -61,7 +61,8 @@ def start_link_run(
                 "split": stream.split.digest,
                 "model": model,
                 "seed": seed,
-            },
+            }
+            | ({} if spec.source is None else {"source": spec.source}),
             "train": to_settings(how),
             "model": to_settings(config),
             "made_with": made_with(device),
@@ -128,7 +129,7 @@ class Heuristics:
         spec, store, split = find_model(model), self.stream.store, self.stream.split
         if spec.trainable:
             raise ConfigError(
-                f"model '{model}' must be trained first: dygmamba train {self.dataset.name} --model {model}"
+                f"model '{model}' must be trained first: `dygmamba.train('{self.dataset.name}', '{model}')`"
             )
         strategy, name, setting = chosen
         config = build_config(spec.config, preset(model, self.dataset.name, strategy) | settings)

@@ -20,7 +20,7 @@ from dygmamba.engine.stream import Stream
 from dygmamba.engine.walk import Advance, Walk, unwatched
 from dygmamba.errors import ConfigError, FileError
 from dygmamba.models.base import Encoder, FrozenClassifier, NodeClassifier, SourceEmbedding
-from dygmamba.runs.opening import build_scorer, link_stream, made_with, open_data, open_run
+from dygmamba.runs.opening import OpenRun, build_scorer, link_stream, made_with, open_data, open_run
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.link import SPLITS
 from dygmamba.tasks.node import NodeTask, node_split
@@ -56,12 +56,12 @@ def check_backbone(path: Path, dataset: Dataset, model: str | None) -> None:
     if about.get("digest") != dataset.digest:
         raise ConfigError(
             f"{path} was trained on '{about.get('data')}', not on '{dataset.name}'; "
-            f"give a run of '{dataset.name}' or leave out --backbone to train one"
+            f"give a run of '{dataset.name}' or leave out `backbone` to train one"
         )
     if model is not None and model != about.get("model"):
-        raise ConfigError(f"{path} is a run of '{about.get('model')}', not '{model}'; leave out --model")
+        raise ConfigError(f"{path} is a run of '{about.get('model')}', not '{model}'; leave out `model`")
     if not (path / "results.json").exists():
-        raise ConfigError(f"{path} is not finished; go on with: dygmamba train --resume {path}")
+        raise ConfigError(f"{path} is not finished; go on with: `dygmamba.resume('{path}')`")
 
 
 def start_node_run(
@@ -89,6 +89,7 @@ def start_node_run(
                 "seed": seed,
                 "backbone": str(backbone),
             }
+            | {key: value for key, value in trained.about.items() if key == "source"}
             | {name: settings.pop(name) for name in PARTS},
             "train": settings,
             "model": trained.folder.config()["model"],
@@ -119,6 +120,15 @@ def open_node_run(
     """A classifier with its best weights; its folder is all it needs beside the data."""
     run, dataset, encoder = _reopened(path, device, data_dir)
     return _fit(run, dataset, encoder, device, load_best, advance)
+
+
+def open_classifier(path: Path, device: torch.device, data_dir: Path | None = None) -> OpenRun:
+    """A classifier with its best weights, to be asked about any node at any time."""
+    run, dataset, encoder = _reopened(path, device, data_dir)
+    finetune = bool(run.config()["run"]["finetune"])
+    model = (NodeClassifier if finetune else FrozenClassifier)(encoder)
+    load_best(run, model)
+    return OpenRun(run, dataset, node_stream(dataset, device), model.to(device).eval())
 
 
 def _reopened(path: Path, device: torch.device, data_dir: Path | None) -> tuple[RunFolder, Dataset, Encoder]:

@@ -1,25 +1,25 @@
 """From a run folder to things that run: its data, its stream, its model."""
 
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from dygmamba import __version__
+from dygmamba._version import __version__
 from dygmamba.config import build_config
 from dygmamba.data.library import open_dataset
 from dygmamba.data.splits import chronological_split
-from dygmamba.data.store import Dataset
+from dygmamba.data.store import SUFFIX, Dataset, load_dataset, save_dataset
 from dygmamba.engine.checkpoint import load_best
 from dygmamba.engine.clock import Rule
 from dygmamba.engine.fit_config import FitConfig
 from dygmamba.engine.folder import RunFolder
 from dygmamba.engine.stream import Stream
-from dygmamba.errors import ConfigError, FileError
+from dygmamba.errors import ConfigError, DygError, FileError
 from dygmamba.models import find_model
-from dygmamba.models.base import DatasetFacts, EncoderScorer
+from dygmamba.models.base import DatasetFacts, EncoderScorer, NodeClassifier
 
 
 def choose_device(name: str) -> torch.device:
@@ -27,9 +27,9 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name not in ("cpu", "cuda"):
-        raise ConfigError(f"--device takes auto, cpu or cuda, got '{name}'")
+        raise ConfigError(f"`device` takes auto, cpu or cuda, got '{name}'")
     if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("--device cuda was asked for, but torch sees no GPU; use --device cpu or auto")
+        raise ConfigError("`device='cuda'` was asked for, but torch sees no GPU; use cpu or auto")
     return torch.device(name)
 
 
@@ -50,12 +50,12 @@ def link_stream(dataset: Dataset, device: torch.device) -> Stream:
 
 @dataclass(frozen=True, slots=True)
 class OpenRun:
-    """A link run opened again: its folder, its data with the user's ids, and its best weights on a stream."""
+    """A run opened again: its folder, its data with the user's ids, and its best weights on a stream."""
 
     folder: RunFolder
     dataset: Dataset
     stream: Stream
-    scorer: EncoderScorer
+    scorer: EncoderScorer | NodeClassifier
 
     @property
     def about(self) -> dict[str, Any]:
@@ -71,6 +71,11 @@ class OpenRun:
     def rule(self) -> Rule:
         """What its memory was told in training."""
         return build_config(FitConfig, self.folder.config()["train"]).rule
+
+
+def task_of(path: Path) -> str:
+    """What the run in this folder was trained for: link or node."""
+    return RunFolder(path).task
 
 
 def open_run(
@@ -98,20 +103,43 @@ def open_data(folder: RunFolder, data_dir: Path | None, dataset: Dataset | None 
     about = folder.config().get("run", {})
     if not {"data", "digest", "model", "seed"} <= set(about):
         raise FileError(f"{folder.path}/config.toml lacks its [run] section; restore it or train again")
-    dataset = open_dataset(about["data"], data_dir) if dataset is None else dataset
+    if dataset is None:
+        kept = kept_file(folder.path.parent.parent, about["digest"])
+        dataset = (
+            replace(load_dataset(kept), name=about["data"])
+            if kept.exists()
+            else open_dataset(about["data"], data_dir)
+        )
     if dataset.digest != about["digest"]:
         raise FileError(
             f"dataset '{about['data']}' is not the one this run was trained on (its events differ); "
-            "point --data-dir at the original"
+            "point `data_dir` at the original"
         )
     return dataset
+
+
+def keep_dataset(dataset: Dataset, root: Path, data_dir: Path | None = None) -> None:
+    """See to it that runs under `root` find their data again: what no name leads to is stored beside them, once."""
+    try:
+        if open_dataset(dataset.name, data_dir).digest == dataset.digest:
+            return
+    except DygError:
+        pass
+    path = kept_file(root / dataset.name, dataset.digest)
+    if not path.exists():
+        save_dataset(replace(dataset, name=path.stem), path.parent)
+
+
+def kept_file(folder: Path, digest: str) -> Path:
+    """Where the data of runs are that no name leads to."""
+    return folder / f"{digest[:16]}{SUFFIX}"
 
 
 def build_scorer(folder: RunFolder, stream: Stream) -> EncoderScorer:
     """The model of a run as its seed initialises it, on the host; the stream's split is that of link prediction."""
     sections = folder.config()
     name, seed = sections["run"]["model"], int(sections["run"]["seed"])
-    spec = find_model(name)
+    spec = find_model(name, sections["run"].get("source"))
     torch.manual_seed(seed)
     facts = DatasetFacts.of(stream.store, stream.split.train)
     scorer = spec.build(build_config(spec.config, sections["model"]), facts)

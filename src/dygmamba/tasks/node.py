@@ -107,9 +107,7 @@ def check_labels(store: EventStore, split: Split) -> Float32[Tensor, "e"]:
     """The labels of a stream that can be learned from: 0 or 1, both in training and in validation."""
     label = store.label
     if label is None:
-        raise EventError(
-            "the stream has no labels to classify; import it with: dygmamba data import FILE --label COLUMN"
-        )
+        raise EventError("the stream has no labels to classify; read it with `label=COLUMN`")
     odd = (label != 0) & (label != 1)
     if bool(odd.any()):
         row = int(odd.nonzero()[0])

@@ -71,7 +71,7 @@ def batches(path: Path, header: Header, roles: Roles, options: ReadOptions) -> I
         if "UTF8" in str(error):
             raise _undecodable(path, options.encoding) from error
         raise FileError(
-            f"{path} is not readable as CSV ({str(error).splitlines()[0]}); check --delimiter and quotes"
+            f"{path} is not readable as CSV ({str(error).splitlines()[0]}); check `delimiter` and quotes"
         ) from error
 
 
@@ -115,7 +115,7 @@ def _ragged(path: Path, header: Header, roles: Roles, options: ReadOptions) -> F
     row = found[0]
     return FileError(
         f"{path}: data row {row.number - header.skip} has {row.actual_columns} columns instead of "
-        f"{row.expected_columns} ({row.text[:60]!r}); mend it, or check --delimiter and quotes"
+        f"{row.expected_columns} ({row.text[:60]!r}); mend it, or check `delimiter` and quotes"
     )
 
 
@@ -131,7 +131,7 @@ def _head(path: Path, encoding: str) -> str:
     except OSError as error:
         raise _unreadable(path, error) from error
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and "16" not in encoding:
-        raise FileError(f"{path} is UTF-16 text; read it with --encoding utf-16")
+        raise FileError(f"{path} is UTF-16 text; read it with `encoding='utf-16'`")
     text = decoder.decode(head)
     if "\0" in text:
         raise FileError(f"{path} is a binary file, not delimited text; give a CSV or Parquet file")
@@ -163,8 +163,8 @@ def _undecodable(path: Path, encoding: str) -> FileError:
                 place = f"byte {offset - pending + error.start} (line {lines})"
                 return FileError(
                     f"{path} is not {encoding}: {place} is no character; "
-                    "read it with --encoding latin-1, or convert it with iconv"
+                    "read it with `encoding='latin-1'`, or convert it with iconv"
                 )
             if not block:
-                return FileError(f"{path} is not {encoding}; give its encoding with --encoding")
+                return FileError(f"{path} is not {encoding}; give its `encoding`")
             offset, lines = offset + len(block), lines + block.count(b"\n")

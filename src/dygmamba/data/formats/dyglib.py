@@ -49,7 +49,7 @@ def read(path: Path, options: ReadOptions) -> Dataset:
 def _table(path: Path, options: ReadOptions) -> dict[str, np.ndarray]:
     header = read_header(path, options)
     if not matches(header.names):
-        raise FileError(f"{path} has not DyGLib's columns ({', '.join(NAMES)}); try --format csv")
+        raise FileError(f"{path} has not DyGLib's columns ({', '.join(NAMES)}); try `format='csv'`")
     try:
         table = csv.read_csv(
             path,
@@ -70,7 +70,7 @@ def _whole(path: Path, name: str, column: np.ndarray) -> np.ndarray:
         row = int(wrong.argmax())
         raise FileError(
             f"{path}: data row {row + 1}, column {name!r} is {column[row]:g}, but DyGLib counts from 1; "
-            "renumber it, or read the file with --format csv"
+            "renumber it, or read the file with `format='csv'`"
         )
     return column.astype(np.int64)
 

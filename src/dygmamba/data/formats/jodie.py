@@ -24,7 +24,7 @@ def read(path: Path, options: ReadOptions) -> Dataset:
     header = read_header(path, options)
     if header.width < len(NAMES):
         raise FileError(
-            f"{path} has {header.width} columns, a JODIE file at least {len(NAMES)}; try --format csv"
+            f"{path} has {header.width} columns, a JODIE file at least {len(NAMES)}; try `format='csv'`"
         )
     features = tuple(f"feature_{k}" for k in range(header.width - len(NAMES)))
     user, item, time, label = NAMES

@@ -49,8 +49,7 @@ class ReadOptions:
         """Complain about choices that a file of this kind would have to ignore."""
         given = [name for name in names if getattr(self, name) != getattr(ReadOptions(), name)]
         if given:
-            option = given[0].replace("_", "-")
-            raise ConfigError(f"a {kind} file has a fixed meaning; leave out --{option}")
+            raise ConfigError(f"a {kind} file has a fixed meaning; leave out `{given[0]}`")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ class Roles:
         return list(dict.fromkeys(names if self.label is None else [*names, self.label]))
 
 
-def assign_roles(path: Path, names: Sequence[str], options: ReadOptions) -> Roles:
+def assign_roles(path: Path | str, names: Sequence[str], options: ReadOptions) -> Roles:
     """The columns that the options, or failing that the usual names, point at."""
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
@@ -86,7 +85,7 @@ def assign_roles(path: Path, names: Sequence[str], options: ReadOptions) -> Role
     return Roles(src, dst, time, options.features, options.label)
 
 
-def _column(path: Path, names: Sequence[str], part: str, chosen: str | None) -> str:
+def _column(path: Path | str, names: Sequence[str], part: str, chosen: str | None) -> str:
     if chosen is not None:
         return _require(path, names, chosen)
     lower = {name.lower(): name for name in reversed(names)}
@@ -94,12 +93,12 @@ def _column(path: Path, names: Sequence[str], part: str, chosen: str | None) -> 
         if usual in lower:
             return lower[usual]
     raise NotFoundError(
-        f"cannot tell which column of {path} is the {part}; name it with --{part} (columns: {_listed(names)})"
+        f"cannot tell which column of {path} is the {part}; name it with `{part}` (columns: {_listed(names)})"
         + _hint(names)
     )
 
 
-def _require(path: Path, names: Sequence[str], name: str) -> str:
+def _require(path: Path | str, names: Sequence[str], name: str) -> str:
     if name in names:
         return name
     close = difflib.get_close_matches(name, names, n=1)
@@ -109,7 +108,7 @@ def _require(path: Path, names: Sequence[str], name: str) -> str:
 
 def _hint(names: Sequence[str]) -> str:
     if len(names) == 1 and any(mark in names[0] for mark in ";\t| "):
-        return " - is the --delimiter right?"
+        return " - is the `delimiter` right?"
     if names and all(name.strip().lstrip("-").replace(".", "", 1).isdigit() for name in names):
         return " - the first line looks like data: add a line of column names"
     return ""

@@ -3,10 +3,11 @@
 # pyarrow.compute makes its functions at import, where pyright cannot see them
 # pyright: reportAttributeAccessIssue=false
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,12 +15,13 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 
 from dygmamba.data.formats import csv, detect_format
+from dygmamba.data.formats.memory import hold, is_held
 from dygmamba.data.formats.options import USUAL_NAMES, ReadOptions, Roles
 from dygmamba.data.formats.values import DateClock, Place, choose_clock, is_text
 from dygmamba.data.store import Origin
-from dygmamba.errors import EventError, FileError, NotFoundError
+from dygmamba.errors import FileError, NotFoundError
 
-Pairs = str | Path | pa.Table | Mapping[str, Sequence]  # a file, or columns src, dst and time by name
+Pairs = Any  # a file's path, or whatever `memory.hold` takes, with columns src, dst and, where there are any, time
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +63,7 @@ class Asked:
 
 def read_pairs(pairs: Pairs, options: ReadOptions, origin: Origin) -> Asked:
     """The pairs of a file or table; columns go by the options' names, the dataset's own, or the usual ones."""
-    where = str(pairs) if isinstance(pairs, str | Path) else "the table of pairs"
-    table, roles = _table(pairs, where, options, origin)
+    where, table, roles = _table(pairs, options, origin)
     if not table.num_rows:
         raise FileError(f"{where} has no rows; give at least one pair")
     columns = {part: table[name].combine_chunks() for part, name in roles.items()}
@@ -90,12 +91,13 @@ def iso(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
-def _table(pairs: Pairs, where: str, options: ReadOptions, origin: Origin) -> tuple[pa.Table, dict[str, str]]:
-    """The columns that matter, and the part each plays."""
-    if not isinstance(pairs, str | Path):
-        table = pairs if isinstance(pairs, pa.Table) else _assembled(pairs)
-        return table, _roles(where, table.column_names, options, origin)
-    path = Path(pairs)
+def _table(pairs: Pairs, options: ReadOptions, origin: Origin) -> tuple[str, pa.Table, dict[str, str]]:
+    """What it is called, the columns that matter, and the part each plays."""
+    if is_held(pairs):
+        held = hold(pairs)
+        roles = _roles(held.where, held.names, options, origin)
+        return held.where, held.table(roles.values()), roles
+    path, where = Path(pairs), str(pairs)
     kind = detect_format(path, options)
     if kind == "npz":
         raise FileError(f"{path} holds arrays, not pairs; give a CSV or Parquet file")
@@ -103,21 +105,14 @@ def _table(pairs: Pairs, where: str, options: ReadOptions, origin: Origin) -> tu
         try:
             with parquet.ParquetFile(path) as file:
                 roles = _roles(where, file.schema_arrow.names, options, origin)
-                return file.read(columns=list(roles.values())), roles
+                return where, file.read(columns=list(roles.values())), roles
         except (pa.ArrowException, OSError) as error:
             raise FileError(f"{path} is not a whole Parquet file; write or copy it again") from error
     header = csv.read_header(path, options)
     roles = _roles(where, header.names, options, origin)
     # the reader of events wants three columns; a part that is missing here points at the sources again
     wanted = Roles(roles["src"], roles.get("dst", roles["src"]), roles.get("time", roles["src"]))
-    return pa.Table.from_batches(csv.batches(path, header, wanted, options)), roles
-
-
-def _assembled(columns: Mapping[str, Sequence]) -> pa.Table:
-    try:
-        return pa.table(dict(columns))
-    except pa.ArrowException as error:
-        raise EventError(f"the pairs are no table ({error}); give columns of one kind and length") from error
+    return where, pa.Table.from_batches(csv.batches(path, header, wanted, options)), roles
 
 
 def _roles(where: str, names: Sequence[str], options: ReadOptions, origin: Origin) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""From batches of columns to a dataset: what the CSV and the Parquet reader share."""
+"""From batches of columns to a dataset: what the readers of files and of tables in memory share."""
 
 # pyarrow.compute makes its functions at import, where pyright cannot see them
 # pyright: reportAttributeAccessIssue=false
@@ -19,6 +19,8 @@ from dygmamba.data.formats.values import Clock, Place, choose_clock, is_text, nu
 from dygmamba.data.ids import NodeIds, number_nodes
 from dygmamba.data.store import Dataset, Origin
 from dygmamba.errors import EventError, FileError
+
+UNNAMED = "data"  # what a dataset is called whose source has no name
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +49,20 @@ class _Gathered:
 
 
 def read_table(
-    path: Path, kind: str, batches: Iterator[pa.RecordBatch], roles: Roles, options: ReadOptions
+    path: Path | str, kind: str, batches: Iterator[pa.RecordBatch], roles: Roles, options: ReadOptions
 ) -> tuple[Columns, NodeIds, Origin]:
-    """The columns of a file with one event per row, in the file's order; src and dst come as dictionaries."""
+    """The columns of a file with one event per row, in the file's order; src and dst come as dictionaries.
+
+    What has no path is called by a few words.
+    """
     gathered = _Gathered()
     for batch in batches:
         _gather(gathered, path, batch, roles, options)
     if not gathered.rows or gathered.clock is None:
-        raise FileError(f"{path} has column names but no rows; give a file with at least one event")
+        raise FileError(f"{path} has column names but no rows; give at least one event")
     src, dst, ids = number_nodes(gathered.src, gathered.dst, options.bipartite)
     origin = Origin(
-        file=path.name,
+        file=path.name if isinstance(path, Path) else "",
         format=kind,
         src=roles.src,
         dst=roles.dst,
@@ -77,11 +82,11 @@ def read_table(
     return columns, ids, origin
 
 
-def arranged(path: Path, columns: Columns, ids: NodeIds, origin: Origin) -> Dataset:
+def arranged(path: Path | str, columns: Columns, ids: NodeIds, origin: Origin) -> Dataset:
     """The dataset of loose columns, named after its file and sorted by time; ties keep their order."""
     time = columns.time.to(torch.float64)
     if not len(time):
-        raise FileError(f"{path} has no rows; give a file with at least one event")
+        raise FileError(f"{path} has no rows; give at least one event")
     late = int((time < time.cummax(0).values).sum())
     node = torch.zeros(len(ids), 0) if columns.node is None else columns.node
     for name, values in (("edge features", columns.edge), ("node features", node), ("labels", columns.label)):
@@ -99,7 +104,8 @@ def arranged(path: Path, columns: Columns, ids: NodeIds, origin: Origin) -> Data
         )
     except EventError as error:
         raise FileError(f"{path}: {error}") from error
-    return Dataset.of(path.name.split(".")[0], store, ids, replace(origin, out_of_order=late))
+    name = path.name.split(".")[0] if isinstance(path, Path) else UNNAMED
+    return Dataset.of(name, store, ids, replace(origin, out_of_order=late))
 
 
 def without_zeros(columns: Columns) -> Columns:
@@ -117,7 +123,7 @@ def without_zeros(columns: Columns) -> Columns:
 
 
 def _gather(
-    gathered: _Gathered, path: Path, batch: pa.RecordBatch, roles: Roles, options: ReadOptions
+    gathered: _Gathered, path: Path | str, batch: pa.RecordBatch, roles: Roles, options: ReadOptions
 ) -> None:
     if not batch.num_rows:
         return

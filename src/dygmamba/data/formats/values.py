@@ -41,7 +41,7 @@ def numbers(array: pa.Array, place: Place, fill: float | None) -> np.ndarray:
     if missing.any():
         if fill is None:
             row = int(missing.argmax())
-            raise place.error(row, "has no value", "fill it in, or give --fill VALUE")
+            raise place.error(row, "has no value", "fill it in, or give `fill=VALUE`")
         found = np.where(missing, fill, found)
     with np.errstate(over="ignore"):
         narrow = found.astype(np.float32)
@@ -106,7 +106,9 @@ class NumberClock:
         vague = np.abs(times) > EXACT
         if ticks == 0 and not _is_real(written.type) and vague.any():
             row = int(vague.argmax())
-            raise place.error(row, f"is {written[row]}, too large to be exact", "give --time-unit ns or us")
+            raise place.error(
+                row, f"is {written[row]}, too large to be exact", "give `time_unit='ns'` or `time_unit='us'`"
+            )
         return times / max(ticks, 1)
 
 
@@ -155,7 +157,7 @@ def choose_clock(array: pa.Array, unit: str, place: Place) -> Clock:
     else:
         dates = pa.types.is_temporal(array.type)
     if dates and unit != "auto":
-        raise ConfigError(f"column {place.column!r} of {place.file} holds dates; leave out --time-unit")
+        raise ConfigError(f"column {place.column!r} of {place.file} holds dates; leave out `time_unit`")
     return DateClock() if dates else NumberClock(unit)
 
 

@@ -1,0 +1,46 @@
+"""Result rows as tables: one line per evaluation; several seeds become mean ± standard deviation."""
+
+from typing import TYPE_CHECKING, Any
+
+from dygmamba.cli.console import mean_and_spread, plain_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def any_table(rows: list[dict[str, Any]]) -> "Table":
+    """The table of a task's rows."""
+    return node_table(rows) if rows[0].get("task") == "node" else link_table(rows)
+
+
+def link_table(rows: list[dict[str, Any]]) -> "Table":
+    """One line per split, setting and negatives."""
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[key] for key in ("split", "setting", "negatives")), []).append(row)
+    seeds = max(len(own) for own in groups.values())
+    title = f"{rows[0]['model']} on {rows[0]['dataset']}" + (f", mean ± std of {seeds}" if seeds > 1 else "")
+    title += f", memory sees {rows[0]['visible']}"
+    figures = ("AP", "AUC", "AP pooled", "AUC pooled", *(() if seeds > 1 else ("events",)))
+    table = plain_table("split", "setting", "negatives", title=title, figures=figures)
+    for about, own in groups.items():
+        keys = ("ap", "auc", "ap_pooled", "auc_pooled")
+        cells = [mean_and_spread([row[key] for row in own]) for key in keys]
+        table.add_row(*about, *cells, *(() if seeds > 1 else (f"{own[0]['n']:,}",)))
+    return table
+
+
+def node_table(rows: list[dict[str, Any]]) -> "Table":
+    """One line per period."""
+    first, groups = rows[0], {}
+    for row in rows:
+        groups.setdefault(row["split"], []).append(row)
+    seeds = len(groups[first["split"]])
+    title = f"{first['model']} on {first['dataset']}" + (f", mean ± std of {seeds}" if seeds > 1 else "")
+    how = ("fine-tuned" if first["finetune"] else "frozen") + (", balanced" if first["balance"] else "")
+    title += f", memory sees {first['visible']}"
+    table = plain_table("split", "backbone", title=title, figures=("AUC", "AP", "positives", "events"))
+    for name, own in groups.items():
+        cells = [mean_and_spread([row[key] for row in own if row[key] is not None]) for key in ("auc", "ap")]
+        table.add_row(name, how, *cells, f"{own[0]['positives']:,}", f"{own[0]['n']:,}")
+    return table

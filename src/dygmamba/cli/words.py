@@ -1,0 +1,68 @@
+"""The border between Python and the command line: options become settings, sentences name options."""
+
+import re
+import tomllib
+from typing import Any
+
+from dygmamba.errors import ConfigError
+
+# what the library calls a parameter in back quotes; here it is an option of that name, or of the one given
+OPTIONS = {
+    name: f"--{name.replace('_', '-')}"
+    for name in (
+        *("src", "dst", "time", "features", "label", "bipartite", "time_unit", "fill", "format", "delimiter"),
+        *("encoding", "data_dir", "device", "at", "out", "negatives", "split", "setting", "visible", "task"),
+        *("backbone", "finetune", "balance", "model", "seeds"),
+    )
+} | {"name": "--out"}
+CALLS = {
+    "read": "dygmamba data import {}",
+    "train": "dygmamba train {} --model {}",
+    "resume": "dygmamba train --resume {}",
+    "evaluate": "dygmamba evaluate {} --model {}",
+    "report": "dygmamba report {}",
+}
+
+
+def spoken(sentence: object) -> str:
+    """A library's sentence in the command line's words."""
+    return re.sub(r"`([^`]+)`", lambda found: _word(found[1]), str(sentence))
+
+
+def _word(quoted: str) -> str:
+    """`time_unit='ms'` is --time-unit ms, `dygmamba.resume('x')` is dygmamba train --resume x, all else stays."""
+    name, _, value = quoted.partition("=")
+    if name in OPTIONS:
+        return f"{OPTIONS[name]} {value.strip(chr(39))}".strip()
+    call = re.fullmatch(r"dygmamba\.(?:open\((.*)\)\.)?(\w+)\((.*)\)", quoted)
+    if call and call[2] in CALLS:
+        return CALLS[call[2]].format(*re.findall(r"'([^']*)'", call[1] or call[3]))
+    return f"`{quoted}`"
+
+
+def parse_overrides(pairs: list[str]) -> dict[str, Any]:
+    """`--set key=value` options as a dictionary; values are read as TOML, bare words as strings."""
+    settings = {}
+    for pair in pairs:
+        key, sign, text = pair.partition("=")
+        if not sign or not key:
+            raise ConfigError(f"--set takes key=value, got '{pair}'")
+        try:
+            settings[key] = tomllib.loads(f"value = {text}")["value"]
+        except ValueError:  # not TOML, or a number of too many digits
+            settings[key] = text
+    return settings
+
+
+def parse_seeds(text: str) -> list[int]:
+    """`0-4`, `0,3,7` or `5` as a list."""
+    seeds: list[int] = []
+    try:
+        for part in text.split(","):
+            first, dash, last = part.partition("-")
+            seeds += range(int(first), int(last) + 1) if dash else [int(first)]
+    except ValueError:
+        seeds = []
+    if not seeds:
+        raise ConfigError(f"--seeds takes numbers and ranges such as 0-4 or 0,3,7; got '{text}'")
+    return seeds

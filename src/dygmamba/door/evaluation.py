@@ -1,0 +1,154 @@
+"""The published protocol on a trained run, or on a model that needs no training."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from dygmamba.data.library import open_dataset
+from dygmamba.data.store import Dataset
+from dygmamba.engine.clock import Rule
+from dygmamba.engine.examine import STRICT
+from dygmamba.engine.walk import Advance, unwatched
+from dygmamba.errors import ConfigError, EventError
+from dygmamba.models import find_model
+from dygmamba.runs.link import Choice, Heuristics, link_rows
+from dygmamba.runs.node import node_rows, open_node_run
+from dygmamba.runs.opening import choose_device, open_run, task_of
+from dygmamba.sampling.negatives import SAMPLERS
+from dygmamba.tasks.link import SETTINGS, SPLITS
+
+Names = str | Sequence[str]
+EVERY = ("random", "historical", "inductive")
+NOTHING = "none of the chosen splits and settings has an event; choose others or use a longer stream"
+
+
+def chosen_names(parameter: str, given: Names, known: Iterable[str]) -> tuple[str, ...]:
+    """A choice of known names: one, several in a sequence, or several in a string, separated by commas."""
+    names = tuple(part.strip() for part in given.split(",")) if isinstance(given, str) else tuple(given)
+    names = tuple(name for name in names if name)
+    if not names or not set(names) <= set(known):
+        raise ConfigError(
+            f"`{parameter}` takes a comma-separated choice of {', '.join(known)}; got '{given}'"
+        )
+    return names
+
+
+def choices(negatives: Names, split: Names, setting: Names) -> list[Choice]:
+    """Every combination, in this order."""
+    return [
+        (strategy, name, kind)
+        for strategy in chosen_names("negatives", negatives, SAMPLERS)
+        for name in chosen_names("split", split, SPLITS)
+        for kind in chosen_names("setting", setting, SETTINGS)
+    ]
+
+
+def ruled(rule: Rule, visible: str | None) -> Rule:
+    """The rule, with what the user says of it."""
+    if visible not in (None, "strict", "batch"):
+        raise ConfigError(f"`visible` takes strict or batch, got '{visible}'")
+    return replace(rule, visible=visible or rule.visible)
+
+
+def run_rows(
+    path: Path,
+    negatives: Names | None = None,
+    split: Names = "test",
+    setting: Names = SETTINGS,
+    visible: str | None = None,
+    device: str = "auto",
+    data_dir: Path | None = None,
+) -> list[dict[str, Any]]:
+    """A link run's rows, or a classifier's: that has a split and neither setting nor negatives."""
+    chosen = choices(negatives or EVERY, split, setting)
+    ruled(STRICT, visible)
+    if task_of(path) == "link":
+        run = open_run(path, choose_device(device), data_dir)
+        about = {"dataset": run.dataset.name, "model": run.about["model"], "seed": run.seed}
+        return _some(link_rows(run.scorer, run.stream, about, chosen, ruled(run.rule, visible)))
+    if negatives is not None:
+        raise ConfigError(f"{path} classifies nodes, for which there are no negatives; leave out `negatives`")
+    if visible is not None:
+        raise ConfigError(f"{path} classifies nodes by the rule it was trained under; leave out `visible`")
+    names = tuple(dict.fromkeys(name for _, name, _ in chosen))
+    return _some(node_rows(open_node_run(path, choose_device(device), data_dir), names))
+
+
+class Meter:
+    """Who follows each exam: nobody, unless a child says otherwise."""
+
+    def exam(self, name: str) -> AbstractContextManager[Advance]:
+        """Told of every question answered."""
+        return nullcontext(unwatched)
+
+
+def untrained_rows(
+    dataset: Dataset,
+    model: str,
+    settings: dict[str, Any],
+    chosen: list[Choice],
+    *,
+    seeds: Sequence[int | None] = (None,),
+    visible: str | None = None,
+    folder: Path | None = None,
+    meter: Meter | None = None,
+) -> list[dict[str, Any]]:
+    """The rows of a model without training, for each draw of the negatives."""
+    untrained = Heuristics.of(dataset, ruled(STRICT, visible), folder)
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for one in chosen:
+            for seed in seeds if untrained.has(one) else ():
+                with (meter or Meter()).exam(" ".join(one)) as advance:
+                    yield untrained.row(model, settings, one, seed, advance)
+
+    return _some(list(rows()))
+
+
+def require_untrained(model: str, data: str) -> None:
+    """Refuse a model that must be trained first."""
+    if find_model(model).trainable:
+        raise ConfigError(f"model '{model}' must be trained first: `dygmamba.train('{data}', '{model}')`")
+
+
+def evaluate(
+    data: Dataset | str,
+    model: str = "edgebank",
+    *,
+    negatives: Names = "random",
+    split: Names = "test",
+    setting: Names = SETTINGS,
+    visible: str | None = None,
+    seeds: Sequence[int] | None = None,
+    data_dir: Path | str | None = None,
+    **settings: Any,
+) -> pa.Table:
+    """How good a model without training is: edgebank, popularity, recency; a row per negatives, split and setting.
+
+    `seeds` draw other negatives than the published ones.
+
+    >>> import dygmamba as dm
+    >>> table = dm.evaluate(dm.generate(nodes=40, events=800, communities=4), "recency")
+    >>> table.column_names[:3], table.num_rows
+    (['dataset', 'model', 'seed'], 2)
+    """
+    name = data if isinstance(data, str) else data.name
+    require_untrained(model, name)
+    dataset = (
+        open_dataset(data, None if data_dir is None else Path(data_dir)) if isinstance(data, str) else data
+    )
+    drawn = (None,) if seeds is None else tuple(seeds)
+    chosen = choices(negatives, split, setting)
+    return pa.Table.from_pylist(
+        untrained_rows(dataset, model, settings, chosen, seeds=drawn, visible=visible)
+    )
+
+
+def _some(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    if not rows:
+        raise EventError(NOTHING)
+    return rows

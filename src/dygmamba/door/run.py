@@ -1,0 +1,177 @@
+"""A finished run, asked in the user's own ids and times; tables are Arrow tables, which have `.to_pandas()`."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dygmamba.data.formats import ReadOptions
+from dygmamba.data.store import Dataset
+from dygmamba.door.evaluation import Names, run_rows
+from dygmamba.door.page import full_page
+from dygmamba.engine.folder import RunFolder
+from dygmamba.errors import ConfigError
+from dygmamba.runs.predictor import Predictor
+from dygmamba.runs.questions import Moment
+from dygmamba.tasks.link import SETTINGS
+
+if TYPE_CHECKING:
+    from dygmamba.door.data import Source
+
+    Nodes = Iterable[str | int] | Source  # ids, or a table with a column of sources
+else:
+    Nodes = Any
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained run and every event it knows of.
+
+    A score is the logistic function of the model's logit. It ranks; trained against as many random pairs as real ones,
+    it is no calibrated probability. Times left out are just after the last known event.
+    """
+
+    path: Path
+    device: str = "auto"
+    data_dir: Path | None = None
+    time_unit: str = "auto"
+    _known: Predictor | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def _predictor(self) -> Predictor:
+        options = ReadOptions(time_unit=self.time_unit)
+        return self._known or Predictor.open(self.path, self.device, self.data_dir, options)
+
+    @property
+    def _folder(self) -> RunFolder:
+        return RunFolder(self.path)
+
+    @property
+    def config(self) -> dict[str, dict[str, Any]]:
+        """Everything needed to repeat the run: sections run, train, model, made_with."""
+        return self._folder.config()
+
+    @property
+    def task(self) -> str:
+        """What it was trained for: link or node."""
+        return self._folder.task
+
+    @property
+    def data(self) -> Dataset:
+        """Every event it knows of, those it was trained on among them."""
+        return self._predictor.dataset
+
+    @property
+    def metrics(self) -> pa.Table:
+        """One row per epoch: loss, validation metrics, seconds."""
+        return pa.Table.from_pylist(self._folder.metrics())
+
+    @property
+    def results(self) -> pa.Table:
+        """The final evaluation, one row per split, setting and negatives; no rows if the run is not finished."""
+        return pa.Table.from_pylist(self._folder.results())
+
+    def score(self, pairs: "Source", at: Moment | None = None) -> pa.Table:
+        """The score of each pair, in the order asked: a file, a table, or a list of (src, dst) or (src, dst, time).
+
+        Columns src, dst, time, score. Ids that are in no event are allowed, unless the model keeps a memory.
+        """
+        return self._predictor.score(pairs, at).table
+
+    def rank(
+        self,
+        sources: "Nodes",
+        k: int = 10,
+        at: Moment | None = None,
+        candidates: Iterable[str | int] | None = None,
+    ) -> pa.Table:
+        """The k likeliest destinations of each source, among the candidates or all destinations there ever were.
+
+        Columns src, dst, time, score, rank. Where no event is a self-loop, a node is not its own destination.
+        """
+        if k < 1:
+            raise ConfigError(f"k must be at least 1, got {k}")
+        among = None if candidates is None else _ids(candidates)
+        return self._predictor.top(_asked(sources), k, at, candidates=among).table
+
+    def embed(self, nodes: "Nodes", at: Moment | None = None) -> pa.Table:
+        """What the encoder makes of each node, as a source: columns node, time, embedding.
+
+        A model that looks at pairs sees the node beside the last one it met, or beside a table's destinations.
+        """
+        return self._predictor.embed(_asked(nodes), at).table
+
+    def classify(self, nodes: "Nodes", at: Moment | None = None) -> pa.Table:
+        """The score of state 1 for each node, of a run with task="node": columns node, time, score."""
+        return self._predictor.classify(_asked(nodes), at).table
+
+    def observe(self, events: "Source") -> "Run":
+        """A new Run that also knows these events, by file, table or list of (src, dst, time); this one stays as it was.
+
+        Nothing is trained; columns are looked for under the names the run's own data had, then under the usual ones.
+        """
+        known = self._predictor.with_events(events)
+        return Run(self.path, self.device, self.data_dir, self.time_unit, known)
+
+    def evaluate(
+        self,
+        negatives: Names | None = None,
+        split: Names = "test",
+        setting: Names = SETTINGS,
+        visible: str | None = None,
+    ) -> pa.Table:
+        """The published protocol: a row per negatives (random, historical, inductive), split and setting.
+
+        A run of the node task has a row per split. Events observed since do not count.
+        """
+        rows = run_rows(self.path, negatives, split, setting, visible, self.device, self.data_dir)
+        return pa.Table.from_pylist(rows)
+
+    def report(self, out: Path | str | None = None) -> Path:
+        """Write results, curves, learned forgetting and settings as one page that opens offline; where it is."""
+        return full_page(self.path, None if out is None else Path(out), self.data_dir)
+
+
+def open(
+    folder: Path | str,
+    *,
+    device: str = "auto",
+    data_dir: Path | str | None = None,
+    time_unit: str = "auto",
+) -> Run:
+    """The run in this folder, with its best weights; `time_unit` is that of numbers asked about.
+
+    A model from outside the package is imported from the module that registered it, which the folder names.
+
+    >>> import dygmamba as dm
+    >>> (trained,) = dm.train(dm.generate(nodes=40, events=600, communities=4), epochs=1, length=4, width=4, blocks=1)
+    >>> run = dm.open(trained.path)
+    >>> run.rank([3, 5], k=2).column_names
+    ['src', 'dst', 'time', 'score', 'rank']
+    >>> run.observe([(3, 39, 1.8e9)]).score([(3, 39)]).num_rows
+    1
+    """
+    path = Path(folder)
+    RunFolder(path).config()  # a folder that is no run is said now
+    return Run(path, device, None if data_dir is None else Path(data_dir), time_unit)
+
+
+def _asked(nodes: Any) -> Any:
+    """A file or table as it is; one id or several as a column of sources."""
+    if isinstance(nodes, Path | Mapping) or hasattr(nodes, "columns"):
+        return nodes
+    listed = [nodes] if isinstance(nodes, str | int) else list(nodes)
+    return listed if listed and isinstance(listed[0], tuple | list) else {"src": _ids(listed)}
+
+
+def _ids(values: Iterable[Any]) -> pa.Array:
+    """Loose ids as one column: integers where all are, otherwise strings."""
+    listed = [value.as_py() if isinstance(value, pa.Scalar) else value for value in values]
+    plain = [value.item() if hasattr(value, "item") else value for value in listed]
+    whole = all(isinstance(value, int) and not isinstance(value, bool) for value in plain)
+    return (
+        pa.array(plain, pa.int64()) if whole else pa.array([str(value) for value in plain], pa.large_string())
+    )

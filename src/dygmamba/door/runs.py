@@ -1,0 +1,167 @@
+"""Training from Python: one run per seed, and what they say together."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any, overload
+
+import pyarrow as pa
+
+from dygmamba.data.library import open_dataset
+from dygmamba.data.store import Dataset
+from dygmamba.door.evaluation import Names, chosen_names
+from dygmamba.door.run import Run
+from dygmamba.door.training import (
+    DEFAULT_MODEL,
+    Epochs,
+    Plan,
+    Watcher,
+    check_task,
+    resume_any,
+    train_link,
+    train_node,
+)
+from dygmamba.runs.opening import choose_device, keep_dataset
+from dygmamba.sampling.negatives import SAMPLERS
+
+Progress = Callable[
+    [dict[str, Any]], None
+]  # told of every epoch: seed, epoch, loss, validation metrics, seconds
+GROUPED = ("split", "setting", "negatives")
+MEASURED = ("ap", "auc", "ap_pooled", "auc_pooled")
+
+
+class Runs(Sequence[Run]):
+    """The runs of one training, one per seed."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self._runs = tuple(runs)
+
+    @overload
+    def __getitem__(self, place: int) -> Run: ...
+    @overload
+    def __getitem__(self, place: slice) -> "Runs": ...
+    def __getitem__(self, place: int | slice) -> "Run | Runs":
+        return Runs(self._runs[place]) if isinstance(place, slice) else self._runs[place]
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __repr__(self) -> str:
+        said = f"<{len(self)} run{'s' * (len(self) != 1)}"
+        for row in self.summary.to_pylist():
+            about = " ".join(str(row[key]) for key in GROUPED if key in row)
+            figures = ((row["ap"], row["ap_std"]), (row["auc"], row["auc_std"]))
+            said += f"; {about}: AP {_per_cent(*figures[0])}, AUC {_per_cent(*figures[1])}"
+        return f"{said}>"
+
+    @property
+    def metrics(self) -> pa.Table:
+        """One row per seed and epoch."""
+        rows = [{"seed": run.config["run"]["seed"], **row} for run in self for row in run.metrics.to_pylist()]
+        return pa.Table.from_pylist(rows)
+
+    @property
+    def results(self) -> pa.Table:
+        """The final evaluations of all seeds, one row each."""
+        return pa.Table.from_pylist([row for run in self for row in run.results.to_pylist()])
+
+    @property
+    def summary(self) -> pa.Table:
+        """Mean and spread (standard deviation; null of one seed) of each metric over the seeds."""
+        groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+        for row in self.results.to_pylist():
+            groups.setdefault(tuple(row.get(key) for key in GROUPED), []).append(row)
+        rows = []
+        for about, own in groups.items():
+            row = {key: value for key, value in zip(GROUPED, about, strict=True) if value is not None}
+            row["seeds"] = len(own)
+            for key in (key for key in MEASURED if key in own[0]):
+                values = [one[key] for one in own if one[key] is not None]
+                row[key] = mean(values) if values else None
+                row[f"{key}_std"] = stdev(values) if len(values) > 1 else None
+            rows.append(row)
+        return pa.Table.from_pylist(rows)
+
+
+def train(
+    data: Dataset | str,
+    model: str = DEFAULT_MODEL,
+    *,
+    seeds: int | Sequence[int] = (0,),
+    task: str = "link",
+    device: str = "auto",
+    out: Path | str = "runs",
+    negatives: Names = "random",
+    backbone: Path | str | None = None,
+    finetune: bool = False,
+    balance: bool = False,
+    data_dir: Path | str | None = None,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> Runs:
+    """Train a model, one run folder per seed under `out`, and evaluate its best weights.
+
+    `settings` are the training loop's and the model's own, such as epochs, lr, batch or length; the published ones hold
+    where a dataset has them. Data that no name leads to are stored beside the runs. With task="node", `backbone` is a
+    finished link run to build on, whose model it then is (else one is trained first), `finetune` trains it too, and
+    `balance` weighs both classes the same. `progress` is told of every epoch.
+
+    >>> import dygmamba as dm
+    >>> data = dm.generate(nodes=40, events=600, communities=4)
+    >>> runs = dm.train(data, "graphmixer", seeds=range(2), epochs=1, neighbors=4, out="runs")
+    >>> len(runs), runs.summary.column_names[:4]
+    (2, ['split', 'setting', 'negatives', 'seeds'])
+    """
+    check_task(task, {"backbone": backbone is not None, "finetune": finetune, "balance": balance})
+    strategies = chosen_names("negatives", negatives, SAMPLERS)
+    folder, root = None if data_dir is None else Path(data_dir), Path(out)
+    dataset = open_dataset(data, folder) if isinstance(data, str) else data
+    named = model != DEFAULT_MODEL or backbone is None  # a backbone brings its own model
+    plan = Plan(
+        settings=settings,
+        device=choose_device(device),
+        out=root,
+        model=model if named else None,
+        strategies=strategies,
+        backbone=None if backbone is None else Path(backbone),
+        finetune=finetune,
+        balance=balance,
+    )
+    if not isinstance(data, str):
+        keep_dataset(dataset, root, folder)
+    work = train_node if task == "node" else train_link
+    numbers = (seeds,) if isinstance(seeds, int) else tuple(seeds)
+    paths = [work(dataset, plan, seed, _watcher(progress)).run.path for seed in numbers]
+    return Runs([Run(path, device, folder) for path in paths])
+
+
+def resume(
+    folder: Path | str,
+    *,
+    device: str = "auto",
+    negatives: Names = "random",
+    data_dir: Path | str | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """Go on with a run that was stopped, exactly as it would have gone on, and evaluate it; a finished one stays.
+
+    >>> import dygmamba as dm
+    >>> (run,) = dm.train(dm.generate(nodes=40, events=600, communities=4), epochs=1, length=4, width=4, blocks=1)
+    >>> dm.resume(run.path).results == run.results
+    True
+    """
+    path, data = Path(folder), None if data_dir is None else Path(data_dir)
+    strategies = chosen_names("negatives", negatives, SAMPLERS)
+    resume_any(path, choose_device(device), strategies, _watcher(progress), data)
+    return Run(path, device, data)
+
+
+def _per_cent(value: float | None, spread: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{100 * value:.2f}" + ("" if spread is None else f"±{100 * spread:.2f}")
+
+
+def _watcher(progress: Progress | None) -> Watcher:
+    return Watcher() if progress is None else Epochs(progress)

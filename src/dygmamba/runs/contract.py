@@ -1,0 +1,222 @@
+"""What every model must keep, checked on a small stream with ties, self-loops, features and a node without events."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import torch
+from torch import Tensor, nn
+
+from dygmamba.config import build_config
+from dygmamba.data.events import EventStore, FeatureTable
+from dygmamba.data.splits import Split
+from dygmamba.engine.rank import Ranker
+from dygmamba.engine.stream import Stream
+from dygmamba.errors import DygError
+from dygmamba.models import find_model
+from dygmamba.models.base import DatasetFacts, Scorer
+from dygmamba.sampling.draws import Draws
+from dygmamba.sampling.view import NeighborSequence, PairBatch, PairView
+
+EVENTS, NODES, PAIRS = 60, 7, 12
+CLOSE = 1e-5  # scores that must be equal may differ by rounding
+
+
+class ContractError(DygError):
+    """A model that breaks what every model must keep; `table` has every check."""
+
+    def __init__(self, sentence: str, table: pa.Table) -> None:
+        super().__init__(sentence)
+        self.table = table
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A model's builder and the stream it is checked on."""
+
+    build: Callable[[], Scorer]
+    store: EventStore
+
+    def scores(
+        self, pairs: PairBatch, store: EventStore | None = None, scorer: Scorer | None = None
+    ) -> Tensor:
+        """The scores of pairs on a stream, each told of every strictly earlier event."""
+        ranker = Ranker(scorer or self.build(), _stream(self.store if store is None else store), seed=5)
+        return ranker.logits(pairs.src, pairs.dst, pairs.time)
+
+    def view(self, scorer: Scorer, pairs: PairBatch) -> PairView:
+        """What the model may see; a memory is told of the first half of the stream."""
+        if scorer.stateful:
+            for events in self.store.batches(torch.arange(EVENTS // 2), 6):
+                scorer.observe(events)
+        return _stream(self.store).view(pairs, scorer.requests, Draws.of(5))
+
+
+def check(name: str, settings: dict[str, Any]) -> pa.Table:
+    """Every check of a model by name, as a table of check, holds and detail; ContractError where one fails."""
+    spec, store = find_model(name), sample_stream()
+    config = build_config(spec.config, settings)
+
+    def build() -> Scorer:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            scorer = spec.build(config, DatasetFacts.of(store))
+        return scorer.eval() if isinstance(scorer, nn.Module) else scorer
+
+    bench = Bench(build, store)
+    asked = {key: test for key, test in CHECKS.items() if spec.trainable or key not in OF_WEIGHTS}
+    rows = []
+    for key, test in asked.items():
+        broken = _outcome(test, bench)
+        rows.append({"check": key, "holds": broken is None, "detail": broken or ""})
+    table = pa.Table.from_pylist(rows)
+    failed = [f"{row['check']} ({row['detail']})" for row in rows if not row["holds"]]
+    if failed:
+        raise ContractError(
+            f"model '{name}' fails {len(failed)} of {len(rows)} checks: {'; '.join(failed)}", table
+        )
+    return table
+
+
+def _outcome(test: Callable[[Bench], str | None], bench: Bench) -> str | None:
+    """What is wrong, in words; a model is foreign code, so whatever it raises is one of the ways to fail."""
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1)
+            return test(bench)
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
+
+
+def sample_stream() -> EventStore:
+    """Repeated pairs, ties and self-loops at times near 2004; the last node never occurs."""
+    rng = torch.Generator().manual_seed(0)
+    src, dst = (torch.randint(NODES - 1, (EVENTS,), generator=rng) for _ in range(2))
+    time = 1.08e9 + torch.randint(0, 3, (EVENTS,), generator=rng).cumsum(0).double()
+    features = FeatureTable(torch.randn(NODES, 3, generator=rng), torch.randn(EVENTS, 2, generator=rng))
+    return EventStore.of(src, dst, time, num_nodes=NODES, features=features)
+
+
+def sample_pairs(store: EventStore, count: int = PAIRS) -> PairBatch:
+    """Any two nodes at times of the second half."""
+    rng = torch.Generator().manual_seed(1)
+    src, dst = (torch.randint(NODES, (count,), generator=rng) for _ in range(2))
+    at = torch.randint(EVENTS // 2, EVENTS, (count,), generator=rng)
+    return PairBatch.of(src, dst, store.time[at])
+
+
+def _stream(store: EventStore) -> Stream:
+    everything, nobody = torch.arange(len(store)), torch.zeros(store.num_nodes, dtype=torch.bool)
+    return Stream(store, Split(everything[:0], everything[:0], everything, nobody), torch.device("cpu"))
+
+
+def _differ(found: Tensor, expected: Tensor, what: str) -> str | None:
+    gap = float((found - expected).abs().max() / expected.abs().max().clamp(min=1))
+    return f"{what} moves a score by {gap:.2g}" if not gap <= CLOSE else None
+
+
+def _finite(bench: Bench) -> str | None:
+    pairs = sample_pairs(bench.store)
+    alone = PairBatch.of(torch.tensor([NODES - 1]), torch.tensor([NODES - 1]), bench.store.time[:1])
+    scores = torch.cat([bench.scores(pairs), bench.scores(alone)])  # scores that are not finite raise
+    return None if scores.shape == (PAIRS + 1,) else f"{tuple(scores.shape)} scores for {PAIRS + 1} pairs"
+
+
+def _causal(bench: Bench) -> str | None:
+    store, pairs = bench.store, sample_pairs(bench.store)
+    time = store.time[EVENTS // 2]
+    now = PairBatch.of(pairs.src, pairs.dst, time.expand(PAIRS).contiguous())
+    past = store[: int(torch.searchsorted(store.time, time))]
+    other = replace(store, features=FeatureTable(store.features.node, _poisoned(store, len(past))))
+    return _differ(bench.scores(now, other), bench.scores(now, past), "what happens at its time or later")
+
+
+def _poisoned(store: EventStore, known: int) -> Tensor:
+    """Edge features, those of later events far away from all others."""
+    later = torch.arange(len(store))[:, None] >= known
+    return torch.where(later, 1e3, store.features.edge)
+
+
+def _batch(bench: Bench) -> str | None:
+    pairs = sample_pairs(bench.store)
+    together = bench.scores(pairs)
+    rows = [
+        bench.scores(PairBatch.of(*(column[k : k + 1] for column in (pairs.src, pairs.dst, pairs.time))))
+        for k in range(4)
+    ]
+    return _differ(torch.cat(rows), together[:4], "being asked alone")
+
+
+def _order(bench: Bench) -> str | None:
+    pairs = sample_pairs(bench.store)
+    order = torch.randperm(PAIRS, generator=torch.Generator().manual_seed(2))
+    turned = PairBatch.of(pairs.src[order], pairs.dst[order], pairs.time[order])
+    return _differ(bench.scores(turned), bench.scores(pairs)[order], "another order")
+
+
+def _padding(bench: Bench) -> str | None:
+    scorer = bench.build()
+    view = bench.view(scorer, sample_pairs(bench.store))
+    wide = PairView(view.pairs, tuple(_wider(hops) for hops in view.neighbors), view.features)
+    with torch.no_grad():
+        return _differ(scorer(wide), scorer(view), "more padding")
+
+
+def _wider(hops: tuple[NeighborSequence, ...]) -> tuple[NeighborSequence, ...]:
+    """Three more entries that do not exist, filled with real nodes and a late time, their own hops empty."""
+
+    def grown(seq: NeighborSequence) -> NeighborSequence:
+        def more(column: Tensor, value: float) -> Tensor:
+            return torch.cat([column, column.new_full((column.shape[0], 3), value)], dim=1)
+
+        return replace(seq, node=more(seq.node, 2), event=more(seq.event, 1), time=more(seq.time, 2e9))
+
+    wide = [grown(hop) for hop in hops[:1]]
+    for entries, seq in pairwise(hops):
+        first = torch.arange(len(seq.query_node)).view(entries.node.shape)
+        rows = torch.cat([first, first[:, :1].expand(-1, 3)], dim=1)
+        real = torch.arange(rows.shape[1]) < entries.node.shape[1]
+        more = grown(seq[rows.flatten()])
+        wide.append(replace(more, length=more.length * real.repeat(len(rows))))
+    return tuple(wide)
+
+
+def _gradient(bench: Bench) -> str | None:
+    scorer = bench.build()
+    assert isinstance(scorer, nn.Module)
+    scorer.train()
+    view = bench.view(scorer, sample_pairs(bench.store, 40))
+    (scorer(view) * torch.linspace(0.5, 1.5, 40)).sum().backward()
+    dead = [
+        key
+        for key, weight in scorer.named_parameters()
+        if weight.requires_grad and (weight.grad is None or not bool(weight.grad.any()))
+    ]
+    return f"no gradient reaches {', '.join(dead)}" if dead else None
+
+
+def _round_trip(bench: Bench) -> str | None:
+    first, second, pairs = bench.build(), bench.build(), sample_pairs(bench.store)
+    assert isinstance(first, nn.Module)
+    assert isinstance(second, nn.Module)
+    with torch.no_grad():
+        for weight in second.parameters():
+            weight.add_(1)
+    second.load_state_dict({key: value.clone() for key, value in first.state_dict().items()})
+    return _differ(
+        bench.scores(pairs, scorer=second), bench.scores(pairs, scorer=first), "saving and loading"
+    )
+
+
+CHECKS: dict[str, Callable[[Bench], str | None]] = {
+    "finite": _finite,
+    "causal": _causal,
+    "batch": _batch,
+    "order": _order,
+    "padding": _padding,
+    "gradient": _gradient,
+    "state dict": _round_trip,
+}
+OF_WEIGHTS = ("gradient", "state dict")

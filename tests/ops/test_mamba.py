@@ -1,0 +1,127 @@
+"""mamba_ssm's selective scan: values and gradients of its definition, in its layouts."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import silu, softplus
+
+import dygmamba as dm
+from dygmamba.errors import ConfigError
+
+Q, D, L, N = 2, 4, 9, 3
+SHAPES = {"shared": (Q, N, L), "two groups": (Q, 2, N, L), "a group each": (Q, D, N, L), "fixed": (D, N)}
+
+
+def definition(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False):
+    """h_t = exp(delta_t A) h_{t-1} + delta_t B_t u_t, y_t = C_t h_t, step by step; the last state too."""
+    delta = delta if delta_bias is None else delta + delta_bias[:, None]
+    delta = softplus(delta) if delta_softplus else delta
+
+    def each(x):  # [b d n l]
+        if x.dim() == 2:
+            return x[None, :, :, None].expand(u.shape[0], -1, -1, u.shape[2])
+        x = x[:, None] if x.dim() == 3 else x
+        return x.repeat_interleave(u.shape[1] // x.shape[1], dim=1)
+
+    B, C, h, ys = each(B), each(C), u.new_zeros(*u.shape[:2], A.shape[1]), []
+    for t in range(u.shape[2]):
+        h = torch.exp(delta[:, :, t, None] * A) * h + delta[:, :, t, None] * B[..., t] * u[:, :, t, None]
+        ys.append((h * C[..., t]).sum(-1))
+    y = torch.stack(ys, dim=2)
+    y = y if D is None else y + D[:, None] * u
+    return (y if z is None else y * silu(z)), h
+
+
+def inputs(b="shared", c="shared", dtype=torch.float64, seed=0):
+    """Positional arguments and the optional ones, all of which want a gradient."""
+    rng = torch.Generator().manual_seed(seed)
+
+    def draw(*shape):
+        return torch.randn(*shape, generator=rng, dtype=torch.float64).to(dtype)
+
+    first = [draw(Q, D, L), draw(Q, D, L), -draw(D, N).exp(), draw(*SHAPES[b]), draw(*SHAPES[c])]
+    more = {"D": draw(D), "z": draw(Q, D, L), "delta_bias": draw(D)}
+    return [x.requires_grad_() for x in first], {name: x.requires_grad_() for name, x in more.items()}
+
+
+@pytest.mark.parametrize(
+    ("b", "c"), [(b, c) for b in SHAPES for c in SHAPES if {b, c} != {"two groups", "fixed"}]
+)
+def test_values_and_gradients_are_those_of_the_definition(b, c):
+    """For all layouts of B and C: y, the last state and every gradient, in float64."""
+    if {b, c} == {"two groups", "a group each"}:
+        pytest.skip("mamba_ssm has as many groups of B as of C")
+    first, more = inputs(b, c)
+    found = dm.ops.selective_scan_fn(*first, **more, delta_softplus=True, return_last_state=True)
+    expected = definition(*first, **more, delta_softplus=True)
+    every = [*first, *more.values()]
+    weights = [torch.randn_like(x, generator=None) for x in expected]
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    grads = [
+        torch.autograd.grad(sum((x * w).sum() for x, w in zip(pair, weights, strict=True)), every)
+        for pair in (found, expected)
+    ]
+    for ours, theirs in zip(*grads, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_what_is_left_out_is_left_out():
+    """Without D, z, bias and softplus, y alone comes back."""
+    first, _ = inputs()
+    torch.testing.assert_close(dm.ops.selective_scan_fn(*first), definition(*first)[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_result_is_of_the_inputs_kind(dtype):
+    """Half precision is computed in float32 and rounded once."""
+    first, more = inputs(dtype=dtype)
+    wide, wider = [x.detach().float() for x in first], {name: x.detach().float() for name, x in more.items()}
+    y = dm.ops.selective_scan_fn(*first, **more)
+    assert y.dtype == dtype
+    torch.testing.assert_close(y, definition(*wide, **wider)[0].to(dtype), rtol=2e-2, atol=1e-3)
+
+
+class Block(nn.Module):
+    """A Mamba block in its usual twenty lines, whatever computes the scan."""
+
+    def __init__(self, scan, width=6, inner=12, states=4, rank=3):
+        super().__init__()
+        self.scan, self.sizes = scan, (rank, states, states)
+        self.into, self.out = nn.Linear(width, 2 * inner), nn.Linear(inner, width)
+        self.conv = nn.Conv1d(inner, inner, 4, groups=inner, padding=3)
+        self.select, self.step = nn.Linear(inner, sum(self.sizes), bias=False), nn.Linear(rank, inner)
+        self.A_log = nn.Parameter(torch.arange(1.0, states + 1).log().repeat(inner, 1))
+        self.D = nn.Parameter(torch.ones(inner))
+
+    def forward(self, x):  # [b l width]
+        u, z = self.into(x).mT.chunk(2, dim=1)
+        u = silu(self.conv(u)[..., : x.shape[1]])
+        step, B, C = self.select(u.mT).split(self.sizes, dim=-1)
+        delta = (step @ self.step.weight.T).mT
+        A, bias = -self.A_log.exp(), self.step.bias
+        return self.out(self.scan(u, delta, A, B.mT, C.mT, self.D, z, bias, True).mT)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_mamba_block_takes_it_unchanged(dtype):
+    """Output and every weight's gradient are those of the block with the definition in it."""
+    torch.manual_seed(0)
+    ours = Block(dm.ops.selective_scan_fn).to(dtype)
+    theirs = Block(lambda *given: definition(*given)[0]).to(dtype)
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(3, 11, 6, dtype=dtype)
+    for block in (ours, theirs):
+        block(x).square().sum().backward()
+    torch.testing.assert_close(ours(x), theirs(x))
+    for (name, weight), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(weight.grad, other.grad, msg=lambda said, name=name: f"{name}: {said}")
+
+
+def test_what_cannot_be_is_a_sentence():
+    """Groups that do not divide the channels, complex numbers."""
+    first, _ = inputs()
+    with pytest.raises(ConfigError, match="cannot be shared among 3 groups"):
+        dm.ops.selective_scan_fn(*first[:3], torch.ones(Q, 3, N, L), torch.ones(Q, 3, N, L))
+    with pytest.raises(ConfigError, match="real A"):
+        dm.ops.selective_scan_fn(*first[:2], first[2] + 0j, *first[3:])

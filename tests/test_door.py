@@ -1,0 +1,205 @@
+"""The public surface, pinned: a name added, dropped or changed changes this file and CHANGELOG.md, or nothing."""
+
+import doctest
+import importlib
+import inspect
+import os
+import pydoc
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dygmamba as dm
+from dygmamba import door
+
+FUNCTIONS = {
+    "batches": "(data: Dataset | Stream, size: int = 200, split: str = train, seed: int = 0, *, neighbors: int | "
+    "tuple[NeighborRequest, ...] = 20, device: str = auto) -> Iterator[Step]",
+    "check_model": "(name: str, **settings: Any) -> Table",
+    "evaluate": "(data: Dataset | str, model: str = edgebank, *, negatives: str | Sequence[str] = random, split: "
+    "str | Sequence[str] = test, setting: str | Sequence[str] = (transductive, inductive), visible: "
+    "str | None = None, seeds: Sequence[int] | None = None, data_dir: Path | str | None = None, "
+    "**settings: Any) -> Table",
+    "generate": "(*, name: str = generated, **settings: Any) -> Dataset",
+    "load": "(name: str, data_dir: Path | str | None = None) -> Dataset",
+    "open": "(folder: Path | str, *, device: str = auto, data_dir: Path | str | None = None, time_unit: str = "
+    "auto) -> Run",
+    "read": "(source: Source, *, src: str | None = None, dst: str | None = None, time: str | None = None, "
+    "features: str | Sequence[str] = (), label: str | None = None, name: str | None = None, bipartite: "
+    "bool | None = None, time_unit: str = auto, fill: float | None = None, format: str = auto, delimiter: "
+    "str | None = None, encoding: str = utf-8) -> Dataset",
+    "register": "(name: str, config: type, build: Callable[[Any, DatasetFacts], Encoder | Scorer], *, title: str "
+    "= , looks_at: str = , cost: str = , trainable: bool = True) -> ModelSpec",
+    "resume": "(folder: Path | str, *, device: str = auto, negatives: str | Sequence[str] = random, data_dir: "
+    "Path | str | None = None, progress: Callable[[dict[str, Any]], None] | None = None) -> Run",
+    "train": "(data: Dataset | str, model: str = dyg-mamba, *, seeds: int | Sequence[int] = (0,), task: str = "
+    "link, device: str = auto, out: Path | str = runs, negatives: str | Sequence[str] = random, "
+    "backbone: Path | str | None = None, finetune: bool = False, balance: bool = False, data_dir: Path | "
+    "str | None = None, progress: Callable[[dict[str, Any]], None] | None = None, **settings: Any) -> "
+    "Runs",
+}
+CLASSES = {
+    "Dataset": {
+        "of": "(name: str, store: EventStore, ids: NodeIds, origin: Origin | None = None) -> Dataset",
+        "describe": "(self) -> Statistics",
+        "digest": "",
+        "ids": "",
+        "name": "",
+        "origin": "",
+        "store": "",
+    },
+    "NeighborRequest": {
+        "tokens": "",
+        "longest": "(requests: tuple[NeighborRequest, ...]) -> int",
+        "cut": "(self, length: int) -> NeighborRequest",
+        "fanout": "",
+        "scale": "",
+        "strategy": "",
+    },
+    "Run": {
+        "device": "",
+        "data_dir": "",
+        "time_unit": "",
+        "config": "",
+        "task": "",
+        "data": "",
+        "metrics": "",
+        "results": "",
+        "score": "(self, pairs: Source, at: str | float | None = None) -> Table",
+        "rank": "(self, sources: Nodes, k: int = 10, at: str | float | None = None, candidates: Iterable[str "
+        "| int] | None = None) -> Table",
+        "embed": "(self, nodes: Nodes, at: str | float | None = None) -> Table",
+        "classify": "(self, nodes: Nodes, at: str | float | None = None) -> Table",
+        "observe": "(self, events: Source) -> Run",
+        "evaluate": "(self, negatives: str | Sequence[str] | None = None, split: str | Sequence[str] = test, "
+        "setting: str | Sequence[str] = (transductive, inductive), visible: str | None = None) -> "
+        "Table",
+        "report": "(self, out: Path | str | None = None) -> Path",
+    },
+    "Runs": {"metrics": "", "results": "", "summary": ""},
+    "Step": {"label": "", "events": "", "view": ""},
+}
+
+
+def signature(function) -> str:
+    """Parameters and types, without the modules the types come from."""
+    return re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Za-z])", "", str(inspect.signature(function)).replace("'", ""))
+
+
+def members(kind: type) -> dict[str, str]:
+    """The public methods with their signatures; of properties and fields the name."""
+    found = {}
+    for name, value in vars(kind).items():
+        if not name.startswith("_"):
+            function = value.__func__ if isinstance(value, staticmethod) else value
+            found[name] = signature(function) if inspect.isfunction(function) else ""
+    return found
+
+
+def test_the_names_are_these_and_no_others():
+    """For all public names: functions, classes, the two packages, the version."""
+    assert set(dir(dm)) == {*FUNCTIONS, *CLASSES, "Encoder", "DygError", "models", "ops", "__version__"}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_has_the_signature_that_users_rely_on(name):
+    """A change of a parameter or a type is a change of the door."""
+    assert signature(getattr(dm, name)) == FUNCTIONS[name]
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_class_has_the_methods_that_users_rely_on(name):
+    """The same of methods."""
+    assert members(getattr(dm, name)) == CLASSES[name]
+
+
+def test_the_packages_of_the_door_answer():
+    """`dm.models()` is callable however the package was imported; `dm.ops` has both scans."""
+    importlib.import_module("dygmamba.models")
+    assert "dyg-mamba" in dm.models()
+    assert signature(dm.ops.selective_scan_fn) == (
+        "(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, z: Tensor | None = None, "
+        "delta_bias: Tensor | None = None, delta_softplus: bool = False, return_last_state: bool = False) "
+        "-> Tensor | tuple[Tensor, Tensor]"
+    )
+    assert callable(dm.ops.selective_scan)
+    with pytest.raises(AttributeError, match="no attribute 'predict'"):
+        _ = dm.predict
+
+
+def test_the_import_is_light():
+    """`import dygmamba` takes less than 0.3 s and brings in neither torch nor pyarrow."""
+    code = (
+        "import sys, time; start = time.perf_counter(); import dygmamba; took = time.perf_counter() - start;"
+        "print(took, {'torch', 'pyarrow', 'numpy', 'numba', 'typer'} & set(sys.modules))"
+    )
+    answers = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split(
+            " ", 1
+        )
+        for _ in range(3)
+    ]
+    assert {answer[1].strip() for answer in answers} == {"set()"}
+    assert min(float(answer[0]) for answer in answers) < 0.3
+
+
+def test_help_of_the_command_is_quick():
+    """`dygmamba --help` imports no torch and is there in half a second on an idle core."""
+    code = (
+        "import sys; sys.argv = ['dygmamba', '--help']\n"
+        "from dygmamba.cli import main\n"
+        "try:\n    main()\nfinally:\n"
+        "    print({'torch', 'pyarrow', 'numpy', 'numba'} & set(sys.modules), file=sys.stderr)"
+    )
+    took = []
+    for _ in range(3):
+        start = os.times()
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        end = os.times()
+        took.append(end.children_user + end.children_system - start.children_user - start.children_system)
+        assert done.stderr.strip() == "set()"
+    assert min(took) < 0.5
+
+
+def test_help_fits_on_a_screen():
+    """`help(dygmamba)` is one table of names and what they are for."""
+    lines = pydoc.plain(pydoc.render_doc(dm)).splitlines()
+    assert len(lines) <= 60
+    assert max(map(len, lines)) <= 110
+
+
+def test_everything_public_is_typed():
+    """The package says so, and every parameter and result of the door has a type."""
+    assert (Path(dm.__file__).parent / "py.typed").exists()
+    for name in FUNCTIONS:
+        found = inspect.signature(getattr(dm, name))
+        assert found.return_annotation is not inspect.Signature.empty
+        assert all(part.annotation is not inspect.Parameter.empty for part in found.parameters.values())
+
+
+MODULES = sorted(path.stem for path in Path(door.__path__[0]).glob("*.py") if path.stem != "__init__")
+
+
+@pytest.mark.parametrize("name", [*(f"door.{name}" for name in MODULES), "models", "ops.mamba"])
+def test_examples_run(name, tmp_path, monkeypatch):
+    """Every example of a docstring gives what it says."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DYGMAMBA_DATA", str(tmp_path))
+    module = importlib.import_module(f"dygmamba.{name}")
+    finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner()
+    for test in finder.find(module, globs={}):
+        runner.run(test)
+    if name == "models":
+        called = type(module).__call__
+        for test in finder.find(called, globs={}, module=False):
+            runner.run(test)
+        assert runner.tries >= 3
+    assert runner.failures == 0
+
+
+def test_every_function_has_an_example():
+    """No public function without one that runs."""
+    assert [name for name in FUNCTIONS if ">>> " not in (inspect.getdoc(getattr(dm, name)) or "")] == []

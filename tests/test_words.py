@@ -1,0 +1,48 @@
+"""What the library says in Python's words, the command line says in its own."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import dygmamba
+from dygmamba.cli.words import OPTIONS, spoken
+
+
+@pytest.mark.parametrize(
+    ("python", "command"),
+    [
+        ("`device` takes auto, cpu or cuda", "--device takes auto, cpu or cuda"),
+        ("give `time_unit='ms'`, us or ns", "give --time-unit ms, us or ns"),
+        ("or give `fill=VALUE`", "or give --fill VALUE"),
+        ("(set it with `name`)", "(set it with --out)"),
+        ("go on with: `dygmamba.resume('runs/a b/c')`", "go on with: dygmamba train --resume runs/a b/c"),
+        ("first: `dygmamba.train('uci', 'tgn')`", "first: dygmamba train uci --model tgn"),
+        ("`dygmamba.open('runs/x').report()`", "dygmamba report runs/x"),
+        ("see `dygmamba data list`", "see `dygmamba data list`"),
+        ("no column '`x`'", "no column '`x`'"),
+    ],
+)
+def test_a_sentence_names_options(python, command):
+    """Parameters and calls in back quotes become options and commands; all else stays."""
+    assert spoken(python) == command
+
+
+def test_below_the_command_line_nothing_speaks_of_options():
+    """No string of the library holds an option; `import_line` of data/fetch.py writes a command line on purpose."""
+    root = Path(dygmamba.__file__).parent
+    found = [
+        f"{path.relative_to(root)}: {line.strip()}"
+        for path in sorted(root.rglob("*.py"))
+        if not {"cli", "benchmarks"} & set(path.relative_to(root).parts) and path.name != "fetch.py"
+        for line in path.read_text().splitlines()
+        if re.search(r"(?<![\w-])--[a-z]", line)
+    ]
+    assert found == []
+
+
+def test_every_option_that_is_named_exists():
+    """Each of the border's options is one of some command."""
+    words = " ".join(path.read_text() for path in (Path(dygmamba.__file__).parent / "cli").glob("*.py"))
+    for name, option in OPTIONS.items():
+        assert re.search(rf"\b{option[2:].replace('-', '_')}: Annotated", words), name

@@ -16,7 +16,7 @@ T = TypeVar("T")
 @cache
 def presets(file: str = "paper.toml") -> dict[str, Any]:
     """A table of settings, by default the published ones: [model], [model.dataset], [model.dataset.negatives]."""
-    return tomllib.loads(files("dygmamba.presets").joinpath(file).read_text())
+    return tomllib.loads(files("dygmamba.presets").joinpath(file).read_text("utf-8"))
 
 
 def ablations() -> dict[str, dict[str, Any]]:

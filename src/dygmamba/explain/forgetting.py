@@ -179,7 +179,7 @@ def load_forgetting(run: RunFolder) -> Forgetting | None:
     if not path.exists() or (run.best.exists() and run.best.stat().st_mtime > path.stat().st_mtime):
         return None
     try:
-        values = json.loads(path.read_text())
+        values = json.loads(path.read_text("utf-8"))
         close = values.pop("closeness")
         return Forgetting(**values, closeness=None if close is None else Closeness(**close))
     except (KeyError, TypeError, ValueError) as error:

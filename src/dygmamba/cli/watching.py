@@ -98,6 +98,6 @@ def _tensorboard(folder: Path) -> Any:
         from torch.utils.tensorboard.writer import SummaryWriter
     except ImportError as error:
         raise ConfigError(
-            "--tensorboard needs the package tensorboard; pip install 'dyg-mamba[track]'"
+            "--tensorboard needs the package tensorboard; install it with: pip install tensorboard"
         ) from error
     return SummaryWriter(str(folder))

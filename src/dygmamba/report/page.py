@@ -156,7 +156,7 @@ def packages() -> tuple[Any, Any, str]:
         from plotly.offline import get_plotlyjs
     except ImportError as error:
         raise ConfigError(
-            f"a report needs the package {error.name}; pip install 'dyg-mamba[report]'"
+            f"a report needs the package {error.name}; install it with: pip install plotly jinja2"
         ) from error
     return jinja2, graph_objects, get_plotlyjs()
 

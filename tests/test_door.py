@@ -8,6 +8,7 @@ import pydoc
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -162,6 +163,18 @@ def test_help_of_the_command_is_quick():
         took.append(end.children_user + end.children_system - start.children_user - start.children_system)
         assert done.stderr.strip() == "set()"
     assert min(took) < 0.5
+
+
+def test_the_version_is_written_once():
+    """The build reads it from where the package does."""
+    root = Path(__file__).parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text())
+    assert "version" in project["project"]["dynamic"]
+    assert (
+        f'__version__ = "{dm.__version__}"'
+        in (root / project["tool"]["hatch"]["version"]["path"]).read_text()
+    )
+    assert dm.__version__ not in (root / "CITATION.cff").read_text().replace("1.2.0", "")
 
 
 def test_help_fits_on_a_screen():

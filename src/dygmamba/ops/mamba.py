@@ -3,6 +3,7 @@
 Legend: b sequences, d channels, l steps, n states, g groups of channels.
 """
 
+import torch
 from torch import Tensor, cat
 from torch.nn.functional import softplus
 
@@ -35,22 +36,14 @@ def selective_scan_fn(
     if any(x.is_complex() for x in (A, B, C)):
         raise ConfigError("selective_scan_fn takes real A, B and C, got complex ones; use a real A")
     kind = u.dtype
-    wide = u.dtype if u.itemsize > 4 else A.dtype if A.itemsize > 4 else delta.new_empty(0).float().dtype
+    wide = torch.float64 if torch.float64 in (u.dtype, A.dtype) else torch.float32
     u, delta, A, B, C = (x.to(wide) for x in (u, delta, A, B, C))
     D, z, bias = (None if x is None else x.to(wide) for x in (D, z, delta_bias))
     delta = delta if bias is None else delta + bias[:, None]
     delta = softplus(delta) if delta_softplus else delta
     B, C = _grouped(B, u), _grouped(C, u)
-    groups = max(B.shape[1], C.shape[1])
-    own = u.shape[1] // groups
-    if own * groups != u.shape[1] or {B.shape[1], C.shape[1]} - {1, groups}:
-        raise ConfigError(
-            f"{u.shape[1]} channels cannot be shared among {B.shape[1]} groups of B and {C.shape[1]} of C; "
-            "give as many groups to both, or one, and a multiple of channels"
-        )
     ys, states = [], []
-    for group in range(groups):
-        part = slice(group * own, (group + 1) * own)
+    for group, part in enumerate(_channels(u.shape[1], B.shape[1], C.shape[1])):
         y, state = scan(
             u[:, part].mT,
             delta[:, part].mT,
@@ -65,6 +58,18 @@ def selective_scan_fn(
         states.append(state)
     y, state = cat(ys, dim=1).to(kind), cat(states, dim=1)
     return (y, state) if return_last_state else y
+
+
+def _channels(channels: int, of_B: int, of_C: int) -> list[slice]:
+    """The channels of each group."""
+    groups = max(of_B, of_C)
+    own = channels // groups
+    if own * groups != channels or {of_B, of_C} - {1, groups}:
+        raise ConfigError(
+            f"{channels} channels cannot be shared among {of_B} groups of B and {of_C} of C; "
+            "give as many groups to both, or one, and a multiple of channels"
+        )
+    return [slice(group * own, (group + 1) * own) for group in range(groups)]
 
 
 def _grouped(x: Tensor, u: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from dygmamba.engine.fit_config import NodeFitConfig
 from dygmamba.engine.folder import RunFolder
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.walk import Walk
-from dygmamba.models.base import FrozenClassifier, NodeClassifier, SourceEmbedding
+from dygmamba.models.classifiers import FrozenClassifier, NodeClassifier, SourceEmbedding
 from dygmamba.runs.node import embed
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.node import NodeTask, node_split

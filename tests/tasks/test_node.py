@@ -6,7 +6,7 @@ import torch
 from dygmamba.config import build_config, node_preset, preset, presets
 from dygmamba.errors import EventError
 from dygmamba.models import MODELS
-from dygmamba.models.base import NodeHead
+from dygmamba.models.classifiers import NodeHead
 from dygmamba.runs.link import split_settings
 from dygmamba.tasks.node import NodeTask, check_labels, node_metrics, node_split, positive_weight
 from node_cases import labelled_stream

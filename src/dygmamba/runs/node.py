@@ -19,7 +19,8 @@ from dygmamba.engine.folder import RunFolder
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.walk import Advance, Walk, unwatched
 from dygmamba.errors import ConfigError, FileError
-from dygmamba.models.base import Encoder, FrozenClassifier, NodeClassifier, SourceEmbedding
+from dygmamba.models.base import Encoder
+from dygmamba.models.classifiers import FrozenClassifier, NodeClassifier, SourceEmbedding
 from dygmamba.runs.opening import OpenRun, build_scorer, link_stream, made_with, open_data, open_run
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.link import SPLITS

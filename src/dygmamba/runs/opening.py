@@ -19,7 +19,8 @@ from dygmamba.engine.folder import RunFolder
 from dygmamba.engine.stream import Stream
 from dygmamba.errors import ConfigError, DygError, FileError
 from dygmamba.models import find_model
-from dygmamba.models.base import DatasetFacts, EncoderScorer, NodeClassifier
+from dygmamba.models.base import DatasetFacts, EncoderScorer
+from dygmamba.models.classifiers import NodeClassifier
 
 
 def choose_device(name: str) -> torch.device:

@@ -22,7 +22,8 @@ from dygmamba.engine.rank import Ranker
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.walk import Advance, Walk, unwatched
 from dygmamba.errors import ConfigError, EventError, FileError, NotFoundError
-from dygmamba.models.base import EncoderScorer, NodeClassifier, SourceEmbedding
+from dygmamba.models.base import EncoderScorer
+from dygmamba.models.classifiers import NodeClassifier, SourceEmbedding
 from dygmamba.runs.node import open_classifier
 from dygmamba.runs.opening import OpenRun, choose_device, open_run, task_of
 from dygmamba.runs.questions import STRANGERS, Asking, Desk, Moment

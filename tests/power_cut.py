@@ -9,7 +9,7 @@ import random
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dygmamba.disk import Disk
+from dygmamba.files.disk import Disk
 
 
 @dataclass(slots=True)

@@ -18,8 +18,8 @@ from safetensors.torch import load_file
 from dygmamba.data.generate import GeneratorConfig, generate_stream
 from dygmamba.data.ids import NodeIds
 from dygmamba.data.store import Dataset, Origin, save_dataset
-from dygmamba.disk import Disk
 from dygmamba.engine.folder import RunFolder
+from dygmamba.files.disk import Disk
 
 SETTINGS = {"length": 4, "width": 4, "states": 2, "blocks": 1, "out": 4, "time_dim": 4}
 SETTINGS |= {"epochs": 2, "batch": 100, "save_every": 0.0}  # a checkpoint after every step

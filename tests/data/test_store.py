@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from dygmamba import writing
 from dygmamba.data import store as store_module
 from dygmamba.data.events import EventStore, FeatureTable
 from dygmamba.data.ids import NodeIds
 from dygmamba.data.library import data_folder, data_folders, dataset_files, open_dataset
 from dygmamba.data.store import Dataset, Origin, load_dataset, save_dataset
-from dygmamba.disk import Disk
 from dygmamba.errors import ConfigError, EventError, FileError, NotFoundError
+from dygmamba.files import writing
+from dygmamba.files.disk import Disk
 from strategies import event_streams
 
 

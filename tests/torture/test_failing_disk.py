@@ -5,8 +5,8 @@ import warnings
 
 import pytest
 
-from dygmamba import writing
 from dygmamba.errors import DygWarning, FileError
+from dygmamba.files import writing
 from dygmamba.runs.link import resume_link_run, start_link_run
 from torture_cases import CPU, ERRORS, SETTINGS, CountingDisk, run_in, seeds, state
 

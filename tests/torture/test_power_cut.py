@@ -5,9 +5,9 @@ import warnings
 
 import pytest
 
-from dygmamba import writing
 from dygmamba.data.store import load_dataset, save_dataset
 from dygmamba.errors import DygWarning
+from dygmamba.files import writing
 from dygmamba.runs.link import resume_link_run, start_link_run
 from power_cut import RecordingDisk
 from torture_cases import CPU, SETTINGS, run_in, seeds, state

@@ -19,7 +19,7 @@ from dygmamba.benchmarks.workload import fit_of, last_step, require_same_scores
 from dygmamba.data.events import EventStore
 from dygmamba.data.splits import Split
 from dygmamba.engine.stream import Stream
-from dygmamba.writing import make_folder, write_text
+from dygmamba.files.writing import make_folder, write_text
 
 NODES = 64
 BATCH = {"cpu": 4, "cuda": 32}

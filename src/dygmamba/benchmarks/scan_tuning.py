@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from dygmamba.benchmarks.anchors import ANCHOR_CHANNELS, ANCHOR_STATES, SCANS, ScanAnchor
+from dygmamba.files.writing import write_text
 from dygmamba.ops.scan import kernels_for, reference
 from dygmamba.ops.scan.inputs import Inputs, Upstream
-from dygmamba.writing import write_text
 
 DEVICE = "cuda"
 TOLERANCE = 1e-5  # float32, relative norm

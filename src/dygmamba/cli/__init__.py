@@ -7,8 +7,8 @@ import typer
 from dygmamba.cli import bench, data, demo, evaluate, fetch, generate, models, predict, report, train
 from dygmamba.cli.words import spoken
 from dygmamba.errors import DygError, DygWarning
+from dygmamba.files.writing import ADVICE, sentence
 from dygmamba.process_wide import sleep_while_waiting, tell_warnings
-from dygmamba.writing import ADVICE, sentence
 
 sleep_while_waiting()
 

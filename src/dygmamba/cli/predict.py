@@ -110,7 +110,7 @@ def _hand_over(table: "pa.Table", out: Path | None, as_json: bool) -> None:
     import sys
 
     from dygmamba.cli.console import emit_json, stderr
-    from dygmamba.writing import write_text
+    from dygmamba.files.writing import write_text
 
     if out is not None:
         write_text(out, _as_csv(table))

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from dygmamba.errors import DownloadError, FileError, NotFoundError, WriteError
-from dygmamba.writing import flush, publish, write_text
+from dygmamba.files.writing import flush, publish, write_text
 
 RECEIPT = "source.json"
 CHUNK = 2**20

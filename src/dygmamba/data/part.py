@@ -11,7 +11,7 @@ from io import FileIO
 from pathlib import Path
 
 from dygmamba.errors import DownloadError, WriteError
-from dygmamba.writing import flush, publish, write_text
+from dygmamba.files.writing import flush, publish, write_text
 
 try:
     import fcntl

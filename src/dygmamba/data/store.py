@@ -22,7 +22,7 @@ from dygmamba.data.ids import NodeIds
 from dygmamba.data.statistics import Statistics, describe
 from dygmamba.data.tensor_file import write_tensors
 from dygmamba.errors import ConfigError, EventError, FileError
-from dygmamba.writing import make_folder
+from dygmamba.files.writing import make_folder
 
 SUFFIX = ".safetensors"
 FORMAT = "dygmamba-events"

@@ -17,7 +17,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from dygmamba.errors import FileError
-from dygmamba.writing import write_file
+from dygmamba.files.writing import write_file
 
 DTYPES = {
     torch.float64: "F64",

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from dygmamba.data.tensor_file import Damaged, read_sealed, write_sealed
 from dygmamba.engine.folder import RunFolder
 from dygmamba.errors import DygWarning, FileError
-from dygmamba.writing import make_folder
+from dygmamba.files.writing import make_folder
 
 FORMAT = "dygmamba-checkpoint-2"
 

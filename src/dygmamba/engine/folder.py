@@ -12,8 +12,8 @@ from typing import Any
 
 from dygmamba.engine.toml import to_toml
 from dygmamba.errors import FileError
-from dygmamba.locking import Lock
-from dygmamba.writing import make_folder, new_folder, write_text
+from dygmamba.files.locking import Lock
+from dygmamba.files.writing import make_folder, new_folder, write_text
 
 MEND = "restore it or train again"
 

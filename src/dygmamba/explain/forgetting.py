@@ -23,11 +23,11 @@ from dygmamba.engine.folder import RunFolder
 from dygmamba.engine.stream import Stream
 from dygmamba.errors import EventError, FileError
 from dygmamba.explain.returns import GROUPS, Meetings, find_meetings, fit_returns, probe, window
+from dygmamba.files.writing import write_text
 from dygmamba.models.base import Scorer
 from dygmamba.nn.ssm import Direction
 from dygmamba.nn.steps import RelativeStep
 from dygmamba.nn.tokens import Tokens
-from dygmamba.writing import write_text
 
 NAME = "forgetting.json"
 POINTS = 10  # points of a curve

@@ -15,8 +15,8 @@ from dygmamba.data.statistics import as_duration
 from dygmamba.engine.folder import RunFolder
 from dygmamba.errors import ConfigError, FileError
 from dygmamba.explain.forgetting import Forgetting, load_forgetting
+from dygmamba.files.writing import make_folder, write_text
 from dygmamba.report.figures import DARK, Rows, forgetting_figures, training_figures
-from dygmamba.writing import make_folder, write_text
 
 NAME, TEMPLATE = "report.html", "template.html"
 

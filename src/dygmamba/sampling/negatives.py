@@ -19,7 +19,7 @@ from torch import Tensor
 from dygmamba.data.events import EventStore
 from dygmamba.data.tensor_file import read_sealed, write_sealed
 from dygmamba.errors import ConfigError, EventError, FileError
-from dygmamba.writing import make_folder
+from dygmamba.files.writing import make_folder
 
 # One seed per evaluation set, as published, so every run and epoch meets the same negatives.
 SEEDS = {

@@ -9,10 +9,10 @@ import sys
 
 import pytest
 
-from dygmamba import living, writing
-from dygmamba.disk import Disk
 from dygmamba.errors import FileError
-from dygmamba.writing import make_folder, new_folder, publish, sweep, write_file, write_text
+from dygmamba.files import living, writing
+from dygmamba.files.disk import Disk
+from dygmamba.files.writing import make_folder, new_folder, publish, sweep, write_file, write_text
 
 
 def test_what_is_written_is_read_back_whatever_the_locale(tmp_path):
@@ -20,7 +20,7 @@ def test_what_is_written_is_read_back_whatever_the_locale(tmp_path):
     text = "é\U0001f600\r\n\n\r end"
     write_text(tmp_path / "a", text)
     assert (tmp_path / "a").read_bytes().decode("utf-8") == text
-    code = "import pathlib, dygmamba.writing as w; w.write_text(pathlib.Path('b'), '\\xe9\\U0001f600')"
+    code = "import pathlib, dygmamba.files.writing as w; w.write_text(pathlib.Path('b'), '\\xe9\\U0001f600')"
     plain = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, env=plain)
     assert (tmp_path / "b").read_bytes() == "é\U0001f600".encode()

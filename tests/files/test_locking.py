@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from dygmamba import locking
 from dygmamba.errors import DygWarning, FileError
-from dygmamba.locking import Lock
+from dygmamba.files import locking
+from dygmamba.files.locking import Lock
 
 HOLD = (
-    "import sys, time; from pathlib import Path; from dygmamba.locking import Lock\n"
+    "import sys, time; from pathlib import Path; from dygmamba.files.locking import Lock\n"
     "lock = Lock(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
 )
 

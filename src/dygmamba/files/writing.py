@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from dygmamba.disk import Disk
 from dygmamba.errors import WriteError
-from dygmamba.living import here, is_dead, started
+from dygmamba.files.disk import Disk
+from dygmamba.files.living import here, is_dead, started
 
 disk = Disk()
 Bytes = bytes | memoryview

@@ -234,7 +234,7 @@ def finished(folder, name, finetune, stop_after=None):
     if stop_after is not None:
         taken = []
         report = Reporter(step=lambda epoch, step: taken.append(step), stop=lambda: len(taken) >= stop_after)
-        with pytest.raises(Interrupted, match="--resume") as stopped:
+        with pytest.raises(Interrupted, match=r"dygmamba\.resume") as stopped:
             own(report)
         assert stopped.value.exit_code == 130
         own = fit_of(name, folder, config)

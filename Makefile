@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup browser demo test torture check format clean
+.PHONY: setup browser demo test test-torch torture api check format clean
 
 setup: $(READY)
 
@@ -31,6 +31,19 @@ check: $(READY)
 
 test: $(READY) browser check
 	$(BIN)/pytest -n 2
+
+# the same tests with another torch, in an environment of its own; the oldest that is claimed is 2.11
+TORCH := 2.11.0
+test-torch:
+	$(PYTHON) -m venv .venv-torch-$(TORCH)
+	grep -v '^torch==' constraints.txt > .venv-torch-$(TORCH)/constraints.txt
+	.venv-torch-$(TORCH)/bin/pip install --quiet -c .venv-torch-$(TORCH)/constraints.txt 'torch==$(TORCH)' -e '.[dev]'
+	.venv-torch-$(TORCH)/bin/pytest -n 2
+
+# the API reference, a page per module of the door
+api: $(READY)
+	$(BIN)/pdoc dygmamba.door.data dygmamba.door.runs dygmamba.door.run dygmamba.door.evaluation dygmamba.door.models \
+	  dygmamba.door.batches dygmamba.ops.mamba dygmamba.errors -o build/api
 
 # kills, power cuts, failing disks and flipped bits, for so many seconds; seeds and tallies are printed
 SECONDS := 600

@@ -94,3 +94,22 @@ def test_there_is_something_to_run():
     root = Path(dygmamba.__file__).parent
     for name in re.findall(r"from dygmamba\.(\w+)", README):
         assert (root / name).is_dir() or (root / f"{name}.py").exists()
+
+
+def test_the_api_reference_is_built_from_the_docstrings(tmp_path):
+    """`make api` gives a page per module of the door, with every public name that has its home there."""
+    makefile = (Path(__file__).parents[1] / "Makefile").read_text()
+    line = re.search(r"pdoc (.*?) -o", makefile, flags=re.DOTALL)
+    assert line
+    modules = line[1].replace("\\", " ").split()
+    command = [sys.executable, "-m", "pdoc", *modules, "-o", str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True, timeout=200)
+    pages = {
+        module: (tmp_path / Path(*module.split("."))).with_suffix(".html").read_text() for module in modules
+    }
+    for name in ("read", "load", "generate"):
+        assert f'id="{name}"' in pages["dygmamba.door.data"]
+    for name in ("Run.score", "Run.rank", "Run.observe", "open"):
+        assert f'id="{name}"' in pages["dygmamba.door.run"]
+    for name in ("train", "resume", "Runs"):
+        assert f'id="{name}"' in pages["dygmamba.door.runs"]

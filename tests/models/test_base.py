@@ -11,6 +11,7 @@ from dygmamba.data.generate import GeneratorConfig, generate_stream
 from dygmamba.errors import ConfigError
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts, Encoder, EncoderScorer
+from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView
 from dygmamba.settings import declared, split_bounds
@@ -32,7 +33,8 @@ def test_the_smallest_settings_give_finite_scores(name, node_dim):
     for events in store.batches(torch.arange(30), 10):
         model.observe(events)
     pairs = PairBatch.of(store.src[30:], store.dst[30:], store.time[30:])
-    scores = model(gather_view(NeighborIndex.build(store), store.features, pairs, model.requests))
+    view = gather_view(NeighborIndex.build(store), store.features, pairs, model.requests, Draws.of(0))
+    scores = model(view)
     assert bool(torch.isfinite(scores).all())
     if isinstance(model, EncoderScorer):
         scores.square().sum().backward()

@@ -225,7 +225,9 @@ def test_a_part_of_a_view_is_the_view_of_the_part(store, seed):
     rows = torch.cat([pairs.src_row[chosen], pairs.dst_row[chosen]])
     longest = int(view.neighbors[0][0].length[rows].max())
     part = view.part(chosen, longest)
-    alone = gather_view(index, store.features, pairs.select(chosen), (NeighborRequest((longest,)),))
+    alone = gather_view(
+        index, store.features, pairs.shared(chosen, store.num_nodes), (NeighborRequest((longest,)),)
+    )
     for seen, found in ((part.pairs.src_row, alone.pairs.src_row), (part.pairs.dst_row, alone.pairs.dst_row)):
         ours, true = part.neighbors[0][0][seen], alone.neighbors[0][0][found]
         assert all(torch.equal(x, y) for x, y in zip(ours.columns, true.columns, strict=True))

@@ -113,7 +113,7 @@ def load_best(run: RunFolder, model: nn.Module) -> Progress:
     try:
         tensors, progress = read_checkpoint(run, run.best)
     except Damaged as error:
-        raise FileError(f"{error}; dygmamba train --resume {run.path} writes it anew") from error
+        raise FileError(f"{error}; `dygmamba.resume('{run.path}')` writes it anew") from error
     _fill(model, tensors, "model.", run.best)
     return progress
 

@@ -96,7 +96,7 @@ class RunFolder:
             raise FileError(f"{path} is cut short: its section [folder] is missing; {MEND}")
         if seal != _digest(text[: text.rindex("sha256 = ")]):
             raise FileError(
-                f"{path} was changed or damaged since the run began; restore it, or train again with --set"
+                f"{path} was changed or damaged since the run began; restore it, or train again with the settings you want"
             )
         return sections
 
@@ -127,7 +127,7 @@ class RunFolder:
             return parse(path.read_bytes().decode("utf-8")) if path.exists() else []
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise FileError(
-                f"{path} is damaged ({error!r}); dygmamba train --resume {self.path} writes it anew"
+                f"{path} is damaged ({error!r}); `dygmamba.resume('{self.path}')` writes it anew"
             ) from error
 
 

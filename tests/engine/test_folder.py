@@ -72,7 +72,7 @@ def test_derived_files_that_are_torn_are_one_sentence(tmp_path):
             (tmp_path / name).write_bytes(content)
             if name == "metrics.jsonl" and content == b"[]":
                 continue
-            with pytest.raises(FileError, match=r"is damaged .*--resume"):
+            with pytest.raises(FileError, match=r"is damaged .*dygmamba.resume"):
                 read()
 
 

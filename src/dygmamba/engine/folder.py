@@ -96,7 +96,7 @@ class RunFolder:
             raise FileError(f"{path} is cut short: its section [folder] is missing; {MEND}")
         if seal != _digest(text[: text.rindex("sha256 = ")]):
             raise FileError(
-                f"{path} was changed or damaged since the run began; restore it, or train again with the settings you want"
+                f"{path} was changed or damaged since the run began; restore it, or train again with other settings"
             )
         return sections
 

@@ -21,7 +21,7 @@ from dygmamba.data.events import EventStore, FeatureTable
 from dygmamba.data.ids import NodeIds
 from dygmamba.data.statistics import Statistics, describe
 from dygmamba.data.tensor_file import write_tensors
-from dygmamba.errors import ConfigError, EventError, FileError
+from dygmamba.errors import ConfigError, EventError, FileError, first_line
 from dygmamba.files.writing import make_folder
 
 SUFFIX = ".safetensors"
@@ -118,7 +118,7 @@ def load_dataset(path: Path) -> Dataset:
             metadata = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
     except (SafetensorError, OSError) as error:
-        raise FileError(f"{path} is not a whole {SUFFIX} file ({_first_line(error)}); {mend}") from error
+        raise FileError(f"{path} is not a whole {SUFFIX} file ({first_line(error)}); {mend}") from error
     if metadata.get("format") != FORMAT:
         raise FileError(f"{path} is a {SUFFIX} file, but holds no events; give one that data import wrote")
     if metadata.get("version") != str(VERSION):
@@ -128,7 +128,7 @@ def load_dataset(path: Path) -> Dataset:
     try:
         return _dataset(path.stem, tensors, metadata)
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError, EventError) as error:
-        raise FileError(f"{path} is corrupt ({_first_line(error)}); {mend}") from error
+        raise FileError(f"{path} is corrupt ({first_line(error)}); {mend}") from error
 
 
 def _dataset(name: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Dataset:
@@ -203,7 +203,3 @@ def _digest(columns: Mapping[str, Tensor] | Mapping[str, np.ndarray]) -> str:
         digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
         digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0][:120] if str(error) else type(error).__name__

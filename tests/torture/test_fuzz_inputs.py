@@ -10,11 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dygmamba.cli.words import parse_overrides, parse_seeds
+from dygmamba.cli import print_error
+from dygmamba.cli.words import parse_overrides, parse_seeds, shown
 from dygmamba.data.formats import ReadOptions, read_dataset
 from dygmamba.data.store import load_dataset
 from dygmamba.engine.folder import RunFolder
 from dygmamba.errors import ConfigError, DygError, DygWarning, FileError
+from dygmamba.settings import checked
 from torture_cases import seeds
 
 ROUNDS = 40  # mutants per file and seed
@@ -222,3 +224,16 @@ def test_absurd_seeds_are_one_sentence(text):
 def test_an_odd_override_is_a_word(text):
     """What TOML does not read is left to the check of the setting."""
     assert parse_overrides([text]) == {"a": text[2:]}
+
+
+def test_a_terminal_obeys_no_error(capsys):
+    """Escapes, other control characters and stray bytes in an error are shown as what they are."""
+    print_error("\x1b[2J é \r \x9b \udcff [red]")
+    assert capsys.readouterr().err == "\\x1b[2J é \\r \\x9b \\udcff [red]\n"
+    assert shown("日本 a b") == "日本 a b"
+
+
+def test_a_number_too_long_to_write_is_one_sentence():
+    """Python refuses to write out what TOML's hexadecimal numbers can hold."""
+    with pytest.raises(ConfigError, match="too many digits"):
+        checked("word", int("f" * 9999, 16), str)

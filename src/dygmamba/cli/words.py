@@ -73,3 +73,13 @@ def parse_seeds(text: str) -> list[int]:
             f"--seeds takes at most {MOST_SEEDS:,} seeds below 2^63; got '{text[:60]}', choose fewer"
         )
     return [seed for part in ranges for seed in part]
+
+
+def shown(text: str) -> str:
+    """Text that a terminal shows and never obeys: control characters and stray bytes are written as escapes."""
+    return "".join(
+        letter
+        if letter.isprintable() or letter == "\n"
+        else letter.encode("unicode_escape", "surrogatepass").decode()
+        for letter in text
+    )

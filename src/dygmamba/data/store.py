@@ -27,6 +27,7 @@ from dygmamba.files.writing import make_folder
 SUFFIX = ".safetensors"
 FORMAT = "dygmamba-events"
 VERSION = 1
+LONGEST = 200  # bytes of a name; file systems take 255, with suffixes
 ID_COLUMNS = ("ids", "ids_bytes", "ids_offsets", "ids_source")
 
 
@@ -80,9 +81,9 @@ class Dataset:
 
 def checked_name(name: str) -> str:
     """The name, if it can be a file's: letters, digits, '.', '_', '-', not starting with a dot or dash."""
-    if not re.fullmatch(r"\w[\w.-]*", name):
+    if not re.fullmatch(r"\w[\w.-]*", name) or len(name.encode()) > LONGEST:
         raise ConfigError(
-            f"{name!r} cannot name a dataset; use letters, digits, '.', '_' and '-' (set it with `name`)"
+            f"{name[:60]!r} cannot name a dataset; use at most {LONGEST} bytes of letters, digits, '.', '_' and '-' (set it with `name`)"
         )
     return name
 

@@ -83,7 +83,8 @@ def checked_name(name: str) -> str:
     """The name, if it can be a file's: letters, digits, '.', '_', '-', not starting with a dot or dash."""
     if not re.fullmatch(r"\w[\w.-]*", name) or len(name.encode()) > LONGEST:
         raise ConfigError(
-            f"{name[:60]!r} cannot name a dataset; use at most {LONGEST} bytes of letters, digits, '.', '_' and '-' (set it with `name`)"
+            f"{name[:60]!r} cannot name a dataset; use letters, digits, '.', '_' and '-', "
+            f"at most {LONGEST} bytes (set it with `name`)"
         )
     return name
 

@@ -35,5 +35,11 @@ class DownloadError(DygError):
     """A download that did not arrive whole."""
 
 
+def first_line(error: BaseException) -> str:
+    """What another package's error says, in one line that fits into a sentence."""
+    lines = str(error).split("\n")[0].splitlines() or [""]
+    return lines[0][:160] or type(error).__name__
+
+
 class DygWarning(UserWarning):
     """Something the user should know of, though the work goes on; the command line prints it on stderr."""

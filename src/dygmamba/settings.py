@@ -71,12 +71,20 @@ def checked(name: str, value: Any, hint: Any) -> Any:
     """The value as what it is declared to be (a whole number is a number, a list a tuple), or a ConfigError."""
     kind, bounds = split_bounds(hint)
     if not _fits(value, kind):
-        raise ConfigError(f"{name} must be {_words(kind)}, got {value!r}")
+        raise ConfigError(f"{name} must be {_words(kind)}, got {_shown(value)}")
     if bounds is not None and (broken := bounds.broken_by(value)):
-        raise ConfigError(f"{name} must be {broken}, got {value!r}")
+        raise ConfigError(f"{name} must be {broken}, got {_shown(value)}")
     if kind is float:
         return float(value)
     return tuple(value) if isinstance(value, list) else value
+
+
+def _shown(value: Any) -> str:
+    """The value in a sentence; Python does not write out whole numbers of thousands of digits."""
+    try:
+        return repr(value)[:200]
+    except ValueError:
+        return "a number of too many digits"
 
 
 def _fits(value: Any, kind: Any) -> bool:

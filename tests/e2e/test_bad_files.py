@@ -36,6 +36,13 @@ def parquet(**columns) -> bytes:
     return buffer.getvalue()
 
 
+def npz(**arrays) -> bytes:
+    """Two events, some of their arrays replaced."""
+    buffer = io.BytesIO()
+    np.savez(buffer, **{"src": np.arange(2), "dst": np.arange(2), "t": np.arange(2.0)} | arrays)
+    return buffer.getvalue()
+
+
 def half_gzip() -> bytes:
     rows = "".join(f"{k * 7919 % 99991},{k},{k}\n" for k in range(150_000))
     content = gzip.compress(("src,dst,time\n" + rows).encode(), 1)
@@ -90,6 +97,13 @@ BAD = {  # file content, options, what the sentence says
     "other zip": (other_zip(), "", "npz"),
     "corrupt npz": (corrupt_npz(), "", "npz"),
     "pickled npz": (pickled_npz(), "", "npz"),
+    "npz of high numbers": (npz(src=np.array([0, 200_000_000])), "", "numbers its nodes up to 200,000,000"),
+    "npz of empty rows": (npz(node_feat=np.empty((10**12, 0), "f4")), "", "up to 999,999,999,999 for 2"),
+    "npz of empty columns": (npz(edge_feat=np.empty((10**12, 0), "f4")), "", "1000000000000 rows for 2"),
+    "complex times": (npz(t=np.ones(2, complex)), "", "t is complex128.2., not numbers"),
+    "structured times": (npz(t=np.zeros(2, [("a", "f8")])), "", "t is .*, not numbers"),
+    "labels in a matrix": (npz(label=np.ones((2, 2))), "", "label is float64.2, 2., not numbers"),
+    "dyglib of high numbers": (b",u,i,ts,label,idx\n0,1,200000000,1,0,1\n", "", "up to 199,999,999 for 1"),
     "half parquet": (parquet()[:-40], "", "not a whole Parquet"),
     "long truncated gzip": (half_gzip(), "", "Truncated"),
     "fractional id": (parquet(src=[1.5]), "", "column 'src' is no id"),

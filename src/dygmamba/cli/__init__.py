@@ -5,7 +5,7 @@ import sys
 import typer
 
 from dygmamba.cli import bench, data, demo, evaluate, fetch, generate, models, predict, report, train
-from dygmamba.cli.words import spoken
+from dygmamba.cli.words import shown, spoken
 from dygmamba.errors import DygError, DygWarning
 from dygmamba.files.writing import ADVICE, sentence
 from dygmamba.process_wide import sleep_while_waiting, tell_warnings
@@ -54,5 +54,5 @@ def main() -> None:
 
 
 def print_error(said: str) -> None:
-    """A line on stderr."""
-    sys.stderr.write(f"{said}\n")
+    """A line on stderr, its control characters escaped."""
+    sys.stderr.write(f"{shown(said)}\n")

@@ -15,6 +15,8 @@ OPTIONS = {
         *("backbone", "finetune", "balance", "model", "seeds"),
     )
 } | {"name": "--out"}
+MOST_SEEDS = 10_000  # each is a training
+SEEDS_BELOW = 2**63  # what a generator of random numbers takes
 CALLS = {
     "read": "dygmamba data import {}",
     "train": "dygmamba train {} --model {}",
@@ -49,20 +51,35 @@ def parse_overrides(pairs: list[str]) -> dict[str, Any]:
             raise ConfigError(f"--set takes key=value, got '{pair}'")
         try:
             settings[key] = tomllib.loads(f"value = {text}")["value"]
-        except ValueError:  # not TOML, or a number of too many digits
+        except (ValueError, RecursionError):  # not TOML, or a number of too many digits
             settings[key] = text
     return settings
 
 
 def parse_seeds(text: str) -> list[int]:
     """`0-4`, `0,3,7` or `5` as a list."""
-    seeds: list[int] = []
+    ranges: list[range] = []
     try:
         for part in text.split(","):
             first, dash, last = part.partition("-")
-            seeds += range(int(first), int(last) + 1) if dash else [int(first)]
+            ranges.append(range(int(first), int(last if dash else first) + 1))
     except ValueError:
-        seeds = []
-    if not seeds:
-        raise ConfigError(f"--seeds takes numbers and ranges such as 0-4 or 0,3,7; got '{text}'")
-    return seeds
+        ranges = []
+    if not any(ranges):
+        raise ConfigError(f"--seeds takes numbers and ranges such as 0-4 or 0,3,7; got '{text[:60]}'")
+    last = max(part[-1] for part in ranges if part)
+    if last >= SEEDS_BELOW or sum(part.stop - part.start for part in ranges if part) > MOST_SEEDS:
+        raise ConfigError(
+            f"--seeds takes at most {MOST_SEEDS:,} seeds below 2^63; got '{text[:60]}', choose fewer"
+        )
+    return [seed for part in ranges for seed in part]
+
+
+def shown(text: str) -> str:
+    """Text that a terminal shows and never obeys: control characters and stray bytes are written as escapes."""
+    return "".join(
+        letter
+        if letter.isprintable() or letter == "\n"
+        else letter.encode("unicode_escape", "surrogatepass").decode()
+        for letter in text
+    )

@@ -21,12 +21,13 @@ from dygmamba.data.events import EventStore, FeatureTable
 from dygmamba.data.ids import NodeIds
 from dygmamba.data.statistics import Statistics, describe
 from dygmamba.data.tensor_file import write_tensors
-from dygmamba.errors import ConfigError, EventError, FileError
+from dygmamba.errors import ConfigError, EventError, FileError, first_line
 from dygmamba.files.writing import make_folder
 
 SUFFIX = ".safetensors"
 FORMAT = "dygmamba-events"
 VERSION = 1
+LONGEST = 200  # bytes of a name; file systems take 255, with suffixes
 ID_COLUMNS = ("ids", "ids_bytes", "ids_offsets", "ids_source")
 
 
@@ -80,9 +81,10 @@ class Dataset:
 
 def checked_name(name: str) -> str:
     """The name, if it can be a file's: letters, digits, '.', '_', '-', not starting with a dot or dash."""
-    if not re.fullmatch(r"\w[\w.-]*", name):
+    if not re.fullmatch(r"\w[\w.-]*", name) or len(name.encode()) > LONGEST:
         raise ConfigError(
-            f"{name!r} cannot name a dataset; use letters, digits, '.', '_' and '-' (set it with `name`)"
+            f"{name[:60]!r} cannot name a dataset; use letters, digits, '.', '_' and '-', "
+            f"at most {LONGEST} bytes (set it with `name`)"
         )
     return name
 
@@ -118,7 +120,7 @@ def load_dataset(path: Path) -> Dataset:
             metadata = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
     except (SafetensorError, OSError) as error:
-        raise FileError(f"{path} is not a whole {SUFFIX} file ({_first_line(error)}); {mend}") from error
+        raise FileError(f"{path} is not a whole {SUFFIX} file ({first_line(error)}); {mend}") from error
     if metadata.get("format") != FORMAT:
         raise FileError(f"{path} is a {SUFFIX} file, but holds no events; give one that data import wrote")
     if metadata.get("version") != str(VERSION):
@@ -128,7 +130,7 @@ def load_dataset(path: Path) -> Dataset:
     try:
         return _dataset(path.stem, tensors, metadata)
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError, EventError) as error:
-        raise FileError(f"{path} is corrupt ({_first_line(error)}); {mend}") from error
+        raise FileError(f"{path} is corrupt ({first_line(error)}); {mend}") from error
 
 
 def _dataset(name: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Dataset:
@@ -203,7 +205,3 @@ def _digest(columns: Mapping[str, Tensor] | Mapping[str, np.ndarray]) -> str:
         digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
         digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0][:120] if str(error) else type(error).__name__

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dygmamba.engine.toml import to_toml
-from dygmamba.errors import FileError
+from dygmamba.errors import FileError, first_line
 from dygmamba.files.locking import Lock
 from dygmamba.files.writing import make_folder, new_folder, write_text
 
@@ -89,12 +89,14 @@ class RunFolder:
             ) from error
         except OSError as error:
             raise FileError(f"{path} cannot be read ({error.strerror}); {MEND}") from error
-        except ValueError as error:  # not TOML, or not UTF-8
-            raise FileError(f"{path} cannot be read ({error}); {MEND}") from error
+        except (ValueError, RecursionError) as error:  # not TOML, or not UTF-8
+            raise FileError(f"{path} cannot be read ({first_line(error)}); {MEND}") from error
+        if not all(isinstance(section, dict) for section in sections.values()):
+            raise FileError(f"{path} has settings outside of its sections; {MEND}")
         seal = sections.get("folder", {}).get("sha256")
         if seal is None:
             raise FileError(f"{path} is cut short: its section [folder] is missing; {MEND}")
-        if seal != _digest(text[: text.rindex("sha256 = ")]):
+        if seal != _digest(text.rpartition("sha256 = ")[0]):
             raise FileError(
                 f"{path} was changed or damaged since the run began; restore it, or train again with other settings"
             )
@@ -124,10 +126,14 @@ class RunFolder:
     def _read(self, name: str, parse: Callable[[str], list[dict[str, Any]]]) -> list[dict[str, Any]]:
         path = self.path / name
         try:
-            return parse(path.read_bytes().decode("utf-8")) if path.exists() else []
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            rows = parse(path.read_bytes().decode("utf-8")) if path.exists() else []
+            if isinstance(rows, list) and all(isinstance(row, dict) for row in rows):
+                return rows
+            raise TypeError("it holds something else than rows")
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            why = f"{type(error).__name__}: {first_line(error)}"
             raise FileError(
-                f"{path} is damaged ({error!r}); `dygmamba.resume('{self.path}')` writes it anew"
+                f"{path} is damaged ({why}); `dygmamba.resume('{self.path}')` writes it anew"
             ) from error
 
 

@@ -116,7 +116,7 @@ class Desk:
     def _moment(self, at: Moment) -> Times:
         try:
             time = read_times(pa.array([str(at)]), Place("`at`", "time", 0), self.options.time_unit)
-        except FileError as error:
+        except (FileError, UnicodeEncodeError) as error:
             raise ConfigError(
                 f"`at` takes a date like 2024-05-31T12:00:00Z or a number, got '{at}'"
             ) from error

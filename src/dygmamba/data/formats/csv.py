@@ -1,9 +1,9 @@
 """Delimited text, block by block, so that a large file never lies in memory whole."""
 
 import codecs
-import contextlib
 import csv
 import io
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +14,12 @@ import pyarrow.csv as arrow_csv
 from dygmamba.data.formats.options import ReadOptions, Roles, assign_roles
 from dygmamba.data.formats.table import arranged, read_table
 from dygmamba.data.store import Dataset
-from dygmamba.errors import ConfigError, FileError
+from dygmamba.errors import ConfigError, FileError, first_line
 
 BLOCK = 4 << 20
 HEAD = 1 << 20  # enough for the column names and one row
+# Arrow's own words; its handler of such rows cannot be used, for it prints a traceback where a row is not UTF-8
+RAGGED = re.compile(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+): ?(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,22 +59,19 @@ def read_header(path: Path, options: ReadOptions) -> Header:
 
 def batches(path: Path, header: Header, roles: Roles, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """The named columns, block by block: ids as dictionaries, all else as text for the readers to judge."""
-    ragged: list[arrow_csv.InvalidRow] = []
     try:
-        blocks = _blocks(path, header, roles, options, ragged)
+        blocks = _blocks(path, header, roles, options)
         yield from options.watch(blocks, 1 + path.stat().st_size // BLOCK)
-    except UnicodeDecodeError as error:
+    except UnicodeError as error:
         raise _undecodable(path, options.encoding) from error
     except OSError as error:
         raise _unreadable(path, error) from error
     except pa.ArrowInvalid as error:
-        if ragged:
-            raise _ragged(path, header, roles, options) from error
         if "UTF8" in str(error):
             raise _undecodable(path, options.encoding) from error
-        raise FileError(
-            f"{path} is not readable as CSV ({str(error).splitlines()[0]}); check `delimiter` and quotes"
-        ) from error
+        if RAGGED.search(str(error)):
+            error = _first_ragged(path, header, roles, options) or error
+        raise _unparsed(path, header, error) from error
 
 
 def _blocks(
@@ -80,13 +79,8 @@ def _blocks(
     header: Header,
     roles: Roles,
     options: ReadOptions,
-    ragged: list[arrow_csv.InvalidRow],
     threads: bool = True,
 ) -> Iterator[pa.RecordBatch]:
-    def note(row: arrow_csv.InvalidRow) -> str:
-        ragged.append(row)
-        return "error"
-
     ids = {name: pa.dictionary(pa.int32(), pa.string()) for name in (roles.src, roles.dst)}
     types = {name: pa.string() for name in roles.columns} | ids
     with pa.input_stream(path) as stream:
@@ -99,32 +93,36 @@ def _blocks(
                 skip_rows=header.skip,
                 encoding=options.encoding,
             ),
-            arrow_csv.ParseOptions(
-                delimiter=_delimiter(path, options), newlines_in_values=True, invalid_row_handler=note
-            ),
+            arrow_csv.ParseOptions(delimiter=_delimiter(path, options), newlines_in_values=True),
             arrow_csv.ConvertOptions(column_types=types, include_columns=roles.columns),
         )
 
 
-def _ragged(path: Path, header: Header, roles: Roles, options: ReadOptions) -> FileError:
-    """The complaint about the first row of another width; only a second pass, in one thread, counts rows."""
-    found: list[arrow_csv.InvalidRow] = []
-    with contextlib.suppress(pa.ArrowInvalid):
-        for _ in _blocks(path, header, roles, options, found, threads=False):
+def _first_ragged(path: Path, header: Header, roles: Roles, options: ReadOptions) -> pa.ArrowInvalid | None:
+    """The error about the first row of another width; only a second pass, in one thread, counts rows."""
+    try:
+        for _ in _blocks(path, header, roles, options, threads=False):
             pass
-    row = found[0]
+    except pa.ArrowInvalid as error:
+        return error
+    return None
+
+
+def _unparsed(path: Path, header: Header, error: pa.ArrowInvalid) -> FileError:
+    found = RAGGED.search(str(error))
+    if not found:
+        why = first_line(error)
+        return FileError(f"{path} is not readable as CSV ({why}); check `delimiter` and quotes")
+    row, wanted, got, text = found.groups()
     return FileError(
-        f"{path}: data row {row.number - header.skip} has {row.actual_columns} columns instead of "
-        f"{row.expected_columns} ({row.text[:60]!r}); mend it, or check `delimiter` and quotes"
+        f"{path}: {f'data row {int(row) - header.skip}' if row else 'a row'} has {got} columns instead of "
+        f"{wanted} ({text[:60]!r}); mend it, or check `delimiter` and quotes"
     )
 
 
 def _head(path: Path, encoding: str) -> str:
     """The beginning of a file as text, undecodable bytes marked."""
-    try:
-        decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
-    except LookupError as error:
-        raise ConfigError(f"encoding {encoding!r} is unknown; try utf-8, latin-1 or utf-16") from error
+    decoder = _decoder(encoding, "replace")
     try:
         with pa.input_stream(path) as stream:
             head = stream.read(HEAD)
@@ -132,10 +130,24 @@ def _head(path: Path, encoding: str) -> str:
         raise _unreadable(path, error) from error
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and "16" not in encoding:
         raise FileError(f"{path} is UTF-16 text; read it with `encoding='utf-16'`")
-    text = decoder.decode(head)
+    try:
+        text = decoder.decode(head)
+    except UnicodeError as error:  # UTF-16 and UTF-32 want a mark at the beginning, errors replaced or not
+        raise _undecodable(path, encoding) from error
     if "\0" in text:
         raise FileError(f"{path} is a binary file, not delimited text; give a CSV or Parquet file")
     return text.removeprefix("\ufeff")
+
+
+def _decoder(encoding: str, errors: str = "strict") -> codecs.IncrementalDecoder:
+    """The decoder of that name, if it makes text of bytes; Python knows others, such as hex."""
+    try:
+        decoder = codecs.getincrementaldecoder(encoding)(errors)
+        if isinstance(decoder.decode(b""), str):
+            return decoder
+    except (LookupError, ValueError, AssertionError):  # unknown, not a name, or for strict errors alone
+        pass
+    raise ConfigError(f"encoding {encoding!r} is unknown; try utf-8, latin-1 or utf-16")
 
 
 def _delimiter(path: Path, options: ReadOptions) -> str:
@@ -145,12 +157,12 @@ def _delimiter(path: Path, options: ReadOptions) -> str:
 
 
 def _unreadable(path: Path, error: OSError) -> FileError:
-    return FileError(f"{path} cannot be read ({str(error).splitlines()[0]}); check the file")
+    return FileError(f"{path} cannot be read ({first_line(error)}); check the file")
 
 
 def _undecodable(path: Path, encoding: str) -> FileError:
     """The complaint about the first byte that is not text, found by a second pass over the file."""
-    decoder = codecs.getincrementaldecoder(encoding)()
+    decoder = _decoder(encoding)
     offset, lines = 0, 1
     with pa.input_stream(path) as stream:
         while True:
@@ -165,6 +177,8 @@ def _undecodable(path: Path, encoding: str) -> FileError:
                     f"{path} is not {encoding}: {place} is no character; "
                     "read it with `encoding='latin-1'`, or convert it with iconv"
                 )
+            except UnicodeError as error:
+                return FileError(f"{path} is not {encoding} ({error}); give its `encoding`")
             if not block:
                 return FileError(f"{path} is not {encoding}; give its `encoding`")
             offset, lines = offset + len(block), lines + block.count(b"\n")

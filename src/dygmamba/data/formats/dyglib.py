@@ -1,5 +1,6 @@
 """The ml_* files of DyGLib and DGB (Yu et al. 2023; Poursafaei et al. 2022): ids from 1, a zero pad row."""
 
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -8,11 +9,12 @@ import torch
 from pyarrow import csv
 
 from dygmamba.data.formats.csv import read_header
-from dygmamba.data.formats.npz import identity_ids, reason
+from dygmamba.data.formats.npy import BROKEN, read_shape, reason
+from dygmamba.data.formats.npz import identity_ids
 from dygmamba.data.formats.options import COLUMNS, ReadOptions
 from dygmamba.data.formats.table import Columns, arranged, without_zeros
 from dygmamba.data.store import Dataset, Origin
-from dygmamba.errors import FileError
+from dygmamba.errors import FileError, first_line
 
 NAMES = ("u", "i", "ts", "label", "idx")
 ROWS = 1 << 16  # feature rows copied at a time
@@ -31,7 +33,7 @@ def read(path: Path, options: ReadOptions) -> Dataset:
     options.refuse("DyGLib", *COLUMNS, "bipartite", "time_unit", "fill")
     table = _table(path, options)
     src, dst, row = (_whole(path, name, table[name]) for name in ("u", "i", "idx"))
-    ids = identity_ids(torch.from_numpy(src - 1), torch.from_numpy(dst - 1), 0)
+    ids = identity_ids(path, torch.from_numpy(src - 1), torch.from_numpy(dst - 1))
     columns = Columns(
         src=torch.from_numpy(src - 1),
         dst=torch.from_numpy(dst - 1),
@@ -57,8 +59,8 @@ def _table(path: Path, options: ReadOptions) -> dict[str, np.ndarray]:
                 include_columns=NAMES, column_types=dict.fromkeys(NAMES, pa.float64())
             ),
         )
-    except pa.ArrowInvalid as error:
-        raise FileError(f"{path} is no DyGLib table ({str(error).splitlines()[0]}); mend the file") from error
+    except (pa.ArrowInvalid, OSError) as error:
+        raise FileError(f"{path} is no DyGLib table ({first_line(error)}); mend the file") from error
     # a copy: torch wants arrays it may write to
     return {name: np.array(table[name].to_numpy()) for name in NAMES}
 
@@ -80,11 +82,15 @@ def _features(path: Path, rows: np.ndarray) -> torch.Tensor:
     if not path.exists():
         return torch.zeros(len(rows), 0)
     try:
+        with path.open("rb") as file:
+            shape = read_shape(file, path.stat().st_size)
+        if len(shape.axes) != 2 or shape.dtype.kind not in "fiu":
+            raise FileError(f"{path} is {shape}; features are a matrix of numbers")
+        if not prod(shape.axes):
+            return torch.zeros(len(rows), 0)
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
+    except BROKEN as error:
         raise FileError(f"{path} is not a whole .npy file ({reason(error)}); copy it again") from error
-    if array.ndim != 2 or array.dtype.kind not in "fiu":
-        raise FileError(f"{path} is {array.dtype}{list(array.shape)}; features are a matrix of numbers")
     if not any(array[start : start + ROWS].any() for start in range(0, len(array), ROWS)):
         return torch.zeros(len(rows), 0)
     if len(rows) and rows.max() >= len(array):

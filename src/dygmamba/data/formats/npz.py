@@ -1,31 +1,49 @@
 """Numpy archives: src, dst (0..N-1), t, and where there are any label, edge_feat, node_feat."""
 
 import zipfile
-import zlib
+from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from dygmamba.data.formats.npy import BROKEN, Shape, read_shape, reason
 from dygmamba.data.formats.options import COLUMNS, ReadOptions
 from dygmamba.data.formats.table import Columns, arranged
 from dygmamba.data.ids import NodeIds
 from dygmamba.data.store import Dataset, Origin
 from dygmamba.errors import FileError
 
+SPARSE = 1_000_000  # so many nodes any file may have; beyond that at most CROWD per event
+CROWD = 20
+SQUEEZE = 1100  # deflate makes 1032 bytes of one, never more
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # numpy writes no other
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What an array must be: the kinds of its numbers, in letters of numpy's, and how many axes it may have."""
+
+    kinds: str
+    axes: tuple[int, ...]
+    words: str
+
+
+PARTS = {
+    "src": Part("iu", (1,), "integers, one per event; save node numbers 0..N-1"),
+    "dst": Part("iu", (1,), "integers, one per event; save node numbers 0..N-1"),
+    "t": Part("fiu", (1,), "numbers, one per event; save seconds"),
+    "label": Part("fiub", (1,), "numbers, one per event; save one label each"),
+    "edge_feat": Part("fiub", (1, 2), "a matrix of numbers; save one row per event"),
+    "node_feat": Part("fiub", (1, 2), "a matrix of numbers; save one row per node"),
+}
+
 
 def read(path: Path, options: ReadOptions) -> Dataset:
     """The nodes keep their numbers; a stream whose sources all precede its destinations is bipartite."""
     options.refuse("npz", *COLUMNS, "bipartite", "time_unit", "fill")
     arrays = _arrays(path)
-    for name in ("src", "dst", "t"):
-        if name not in arrays:
-            raise FileError(
-                f"{path}: the .npz has no {name!r}, only {', '.join(arrays)}; save src, dst and t"
-            )
-    for name in ("src", "dst"):
-        if arrays[name].dtype.kind not in "iu":
-            raise FileError(f"{path}: {name} is {arrays[name].dtype}, not integers; save node numbers 0..N-1")
     src, dst = (_tensor(arrays[name], np.int64) for name in ("src", "dst"))
     edge, node, label = (arrays.get(name) for name in ("edge_feat", "node_feat", "label"))
     columns = Columns(
@@ -36,34 +54,77 @@ def read(path: Path, options: ReadOptions) -> Dataset:
         label=None if label is None else _tensor(label, np.float32),
         node=None if node is None else _matrix(node),
     )
-    ids = identity_ids(src, dst, 0 if columns.node is None else columns.node.shape[0])
+    ids = identity_ids(path, src, dst, columns.node)
     features = tuple(f"edge_feat_{k}" for k in range(columns.edge.shape[1]))
     origin = Origin(path.name, "npz", "src", "dst", "t", "" if label is None else "label", features)
     return arranged(path, columns, ids, origin)
 
 
-def identity_ids(src: torch.Tensor, dst: torch.Tensor, at_least: int) -> NodeIds:
-    """The ids of nodes that are numbered already; whether they have two sides shows in the numbers."""
+def identity_ids(
+    path: Path, src: torch.Tensor, dst: torch.Tensor, node: torch.Tensor | None = None
+) -> NodeIds:
+    """The ids of nodes that are numbered already; whether they have two sides shows in the numbers.
+
+    The tables of nodes are as long as the highest number, so one that leaves nearly all of them empty is refused.
+    """
+    rows, width = (0, 0) if node is None else node.shape
     if not len(src):
-        return NodeIds.identity(at_least)
+        return NodeIds.identity(rows if width else 0)
     first = int(dst.min())
     bipartite = int(src.max()) < first
-    return NodeIds.identity(max(at_least, 1 + int(max(src.max(), dst.max()))), first if bipartite else None)
+    count = max(rows, 1 + int(max(src.max(), dst.max())))
+    if count > max(SPARSE, CROWD * len(src), rows if width else 0):
+        raise FileError(
+            f"{path} numbers its nodes up to {count - 1:,} for {len(src):,} events; renumber them from 0 "
+            "without gaps, or save the events as CSV, where ids may be any"
+        )
+    return NodeIds.identity(count, first if bipartite else None)
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays that have a meaning, each checked for kind and size before it is read; others are left alone."""
     if not zipfile.is_zipfile(path):
         raise FileError(f"{path} is not a whole .npz file; save it with numpy.savez, or copy it again")
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError, KeyError) as error:
+        with zipfile.ZipFile(path) as archive:
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            for name in ("src", "dst", "t"):
+                if name not in members:
+                    listed = ", ".join(repr(one)[:40] for one in list(members)[:20])
+                    raise FileError(f"{path}: the .npz has no {name!r}, only {listed}; save src, dst and t")
+            chosen = {name: members[name] for name in PARTS if name in members}
+            shapes = {name: _shape(path, archive, info) for name, info in chosen.items()}
+            _check(path, shapes)
+            return {name: _read(archive, info) for name, info in chosen.items()}
+    except BROKEN as error:
         raise FileError(f"{path} is not a whole .npz file ({reason(error)}); copy it again") from error
 
 
-def reason(error: Exception) -> str:
-    """Why an array did not load, without numpy's advice to trust the file."""
-    return "it holds Python objects" if "pickle" in str(error) else str(error).split("\n")[0]
+def _check(path: Path, shapes: dict[str, Shape]) -> None:
+    for name, found in shapes.items():
+        part = PARTS[name]
+        if found.dtype.kind not in part.kinds or len(found.axes) not in part.axes:
+            raise FileError(f"{path}: {name} is {found}, not {part.words}")
+        if name != "node_feat" and found.axes[0] != shapes["src"].axes[0]:
+            raise FileError(
+                f"{path}: {name} has {found.axes[0]} rows for {shapes['src'].axes[0]} events; "
+                "give one row per event"
+            )
+
+
+def _shape(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Shape:
+    """What a member's first bytes say it is, if so much can be in it."""
+    if info.compress_type not in METHODS:
+        raise ValueError(f"{info.filename} is packed in a way that numpy does not use")
+    if info.compress_size > path.stat().st_size or info.file_size > SQUEEZE * (1 + info.compress_size):
+        raise ValueError(f"{info.filename} claims {info.file_size:,} bytes, more than can be in the file")
+    with archive.open(info) as file:
+        return read_shape(file, info.file_size)
+
+
+def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
+    with archive.open(info) as file:
+        return np.lib.format.read_array(file, allow_pickle=False)
 
 
 def _tensor(array: np.ndarray, kind: type) -> torch.Tensor:
@@ -72,4 +133,5 @@ def _tensor(array: np.ndarray, kind: type) -> torch.Tensor:
 
 def _matrix(array: np.ndarray) -> torch.Tensor:
     """Features with one row each; a plain column is one feature."""
-    return _tensor(array.reshape(len(array), -1), np.float32)
+    with np.errstate(over="ignore"):  # what is beyond 32 bits is infinite, and refused as such
+        return _tensor(array.reshape(len(array), prod(array.shape[1:])), np.float32)

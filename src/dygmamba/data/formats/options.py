@@ -42,7 +42,7 @@ class ReadOptions:
             raise ConfigError(
                 f"time unit {self.time_unit!r} is unknown; choose among {', '.join(TIME_UNITS)}"
             )
-        if self.delimiter is not None and len(self.delimiter.encode()) != 1:
+        if self.delimiter is not None and not (len(self.delimiter) == 1 and self.delimiter.isascii()):
             raise ConfigError(f"delimiter {self.delimiter!r} is not one plain character; try ',', ';' or tab")
 
     def refuse(self, kind: str, *names: str) -> None:

@@ -87,8 +87,11 @@ def read_times(column: pa.Array, place: Place, unit: str = "auto") -> Times:
 
 
 def iso(seconds: float) -> str:
-    """Seconds since 1970 as an ISO date that reads back to the same microsecond."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+    """Seconds since 1970 as an ISO date that reads back to the same microsecond; beyond the calendar as they are."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        return f"{seconds:.17g}"
 
 
 def _table(pairs: Pairs, options: ReadOptions, origin: Origin) -> tuple[str, pa.Table, dict[str, str]]:

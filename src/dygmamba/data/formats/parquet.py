@@ -9,7 +9,7 @@ from dygmamba.data.formats.arrow import ROWS, with_id_columns
 from dygmamba.data.formats.options import ReadOptions, assign_roles
 from dygmamba.data.formats.table import arranged, read_table
 from dygmamba.data.store import Dataset
-from dygmamba.errors import FileError
+from dygmamba.errors import FileError, first_line
 
 
 def read(path: Path, options: ReadOptions) -> Dataset:
@@ -22,5 +22,5 @@ def read(path: Path, options: ReadOptions) -> Dataset:
             batches = options.watch(batches, 1 + file.metadata.num_rows // ROWS)
             return arranged(path, *read_table(path, "parquet", batches, roles, options))
     except (pa.ArrowException, OSError) as error:
-        why = str(error).splitlines()[0].split(". ")[0]
+        why = first_line(error).split(". ")[0]
         raise FileError(f"{path} is not a whole Parquet file ({why}); write or copy it again") from error

@@ -1,0 +1,13 @@
+"""What can name a dataset."""
+
+import pytest
+
+from dygmamba.data.store import checked_name
+from dygmamba.errors import ConfigError
+
+
+@pytest.mark.parametrize("name", ["..", "...", "a/b", "/etc/x", "a\0", "a\n", "\x1b[2J", "", "-x", "é" * 101])
+def test_a_name_leads_out_of_no_folder(name):
+    """What climbs, hides, steers a terminal or is too long names no dataset."""
+    with pytest.raises(ConfigError, match="cannot name a dataset"):
+        checked_name(name)

@@ -71,6 +71,12 @@ class Clock:
         """How many events come before the cell of each of these places among the events."""
         return self.bounds[torch.searchsorted(self.bounds, place, side="right") - 1]
 
+    def seen(
+        self, visible: Visible, place: Int64[Tensor, "p"], time: Float64[Tensor, "p"]
+    ) -> Int64[Tensor, "p"]:
+        """How many events a question beside the event at `place`, asked at `time`, sees by a rule."""
+        return self.cells_before(place) if visible == "batch" else self.earlier_cells(time)
+
     def earlier(self, time: Float64[Tensor, "p"]) -> Int64[Tensor, "p"]:
         """How many events are strictly earlier than each time; the last cell among them may be cut short."""
         return torch.searchsorted(self.time, time)

@@ -23,9 +23,5 @@ def examine(
     """A score per pair of an exam, on the host; a memory is told of the periods before it and of its events."""
     clock = Clock.of(stream.store, (*exam.earlier, exam.events), rule.cell)
     before = len(clock.events) - len(exam.events)
-    told = (
-        clock.cells_before(before + exam.number)
-        if rule.visible == "batch"
-        else clock.earlier_cells(exam.pairs.time)
-    )
+    told = clock.seen(rule.visible, before + exam.number, exam.pairs.time)
     return Walk(scorer, stream, seed, clock)(exam.pairs, told, advance)

@@ -172,7 +172,7 @@ def embed(
     store, split = stream.store, stream.split
     everything = torch.arange(len(store))
     clock = Clock.of(store, (split.train, split.val, split.test), config.batch)
-    seen = clock.cells_before(everything) if config.visible == "batch" else clock.earlier_cells(store.time)
+    seen = clock.seen(config.visible, everything, store.time)
     walk = Walk(SourceEmbedding(encoder), stream, seed, clock)
     return walk(PairBatch.of(store.src, store.dst, store.time), seen, advance)
 

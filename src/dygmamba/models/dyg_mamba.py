@@ -137,16 +137,19 @@ class DyGMamba(Encoder):
 
     def forward(self, view: PairView) -> tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]:
         """Source and destination embedding of each pair."""
-        ((recent,),) = view.neighbors
-        pairs = view.pairs
-        both = torch.cat([pairs.src_row, pairs.dst_row])
-        tokens = make_tokens(recent[both], self.query, self.span)  # [2p l]
-        p, mask = len(both) // 2, tokens.mask
-        x = self.channels(tokens, view.features)  # [2p l d]
-        src, dst = self.mixer(self.encoders(x, tokens), mask).chunk(2)
+        states, tokens = self.states(view)
+        p, mask = len(view.pairs), tokens.mask
+        src, dst = self.mixer(states, mask).chunk(2)
         pooled = torch.cat([self.pool_src(src, mask[:p]), self.pool_dst(dst, mask[p:])])
         src, dst = self.out(pooled).chunk(2)
         return src, dst
+
+    def states(self, view: PairView) -> tuple[Float[Tensor, "q l d"], Tokens]:
+        """What the encoder makes of every token, sources first, then destinations; and the tokens."""
+        ((recent,),) = view.neighbors
+        both = torch.cat([view.pairs.src_row, view.pairs.dst_row])
+        tokens = make_tokens(recent[both], self.query, self.span)  # [2p l]
+        return self.encoders(self.channels(tokens, view.features), tokens), tokens
 
 
 SPEC = ModelSpec(

@@ -118,17 +118,22 @@ class DyGFormer(Encoder):
 
     def forward(self, view: PairView) -> tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]:
         """Source and destination embedding of each pair."""
+        states, tokens = self.states(view)
+        p, exists = len(view.pairs), patch_mask(tokens.mask, self.patch)
+        src, dst = states.chunk(2)
+        return self.out(self.pool(src, exists[:p])), self.out(self.pool(dst, exists[p:]))
+
+    def states(self, view: PairView) -> tuple[Float[Tensor, "q m d"], Tokens]:
+        """What the encoder makes of every patch, sources first, then destinations; and the tokens."""
         ((recent,),) = view.neighbors
-        pairs, p = view.pairs, len(view.pairs)
-        tokens = make_tokens(recent[torch.cat([pairs.src_row, pairs.dst_row])], "first")  # [2p l]
-        mask = tokens.mask
+        both = torch.cat([view.pairs.src_row, view.pairs.dst_row])
+        tokens = make_tokens(recent[both], "first")  # [2p l]
         x = self.channels(tokens, view.features)
-        exists = patch_mask(mask, self.patch)
+        exists = patch_mask(tokens.mask, self.patch)
         x, kept = torch.cat(x.chunk(2), dim=1), torch.cat(exists.chunk(2), dim=1)  # [p 2m d]
         for layer in self.layers:
             x = layer(x, kept)
-        src, dst = x.chunk(2, dim=1)
-        return self.out(self.pool(src, exists[:p])), self.out(self.pool(dst, exists[p:]))
+        return torch.cat(x.chunk(2, dim=1)), tokens
 
 
 SPEC = ModelSpec(

@@ -1,0 +1,81 @@
+"""A process that does jobs: one JSON line per job on stdin, one per happening on stdout.
+
+Says {"event": "ready"}, then for each job {"event": "epoch", ...} as it trains and at last "done" or "failed" with a
+sentence. When stdin ends, whoever sent the jobs is gone: the run under way is saved and the process ends.
+"""
+
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any, TextIO
+
+from dygmamba.errors import DygError, first_line
+from dygmamba.process_wide import sleep_while_waiting
+
+
+def main(root: str, device: str, data_dir: str) -> None:
+    """Do what comes until nothing more does."""
+    sleep_while_waiting()
+    from dygmamba.engine.fit import Interrupted, Reporter
+    from dygmamba.studies.job import Job, Results
+    from dygmamba.studies.works import WORKS, Place
+
+    said = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # whatever else is printed goes to the log
+    stop = threading.Event()
+    jobs = _listen(stop)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who asks hears Ctrl-C and ends us
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    results = Results(Path(root))
+    _say(said, event="ready")
+    while (line := jobs.get()) is not None:
+        job = Job.from_json(line)
+
+        def told(entry: dict[str, Any]) -> None:
+            _say(said, event="epoch", epoch=entry["epoch"] + 1, loss=entry["loss"], val_ap=entry["val_ap"])
+
+        place = Place(results, device, Path(data_dir) if data_dir else None, Reporter(epoch=told, stop=stop.is_set))
+        try:
+            results.keep(job, WORKS[job.work](job, place))
+        except Interrupted:
+            _say(said, event="stopped")
+            return
+        except DygError as error:
+            _say(said, event="failed", why=first_line(error))
+        except Exception as error:
+            import traceback
+
+            traceback.print_exc()
+            _say(said, event="failed", why=f"{type(error).__name__}: {first_line(error)}; the log of the worker has more")
+        else:
+            _say(said, event="done")
+
+
+def _listen(stop: threading.Event) -> "queue.Queue[str | None]":
+    """What comes in on stdin; its end stops what is under way."""
+    lines: queue.Queue[str | None] = queue.Queue()
+
+    def read() -> None:
+        for line in sys.stdin:
+            lines.put(line)
+        stop.set()
+        lines.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    return lines
+
+
+def _say(out: TextIO, **what: Any) -> None:
+    try:
+        out.write(json.dumps(what) + "\n")
+        out.flush()
+    except BrokenPipeError:
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:4])

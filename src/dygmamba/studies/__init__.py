@@ -1,0 +1,1 @@
+"""Studies of streams, models and papers: what a number can say, and what was said before."""

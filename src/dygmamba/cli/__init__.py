@@ -4,7 +4,19 @@ import sys
 
 import typer
 
-from dygmamba.cli import bench, data, demo, evaluate, fetch, generate, models, predict, report, train
+from dygmamba.cli import (
+    bench,
+    data,
+    demo,
+    evaluate,
+    fetch,
+    generate,
+    models,
+    predict,
+    report,
+    reproduce,
+    train,
+)
 from dygmamba.cli.words import shown, spoken
 from dygmamba.errors import DygError, DygWarning
 from dygmamba.files.writing import ADVICE, sentence
@@ -28,6 +40,7 @@ app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("predict")(predict.predict)
 app.command("report")(report.report)
+app.command("reproduce")(reproduce.reproduce)
 app.command("models")(models.models)
 app.command("bench")(bench.bench)
 

@@ -31,10 +31,17 @@ def state_similarity(run: OpenRun, most: int) -> dict[str, Any]:
     """Cosine similarities for the test event whose two histories are longest; the last `most` tokens of each side."""
     encoder = run.scorer.encoder
     if not isinstance(encoder, Stated):
-        raise ConfigError(f"model '{run.about['model']}' has no states of tokens to compare; take dyg-mamba or dygformer")
+        raise ConfigError(
+            f"model '{run.about['model']}' has no states of tokens to compare; take dyg-mamba or dygformer"
+        )
     stream, test = run.stream, run.stream.split.test
     store = stream.store
-    shortest = torch.minimum(*(stream.index.past(node[test].to(stream.device), store.time[test].to(stream.device))[1] for node in (store.src, store.dst)))
+    shortest = torch.minimum(
+        *(
+            stream.index.past(node[test].to(stream.device), store.time[test].to(stream.device))[1]
+            for node in (store.src, store.dst)
+        )
+    )
     event = test[int(shortest.argmax())][None]
     pairs = PairBatch.of(store.src[event], store.dst[event], store.time[event]).to(stream.device)
     with torch.no_grad():

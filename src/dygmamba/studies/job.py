@@ -1,8 +1,8 @@
 """One piece of a study: what is to be computed, by which code, and where its result is kept.
 
 A job's key is a digest of everything its result is a function of: the kind of work, the data's digest, the model with
-all its settings, the seed, what is asked, and the source code that computes. Two studies that need the same run share it,
-and a result that was computed by other code is computed again.
+all its settings, the seed, what is asked, and the source code that computes. Two studies that need the same run share
+it, and a result that was computed by other code is computed again.
 """
 
 import hashlib
@@ -25,10 +25,10 @@ RESULT = "result.json"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is computed; `settings` are all settings of the loop and the model, `asks` what the work is told beside them.
+    """What is computed; `settings` are all those of the loop and the model, `asks` what the work is told beside them.
 
-    `about` says where in a study the result stands and is no part of the key; `needs` is the key of a job whose run this
-    one looks at.
+    `about` says where in a study the result stands and is no part of the key; `needs` is the key of a job whose run
+    this one looks at.
     """
 
     work: str
@@ -83,7 +83,9 @@ class Results:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise FileError(f"{path} cannot be read ({error.strerror}); mend that or choose another folder") from error
+            raise FileError(
+                f"{path} cannot be read ({error.strerror}); mend that or choose another folder"
+            ) from error
         except (ValueError, RecursionError):
             return None
         return found if isinstance(found, dict) and isinstance(found.get("rows"), list) else None

@@ -75,7 +75,8 @@ def _periods(clean: Split, place: Int64[Tensor, "n"], noise: Tensor) -> Split:
         torch.cat([place[part], rows[noise & (extra == number)]]).sort().values
         for number, part in enumerate((clean.train, clean.val, clean.test))
     ]
-    return Split(*parts, clean.new_nodes)
+    train, val, test = parts
+    return Split(train, val, test, clean.new_nodes)
 
 
 def overwritable(requests: tuple[NeighborRequest, ...]) -> bool:
@@ -107,7 +108,9 @@ class Overwritten(Stream):
         """floor(rate * n) of n entries overwritten, then sorted by time again."""
         k, mask = sequence.node.shape[1], sequence.mask
         chance = [
-            Draws.of(self.seed + number, device=self.device).uniform(sequence.query_node, sequence.query_time, 0, k)
+            Draws.of(self.seed + number, device=self.device).uniform(
+                sequence.query_node, sequence.query_time, 0, k
+            )
             for number in range(4)
         ]
         rank = torch.where(mask, chance[0], 2.0).argsort(dim=1).argsort(dim=1)
@@ -117,8 +120,9 @@ class Overwritten(Stream):
         event = torch.where(hit, (chance[2] * len(self.store)).int(), sequence.event)
         time = torch.where(hit, 1 + (chance[3] * max(latest - 1, 1)).floor(), sequence.time)
         order = torch.where(mask, time, torch.inf).argsort(dim=1, stable=True)
-        ordered = (column.gather(1, order) for column in (node, event, time))
-        return NeighborSequence(sequence.query_node, sequence.query_time, *ordered, sequence.length)
+        return replace(
+            sequence, node=node.gather(1, order), event=event.gather(1, order), time=time.gather(1, order)
+        )
 
 
 def _last(sequence: NeighborSequence, k: int) -> NeighborSequence:
@@ -127,5 +131,6 @@ def _last(sequence: NeighborSequence, k: int) -> NeighborSequence:
     place = (sequence.length - length)[:, None] + torch.arange(k, device=length.device)
     place = place.clamp(max=sequence.node.shape[1] - 1)
     mask = torch.arange(k, device=length.device) < length[:, None]
-    columns = (column.gather(1, place) * mask for column in (sequence.node, sequence.event, sequence.time))
-    return NeighborSequence(sequence.query_node, sequence.query_time, *columns, length)
+    entries = {"node": sequence.node, "event": sequence.event, "time": sequence.time}
+    kept = {name: column.gather(1, place) * mask for name, column in entries.items()}
+    return replace(sequence, **kept, length=length)

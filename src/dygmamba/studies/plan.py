@@ -23,7 +23,15 @@ RATES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
 NOISE_SEED = 0
 # what each ablation table of the paper compares; `full` is the model as it is
 TIME = ("full", "no-timespan", "no-time-encoding", "no-time", "no-selective", "no-data-dependent")
-STEP = ("full", "step-linear", "step-logarithmic", "step-sigmoid", "step-exponential", "step-absolute", "no-timespan")
+STEP = (
+    "full",
+    "step-linear",
+    "step-logarithmic",
+    "step-sigmoid",
+    "step-exponential",
+    "step-absolute",
+    "no-timespan",
+)
 GRIDS = {"blocks": (1, 2, 3, 4), "states": (4, 8, 16, 32), "expand": (1, 2, 4)}
 FULL = "full"
 
@@ -77,7 +85,9 @@ def link_jobs(ask: Ask) -> list[Job]:
             if find_model(model).trainable:
                 jobs += [link_job(dataset, model, seed, ask.settings) for seed in ask.seeds]
             else:
-                jobs.append(Job("heuristic", dataset.name, dataset.digest, model, None, {}, about={"model": model}))
+                jobs.append(
+                    Job("heuristic", dataset.name, dataset.digest, model, None, {}, about={"model": model})
+                )
     return jobs
 
 
@@ -146,7 +156,9 @@ def efficiency_jobs(ask: Ask) -> list[Job]:
             patches = {"published": max(1, length // 32), "one": 1}
             for name, patch in patches.items():
                 jobs.append(
-                    _timed(dataset, "dygformer", {"length": length, "patch": patch}, length=length, patch=name)
+                    _timed(
+                        dataset, "dygformer", {"length": length, "patch": patch}, length=length, patch=name
+                    )
                 )
     return jobs
 
@@ -181,7 +193,17 @@ def robustness_jobs(ask: Ask) -> list[Job]:
                     asks = {"kind": kind, "rates": list(RATES), "seed": NOISE_SEED}
                     about = {"model": model, "noise": kind}
                     jobs.append(
-                        Job("robustness", dataset.name, dataset.digest, model, seed, {}, asks, about, clean.key)
+                        Job(
+                            "robustness",
+                            dataset.name,
+                            dataset.digest,
+                            model,
+                            seed,
+                            {},
+                            asks,
+                            about,
+                            clean.key,
+                        )
                     )
     return jobs
 
@@ -208,7 +230,17 @@ def case_jobs(ask: Ask) -> list[Job]:
                 about = {"model": model}
                 jobs += [
                     run,
-                    Job("similarity", dataset.name, dataset.digest, model, seed, {}, {"tokens": 32}, about, run.key),
+                    Job(
+                        "similarity",
+                        dataset.name,
+                        dataset.digest,
+                        model,
+                        seed,
+                        {},
+                        {"tokens": 32},
+                        about,
+                        run.key,
+                    ),
                 ]
     return jobs
 

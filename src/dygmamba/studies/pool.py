@@ -188,6 +188,6 @@ def require_done(failed: dict[str, str], jobs: Sequence[Job]) -> None:
         by_key = {job.key: job for job in jobs}
         key, why = next(iter(failed.items()))
         raise DygError(
-            f"{len(failed)} of {len(by_key)} runs failed, the first: {by_key[key].title} ({why}); mend that and give the "
-            "same command again, what is done is kept"
+            f"{len(failed)} of {len(by_key)} runs failed, the first: {by_key[key].title} ({why}); mend that and give "
+            "the same command again, what is done is kept"
         )

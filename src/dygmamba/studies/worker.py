@@ -38,7 +38,9 @@ def main(root: str, device: str, data_dir: str) -> None:
         def told(entry: dict[str, Any]) -> None:
             _say(said, event="epoch", epoch=entry["epoch"] + 1, loss=entry["loss"], val_ap=entry["val_ap"])
 
-        place = Place(results, device, Path(data_dir) if data_dir else None, Reporter(epoch=told, stop=stop.is_set))
+        place = Place(
+            results, device, Path(data_dir) if data_dir else None, Reporter(epoch=told, stop=stop.is_set)
+        )
         try:
             results.keep(job, WORKS[job.work](job, place))
         except Interrupted:
@@ -50,7 +52,11 @@ def main(root: str, device: str, data_dir: str) -> None:
             import traceback
 
             traceback.print_exc()
-            _say(said, event="failed", why=f"{type(error).__name__}: {first_line(error)}; the log of the worker has more")
+            _say(
+                said,
+                event="failed",
+                why=f"{type(error).__name__}: {first_line(error)}; the log of the worker has more",
+            )
         else:
             _say(said, event="done")
 

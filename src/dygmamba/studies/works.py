@@ -62,7 +62,9 @@ class Place:
 def link(job: Job, place: Place) -> Found:
     """Train, evaluate the best weights on the test period in both settings against every kind of negatives."""
     fit = _fit(job, place, lambda root: _new_link(job, place, root), resume_link_run)
-    chosen = [(kind, "test", setting) for kind in job.asks.get("negatives", NEGATIVES) for setting in SETTINGS]
+    chosen = [
+        (kind, "test", setting) for kind in job.asks.get("negatives", NEGATIVES) for setting in SETTINGS
+    ]
     about = {"dataset": job.data, "model": job.model, "seed": job.seed}
     assert isinstance(fit.scorer, Scorer)
     return {"rows": link_rows(fit.scorer, fit.stream, about, chosen, fit.config.rule), **_cost(fit)}
@@ -71,7 +73,9 @@ def link(job: Job, place: Place) -> Found:
 def heuristic(job: Job, place: Place) -> Found:
     """A model without training, on the published draws of the negatives."""
     asked = Heuristics.of(place.dataset(job))
-    chosen = [(kind, "test", setting) for kind in job.asks.get("negatives", NEGATIVES) for setting in SETTINGS]
+    chosen = [
+        (kind, "test", setting) for kind in job.asks.get("negatives", NEGATIVES) for setting in SETTINGS
+    ]
     rows = [asked.row(job.model, job.settings, one) for one in chosen if asked.has(one)]
     return {"rows": rows, "made_with": made_with(torch.device("cpu"))}
 
@@ -82,7 +86,9 @@ def node(job: Job, place: Place) -> Found:
 
     def start(root: Path) -> Fit:
         config = build_config(NodeFitConfig, job.settings)
-        return start_node_run(place.dataset(job), backbone, config, int(job.seed or 0), choose_device(place.device), root)
+        return start_node_run(
+            place.dataset(job), backbone, config, int(job.seed or 0), choose_device(place.device), root
+        )
 
     fit = _fit(job, place, start, resume_node_run)
     return {"rows": node_rows(fit), **_cost(fit)}
@@ -130,7 +136,14 @@ def similarity(job: Job, place: Place) -> Found:
     (path,) = place.runs(str(job.needs))[-1:]
     run = open_run(path, choose_device(place.device), place.data_dir)
     return {
-        "rows": [{"dataset": job.data, "model": job.model, "seed": job.seed, **state_similarity(run, job.asks["tokens"])}],
+        "rows": [
+            {
+                "dataset": job.data,
+                "model": job.model,
+                "seed": job.seed,
+                **state_similarity(run, job.asks["tokens"]),
+            }
+        ],
         "made_with": made_with(run.stream.device),
     }
 
@@ -148,7 +161,9 @@ WORKS: dict[str, Callable[[Job, Place], Found]] = {
 def _new_link(job: Job, place: Place, root: Path) -> Fit:
     dataset = place.dataset(job)
     keep_dataset(dataset, root, place.data_dir)
-    return start_link_run(dataset, job.model, int(job.seed or 0), job.settings, choose_device(place.device), root)
+    return start_link_run(
+        dataset, job.model, int(job.seed or 0), job.settings, choose_device(place.device), root
+    )
 
 
 def _fit(
@@ -230,4 +245,3 @@ def _peak_mb(stream: Stream) -> float:
     import resource
 
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10, 1)
-

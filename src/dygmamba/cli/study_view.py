@@ -1,0 +1,130 @@
+"""What is seen of a study in a terminal: one table of what runs, its plan, its tables."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from dygmamba.cli.console import emit_json, plain_table, stderr, stdout
+from dygmamba.cli.watching import say
+from dygmamba.report.sheets import Grid, Sheet
+from dygmamba.studies.estimate import guess
+from dygmamba.studies.job import Job
+from dygmamba.studies.pool import Event, Watch
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+EVERY = 30.0  # seconds between two lines where there is no terminal
+SHOWN = 24  # runs in the table at most
+
+
+class Board:
+    """What runs now, and how much is done; told from several threads."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.done, self.failed = total, 0, 0
+        self.running: dict[str, tuple[str, dict[str, Any]]] = {}
+        self.began = self.last = time.monotonic()
+        self.lock = threading.Lock()
+
+    def told(self, event: Event) -> None:
+        """Something happened to a job."""
+        with self.lock:
+            if event.what in ("started", "epoch"):
+                self.running[event.job.key] = (event.job.title, event.more)
+            else:
+                self.running.pop(event.job.key, None)
+                self.done += event.what == "done"
+                self.failed += event.what == "failed"
+
+    @property
+    def line(self) -> str:
+        """Where the study stands."""
+        failed = f", {self.failed} failed" if self.failed else ""
+        return (
+            f"{self.done} of {self.total} runs done{failed}, {len(self.running)} running, "
+            f"{time.monotonic() - self.began:.0f} s"
+        )
+
+    def __rich__(self) -> "Table":
+        """The table that is redrawn."""
+        with self.lock:
+            table = plain_table("run", title=self.line, figures=("epoch", "loss", "validation AP"))
+            for title, more in list(self.running.values())[:SHOWN]:
+                figures = (
+                    (f"{more['loss']:.4f}", f"{100 * more['val_ap']:.2f}") if "loss" in more else ("", "")
+                )
+                table.add_row(title, str(more.get("epoch", "")), *figures)
+            return table
+
+
+@contextmanager
+def following(total: int) -> Iterator[Watch]:
+    """A table that is redrawn; a line now and then where there is no terminal."""
+    board, console = Board(total), stderr()
+    if console.is_terminal:
+        from rich.live import Live
+
+        with Live(board, console=console, refresh_per_second=2, transient=True):
+            yield board.told
+        return
+
+    def told(event: Event) -> None:
+        board.told(event)
+        if event.what == "failed":
+            say(f"{event.job.title} failed: {event.more['why']}")
+        if time.monotonic() - board.last > EVERY:
+            board.last = time.monotonic()
+            say(board.line)
+
+    yield told
+
+
+def show_plan(jobs: list[Job], missing: list[Job], device: str, as_json: bool) -> None:
+    """Every run of a study that is to be done, with what it may take alone on this kind of device."""
+    guesses = {job.key: guess(job, device) for job in missing}
+    if as_json:
+        rows = [{"run": job.title, "key": job.key, "seconds": guesses[job.key].seconds} for job in missing]
+        emit_json({"runs": len(jobs), "missing": rows})
+        return
+    table = plain_table(
+        "run", title=f"{len(jobs)} runs, {len(missing)} to do", figures=("seconds alone", "MB")
+    )
+    for job in missing:
+        one = guesses[job.key]
+        table.add_row(job.title, _known(one.seconds, "{:,.0f}"), _known(one.megabytes, "{:,.0f}"))
+    stdout().print(table)
+    known = [one.seconds for one in guesses.values() if one.seconds is not None]
+    unknown = len(guesses) - len(known)
+    say(
+        f"{sum(known):,.0f} s one after another"
+        + (
+            f", and {unknown} runs of which nothing like it was measured on this kind of device"
+            if unknown
+            else ""
+        )
+    )
+
+
+def show_sheet(sheet: Sheet) -> None:
+    """Its tables."""
+    for section in sheet.sections:
+        for grid in section.grids:
+            stdout().print(rich_grid(grid))
+
+
+def rich_grid(grid: Grid) -> "Table":
+    """A grid for a terminal."""
+    from rich.text import Text
+
+    tones = {"best": "bold", "good": "green", "bad": "red", "soft": "dim", "": ""}
+    table = plain_table(grid.columns[0], title=grid.title, figures=grid.columns[1:])
+    for row in grid.rows:
+        table.add_row(*(Text(cell.text, style=tones[cell.tone]) for cell in row))
+    return table
+
+
+def _known(value: float | None, form: str) -> str:
+    return "not measured" if value is None else form.format(value)

@@ -1,0 +1,45 @@
+"""The studies of the paper from Python."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from dygmamba.studies.plan import Ask
+from dygmamba.studies.pool import Event, require_done
+from dygmamba.studies.records import Book
+from dygmamba.studies.reproduce import OUT, Place, prepare, publish, run
+
+
+def reproduce(
+    study: str,
+    *,
+    datasets: Sequence[str] | None = None,
+    models: Sequence[str] | None = None,
+    seeds: Sequence[int] = (0,),
+    variants: Sequence[str] | None = None,
+    out: Path | str = OUT,
+    device: str = "auto",
+    workers: int | None = None,
+    data_dir: Path | str | None = None,
+    progress: Callable[[Event], None] = lambda event: None,
+    **settings: Any,
+) -> Book:
+    """Run a study of the paper again and write its page; runs that are done already are taken as they are.
+
+    Studies: link, node, ablation, length, efficiency, convergence, robustness, sensitivity, case-study, large. The page
+    and the tables are in `out`/STUDY. Killed at any point, the same call goes on.
+
+    >>> import dygmamba as dm
+    >>> book = dm.reproduce("link", datasets=["generated"], models=["recency"], out="studies")
+    >>> len(book.records)
+    1
+    """
+    ask = Ask(
+        datasets, models, tuple(seeds), variants, settings, None if data_dir is None else Path(data_dir)
+    )
+    place = Place(Path(out), device, workers)
+    jobs, _ = prepare(study, ask, place)
+    book, failed = run(study, ask, place, f"dygmamba.reproduce({study!r})", progress)
+    publish(book, place.out)
+    require_done(failed, jobs)
+    return book

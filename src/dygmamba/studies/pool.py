@@ -23,7 +23,7 @@ PATIENCE = 30.0  # seconds a stopped worker has for saving
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What happened to a job: started, epoch, done or failed."""
+    """What happened to a job: started, epoch, done, failed, or crowded: it waits for memory."""
 
     job: Job
     what: str
@@ -53,6 +53,7 @@ class Pool:
         self._running: dict[str, Job] = {}
         self._failed: dict[str, str] = {}
         self._live: list[subprocess.Popen[str]] = []
+        self._allowed = workers  # at once; fewer where memory did not suffice
         self._ended = False
 
     def __call__(self, jobs: Sequence[Job], watch: Watch) -> dict[str, str]:
@@ -82,17 +83,29 @@ class Pool:
             if process is None or process.poll() is not None:
                 process = self._start(number)
             watch(Event(job, "started"))
-            why = self._do(process, job, watch)
+            told = self._do(process, job, watch)
+            if told["event"] == "crowded":
+                process.wait()
+                told = self._again(job, told)
             with self._lock:
                 self._running.pop(job.key, None)
-                if why is not None and not self._ended:
-                    self._failed[job.key] = why
+                if told["event"] == "failed" and not self._ended:
+                    self._failed[job.key] = told["why"]
                 self._lock.notify_all()
             if not self._ended:
-                watch(Event(job, "done" if why is None else "failed", {} if why is None else {"why": why}))
+                watch(Event(job, told["event"], told))
         if process is not None and process.stdin is not None:
             process.stdin.close()
             process.wait()
+
+    def _again(self, job: Job, told: dict[str, Any]) -> dict[str, Any]:
+        """A job for which memory did not suffice goes back in line, and fewer run at once; alone, it has failed."""
+        with self._lock:
+            if len(self._running) == 1:
+                return told | {"event": "failed"}
+            self._allowed = max(1, min(self._allowed, len(self._running)) - 1)
+            self._waiting.append(job)
+            return told
 
     def _next(self) -> Job | None:
         """The next job whose needs are met; waits where others may still meet them."""
@@ -103,6 +116,8 @@ class Pool:
                         self._failed[job.key] = "what it builds on failed"
                         self._waiting.remove(job)
                         break
+                    if len(self._running) >= self._allowed:
+                        continue
                     if job.needs is None or self.results.find(job.needs) is not None:
                         self._waiting.remove(job)
                         self._running[job.key] = job
@@ -131,8 +146,8 @@ class Pool:
         self._live.append(process)
         return process
 
-    def _do(self, process: subprocess.Popen[str], job: Job, watch: Watch) -> str | None:
-        """Give a process a job and follow it; why it failed, or nothing."""
+    def _do(self, process: subprocess.Popen[str], job: Job, watch: Watch) -> dict[str, Any]:
+        """Give a process a job and follow it to its last word: done, crowded or failed."""
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -140,13 +155,13 @@ class Pool:
             process.stdin.flush()
             for line in process.stdout:
                 told = json.loads(line)
-                if told["event"] in ("done", "failed"):
-                    return told.get("why")
+                if told["event"] in ("done", "failed", "crowded"):
+                    return told
                 if told["event"] == "epoch":
                     watch(Event(job, "epoch", told))
         except (OSError, ValueError):
             pass
-        return f"its process ended ({_ending(process)})"
+        return {"event": "failed", "why": f"its process ended ({_ending(process)})"}
 
     def _stop(self) -> None:
         """Ask every worker to save and end; after a while, end them."""

@@ -1,7 +1,8 @@
 """A process that does jobs: one JSON line per job on stdin, one per happening on stdout.
 
 Says {"event": "ready"}, then for each job {"event": "epoch", ...} as it trains and at last "done" or "failed" with a
-sentence. When stdin ends, whoever sent the jobs is gone: the run under way is saved and the process ends.
+sentence; "crowded" where memory did not suffice, and then it ends, so that what it held is free. When stdin ends,
+whoever sent the jobs is gone: the run under way is saved and the process ends.
 """
 
 import json
@@ -20,6 +21,8 @@ from dygmamba.process_wide import sleep_while_waiting
 def main(root: str, device: str, data_dir: str) -> None:
     """Do what comes until nothing more does."""
     sleep_while_waiting()
+    import torch
+
     from dygmamba.engine.fit import Interrupted, Reporter
     from dygmamba.studies.job import Job, Results
     from dygmamba.studies.works import WORKS, Place
@@ -48,6 +51,9 @@ def main(root: str, device: str, data_dir: str) -> None:
             return
         except DygError as error:
             _say(said, event="failed", why=first_line(error))
+        except (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError) as error:
+            _say(said, event="crowded", why=first_line(error))
+            return
         except Exception as error:
             import traceback
 

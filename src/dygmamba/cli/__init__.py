@@ -6,6 +6,7 @@ import typer
 
 from dygmamba.cli import (
     bench,
+    compare,
     data,
     demo,
     evaluate,
@@ -40,6 +41,7 @@ app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("predict")(predict.predict)
 app.command("report")(report.report)
+app.command("compare")(compare.compare)
 app.command("reproduce")(reproduce.reproduce)
 app.command("models")(models.models)
 app.command("bench")(bench.bench)

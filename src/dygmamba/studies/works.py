@@ -67,7 +67,9 @@ def link(job: Job, place: Place) -> Found:
     ]
     about = {"dataset": job.data, "model": job.model, "seed": job.seed}
     assert isinstance(fit.scorer, Scorer)
-    return {"rows": link_rows(fit.scorer, fit.stream, about, chosen, fit.config.rule), **_cost(fit)}
+    rows = link_rows(fit.scorer, fit.stream, about, chosen, fit.config.rule)
+    fit.run.write_results(rows)
+    return {"rows": rows, **_cost(fit)}
 
 
 def heuristic(job: Job, place: Place) -> Found:
@@ -91,7 +93,9 @@ def node(job: Job, place: Place) -> Found:
         )
 
     fit = _fit(job, place, start, resume_node_run)
-    return {"rows": node_rows(fit), **_cost(fit)}
+    rows = node_rows(fit)
+    fit.run.write_results(rows)
+    return {"rows": rows, **_cost(fit)}
 
 
 def robustness(job: Job, place: Place) -> Found:

@@ -1,0 +1,141 @@
+"""A study by one command: planned, run by workers, killed and resumed, cached by content, and a page in a browser."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from browser import find_browser
+from commands import invoke
+from dygmamba.report.charts import Axis, line_chart
+from dygmamba.report.sheets import Cell, Grid, Lines, comma_separated, latex, markdown
+from dygmamba.studies.job import Results
+from dygmamba.studies.plan import STUDIES, Ask, plan
+from dygmamba.studies.records import Book
+
+SMALL = ("--set", "length=6", "--set", "width=6", "--set", "blocks=1", "--set", "batch=300", "--epochs", "2")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("study")
+    made = [sys.executable, "-m", "dygmamba", "data", "generate", "--nodes", "40", "--events", "1200"]
+    made += ["--communities", "4", "--out", "tiny", "--data-dir", str(folder)]
+    subprocess.run(made, check=True, capture_output=True)
+    return folder
+
+
+def command(data, out, *more):
+    words = ["reproduce", "link", "--datasets", "tiny", "--models", "recency,dyg-mamba", "--seeds", "0,1"]
+    return [*words, *SMALL, "--workers", "1", "--data-dir", str(data), "--out", str(out), *more]
+
+
+def figures(out):
+    book = Book.read(out / "link" / "results.json")
+    return {(one.model, one.seed, i): row for one in book.records for i, row in enumerate(one.rows)}
+
+
+def test_killed_half_way_and_given_again_the_same_table_comes_out(data, tmp_path):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    line = [sys.executable, "-m", "dygmamba"]
+    subprocess.run([*line, *command(data, whole)], check=True, capture_output=True)
+    first = subprocess.Popen(
+        [*line, *command(data, broken)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 120
+    while (
+        not list(broken.glob("jobs/*/result.json")) and time.monotonic() < deadline and first.poll() is None
+    ):
+        time.sleep(0.05)
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    done = len(list(broken.glob("jobs/*/result.json")))
+    again = subprocess.run([*line, *command(data, broken)], check=True, capture_output=True, text=True)
+    assert f"{done} of them done already" in again.stderr or first.returncode == 0
+    assert figures(broken) == figures(whole)
+
+
+def test_what_is_done_is_not_done_again_and_other_settings_are(data, tmp_path, monkeypatch, capsys):
+    ask = Ask(["tiny"], ["dyg-mamba"], (0,), None, {"length": 6}, data)
+    (job,) = plan("link", ask)
+    (other,) = plan("link", Ask(["tiny"], ["dyg-mamba"], (0,), None, {"length": 7}, data))
+    (ablated,) = plan("ablation", Ask(["tiny"], None, (0,), ["full"], {"length": 6}, data))
+    assert job.key != other.key
+    assert job.key == ablated.key  # two studies share the run
+    results = Results(tmp_path)
+    results.keep(job, {"rows": []})
+    assert results.missing([job, other]) == [other]
+    (results.folder(job.key) / "result.json").write_text("{ not json")
+    assert results.missing([job]) == [job]
+    code, out, _ = invoke(monkeypatch, capsys, *command(data, tmp_path, "--dry-run", "--json"))
+    assert code == 0
+    assert json.loads(out)["runs"] == 3
+
+
+def test_a_failing_run_is_named_and_the_others_are_kept(data, tmp_path, monkeypatch, capsys):
+    # a rate that diverges: one sentence, exit code 2, and the heuristic's row is there
+    words = command(data, tmp_path, "--set", "lr=1e5")
+    code, out, err = invoke(monkeypatch, capsys, *words)
+    assert code == 2
+    assert "runs failed, the first: tiny dyg-mamba" in err
+    assert "recency" in out
+
+
+@pytest.mark.parametrize("study", [name for name in STUDIES if name != "large"])
+def test_every_study_has_a_plan(study, data):
+    jobs = plan(study, Ask(["tiny"], None, (0,), None, {}, data))
+    assert jobs
+    assert all(job.needs is None or job.needs in {one.key for one in jobs} for job in jobs)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("reproduce", "nothing"),
+        ("reproduce", "link", "--datasets", "nowhere"),
+        ("reproduce", "link", "--models", "nobody"),
+        ("reproduce", "ablation", "--datasets", "generated", "--variants", "no-nothing"),
+        ("reproduce", "length", "--datasets", "generated", "--variants", "long"),
+        ("reproduce", "robustness", "--datasets", "generated", "--variants", "loud"),
+        ("reproduce", "link", "--datasets", "generated", "--set", "lenght=3"),
+    ],
+)
+def test_a_mistake_is_one_sentence(words, tmp_path, monkeypatch, capsys):
+    code, out, err = invoke(monkeypatch, capsys, *words, "--dry-run", "--out", str(tmp_path))
+    assert (code, out) == (2, "")
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_the_page_reads_on_a_phone_and_a_desk(data, tmp_path, monkeypatch, capsys):
+    browser = find_browser(tmp_path / "profile")
+    invoke(monkeypatch, capsys, *command(data, tmp_path))
+    page = tmp_path / "link" / "link.html"
+    assert page.stat().st_size < 100_000
+    text, said = browser.dom(page)
+    assert said == []
+    assert "<script" not in text
+    assert "dyg-mamba" in text
+    for width in (400, 1200):
+        shot = browser.screenshot(page, tmp_path / f"{width}.png", f"--window-size={width},1400")
+        assert len(shot) > 10_000
+
+
+def test_a_grid_is_the_same_in_three_forms():
+    grid = Grid("t", "n", ("model", "AP"), ((Cell("a_b"), Cell("97.1 ± 0.2", "best")), (Cell("c"), Cell(""))))
+    assert markdown(grid).splitlines()[2] == "| a_b | **97.1 ± 0.2** |"
+    assert comma_separated(grid).splitlines() == ["model,AP", "a_b,97.1 ± 0.2", "c,"]
+    assert r"a\_b & \textbf{97.1 $\pm$ 0.2} \\" in latex(grid)
+
+
+def test_a_chart_shows_every_point_inside_its_frame():
+    chart = Lines("t", "x", "y", {"a": [(1, 5.0, 0.5), (10, 7.0, 0.1)], "b": [(1, 5.5)]}, log_x=True)
+    svg = line_chart(chart)
+    places = [float(x) for x in re.findall(r'<circle cx="([\d.]+)"', svg)]
+    assert len(places) == 3
+    assert all(0 <= x <= 520 for x in places)
+    assert Axis.of([3.0, 3.0], log=False).ticks

@@ -68,7 +68,7 @@ def test_other_threads_are_one_sentence(begun, tmp_path):
     run = begun(1, stop=True)
     torch.set_num_threads(2)
     with pytest.warns(
-        DygWarning, match=r"was begun with threads 1 and would go on with threads 2: .* OMP_NUM_"
+        DygWarning, match=r"was begun with threads 1 and would go on with threads 2: .* OMP_NUM_THREADS=1"
     ):
         resume_link_run(run.path, CPU, tmp_path / "data")
     assert torch.get_num_threads() == 2

@@ -54,7 +54,7 @@ def go_on_alike(run: RunFolder, device: torch.device) -> None:
         raise ConfigError(
             f"{what}, which gives other bits; restore that, or resume without deterministic mode"
         )
-    mend = "set OMP_NUM_THREADS" if other == ["threads"] else "restore that"
+    mend = f"set OMP_NUM_THREADS={begun['threads']}" if other == ["threads"] else "restore that"
     warnings.warn(DygWarning(f"{what}: its last bits will be others; {mend} to have the same"), stacklevel=2)
 
 

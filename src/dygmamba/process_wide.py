@@ -35,11 +35,21 @@ def keep_freed_memory() -> bool:
 
 
 def repeat_every_bit() -> None:
-    """Two runs agree in every bit on a GPU too, or torch refuses; call it before CUDA is first used."""
+    """Two runs agree in every bit on a GPU too, or torch refuses; call it before CUDA is first used.
+
+    On a CPU that takes the same number of threads, which a run writes down (`runs/making.py`).
+    """
     import torch
 
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
+
+
+def use_threads(count: int) -> None:
+    """Let torch, and the kernels that ask it, compute with so many threads."""
+    import torch
+
+    torch.set_num_threads(count)
 
 
 def tell_warnings(kind: type[Warning], say: Callable[[str], None]) -> None:

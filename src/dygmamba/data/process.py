@@ -1,7 +1,7 @@
 """The random process behind a generated stream, as plain functions that Numba compiles.
 
-docs/generated-stream.md derives it. Laws and loop share this file because Numba's cache on disk is
-renewed when the loop's own file changes, and only then.
+docs/generated-stream.md derives it. Laws and loop share this file because what was compiled is made anew when the
+loop's own file changes, or a kernel's (`ops/compiled.py`).
 Legend: e events, n nodes, c communities, m remembered events, u source, v partner, t time.
 """
 
@@ -186,8 +186,9 @@ PARTS = (_rank, _swap, _roams_now, _source, _stranger, _neighbour, _remember, _p
 @lru_cache
 def compiled(law: Law) -> Any:
     """The loop for one law; it closes over plain functions only, so that Numba can cache it on disk."""
-    from numba import njit
     from numba.extending import register_jitable
+
+    from dygmamba.ops.compiled import kernel
 
     for part in (law, *PARTS):
         register_jitable(part)
@@ -222,7 +223,4 @@ def compiled(law: Law) -> Any:
             out.src[e], out.dst[e], out.label[e], out.choice[e] = u, v, roams, choice
             out.home[e] = seats.home_of[seats.seat_of[u]]
 
-    try:
-        return njit(walk, cache=True, nogil=True)
-    except RuntimeError:  # no folder to cache in: compile anew in every process
-        return njit(walk, nogil=True)
+    return kernel()(walk)

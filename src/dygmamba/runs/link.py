@@ -18,7 +18,8 @@ from dygmamba.engine.walk import Advance, unwatched
 from dygmamba.errors import ConfigError, EventError
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts, Scorer
-from dygmamba.runs.opening import build_scorer, link_data, link_stream, made_with
+from dygmamba.runs.making import go_on_alike, made_with
+from dygmamba.runs.opening import build_scorer, link_data, link_stream
 from dygmamba.sampling.negatives import SEEDS
 from dygmamba.tasks.link import LinkTask, has_events, link_exam
 from dygmamba.tasks.metrics import link_metrics
@@ -76,6 +77,7 @@ def resume_link_run(path: Path, device: torch.device, data_dir: Path | None = No
     run = RunFolder(path)
     run.config()
     run.lock()
+    go_on_alike(run, device)
     fit = _fit(run, link_stream(link_data(run, data_dir), device))
     fit.resume()
     return fit

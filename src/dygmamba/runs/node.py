@@ -21,7 +21,8 @@ from dygmamba.engine.walk import Advance, Walk, unwatched
 from dygmamba.errors import ConfigError, FileError
 from dygmamba.models.base import Encoder
 from dygmamba.models.classifiers import FrozenClassifier, NodeClassifier, SourceEmbedding
-from dygmamba.runs.opening import OpenRun, build_scorer, link_stream, made_with, open_data, open_run
+from dygmamba.runs.making import go_on_alike, made_with
+from dygmamba.runs.opening import OpenRun, build_scorer, link_stream, open_data, open_run
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.link import SPLITS
 from dygmamba.tasks.node import NodeTask, node_split
@@ -106,6 +107,7 @@ def resume_node_run(
     """A classifier standing where it was stopped; one that was stopped before it saved starts on its backbone again."""
     run, dataset, encoder = _reopened(path, device, data_dir)
     run.lock()
+    go_on_alike(run, device)
     if not run.started:
         backbone = Path(run.config()["run"]["backbone"])
         encoder = open_run(backbone, device, dataset=dataset).scorer.encoder

@@ -1,13 +1,11 @@
 """From a run folder to things that run: its data, its stream, its model."""
 
-import platform
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from dygmamba._version import __version__
 from dygmamba.config import build_config
 from dygmamba.data.library import open_dataset
 from dygmamba.data.splits import chronological_split
@@ -32,16 +30,6 @@ def choose_device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("`device='cuda'` was asked for, but torch sees no GPU; use cpu or auto")
     return torch.device(name)
-
-
-def made_with(device: torch.device) -> dict[str, str]:
-    """The versions and the device of a run."""
-    return {
-        "dygmamba": __version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "device": str(device) if device.type == "cpu" else torch.cuda.get_device_name(device),
-    }
 
 
 def link_stream(dataset: Dataset, device: torch.device) -> Stream:

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dygmamba.ops.scan.cpu_kernels import EXACT, compiled, exp_expm1
+from dygmamba.ops.compiled import kernel, part
+from dygmamba.ops.scan.cpu_kernels import EXACT, exp_expm1
 
 
 class Rows(NamedTuple):
@@ -34,32 +35,32 @@ class Arrays(NamedTuple):
     sign: int  # 1, or -1 against time
 
 
-@compiled(EXACT)
+@part(**EXACT)
 def _row(rows, i, k, d):
     start = i * rows.batch + k * rows.row
     return rows.data[start : start + d]
 
 
-@compiled(EXACT)
+@part(**EXACT)
 def _source(x, i, k, tap):
     """The step which a tap of step k reads, or -1 where there is none or it is masked."""
     s = k + x.sign * (tap - x.weight.shape[0] + 1)
     return s if 0 <= s < x.mask.shape[1] and x.mask[i, s] else -1
 
 
-@compiled(EXACT)
+@part(**EXACT)
 def _add_product(a, b, total):
     for c in range(total.shape[0]):
         total[c] += a[c] * b[c]
 
 
-@compiled(EXACT)
+@part(**EXACT)
 def _add(a, total):
     for c in range(total.shape[0]):
         total[c] += a[c]
 
 
-@compiled(EXACT)
+@part(**EXACT)
 def _activation(x, i, k, a):
     """Step k's pre-activation into `a`."""
     for c in range(a.shape[0]):
@@ -70,7 +71,7 @@ def _activation(x, i, k, a):
             _add_product(x.weight[tap], _row(x.x, i, s, a.shape[0]), a)
 
 
-@compiled(EXACT)
+@part(**EXACT)
 def _silu(a, y):
     one = a.dtype.type(1)
     for c in range(y.shape[0]):
@@ -78,7 +79,7 @@ def _silu(a, y):
         y[c] = a[c] / (one + E)
 
 
-@compiled(EXACT)
+@part(**EXACT)
 def _silu_adjoint(a, dy, g):
     """The gradient at the pre-activation: silu' = s (1 + a (1 - s)) with s = 1 / (1 + e^-a)."""
     one = a.dtype.type(1)
@@ -88,7 +89,7 @@ def _silu_adjoint(a, dy, g):
         g[c] = dy[c] * (sigmoid * (one + a[c] * (one - sigmoid)))
 
 
-@compiled(EXACT)
+@kernel(**EXACT)
 def forward(first, last, x, y):
     """Blocks first..last - 1 of the output y [q l d], which is zero where nothing is written."""
     q, length, d = y.shape
@@ -100,7 +101,7 @@ def forward(first, last, x, y):
                 _silu(a, y[i, k])
 
 
-@compiled(EXACT)
+@kernel(**EXACT)
 def backward(first, last, x, dy, dx, parts):
     """Blocks first..last - 1 of the adjoint: dx [q l d] and parts [blocks w+1 d] (weight, then bias) start as zero."""
     (q, length, d), taps = dx.shape, x.weight.shape[0]

@@ -6,8 +6,9 @@ also how two neighbouring int32 columns of the output lie in memory on the littl
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
+
+from dygmamba.ops.compiled import kernel, part
 
 
 def cooccurrence(left: Tensor, right: Tensor, left_mask: Tensor, right_mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -21,7 +22,7 @@ def cooccurrence(left: Tensor, right: Tensor, left_mask: Tensor, right_mask: Ten
     return in_left, in_right
 
 
-@njit(cache=True, nogil=True, inline="always")
+@part(inline="always")
 def _slot(keys, bits, token):
     """Where `token` is or belongs: multiplicative hashing, linear probing; -1 marks a free slot."""
     size = keys.shape[0]
@@ -31,7 +32,7 @@ def _slot(keys, bits, token):
     return at
 
 
-@njit(cache=True, nogil=True)
+@part()
 def _indexed(cells, left, right, left_mask, right_mask, in_left, in_right):
     """The id is the slot; read as unsigned, so that Numba need not ask whether it counts from the end."""
     for j in range(left.shape[0]):
@@ -46,7 +47,7 @@ def _indexed(cells, left, right, left_mask, right_mask, in_left, in_right):
         in_right[j] = cells[np.uint32(right[j])] if right_mask[j] else np.int64(0)
 
 
-@njit(cache=True, nogil=True)
+@part()
 def _hashed(cells, keys, bits, left, right, left_mask, right_mask, in_left, in_right):
     """The slot is looked up; it waits in the output until all counts are known."""
     for tokens, mask, out, one in (
@@ -65,7 +66,7 @@ def _hashed(cells, keys, bits, left, right, left_mask, right_mask, in_left, in_r
             out[j] = cells[out[j]] if out[j] >= 0 else 0
 
 
-@njit(cache=True, nogil=True)
+@part()
 def _highest(tokens):
     high = np.int32(0)
     for token in tokens.flat:
@@ -74,7 +75,7 @@ def _highest(tokens):
 
 
 # not parallel: where a core is busy, waiting for a second thread costs a time slice, a hundred times the work
-@njit(cache=True, nogil=True)
+@kernel()
 def _count(left, right, left_mask, right_mask, in_left, in_right):
     (p, length), r = left.shape, right.shape[1]
     # few nodes: a table by id; many: a hash table, at most half full

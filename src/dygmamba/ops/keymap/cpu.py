@@ -1,7 +1,8 @@
 """Linear probing with multiplicative hashing, in Numba; -1 marks a free place."""
 
 import numpy as np
-from numba import njit
+
+from dygmamba.ops.compiled import kernel, part
 
 
 class Table:
@@ -36,7 +37,7 @@ class Table:
         return found
 
 
-@njit(cache=True, nogil=True, inline="always")
+@part(inline="always")
 def _place(keys, key):
     at = np.int64((np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(20)) & (keys.shape[0] - 1)
     while keys[at] != -1 and keys[at] != key:
@@ -44,7 +45,7 @@ def _place(keys, key):
     return at
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def insert(keys, slots, size, new, found):
     """Add each key of `new`, write its slot to `found`, return the new size."""
     for i in range(new.shape[0]):
@@ -57,7 +58,7 @@ def insert(keys, slots, size, new, found):
     return size
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def find(keys, slots, asked, found):
     """Write the slot of each asked key, or -1."""
     for i in range(asked.shape[0]):
@@ -65,7 +66,7 @@ def find(keys, slots, asked, found):
         found[i] = slots[at] if keys[at] != -1 else -1
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def grown(keys, slots):
     """The same map in a table twice as large."""
     new_keys = np.full(2 * keys.shape[0], -1, np.int64)

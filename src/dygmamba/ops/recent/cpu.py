@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
+
+from dygmamba.ops.compiled import kernel, part
 
 if TYPE_CHECKING:
     from dygmamba.ops.recent import Adjacency
@@ -53,7 +54,7 @@ def place_of_share(running: Tensor, halvings: int, begin: Tensor, count: Tensor,
     return place
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _decayed_count(start, time, scale):
     # c_i = 1 + exp(-scale * gap) c_{i-1} neither overflows nor cancels, unlike exp(scale * time) itself
     count = np.ones(time.shape[0], np.float64)
@@ -63,7 +64,7 @@ def _decayed_count(start, time, scale):
     return count
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _running_weight(start, count):
     # one entry after the other, so that what comes later rounds nothing that came before
     running = np.empty(count.shape[0], np.float64)
@@ -75,7 +76,7 @@ def _running_weight(start, count):
     return running
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _place_of_share(running, begin, count, share, place):
     q, k = share.shape
     for i in range(q):
@@ -95,7 +96,7 @@ def _place_of_share(running, begin, count, share, place):
             place[i, j] = low
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _counting_sort(src, dst, event, event_time, num_nodes):
     s = src.shape[0]
     start = np.zeros(num_nodes + 1, np.int64)
@@ -129,7 +130,7 @@ def _counting_sort(src, dst, event, event_time, num_nodes):
     return start, key, neighbor, entry, time
 
 
-@njit(cache=True, nogil=True, inline="always")
+@part(inline="always")
 def _first_not_less(values, low, high, target):
     while low < high:
         middle = (low + high) >> 1
@@ -140,7 +141,7 @@ def _first_not_less(values, low, high, target):
     return low
 
 
-@njit(cache=True, nogil=True, inline="always")
+@part(inline="always")
 def _rank(event_time, time, hint):
     """Events strictly earlier than `time`; quick where the answer is little more than `hint` (sorted queries)."""
     n = event_time.shape[0]
@@ -153,7 +154,7 @@ def _rank(event_time, time, hint):
     return _first_not_less(event_time, low, min(low + step, n), time)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@part(inline="always")
 def _copy(column, begin, count, out):
     # indexing a slice from 0 lets LLVM drop Numba's negative-index handling and vectorise the copy
     part = column[begin : begin + count]
@@ -163,7 +164,7 @@ def _copy(column, begin, count, out):
 
 
 # not parallel: where a core is busy, waiting for a second thread costs a time slice, fifty times the work
-@njit(cache=True, nogil=True)
+@kernel()
 def _last_k(start, key, neighbor, event, entry_time, event_time, node, time, ids, events, times, length):
     q, k = ids.shape
     stride = event_time.shape[0] + 1

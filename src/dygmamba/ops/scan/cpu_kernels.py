@@ -14,20 +14,22 @@ States are kept every CHUNK steps only; a chunk is replayed just before its adjo
 """
 
 import math
-from collections.abc import Callable
-from inspect import unwrap
 from typing import Any, NamedTuple, no_type_check
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import overload
+
+from dygmamba.ops.compiled import kernel, part
 
 CHUNK = 32  # steps between stored states: n / CHUNK of the input's size, and the trace stays in the L2 cache
 LANES = 64  # channels of a task: four AVX-512 vectors amortise the sums which dB and dC need
 VECTOR = 16  # inner loops run over a multiple of this, so that no scalar remainder is left over
 
-EXACT = {"contract"}  # exp's range reduction must keep its order; fused multiply-add is welcome
-SUMS = {"contract", "reassoc", "nsz"}  # dB and dC are sums over lanes, whose order the compiler may fix
+# how LLVM may change the arithmetic: exp's range reduction must keep its order, fused multiply-add is welcome
+EXACT: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract"}}
+# dB and dC are sums over lanes, whose order the compiler may fix; a kernel is one piece of code, so it does so once
+SUMS: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract", "reassoc", "nsz"}}
 
 
 class Arrays(NamedTuple):
@@ -109,20 +111,6 @@ class Adjoint(NamedTuple):
     channel: Any  # [3 lanes] w1, w2 and D of this chunk
 
 
-def compiled(fastmath: set[str]) -> Callable[[Callable[..., Any]], Any]:
-    """`njit` with an on-disk cache where some folder is writable, without one elsewhere."""
-
-    def decorate(function: Callable[..., Any]) -> Any:
-        options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": fastmath}
-        function = unwrap(function)  # tests wrap every function in a type checker, which cannot be compiled
-        try:
-            return njit(cache=True, **options)(function)
-        except RuntimeError:  # the package, the user's cache folder and NUMBA_CACHE_DIR are all read-only
-            return njit(**options)(function)
-
-    return decorate
-
-
 # --- exponentials: float32 is plain arithmetic which vectorises, float64 calls the C library ---
 
 f32 = np.float32
@@ -141,7 +129,7 @@ SERIES = tuple((i + 1) / math.factorial(i + 2) for i in reversed(range(15)))  # 
 SMALL = 0.34  # below ln 2 / 2, where x = r and phi' would cancel as (E - phi) / x
 
 
-@compiled(EXACT)
+@part(**EXACT)
 def _reduce(x):
     """For x = k ln 2 + r: k, phi(r), r phi(r) and 2^k; NaN stays NaN."""
     x = LOWEST if x < LOWEST else x
@@ -160,7 +148,7 @@ def exp_expm1(x):
 
 
 @no_type_check
-@overload(exp_expm1, jit_options={"fastmath": EXACT})
+@overload(exp_expm1, jit_options={**EXACT, "forceinline": True})
 def _exp_expm1(x):
     def single(x):
         _, _, m, scale = _reduce(x)
@@ -178,7 +166,7 @@ def hold(x, delta, inverse):
 
 
 @no_type_check
-@overload(hold, jit_options={"fastmath": EXACT})
+@overload(hold, jit_options={**EXACT, "forceinline": True})
 def _hold(x, delta, inverse):
     def single(x, delta, inverse):
         k, p, m, scale = _reduce(x)
@@ -196,7 +184,7 @@ def hold_slope(x, delta, E, G, inverse):
 
 
 @no_type_check
-@overload(hold_slope, jit_options={"fastmath": EXACT})
+@overload(hold_slope, jit_options={**EXACT, "forceinline": True})
 def _hold_slope(x, delta, E, G, inverse):
     def single(x, delta, E, G, inverse):
         near = ((((S5 * x + S4) * x + S3) * x + S2) * x + S1) * x + S0
@@ -216,7 +204,7 @@ def _hold_slope(x, delta, E, G, inverse):
 # --- what both directions share ---
 
 
-@compiled(EXACT)
+@part(**EXACT)
 def _place(task, x):
     q, _, d = x.u.shape
     groups = (d + LANES - 1) // LANES
@@ -227,7 +215,7 @@ def _place(task, x):
     return Place(block * q // x.blocks, (block + 1) * q // x.blocks, group, base, end, padded)
 
 
-@compiled(EXACT)
+@part(**EXACT)
 def _scratch(x, slots):
     n, dtype = x.A.shape[1], x.u.dtype
     planes, rows = np.zeros((3, n, LANES), dtype), np.zeros((2, slots, LANES), dtype)
@@ -235,7 +223,7 @@ def _scratch(x, slots):
     return Scratch(planes[0], planes[1], planes[2], np.zeros(LANES, dtype), rows[0], rows[1], order)
 
 
-@compiled(EXACT)
+@part(**EXACT)
 def _enter(x, at, work):
     """Load the task's A, and wipe the lanes which a wider task may have left beyond its channels."""
     work.rate.fill(0)
@@ -248,7 +236,7 @@ def _enter(x, at, work):
             work.inverse[s, j] = 1 / a if a != 0 else 0  # never used where A is 0
 
 
-@compiled(EXACT)
+@part(**EXACT)
 def _valid(mask, reverse, order):
     """Fills `order`; returns the number of unmasked steps."""
     count, length = 0, order.shape[0]
@@ -263,20 +251,20 @@ def _valid(mask, reverse, order):
 # Loops, not slices: an assignment of slices costs Numba half a second of compilation each.
 
 
-@compiled(EXACT)
+@part(**EXACT)
 def _copy(source, target):
     for j in range(min(source.shape[0], target.shape[0])):
         target[j] = source[j]
 
 
-@compiled(EXACT)
+@part(**EXACT)
 def _save(h, at, checkpoint):
     for s in range(h.shape[0]):
         for j in range(at.end - at.base):
             checkpoint[s, at.base + j] = h[s, j]
 
 
-@compiled(EXACT)
+@part(**EXACT)
 def _restore(checkpoint, at, h):
     h.fill(0)  # the lanes beyond `end` too: a NaN there would reach dC
     for s in range(h.shape[0]):
@@ -284,7 +272,7 @@ def _restore(checkpoint, at, h):
             h[s, j] = checkpoint[s, at.base + j]
 
 
-@compiled(EXACT)
+@part(**EXACT)
 def _transpose(source, target):
     """[lanes n] -> [n lanes] or back, as wide as the narrower of the two."""
     for i in range(min(source.shape[0], target.shape[1])):
@@ -292,7 +280,7 @@ def _transpose(source, target):
             target[j, i] = source[i, j]
 
 
-@compiled(EXACT)
+@part(**EXACT)
 def _span_step(span, w1, w2, delta):
     """Eq. 11: delta = w1 (1 - exp(-w2 span))."""
     for j in range(w1.shape[0]):
@@ -300,7 +288,7 @@ def _span_step(span, w1, w2, delta):
         delta[j] = -w1[j] * minus
 
 
-@compiled(EXACT)
+@part(**EXACT)
 def _load(x, at, i, k, work, slot):
     """Step k's delta and u into a slot."""
     _copy(x.u[i, k, at.base : at.end], work.u[slot])
@@ -313,7 +301,7 @@ def _load(x, at, i, k, work, slot):
 # --- forward ---
 
 
-@compiled(SUMS)
+@part(**SUMS)
 def _advance(work, B, C, padded, euler):
     """For every state and lane: h <- E h + G B u, and out <- C h."""
     rate, inverse, h, out = work.rate, work.inverse, work.h, work.out
@@ -330,14 +318,14 @@ def _advance(work, B, C, padded, euler):
             out[j] += c * new
 
 
-@compiled(SUMS)
+@part(**SUMS)
 def _emit(out, u, D, y):
     """The output: y <- C h + D u."""
     for j in range(y.shape[0]):
         y[j] = out[j] + D[j] * u[j]
 
 
-@compiled(SUMS)
+@part(**SUMS)
 def _gate(z, y):
     """The gate: y <- y silu(z)."""
     for j in range(y.shape[0]):
@@ -345,7 +333,7 @@ def _gate(z, y):
         y[j] *= z[j] / (1 + E)
 
 
-@compiled(SUMS)
+@kernel(**SUMS)
 def forward(first, last, x, to):
     """Tasks first..last - 1 of the scan: inputs `x`, outputs `to`."""
     work = _scratch(x, 1)
@@ -372,7 +360,7 @@ def forward(first, last, x, to):
 # --- backward ---
 
 
-@compiled(SUMS)
+@part(**SUMS)
 def _replay(work, back, slot, B, C, padded, euler):
     """`_advance` again, leaving h', E and G in the slot."""
     before, Es, Gs = back.before[slot], back.E[slot], back.G[slot]
@@ -393,7 +381,7 @@ def _replay(work, back, slot, B, C, padded, euler):
             out[j] += c * new
 
 
-@compiled(SUMS)
+@part(**SUMS)
 def _ungate(z, dy, out, u, D, dz, inner):
     """Adjoint of y = v silu(z), v = C h + D u: dz, and dv into `inner`."""
     for j in range(dz.shape[0]):
@@ -403,7 +391,7 @@ def _ungate(z, dy, out, u, D, dz, inner):
         inner[j] = dy[j] * z[j] * sigmoid
 
 
-@compiled(SUMS)
+@part(**SUMS)
 def _unskip(inner, u, D, du, dD):
     """Adjoint of D u."""
     for j in range(D.shape[0]):
@@ -411,7 +399,7 @@ def _unskip(inner, u, D, du, dD):
         dD[j] += inner[j] * u[j]
 
 
-@compiled(SUMS)
+@part(**SUMS)
 def _retreat(work, back, slot, B, C, dB, dC, padded, euler):
     """One step back: the module docstring's sums over lanes (dB, dC), states (du, d delta) and steps (dA)."""
     before, Es, Gs = back.before[slot], back.E[slot], back.G[slot]
@@ -437,7 +425,7 @@ def _retreat(work, back, slot, B, C, dB, dC, padded, euler):
         dC[s] = dc
 
 
-@compiled(SUMS)
+@part(**SUMS)
 def _span_adjoint(span, w1, w2, d_delta, d_w1, d_w2):
     """Adjoint of Eq. 11: adds to w1's and w2's, returns span's (a sum over lanes)."""
     total = span * 0
@@ -450,7 +438,7 @@ def _span_adjoint(span, w1, w2, d_delta, d_w1, d_w2):
     return total
 
 
-@compiled(EXACT)
+@part(**EXACT)
 def _flush(part, total):
     """Move a chunk's sums into float64 ones: no float32 sum is longer than a chunk."""
     for s in range(part.shape[0]):
@@ -459,7 +447,7 @@ def _flush(part, total):
             part[s, j] = 0
 
 
-@compiled(EXACT)
+@part(**EXACT)
 def _adjoint(n, dtype):
     planes, rows = np.zeros((3, CHUNK, n, LANES), dtype), np.zeros((2, CHUNK, LANES), dtype)
     sums = np.zeros((2, n, LANES), dtype)
@@ -467,7 +455,7 @@ def _adjoint(n, dtype):
     return Adjoint(planes[0], planes[1], planes[2], rows[0], rows[1], d_delta, sums[0], sums[1], channel)
 
 
-@compiled(EXACT)
+@part(**EXACT)
 def _replay_step(x, at, i, k, dy, to, work, back, slot):
     """Step k forward again, and its output's adjoint back through gate and skip."""
     _load(x, at, i, k, work, slot)
@@ -481,7 +469,7 @@ def _replay_step(x, at, i, k, dy, to, work, back, slot):
     _unskip(inner, u, D, back.du[slot], back.channel[2])
 
 
-@compiled(EXACT)
+@part(**EXACT)
 def _retreat_step(x, at, i, k, to, work, back, slot):
     """Step k's adjoint, written out."""
     dB, dC = to.B[at.group, i, k], to.C[at.group, i, k]
@@ -496,7 +484,7 @@ def _retreat_step(x, at, i, k, to, work, back, slot):
         to.span[at.group, i, k] = total
 
 
-@compiled(EXACT)
+@kernel(**EXACT)
 def backward(first, last, x, dy, dstate, checkpoints, to):
     """Tasks first..last - 1 of the adjoint: dy [q l d], dstate [q d n] (or size 0), gradients into `to`."""
     n = x.A.shape[1]
@@ -526,5 +514,5 @@ def backward(first, last, x, dy, dstate, checkpoints, to):
                 _transpose(back.dh, to.state[i, at.base : at.end])
         block = task // to.B.shape[0]
         _transpose(dA, to.A[block, at.base : at.end])
-        for part in range(3):
-            _copy(channel[part], to.channel[part, block, at.base : at.end])
+        for row in range(3):
+            _copy(channel[row], to.channel[row, block, at.base : at.end])

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,8 @@ class Pool:
         process = None
         while (job := self._next()) is not None:
             if process is None or process.poll() is not None:
+                if process is not None:
+                    _end(process)
                 process = self._start(number)
             watch(Event(job, "started"))
             told = self._do(process, job, watch)
@@ -94,9 +96,8 @@ class Pool:
                 self._lock.notify_all()
             if not self._ended:
                 watch(Event(job, told["event"], told))
-        if process is not None and process.stdin is not None:
-            process.stdin.close()
-            process.wait()
+        if process is not None:
+            _end(process)
 
     def _again(self, job: Job, told: dict[str, Any]) -> dict[str, Any]:
         """A job for which memory did not suffice goes back in line, and fewer run at once; alone, it has failed."""
@@ -175,6 +176,15 @@ class Pool:
                 process.wait(PATIENCE)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """No more jobs: the process ends, and so do the pipes to it."""
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with suppress(OSError):
+                pipe.close()
+    process.wait()
 
 
 def _ending(process: subprocess.Popen[str]) -> str:

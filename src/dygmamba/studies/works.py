@@ -24,8 +24,9 @@ from dygmamba.errors import DygError, FileError
 from dygmamba.explain.similarity import state_similarity
 from dygmamba.models.base import Scorer
 from dygmamba.runs.link import Heuristics, link_rows, resume_link_run, start_link_run
+from dygmamba.runs.making import made_with
 from dygmamba.runs.node import node_rows, resume_node_run, start_node_run
-from dygmamba.runs.opening import choose_device, keep_dataset, made_with, open_run
+from dygmamba.runs.opening import choose_device, keep_dataset, open_run
 from dygmamba.studies.job import Job, Results
 from dygmamba.studies.noise import Overwritten, insert, overwritable
 from dygmamba.tasks.link import SETTINGS, link_exam

@@ -23,12 +23,12 @@ from dygmamba.data.mapped import MappedFile
 from dygmamba.data.statistics import Statistics, describe
 from dygmamba.data.tensor_file import write_tensors
 from dygmamba.errors import ConfigError, EventError, FileError, first_line
+from dygmamba.files.names import LONGEST
 from dygmamba.files.writing import make_folder
 
 SUFFIX = ".safetensors"
 FORMAT = "dygmamba-events"
 VERSION = 1
-LONGEST = 200  # bytes of a name; file systems take 255, with suffixes
 ID_COLUMNS = ("ids", "ids_bytes", "ids_offsets", "ids_source")
 
 

@@ -11,7 +11,6 @@ import typer
 from dygmamba.cli.console import description, emit_json, note, stderr, stdout, tell
 
 if TYPE_CHECKING:
-    from dygmamba.data.fetch import Fetched
     from dygmamba.data.part import Progress
 
 DONE = {
@@ -37,11 +36,10 @@ def fetch(
         with _bar(entry.archive) as progress:
             fetched = fetch_dataset(entry, folder, progress=progress)
     except KeyboardInterrupt:
-        if any(folder.glob(f"{entry.archive}*")):
+        if (folder / f"{entry.archive}.part").exists():
             note(f"what arrived of {entry.archive} is kept; the same command goes on from there")
         raise
-    warning = _check(fetched, folder) if fetched.how != "present" and entry.readable else None
-    line = import_line(fetched)
+    warning, line = fetched.warning, import_line(fetched)
     for said in (warning, entry.note, entry.licence and f"licence: {entry.licence}"):
         if said and fetched.how != "present":
             note(said)
@@ -84,13 +82,6 @@ def list_datasets(
         shown = ("?" if figure is None else f"{figure:,}" for figure in figures)
         table.add_row(name, ", ".join(entry.tasks), *shown, "yes" if here[name] else "no")
     stdout().print(table)
-
-
-def _check(fetched: "Fetched", folder: Path) -> str | None:
-    from dygmamba.data.catalogue import difference
-    from dygmamba.data.library import open_dataset
-
-    return difference(fetched.entry, open_dataset(fetched.entry.name, folder).store)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import typer
 
 from dygmamba.cli.console import emit_json, note, plain_table, stderr, stdout, tell
 from dygmamba.errors import NotFoundError
+from dygmamba.files.writing import make_folder
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -55,6 +56,8 @@ def bench(
 
     kind = choose_device(device).type
     module = import_module(f"dygmamba.benchmarks.{name}")
+    if name == "length":  # minutes of work need a place
+        make_folder(out)
     rows = module.run(kind, stderr().print)
     if name == "length":
         for path in module.write(rows, out):

@@ -21,7 +21,7 @@ def recorded(archive: Path) -> str | None:
     path = ledger_of(archive)
     try:
         text = path.read_bytes().decode("ascii", "replace")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # the latter is said when something is written
         return None
     except OSError as error:
         raise FileError(f"{path} cannot be read ({error.strerror}); allow it, or delete it") from error

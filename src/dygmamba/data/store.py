@@ -119,6 +119,9 @@ def load_dataset(path: Path) -> Dataset:
         raise FileError(f"{path} is {'a folder' if path.is_dir() else 'missing'}; give a {SUFFIX} file")
     try:
         source = MappedFile.of(path)
+    except OSError as error:
+        raise FileError(f"{path} cannot be read ({error.strerror}); allow it, or {mend}") from error
+    try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)

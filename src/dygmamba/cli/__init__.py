@@ -1,8 +1,12 @@
 """The `dygmamba` command: parse, call, exit code; heavy imports stay inside the commands."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from dygmamba.cli import (
     bench,
@@ -25,7 +29,33 @@ from dygmamba.process_wide import sleep_while_waiting, tell_warnings
 
 sleep_while_waiting()
 
+
+class Commands(TyperGroup):
+    """The commands, and what typer says of a line it cannot read: as text, whatever was typed."""
+
+    def make_context(self, *words: Any, **more: Any) -> Any:
+        """Reads the first words."""
+        with _as_text():
+            return super().make_context(*words, **more)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Reads the others, and runs the command."""
+        with _as_text():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _as_text() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if hasattr(error, "format_message"):  # an error of the click that typer brings
+            error.message = shown(error.message)  # pyright: ignore[reportAttributeAccessIssue]
+        raise
+
+
 app = typer.Typer(
+    cls=Commands,
     name="dygmamba",
     help="Learn from timestamped interactions: data, evaluation, benchmarks.",
     no_args_is_help=True,

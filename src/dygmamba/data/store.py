@@ -19,15 +19,16 @@ from torch import Tensor
 
 from dygmamba.data.events import EventStore, FeatureTable
 from dygmamba.data.ids import NodeIds
+from dygmamba.data.mapped import MappedFile
 from dygmamba.data.statistics import Statistics, describe
 from dygmamba.data.tensor_file import write_tensors
 from dygmamba.errors import ConfigError, EventError, FileError, first_line
+from dygmamba.files.names import LONGEST
 from dygmamba.files.writing import make_folder
 
 SUFFIX = ".safetensors"
 FORMAT = "dygmamba-events"
 VERSION = 1
-LONGEST = 200  # bytes of a name; file systems take 255, with suffixes
 ID_COLUMNS = ("ids", "ids_bytes", "ids_offsets", "ids_source")
 
 
@@ -92,6 +93,7 @@ def checked_name(name: str) -> str:
 def save_dataset(dataset: Dataset, folder: Path) -> Path:
     """Write NAME.safetensors whole or not at all, and say where it is."""
     path = folder / (checked_name(dataset.name) + SUFFIX)
+    dataset.store.unchanged()
     ids = _id_columns(dataset.ids)
     about = json.dumps(
         {
@@ -116,9 +118,14 @@ def load_dataset(path: Path) -> Dataset:
     if not path.is_file():
         raise FileError(f"{path} is {'a folder' if path.is_dir() else 'missing'}; give a {SUFFIX} file")
     try:
+        source = MappedFile.of(path)
+    except OSError as error:
+        raise FileError(f"{path} cannot be read ({error.strerror}); allow it, or {mend}") from error
+    try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
+        source.check_name()
     except (SafetensorError, OSError) as error:
         raise FileError(f"{path} is not a whole {SUFFIX} file ({first_line(error)}); {mend}") from error
     if metadata.get("format") != FORMAT:
@@ -128,13 +135,17 @@ def load_dataset(path: Path) -> Dataset:
             f"{path} has format version {metadata.get('version')}, this program reads {VERSION}; {mend}"
         )
     try:
-        return _dataset(path.stem, tensors, metadata)
+        dataset = _dataset(path.stem, tensors, metadata, source)
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError, EventError) as error:
         raise FileError(f"{path} is corrupt ({first_line(error)}); {mend}") from error
+    source.check()  # what was checked above is what will be read
+    return dataset
 
 
-def _dataset(name: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Dataset:
-    ids = {key: tensors[key].numpy() for key in ID_COLUMNS if key in tensors}
+def _dataset(
+    name: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], source: MappedFile
+) -> Dataset:
+    ids = {key: tensors[key].clone().numpy() for key in ID_COLUMNS if key in tensors}
     if _ids_digest(ids, metadata["about"]) != metadata["ids_digest"]:
         raise ValueError("its ids differ from their checksum")
     about = json.loads(metadata["about"])
@@ -146,6 +157,7 @@ def _dataset(name: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, st
         num_nodes=tensors["node"].shape[0],
         label=tensors.get("label"),
         bipartite=about["bipartite"],
+        source=source,
     )
     origin = Origin(**about["origin"] | {"features": tuple(about["origin"]["features"])})
     is_source = pa.array(ids["ids_source"].astype(bool)) if "ids_source" in ids else None

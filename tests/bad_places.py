@@ -1,0 +1,37 @@
+"""Commands one after another in one process, which may have few rights; what each said, as JSON.
+
+Run as a script, with JSON on stdin: a size, commands, and further commands that may write no file beyond that size.
+"""
+
+import io
+import json
+import resource
+import sys
+import traceback
+from contextlib import redirect_stderr, redirect_stdout
+
+from dygmamba.benchmarks import length
+from dygmamba.cli import main
+
+
+def said(words: list[str]) -> list:
+    """Exit code (None: it broke), stdout, stderr."""
+    out, err = io.StringIO(), io.StringIO()
+    sys.argv, code = ["dygmamba", *words], None
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as left:
+            code = left.code or 0
+        except BaseException:  # what no user should ever see
+            traceback.print_exc()
+    return [code, out.getvalue(), err.getvalue()]
+
+
+if __name__ == "__main__":
+    length.run = lambda *_: []  # what is measured is no matter here
+    limit, few, small = json.load(sys.stdin)
+    answers = [[said(words) for words in few]]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    answers.append([said(words) for words in small])
+    sys.stdout.write(json.dumps(answers))

@@ -34,6 +34,27 @@ def keep_freed_memory() -> bool:
     return mallopt is not None and bool(mallopt(M_MMAP_MAX, 0) and mallopt(M_TRIM_THRESHOLD, MOST))
 
 
+def stay_in_memory(most: int) -> bool:
+    """Hold no more than so many bytes of data: an error can be told, a killed process tells nothing.
+
+    Whether it is so: a lower limit of the user's own stays, and with a GPU's driver, whose addresses count as memory,
+    nothing is limited.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows
+        return False
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if (
+        soft != resource.RLIM_INFINITY
+        or os.path.exists("/dev/nvidiactl")
+        or not sys.platform.startswith("linux")
+    ):
+        return False
+    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+    return True
+
+
 def repeat_every_bit() -> None:
     """Two runs agree in every bit on a GPU too, or torch refuses; call it before CUDA is first used."""
     import torch

@@ -1,6 +1,8 @@
 """The `dygmamba` command: parse, call, exit code; heavy imports stay inside the commands."""
 
+import os
 import sys
+from contextlib import suppress
 
 import typer
 
@@ -8,7 +10,8 @@ from dygmamba.cli import bench, data, demo, evaluate, fetch, generate, models, p
 from dygmamba.cli.words import shown, spoken
 from dygmamba.errors import DygError, DygWarning
 from dygmamba.files.writing import ADVICE, sentence
-from dygmamba.process_wide import sleep_while_waiting, tell_warnings
+from dygmamba.process_wide import sleep_while_waiting, stay_in_memory, tell_warnings
+from dygmamba.room import most_memory, ran_out, shortage
 
 sleep_while_waiting()
 
@@ -38,11 +41,17 @@ def main() -> None:
     Ctrl-C reaches typer first, which says "Aborted" and exits with 130; files are written atomically anyway.
     """
     tell_warnings(DygWarning, lambda said: print_error(f"note: {said}"))
+    stay_in_memory(most_memory())
     try:
         app()
     except DygError as error:
         print_error(f"error: {spoken(error)}")
         sys.exit(error.exit_code)
+    except (MemoryError, RuntimeError) as error:
+        if not ran_out(error):
+            raise
+        print_error(f"error: {shortage(error)}")
+        sys.exit(2)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)
@@ -51,6 +60,22 @@ def main() -> None:
             raise
         print_error(f"error: {sentence(error)}")
         sys.exit(2)
+
+
+def command() -> None:
+    """`main` as a whole process: after an error nothing is left to do, and nothing may change the exit code.
+
+    Threads of other packages, Arrow's readers among them, may still run, and abort if the interpreter ends under them.
+    """
+    try:
+        main()
+    except SystemExit as left:
+        if left.code in (None, 0):
+            raise
+        with suppress(OSError, ValueError):  # nobody reads any more
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(left.code if isinstance(left.code, int) else 1)
 
 
 def print_error(said: str) -> None:

@@ -282,10 +282,9 @@ def generate(rng: random.Random) -> list[str]:
         for _ in range(rng.randint(1, 3))
         for word in ("--set", f"{rng.choice((*keys, odd(rng)))}={rng.choice((rng.choice(values), odd(rng)))}")
     ]
-    flags = {
-        key: (*values, *ODD)
-        for key in ("nodes", "events", "communities", "half_life", "novelty", "noise", "drift")
-    }
+    flags = dict.fromkeys(
+        ("nodes", "events", "communities", "half_life", "novelty", "noise", "drift"), (*values, *ODD)
+    )
     return words + some(
         rng, **flags, law=("power", "never", *ODD), seed=(*HUGE, *ODD), data_dir=PATHS, json=None
     )

@@ -51,7 +51,7 @@ def test_a_fetched_dataset_is_one_that_opens(mirror, tmp_path):
     fetched = fetch_dataset(find_entry("UCI"), tmp_path)
     assert (fetched.entry.name, fetched.folder, fetched.how) == ("uci", tmp_path / "uci", "download")
     assert mirror.paths == ["/files/uci.zip"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["uci"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["uci", "uci.zip.sha256"]
     assert len(open_dataset("uci", tmp_path).store) == 5
     assert fetch_dataset(find_entry("uci"), tmp_path).how == "present"
     assert len(mirror.asked) == 1

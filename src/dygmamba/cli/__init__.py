@@ -2,9 +2,12 @@
 
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from dygmamba.cli import bench, data, demo, evaluate, fetch, generate, models, predict, report, train
 from dygmamba.cli.words import shown, spoken
@@ -15,7 +18,33 @@ from dygmamba.room import most_memory, ran_out, shortage
 
 sleep_while_waiting()
 
+
+class Commands(TyperGroup):
+    """The commands, and what typer says of a line it cannot read: as text, whatever was typed."""
+
+    def make_context(self, *words: Any, **more: Any) -> Any:
+        """Reads the first words."""
+        with _as_text():
+            return super().make_context(*words, **more)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Reads the others, and runs the command."""
+        with _as_text():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _as_text() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if hasattr(error, "format_message"):  # an error of the click that typer brings
+            error.message = shown(error.message)  # pyright: ignore[reportAttributeAccessIssue]
+        raise
+
+
 app = typer.Typer(
+    cls=Commands,
     name="dygmamba",
     help="Learn from timestamped interactions: data, evaluation, benchmarks.",
     no_args_is_help=True,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dygmamba.cli.console import emit_json, plain_table, stderr, stdout
+from dygmamba.cli.console import emit_json, note, plain_table, stderr, stdout, tell
 from dygmamba.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -53,19 +53,19 @@ def bench(
         raise NotFoundError(f"unknown benchmark '{name}'; choose from {', '.join(BENCHES)}")
     from dygmamba.runs.opening import choose_device
 
-    kind, console = choose_device(device).type, stderr()
+    kind = choose_device(device).type
     module = import_module(f"dygmamba.benchmarks.{name}")
-    rows = module.run(kind, console.print)
+    rows = module.run(kind, stderr().print)
     if name == "length":
         for path in module.write(rows, out):
-            console.print(f"wrote {path}", soft_wrap=True, markup=False, highlight=False)
+            note(f"wrote {path}")
     if as_json:
         emit_json({"bench": name, "device": kind, "rows": [_plain(row) for row in rows]})
         return
     _print_whole(_table(rows))
     for row in rows:
         if row.note:
-            stdout().print(f"{row.case.strip()}: {row.note}", soft_wrap=True, markup=False, highlight=False)
+            tell(f"{row.case.strip()}: {row.note}")
 
 
 def _table(rows: list["Row"]) -> "Table":
@@ -80,12 +80,11 @@ def _table(rows: list["Row"]) -> "Table":
 
 def _print_whole(table: "Table") -> None:
     """As wide as it is: figures are not worth breaking to fit 80 columns."""
-    from rich.console import Console
     from rich.measure import Measurement
 
     console = stdout()
     width = Measurement.get(console, console.options.update(max_width=400), table).maximum
-    Console(width=max(width, console.width)).print(table)
+    stdout(max(width, console.width)).print(table)
 
 
 def _plain(row: "Row") -> dict[str, Any]:

@@ -1,27 +1,52 @@
-"""What every command shares: results on stdout, everything else on stderr."""
+"""What every command shares: results on stdout, everything else on stderr, and nothing that a terminal obeys.
+
+Names, ids, paths and what servers say are other people's words. Whatever is printed goes through here and is text: no
+markup, and control characters as escapes (`words.shown`).
+"""
 
 import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from dygmamba.cli.words import shown
+
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import Progress, TextColumn
     from rich.table import Table
 
 
-def stdout() -> "Console":
+def stdout(width: int | None = None) -> "Console":
     """Where tables go."""
-    from rich.console import Console
-
-    return Console()
+    return _console(False, width)
 
 
 def stderr() -> "Console":
     """Where notes and progress go."""
-    from rich.console import Console
+    return _console(True)
 
-    return Console(stderr=True)
+
+def _console(to_stderr: bool, width: int | None = None) -> "Console":
+    from rich.console import Console
+    from rich.text import Text
+
+    class Plain(Console):
+        """Every string, be it a line, a cell or a title, is rendered by this method."""
+
+        def render_str(self, text: str, **how: Any) -> Text:
+            return super().render_str(shown(text), **how)
+
+    return Plain(stderr=to_stderr, width=width, markup=False, emoji=False, highlight=False)
+
+
+def tell(line: str) -> None:
+    """A line on stdout, however long it is."""
+    stdout().print(line, soft_wrap=True)
+
+
+def note(line: str) -> None:
+    """A line on stderr, however long it is."""
+    stderr().print(line, soft_wrap=True)
 
 
 def plain_table(*headings: str, title: str | None = None, figures: tuple[str, ...] = ()) -> "Table":
@@ -56,7 +81,7 @@ def progress() -> "Progress":
 
     console = stderr()
     return Progress(
-        TextColumn("{task.description}"),
+        description(),
         BarColumn(),
         TextColumn("{task.completed:.0f}/{task.total:.0f}"),
         TimeRemainingColumn(),
@@ -64,3 +89,15 @@ def progress() -> "Progress":
         disable=not console.is_terminal,
         transient=True,
     )
+
+
+def description() -> "TextColumn":
+    """What a bar stands for, as text."""
+    from rich.progress import Task, TextColumn
+    from rich.text import Text
+
+    class Description(TextColumn):
+        def render(self, task: Task) -> Text:
+            return Text(shown(task.description))
+
+    return Description("")

@@ -86,8 +86,8 @@ def describe(
     blocks = {"unicode": console.encoding.lower().startswith("utf")}
     activity = sparkline(facts.activity, **blocks)
     degrees = sparkline(facts.degree_histogram, log=True, **blocks)
-    console.print(f" events over time |{activity}|", highlight=False)
-    console.print(f" nodes by degree  |{degrees}| 0, 1, 2-3, 4-7, ... (log)", highlight=False)
+    console.print(f" events over time |{activity}|")
+    console.print(f" nodes by degree  |{degrees}| 0, 1, 2-3, 4-7, ... (log)")
 
 
 def _import(
@@ -109,12 +109,12 @@ def _import(
 
 
 def _confirm(dataset: "Dataset", path: Path, where: str, json: bool) -> None:
-    from dygmamba.cli.console import emit_json, stderr, stdout
+    from dygmamba.cli.console import emit_json, note, tell
 
     store, late = dataset.store, dataset.origin.out_of_order
     start, end = float(store.time[0]), float(store.time[-1])
     if late:
-        stderr().print(f"note: {late:,} rows were out of order; sorted by time, ties as in the file")
+        note(f"note: {late:,} rows were out of order; sorted by time, ties as in the file")
     if json:
         facts = {"name": dataset.name, "path": str(path), "nodes": store.num_nodes, "events": len(store)}
         emit_json(facts | {"start": start, "end": end, "out_of_order": late, "digest": dataset.digest})
@@ -124,7 +124,7 @@ def _confirm(dataset: "Dataset", path: Path, where: str, json: bool) -> None:
         f"written to {path}",
         f"next: dygmamba data describe {dataset.name}{where}",
     ):
-        stdout().print(line, soft_wrap=True, highlight=False, markup=False)
+        tell(line)
 
 
 def _nodes(dataset: "Dataset") -> str:

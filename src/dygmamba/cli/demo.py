@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dygmamba.cli.console import emit_json, stdout
+from dygmamba.cli.console import emit_json, stdout, tell
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -30,7 +30,7 @@ def demo(
         return
     stdout().print(table(found.rows))
     for line in (closeness(found.forgetting), *([f"report: {found.page}"] if found.page else [])):
-        stdout().print(line, soft_wrap=True, markup=False, highlight=False)
+        tell(line)
 
 
 def table(rows: list[dict[str, Any]]) -> "Table":

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dygmamba.cli.console import emit_json, stderr, stdout
+from dygmamba.cli.console import description, emit_json, note, stderr, stdout, tell
 
 if TYPE_CHECKING:
-    from dygmamba.data.fetch import Fetched
     from dygmamba.data.part import Progress
 
 DONE = {
@@ -37,23 +36,22 @@ def fetch(
         with _bar(entry.archive) as progress:
             fetched = fetch_dataset(entry, folder, progress=progress)
     except KeyboardInterrupt:
-        if any(folder.glob(f"{entry.archive}*")):
-            _say(f"what arrived of {entry.archive} is kept; the same command goes on from there")
+        if (folder / f"{entry.archive}.part").exists():
+            note(f"what arrived of {entry.archive} is kept; the same command goes on from there")
         raise
-    warning = _check(fetched, folder) if fetched.how != "present" and entry.readable else None
-    line = import_line(fetched)
-    for note in (warning, entry.note, entry.licence and f"licence: {entry.licence}"):
-        if note and fetched.how != "present":
-            _say(note)
+    warning, line = fetched.warning, import_line(fetched)
+    for said in (warning, entry.note, entry.licence and f"licence: {entry.licence}"):
+        if said and fetched.how != "present":
+            note(said)
     if as_json:
         facts = {"name": entry.name, "folder": str(fetched.folder), "how": fetched.how, "home": entry.home}
         emit_json(facts | {"licence": entry.licence, "warning": warning, "import": line})
         return
     places = {"folder": fetched.folder, "parent": folder, "archive": entry.archive}
     done = DONE[fetched.how].format(name=entry.name, **places)
-    stdout().print(done, soft_wrap=True, markup=False, highlight=False)
+    tell(done)
     if line:
-        stdout().print(f"turn it into a dataset with: {line}", soft_wrap=True, markup=False, highlight=False)
+        tell(f"turn it into a dataset with: {line}")
 
 
 def list_datasets(
@@ -86,24 +84,13 @@ def list_datasets(
     stdout().print(table)
 
 
-def _check(fetched: "Fetched", folder: Path) -> str | None:
-    from dygmamba.data.catalogue import difference
-    from dygmamba.data.library import open_dataset
-
-    return difference(fetched.entry, open_dataset(fetched.entry.name, folder).store)
-
-
-def _say(note: str) -> None:
-    stderr().print(note, soft_wrap=True, markup=False, highlight=False)
-
-
 @contextmanager
 def _bar(title: str) -> Iterator["Progress"]:
     """Bytes, speed and time left on stderr; silent when stderr is not a terminal."""
     from rich import progress as rich
 
     console = stderr()
-    columns: list[Any] = [rich.TextColumn("{task.description}"), rich.BarColumn(), rich.DownloadColumn()]
+    columns: list[Any] = [description(), rich.BarColumn(), rich.DownloadColumn()]
     columns += [rich.TransferSpeedColumn(), rich.TimeRemainingColumn()]
     with rich.Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
         task = bar.add_task(title, total=None)

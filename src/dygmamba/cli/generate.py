@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from dygmamba.cli.console import emit_json, stderr, stdout
+from dygmamba.cli.console import emit_json, stderr, tell
 from dygmamba.cli.words import parse_overrides
 
 
@@ -47,5 +47,4 @@ def generate(
     if as_json:
         emit_json({"name": out, "file": str(path), "digest": dataset.digest, "config": asdict(config)})
         return
-    done = f"{out} is in {path}: {config.events:,} events among {config.nodes:,} nodes"
-    stdout().print(done, soft_wrap=True, markup=False, highlight=False)
+    tell(f"{out} is in {path}: {config.events:,} events among {config.nodes:,} nodes")

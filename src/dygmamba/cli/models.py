@@ -74,8 +74,11 @@ def _describe(model: str, data: str, facts: "DatasetFacts") -> dict[str, Any]:
 
 def _tables(rows: list[dict[str, Any]], data: str) -> "list[Table]":
     """What each model is and weighs, then what it reads and how its cost grows: both fit 80 columns."""
+    from rich.text import Text
+
     title = f"with the published settings on {data}"
-    sizes = plain_table("model", "paper", "memory", title=title, figures=("parameters", "events\nper query"))
+    sizes = plain_table("model", "paper", "memory", title=title, figures=("parameters", "events"))
+    sizes.columns[-1].header = Text("events\nper query")
     views = plain_table("model", "looks at", "cost of a query")
     for row in rows:
         size = f"{row['parameters']:,}" if row["trainable"] else "not trained"

@@ -8,8 +8,10 @@ import typer
 
 from dygmamba.errors import ConfigError, FileError
 
+FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # noqa: RUF001 (full-width ones count too)
+
 if TYPE_CHECKING:  # torch and pyarrow wait until the command is called
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import pyarrow as pa
 
@@ -48,6 +50,9 @@ def predict(
     encoding: Annotated[str, typer.Option(help="Of text files.")] = "utf-8",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     data_dir: Annotated[Path | None, typer.Option(help="Where datasets are.")] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="CSV cells as they are, even if a spreadsheet would run them.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Score pairs of nodes, or rank destinations, with a trained run: known or new nodes, past or future."""
@@ -76,7 +81,7 @@ def predict(
     asked = pairs if pairs is not None else {"src": _listed(sources or "")}
     found = _ask(predictor, asked, top, at)
     _note(found)
-    _hand_over(found.table, out, as_json)
+    _hand_over(found.table, out, raw, as_json)
 
 
 def _ask(
@@ -94,7 +99,7 @@ def _ask(
 
 def _note(found: "Predictions") -> None:
     """Say on stderr what the user may not expect."""
-    from dygmamba.cli.console import stderr
+    from dygmamba.cli.console import note
 
     notes = []
     if found.assumed_time is not None:
@@ -102,24 +107,26 @@ def _note(found: "Predictions") -> None:
     if found.strangers:
         shown = ", ".join(found.strangers[:3]) + (", ..." if len(found.strangers) > 3 else "")
         notes.append(f"{len(found.strangers):,} asked about but in no event, so without a past: {shown}")
-    for note in notes:
-        stderr().print(f"note: {note}", soft_wrap=True, highlight=False, markup=False)
+    for said in notes:
+        note(f"note: {said}")
 
 
-def _hand_over(table: "pa.Table", out: Path | None, as_json: bool) -> None:
+def _hand_over(table: "pa.Table", out: Path | None, raw: bool, as_json: bool) -> None:
     import sys
 
-    from dygmamba.cli.console import emit_json, stderr
+    from dygmamba.cli.console import emit_json, note
+    from dygmamba.cli.words import shown
     from dygmamba.files.writing import write_text
 
+    cell = str if raw else harmless
     if out is not None:
-        write_text(out, _as_csv(table))
-        said = f"{table.num_rows:,} scores written to {out}"
-        stderr().print(said, soft_wrap=True, highlight=False, markup=False)
+        write_text(out, _as_csv(table, cell))
+        note(f"{table.num_rows:,} scores written to {out}")
     if as_json:
         emit_json({"predictions": list(_rows(table))})
-    elif out is None:
-        sys.stdout.write(_as_csv(table))
+    elif out is None:  # a file or a pipe gets the ids themselves, a terminal is shown them
+        to_show = sys.stdout.isatty()
+        sys.stdout.write(_as_csv(table, (lambda text: shown(cell(text))) if to_show else cell))
 
 
 def _rows(table: "pa.Table") -> "Iterator[dict]":
@@ -129,14 +136,21 @@ def _rows(table: "pa.Table") -> "Iterator[dict]":
             yield row | {"score": float(f"{row['score']:.9g}")}
 
 
-def _as_csv(table: "pa.Table") -> str:
+def harmless(text: str) -> str:
+    """Text that no spreadsheet takes for a formula: what could be one gets a single quote in front (OWASP)."""
+    return f"'{text}" if text.startswith(FORMULAS) else text
+
+
+def _as_csv(table: "pa.Table", cell: "Callable[[str], str]") -> str:
+    """Numbers as they are, and text by way of `cell`."""
     import csv
     import io
 
     text = io.StringIO()
-    writer = csv.DictWriter(text, table.column_names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(_rows(table))
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(cell, table.column_names))
+    for row in _rows(table):
+        writer.writerow(cell(value) if isinstance(value, str) else value for value in row.values())
     return text.getvalue()
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from dygmamba.cli.console import stdout
+from dygmamba.cli.console import tell
 
 
 def report(
@@ -20,4 +20,4 @@ def report(
     from dygmamba.door.page import full_page
 
     path = full_page(run, out, data_dir, say)
-    stdout().print(f"report: {path}", soft_wrap=True, markup=False, highlight=False)
+    tell(f"report: {path}")

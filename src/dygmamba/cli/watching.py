@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dygmamba.cli.console import progress, stderr
+from dygmamba.cli.console import note, progress
 from dygmamba.cli.words import spoken
 from dygmamba.door.evaluation import Meter
 from dygmamba.door.training import Watcher
@@ -17,7 +17,7 @@ from dygmamba.errors import ConfigError
 
 def say(sentence: str) -> None:
     """On stderr."""
-    stderr().print(spoken(sentence), soft_wrap=True, markup=False, highlight=False)
+    note(spoken(sentence))
 
 
 class Bars(Watcher):

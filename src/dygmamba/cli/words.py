@@ -76,10 +76,14 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def shown(text: str) -> str:
-    """Text that a terminal shows and never obeys: control characters and stray bytes are written as escapes."""
+    """Text that a terminal shows and never obeys: what is no letter of one line is written as an escape.
+
+    Control characters and line ends, marks that turn the direction of writing, and stray bytes: a name that holds them
+    can neither move the cursor nor look like a line of this program's.
+    """
+    if text.isprintable():
+        return text
     return "".join(
-        letter
-        if letter.isprintable() or letter == "\n"
-        else letter.encode("unicode_escape", "surrogatepass").decode()
+        letter if letter.isprintable() else letter.encode("unicode_escape", "surrogatepass").decode()
         for letter in text
     )

@@ -10,7 +10,7 @@ import struct
 import subprocess
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -28,11 +28,19 @@ DAMAGE = (
 UNPACKERS = {"unzip": ("-p",), "7z": ("x", "-so"), "7zz": ("x", "-so"), "7za": ("x", "-so")}
 
 
-def unpack(archive: Path, folder: Path, members: Sequence[str], extras: Sequence[str], limit: int) -> None:
+def unpack(
+    archive: Path,
+    folder: Path,
+    members: Sequence[str],
+    extras: Sequence[str],
+    limit: int,
+    check: Callable[[Path], None] = lambda staging: None,
+) -> None:
     """Put `members` of the archive (and `extras` where it has them) into `folder`, with a receipt.
 
     They are matched by file name alone and stored under the names asked for, so no path in the archive can
-    lead anywhere else. More than `limit` bytes are refused. The folder appears complete; into one that is
+    lead anywhere else. More than `limit` bytes are refused, and what `check` says of the unpacked files before anybody
+    else sees them. The folder appears complete; into one that is
     there already the files move one by one, the first member last.
     """
     staging = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
@@ -42,7 +50,9 @@ def unpack(archive: Path, folder: Path, members: Sequence[str], extras: Sequence
             chosen = _choose(bundle, archive, members, extras)
             _check_size(archive, chosen, limit, staging)
             receipt = {name: _extract(bundle, info, staging / name) for name, info in chosen.items()}
-        write_text(staging / RECEIPT, json.dumps({"archive": archive.name, "files": receipt}))
+        check(staging)
+        named = archive.name.removesuffix(".part")
+        write_text(staging / RECEIPT, json.dumps({"archive": named, "files": receipt}))
         _move(staging, folder, members[0])
     except DAMAGE as error:
         raise FileError(

@@ -61,6 +61,11 @@ class Entry:
         expected = max((counts.nodes or 0) + (counts.events or 0) for counts in self.counts)
         return expected * self.row_bytes + 2**24
 
+    @property
+    def archive_limit(self) -> int:
+        """The most bytes its archive can honestly have: what is taken from it, and as much again three times over."""
+        return 4 * self.unpacked_limit
+
 
 @cache
 def catalogue() -> dict[str, Entry]:

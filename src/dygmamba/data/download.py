@@ -3,17 +3,22 @@
 import hashlib
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.client import HTTPException
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
 
+from dygmamba.data.address import Address
+from dygmamba.data.answer import answered
 from dygmamba.data.part import CHUNK, Part, Progress
-from dygmamba.errors import ConfigError, DownloadError
+from dygmamba.errors import DownloadError
 
 PASSING = {408, 425, 429, 500, 502, 503, 504}  # answers that a later try may not get again
 GAIN = 2**20  # a try that brought this much is no failure, so long files survive a restless line
+MOST_BYTES = 2**37  # the largest public archive has a tenth of it
+MOST_SECONDS = 24 * 3600.0  # a server that drips byte by byte is left then; what came is kept
 
 
 def fetch_file(
@@ -24,6 +29,8 @@ def fetch_file(
     progress: Progress | None = None,
     timeout: float = 30.0,
     retries: int = 5,
+    most_bytes: int = MOST_BYTES,
+    most_seconds: float = MOST_SECONDS,
 ) -> Path:
     """The file at `url` as `target`, which exists only once it is whole.
 
@@ -31,22 +38,48 @@ def fetch_file(
     `checksum` is "md5:..." or "sha256:...". `progress(added, total)` is called as bytes arrive; what is added
     sums to the size, and is negative where the server makes us start again. A server that stalls for
     `timeout` seconds, breaks off or says it is busy is asked again, at most `retries` times without progress.
+    More than `most_bytes` are refused; after `most_seconds` in all the download is left for another call.
     """
-    if urlsplit(url).scheme not in ("http", "https"):
-        raise ConfigError(f"cannot download {url!r}: the address must start with http:// or https://")
+    address = Address.of(url)
     if target.exists():
         check_sum(target, checksum)
         return target
-    with Part(url, target, checksum is not None, progress) as part:
+    with Part(address, target, checksum is not None, progress, most_bytes) as part:
         if not target.exists():  # another process may have finished it while we waited for the lock
-            _fill(part, timeout, retries)
-            part.seal()
-            if (found := digest(part.path, checksum)) != checksum:
-                part.discard()
-                was = f"{target.name} arrived corrupt ({found} instead of {checksum}) and was deleted"
-                raise DownloadError(f"{was}; {part.by_hand}")
+            _arrive(part, checksum, timeout, retries, most_seconds)
             part.promote()
     return target
+
+
+@contextmanager
+def arrived(
+    url: str,
+    target: Path,
+    *,
+    checksum: str | None = None,
+    progress: Progress | None = None,
+    most_bytes: int = MOST_BYTES,
+    otherwise: str = "",
+) -> Iterator[Part]:
+    """The file at `url` while it is looked into: whole and checked, but not yet `target`, and it need never be.
+
+    Whoever has used it, or found it of no use, discards it; left as it is, a later call need not download it again.
+    `otherwise` is said where the checksum is another.
+    """
+    with Part(Address.of(url), target, checksum is not None, progress, most_bytes) as part:
+        _arrive(part, checksum, 30.0, 5, MOST_SECONDS, otherwise)
+        yield part
+
+
+def _arrive(
+    part: Part, checksum: str | None, timeout: float, retries: int, most_seconds: float, otherwise: str = ""
+) -> None:
+    _fill(part, timeout, retries, time.monotonic() + most_seconds)
+    part.seal()
+    if (found := digest(part.path, checksum)) != checksum:
+        part.discard()
+        was = f"{part.target.name} arrived corrupt ({found} instead of {checksum}) and was deleted"
+        raise DownloadError(f"{was}; {part.by_hand}{otherwise}")
 
 
 def digest(path: Path, checksum: str | None) -> str | None:
@@ -59,20 +92,20 @@ def digest(path: Path, checksum: str | None) -> str | None:
     return f"{algorithm}:{found.hexdigest()}"
 
 
-def check_sum(path: Path, checksum: str | None) -> None:
+def check_sum(path: Path, checksum: str | None, otherwise: str = "") -> None:
     """Refuse a file that is there but is not the one meant; it may be the user's, so it is not touched."""
     if (found := digest(path, checksum)) != checksum:
         raise DownloadError(
             f"{path} is not the published file ({found} instead of {checksum}); "
-            "move it away and run the command again"
+            f"move it away and run the command again{otherwise}"
         )
 
 
-def _fill(part: Part, timeout: float, retries: int) -> None:
+def _fill(part: Part, timeout: float, retries: int, end: float) -> None:
     """Ask until the part is whole; each try without progress is waited for a little longer, up to a bound."""
     best, failures = part.size, 0
     while True:
-        reason, wait = _attempt(part, timeout)
+        reason, wait = _attempt(part, timeout, end)
         if part.whole:
             return
         gained, best = part.size - best, max(best, part.size)
@@ -83,19 +116,26 @@ def _fill(part: Part, timeout: float, retries: int) -> None:
             if gained == 0 and part.ended:
                 part.discard()  # it keeps ending short of its own promise: what it sent cannot be trusted
             raise DownloadError(f"{part.target.name} did not arrive: {reason}; {part.advice}")
+        _require_time(part, end)
         time.sleep(min(timeout, max(wait, timeout / 60 * 2**failures)))
 
 
-def _attempt(part: Part, timeout: float) -> tuple[str, float]:
+def _require_time(part: Part, end: float) -> None:
+    if time.monotonic() > end:
+        raise DownloadError(f"{part.target.name} did not arrive: it took too long; {part.advice}")
+
+
+def _attempt(part: Part, timeout: float, end: float) -> tuple[str, float]:
     """One request; what went wrong, if anything did, and how long the server asks to be left alone."""
     host = urlsplit(part.url).netloc
     part.ended = False
     try:
-        with urlopen(Request(part.url, headers=part.headers), timeout=timeout) as response:
+        with answered(part.address.request(part.headers), timeout, end) as response:
             if not part.begin(response):
                 return f"the file at {host} has changed", 0.0
             while chunk := response.read1(CHUNK):
                 part.write(chunk)
+                _require_time(part, end)
             part.ended = True
     except HTTPError as error:
         return _answered(part, error, host)

@@ -4,12 +4,13 @@ Legend: e events, n nodes, b batch.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
+from dygmamba.data.mapped import MappedFile
 from dygmamba.errors import EventError
 
 CROWD = 0.5  # edge features take at most this share of a GPU's free memory
@@ -73,6 +74,7 @@ class EventStore:
     num_nodes: int
     label: Float32[Tensor, "e"] | None = None
     bipartite: bool = False
+    source: MappedFile | None = field(default=None, compare=False, repr=False)  # whose pages the columns are
 
     def __post_init__(self) -> None:
         e = self.time.shape[0]
@@ -86,7 +88,7 @@ class EventStore:
                 "give one row per node"
             )
         if e:
-            self._check_values()
+            self.unchanged()._check_values()
 
     def _check_values(self) -> None:
         if not bool(torch.isfinite(self.time).all()):
@@ -145,6 +147,12 @@ class EventStore:
     def __len__(self) -> int:
         return self.time.shape[0]
 
+    def unchanged(self) -> "EventStore":
+        """The store itself, unless the file that its columns are mapped from was written to: then a FileError."""
+        if self.source is not None:
+            self.source.check()
+        return self
+
     def __getitem__(self, rows: slice) -> "EventStore":
         """The sub-stream of a slice of rows, with the same nodes."""
         return replace(
@@ -158,6 +166,7 @@ class EventStore:
 
     def select(self, events: Int64[Tensor, "b"]) -> EventBatch:
         """The events with these ids, as a batch."""
+        self.unchanged()
         label = (
             torch.zeros(len(events), device=self.time.device) if self.label is None else self.label[events]
         )

@@ -10,6 +10,7 @@ from http.client import HTTPResponse
 from io import FileIO
 from pathlib import Path
 
+from dygmamba.data.address import Address, public
 from dygmamba.errors import DownloadError, WriteError
 from dygmamba.files.writing import flush, publish, write_text
 
@@ -25,13 +26,15 @@ HEADERS = {"User-Agent": "dygmamba", "Accept-Encoding": "identity"}  # a packed 
 
 
 class Part:
-    """An unfinished download of `url`; it goes on only if the server still has the same file.
+    """An unfinished download, of at most `limit` bytes; it goes on only if the server still has the same file.
 
     `checked` says that a checksum will be compared at the end, which also finds two files spliced into one.
     """
 
-    def __init__(self, url: str, target: Path, checked: bool, progress: Progress | None) -> None:
-        self.url, self.target = url, target
+    def __init__(
+        self, address: Address, target: Path, checked: bool, progress: Progress | None, limit: int
+    ) -> None:
+        self.address, self.url, self.target, self.limit = address, address.url, target, limit
         self.path = target.with_name(f"{target.name}.part")
         self.stamp_path = target.with_name(f"{target.name}.part.json")
         self.total: int | None = None
@@ -87,7 +90,9 @@ class Part:
         """Take up an answer: go on, start again, or (False) refuse it because it is another file's rest."""
         self.answered = True
         if self.url.startswith("https:") and not response.url.startswith("https:"):
-            raise DownloadError(f"{self.url} leads to {response.url}, which is not encrypted; {self.by_hand}")
+            raise DownloadError(
+                f"{self.url} leads to {public(response.url)}, which is not encrypted; {self.by_hand}"
+            )
         proof = _validator(response)
         if response.status == 206 and not self._continues(response, proof):
             self._restart()
@@ -97,6 +102,7 @@ class Part:
             length = response.headers.get("Content-Length", "")
             self.total, self._validator = int(length) if length.isdigit() else None, proof
             self._remember()
+        self._check_limit(self.total or 0)
         self._check_space()
         self._report()
         return True
@@ -121,6 +127,7 @@ class Part:
                 rest = rest[written:]
         except OSError as error:
             raise self._disk(error) from error
+        self._check_limit(self.size)
         if self.total is not None and self.size > self.total:
             self.discard()
             raise DownloadError(
@@ -185,6 +192,13 @@ class Part:
         if self._progress is not None and self.size != self._reported:
             self._progress(self.size - self._reported, self.total)
             self._reported = self.size
+
+    def _check_limit(self, size: int) -> None:
+        if size > self.limit:
+            self.discard()
+            raise DownloadError(
+                f"{self.url} has {size:,} bytes or more, at most {self.limit:,} are right; {self.by_hand}"
+            )
 
     def _check_space(self) -> None:
         free, need = shutil.disk_usage(self.path.parent).free, (self.total or 0) - self.size

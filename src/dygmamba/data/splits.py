@@ -56,7 +56,7 @@ def chronological_split(
     The sample depends on the iteration order of a Python set of 1-based integer ids, so the set is built
     exactly as the published code builds it; sorting it first would draw other nodes.
     """
-    time = store.time.cpu().numpy()
+    time = store.unchanged().time.cpu().numpy()
     if not len(time):
         raise EventError("the stream has no events; a split needs at least one in each period")
     val_time, test_time = np.quantile(time, [1 - val_share - test_share, 1 - test_share])

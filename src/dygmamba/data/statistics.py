@@ -67,13 +67,14 @@ def describe(store: EventStore) -> Statistics:
     Surprise is |E_test - E_train| / |E_test| over distinct pairs (Poursafaei et al. 2022), where the test
     period is what comes after the 0.85 quantile of the times.
     """
+    store.unchanged()
     src, dst, time = store.src.cpu().numpy(), store.dst.cpu().numpy(), store.time.cpu().numpy()
     repeats, surprise = _novelty(src * store.num_nodes + dst, time)
     degree = np.bincount(src, minlength=store.num_nodes)
     degree += np.bincount(dst[src != dst], minlength=store.num_nodes)
     runs = _run_lengths(time)
     label = None if store.label is None else store.label.cpu().numpy()
-    return Statistics(
+    found = Statistics(
         nodes=store.num_nodes,
         events=len(store),
         bipartite=store.bipartite,
@@ -92,6 +93,8 @@ def describe(store: EventStore) -> Statistics:
         activity=_activity(time),
         degree_histogram=tuple(np.bincount(np.frexp(degree)[1]).tolist()),
     )
+    store.unchanged()
+    return found
 
 
 def _run_lengths(ordered: np.ndarray) -> np.ndarray:

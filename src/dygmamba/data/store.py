@@ -20,16 +20,17 @@ from torch import Tensor
 
 from dygmamba.data.events import EventStore, FeatureTable
 from dygmamba.data.ids import NodeIds
+from dygmamba.data.mapped import MappedFile
 from dygmamba.data.statistics import Statistics, describe
 from dygmamba.data.tensor_file import write_tensors
 from dygmamba.errors import ConfigError, EventError, FileError, first_line
+from dygmamba.files.names import LONGEST
 from dygmamba.files.writing import make_folder
 from dygmamba.settings import checked
 
 SUFFIX = ".safetensors"
 FORMAT = "dygmamba-events"
 VERSION = 1
-LONGEST = 200  # bytes of a name; file systems take 255, with suffixes
 # what each column is, and of how many dimensions: right digests do not make it so
 COLUMNS = {
     **dict.fromkeys(("src", "dst"), (torch.int64, 1)),
@@ -103,6 +104,7 @@ def checked_name(name: str) -> str:
 def save_dataset(dataset: Dataset, folder: Path) -> Path:
     """Write NAME.safetensors whole or not at all, and say where it is."""
     path = folder / (checked_name(dataset.name) + SUFFIX)
+    dataset.store.unchanged()
     ids = _id_columns(dataset.ids)
     about = json.dumps(
         {
@@ -127,9 +129,11 @@ def load_dataset(path: Path) -> Dataset:
     if not path.is_file():
         raise FileError(f"{path} is {'a folder' if path.is_dir() else 'missing'}; give a {SUFFIX} file")
     try:
+        source = MappedFile.of(path)
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
+        source.check_name()
     except (SafetensorError, OSError) as error:
         raise FileError(f"{path} is not a whole {SUFFIX} file ({first_line(error)}); {mend}") from error
     if metadata.get("format") != FORMAT:
@@ -139,15 +143,19 @@ def load_dataset(path: Path) -> Dataset:
             f"{path} has format version {metadata.get('version')}, this program reads {VERSION}; {mend}"
         )
     try:
-        return _dataset(path.stem, tensors, metadata)
+        dataset = _dataset(path.stem, tensors, metadata, source)
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError, EventError, ConfigError) as error:
         raise FileError(f"{path} is corrupt ({first_line(error)}); {mend}") from error
+    source.check()  # what was checked above is what will be read
+    return dataset
 
 
-def _dataset(name: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Dataset:
+def _dataset(
+    name: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], source: MappedFile
+) -> Dataset:
     for key, column in tensors.items():
         _check_column(key, column)
-    ids = {key: tensors[key].numpy() for key in ID_COLUMNS if key in tensors}
+    ids = {key: tensors[key].clone().numpy() for key in ID_COLUMNS if key in tensors}
     if _ids_digest(ids, metadata["about"]) != metadata["ids_digest"]:
         raise ValueError("its ids differ from their checksum")
     about = json.loads(metadata["about"])
@@ -159,6 +167,7 @@ def _dataset(name: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, st
         num_nodes=tensors["node"].shape[0],
         label=tensors.get("label"),
         bipartite=checked("bipartite", about["bipartite"], bool),
+        source=source,
     )
     origin = _origin(about["origin"])
     is_source = pa.array(ids["ids_source"].astype(bool)) if "ids_source" in ids else None
@@ -173,9 +182,9 @@ def _check_column(name: str, column: Tensor) -> None:
     kind, dimensions = COLUMNS.get(name, (None, 0))
     if (column.dtype, column.dim()) != (kind, dimensions):
         raise ValueError(f"its column {name[:60]!r} is {column.dtype} of {column.dim()} dimensions")
-    if column.is_floating_point() and column.numel():
-        if not all(bool(torch.isfinite(end)) for end in torch.aminmax(column)):
-            raise ValueError(f"its column {name!r} holds a value that is no finite number")
+    ends = torch.aminmax(column) if column.is_floating_point() and column.numel() else ()
+    if not all(bool(torch.isfinite(end)) for end in ends):
+        raise ValueError(f"its column {name!r} holds a value that is no finite number")
 
 
 def _origin(about: Mapping[str, Any]) -> Origin:

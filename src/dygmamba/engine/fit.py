@@ -156,6 +156,7 @@ class Fit:
         )
 
     def _save(self, better: bool = False) -> None:
+        self.stream.store.unchanged()
         weights = [parameter.detach().isfinite().all() for parameter in self.scorer.parameters()]
         if not bool(torch.stack(weights).all()):
             raise self._diverged("a weight became infinite or nan")

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from dygmamba.engine.toml import to_toml
-from dygmamba.errors import FileError, first_line
+from dygmamba.errors import ConfigError, FileError, first_line
 from dygmamba.files.locking import Lock
+from dygmamba.files.names import LONGEST, can_name
 from dygmamba.files.writing import make_folder, new_folder, write_text
 
 MEND = "restore it or train again"
@@ -28,6 +29,12 @@ class RunFolder:
     @staticmethod
     def create(root: Path, dataset: str, model: str, seed: int) -> "RunFolder":
         """A new folder <root>/<dataset>/<model>/<stamp>-seed<k>."""
+        for what, name in (("dataset", dataset), ("model", model)):
+            if not can_name(name):
+                raise ConfigError(
+                    f"a {what} called {name[:60]!r} can have no folder of runs; call it (or its file) by letters, "
+                    f"digits, '.', '_' and '-', at most {LONGEST} bytes"
+                )
         stamp = time.strftime("%Y%m%d-%H%M%S")
         base = root / dataset / model / f"{stamp}-seed{seed}"
         make_folder(base.parent)

@@ -31,7 +31,7 @@ class Stream:
     @cached_property
     def events(self) -> EventStore:
         """The store on the device."""
-        return self.store.to(self.device)
+        return self.store.unchanged().to(self.device)
 
     @cached_property
     def train(self) -> Int64[Tensor, "k"]:
@@ -41,23 +41,25 @@ class Stream:
     @cached_property
     def index(self) -> NeighborIndex:
         """Every event, each seen only by what is asked later."""
-        return NeighborIndex.build(self.store).to(self.device)
+        return NeighborIndex.build(self.store.unchanged()).to(self.device)
 
     @cached_property
     def training_index(self) -> NeighborIndex:
         """The training events alone, as if nothing else ever happened."""
-        return NeighborIndex.build(self.store, self.split.train).to(self.device)
+        return NeighborIndex.build(self.store.unchanged(), self.split.train).to(self.device)
 
     def view(
         self, pairs: PairBatch, requests: tuple[NeighborRequest, ...], draws: Draws | None = None
     ) -> PairView:
         """What a model may see for these pairs: of each end, what is strictly earlier."""
+        self.store.unchanged()
         return gather_view(self.index, self.events.features, pairs, requests, draws)
 
     def training_view(
         self, pairs: PairBatch, requests: tuple[NeighborRequest, ...], draws: Draws | None = None
     ) -> PairView:
         """The same of the training events."""
+        self.store.unchanged()
         return gather_view(self.training_index, self.events.features, pairs, requests, draws)
 
     def without_labels(self) -> "Stream":

@@ -60,6 +60,7 @@ class Walk:
                 pairs = here.shared(chosen, self.stream.store.num_nodes)
                 answers.put(chosen, ask(self.scorer, self.stream.view(pairs, requests, self.draws)))
                 advance(len(chosen))
+        self.stream.store.unchanged()  # nor while the last questions were asked
         return answers.finite(asked.time)
 
     def _moments(self, seen: Int64[Tensor, "p"] | None, count: int) -> Iterator[Int64[Tensor, "_"]]:

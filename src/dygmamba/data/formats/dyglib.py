@@ -13,6 +13,7 @@ from dygmamba.data.formats.npy import BROKEN, read_shape, reason
 from dygmamba.data.formats.npz import identity_ids
 from dygmamba.data.formats.options import COLUMNS, ReadOptions
 from dygmamba.data.formats.table import Columns, arranged, without_zeros
+from dygmamba.data.mapped import MappedFile
 from dygmamba.data.store import Dataset, Origin
 from dygmamba.errors import FileError, first_line
 
@@ -88,10 +89,14 @@ def _features(path: Path, rows: np.ndarray) -> torch.Tensor:
             raise FileError(f"{path} is {shape}; features are a matrix of numbers")
         if not prod(shape.axes):
             return torch.zeros(len(rows), 0)
+        source = MappedFile.of(path)
         array = np.load(path, mmap_mode="r", allow_pickle=False)
+        source.check_name()
     except BROKEN as error:
         raise FileError(f"{path} is not a whole .npy file ({reason(error)}); copy it again") from error
-    if not any(array[start : start + ROWS].any() for start in range(0, len(array), ROWS)):
+    if not any(
+        _rows(array, slice(start, start + ROWS), source).any() for start in range(0, len(array), ROWS)
+    ):
         return torch.zeros(len(rows), 0)
     if len(rows) and rows.max() >= len(array):
         raise FileError(
@@ -99,5 +104,11 @@ def _features(path: Path, rows: np.ndarray) -> torch.Tensor:
         )
     chosen = np.empty((len(rows), array.shape[1]), np.float32)
     for start in range(0, len(rows), ROWS):
-        chosen[start : start + ROWS] = array[rows[start : start + ROWS]]
+        chosen[start : start + ROWS] = _rows(array, rows[start : start + ROWS], source)
+    source.check()
     return torch.from_numpy(chosen)
+
+
+def _rows(array: np.ndarray, rows: slice | np.ndarray, source: MappedFile) -> np.ndarray:
+    source.check()
+    return array[rows]

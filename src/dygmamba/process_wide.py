@@ -4,6 +4,7 @@ Importing this is light: the first function must be called before torch is impor
 """
 
 import ctypes
+import io
 import os
 import sys
 import warnings
@@ -61,6 +62,13 @@ def repeat_every_bit() -> None:
 
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
+
+
+def escape_what_cannot_be_shown() -> None:
+    """A letter that the terminal's encoding lacks is written as its escape, on stdout as Python does on stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def tell_warnings(kind: type[Warning], say: Callable[[str], None]) -> None:

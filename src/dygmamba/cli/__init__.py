@@ -13,7 +13,12 @@ from dygmamba.cli import bench, data, demo, evaluate, fetch, generate, models, p
 from dygmamba.cli.words import shown, spoken
 from dygmamba.errors import DygError, DygWarning
 from dygmamba.files.writing import ADVICE, sentence
-from dygmamba.process_wide import sleep_while_waiting, stay_in_memory, tell_warnings
+from dygmamba.process_wide import (
+    escape_what_cannot_be_shown,
+    sleep_while_waiting,
+    stay_in_memory,
+    tell_warnings,
+)
 from dygmamba.room import most_memory, ran_out, shortage
 
 sleep_while_waiting()
@@ -70,6 +75,7 @@ def main() -> None:
     Ctrl-C reaches typer first, which says "Aborted" and exits with 130; files are written atomically anyway.
     """
     tell_warnings(DygWarning, lambda said: print_error(f"note: {said}"))
+    escape_what_cannot_be_shown()
     stay_in_memory(most_memory())
     try:
         app()

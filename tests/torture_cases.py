@@ -28,20 +28,20 @@ CPU = torch.device("cpu")
 SECONDS = float(os.environ.get("DYGMAMBA_TORTURE", "0"))
 # parts of the seconds: each gets what its count asks for; the other tests of the folder take a few seconds in all
 SHARES = {
-    "kill -9, training": 0.2,
+    "kill -9, training": 0.18,
     "kill -9, import, generate, report": 0.13,
-    "power cut, training": 0.06,
+    "power cut, training": 0.04,
     "power cut, dataset": 0.02,
-    "power cut, ext4": 0.11,
-    "failing disk, training": 0.05,
+    "power cut, ext4": 0.09,
+    "failing disk, training": 0.03,
     "bit flips, last": 0.03,
     "bit flips, best and config": 0.02,
     "bit flips, dataset and negatives": 0.02,
-    "option sets": 0.26,
+    "option sets": 0.33,
     "archives": 0.02,
     "servers": 0.03,
 }
-SHARE = 0.005  # of each reader that is fed mutants
+SHARE = 0.004  # of each reader that is fed mutants
 TALLY: dict[str, Counter[str]] = {}  # what came of each family, printed at the end
 ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EACCES, errno.EROFS, errno.EMFILE)
 

@@ -159,6 +159,6 @@ def seeded_scorer(spec: ModelSpec, config: Any, seed: int, stream: Stream, copie
 def _large(config: Any) -> str:
     """The settings that make a model large: the numbers above their defaults, or all."""
     numbers = {name: value for name, value in to_settings(config).items() if type(value) is int}
-    usual = {field.name: field.default for field in fields(config)}
+    usual: dict[str, Any] = {field.name: field.default for field in fields(config)}
     chosen = {name: value for name, value in numbers.items() if value > usual[name]} or numbers
     return ", ".join(f"{name}={value}" for name, value in chosen.items()) or "these settings"

@@ -45,7 +45,7 @@ api: $(READY)
 	$(BIN)/pdoc dygmamba.door.data dygmamba.door.runs dygmamba.door.run dygmamba.door.evaluation dygmamba.door.models \
 	  dygmamba.door.batches dygmamba.ops.mamba dygmamba.errors -o build/api
 
-# kills, power cuts, failing disks and flipped bits, for so many seconds; seeds and tallies are printed
+# kills, power cuts, failing disks, flipped bits and fuzzed inputs, for so many seconds; seeds and a table are printed
 SECONDS := 600
 torture: $(READY)
 	DYGMAMBA_TORTURE=$(SECONDS) $(BIN)/pytest -s tests/torture

@@ -8,6 +8,7 @@ import errno
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,20 +26,44 @@ SETTINGS = {"length": 4, "width": 4, "states": 2, "blocks": 1, "out": 4, "time_d
 SETTINGS |= {"epochs": 2, "batch": 100, "save_every": 0.0}  # a checkpoint after every step
 CPU = torch.device("cpu")
 SECONDS = float(os.environ.get("DYGMAMBA_TORTURE", "0"))
-TESTS = 8  # that share the seconds
+# parts of the seconds: each gets what its count asks for; the other tests of the folder take a few seconds in all
+SHARES = {
+    "kill -9, training": 0.18,
+    "kill -9, import, generate, report": 0.13,
+    "power cut, training": 0.04,
+    "power cut, dataset": 0.02,
+    "power cut, ext4": 0.09,
+    "failing disk, training": 0.03,
+    "bit flips, last": 0.03,
+    "bit flips, best and config": 0.02,
+    "bit flips, dataset and negatives": 0.02,
+    "option sets": 0.33,
+    "archives": 0.02,
+    "servers": 0.03,
+}
+SHARE = 0.004  # of each reader that is fed mutants
+TALLY: dict[str, Counter[str]] = {}  # what came of each family, printed at the end
 ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EACCES, errno.EROFS, errno.EMFILE)
 
 
 def seeds(name: str, few: int) -> Iterator[int]:
     """A few fixed ones; in the long mode as many as there is time for, said with their tally."""
     if not SECONDS:
-        yield from range(few)
+        for seed in range(few):
+            yield seed
+            tally(name, "rounds")
         return
-    first, end, count = int(time.time()), time.monotonic() + SECONDS / TESTS, 0
+    first, end, count = int(time.time()), time.monotonic() + SECONDS * SHARES.get(name, SHARE), 0
     while time.monotonic() < end:
         yield first + count
+        tally(name, "rounds")
         count += 1
     sys.stdout.write(f"\n{name}: {count:,} rounds, seeds {first} to {first + count - 1}\n")
+
+
+def tally(name: str, what: str, count: int = 1) -> None:
+    """Count what came of something, for the table at the end."""
+    TALLY.setdefault(name, Counter())[what] += count
 
 
 def tiny_dataset(folder: Path) -> Dataset:

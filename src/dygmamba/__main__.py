@@ -1,3 +1,3 @@
-from dygmamba.cli import main
+from dygmamba.cli import command
 
-main()
+command()

@@ -4,6 +4,7 @@ Importing this is light: the first function must be called before torch is impor
 """
 
 import ctypes
+import io
 import os
 import sys
 import warnings
@@ -34,6 +35,27 @@ def keep_freed_memory() -> bool:
     return mallopt is not None and bool(mallopt(M_MMAP_MAX, 0) and mallopt(M_TRIM_THRESHOLD, MOST))
 
 
+def stay_in_memory(most: int) -> bool:
+    """Hold no more than so many bytes of data: an error can be told, a killed process tells nothing.
+
+    Whether it is so: a lower limit of the user's own stays, and with a GPU's driver, whose addresses count as memory,
+    nothing is limited.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows
+        return False
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if (
+        soft != resource.RLIM_INFINITY
+        or os.path.exists("/dev/nvidiactl")
+        or not sys.platform.startswith("linux")
+    ):
+        return False
+    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+    return True
+
+
 def repeat_every_bit() -> None:
     """Two runs agree in every bit on a GPU too, or torch refuses; call it before CUDA is first used.
 
@@ -50,6 +72,13 @@ def use_threads(count: int) -> None:
     import torch
 
     torch.set_num_threads(count)
+
+
+def escape_what_cannot_be_shown() -> None:
+    """A letter that the terminal's encoding lacks is written as its escape, on stdout as Python does on stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def tell_warnings(kind: type[Warning], say: Callable[[str], None]) -> None:

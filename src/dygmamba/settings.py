@@ -35,7 +35,7 @@ def _figure(number: float) -> str:
 LONGEST = 1_000_000
 Length = Annotated[int, Bounds(1, LONGEST)]  # entries looked up for one node
 Width = Annotated[int, Bounds(1, 100_000)]  # columns of an encoding
-Count = Annotated[int, Bounds(1, 1_000)]  # layers, heads, taps
+Count = Annotated[int, Bounds(1, 100)]  # layers, heads, taps
 Rate = Annotated[float, Bounds(0, 1, below=True)]  # dropout, which must leave something
 Share = Annotated[float, Bounds(0, 1)]
 

@@ -2,7 +2,9 @@
 
 import pytest
 
-from torture_cases import CPU, SECONDS, SETTINGS, state, tiny_dataset
+from torture_cases import CPU, SECONDS, SETTINGS, TALLY, state, tiny_dataset
+
+FINE = {"rounds", "kills", "cuts", "done", "refused"}  # all else that is counted is a failure
 
 
 def pytest_collection_modifyitems(items):
@@ -11,6 +13,28 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.torture)
             if SECONDS:
                 item.add_marker(pytest.mark.timeout(0))
+
+
+def pytest_terminal_summary(terminalreporter):
+    """What was tried and what came of it, in the long mode."""
+    if not (SECONDS and TALLY):
+        return
+    terminalreporter.section("torture")
+    line = "{:<36} {:>8} {:>8} {:>8} {:>8}  {}".format
+    terminalreporter.write_line(line("family", "rounds", "kills", "done", "refused", "wrong"))
+    for name, found in sorted(TALLY.items()):
+        wrong = ", ".join(f"{count} {what}" for what, count in found.items() if what not in FINE) or "0"
+        figures = (found["rounds"], found["kills"] + found["cuts"], found["done"], found["refused"])
+        terminalreporter.write_line(line(name, *figures, wrong))
+    inputs = sum(found["done"] + found["refused"] for name, found in TALLY.items() if name != "option sets")
+    sets = sum(TALLY.get("option sets", {}).get(what, 0) for what in ("done", "refused"))
+    kills = sum(found["kills"] for found in TALLY.values())
+    cuts = sum(found["rounds"] for name, found in TALLY.items() if name.startswith("power cut"))
+    real = TALLY.get("power cut, ext4", {}).get("cuts", 0)
+    terminalreporter.write_line(
+        f"in all: {kills:,} kills, {cuts:,} power cuts ({real:,} of them of a mounted file system), {inputs:,} fuzzed "
+        f"inputs, {sets:,} option sets"
+    )
 
 
 @pytest.fixture(scope="session")

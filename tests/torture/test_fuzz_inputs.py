@@ -17,7 +17,7 @@ from dygmamba.data.store import load_dataset
 from dygmamba.engine.folder import RunFolder
 from dygmamba.errors import ConfigError, DygError, DygWarning, FileError
 from dygmamba.settings import checked
-from torture_cases import seeds
+from torture_cases import seeds, tally
 
 ROUNDS = 40  # mutants per file and seed
 WORDS = (
@@ -120,7 +120,7 @@ OPTIONS = (
 )
 
 
-def tame(read, *words) -> None:
+def tame(name: str, read, *words) -> None:
     """Data, or one sentence without a line break."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DygWarning)
@@ -130,6 +130,7 @@ def tame(read, *words) -> None:
         except DygError as error:
             said = str(error)
         assert len(said.splitlines()) == 1
+        tally(name, "done" if said == "data" else "refused")
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -141,7 +142,7 @@ def test_a_mutant_file_is_data_or_one_sentence(name, tmp_path):
         rng = random.Random(f"{name} {seed}")
         for _ in range(ROUNDS):
             path.write_bytes(mutant(good, rng))
-            tame(read_dataset, path, rng.choice(OPTIONS))
+            tame(f"mutants of {name}", read_dataset, path, rng.choice(OPTIONS))
 
 
 def test_a_mutant_matrix_beside_dyglib_is_data_or_one_sentence(tmp_path):
@@ -152,7 +153,7 @@ def test_a_mutant_matrix_beside_dyglib_is_data_or_one_sentence(tmp_path):
         rng = random.Random(seed)
         for _ in range(ROUNDS):
             (tmp_path / rng.choice(("ml_x.npy", "ml_x_node.npy"))).write_bytes(mutant(good, rng))
-            tame(read_dataset, tmp_path / "ml_x.csv")
+            tame("mutants of ml_x.npy", read_dataset, tmp_path / "ml_x.csv")
 
 
 def test_a_mutant_store_is_the_same_data_or_one_sentence(data, dataset, tmp_path):
@@ -166,7 +167,7 @@ def test_a_mutant_store_is_the_same_data_or_one_sentence(data, dataset, tmp_path
             whole = rng.random() < 0.3
             path = tmp_path / "tiny.safetensors"
             path.write_bytes(mutant(good, rng) if whole else struct.pack("<q", len(bad)) + bad + good[head:])
-            tame(load_dataset, path)
+            tame("mutants of a store", load_dataset, path)
 
 
 def test_a_mutant_run_folder_is_one_sentence(tmp_path):
@@ -183,9 +184,9 @@ def test_a_mutant_run_folder_is_one_sentence(tmp_path):
             good = path.read_bytes()
             for _ in range(ROUNDS):
                 path.write_bytes(mutant(good, rng))
-                tame(read)
+                tame("mutants of a run", read)
             path.write_bytes(good)
-            tame(read)
+            tame("mutants of a run", read)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,9 @@ from dygmamba.engine.folder import RunFolder
 from dygmamba.errors import FileError
 from dygmamba.runs.link import resume_link_run, start_link_run
 from dygmamba.runs.opening import open_run
-from torture_cases import CPU, SECONDS, SETTINGS, run_in, seeds, state, train
+from torture_cases import CPU, SECONDS, SETTINGS, run_in, seeds, state, tally, train
+
+KILLS = 8 if SECONDS else 2  # of one run, before it may end
 
 # children are forked from a server that has imported everything and computed nothing
 FORKS = multiprocessing.get_context("forkserver")
@@ -66,13 +68,14 @@ def test_a_run_killed_again_and_again_ends_as_if_it_was_not(data, dataset, undis
     took, kills = time.monotonic() - start, 0
     for seed in seeds("kill -9, training", 1):
         rng, runs = random.Random(seed), tmp_path / str(seed)
-        for number in range(2):  # the first kill may come before there is a run
+        for number in range(KILLS):  # the first kill may come before there is a run
             begun = FORKS.Event()
-            after = rng.uniform(0, 0.5) * took
+            after = rng.uniform(0, 1 / KILLS) * took
             by_hand = killed(
                 train, (str(data), str(runs), begun), after, begun if number or seed % 4 else None
             )
             kills += by_hand
+            tally("kill -9, training", "kills", by_hand)
         assert not killed(train, (str(data), str(runs)), 120)
         run = run_in(runs)
         assert run is not None
@@ -108,7 +111,9 @@ def test_a_killed_command_leaves_a_whole_file_or_none(whole, data, dataset, tmp_
         name = list(calls)[seed % len(calls)]
         if rng.random() < 0.5:
             (page if name == "page" else tmp_path / f"{name}.safetensors").unlink(missing_ok=True)
-        kills += killed(command, (calls[name],), rng.uniform(0.3, 1.1) * took[name])
+        by_hand = killed(command, (calls[name],), rng.uniform(0.1, 0.9) * took[name])
+        kills += by_hand
+        tally("kill -9, import, generate, report", "kills", by_hand)
         assert content(tmp_path, name) in (None, digests[name]), f"seed {seed}"
     for name, words in calls.items():
         assert not killed(command, (words,), 120)

@@ -1,8 +1,9 @@
 """The `dygmamba` command: parse, call, exit code; heavy imports stay inside the commands."""
 
+import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import typer
@@ -25,7 +26,13 @@ from dygmamba.cli import (
 from dygmamba.cli.words import shown, spoken
 from dygmamba.errors import DygError, DygWarning
 from dygmamba.files.writing import ADVICE, sentence
-from dygmamba.process_wide import sleep_while_waiting, tell_warnings
+from dygmamba.process_wide import (
+    escape_what_cannot_be_shown,
+    sleep_while_waiting,
+    stay_in_memory,
+    tell_warnings,
+)
+from dygmamba.room import most_memory, ran_out, shortage
 
 sleep_while_waiting()
 
@@ -83,11 +90,18 @@ def main() -> None:
     Ctrl-C reaches typer first, which says "Aborted" and exits with 130; files are written atomically anyway.
     """
     tell_warnings(DygWarning, lambda said: print_error(f"note: {said}"))
+    escape_what_cannot_be_shown()
+    stay_in_memory(most_memory())
     try:
         app()
     except DygError as error:
         print_error(f"error: {spoken(error)}")
         sys.exit(error.exit_code)
+    except (MemoryError, RuntimeError) as error:
+        if not ran_out(error):
+            raise
+        print_error(f"error: {shortage(error)}")
+        sys.exit(2)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)
@@ -96,6 +110,22 @@ def main() -> None:
             raise
         print_error(f"error: {sentence(error)}")
         sys.exit(2)
+
+
+def command() -> None:
+    """`main` as a whole process: after an error nothing is left to do, and nothing may change the exit code.
+
+    Threads of other packages, Arrow's readers among them, may still run, and abort if the interpreter ends under them.
+    """
+    try:
+        main()
+    except SystemExit as left:
+        if left.code in (None, 0):
+            raise
+        with suppress(OSError, ValueError):  # nobody reads any more
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(left.code if isinstance(left.code, int) else 1)
 
 
 def print_error(said: str) -> None:

@@ -24,7 +24,7 @@ def evaluate(
         str, typer.Option(help="transductive, inductive; comma-separated.")
     ] = "transductive,inductive",
     draws: Annotated[
-        int, typer.Option(min=1, help="Independent draws of the negatives, from --seed on.")
+        int, typer.Option(min=1, max=1000, help="Independent draws of the negatives, from --seed on.")
     ] = 1,
     seed: Annotated[
         int | None, typer.Option(help="Seed of the negatives instead of the published one.")

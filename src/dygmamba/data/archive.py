@@ -2,9 +2,11 @@
 
 import contextlib
 import json
+import lzma
 import os
 import re
 import shutil
+import struct
 import subprocess
 import zipfile
 import zlib
@@ -12,12 +14,17 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from dygmamba.errors import DownloadError, FileError, NotFoundError, WriteError
+from dygmamba.errors import DownloadError, FileError, NotFoundError, WriteError, first_line
 from dygmamba.files.writing import flush, publish, write_text
 
 RECEIPT = "source.json"
 CHUNK = 2**20
 DEFLATE64 = 9  # a method of the zip format that Python does not read; one public archive uses it
+# what the standard library raises where a zip archive is not what it says, and on sizes and names that are absurd
+DAMAGE = (
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, ValueError, IndexError),
+    *(struct.error, OverflowError),
+)
 UNPACKERS = {"unzip": ("-p",), "7z": ("x", "-so"), "7zz": ("x", "-so"), "7za": ("x", "-so")}
 
 
@@ -47,8 +54,10 @@ def unpack(
         named = archive.name.removesuffix(".part")
         write_text(staging / RECEIPT, json.dumps({"archive": named, "files": receipt}))
         _move(staging, folder, members[0])
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
-        raise FileError(f"{archive} is not a whole zip archive ({error}); fetch it again") from error
+    except DAMAGE as error:
+        raise FileError(
+            f"{archive} is not a whole zip archive ({first_line(error)}); fetch it again"
+        ) from error
     except WriteError as error:
         raise DownloadError(f"{error}, and run the command again") from error
     except OSError as error:
@@ -84,7 +93,7 @@ def _choose(
 ) -> dict[str, zipfile.ZipInfo]:
     found: dict[str, zipfile.ZipInfo] = {}
     for info in sorted(bundle.infolist(), key=lambda info: -info.filename.count("/")):  # the shallowest wins
-        if not info.is_dir() and "__MACOSX" not in info.filename:
+        if not info.filename.endswith(("/", "\\")) and "__MACOSX" not in info.filename:
             found[PurePosixPath(info.filename).name] = info
     missing = [name for name in members if name not in found]
     if missing:

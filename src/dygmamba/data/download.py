@@ -9,9 +9,9 @@ from http.client import HTTPException
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import urlopen
 
 from dygmamba.data.address import Address
+from dygmamba.data.answer import answered
 from dygmamba.data.part import CHUNK, Part, Progress
 from dygmamba.errors import DownloadError
 
@@ -130,7 +130,7 @@ def _attempt(part: Part, timeout: float, end: float) -> tuple[str, float]:
     host = urlsplit(part.url).netloc
     part.ended = False
     try:
-        with urlopen(part.address.request(part.headers), timeout=timeout) as response:
+        with answered(part.address.request(part.headers), timeout, end) as response:
             if not part.begin(response):
                 return f"the file at {host} has changed", 0.0
             while chunk := response.read1(CHUNK):

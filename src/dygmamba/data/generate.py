@@ -14,6 +14,7 @@ import torch
 from dygmamba.data.events import EventStore, FeatureTable
 from dygmamba.data.process import LAWS, Moods, Past, Rates, Seats, Simulation, World, compiled
 from dygmamba.errors import ConfigError
+from dygmamba.room import require_room
 from dygmamba.settings import Bounds, Settings
 
 GRID_BITS = 10  # times lie on a grid of about gap / 1024, so that sums of gaps are exact
@@ -68,6 +69,12 @@ class GeneratorConfig(Settings):
         return self.pace / self.nodes
 
     @property
+    def size(self) -> int:
+        """Bytes that are taken at least: the events' columns, what the nodes remember, the features' codes."""
+        remembered = self.nodes * (12 * self.memory + 50)
+        return self.events * (50 + 4 * self.edge_dim) + remembered + 4 * self.communities * self.edge_dim
+
+    @property
     def grid(self) -> float:
         """The power of two that every time is a multiple of."""
         return 2.0 ** (math.frexp(self.gap)[1] - 1 - GRID_BITS)
@@ -114,6 +121,7 @@ def _start(rng: np.random.Generator, config: GeneratorConfig, begin: float) -> W
 
 def simulate(config: GeneratorConfig) -> Simulation:
     """Run the process; the same config gives the same bytes."""
+    require_room(config.size, f"a stream of {config.events:,} events and {config.nodes:,} nodes")
     rng = np.random.Generator(np.random.PCG64(config.seed))
     e, time = config.events, _clock(rng, config)
     out = Simulation(

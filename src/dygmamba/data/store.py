@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any, get_type_hints
 
 import numpy as np
 import pyarrow as pa
@@ -25,10 +26,20 @@ from dygmamba.data.tensor_file import write_tensors
 from dygmamba.errors import ConfigError, EventError, FileError, first_line
 from dygmamba.files.names import LONGEST
 from dygmamba.files.writing import make_folder
+from dygmamba.settings import checked
 
 SUFFIX = ".safetensors"
 FORMAT = "dygmamba-events"
 VERSION = 1
+# what each column is, and of how many dimensions: right digests do not make it so
+COLUMNS = {
+    **dict.fromkeys(("src", "dst"), (torch.int64, 1)),
+    "time": (torch.float64, 1),
+    **dict.fromkeys(("edge", "node"), (torch.float32, 2)),
+    "label": (torch.float32, 1),
+    **dict.fromkeys(("ids", "ids_offsets"), (torch.int64, 1)),
+    **dict.fromkeys(("ids_bytes", "ids_source"), (torch.uint8, 1)),
+}
 ID_COLUMNS = ("ids", "ids_bytes", "ids_offsets", "ids_source")
 
 
@@ -136,7 +147,7 @@ def load_dataset(path: Path) -> Dataset:
         )
     try:
         dataset = _dataset(path.stem, tensors, metadata, source)
-    except (KeyError, TypeError, ValueError, IndexError, RuntimeError, EventError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, RuntimeError, EventError, ConfigError) as error:
         raise FileError(f"{path} is corrupt ({first_line(error)}); {mend}") from error
     source.check()  # what was checked above is what will be read
     return dataset
@@ -145,6 +156,8 @@ def load_dataset(path: Path) -> Dataset:
 def _dataset(
     name: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], source: MappedFile
 ) -> Dataset:
+    for key, column in tensors.items():
+        _check_column(key, column)
     ids = {key: tensors[key].clone().numpy() for key in ID_COLUMNS if key in tensors}
     if _ids_digest(ids, metadata["about"]) != metadata["ids_digest"]:
         raise ValueError("its ids differ from their checksum")
@@ -156,15 +169,32 @@ def _dataset(
         features=FeatureTable(tensors["node"], tensors["edge"]),
         num_nodes=tensors["node"].shape[0],
         label=tensors.get("label"),
-        bipartite=about["bipartite"],
+        bipartite=checked("bipartite", about["bipartite"], bool),
         source=source,
     )
-    origin = Origin(**about["origin"] | {"features": tuple(about["origin"]["features"])})
+    origin = _origin(about["origin"])
     is_source = pa.array(ids["ids_source"].astype(bool)) if "ids_source" in ids else None
     dataset = Dataset.of(name, store, NodeIds(_id_array(ids), about["sources"], is_source), origin)
     if dataset.digest != metadata["digest"]:
         raise ValueError("its events differ from their checksum")
     return dataset
+
+
+def _check_column(name: str, column: Tensor) -> None:
+    """Refuse a column that is not what it must be; numbers that are none are found without a copy."""
+    kind, dimensions = COLUMNS.get(name, (None, 0))
+    if (column.dtype, column.dim()) != (kind, dimensions):
+        raise ValueError(f"its column {name[:60]!r} is {column.dtype} of {column.dim()} dimensions")
+    ends = torch.aminmax(column) if column.is_floating_point() and column.numel() else ()
+    if not all(bool(torch.isfinite(end)) for end in ends):
+        raise ValueError(f"its column {name!r} holds a value that is no finite number")
+
+
+def _origin(about: Mapping[str, Any]) -> Origin:
+    """Where it came from, each word of it a word."""
+    hints = get_type_hints(Origin)
+    words = {**about, "features": about["features"]}
+    return Origin(**{key: checked(key, value, hints.get(key, str)) for key, value in words.items()})
 
 
 def _event_columns(store: EventStore) -> dict[str, Tensor]:

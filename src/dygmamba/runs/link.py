@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from dygmamba.config import build_config, preset, to_settings
 from dygmamba.data.store import Dataset
@@ -18,13 +19,17 @@ from dygmamba.engine.walk import Advance, unwatched
 from dygmamba.errors import ConfigError, EventError
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts, Scorer
+from dygmamba.room import require_room
 from dygmamba.runs.making import go_on_alike, made_with
-from dygmamba.runs.opening import build_scorer, link_data, link_stream
+from dygmamba.runs.opening import build_scorer, link_data, link_stream, seeded_scorer
 from dygmamba.sampling.negatives import SEEDS
+from dygmamba.sampling.view import NeighborRequest
 from dygmamba.tasks.link import LinkTask, has_events, link_exam
 from dygmamba.tasks.metrics import link_metrics
 
 Choice = tuple[str, str, str]  # negatives, split, setting
+COPIES = 5  # of the weights while they are trained: their gradient, Adam's two moments, the best so far
+ENTRY = 16  # bytes: a neighbour, its event and its time
 
 
 def split_settings(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -53,6 +58,8 @@ def start_link_run(
                 *sizes
             )
         )
+    scorer = seeded_scorer(spec, config, seed, stream, COPIES)
+    _require_room(scorer, how, sizes[0])
     run = RunFolder.create(root, dataset.name, model, seed)
     run.write_config(
         {
@@ -69,7 +76,7 @@ def start_link_run(
             "made_with": made_with(device),
         }
     )
-    return _fit(run, stream)
+    return _fit(run, stream, scorer)
 
 
 def resume_link_run(path: Path, device: torch.device, data_dir: Path | None = None) -> Fit:
@@ -78,17 +85,24 @@ def resume_link_run(path: Path, device: torch.device, data_dir: Path | None = No
     run.config()
     run.lock()
     go_on_alike(run, device)
-    fit = _fit(run, link_stream(link_data(run, data_dir), device))
+    stream = link_stream(link_data(run, data_dir), device)
+    fit = _fit(run, stream, build_scorer(run, stream))
     fit.resume()
     return fit
 
 
-def _fit(run: RunFolder, stream: Stream) -> Fit:
+def _require_room(scorer: Scorer, how: FitConfig, events: int) -> None:
+    """Refuse a step whose look-ups alone would fill the memory: of a source, a destination and another one."""
+    batch, length = min(how.batch, events), NeighborRequest.longest(scorer.requests)
+    looked_up = f"a batch of {batch:,} events with {length:,} entries looked up for each node"
+    require_room(3 * batch * length * ENTRY, looked_up)
+
+
+def _fit(run: RunFolder, stream: Stream, scorer: nn.Module) -> Fit:
     sections = run.config()
-    scorer = build_scorer(run, stream).to(stream.device)
     config, seed = build_config(FitConfig, sections["train"]), int(sections["run"]["seed"])
     task = LinkTask.of(stream.store, stream.split, stream.device)
-    return Fit(task, scorer, stream, config, run, seed)
+    return Fit(task, scorer.to(stream.device), stream, config, run, seed)
 
 
 def link_rows(

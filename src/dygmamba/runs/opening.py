@@ -1,12 +1,12 @@
 """From a run folder to things that run: its data, its stream, its model."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from dygmamba.config import build_config
+from dygmamba.config import build_config, to_settings
 from dygmamba.data.library import open_dataset
 from dygmamba.data.splits import chronological_split
 from dygmamba.data.store import SUFFIX, Dataset, load_dataset, save_dataset
@@ -17,8 +17,9 @@ from dygmamba.engine.folder import RunFolder
 from dygmamba.engine.stream import Stream
 from dygmamba.errors import ConfigError, DygError, FileError
 from dygmamba.models import find_model
-from dygmamba.models.base import DatasetFacts, EncoderScorer
+from dygmamba.models.base import DatasetFacts, EncoderScorer, ModelSpec
 from dygmamba.models.classifiers import NodeClassifier
+from dygmamba.room import building
 
 
 def choose_device(name: str) -> torch.device:
@@ -129,9 +130,23 @@ def build_scorer(folder: RunFolder, stream: Stream) -> EncoderScorer:
     sections = folder.config()
     name, seed = sections["run"]["model"], int(sections["run"]["seed"])
     spec = find_model(name, sections["run"].get("source"))
-    torch.manual_seed(seed)
-    facts = DatasetFacts.of(stream.store, stream.split.train)
-    scorer = spec.build(build_config(spec.config, sections["model"]), facts)
+    scorer = seeded_scorer(spec, build_config(spec.config, sections["model"]), seed, stream)
     if not isinstance(scorer, EncoderScorer):
         raise FileError(f"{folder.path} names the model '{name}', which has no weights to load")
     return scorer
+
+
+def seeded_scorer(spec: ModelSpec, config: Any, seed: int, stream: Stream, copies: int = 1) -> Any:
+    """A model as a seed initialises it; refused before it is made where the memory does not hold so many copies."""
+    torch.manual_seed(seed)
+    facts = DatasetFacts.of(stream.store, stream.split.train)
+    with building(f"a model with {_large(config)}", 1 / copies):
+        return spec.build(config, facts)
+
+
+def _large(config: Any) -> str:
+    """The settings that make a model large: the numbers above their defaults, or all."""
+    numbers = {name: value for name, value in to_settings(config).items() if type(value) is int}
+    usual: dict[str, Any] = {field.name: field.default for field in fields(config)}
+    chosen = {name: value for name, value in numbers.items() if value > usual[name]} or numbers
+    return ", ".join(f"{name}={value}" for name, value in chosen.items()) or "these settings"

@@ -1,6 +1,7 @@
 """Readers: a file of events in, a Dataset out."""
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -55,6 +56,8 @@ def detect_format(path: Path, options: ReadOptions | None = None) -> str:
 
 
 def _require_file(path: Path) -> None:
+    if re.search("[\ud800-\udfff]", str(path)):  # bytes that are no letters, which Arrow does not open
+        raise FileError(f"{path} has a name that is no text in this locale; rename it")
     if path.is_dir():
         raise FileError(f"{path} is a folder; give a file in it")
     if not path.exists():

@@ -84,7 +84,7 @@ def _blocks(
     ids = {name: pa.dictionary(pa.int32(), pa.string()) for name in (roles.src, roles.dst)}
     types = {name: pa.string() for name in roles.columns} | ids
     with pa.input_stream(path) as stream:
-        yield from arrow_csv.open_csv(
+        opened = arrow_csv.open_csv(
             stream,
             arrow_csv.ReadOptions(
                 use_threads=threads,
@@ -96,6 +96,8 @@ def _blocks(
             arrow_csv.ParseOptions(delimiter=_delimiter(path, options), newlines_in_values=True),
             arrow_csv.ConvertOptions(column_types=types, include_columns=roles.columns),
         )
+        with opened as blocks:  # closed on an error too: its threads must not outlive the interpreter
+            yield from blocks
 
 
 def _first_ragged(path: Path, header: Header, roles: Roles, options: ReadOptions) -> pa.ArrowInvalid | None:

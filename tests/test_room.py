@@ -1,0 +1,96 @@
+"""Memory: what would take more than there is is one sentence, before it is made or when it is asked for."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from dygmamba import room
+from dygmamba.cli import main
+from dygmamba.data.generate import GeneratorConfig, generate_stream
+from dygmamba.errors import ConfigError
+from dygmamba.room import building, ran_out, require_room, shortage
+from dygmamba.runs.link import start_link_run
+from torture_cases import CPU, tiny_dataset
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"width": 100_000}, "width=100000"),
+        ({"out": 100_000, "width": 20_000}, "width=20000, out=100000"),
+        ({"expand": 100, "width": 10_000}, "width=10000, expand=100"),
+    ],
+)
+def test_a_model_larger_than_the_memory_is_refused_before_it_is_made(settings, named, tmp_path, monkeypatch):
+    """The sentence names the settings; no run folder is left, and nothing was allocated."""
+    monkeypatch.setattr(room, "free_memory", lambda: 8 * 10**9)
+    with pytest.raises(ConfigError, match=f"a model with {named} takes at least .* GB"):
+        start_link_run(tiny_dataset(tmp_path), "dyg-mamba", 0, settings, CPU, tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_look_ups_larger_than_the_memory_are_refused(tmp_path, monkeypatch):
+    """A legal length and a legal batch may be too much together."""
+    monkeypatch.setattr(room, "free_memory", lambda: 8 * 10**9)
+    with pytest.raises(ConfigError, match="200 events with 999,999 entries"):
+        start_link_run(tiny_dataset(tmp_path), "dyg-mamba", 0, {"length": 10**6}, CPU, tmp_path / "runs")
+
+
+def test_a_stream_larger_than_the_memory_is_refused(monkeypatch):
+    """By what its columns take."""
+    monkeypatch.setattr(room, "free_memory", lambda: 8 * 10**9)
+    with pytest.raises(ConfigError, match="2,147,483,647 events"):
+        generate_stream(GeneratorConfig(events=2**31 - 1))
+
+
+def test_what_is_built_is_counted_whatever_makes_it(monkeypatch):
+    """Parameters, buffers, and sizes given in any of torch's ways; what fits is as without the count."""
+    monkeypatch.setattr(room, "free_memory", lambda: 4 * 10_000)
+    torch.manual_seed(0)
+    with building("it"):
+        counted = nn.Linear(50, 50)
+    torch.manual_seed(0)
+    assert counted.weight.equal(nn.Linear(50, 50).weight)
+    for make in (
+        lambda: nn.Linear(101, 100),
+        lambda: [nn.Linear(50, 50) for _ in range(5)],
+        lambda: torch.zeros(101, 100),
+        lambda: torch.ones(size=(101, 100)),
+        lambda: nn.GRUCell(100, 100),
+    ):
+        with pytest.raises(ConfigError, match=r"it takes at least .*; choose smaller ones"), building("it"):
+            make()
+
+
+def test_running_out_is_told_from_other_errors(monkeypatch, capsys):
+    """Torch's, NumPy's and Python's own ways to say it; the command line makes a sentence of each."""
+    asked = RuntimeError(
+        "DefaultCPUAllocator: can't allocate memory: you tried to allocate 3000000000 bytes. Error 12"
+    )
+    assert ran_out(asked)
+    assert ran_out(MemoryError())
+    assert not ran_out(RuntimeError("shapes differ"))
+    assert "3.00 GB more were asked for" in shortage(asked)
+    require_room(1, "one byte")
+
+    def out_of_memory():
+        raise asked
+
+    monkeypatch.setattr("dygmamba.cli.app", out_of_memory)
+    monkeypatch.setattr("dygmamba.cli.stay_in_memory", lambda most: False)
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert capsys.readouterr().err.startswith("error: this takes more memory than there is (3.00 GB more")
+
+
+def test_after_an_error_nothing_changes_the_exit_code():
+    """Not even a library that aborts while the interpreter ends."""
+    code = "import atexit, os, sys; atexit.register(os.abort); from dygmamba.cli import command; command()"
+    found = subprocess.run(
+        [sys.executable, "-c", code, "evaluate", "nothing-of-that-name"], capture_output=True, text=True
+    )
+    assert found.returncode == 2
+    assert found.stderr.startswith("error: there is no dataset")

@@ -17,6 +17,8 @@ import dygmamba as dm
 from dygmamba import door
 
 FUNCTIONS = {
+    "audit": "(data: Dataset | str | Path, model: str | None = None, *, run: Run | Path | str | None = None, data_dir: "
+    "Path | str | None = None, **settings: Any) -> Audit",
     "batches": "(data: Dataset | Stream, size: int = 200, split: str = train, seed: int = 0, *, neighbors: int | "
     "tuple[NeighborRequest, ...] = 20, device: str = auto) -> Iterator[Step]",
     "check_model": "(name: str, **settings: Any) -> Table",

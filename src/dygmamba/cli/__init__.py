@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from dygmamba.cli import bench, data, demo, evaluate, fetch, generate, models, predict, report, train
+from dygmamba.cli import audit, bench, data, demo, evaluate, fetch, generate, models, predict, report, train
 from dygmamba.cli.words import shown, spoken
 from dygmamba.errors import DygError, DygWarning
 from dygmamba.files.writing import ADVICE, sentence
@@ -26,6 +26,7 @@ app.add_typer(data.app, name="data")
 app.command("demo")(demo.demo)
 app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
+app.command("audit")(audit.audit)
 app.command("predict")(predict.predict)
 app.command("report")(report.report)
 app.command("models")(models.models)

@@ -1,8 +1,10 @@
 """The audit as a user meets it: exit codes, JSON, models from outside that leak, and a page in a real browser."""
 
 import json
+import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from commands import invoke
 from door_cases import COLUMNS, letters
 from dygmamba.data.store import save_dataset
 from dygmamba.models.base import Heuristic
+from dygmamba.studies.published import printed
 
 
 @dataclass(frozen=True)
@@ -156,6 +159,38 @@ def test_a_figure_above_the_ceiling_is_a_failed_check(registered):
     assert not found.sound
     assert {"order", "ceiling"} <= {check.name for check in found.checks if not check.passed}
     assert dm.audit(data, "edgebank").sound
+
+
+def test_every_published_cell_above_its_ceiling_is_named():
+    """A stream that goes by a published name: exactly the printed cells above each test ceiling, by metric."""
+    found = dm.audit(replace(snapshots(), name="can-parl"))
+    assert found.above > 10
+    for one, cells in found.ceilings:
+        limits = {"ap": one.edge_oracle_ap, "auc": one.edge_oracle_auc}
+        expected = [
+            (model, metric, cell.mean)
+            for model, metric, cell in printed("CanParl", one.setting, one.negatives)
+            if one.split == "test" and cell.mean > 100 * limits[metric]
+        ]
+        assert [(cell.model, cell.metric, cell.value) for cell in cells] == expected
+        assert all(cell.source for cell in cells)
+
+
+REAL = Path(os.environ.get("DYGMAMBA_DATA", "."))
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high", "count"), [("USLegis", 0.777, 0.779, 2), ("CanParl", 0.937, 0.9395, 30)]
+)
+def test_the_two_streams_of_snapshots(name, low, high, count):
+    """Where the data are at hand: the ceilings with random negatives, and how many published cells are above."""
+    if not (REAL / f"{name}.npz").is_file():
+        pytest.skip(f"no {name} in $DYGMAMBA_DATA")
+    found = dm.audit(name, data_dir=REAL)
+    first = found.ceilings[0][0]
+    assert (first.split, first.setting, first.negatives) == ("test", "transductive", "random")
+    assert low <= first.edge_oracle_ap <= high
+    assert found.above == count
 
 
 def test_a_run_is_audited_with_its_own_weights(monkeypatch, capsys, tmp_path, folder):

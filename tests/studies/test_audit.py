@@ -232,6 +232,15 @@ def test_mistakes_are_one_sentence(monkeypatch, capsys, folder, tmp_path):
         assert said in error
 
 
+@pytest.mark.parametrize("model", [None, "edgebank", "graphmixer"])
+def test_a_stream_too_short_to_test_is_said(model):
+    """One moment only, or one event: no test period, in one sentence; a dozen events are audited."""
+    for rows in ([(0, 1, 0)], [(0, 1, 5), (1, 2, 5)]):
+        with pytest.raises(dm.DygError, match="use a longer stream"):
+            dm.audit(dm.read(rows, name="tiny"), model)
+    assert dm.audit(dm.read([(k % 3, (k + 1) % 3, k) for k in range(12)], name="tiny"), model).sound
+
+
 def test_a_table_that_was_never_imported_is_audited(monkeypatch, capsys, tmp_path):
     """A CSV file with usual names of columns."""
     log = letters(400)

@@ -14,6 +14,7 @@ from dygmamba.config import build_config, preset
 from dygmamba.data.events import EventStore
 from dygmamba.engine.examine import examine
 from dygmamba.engine.stream import Stream
+from dygmamba.errors import EventError
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts, Scorer
 from dygmamba.runs.contract import Bench, outcome, sample_pairs, sample_stream
@@ -93,6 +94,8 @@ def _ap(scorer: Scorer, stream: Stream, exam: Exam) -> float:
 def _window(build: Callable[[], Scorer], stream: Stream) -> Bench:
     """The stream around the middle of its test, as many events before a moment as from it on, and pairs that meet."""
     store, test = stream.store, stream.split.test
+    if not len(test):
+        raise EventError("the test period has no events; use a longer stream")
     moment = int(torch.searchsorted(store.time, store.time[test[len(test) // 2]]))
     half = min(WINDOW, moment, len(store) - moment)
     window = store[moment - half : moment + half]

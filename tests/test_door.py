@@ -17,12 +17,15 @@ import dygmamba as dm
 from dygmamba import door
 
 FUNCTIONS = {
+    "audit": "(data: Dataset | str | Path, model: str | None = None, *, run: Run | Path | str | None = None, data_dir: "
+    "Path | str | None = None, **settings: Any) -> Audit",
     "batches": "(data: Dataset | Stream, size: int = 200, split: str = train, seed: int = 0, *, neighbors: int | "
     "tuple[NeighborRequest, ...] = 20, device: str = auto) -> Iterator[Step]",
     "check_model": "(name: str, **settings: Any) -> Table",
     "evaluate": "(data: Dataset | str, model: str = edgebank, *, negatives: str | Sequence[str] = random, split: "
     "str | Sequence[str] = test, setting: str | Sequence[str] = (transductive, inductive), visible: "
-    "str | None = None, seeds: Sequence[int] | None = None, data_dir: Path | str | None = None, "
+    "str | None = None, metrics: str | Sequence[str] | None = None, candidates: int | str | None = None, "
+    "filtered: bool = False, seeds: Sequence[int] | None = None, data_dir: Path | str | None = None, "
     "**settings: Any) -> Table",
     "generate": "(*, name: str = generated, **settings: Any) -> Dataset",
     "load": "(name: str, data_dir: Path | str | None = None) -> Dataset",
@@ -76,8 +79,8 @@ CLASSES = {
         "classify": "(self, nodes: Nodes, at: str | float | None = None) -> Table",
         "observe": "(self, events: Source) -> Run",
         "evaluate": "(self, negatives: str | Sequence[str] | None = None, split: str | Sequence[str] = test, "
-        "setting: str | Sequence[str] = (transductive, inductive), visible: str | None = None) -> "
-        "Table",
+        "setting: str | Sequence[str] = (transductive, inductive), visible: str | None = None, *, metrics: "
+        "str | Sequence[str] | None = None, candidates: int | str | None = None, filtered: bool = False) -> Table",
         "report": "(self, out: Path | str | None = None) -> Path",
     },
     "Runs": {"metrics": "", "results": "", "summary": ""},

@@ -9,6 +9,7 @@ DyG-Mamba here is the NeurIPS 2025 paper (openreview ja2wA4UncJ), not DyGMamba (
     resume      a run that was stopped                                 -> Run
     open        a run folder, to score, rank, embed, classify, observe -> Run
     evaluate    a model without training                               -> table
+    audit       what a stream's test allows, what a score depends on   -> Audit
     models      every model by name, with its settings
     register    a model of your own; check_model holds it to the contract
     batches     for a training loop of your own, strictly causal
@@ -27,6 +28,7 @@ from dygmamba._version import __version__ as __version__
 if TYPE_CHECKING:
     from dygmamba import ops as ops
     from dygmamba.data.store import Dataset as Dataset
+    from dygmamba.door.audit import audit as audit
     from dygmamba.door.batches import Step as Step
     from dygmamba.door.batches import batches as batches
     from dygmamba.door.data import generate as generate
@@ -56,6 +58,7 @@ _DOOR = {
     "Run": "door.run",
     "Runs": "door.runs",
     "Step": "door.batches",
+    "audit": "door.audit",
     "batches": "door.batches",
     "check_model": "door.models",
     "evaluate": "door.evaluation",

@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from dygmamba.cli import (
+    audit,
     bench,
     compare,
     data,
@@ -76,6 +77,7 @@ app.add_typer(data.app, name="data")
 app.command("demo")(demo.demo)
 app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
+app.command("audit")(audit.audit)
 app.command("predict")(predict.predict)
 app.command("report")(report.report)
 app.command("compare")(compare.compare)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from dygmamba.cli.console import emit_json, stdout
-from dygmamba.cli.tables import any_table
+from dygmamba.cli.tables import tables_of
 from dygmamba.cli.words import parse_overrides
 from dygmamba.errors import ConfigError
 
@@ -23,6 +23,16 @@ def evaluate(
     setting: Annotated[
         str, typer.Option(help="transductive, inductive; comma-separated.")
     ] = "transductive,inductive",
+    metrics: Annotated[
+        str | None, typer.Option(help="ap, auc, mrr, hits@K; comma-separated. ap,auc unless said.")
+    ] = None,
+    candidates: Annotated[
+        str | None, typer.Option(help="Destinations that ranks are among: a number, or all; 100 unless said.")
+    ] = None,
+    filtered: Annotated[
+        bool,
+        typer.Option("--filtered", help="No candidate is a true destination of that source and time (TGB)."),
+    ] = False,
     draws: Annotated[
         int, typer.Option(min=1, max=1000, help="Independent draws of the negatives, from --seed on.")
     ] = 1,
@@ -43,16 +53,24 @@ def evaluate(
     data_dir: Annotated[Path | None, typer.Option(help="Where datasets are.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
-    """Rank what happened against negatives: AP and AUC, as the mean over batches of 200 and pooled."""
+    """Rank what happened against negatives (AP, AUC) or among many candidates (MRR, hits@K)."""
     from dygmamba.cli.watching import ExamBars
     from dygmamba.data.library import open_dataset
-    from dygmamba.door.evaluation import choices, require_untrained, ruled, run_rows, untrained_rows
+    from dygmamba.door.evaluation import (
+        choices,
+        rankings,
+        require_untrained,
+        ruled,
+        run_rows,
+        untrained_rows,
+    )
     from dygmamba.engine.examine import STRICT
 
+    asked = rankings(metrics, candidates, filtered)
     if (Path(data) / "config.toml").exists():
         if overrides or store_negatives or draws > 1 or seed is not None:
             raise ConfigError("--set, --seed, --draws and --store-negatives are for untrained models")
-        rows = run_rows(Path(data), negatives, split, setting, visible, device, data_dir)
+        rows = run_rows(Path(data), negatives, split, setting, visible, device, data_dir, asked)
     else:
         chosen = choices(negatives or "random", split, setting)
         ruled(STRICT, visible)
@@ -66,8 +84,10 @@ def evaluate(
             visible=visible,
             folder=store_negatives,
             meter=ExamBars(),
+            asked=asked,
         )
     if as_json:
         emit_json({"results": rows})
     else:
-        stdout().print(any_table(rows))
+        for table in tables_of(rows):
+            stdout().print(table)

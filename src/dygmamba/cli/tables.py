@@ -8,6 +8,13 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+def tables_of(rows: list[dict[str, Any]]) -> "list[Table]":
+    """The tables of an evaluation: ranks stand in one of their own."""
+    ranks = [row for row in rows if "candidates" in row]
+    rest = [row for row in rows if "candidates" not in row]
+    return [*([any_table(rest)] if rest else []), *([rank_table(ranks)] if ranks else [])]
+
+
 def any_table(rows: list[dict[str, Any]]) -> "Table":
     """The table of a task's rows."""
     return node_table(rows) if rows[0].get("task") == "node" else link_table(rows)
@@ -27,6 +34,27 @@ def link_table(rows: list[dict[str, Any]]) -> "Table":
         keys = ("ap", "auc", "ap_pooled", "auc_pooled")
         cells = [mean_and_spread([row[key] for row in own]) for key in keys]
         table.add_row(*about, *cells, *(() if seeds > 1 else (f"{own[0]['n']:,}",)))
+    return table
+
+
+def rank_table(rows: list[dict[str, Any]]) -> "Table":
+    """One line per split and setting."""
+    first = rows[0]
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["split"], row["setting"]), []).append(row)
+    seeds = max(len(own) for own in groups.values())
+    among = f"among {first['candidates']} destinations{', filtered' if first['filtered'] else ''}"
+    title = f"{first['model']} on {first['dataset']}, ranks {among}, ties: {first['ties']}"
+    title += f", mean ± std of {seeds}" if seeds > 1 else ""
+    title += f", memory sees {first['visible']}"
+    keys = [key for key in first if key == "mrr" or key.startswith("hits@")]
+    figures = (*(key.upper() if key == "mrr" else key for key in keys), "events")
+    table = plain_table("split", "setting", title=title, figures=figures)
+    for about, own in groups.items():
+        table.add_row(
+            *about, *(mean_and_spread([row[key] for row in own]) for key in keys), f"{own[0]['n']:,}"
+        )
     return table
 
 

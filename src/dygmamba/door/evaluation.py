@@ -15,13 +15,16 @@ from dygmamba.engine.examine import STRICT
 from dygmamba.engine.walk import Advance, unwatched
 from dygmamba.errors import ConfigError, EventError
 from dygmamba.models import find_model
-from dygmamba.runs.link import Choice, Heuristics, link_rows
+from dygmamba.runs.link import Choice, Heuristics, Ranking, link_rows, rank_rows
 from dygmamba.runs.node import node_rows, open_node_run
 from dygmamba.runs.opening import choose_device, open_run, task_of
 from dygmamba.sampling.negatives import SAMPLERS
+from dygmamba.tasks.candidates import SOME
 from dygmamba.tasks.link import SETTINGS, SPLITS
+from dygmamba.tasks.metrics import hits_at
 
 Names = str | Sequence[str]
+PAIRWISE = ("ap", "auc")  # against one negative each; always together, per batch and pooled
 EVERY = ("random", "historical", "inductive")
 NOTHING = "none of the chosen splits and settings has an event; choose others or use a longer stream"
 
@@ -54,6 +57,38 @@ def ruled(rule: Rule, visible: str | None) -> Rule:
     return replace(rule, visible=visible or rule.visible)
 
 
+def rankings(
+    metrics: Names | None, candidates: int | str | None, filtered: bool, seed: int | None = None
+) -> tuple[bool, Ranking | None]:
+    """Whether AP and AUC are asked for, and which ranks are; without metrics the first alone."""
+    given = ",".join(PAIRWISE) if metrics is None else metrics
+    names = [part.strip() for part in given.split(",")] if isinstance(given, str) else list(given)
+    ranks = tuple(dict.fromkeys(name for name in names if name not in PAIRWISE))
+    for name in ranks:
+        if name != "mrr":
+            hits_at(name)
+    if not ranks:
+        if candidates is not None or filtered:
+            raise ConfigError("`candidates` are of ranks; ask for them with `metrics`, such as mrr,hits@10")
+        return True, None
+    pairwise = len(ranks) < len(set(names))
+    return pairwise, Ranking(ranks, _count(candidates), filtered, seed)
+
+
+def _count(candidates: int | str | None) -> int | None:
+    if candidates is None:
+        return SOME
+    if candidates == "all":
+        return None
+    try:
+        count = int(candidates)
+    except ValueError:
+        count = 0
+    if count < 1:
+        raise ConfigError(f"`candidates` takes a number of at least 1 or 'all', got '{candidates}'")
+    return count
+
+
 def run_rows(
     path: Path,
     negatives: Names | None = None,
@@ -62,14 +97,20 @@ def run_rows(
     visible: str | None = None,
     device: str = "auto",
     data_dir: Path | None = None,
+    asked: tuple[bool, Ranking | None] = (True, None),
 ) -> list[dict[str, Any]]:
     """A link run's rows, or a classifier's: that has a split and neither setting nor negatives."""
     chosen = choices(negatives or EVERY, split, setting)
     ruled(STRICT, visible)
+    pairwise, ranking = asked
     if task_of(path) == "link":
         run = open_run(path, choose_device(device), data_dir)
         about = {"dataset": run.dataset.name, "model": run.about["model"], "seed": run.seed}
-        return _some(link_rows(run.scorer, run.stream, about, chosen, ruled(run.rule, visible)))
+        put = (run.scorer, run.stream, about, chosen, ruled(run.rule, visible))
+        rows = link_rows(*put) if pairwise else []
+        return _some(rows + ([] if ranking is None else rank_rows(*put, ranking)))
+    if ranking is not None:
+        raise ConfigError(f"{path} classifies nodes and ranks none; leave out `metrics`")
     if negatives is not None:
         raise ConfigError(f"{path} classifies nodes, for which there are no negatives; leave out `negatives`")
     if visible is not None:
@@ -96,17 +137,27 @@ def untrained_rows(
     visible: str | None = None,
     folder: Path | None = None,
     meter: Meter | None = None,
+    asked: tuple[bool, Ranking | None] = (True, None),
 ) -> list[dict[str, Any]]:
-    """The rows of a model without training, for each draw of the negatives."""
+    """The rows of a model without training, for each draw of the negatives or the candidates."""
     untrained = Heuristics.of(dataset, ruled(STRICT, visible), folder)
+    pairwise, ranking = asked
+    watch, there = meter or Meter(), [one for one in chosen if untrained.has(one)]
 
     def rows() -> Iterator[dict[str, Any]]:
-        for one in chosen:
-            for seed in seeds if untrained.has(one) else ():
-                with (meter or Meter()).exam(" ".join(one)) as advance:
+        for one in there if pairwise else ():
+            for seed in seeds:
+                with watch.exam(" ".join(one)) as advance:
                     yield untrained.row(model, settings, one, seed, advance)
 
-    return _some(list(rows()))
+    def ranks(ranking: Ranking) -> Iterator[dict[str, Any]]:
+        for one in {one[1:]: one for one in there}.values():
+            for seed in seeds if ranking.count is not None else (None,):
+                with watch.exam(" ".join(("ranks", *one[1:]))) as advance:
+                    drawn = replace(ranking, seed=seed)
+                    yield untrained.rank_row(model, settings, one, drawn, advance)
+
+    return _some([*rows(), *(() if ranking is None else ranks(ranking))])
 
 
 def require_untrained(model: str, data: str) -> None:
@@ -123,13 +174,17 @@ def evaluate(
     split: Names = "test",
     setting: Names = SETTINGS,
     visible: str | None = None,
+    metrics: Names | None = None,
+    candidates: int | str | None = None,
+    filtered: bool = False,
     seeds: Sequence[int] | None = None,
     data_dir: Path | str | None = None,
     **settings: Any,
 ) -> pa.Table:
     """How good a model without training is: edgebank, popularity, recency; a row per negatives, split and setting.
 
-    `seeds` draw other negatives than the published ones.
+    `seeds` draw other negatives than the published ones. `metrics` such as "mrr,hits@10" rank each event's destination
+    among `candidates`, a number or "all", a row per split and setting; `filtered` leaves out those that are true too.
 
     >>> import dygmamba as dm
     >>> table = dm.evaluate(dm.generate(nodes=40, events=800, communities=4), "recency")
@@ -142,10 +197,16 @@ def evaluate(
         open_dataset(data, None if data_dir is None else Path(data_dir)) if isinstance(data, str) else data
     )
     drawn = (None,) if seeds is None else tuple(seeds)
-    chosen = choices(negatives, split, setting)
-    return pa.Table.from_pylist(
-        untrained_rows(dataset, model, settings, chosen, seeds=drawn, visible=visible)
+    chosen, asked = choices(negatives, split, setting), rankings(metrics, candidates, filtered)
+    return as_table(
+        untrained_rows(dataset, model, settings, chosen, seeds=drawn, visible=visible, asked=asked)
     )
+
+
+def as_table(rows: list[dict[str, Any]]) -> pa.Table:
+    """Rows as a table with every column that any of them has, empty where a row has it not."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pa.Table.from_pylist([{name: row.get(name) for name in names} for row in rows])
 
 
 def _some(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dygmamba.data.formats import ReadOptions
 from dygmamba.data.store import Dataset
-from dygmamba.door.evaluation import Names, run_rows
+from dygmamba.door.evaluation import Names, as_table, rankings, run_rows
 from dygmamba.door.page import full_page
 from dygmamba.engine.folder import RunFolder
 from dygmamba.errors import ConfigError
@@ -122,13 +122,19 @@ class Run:
         split: Names = "test",
         setting: Names = SETTINGS,
         visible: str | None = None,
+        *,
+        metrics: Names | None = None,
+        candidates: int | str | None = None,
+        filtered: bool = False,
     ) -> pa.Table:
         """The published protocol: a row per negatives (random, historical, inductive), split and setting.
 
-        A run of the node task has a row per split. Events observed since do not count.
+        A run of the node task has a row per split. Events observed since do not count. `metrics` such as "mrr,hits@10"
+        rank each event's destination among `candidates` instead, a number or "all", a row per split and setting.
         """
-        rows = run_rows(self.path, negatives, split, setting, visible, self.device, self.data_dir)
-        return pa.Table.from_pylist(rows)
+        asked = rankings(metrics, candidates, filtered)
+        where = (self.device, self.data_dir)
+        return as_table(run_rows(self.path, negatives, split, setting, visible, *where, asked))
 
     def report(self, out: Path | str | None = None) -> Path:
         """Write results, curves, learned forgetting and settings as one page that opens offline; where it is."""

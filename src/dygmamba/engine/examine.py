@@ -1,5 +1,11 @@
-"""An exam put to a scorer, as the published protocol does it or strictly."""
+"""An exam put to a scorer, as the published protocol does it or strictly.
 
+Legend: p pairs, g positives.
+"""
+
+from math import inf
+
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -7,9 +13,13 @@ from dygmamba.engine.clock import Clock, Rule
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.walk import Advance, Walk, unwatched
 from dygmamba.models.base import Scorer
+from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.base import Exam
+from dygmamba.tasks.candidates import Candidates
+from dygmamba.tasks.metrics import places_before
 
 STRICT = Rule()
+TOGETHER = 1 << 18  # pairs whose scores are held at once
 
 
 def examine(
@@ -25,3 +35,38 @@ def examine(
     before = len(clock.events) - len(exam.events)
     told = clock.seen(rule.visible, before + exam.number, exam.pairs.time)
     return Walk(scorer, stream, seed, clock)(exam.pairs, told, advance)
+
+
+def place(
+    scorer: Scorer,
+    stream: Stream,
+    exam: Exam,
+    candidates: Candidates,
+    rule: Rule = STRICT,
+    seed: int = 0,
+    advance: Advance = unwatched,
+) -> Float[Tensor, "g"]:
+    """The rank of each of an exam's events among its candidates, 1 the best, ties as TGB counts them.
+
+    Everything is asked at the event's time and sees what the event itself sees; however many candidates there are, only
+    so many scores are held at once.
+    """
+    store, events = stream.store, exam.events
+    clock = Clock.of(store, (*exam.earlier, events), rule.cell)
+    before = len(clock.events) - len(events)
+    walk, rank = Walk(scorer, stream, seed, clock), torch.ones(len(events), dtype=torch.float64)
+    for rows in torch.arange(len(events)).split(max(1, TOGETHER // (candidates.width + 1))):
+        own = events[rows]
+        told = clock.seen(rule.visible, before + rows, store.time[own])
+        others, real = candidates.against(own)
+        asked = torch.cat([store.dst[own][:, None], others], dim=1)  # the true one is no candidate of itself
+        real = torch.cat([torch.zeros_like(real[:, :1]), real], dim=1)
+        true = None
+        for dst, counts in zip(asked.split(TOGETHER, dim=1), real.split(TOGETHER, dim=1), strict=True):
+            c = dst.shape[1]
+            ends = store.src[own].repeat_interleave(c), dst.flatten()
+            pairs = PairBatch.of(*ends, store.time[own].repeat_interleave(c))
+            score = walk(pairs, told.repeat_interleave(c), advance).view(dst.shape)
+            true = score[:, 0] if true is None else true
+            rank[rows] += places_before(true, score.masked_fill(~counts, -inf))
+    return rank

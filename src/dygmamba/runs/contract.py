@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import torch
@@ -32,12 +32,20 @@ class ContractError(DygError):
         self.table = table
 
 
+class Finding(NamedTuple):
+    """What a check found: what is wrong, in words, and by how much a score moved, relative to the largest."""
+
+    broken: str | None
+    moved: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A model's builder and the stream it is checked on."""
+    """A model's builder, the stream it is checked on, and what it is asked there."""
 
     build: Callable[[], Scorer]
     store: EventStore
+    pairs: PairBatch
 
     def scores(
         self, pairs: PairBatch, store: EventStore | None = None, scorer: Scorer | None = None
@@ -49,7 +57,8 @@ class Bench:
     def view(self, scorer: Scorer, pairs: PairBatch) -> PairView:
         """What the model may see; a memory is told of the first half of the stream."""
         if scorer.stateful:
-            for events in self.store.batches(torch.arange(EVENTS // 2), 6):
+            half = len(self.store) // 2
+            for events in self.store.batches(torch.arange(half), max(half // 5, 1)):
                 scorer.observe(events)
         return _stream(self.store).view(pairs, scorer.requests, Draws.of(5))
 
@@ -65,12 +74,12 @@ def check(name: str, settings: dict[str, Any]) -> pa.Table:
             scorer = spec.build(config, DatasetFacts.of(store))
         return scorer.eval() if isinstance(scorer, nn.Module) else scorer
 
-    bench = Bench(build, store)
-    asked = {key: test for key, test in CHECKS.items() if spec.trainable or key not in OF_WEIGHTS}
-    rows = []
-    for key, test in asked.items():
-        broken = _outcome(test, bench)
-        rows.append({"check": key, "holds": broken is None, "detail": broken or ""})
+    bench = Bench(build, store, sample_pairs(store))
+    asked = [key for key in CHECKS if spec.trainable or key not in OF_WEIGHTS]
+    found = {key: outcome(key, bench) for key in asked}
+    rows = [
+        {"check": key, "holds": one.broken is None, "detail": one.broken or ""} for key, one in found.items()
+    ]
     table = pa.Table.from_pylist(rows)
     failed = [f"{row['check']} ({row['detail']})" for row in rows if not row["holds"]]
     if failed:
@@ -80,14 +89,15 @@ def check(name: str, settings: dict[str, Any]) -> pa.Table:
     return table
 
 
-def _outcome(test: Callable[[Bench], str | None], bench: Bench) -> str | None:
-    """What is wrong, in words; a model is foreign code, so whatever it raises is one of the ways to fail."""
+def outcome(check: str, bench: Bench) -> Finding:
+    """What a check finds; a model is foreign code, so whatever it raises is one of the ways to fail."""
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)
-            return test(bench)
+            return CHECKS[check](bench)
     except Exception as error:
-        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
+        said = str(error).splitlines()[0] if str(error) else "no message"
+        return Finding(f"{type(error).__name__}: {said}")
 
 
 def sample_stream() -> EventStore:
@@ -112,22 +122,23 @@ def _stream(store: EventStore) -> Stream:
     return Stream(store, Split(everything[:0], everything[:0], everything, nobody), torch.device("cpu"))
 
 
-def _differ(found: Tensor, expected: Tensor, what: str) -> str | None:
+def _differ(found: Tensor, expected: Tensor, what: str) -> Finding:
     gap = float((found - expected).abs().max() / expected.abs().max().clamp(min=1))
-    return f"{what} moves a score by {gap:.2g}" if not gap <= CLOSE else None
+    return Finding(f"{what} moves a score by {gap:.2g}" if not gap <= CLOSE else None, gap)
 
 
-def _finite(bench: Bench) -> str | None:
-    pairs = sample_pairs(bench.store)
-    alone = PairBatch.of(torch.tensor([NODES - 1]), torch.tensor([NODES - 1]), bench.store.time[:1])
+def _finite(bench: Bench) -> Finding:
+    pairs, last = bench.pairs, torch.tensor([bench.store.num_nodes - 1])
+    alone = PairBatch.of(last, last, bench.store.time[:1])
     scores = torch.cat([bench.scores(pairs), bench.scores(alone)])  # scores that are not finite raise
-    return None if scores.shape == (PAIRS + 1,) else f"{tuple(scores.shape)} scores for {PAIRS + 1} pairs"
+    count = len(pairs) + 1
+    return Finding(None if scores.shape == (count,) else f"{tuple(scores.shape)} scores for {count} pairs")
 
 
-def _causal(bench: Bench) -> str | None:
-    store, pairs = bench.store, sample_pairs(bench.store)
-    time = store.time[EVENTS // 2]
-    now = PairBatch.of(pairs.src, pairs.dst, time.expand(PAIRS).contiguous())
+def _causal(bench: Bench) -> Finding:
+    store, pairs = bench.store, bench.pairs
+    time = store.time[len(store) // 2]
+    now = PairBatch.of(pairs.src, pairs.dst, time.expand(len(pairs)).contiguous())
     past = store[: int(torch.searchsorted(store.time, time))]
     other = replace(store, features=FeatureTable(store.features.node, _poisoned(store, len(past))))
     return _differ(bench.scores(now, other), bench.scores(now, past), "what happens at its time or later")
@@ -139,8 +150,8 @@ def _poisoned(store: EventStore, known: int) -> Tensor:
     return torch.where(later, 1e3, store.features.edge)
 
 
-def _batch(bench: Bench) -> str | None:
-    pairs = sample_pairs(bench.store)
+def _batch(bench: Bench) -> Finding:
+    pairs = bench.pairs
     together = bench.scores(pairs)
     rows = [
         bench.scores(PairBatch.of(*(column[k : k + 1] for column in (pairs.src, pairs.dst, pairs.time))))
@@ -149,16 +160,16 @@ def _batch(bench: Bench) -> str | None:
     return _differ(torch.cat(rows), together[:4], "being asked alone")
 
 
-def _order(bench: Bench) -> str | None:
-    pairs = sample_pairs(bench.store)
-    order = torch.randperm(PAIRS, generator=torch.Generator().manual_seed(2))
+def _order(bench: Bench) -> Finding:
+    pairs = bench.pairs
+    order = torch.randperm(len(pairs), generator=torch.Generator().manual_seed(2))
     turned = PairBatch.of(pairs.src[order], pairs.dst[order], pairs.time[order])
     return _differ(bench.scores(turned), bench.scores(pairs)[order], "another order")
 
 
-def _padding(bench: Bench) -> str | None:
+def _padding(bench: Bench) -> Finding:
     scorer = bench.build()
-    view = bench.view(scorer, sample_pairs(bench.store))
+    view = bench.view(scorer, bench.pairs)
     wide = PairView(view.pairs, tuple(_wider(hops) for hops in view.neighbors), view.features)
     with torch.no_grad():
         return _differ(scorer(wide), scorer(view), "more padding")
@@ -183,7 +194,7 @@ def _wider(hops: tuple[NeighborSequence, ...]) -> tuple[NeighborSequence, ...]:
     return tuple(wide)
 
 
-def _gradient(bench: Bench) -> str | None:
+def _gradient(bench: Bench) -> Finding:
     scorer = bench.build()
     assert isinstance(scorer, nn.Module)
     scorer.train()
@@ -194,11 +205,11 @@ def _gradient(bench: Bench) -> str | None:
         for key, weight in scorer.named_parameters()
         if weight.requires_grad and (weight.grad is None or not bool(weight.grad.any()))
     ]
-    return f"no gradient reaches {', '.join(dead)}" if dead else None
+    return Finding(f"no gradient reaches {', '.join(dead)}" if dead else None)
 
 
-def _round_trip(bench: Bench) -> str | None:
-    first, second, pairs = bench.build(), bench.build(), sample_pairs(bench.store)
+def _round_trip(bench: Bench) -> Finding:
+    first, second, pairs = bench.build(), bench.build(), bench.pairs
     assert isinstance(first, nn.Module)
     assert isinstance(second, nn.Module)
     with torch.no_grad():
@@ -210,7 +221,7 @@ def _round_trip(bench: Bench) -> str | None:
     )
 
 
-CHECKS: dict[str, Callable[[Bench], str | None]] = {
+CHECKS: dict[str, Callable[[Bench], Finding]] = {
     "finite": _finite,
     "causal": _causal,
     "batch": _batch,

@@ -10,7 +10,7 @@ from torch import nn
 from dygmamba.config import build_config, preset, to_settings
 from dygmamba.data.store import Dataset
 from dygmamba.engine.clock import Rule
-from dygmamba.engine.examine import STRICT, examine
+from dygmamba.engine.examine import STRICT, examine, place
 from dygmamba.engine.fit import Fit
 from dygmamba.engine.fit_config import FitConfig
 from dygmamba.engine.folder import RunFolder
@@ -24,12 +24,42 @@ from dygmamba.runs.making import go_on_alike, made_with
 from dygmamba.runs.opening import build_scorer, link_data, link_stream, seeded_scorer
 from dygmamba.sampling.negatives import SEEDS
 from dygmamba.sampling.view import NeighborRequest
+from dygmamba.tasks.base import Exam
+from dygmamba.tasks.candidates import SOME, Candidates
 from dygmamba.tasks.link import LinkTask, has_events, link_exam
-from dygmamba.tasks.metrics import link_metrics
+from dygmamba.tasks.metrics import link_metrics, rank_metrics
 
 Choice = tuple[str, str, str]  # negatives, split, setting
 COPIES = 5  # of the weights while they are trained: their gradient, Adam's two moments, the best so far
 ENTRY = 16  # bytes: a neighbour, its event and its time
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ranking:
+    """Which ranks are asked for: metrics such as mrr and hits@10, and among how many candidates, None for all."""
+
+    metrics: tuple[str, ...]
+    count: int | None = SOME
+    filtered: bool = False
+    seed: int | None = None  # of the candidates, by default the published one of the exam's negatives
+
+    def row(
+        self,
+        scorer: Scorer,
+        stream: Stream,
+        exam: Exam,
+        rule: Rule,
+        seed: int = 0,
+        advance: Advance = unwatched,
+    ) -> dict[str, Any]:
+        """What a result row says of an exam's ranks; the exam's negatives are not asked about."""
+        name, setting = exam.about["split"], exam.about["setting"]
+        drawn = SEEDS[name, setting] if self.seed is None else self.seed
+        among = Candidates.of(stream.store, self.count, drawn, self.filtered)
+        rank = place(scorer, stream, exam, among, rule, seed, advance)
+        found = rank_metrics(rank, self.metrics)
+        about = {"split": name, "setting": setting, **among.about, **rule.about}
+        return {**about, **found, "n": len(exam.events)}
 
 
 def split_settings(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -105,6 +135,18 @@ def _fit(run: RunFolder, stream: Stream, scorer: nn.Module) -> Fit:
     return Fit(task, scorer.to(stream.device), stream, config, run, seed)
 
 
+def rank_rows(
+    scorer: Scorer, stream: Stream, about: dict[str, Any], chosen: list[Choice], rule: Rule, ranking: Ranking
+) -> list[dict[str, Any]]:
+    """One result row per split and setting that has events: where each event ranks among its candidates."""
+    rows = []
+    for name, setting in dict.fromkeys((name, setting) for _, name, setting in chosen):
+        if has_events(stream.store, stream.split, name, setting):
+            exam = link_exam(stream.store, stream.split, name, setting)
+            rows.append({**about, **ranking.row(scorer, stream, exam, rule, about["seed"])})
+    return rows
+
+
 def link_rows(
     scorer: Scorer, stream: Stream, about: dict[str, Any], chosen: list[Choice], rule: Rule
 ) -> list[dict[str, Any]]:
@@ -142,20 +184,37 @@ class Heuristics:
         advance: Advance = unwatched,
     ) -> dict[str, Any]:
         """One result; `seed` draws other negatives than the published ones."""
-        spec, store, split = find_model(model), self.stream.store, self.stream.split
-        if spec.trainable:
-            raise ConfigError(
-                f"model '{model}' must be trained first: `dygmamba.train('{self.dataset.name}', '{model}')`"
-            )
+        store, split = self.stream.store, self.stream.split
         strategy, name, setting = chosen
-        config = build_config(spec.config, preset(model, self.dataset.name, strategy) | settings)
-        scorer = spec.build(config, DatasetFacts.of(store, split.train))
+        scorer = self._built(model, settings, strategy)
         exam = link_exam(store, split, name, setting, strategy, seed, self.folder)
         score = examine(scorer, self.stream, exam, self.rule, advance=advance)
         drawn_with = SEEDS[name, setting] if seed is None else seed
         about = {"dataset": self.dataset.name, "model": model, "seed": drawn_with, **exam.about}
         found = dataclasses.asdict(link_metrics(score, exam.pairs.label, exam.pairs.group))
         return {**about, **self.rule.about, **found}
+
+    def rank_row(
+        self,
+        model: str,
+        settings: dict[str, Any],
+        chosen: Choice,
+        ranking: Ranking,
+        advance: Advance = unwatched,
+    ) -> dict[str, Any]:
+        """Where the events of a split and setting rank; with the settings for random negatives."""
+        _, name, setting = chosen
+        scorer = self._built(model, settings, "random")
+        exam = link_exam(self.stream.store, self.stream.split, name, setting)
+        found = ranking.row(scorer, self.stream, exam, self.rule, advance=advance)
+        return {"dataset": self.dataset.name, "model": model, "seed": found["candidate_seed"], **found}
+
+    def _built(self, model: str, settings: dict[str, Any], strategy: str) -> Scorer:
+        spec, name = find_model(model), self.dataset.name
+        if spec.trainable:
+            raise ConfigError(f"model '{model}' must be trained first: `dygmamba.train('{name}', '{model}')`")
+        config = build_config(spec.config, preset(model, name, strategy) | settings)
+        return spec.build(config, DatasetFacts.of(self.stream.store, self.stream.split.train))
 
     def has(self, chosen: Choice) -> bool:
         """Whether there is anything to evaluate."""

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from dygmamba.errors import NotFoundError
 
 ALIASES = {"contacts": "contact", "canadianparliament": "canparl", "socialevolution": "socialevo"}
+METRICS = ("ap", "auc")
 # two tables of the paper hold this quantity with two columns exchanged; the appendix agrees with its other tables
 PASSED_OVER = "inductive_ap_main_rnd"
 
@@ -63,6 +64,25 @@ def corrected(dataset: str, setting: str, negatives: str, metric: str = "ap") ->
         how = "retrained" if retrained else "as published"
         found[model] = Cell(mean, std, f"{file['source']}, {how}")
     return found
+
+
+def printed(dataset: str, setting: str, negatives: str) -> list[tuple[str, str, Cell]]:
+    """Every cell about this question in any table, ablations and repetitions among them: model, metric, figure."""
+    cells = [
+        (row["model"], found.metric, Cell(row["mean"], row["std"], f"{_paper()['source']}, {found.name}"))
+        for found in map(table, tables())
+        if found.metric in METRICS and (found.setting, found.negatives) == (setting, negatives)
+        for row in found.rows
+        if key(row["dataset"]) == key(dataset) and row["mean"] is not None
+    ]
+    told = {(model, metric) for model, metric, _ in cells}
+    quoted = [
+        (model, metric, cell)
+        for metric in METRICS
+        for model, cell in _quoted(dataset, (setting, negatives, metric)).items()
+        if (model, metric) not in told
+    ]
+    return cells + quoted
 
 
 def tables() -> tuple[str, ...]:

@@ -1,8 +1,9 @@
-"""Ranking metrics: average precision, ROC-AUC and mean reciprocal rank, with ties handled as the field does.
+"""Ranking metrics: average precision, ROC-AUC, mean reciprocal rank and hits, with ties handled as the field does.
 
 Legend: p pairs, g positives (groups), c candidates per positive.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from dygmamba.errors import ScoreError
+from dygmamba.errors import ConfigError, ScoreError
 
 PUBLISHED_BATCH = 200
 
@@ -38,9 +39,30 @@ def reciprocal_rank(positive: Float[Tensor, "g"], negative: Float[Tensor, "g c"]
     """1 / rank with TGB's tie rule: the mean of the optimistic and the pessimistic rank."""
     for score in (positive, negative):
         _require_finite(score)
+    return 1.0 / (1.0 + places_before(positive, negative))
+
+
+def places_before(positive: Float[Tensor, "g"], negative: Float[Tensor, "g c"]) -> Float[Tensor, "g"]:
+    """How many candidates come before each positive, a tie counting half; these add up over parts of the candidates."""
     above = (negative > positive[:, None]).sum(dim=1)
     level = (negative >= positive[:, None]).sum(dim=1)
-    return 1.0 / (0.5 * (above + level).double() + 1.0)
+    return 0.5 * (above + level).double()
+
+
+def rank_metrics(rank: Float[Tensor, "g"], names: Sequence[str]) -> dict[str, float]:
+    """`mrr` and `hits@k` of the ranks of all positives, 1 the best; a rank that is level with k is a hit (TGB)."""
+    return {
+        name: float((1 / rank).mean() if name == "mrr" else (rank <= hits_at(name)).double().mean())
+        for name in names
+    }
+
+
+def hits_at(name: str) -> int:
+    """The k of `hits@k`."""
+    head, _, k = name.partition("@")
+    if head != "hits" or not k.isascii() or not k.isdigit() or int(k) < 1:
+        raise ConfigError(f"`metrics` takes ap, auc, mrr and hits@k such as hits@10; got '{name}'")
+    return int(k)
 
 
 def _counts_by_threshold(score: Tensor, label: Tensor) -> tuple[np.ndarray, np.ndarray]:

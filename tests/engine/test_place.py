@@ -1,0 +1,191 @@
+"""Ranks among candidates: TGB's own evaluator, a loop, any cut of the work, and what is stamped on a result."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dygmamba as dm
+import dygmamba.engine.examine as examining
+from commands import invoke
+from dygmamba.data.events import EventStore
+from dygmamba.data.store import save_dataset
+from dygmamba.engine.clock import Rule
+from dygmamba.engine.examine import examine, place
+from dygmamba.errors import ConfigError
+from dygmamba.models import find_model
+from dygmamba.models.base import DatasetFacts
+from dygmamba.sampling.view import PairBatch
+from dygmamba.tasks.base import Exam
+from dygmamba.tasks.candidates import Candidates
+from dygmamba.tasks.link import link_exam
+from dygmamba.tasks.metrics import rank_metrics
+from strategies import event_streams
+from streams import split_stream
+
+TINY = {
+    "dyg-mamba": {"length": 6, "width": 4, "states": 4, "time_dim": 6, "blocks": 1},
+    "tgn": {"neighbors": 4, "time_dim": 6},
+    "edgebank": {},
+}
+
+
+def stream_of(events=400, nodes=14, ties=3):
+    rng = torch.Generator().manual_seed(5)
+    src, dst = (torch.randint(nodes, (events,), generator=rng) for _ in range(2))
+    time = torch.arange(events).div(ties, rounding_mode="floor").double()
+    return split_stream(EventStore.of(src, dst, time, num_nodes=nodes))
+
+
+def scorer_of(name, stream):
+    from dygmamba.config import build_config
+
+    spec = find_model(name)
+    torch.manual_seed(0)
+    return spec.build(
+        build_config(spec.config, TINY[name]), DatasetFacts.of(stream.store, stream.split.train)
+    )
+
+
+def asked_one_by_one(scorer, stream, exam, dst, rule):
+    """The scores of every event with these destinations, through the exam that evaluation knows."""
+    store, (k, c) = stream.store, dst.shape
+    number = torch.arange(k).repeat_interleave(c)
+    pairs = PairBatch.of(store.src[exam.events][number], dst.flatten(), store.time[exam.events][number])
+    return examine(scorer, stream, Exam(exam.about, exam.events, exam.earlier, pairs, number), rule).view(
+        k, c
+    )
+
+
+@pytest.mark.parametrize("visible", ["strict", "batch"])
+@pytest.mark.parametrize("name", TINY)
+def test_ranks_are_those_of_tgb(name, visible):
+    """Stateless, with memory and without weights: each event's rank is that of TGB's evaluator on the same scores."""
+    evaluate = pytest.importorskip("tgb.linkproppred.evaluate", reason="py-tgb is not installed")
+    judge = evaluate.Evaluator(name="tgbl-wiki", k_value=3)
+    stream, rule = stream_of(), Rule(visible, cell=20)
+    exam, among = link_exam(stream.store, stream.split, "test"), Candidates.of(stream.store, 8, seed=1)
+    rank = place(scorer_of(name, stream), stream, exam, among, rule)
+    others, real = among.against(exam.events)
+    assert bool(real.all())
+    dst = torch.cat([stream.store.dst[exam.events][:, None], others], dim=1)
+    score = asked_one_by_one(scorer_of(name, stream), stream, exam, dst, rule).double().numpy()
+    for one, row in zip(rank.tolist(), score, strict=True):
+        found = judge.eval({"y_pred_pos": row[:1], "y_pred_neg": row[1:], "eval_metric": ["mrr"]})
+        assert abs(float(found["mrr"]) - float(np.float32(1 / one))) < 1e-12
+        assert float(found["hits@3"]) == (one <= 3)
+    ranks = 1 + 0.5 * ((score[:, 1:] > score[:, :1]).sum(1) + (score[:, 1:] >= score[:, :1]).sum(1))
+    found = rank_metrics(rank, ("mrr", "hits@3"))
+    assert abs(found["mrr"] - (1 / ranks).mean()) < 1e-12
+    assert found["hits@3"] == (ranks <= 3).mean()
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_how_the_work_is_cut_changes_no_rank(monkeypatch, name):
+    """Seven pairs at a time, so that candidates are cut too, or all at once: the same ranks."""
+    stream = stream_of(events=200)
+    exam, among = link_exam(stream.store, stream.split, "test"), Candidates.of(stream.store, None, 0)
+    whole = place(scorer_of(name, stream), stream, exam, among, Rule(cell=20))
+    monkeypatch.setattr(examining, "TOGETHER", 7)
+    assert torch.equal(place(scorer_of(name, stream), stream, exam, among, Rule(cell=20)), whole)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    store=event_streams(min_events=3, max_events=30),
+    count=st.sampled_from([1, 2, 5, None]),
+    filtered=st.booleans(),
+    seed=st.integers(-3, 2**63),
+)
+def test_candidates_are_a_function_of_seed_and_event(store, count, filtered, seed):
+    """For all streams: distinct destinations, never the true one nor, filtered, another of that source and time."""
+    if len(store.dst.unique()) < 2:
+        return
+    among, events = Candidates.of(store, count, seed, filtered), torch.arange(len(store))
+    node, real = among.against(events)
+    for event in range(len(store)):
+        own = node[event][real[event]].tolist()
+        same = (store.src == store.src[event]) & (store.time == store.time[event])
+        true = set(store.dst[same].tolist()) if filtered else {int(store.dst[event])}
+        free = set(store.dst.tolist()) - true
+        assert len(own) == len(set(own)) == (len(free) if count is None else min(count, len(free)))
+        assert set(own) <= free
+        alone, there = among.against(events[event : event + 1])
+        assert alone[0][there[0]].tolist() == own
+
+
+def test_an_event_without_candidates_is_first():
+    """Filtered, a source that meets everybody at once has nobody to be ranked against: rank 1."""
+    store = EventStore.of(
+        torch.zeros(40).long(), torch.arange(40) % 4, torch.arange(40).div(4, rounding_mode="floor")
+    )
+    stream = split_stream(store)
+    exam = link_exam(store, stream.split, "test")
+    rank = place(scorer_of("edgebank", stream), stream, exam, Candidates.of(store, None, 0, filtered=True))
+    assert rank.tolist() == [1.0] * len(exam.events)
+
+
+def test_a_row_says_how_it_was_ranked(monkeypatch, capsys, tmp_path):
+    """By Python and by the command, trained or not: candidates, ties, seeds, what a memory saw, and the figures."""
+    data = dm.generate(nodes=40, events=600, communities=4, name="small")
+    save_dataset(data, tmp_path)
+    settings = TINY["tgn"] | {"epochs": 1, "out": tmp_path / "runs", "device": "cpu", "data_dir": tmp_path}
+    (run,) = dm.train(data, "tgn", **settings)
+    table = run.evaluate(metrics="mrr,hits@10", candidates=20).to_pylist()
+    code, out, _ = invoke(
+        *(monkeypatch, capsys, "evaluate", str(run.path), "--metrics", "mrr,hits@10", "--candidates", "20"),
+        *("--json", "--data-dir", str(tmp_path), "--device", "cpu"),
+    )
+    assert code == 0
+    assert json.loads(out)["results"] == table
+    about = {
+        key: table[0][key] for key in ("candidates", "ties", "filtered", "candidate_seed", "visible", "batch")
+    }
+    assert about == {
+        "candidates": 20,
+        "ties": "mean rank",
+        "filtered": False,
+        "candidate_seed": 2,
+        "visible": "strict",
+        "batch": 200,
+    }
+    assert [row["setting"] for row in table] == ["transductive", "inductive"]
+    assert all(0 < row["mrr"] <= row["hits@10"] + 0.1 <= 1.1 for row in table)
+    code, out, _ = invoke(
+        *(
+            monkeypatch,
+            capsys,
+            "evaluate",
+            "small",
+            "--metrics",
+            "mrr,ap",
+            "--candidates",
+            "all",
+            "--draws",
+            "2",
+        ),
+        *("--data-dir", str(tmp_path)),
+    )
+    assert code == 0
+    assert "ranks among all destinations" in " ".join(out.split())
+    assert "AP pooled" in out
+    both = dm.evaluate(data, "recency", metrics=["ap", "mrr"], candidates="all").to_pylist()
+    assert [row["mrr"] is None for row in both] == [True, True, False, False]
+
+
+def test_mistakes_are_one_sentence(monkeypatch, capsys, tmp_path):
+    """A metric that is none, candidates that are no number, candidates without ranks."""
+    data = dm.generate(nodes=40, events=600, communities=4, name="small")
+    save_dataset(data, tmp_path)
+    for words in (
+        ["--metrics", "mrr,hits@0"],
+        ["--metrics", "mrr", "--candidates", "few"],
+        ["--candidates", "9"],
+    ):
+        code, _, error = invoke(monkeypatch, capsys, "evaluate", "small", *words, "--data-dir", str(tmp_path))
+        assert (code, error.count("\n")) == (2, 1)
+    with pytest.raises(ConfigError, match="hits@k"):
+        dm.evaluate(data, metrics="precision")

@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup browser demo test test-torch torture api check format clean
+.PHONY: setup browser demo test test-torch torture api results check format clean
 
 setup: $(READY)
 
@@ -49,6 +49,10 @@ api: $(READY)
 SECONDS := 600
 torture: $(READY)
 	DYGMAMBA_TORTURE=$(SECONDS) $(BIN)/pytest -s tests/torture
+
+# docs/results.md out of docs/results/: the stored results and the text around them
+results: $(READY)
+	$(BIN)/python -m dygmamba.studies.book docs/results
 
 format: $(READY)
 	$(BIN)/ruff format .

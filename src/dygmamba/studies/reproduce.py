@@ -1,20 +1,22 @@
 """A study from plan to page: what is missing is computed, everything is kept, the page is written."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-
+from dygmamba.data.library import open_dataset
+from dygmamba.data.splits import chronological_split
 from dygmamba.errors import ConfigError
 from dygmamba.report.sheet_page import write_sheet
 from dygmamba.runs.opening import choose_device
+from dygmamba.studies.ceilings import Moments, ceiling
 from dygmamba.studies.estimate import costliest_first
 from dygmamba.studies.job import Job, Results
 from dygmamba.studies.plan import Ask, find_study, plan
 from dygmamba.studies.pool import Event, Pool, worker_count
 from dygmamba.studies.records import Book, Record
 from dygmamba.studies.sheets import sheet
+from dygmamba.tasks.link import link_exam
 
 OUT = Path("studies")
 RESULTS = "results.json"
@@ -48,7 +50,8 @@ def run(
     failed: dict[str, str] = {}
     if missing:
         failed = Pool(Results(place.out), device, workers, ask.data_dir)(missing, watch)
-    return gather(study, jobs, Results(place.out), command), failed
+    book = gather(study, jobs, Results(place.out), command)
+    return replace(book, ceilings=ceilings(book, ask)), failed
 
 
 def gather(study: str, jobs: list[Job], results: Results, command: str) -> Book:
@@ -60,12 +63,25 @@ def gather(study: str, jobs: list[Job], results: Results, command: str) -> Book:
     return Book(study, command, tuple(records))
 
 
+def ceilings(book: Book, ask: Ask) -> dict[str, float]:
+    """AP of the edge oracle of every exam whose rows are in the book."""
+    found = {}
+    for data in dict.fromkeys(record.data for record in book.records):
+        store = open_dataset(data, ask.data_dir).store
+        split, moments = chronological_split(store), Moments(store)
+        own = [row for record in book.records if record.data == data for row in record.rows]
+        asked = {
+            (row["setting"], row["negatives"])
+            for row in own
+            if "setting" in row and row.get("split") == "test"
+        }
+        for setting, negatives in sorted(asked):
+            exam = link_exam(store, split, "test", setting, negatives)
+            found[f"{data} {setting} {negatives}"] = round(ceiling(moments, exam).edge_oracle_ap, 4)
+    return found
+
+
 def publish(book: Book, folder: Path) -> list[Path]:
     """The page, its tables in three forms, and the results they are made of."""
     book.write(folder / book.study / RESULTS)
     return [*write_sheet(sheet(book), folder / book.study, book.study), folder / book.study / RESULTS]
-
-
-def hardware() -> str:
-    """What a plan's estimate is for."""
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"

@@ -22,6 +22,7 @@ FUNCTIONS = {
     "batches": "(data: Dataset | Stream, size: int = 200, split: str = train, seed: int = 0, *, neighbors: int | "
     "tuple[NeighborRequest, ...] = 20, device: str = auto) -> Iterator[Step]",
     "check_model": "(name: str, **settings: Any) -> Table",
+    "compare": "(runs: Sequence[Path | str], *, out: Path | str | None = None) -> Sheet",
     "evaluate": "(data: Dataset | str, model: str = edgebank, *, negatives: str | Sequence[str] = random, split: "
     "str | Sequence[str] = test, setting: str | Sequence[str] = (transductive, inductive), visible: "
     "str | None = None, metrics: str | Sequence[str] | None = None, candidates: int | str | None = None, "
@@ -37,6 +38,10 @@ FUNCTIONS = {
     "str | None = None, encoding: str = utf-8) -> Dataset",
     "register": "(name: str, config: type, build: Callable[[Any, DatasetFacts], Encoder | Scorer], *, title: str "
     "= , looks_at: str = , cost: str = , trainable: bool = True) -> ModelSpec",
+    "reproduce": "(study: str, *, datasets: Sequence[str] | None = None, models: Sequence[str] | None = None, seeds: "
+    "Sequence[int] = (0,), variants: Sequence[str] | None = None, out: Path | str = studies, device: str = auto, "
+    "workers: int | None = None, data_dir: Path | str | None = None, progress: Callable[[Event], None] | None = None, "
+    "**settings: Any) -> Book",
     "resume": "(folder: Path | str, *, device: str = auto, negatives: str | Sequence[str] = random, data_dir: "
     "Path | str | None = None, progress: Callable[[dict[str, Any]], None] | None = None) -> Run",
     "train": "(data: Dataset | str, model: str = dyg-mamba, *, seeds: int | Sequence[int] = (0,), task: str = "

@@ -9,6 +9,8 @@ DyG-Mamba here is the NeurIPS 2025 paper (openreview ja2wA4UncJ), not DyGMamba (
     resume      a run that was stopped                                 -> Run
     open        a run folder, to score, rank, embed, classify, observe -> Run
     evaluate    a model without training                               -> table
+    reproduce   a study of the paper, run again                        -> Book
+    compare     finished runs beside one another                       -> Sheet
     audit       what a stream's test allows, what a score depends on   -> Audit
     models      every model by name, with its settings
     register    a model of your own; check_model holds it to the contract
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     from dygmamba.door.runs import Runs as Runs
     from dygmamba.door.runs import resume as resume
     from dygmamba.door.runs import train as train
+    from dygmamba.door.studies import compare as compare
+    from dygmamba.door.studies import reproduce as reproduce
     from dygmamba.errors import DygError as DygError
     from dygmamba.models import all_models
     from dygmamba.models.base import Encoder as Encoder
@@ -61,6 +65,7 @@ _DOOR = {
     "audit": "door.audit",
     "batches": "door.batches",
     "check_model": "door.models",
+    "compare": "door.studies",
     "evaluate": "door.evaluation",
     "generate": "door.data",
     "load": "door.data",
@@ -69,6 +74,7 @@ _DOOR = {
     "ops": "",
     "read": "door.data",
     "register": "door.models",
+    "reproduce": "door.studies",
     "resume": "door.runs",
     "train": "door.runs",
 }

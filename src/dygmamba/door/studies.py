@@ -4,10 +4,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from dygmamba.report.sheet_page import write_sheet
+from dygmamba.report.sheets import Sheet
+from dygmamba.studies.compare import compare_runs
 from dygmamba.studies.plan import Ask
 from dygmamba.studies.pool import Event, require_done
 from dygmamba.studies.records import Book
-from dygmamba.studies.reproduce import OUT, Place, prepare, publish, run
+from dygmamba.studies.reproduce import Place, prepare, publish, run
 
 
 def reproduce(
@@ -17,11 +20,11 @@ def reproduce(
     models: Sequence[str] | None = None,
     seeds: Sequence[int] = (0,),
     variants: Sequence[str] | None = None,
-    out: Path | str = OUT,
+    out: Path | str = "studies",
     device: str = "auto",
     workers: int | None = None,
     data_dir: Path | str | None = None,
-    progress: Callable[[Event], None] = lambda event: None,
+    progress: Callable[[Event], None] | None = None,
     **settings: Any,
 ) -> Book:
     """Run a study of the paper again and write its page; runs that are done already are taken as they are.
@@ -39,7 +42,23 @@ def reproduce(
     )
     place = Place(Path(out), device, workers)
     jobs, _ = prepare(study, ask, place)
-    book, failed = run(study, ask, place, f"dygmamba.reproduce({study!r})", progress)
+    book, failed = run(study, ask, place, f"dygmamba.reproduce({study!r})", progress or (lambda event: None))
     publish(book, place.out)
     require_done(failed, jobs)
     return book
+
+
+def compare(runs: Sequence[Path | str], *, out: Path | str | None = None) -> Sheet:
+    """Finished runs beside one another: mean and spread over seeds, rank, paired test, published values, curves.
+
+    Runs that differ by their seed alone are one line. With `out`, a folder, a page and its tables are written there.
+
+    >>> import dygmamba as dm
+    >>> runs = dm.train(dm.generate(nodes=40, events=600, communities=4), "graphmixer", epochs=1, neighbors=4)
+    >>> dm.compare([run.path for run in runs]).sections[0].grids[0].columns[:2]
+    ('model', 'AP')
+    """
+    sheet = compare_runs([Path(run) for run in runs])
+    if out is not None:
+        write_sheet(sheet, Path(out), "compare")
+    return sheet

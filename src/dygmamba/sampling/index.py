@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
 from dygmamba.data.events import EventStore, FeatureTable
@@ -21,8 +21,19 @@ from dygmamba.ops.recent import (
     place_of_share,
     time_aware_weights,
 )
+from dygmamba.sampling.counts import CountRequest, Counts, Neighbors
 from dygmamba.sampling.draws import Draws
-from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch, PairView
+from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch, PairView, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """The events of an index in time order, on the host."""
+
+    src: Int64[Tensor, "s"]
+    dst: Int64[Tensor, "s"]
+    time: Float64[Tensor, "s"]
+    num_nodes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +41,8 @@ class NeighborIndex:
     """All events of a stream (or some of them) by node, each listed under both its ends."""
 
     entries: Adjacency
+    edges: Edges
+    _counts: dict[tuple[float, ...], Counts] = field(default_factory=dict, repr=False, compare=False)
     _weights: dict[float, Weights] = field(default_factory=dict, repr=False, compare=False)
 
     @staticmethod
@@ -37,13 +50,15 @@ class NeighborIndex:
         """The index of these events (default: all), on the store's device."""
         if events is None:
             events = torch.arange(len(store), device=store.time.device)
-            return NeighborIndex(adjacency(store.src, store.dst, events, store.time, store.num_nodes))
-        src, dst = store.src[events], store.dst[events]
-        return NeighborIndex(adjacency(src, dst, events, store.time, store.num_nodes))
+            src, dst, time = store.src, store.dst, store.time
+        else:
+            src, dst, time = store.src[events], store.dst[events], store.time[events]
+        edges = Edges(src.cpu(), dst.cpu(), time.cpu(), store.num_nodes)
+        return NeighborIndex(adjacency(src, dst, events, store.time, store.num_nodes), edges)
 
     def to(self, device: torch.device | str) -> "NeighborIndex":
         """The same index on another device."""
-        return NeighborIndex(self.entries.to(device))
+        return NeighborIndex(self.entries.to(device), self.edges, self._counts)
 
     def recent(self, node: Int64[Tensor, "q"], time: Float64[Tensor, "q"], k: int) -> NeighborSequence:
         """The k most recent entries strictly before each query."""
@@ -77,6 +92,23 @@ class NeighborIndex:
             position = pick(self, begin, count, chance, request.scale)
             hops.append(_at(self.entries, node, time, position, count))
         return tuple(hops)
+
+    def counts(self, scales: tuple[float, ...]) -> Counts:
+        """The events as fading counts, made once for these scales and kept on the host."""
+        if scales not in self._counts:
+            edges = self.edges
+            self._counts[scales] = Counts.build(edges.src, edges.dst, edges.time, edges.num_nodes, scales)
+        return self._counts[scales]
+
+    def numbers(self, request: CountRequest, pairs: PairBatch) -> Float32[Tensor, "p f"]:
+        """What a request asks about each pair, strictly before its time."""
+        recent = self.recent(pairs.node, pairs.when, request.neighbors)
+        age = ((recent.query_time[:, None] - recent.time) * recent.mask).cpu()
+        node = torch.where(recent.mask, recent.node.long(), -1).cpu()
+        rows = [row.cpu() for row in (pairs.src_row, pairs.dst_row)]
+        near = Neighbors(node[rows[0]], age[rows[0]]), Neighbors(node[rows[1]], age[rows[1]])
+        asked = (pairs.src.cpu(), pairs.dst.cpu(), pairs.time.cpu())
+        return self.counts(request.scales).numbers(*asked, near).to(pairs.node.device)
 
     def past(self, node: Int64[Tensor, "q"], time: Float64[Tensor, "q"]) -> tuple[Tensor, Tensor]:
         """First entry and number of entries of each query's past; a query of node -1 has none."""
@@ -128,9 +160,14 @@ def gather_view(
     index: NeighborIndex,
     features: FeatureTable,
     pairs: PairBatch,
-    requests: tuple[NeighborRequest, ...],
+    requests: tuple[Request, ...],
     draws: Draws | None = None,
 ) -> PairView:
     """The view of a batch: every row looked up once per request; without `draws` only the most recent."""
-    neighbors = [index.gather(request, pairs.node, pairs.when, draws) for request in requests]
-    return PairView(pairs, tuple(neighbors), features)
+    neighbors, counts = [], []
+    for request in requests:
+        if isinstance(request, CountRequest):
+            counts.append(index.numbers(request, pairs))
+        else:
+            neighbors.append(index.gather(request, pairs.node, pairs.when, draws))
+    return PairView(pairs, tuple(neighbors), features, tuple(counts))

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dygmamba.data.events import FeatureTable
 from dygmamba.errors import ConfigError
+from dygmamba.sampling.counts import CountRequest
 
 Strategy = Literal["recent", "uniform", "time_aware"]
 
@@ -36,13 +37,16 @@ class NeighborRequest:
         return sum(accumulate(self.fanout, mul))
 
     @staticmethod
-    def longest(requests: "tuple[NeighborRequest, ...]") -> int:
+    def longest(requests: "tuple[Request, ...]") -> int:
         """The most entries that one of these requests asks for."""
         return max((request.tokens for request in requests), default=0)
 
     def cut(self, length: int) -> "NeighborRequest":
         """The same with at most that many entries per hop."""
         return replace(self, fanout=tuple(min(k, length) for k in self.fanout))
+
+
+Request = NeighborRequest | CountRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +154,12 @@ class PairBatch:
 
 @dataclass(frozen=True, slots=True)
 class PairView:
-    """A batch of pairs with the answers to a model's requests: neighbors[request][hop]."""
+    """A batch of pairs with the answers to a model's requests: neighbors[request][hop], counts[request]."""
 
     pairs: PairBatch
     neighbors: tuple[tuple[NeighborSequence, ...], ...]
     features: FeatureTable
+    counts: tuple[Float32[Tensor, "p f"], ...] = ()  # numbers about each pair, of models that ask for them
 
     @property
     def columns(self) -> tuple[Tensor, ...]:
@@ -168,4 +173,4 @@ class PairView:
         rows = {"src_row": asked.src_row[chosen], "dst_row": asked.dst_row[chosen]}
         pairs = replace(asked, **rows, label=asked.label[chosen], group=asked.group[chosen])
         cut = tuple((hop if length is None else hop.cut(length),) for (hop,) in self.neighbors)
-        return PairView(pairs, cut, self.features)
+        return PairView(pairs, cut, self.features, tuple(numbers[chosen] for numbers in self.counts))

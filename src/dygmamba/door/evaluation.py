@@ -17,7 +17,7 @@ from dygmamba.errors import ConfigError, EventError
 from dygmamba.models import find_model
 from dygmamba.runs.link import Choice, Heuristics, link_rows
 from dygmamba.runs.node import node_rows, open_node_run
-from dygmamba.runs.opening import choose_device, open_run, task_of
+from dygmamba.runs.opening import choose_device, open_run, task_of, trained_against
 from dygmamba.sampling.negatives import SAMPLERS
 from dygmamba.tasks.link import SETTINGS, SPLITS
 
@@ -69,6 +69,7 @@ def run_rows(
     if task_of(path) == "link":
         run = open_run(path, choose_device(device), data_dir)
         about = {"dataset": run.dataset.name, "model": run.about["model"], "seed": run.seed}
+        about |= trained_against(run.folder)
         return _some(link_rows(run.scorer, run.stream, about, chosen, ruled(run.rule, visible)))
     if negatives is not None:
         raise ConfigError(f"{path} classifies nodes, for which there are no negatives; leave out `negatives`")
@@ -127,7 +128,7 @@ def evaluate(
     data_dir: Path | str | None = None,
     **settings: Any,
 ) -> pa.Table:
-    """How good a model without training is: edgebank, popularity, recency; a row per negatives, split and setting.
+    """How good a model without training is (edgebank, recency, ...): a row per negatives, split and setting.
 
     `seeds` draw other negatives than the published ones.
 

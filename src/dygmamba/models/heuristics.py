@@ -1,4 +1,4 @@
-"""Two more scores that need no training: how popular a destination is, and how recently a pair met."""
+"""Three more scores that need no training: how popular a destination is, how recently a pair met, or a source acted."""
 
 from dataclasses import dataclass
 
@@ -66,6 +66,28 @@ class Recency(Heuristic):
         self._destination = np.full(self._num_nodes, -np.inf)
 
 
+class SourceRecency(Heuristic):
+    """Pairs whose source acted last, the latest first: who is active now, and nothing of whom they choose."""
+
+    def __init__(self, config: NoConfig, facts: DatasetFacts) -> None:
+        self._num_nodes = facts.num_nodes
+        self.reset()
+
+    def __call__(self, view: PairView) -> Float[Tensor, "p"]:
+        """1 / (1 + age of the last event that the source sent), 0 if there is none."""
+        age = view.pairs.time.cpu().numpy() - self._source[view.pairs.src.cpu().numpy()]
+        return torch.from_numpy(1 / (1 + age))
+
+    def observe(self, events: EventBatch) -> None:
+        """Remember when each source last acted."""
+        src, _, time = columns(events)
+        np.maximum.at(self._source, src, time)
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._source = np.full(self._num_nodes, -np.inf)
+
+
 POPULARITY = ModelSpec(
     config=NoConfig,
     build=Popularity,
@@ -82,4 +104,13 @@ RECENCY = ModelSpec(
     title="recency",
     looks_at="when the pair last met, then when the destination was last active",
     cost="one look-up of the pair and one of the destination",
+)
+
+SOURCE_RECENCY = ModelSpec(
+    config=NoConfig,
+    build=SourceRecency,
+    trainable=False,
+    title="source recency",
+    looks_at="when the source last acted",
+    cost="one look-up of the source",
 )

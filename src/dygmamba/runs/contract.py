@@ -16,7 +16,7 @@ from dygmamba.engine.rank import Ranker
 from dygmamba.engine.stream import Stream
 from dygmamba.errors import DygError
 from dygmamba.models import find_model
-from dygmamba.models.base import DatasetFacts, Scorer
+from dygmamba.models.base import DatasetFacts, RoundLearner, Scorer
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.view import NeighborSequence, PairBatch, PairView
 
@@ -159,7 +159,7 @@ def _order(bench: Bench) -> str | None:
 def _padding(bench: Bench) -> str | None:
     scorer = bench.build()
     view = bench.view(scorer, sample_pairs(bench.store))
-    wide = PairView(view.pairs, tuple(_wider(hops) for hops in view.neighbors), view.features)
+    wide = replace(view, neighbors=tuple(_wider(hops) for hops in view.neighbors))
     with torch.no_grad():
         return _differ(scorer(wide), scorer(view), "more padding")
 
@@ -186,6 +186,8 @@ def _wider(hops: tuple[NeighborSequence, ...]) -> tuple[NeighborSequence, ...]:
 def _gradient(bench: Bench) -> str | None:
     scorer = bench.build()
     assert isinstance(scorer, nn.Module)
+    if isinstance(scorer, RoundLearner):
+        return None  # it follows no gradient
     scorer.train()
     view = bench.view(scorer, sample_pairs(bench.store, 40))
     (scorer(view) * torch.linspace(0.5, 1.5, 40)).sum().backward()

@@ -11,7 +11,7 @@ from dygmamba.data.store import Dataset
 from dygmamba.engine.clock import Rule
 from dygmamba.engine.examine import STRICT, examine
 from dygmamba.engine.fit import Fit
-from dygmamba.engine.fit_config import FitConfig
+from dygmamba.engine.fit_config import LinkFitConfig
 from dygmamba.engine.folder import RunFolder
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.walk import Advance, unwatched
@@ -28,7 +28,7 @@ Choice = tuple[str, str, str]  # negatives, split, setting
 
 def split_settings(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Settings of the training loop, and of the model."""
-    own = {field.name for field in dataclasses.fields(FitConfig)}
+    own = {field.name for field in dataclasses.fields(LinkFitConfig)}
     loop = {key: value for key, value in settings.items() if key in own}
     return loop, {key: value for key, value in settings.items() if key not in own}
 
@@ -43,7 +43,7 @@ def start_link_run(
             f"model '{model}' needs no training; use: `dygmamba.evaluate('{dataset.name}', '{model}')`"
         )
     loop, own = split_settings(preset(model, dataset.name) | settings)
-    config, how = build_config(spec.config, own), build_config(FitConfig, loop)
+    config, how = build_config(spec.config, own), build_config(LinkFitConfig, loop)
     stream = link_stream(dataset, device)
     sizes = [len(part) for part in (stream.split.train, stream.split.val, stream.split.test)]
     if not all(sizes):
@@ -84,8 +84,8 @@ def resume_link_run(path: Path, device: torch.device, data_dir: Path | None = No
 def _fit(run: RunFolder, stream: Stream) -> Fit:
     sections = run.config()
     scorer = build_scorer(run, stream).to(stream.device)
-    config, seed = build_config(FitConfig, sections["train"]), int(sections["run"]["seed"])
-    task = LinkTask.of(stream.store, stream.split, stream.device)
+    config, seed = build_config(LinkFitConfig, sections["train"]), int(sections["run"]["seed"])
+    task = LinkTask.of(stream.store, stream.split, stream.device, config.train_negatives)
     return Fit(task, scorer, stream, config, run, seed)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from dygmamba._version import __version__
 from dygmamba.config import build_config
@@ -14,13 +15,12 @@ from dygmamba.data.splits import chronological_split
 from dygmamba.data.store import SUFFIX, Dataset, load_dataset, save_dataset
 from dygmamba.engine.checkpoint import load_best
 from dygmamba.engine.clock import Rule
-from dygmamba.engine.fit_config import FitConfig
+from dygmamba.engine.fit_config import FitConfig, LinkFitConfig
 from dygmamba.engine.folder import RunFolder
 from dygmamba.engine.stream import Stream
 from dygmamba.errors import ConfigError, DygError, FileError
 from dygmamba.models import find_model
-from dygmamba.models.base import DatasetFacts, EncoderScorer
-from dygmamba.models.classifiers import NodeClassifier
+from dygmamba.models.base import DatasetFacts, Encoder, OnEncoder
 
 
 def choose_device(name: str) -> torch.device:
@@ -56,7 +56,7 @@ class OpenRun:
     folder: RunFolder
     dataset: Dataset
     stream: Stream
-    scorer: EncoderScorer | NodeClassifier
+    scorer: Any  # a Scorer with weights: with a link head, a classifier, or one that has no encoder
 
     @property
     def about(self) -> dict[str, Any]:
@@ -71,7 +71,18 @@ class OpenRun:
     @property
     def rule(self) -> Rule:
         """What its memory was told in training."""
-        return build_config(FitConfig, self.folder.config()["train"]).rule
+        return self.how.rule
+
+    @property
+    def how(self) -> FitConfig:
+        """How it was trained."""
+        kind = LinkFitConfig if self.folder.task == "link" else FitConfig
+        return build_config(kind, self.folder.config()["train"])
+
+
+def trained_against(folder: RunFolder) -> dict[str, str]:
+    """What a result row says of a link run's training; runs that do not say were trained against random pairs."""
+    return {"train_negatives": folder.config()["train"].get("train_negatives", "random")}
 
 
 def task_of(path: Path) -> str:
@@ -136,7 +147,7 @@ def kept_file(folder: Path, digest: str) -> Path:
     return folder / f"{digest[:16]}{SUFFIX}"
 
 
-def build_scorer(folder: RunFolder, stream: Stream) -> EncoderScorer:
+def build_scorer(folder: RunFolder, stream: Stream) -> nn.Module:
     """The model of a run as its seed initialises it, on the host; the stream's split is that of link prediction."""
     sections = folder.config()
     name, seed = sections["run"]["model"], int(sections["run"]["seed"])
@@ -144,6 +155,15 @@ def build_scorer(folder: RunFolder, stream: Stream) -> EncoderScorer:
     torch.manual_seed(seed)
     facts = DatasetFacts.of(stream.store, stream.split.train)
     scorer = spec.build(build_config(spec.config, sections["model"]), facts)
-    if not isinstance(scorer, EncoderScorer):
+    if not isinstance(scorer, nn.Module):
         raise FileError(f"{folder.path} names the model '{name}', which has no weights to load")
     return scorer
+
+
+def encoder_of(scorer: Any, folder: RunFolder) -> Encoder:
+    """What turns nodes into vectors in this run, or a sentence: not every model does."""
+    if not isinstance(scorer, OnEncoder):
+        raise ConfigError(
+            f"{folder.path} is a run of a model that makes no vectors of nodes; give one of dyg-mamba"
+        )
+    return scorer.encoder

@@ -19,6 +19,7 @@ from dygmamba.sampling.negatives import SEEDS, NegativeRequest, draw_negatives, 
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.base import Exam
 from dygmamba.tasks.metrics import link_metrics
+from dygmamba.tasks.opponents import OPPONENTS, Opponents, TrainNegatives
 
 SPLITS = ("val", "test")
 SETTINGS = ("transductive", "inductive")
@@ -26,38 +27,27 @@ SETTINGS = ("transductive", "inductive")
 
 @dataclass(frozen=True, slots=True)
 class LinkTask:
-    """Training events against random training destinations; validation AP and AUC must both reach their best."""
+    """Training events against pairs that were not; validation AP and AUC must both reach their best."""
 
-    events: int
-    destinations: Int64[Tensor, "m"]
+    opponents: Opponents
     validation: Exam
 
     @staticmethod
-    def of(store: EventStore, split: Split, device: torch.device) -> "LinkTask":
-        """Link prediction on a stream, validated as published."""
+    def of(
+        store: EventStore, split: Split, device: torch.device, against: TrainNegatives = "random"
+    ) -> "LinkTask":
+        """Link prediction on a stream, validated as published: against random pairs, whatever is trained against."""
         if not len(split.train):
             raise EventError("no training events are left after holding out new nodes; use a longer stream")
-        destinations = torch.unique(store.dst[split.train]).to(device)
-        return LinkTask(len(split.train), destinations, link_exam(store, split, "val"))
+        return LinkTask(OPPONENTS[against].of(store, split, device), link_exam(store, split, "val"))
 
     def others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
-        """One random training destination per training event."""
-        rng = torch.Generator().manual_seed((seed << 20) + epoch)
-        draw = torch.randint(len(self.destinations), (self.events,), generator=rng)
-        return self.destinations[draw.to(self.destinations.device)]
+        """For each training event a number that says which pair is asked about beside it."""
+        return self.opponents.others(seed, epoch)
 
     def questions(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
-        """Each event as a pair of label 1, then its source with the other destination; both share the source's row."""
-        b = others.shape[0]
-        row = torch.arange(b, device=others.device)
-        return PairBatch(
-            node=torch.cat([events.src, events.dst, others]),
-            when=events.time.repeat(3),
-            src_row=torch.cat([row, row]),
-            dst_row=torch.cat([row + b, row + 2 * b]),
-            label=torch.cat([torch.ones_like(row), torch.zeros_like(row)]).float(),
-            group=torch.cat([row, row]),
-        )
+        """Each event as a pair of label 1, then the pairs beside them."""
+        return self.opponents.questions(events, others)
 
     def loss(self, logits: Float32[Tensor, "p"], label: Float32[Tensor, "p"]) -> Tensor:
         """Binary cross-entropy."""

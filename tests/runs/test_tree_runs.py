@@ -93,7 +93,7 @@ def test_what_trees_cannot_do_is_one_sentence(trained):
 
 def test_any_model_can_be_trained_against_seen_pairs(data, tmp_path):
     """The setting is stamped on configuration and results, of a network too."""
-    small = {"epochs": 1, "length": 4, "width": 4, "blocks": 1, "states": 4, "out": 8}
+    small = {"epochs": 1, "length": 4, "width": 4, "blocks": 1, "states": 4}
     (run,) = dm.train(data, "dyg-mamba", out=tmp_path, train_negatives="mixed", **small)
     assert run.config["train"]["train_negatives"] == "mixed"
     assert set(run.results["train_negatives"].to_pylist()) == {"mixed"}

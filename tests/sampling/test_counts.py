@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from contract_cases import sample_store
 from dygmamba.sampling.counts import CountRequest, Counts
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import PairBatch
@@ -134,3 +135,17 @@ def test_the_unit_of_time_does_not_matter(store, power):
     request = CountRequest(tuple(scale * unit for scale in SCALES), neighbors=3)
     asked = PairBatch.of(store.src, store.dst, store.time * unit)
     torch.testing.assert_close(numbers(moved, asked, request), numbers(store, pairs), rtol=1e-6, atol=1e-6)
+
+
+def test_an_answer_that_is_kept_is_the_answer(monkeypatch):
+    """Asked twice, beyond what is kept, or of two requests: the same bits as when nothing is kept."""
+    store = sample_store(80)
+    pairs, other = PairBatch.of(store.src, store.dst, store.time), CountRequest((1.0,), neighbors=2)
+    kept = NeighborIndex.build(store)
+    first = [kept.numbers(request, pairs) for request in (REQUEST, other, REQUEST)]
+    monkeypatch.setattr("dygmamba.sampling.index.KEPT_NUMBERS", 0)
+    fresh = NeighborIndex.build(store)
+    again = [fresh.numbers(request, pairs) for request in (REQUEST, other, REQUEST)]
+    assert first[0] is first[2]
+    assert again[0] is not again[2]
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))

@@ -25,7 +25,7 @@ from dygmamba.sampling.counts import CountRequest
 from dygmamba.sampling.view import PairView
 from dygmamba.settings import Bounds, Count, Settings
 
-PieceOf = Annotated[float, Bounds(0, 1, above=True)]
+PieceOf = Annotated[float, Bounds(1e-6, 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,11 @@ class TreesConfig(Settings):
     """How many trees, how large, and what they are grown from."""
 
     trees: Annotated[int, Bounds(1, 100_000)] = 400  # at most
-    rounds: Annotated[int, Bounds(1, 100_000)] = 25  # trees of an epoch, between two validations
+    rounds: Annotated[int, Bounds(1, 100_000)] = 10  # trees of an epoch, between two validations
     rate: PieceOf = 0.05  # of what a tree says, how much is added
     leaves: Annotated[int, Bounds(2, 4096)] = 31
     least: Annotated[int, Bounds(1, 1_000_000)] = 20  # rows of a leaf
-    l2: Annotated[float, Bounds(0, 1e6, above=True)] = 1.0
+    l2: Annotated[float, Bounds(1e-6, 1e6)] = 1.0
     rows: PieceOf = 0.6  # share of the rows that a tree is grown from
     columns: PieceOf = 0.3  # share of the numbers that it may ask about
     others: Count = 2  # pairs that were not, beside each training event

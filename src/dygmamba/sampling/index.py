@@ -3,6 +3,7 @@
 Legend: q queries, k entries per query, m adjacency entries.
 """
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -25,6 +26,8 @@ from dygmamba.sampling.counts import CountRequest, Counts, Neighbors
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch, PairView, Request
 
+KEPT_NUMBERS = 1 << 24  # of answers to count requests, in all: 64 MiB
+
 
 @dataclass(frozen=True, slots=True)
 class Edges:
@@ -42,6 +45,7 @@ class NeighborIndex:
 
     entries: Adjacency
     edges: Edges
+    _answers: dict[bytes, Tensor] = field(default_factory=dict, repr=False, compare=False)
     _counts: dict[tuple[float, ...], Counts] = field(default_factory=dict, repr=False, compare=False)
     _weights: dict[float, Weights] = field(default_factory=dict, repr=False, compare=False)
 
@@ -58,7 +62,7 @@ class NeighborIndex:
 
     def to(self, device: torch.device | str) -> "NeighborIndex":
         """The same index on another device."""
-        return NeighborIndex(self.entries.to(device), self.edges, self._counts)
+        return NeighborIndex(self.entries.to(device), self.edges, _counts=self._counts)
 
     def recent(self, node: Int64[Tensor, "q"], time: Float64[Tensor, "q"], k: int) -> NeighborSequence:
         """The k most recent entries strictly before each query."""
@@ -101,7 +105,19 @@ class NeighborIndex:
         return self._counts[scales]
 
     def numbers(self, request: CountRequest, pairs: PairBatch) -> Float32[Tensor, "p f"]:
-        """What a request asks about each pair, strictly before its time."""
+        """What a request asks about each pair, strictly before its time.
+
+        Answers are kept while they are few, as an index never changes: validation asks the same after every epoch.
+        """
+        key = _digest(request, pairs)
+        if key not in self._answers:
+            found = self._numbers(request, pairs)
+            if sum(map(torch.numel, self._answers.values())) + found.numel() > KEPT_NUMBERS:
+                return found
+            self._answers[key] = found
+        return self._answers[key]
+
+    def _numbers(self, request: CountRequest, pairs: PairBatch) -> Float32[Tensor, "p f"]:
         recent = self.recent(pairs.node, pairs.when, request.neighbors)
         age = ((recent.query_time[:, None] - recent.time) * recent.mask).cpu()
         node = torch.where(recent.mask, recent.node.long(), -1).cpu()
@@ -120,6 +136,14 @@ class NeighborIndex:
         if scale not in self._weights:
             self._weights[scale] = time_aware_weights(self.entries, scale)
         return self._weights[scale]
+
+
+def _digest(request: CountRequest, pairs: PairBatch) -> bytes:
+    """What is asked, in 32 bytes."""
+    sha = hashlib.sha256(repr(request).encode())
+    for column in (pairs.node, pairs.when, pairs.src_row, pairs.dst_row):
+        sha.update(len(column).to_bytes(8, "little") + column.cpu().numpy().tobytes())
+    return sha.digest()
 
 
 def _uniform(index: NeighborIndex, begin: Tensor, count: Tensor, chance: Tensor, scale: float) -> Tensor:

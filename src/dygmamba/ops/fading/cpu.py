@@ -167,49 +167,43 @@ def _past(start, size, entries, group, time, number, age):
                 age[i] = time[i] - entries[end - 1]
 
 
+@njit(cache=True, nogil=True, inline="always")
+def _multiply(product, logs, factor, s):
+    """One more factor; the logarithm of a product is one logarithm, while it fits."""
+    product[s] *= factor
+    if product[s] > 1e200:
+        logs[s] += np.log(product[s])
+        product[s] = 1.0
+
+
 @njit(cache=True, nogil=True)
 def _nearby(
-    low,
-    high,
-    start,
-    size,
-    entries,
-    running,
-    met_start,
-    met_size,
-    met_entries,
-    met_running,
-    scale,
-    own,
-    met,
-    age,
-    time,
+    low, high, start, size, entries, running, met_start, met_size, met_entries, met_running, scale, own, met, age, time,
     out,
-):
-    scales = scale.shape[0]
-    rate = 1.0 / scale
+):  # fmt: skip
+    scales, rate, product = scale.shape[0], 1.0 / scale, np.empty(scale.shape[0])
     for i in range(low, high):
         total, most, busy = out[i, 0], out[i, 1], out[i, 2]
-        total[:] = 0.0
-        most[:] = 0.0
-        busy[:] = 0.0
+        out[i] = 0.0
+        product[:] = 1.0
         found = 0
         for j in range(own.shape[1]):
             v, pair = own[i, j], met[i, j]
-            if v >= 0:
-                found += 1
-                end = end_of_past(entries, start[v], start[v] + size[v], time[i])
-                if end > start[v]:
-                    since = time[i] - entries[end - 1]
-                    for s in range(scales):
-                        busy[s] += np.log1p(running[end - 1, s] * np.exp(-since * rate[s]))
-            if pair >= 0:
-                end = end_of_past(met_entries, met_start[pair], met_start[pair] + met_size[pair], time[i])
-                if end > met_start[pair]:
-                    since = time[i] - met_entries[end - 1]
-                    for s in range(scales):
-                        count = met_running[end - 1, s] * np.exp(-since * rate[s])
-                        most[s] = max(most[s], count)
-                        total[s] += count * np.exp(-age[i, j] * rate[s])
+            if v < 0:
+                continue
+            found += 1
+            end = end_of_past(entries, start[v], start[v] + size[v], time[i])
+            if end > start[v]:
+                since = time[i] - entries[end - 1]
+                for s in range(scales):
+                    _multiply(product, busy, 1.0 + running[end - 1, s] * np.exp(-since * rate[s]), s)
+            first = met_start[pair] if pair >= 0 else 0
+            end = end_of_past(met_entries, first, first + met_size[pair], time[i]) if pair >= 0 else 0
+            if end > first:
+                since = time[i] - met_entries[end - 1]
+                for s in range(scales):
+                    count = met_running[end - 1, s] * np.exp(-since * rate[s])
+                    most[s] = max(most[s], count)
+                    total[s] += count * np.exp(-age[i, j] * rate[s])
         for s in range(scales):
-            busy[s] /= max(found, 1)
+            busy[s] = (busy[s] + np.log(product[s])) / max(found, 1)

@@ -77,7 +77,7 @@ def counts_nearby(nodes: "Fading", pairs: "Fading", near: "Near", time: Tensor) 
     when = time.repeat_interleave(k)
     met, own = (
         fading_counts(lists, group.flatten(), when).view(-1, k, scales)
-        for lists, group in ((pairs, near.met), (nodes, near.own))
+        for lists, group in ((pairs, torch.where(near.own >= 0, near.met, -1)), (nodes, near.own))
     )
     if not k:
         return time.new_zeros(len(time), 3, scales)

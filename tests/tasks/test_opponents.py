@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from contract_cases import sample_store
 from dygmamba.data.splits import Split
 from dygmamba.errors import ConfigError
-from dygmamba.tasks.link import LinkTask
+from dygmamba.tasks.link import LinkTask, link_exam
 from dygmamba.tasks.opponents import CELL, OPPONENTS
 from strategies import event_streams
 
@@ -100,10 +100,18 @@ def test_an_unknown_kind_is_one_sentence():
         build_config(LinkFitConfig, {"train_negatives": "hard"})
 
 
-def test_validation_is_the_published_one_whatever_is_trained_against():
-    """Which weights are best is judged against random pairs."""
+def test_validation_asks_what_training_asks():
+    """Random pairs as published, historical ones as evaluated, or both beside each event, which is asked about once."""
     store = long_store()
     split = trained_on(store, 2 * CELL)
-    found = [LinkTask.of(store, split, CPU, kind).validation for kind in OPPONENTS]
-    for exam in found[1:]:
-        assert torch.equal(exam.pairs.node, found[0].pairs.node)
+    exams = {kind: LinkTask.of(store, split, CPU, kind).validation for kind in OPPONENTS}
+    for kind in ("random", "historical"):
+        assert torch.equal(exams[kind].pairs.node, link_exam(store, split, "val", strategy=kind).pairs.node)
+    k, mixed = len(split.val), exams["mixed"]
+    parts = [mixed.pairs.src[a : a + k] for a in (0, k, 2 * k)]
+    assert torch.equal(parts[0], store.src[split.val])
+    assert torch.equal(parts[1], exams["random"].pairs.src[k:])
+    assert torch.equal(parts[2], exams["historical"].pairs.src[k:])
+    assert mixed.pairs.label.tolist() == [1.0] * k + [0.0] * (2 * k)
+    assert torch.equal(mixed.number, torch.arange(k).repeat(3))
+    assert torch.equal(mixed.pairs.time, store.time[split.val].repeat(3))

@@ -40,6 +40,9 @@ class TreesConfig(Settings):
     l2: Annotated[float, Bounds(1e-6, 1e6)] = 1.0
     rows: PieceOf = 0.6  # share of the rows that a tree is grown from
     columns: PieceOf = 0.3  # share of the numbers that it may ask about
+    skip: Annotated[float, Bounds(0, 1, below=True)] = (
+        0.15  # share of the questions left out, the first ones: they have no past
+    )
     others: Count = 2  # pairs that were not, beside each training event
     scales: Count = 9
     neighbors: Annotated[int, Bounds(0, 10_000)] = 32  # of either end
@@ -99,14 +102,18 @@ class BoostedTrees(nn.Module):
         return Trees(*(getattr(self, name)[chosen] for name in Trees.__dataclass_fields__))
 
     def forward(self, view: PairView) -> Float64[Tensor, "p"]:
-        """A logit per pair."""
+        """A logit per pair, summed on the host, where the counts are made."""
         (numbers,) = view.counts
-        return self.base + tree_sums(self.trees(), numbers)
+        return self.base + tree_sums(_on_host(self.trees()), numbers.cpu()).to(numbers.device)
 
     def study(self, views: Iterable[PairView]) -> Lesson:
         """All questions as one table in bins."""
-        parts = [(view.counts[0].cpu(), view.pairs.label.cpu().double()) for view in views]
-        x, label = (torch.cat(column) for column in zip(*parts, strict=True))
+        parts = [
+            (view.counts[0].cpu(), view.pairs.label.cpu().double(), view.pairs.time.cpu()) for view in views
+        ]
+        x, label, time = (torch.cat(column) for column in zip(*parts, strict=True))
+        late = time >= time.sort().values[int(self.config.skip * len(time))]
+        x, label = x[late], label[late]
         share = label.mean().clamp(1e-6, 1 - 1e-6)
         self.base.copy_(torch.logit(share))
         edges = bin_edges(x)

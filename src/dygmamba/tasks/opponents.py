@@ -72,8 +72,8 @@ class RandomDestinations:
 class TrainingPairs:
     """A pair of the training period that does not meet around the event, both ends replaced; the number is the pair.
 
-    Drawn from the whole period, pairs that meet only later among them: with those alone that had met before, trees
-    validate worse (`docs/beyond.md`). Where a few tries find none, the event's source with a random destination.
+    Drawn from the whole period, pairs that meet only later among them (`docs/beyond.md` has why). Where a few tries
+    find none, the event's source with a random destination.
     """
 
     src: Int64[Tensor, "k"]

@@ -40,9 +40,7 @@ class TreesConfig(Settings):
     l2: Annotated[float, Bounds(1e-6, 1e6)] = 1.0
     rows: PieceOf = 0.6  # share of the rows that a tree is grown from
     columns: PieceOf = 0.3  # share of the numbers that it may ask about
-    skip: Annotated[float, Bounds(0, 1, below=True)] = (
-        0.15  # share of the questions left out, the first ones: they have no past
-    )
+    skip: Annotated[float, Bounds(0, 1, below=True)] = 0.15  # share of the questions left out: the first ones
     others: Count = 2  # pairs that were not, beside each training event
     scales: Count = 9
     neighbors: Annotated[int, Bounds(0, 10_000)] = 32  # of either end

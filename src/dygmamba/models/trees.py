@@ -8,6 +8,7 @@ the time and strictly earlier events. The trees lie in buffers, so a checkpoint 
 Legend: p pairs, r rows, f numbers per row, t trees, n nodes of a tree.
 """
 
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from dygmamba.data.events import EventBatch
+from dygmamba.errors import FileError
 from dygmamba.models.base import DatasetFacts, ModelSpec
 from dygmamba.ops.trees import Growth, Trees, bin_edges, binned, grow, tree_sums
 from dygmamba.sampling.counts import CountRequest
@@ -72,6 +74,7 @@ class BoostedTrees(nn.Module):
     cover: Tensor
     grown: Tensor
     base: Tensor
+    asked: Tensor
     key: Tensor
 
     def __init__(self, config: TreesConfig, facts: DatasetFacts) -> None:
@@ -92,6 +95,10 @@ class BoostedTrees(nn.Module):
         self.feature.fill_(-1)
         self.register_buffer("grown", torch.zeros((), dtype=torch.int64))
         self.register_buffer("base", torch.zeros((), dtype=torch.float64))
+        self.layout = zlib.crc32("\n".join(self.request.names).encode())
+        self.register_buffer(
+            "asked", torch.tensor(self.layout)
+        )  # which numbers the trees ask about, in which order
         self.register_buffer("key", torch.randint(2**62, ()))  # of what each tree draws
 
     def trees(self, first: int = 0, last: int | None = None) -> Trees:
@@ -101,6 +108,10 @@ class BoostedTrees(nn.Module):
 
     def forward(self, view: PairView) -> Float64[Tensor, "p"]:
         """A logit per pair, summed on the host, where the counts are made."""
+        if int(self.asked) != self.layout:
+            raise FileError(
+                "these trees ask about other numbers than this version counts; train the run again"
+            )
         (numbers,) = view.counts
         return self.base + tree_sums(_on_host(self.trees()), numbers.cpu()).to(numbers.device)
 

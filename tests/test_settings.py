@@ -6,12 +6,12 @@ import pytest
 
 from dygmamba.config import build_config
 from dygmamba.data.generate import GeneratorConfig
-from dygmamba.engine.fit_config import FitConfig, NodeFitConfig
+from dygmamba.engine.fit_config import LinkFitConfig, NodeFitConfig
 from dygmamba.errors import ConfigError
 from dygmamba.models import MODELS
 from dygmamba.settings import Bounds, Settings, declared, split_bounds
 
-CONFIGS = [*{spec.config: None for spec in MODELS.values()}, GeneratorConfig, FitConfig, NodeFitConfig]
+CONFIGS = [*{spec.config: None for spec in MODELS.values()}, GeneratorConfig, LinkFitConfig, NodeFitConfig]
 NUMBERS = [
     pytest.param(kind, name, hint, id=f"{kind.__name__}-{name}")
     for kind in CONFIGS

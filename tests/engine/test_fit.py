@@ -14,7 +14,7 @@ from dygmamba.data.store import Dataset, Origin, save_dataset
 from dygmamba.engine.checkpoint import load_best
 from dygmamba.engine.clock import Rule
 from dygmamba.engine.fit import Interrupted, Reporter
-from dygmamba.engine.fit_config import FitConfig
+from dygmamba.engine.fit_config import LinkFitConfig
 from dygmamba.engine.folder import RunFolder
 from dygmamba.errors import ConfigError, FileError, NotFoundError, ScoreError
 from dygmamba.runs.link import link_rows, resume_link_run, start_link_run
@@ -201,7 +201,7 @@ def test_the_run_folder_says_how_to_repeat_it(finished):
     """config.toml holds the data's digest, the seed and every setting; metrics.jsonl one line per epoch."""
     sections = finished.config()
     assert set(sections["run"]) == {"data", "digest", "split", "model", "seed"}
-    assert set(sections["train"]) == {field.name for field in dataclasses.fields(FitConfig)}
+    assert set(sections["train"]) == {field.name for field in dataclasses.fields(LinkFitConfig)}
     assert [
         json.loads(line)["epoch"] for line in (finished.path / "metrics.jsonl").read_text().splitlines()
     ] == [0, 1]

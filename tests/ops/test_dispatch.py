@@ -19,6 +19,7 @@ from dygmamba import ops
 from dygmamba.ops.conv import conv_silu
 from dygmamba.ops.cooccurrence import cooccurrence
 from dygmamba.ops.dispatch import OPS, Dispatch, use_reference
+from dygmamba.ops.fading import Near, appended, counts_nearby, fading, fading_counts, past_of
 from dygmamba.ops.gated_sum import gated_sum
 from dygmamba.ops.halves import halves
 from dygmamba.ops.keymap import KeyMap
@@ -28,6 +29,7 @@ from dygmamba.ops.recent import adjacency, last_k_before, time_aware_weights
 from dygmamba.ops.rows import take_rows
 from dygmamba.ops.scan import span_scan
 from dygmamba.ops.spectral_bound import spectral_bound
+from dygmamba.ops.trees import Growth, bin_edges, binned, contributions, grow, tree_sums
 
 FOLDERS = [found.name for found in pkgutil.iter_modules(ops.__path__) if found.ispkg]
 
@@ -57,6 +59,30 @@ def mapped() -> list[Tensor]:
     return [torch.from_numpy(table.insert(keys)), torch.from_numpy(table.slots(keys + 7))]
 
 
+def faded() -> list[Tensor]:
+    group, time = torch.arange(9) % 4, torch.arange(9, dtype=torch.float64) // 2
+    scale = torch.tensor([0.5, 3.0], dtype=torch.float64)
+    lists = appended(fading(group, time, 4, scale), group[:2], time[-2:] + 2)
+    asked = torch.tensor([-1, 0, 3]), torch.tensor([9.0, 4.0, 2.0], dtype=torch.float64)
+    own = torch.tensor([[0, 1], [2, -1], [-1, -1]])
+    near = Near(own, own.flip(1), torch.ones(3, 2, dtype=torch.float64))
+    return [
+        fading_counts(lists, *asked),
+        *past_of(lists, *asked),
+        counts_nearby(lists, lists, near, asked[1]),
+    ]
+
+
+def boosted() -> list[Tensor]:
+    x = normal(60, 3).float()
+    edges, slopes = (
+        bin_edges(x),
+        torch.stack([(x[:, 0] > x[:, 1]).double() - 0.5, torch.ones(60).double()], 1),
+    )
+    trees = grow(binned(x, edges), slopes, torch.arange(60), torch.arange(3), edges, Growth(4, 5))
+    return [*trees.columns, tree_sums(trees, x), *contributions(trees, x[:2])]
+
+
 def taken() -> list[Tensor]:
     return [take_rows(normal(5, 3), torch.tensor([[4, 0], [1, 1]]))]
 
@@ -83,6 +109,8 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     "cooccurrence": counted,
     "recent": looked_up,
     "keymap": mapped,
+    "fading": faded,
+    "trees": boosted,
     "rows": taken,
 }
 ON_A_GPU = {"rows", "masked_softmax"}  # the only kernels are a GPU's

@@ -10,6 +10,7 @@ from dygmamba.benchmarks.verify import Row, median_seconds, peak_memory, require
 from dygmamba.data.events import EventStore
 from dygmamba.data.generate import GeneratorConfig, generate_stream
 from dygmamba.ops.cooccurrence import cooccurrence
+from dygmamba.ops.fading import fading_counts
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch
 
@@ -18,7 +19,7 @@ LARGE_EVENTS, LARGE_NODES = 22_800_000, 638_000
 
 
 def run(device: str, say: Callable[[str], None] = lambda text: None) -> list[Row]:
-    """The three cases; each is checked against its reference before it is timed."""
+    """The four cases; each is checked against its reference before it is timed."""
     say("generating a stream of 60,000 events")
     store = generate_stream(GeneratorConfig(seed=1, nodes=400, events=60_000))
     index = NeighborIndex.build(store)
@@ -27,6 +28,7 @@ def run(device: str, say: Callable[[str], None] = lambda text: None) -> list[Row
     when = store.time[half].repeat(2)
     rows = [_look_up(store, index, node, when, device)]
     rows.append(_cooccurrence(index.recent(node, when, LENGTH), device))
+    rows.append(_fading(index, node, when, device))
     say(f"indexing {LARGE_EVENTS:,} events of {LARGE_NODES:,} nodes")
     return [*rows, _large_index()]
 
@@ -80,6 +82,40 @@ def _cooccurrence(found: NeighborSequence, device: str) -> Row:
         fast()
     seconds = median_seconds(fast, repeats=50, warmup=5)
     return Row("co-occurrence", seconds, slow, slow / seconds, peak[0])
+
+
+def _fading(index: NeighborIndex, node: torch.Tensor, when: torch.Tensor, device: str) -> Row:
+    """Exact fading counts of 600 nodes on nine scales, each over all its events before."""
+    histories = [stamp for _, _, stamp in _histories(index, index.edges.num_nodes)]
+    span = float(index.edges.time[-1] - index.edges.time[0])
+    scales = np.geomspace(span / 1e4, span, 9)
+    grouped = index.counts(tuple(scales.tolist())).groups["node"]
+    group = grouped.group(node)
+    asked = histories, node.numpy(), when.numpy(), scales
+    require(
+        np.allclose(fading_counts(grouped.lists, group, when), rows_fading(*asked), rtol=1e-9, atol=1e-12),
+        "fading counts equal the sums over each row's history",
+    )
+    slow = median_seconds(lambda: rows_fading(*asked), repeats=5)
+    lists, moved_group, moved_when = grouped.lists.to(device), group.to(device), when.to(device)
+
+    def fast() -> None:
+        fading_counts(lists, moved_group, moved_when)
+        _wait(device)
+
+    with peak_memory() as peak:
+        fast()
+    seconds = median_seconds(fast, repeats=200, warmup=10)
+    return Row("fading counts", seconds, slow, slow / seconds, peak[0])
+
+
+def rows_fading(histories: list, nodes: np.ndarray, times: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """The plain way: for each row a search, a cut and a sum over the past, in Python."""
+    found = np.zeros((len(nodes), len(scales)))
+    for row, (node, time_) in enumerate(zip(nodes, times, strict=True)):
+        past = histories[node][: np.searchsorted(histories[node], time_)]
+        found[row] = np.exp(-(time_ - past)[:, None] / scales).sum(axis=0)
+    return found
 
 
 def _large_index() -> Row:

@@ -18,6 +18,7 @@ from dygmamba.benchmarks.workload import (
     last_batch,
     last_step,
     part_seconds,
+    work_of,
 )
 from dygmamba.engine.fit import Fit
 from dygmamba.engine.stream import Stream
@@ -92,7 +93,7 @@ def reference_parts(stream: Stream, few: int, repeats: int = 1) -> dict[str, flo
     events, others = last_batch(fit)
 
     def find() -> None:
-        fit.executor.work.view(events, others)
+        work_of(fit).view(events, others)
         wait(stream.device.type)
 
     with use_reference():
@@ -111,7 +112,7 @@ def arithmetic(fit: Fit, seconds: float) -> dict[str, float]:
 
 def flops(fit: Fit) -> float:
     """Matrix products as torch counts them, padding included, and the scans of the real tokens."""
-    view = fit.executor.work.view(*last_batch(fit))
+    view = work_of(fit).view(*last_batch(fit))
     rows = torch.cat([view.pairs.src_row, view.pairs.dst_row])
     read = view.neighbors[0][0].length[rows] + 1  # and the query node
     states = sum(part.log_A.numel() for part in fit.scorer.modules() if isinstance(part, Direction))

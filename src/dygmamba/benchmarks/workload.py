@@ -19,7 +19,7 @@ from dygmamba.data.library import open_dataset
 from dygmamba.data.splits import chronological_split
 from dygmamba.engine.clock import Clock
 from dygmamba.engine.executor.cuts import WHOLE
-from dygmamba.engine.executor.eager import Parts
+from dygmamba.engine.executor.eager import Parts, Whole, Work
 from dygmamba.engine.fit import Fit
 from dygmamba.engine.fit_config import FitConfig
 from dygmamba.engine.folder import RunFolder
@@ -113,9 +113,16 @@ def last_batch(fit: Fit, size: int | None = None) -> tuple[Ids, Ids]:
     return fit.stream.train[rows], fit.epoch(0).others[rows]
 
 
+def work_of(fit: Fit) -> Work:
+    """What a step that follows a gradient is made of."""
+    if not isinstance(fit.executor, Whole):
+        raise ConfigError("this model learns in rounds; a step of it has no parts to time")
+    return fit.executor.work
+
+
 def accumulate(fit: Fit, events: Ids, others: Ids, size: int) -> float:
     """The loss and gradients of a batch, `size` pairs at a time: the sums are the same, the memory is not."""
-    parts = Parts(fit.executor.work, WHOLE)
+    parts = Parts(work_of(fit), WHOLE)
     view = parts.work.view(events, others)
     parts.gradients.begin()
     chunks = torch.arange(len(view.pairs), device=events.device).split(size)
@@ -130,7 +137,7 @@ def part_seconds(fit: Fit, events: Ids, others: Ids, repeats: int, warmup: int =
 
 
 def _laps(fit: Fit, events: Ids, others: Ids) -> list[float]:
-    work, marks = fit.executor.work, []
+    work, marks = work_of(fit), []
 
     def mark() -> None:
         wait(work.device)

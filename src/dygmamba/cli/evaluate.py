@@ -14,7 +14,7 @@ from dygmamba.errors import ConfigError
 def evaluate(
     data: Annotated[str, typer.Argument(help="A run folder, or a dataset for a model without training.")],
     model: Annotated[
-        str, typer.Option(help="Model without training: edgebank, popularity, recency.")
+        str, typer.Option(help="Model without training: edgebank, popularity, recency, source-recency.")
     ] = "edgebank",
     negatives: Annotated[
         str | None, typer.Option(help="random, historical, inductive; comma-separated.")

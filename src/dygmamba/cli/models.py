@@ -53,12 +53,15 @@ def _describe(model: str, data: str, facts: "DatasetFacts") -> dict[str, Any]:
 
     from dygmamba.config import build_config, preset
     from dygmamba.models import find_model
+    from dygmamba.models.base import RoundLearner
     from dygmamba.runs.link import split_settings
 
     spec = find_model(model)
     _, settings = split_settings(preset(model, data))
     scorer = spec.build(build_config(spec.config, settings), facts)
-    weights = list(scorer.parameters()) if isinstance(scorer, nn.Module) else []
+    weights = [w for w in scorer.parameters() if w.requires_grad] if isinstance(scorer, nn.Module) else []
+    if isinstance(scorer, nn.Module) and isinstance(scorer, RoundLearner):
+        weights = [learned for learned in scorer.buffers() if learned.is_floating_point()]
     return {
         "name": model,
         "title": spec.title,
@@ -66,7 +69,7 @@ def _describe(model: str, data: str, facts: "DatasetFacts") -> dict[str, Any]:
         "cost": spec.cost,
         "trainable": spec.trainable,
         "stateful": scorer.stateful,
-        "parameters": sum(weight.numel() for weight in weights if weight.requires_grad),
+        "parameters": sum(weight.numel() for weight in weights),
         "tokens": sum(request.tokens for request in scorer.requests),
         "hops": max((len(request.fanout) for request in scorer.requests), default=0),
     }

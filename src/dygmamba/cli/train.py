@@ -34,6 +34,9 @@ def train(
     negatives: Annotated[
         str, typer.Option(help="Final evaluation: random, historical, inductive.")
     ] = "random",
+    train_negatives: Annotated[
+        str | None, typer.Option(help="Train against random (default), historical or mixed pairs.")
+    ] = None,
     visible: Annotated[
         str | None, typer.Option(help="What a memory may see: strict (strictly earlier; default) or batch.")
     ] = None,
@@ -62,7 +65,7 @@ def train(
             "give a dataset to train on, or --resume RUN to go on with a run; not both, not neither"
         )
     given = {"backbone": backbone is not None, "finetune": finetune, "balance": balance}
-    own = {"epochs": epochs, "visible": visible}
+    own = {"epochs": epochs, "visible": visible, "train_negatives": train_negatives}
     settings = parse_overrides(overrides or []) | {key: value for key, value in own.items() if value}
     _check_resume(resume, given)
     check_task(task, given)

@@ -17,7 +17,7 @@ from dygmamba.errors import ConfigError, EventError
 from dygmamba.models import find_model
 from dygmamba.runs.link import Choice, Heuristics, Ranking, link_rows, rank_rows
 from dygmamba.runs.node import node_rows, open_node_run
-from dygmamba.runs.opening import choose_device, open_run, task_of
+from dygmamba.runs.opening import choose_device, open_run, task_of, trained_against
 from dygmamba.sampling.negatives import SAMPLERS
 from dygmamba.tasks.candidates import SOME
 from dygmamba.tasks.link import SETTINGS, SPLITS
@@ -106,6 +106,7 @@ def run_rows(
     if task_of(path) == "link":
         run = open_run(path, choose_device(device), data_dir)
         about = {"dataset": run.dataset.name, "model": run.about["model"], "seed": run.seed}
+        about |= trained_against(run.folder)
         put = (run.scorer, run.stream, about, chosen, ruled(run.rule, visible))
         rows = link_rows(*put) if pairwise else []
         return _some(rows + ([] if ranking is None else rank_rows(*put, ranking)))
@@ -181,7 +182,7 @@ def evaluate(
     data_dir: Path | str | None = None,
     **settings: Any,
 ) -> pa.Table:
-    """How good a model without training is: edgebank, popularity, recency; a row per negatives, split and setting.
+    """How good a model without training is (edgebank, recency, ...): a row per negatives, split and setting.
 
     `seeds` draw other negatives than the published ones. `metrics` such as "mrr,hits@10" rank each event's destination
     among `candidates`, a number or "all", a row per split and setting; `filtered` leaves out those that are true too.

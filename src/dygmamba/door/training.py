@@ -17,7 +17,7 @@ from dygmamba.engine.walk import Advance, unwatched
 from dygmamba.errors import ConfigError
 from dygmamba.runs.link import link_rows, resume_link_run, start_link_run
 from dygmamba.runs.node import NodeSettings, check_backbone, node_rows, resume_node_run, start_node_run
-from dygmamba.runs.opening import task_of
+from dygmamba.runs.opening import task_of, trained_against
 from dygmamba.tasks.link import SETTINGS, SPLITS
 from dygmamba.tasks.node import check_labels, node_split
 
@@ -80,6 +80,7 @@ def finish_link(fit: Fit, strategies: tuple[str, ...], watcher: Watcher) -> Fit:
         fit(report)
     about = fit.run.config()["run"]
     names = {"dataset": about["data"], "model": about["model"], "seed": fit.seed, "run": str(fit.run.path)}
+    names |= trained_against(fit.run)
     chosen = [(strategy, name, setting) for strategy in strategies for name in SPLITS for setting in SETTINGS]
     return _keep(fit, link_rows(_scorer(fit), fit.stream, names, chosen, fit.config.rule), watcher)
 

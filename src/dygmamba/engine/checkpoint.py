@@ -50,7 +50,7 @@ class Progress:
 class Keeper:
     """Saves and restores the state of one run; keeps the best weights, which `last` holds beside its own."""
 
-    def __init__(self, run: RunFolder, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, run: RunFolder, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
         self.run, self.model, self.optimizer = run, model, optimizer
         self._bond = run.bond
         self._best: Tensors = {}
@@ -65,7 +65,8 @@ class Keeper:
                 f"best.{name}": value.detach().cpu().clone() for name, value in _weights(self.model)
             }
         tensors = {f"model.{name}": value for name, value in _weights(self.model)} | self._best
-        for number, state in self.optimizer.state_dict()["state"].items():
+        states = {} if self.optimizer is None else self.optimizer.state_dict()["state"]
+        for number, state in states.items():
             tensors |= {f"optimizer.{number}.{key}": value for key, value in state.items()}
         keep = self.run.before_last if self._whole else None
         save_checkpoint(self.run.last, tensors | _generators(), progress, self._bond, keep)
@@ -80,7 +81,8 @@ class Keeper:
             return Progress()
         tensors, progress, path = newest(self.run)
         _fill(self.model, tensors, "model.", path)
-        _restore_optimizer(self.optimizer, tensors)
+        if self.optimizer is not None:
+            _restore_optimizer(self.optimizer, tensors)
         _restore_generators(tensors)
         self._whole = path == self.run.last
         self._best = {name: value for name, value in tensors.items() if name.startswith("best.")}

@@ -52,7 +52,7 @@ class Fit:
         assert isinstance(scorer, Scorer)
         self.task, self.scorer, self.stream = task, scorer, stream
         self.config, self.run, self.seed = config, run, seed
-        self.executor = executor_for(task, scorer, stream, config, self.epoch(0))
+        self.executor = executor_for(task, scorer, stream, config, self.epoch)
         self.progress, self.keeper = Progress(), Keeper(run, scorer, self.executor.optimizer)
         clock = Clock.of(stream.store, (stream.split.train,), config.batch)
         self._tellable = clock.steps(config.visible) if scorer.stateful else [0] * self.steps_per_epoch
@@ -60,8 +60,8 @@ class Fit:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches of an epoch, the last one perhaps shorter."""
-        return -(-len(self.stream.train) // self.config.batch)
+        """Batches, or rounds, of an epoch."""
+        return self.executor.steps
 
     def epoch(self, number: int) -> Epoch:
         """What is asked and drawn in an epoch."""
@@ -158,7 +158,7 @@ class Fit:
     def _save(self, better: bool = False) -> None:
         self.stream.store.unchanged()
         weights = [parameter.detach().isfinite().all() for parameter in self.scorer.parameters()]
-        if not bool(torch.stack(weights).all()):
+        if weights and not bool(torch.stack(weights).all()):
             raise self._diverged("a weight became infinite or nan")
         self.keeper.save(self.progress, better)
         self._saved = time.monotonic()

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from dygmamba.engine.clock import Rule, Visible
 from dygmamba.settings import Bounds, Settings
+from dygmamba.tasks.opponents import TrainNegatives
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,15 @@ class FitConfig(Settings):
     def rule(self) -> Rule:
         """What a memory is told in training, and so in evaluation: a batch at once."""
         return Rule(self.visible, self.batch)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFitConfig(FitConfig):
+    """The same of link prediction, and what events are told from."""
+
+    train_negatives: TrainNegatives = (
+        "random"  # pairs that were not: any destination, a pair seen before, or both
+    )
 
 
 @dataclass(frozen=True, slots=True)

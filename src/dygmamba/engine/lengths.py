@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from dygmamba.sampling.view import NeighborRequest
+from dygmamba.sampling.view import Request
 
 # tokens of one pass without gradients: they bound the memory and change no score; a CPU gains nothing from more
 TOKENS_PER_PASS = {"cpu": 16_000, "cuda": 64_000}
@@ -21,9 +21,7 @@ def rounded(length: int, most: int) -> int:
     return min(most, max(16, -(-length // step) * step))
 
 
-def pairs_per_pass(
-    requests: tuple[NeighborRequest, ...], device: torch.device, tokens: int | None = None
-) -> int:
+def pairs_per_pass(requests: tuple[Request, ...], device: torch.device, tokens: int | None = None) -> int:
     """As many pairs as keep one pass without gradients within so many tokens."""
     return _pairs(sum(request.tokens for request in requests), tokens or TOKENS_PER_PASS[device.type])
 

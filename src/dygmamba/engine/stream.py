@@ -14,7 +14,7 @@ from dygmamba.data.events import EventStore
 from dygmamba.data.splits import Split
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.index import NeighborIndex, gather_view
-from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView
+from dygmamba.sampling.view import PairBatch, PairView, Request
 
 
 @dataclass(frozen=True)
@@ -48,15 +48,13 @@ class Stream:
         """The training events alone, as if nothing else ever happened."""
         return NeighborIndex.build(self.store.unchanged(), self.split.train).to(self.device)
 
-    def view(
-        self, pairs: PairBatch, requests: tuple[NeighborRequest, ...], draws: Draws | None = None
-    ) -> PairView:
+    def view(self, pairs: PairBatch, requests: tuple[Request, ...], draws: Draws | None = None) -> PairView:
         """What a model may see for these pairs: of each end, what is strictly earlier."""
         self.store.unchanged()
         return gather_view(self.index, self.events.features, pairs, requests, draws)
 
     def training_view(
-        self, pairs: PairBatch, requests: tuple[NeighborRequest, ...], draws: Draws | None = None
+        self, pairs: PairBatch, requests: tuple[Request, ...], draws: Draws | None = None
     ) -> PairView:
         """The same of the training events."""
         self.store.unchanged()

@@ -20,7 +20,7 @@ from dygmamba.engine.stream import Stream
 from dygmamba.errors import ScoreError
 from dygmamba.models.base import Scorer
 from dygmamba.sampling.draws import Draws
-from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView
+from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView, Request
 
 Advance = Callable[[int], None]  # told how many more questions are answered
 
@@ -104,7 +104,7 @@ class Walk:
 
     def _passes(
         self, asked: PairBatch, rows: Int64[Tensor, "_"]
-    ) -> Iterator[tuple[Int64[Tensor, "_"], tuple[NeighborRequest, ...]]]:
+    ) -> Iterator[tuple[Int64[Tensor, "_"], tuple[Request, ...]]]:
         """Rows that are read together, and what is looked up for them: by length where that changes nothing."""
         requests, device = self.scorer.requests, self.stream.device
         if not self.scorer.elastic:

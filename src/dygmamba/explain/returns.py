@@ -22,7 +22,7 @@ from dygmamba.errors import ConfigError
 from dygmamba.models.base import Scorer
 from dygmamba.ops.cooccurrence import cooccurrence
 from dygmamba.sampling.index import NeighborIndex
-from dygmamba.sampling.view import NeighborSequence, PairBatch, PairView
+from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch, PairView
 
 BATCH = 1_000  # pairs that are scored at once
 GROUPS = 16  # of the jackknife
@@ -56,7 +56,7 @@ class Probes:
 def window(scorer: Scorer) -> int:
     """How many past events the scorer sees of a node."""
     request = scorer.requests[0] if len(scorer.requests) == 1 else None
-    if request is None or len(request.fanout) != 1 or request.strategy != "recent":
+    if not isinstance(request, NeighborRequest) or len(request.fanout) != 1 or request.strategy != "recent":
         raise ConfigError(
             "forgetting is probed in models that read one list of recent events; this one does not"
         )

@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 
 from dygmamba.errors import ConfigError
 from dygmamba.nn.tokens import Tokens
-from dygmamba.runs.opening import OpenRun
+from dygmamba.runs.opening import OpenRun, encoder_of
 from dygmamba.sampling.view import PairBatch, PairView
 
 DIGITS = 4
@@ -29,7 +29,7 @@ class Stated(Protocol):
 
 def state_similarity(run: OpenRun, most: int) -> dict[str, Any]:
     """Cosine similarities for the test event whose two histories are longest; the last `most` tokens of each side."""
-    encoder = run.scorer.encoder
+    encoder = encoder_of(run.scorer, run.folder)
     if not isinstance(encoder, Stated):
         raise ConfigError(
             f"model '{run.about['model']}' has no states of tokens to compare; take dyg-mamba or dygformer"
@@ -45,7 +45,7 @@ def state_similarity(run: OpenRun, most: int) -> dict[str, Any]:
     event = test[int(shortest.argmax())][None]
     pairs = PairBatch.of(store.src[event], store.dst[event], store.time[event]).to(stream.device)
     with torch.no_grad():
-        states, tokens = encoder.eval().states(stream.view(pairs, run.scorer.requests))
+        states, tokens = encoder.states(stream.view(pairs, run.scorer.requests))
     per_state = -(-tokens.mask.shape[1] // states.shape[1])  # tokens of a patch
     sides = []
     for side in range(2):

@@ -18,6 +18,7 @@ from dygmamba.models import (
     memory_family,
     tcl,
     tgat,
+    trees,
 )
 from dygmamba.models.base import ModelSpec
 from dygmamba.models.outside import import_registering, installed, load_installed
@@ -35,8 +36,10 @@ MODELS: dict[str, ModelSpec] = {
     "jodie": memory_family.JODIE,
     "dyrep": memory_family.DYREP,
     "tgn": memory_family.TGN,
+    "trees": trees.SPEC,
     "popularity": heuristics.POPULARITY,
     "recency": heuristics.RECENCY,
+    "source-recency": heuristics.SOURCE_RECENCY,
 }
 OUTSIDE: dict[str, ModelSpec] = {}  # what was registered since
 

@@ -1,6 +1,6 @@
 """What the engine knows of a model, whatever it is inside."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, Protocol, runtime_checkable
@@ -12,7 +12,7 @@ from torch.nn.functional import pad, relu
 
 from dygmamba.data.events import EventBatch, EventStore
 from dygmamba.errors import ConfigError
-from dygmamba.sampling.view import NeighborRequest, PairView
+from dygmamba.sampling.view import NeighborRequest, PairView, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,8 @@ class DatasetFacts:
     start: float = 0.0  # time of the first event
     src_gap: tuple[float, float] = (0.0, 1.0)  # mean and deviation of a source's gaps, the first from `start`
     dst_gap: tuple[float, float] = (0.0, 1.0)  # the same of a destination's
+    node_gap: float = 1.0  # median span between two events of a node, ties left out
+    period: float = 1.0  # from the first event to the last
 
     @staticmethod
     def of(store: EventStore, events: Int64[Tensor, "k"] | None = None) -> "DatasetFacts":
@@ -41,6 +43,8 @@ class DatasetFacts:
             start=float(time[0]) if len(time) else 0.0,
             src_gap=_gap_statistics(store.src[kept], time),
             dst_gap=_gap_statistics(store.dst[kept], time),
+            node_gap=_typical_gap(torch.cat([store.src[kept], store.dst[kept]]), time.repeat(2)),
+            period=period if period > 0 else 1.0,
         )
 
 
@@ -56,6 +60,15 @@ def _gap_statistics(node: Int64[Tensor, "k"], time: Float64[Tensor, "k"]) -> tup
     return float(gap.mean()), deviation if deviation > 0 else 1.0
 
 
+def _typical_gap(node: Int64[Tensor, "k"], time: Float64[Tensor, "k"]) -> float:
+    """The median span between consecutive events of a node; 1 where no node has two instants."""
+    order = torch.argsort(time, stable=True)
+    order = order[torch.argsort(node[order], stable=True)]
+    gap = time[order].diff()[node[order].diff() == 0]
+    gap = gap[gap > 0]
+    return float(gap.median()) if len(gap) else 1.0
+
+
 @runtime_checkable
 class Scorer(Protocol):
     """A model as the engine drives it; streaming state changes only in `observe`."""
@@ -64,7 +77,7 @@ class Scorer(Protocol):
     elastic: bool  # whether a look-up of fewer entries changes nothing, as long as nothing is cut off
 
     @property
-    def requests(self) -> tuple[NeighborRequest, ...]:
+    def requests(self) -> tuple[Request, ...]:
         """The neighbour sequences the model wants for each query."""
         ...
 
@@ -89,10 +102,30 @@ class Scorer(Protocol):
         ...
 
 
+@runtime_checkable
+class RoundLearner(Protocol):
+    """A scorer that learns from all training questions at once, round after round, instead of along a gradient.
+
+    An epoch is `rounds` of them; after each the validation says how good it is, as for any other model. `negatives` is
+    how many other nodes are asked about beside each training event, once and for all.
+    """
+
+    rounds: int
+    negatives: int
+
+    def study(self, views: Iterable[PairView]) -> Any:
+        """What the rounds learn from: all questions of the training period, as views of strictly earlier events."""
+        ...
+
+    def learn(self, lesson: Any) -> Float[Tensor, ""]:
+        """One round; the mean loss before it. What was learned is in the module's buffers, so checkpoints hold it."""
+        ...
+
+
 class Heuristic:
     """A score without weights, from what was observed; asks for no neighbours."""
 
-    requests: tuple[NeighborRequest, ...] = ()
+    requests: tuple[Request, ...] = ()
     stateful = True
     elastic = False
 
@@ -111,7 +144,7 @@ class Encoder(nn.Module):
     A model with memory sets `stateful`, keeps the memory in buffers and changes it only in `observe`.
     """
 
-    requests: tuple[NeighborRequest, ...]
+    requests: tuple[Request, ...]
     out_dim: int
     stateful: bool = False
     # whether a look-up of fewer entries changes nothing, as long as nothing is cut off: one hop, recent entries
@@ -159,10 +192,11 @@ class LinkHead(nn.Module):
 def require_cuttable(encoder: Encoder) -> None:
     """Raise ConfigError unless each look-up may be cut: one hop, and the most recent entries rather than a draw."""
     for request in encoder.requests:
-        if len(request.fanout) > 1 or request.strategy != "recent":
+        strategy = request.strategy if isinstance(request, NeighborRequest) else "recent"
+        if len(request.fanout) > 1 or strategy != "recent":
             raise ConfigError(
                 f"{type(encoder).__name__} is elastic, so it must ask for one hop of recent entries; got a fanout of "
-                f"{request.fanout}, {request.strategy}; leave elastic False"
+                f"{request.fanout}, {strategy}; leave elastic False"
             )
 
 

@@ -1,4 +1,4 @@
-"""Two more scores that need no training: how popular a destination is, and how recently a pair met."""
+"""Three more scores that need no training: how popular a destination is, how recently a pair met, or a source acted."""
 
 from dataclasses import dataclass
 
@@ -10,6 +10,7 @@ from torch import Tensor
 from dygmamba.data.events import EventBatch
 from dygmamba.models.base import DatasetFacts, Heuristic, ModelSpec
 from dygmamba.models.pair_memory import KeyStatistics, columns
+from dygmamba.sampling.counts import CountRequest
 from dygmamba.sampling.view import PairView
 from dygmamba.settings import Settings
 
@@ -66,6 +67,30 @@ class Recency(Heuristic):
         self._destination = np.full(self._num_nodes, -np.inf)
 
 
+class SourceRecency(Heuristic):
+    """Pairs whose source acted last, the latest first: who is active now, and nothing of whom they choose.
+
+    It remembers nothing: what it asks for is looked up, so unlike a memory it does not lag by a cell of events.
+    """
+
+    stateful = False
+
+    def __init__(self, config: NoConfig, facts: DatasetFacts) -> None:
+        self.requests = (CountRequest((1.0,), neighbors=0),)
+        self._column = self.requests[0].names.index("time since the last event the source sent")
+
+    def __call__(self, view: PairView) -> Float[Tensor, "p"]:
+        """1 / (1 + log(1 + age)) of the last event that the source sent, 0 if there is none."""
+        age = view.counts[0][:, self._column].double()
+        return torch.where(age < 0, 0.0, 1 / (1 + age.clamp(min=0)))
+
+    def observe(self, events: EventBatch) -> None:
+        """Nothing: what has happened is looked up when it is asked for."""
+
+    def reset(self) -> None:
+        """Nothing to forget."""
+
+
 POPULARITY = ModelSpec(
     config=NoConfig,
     build=Popularity,
@@ -82,4 +107,13 @@ RECENCY = ModelSpec(
     title="recency",
     looks_at="when the pair last met, then when the destination was last active",
     cost="one look-up of the pair and one of the destination",
+)
+
+SOURCE_RECENCY = ModelSpec(
+    config=NoConfig,
+    build=SourceRecency,
+    trainable=False,
+    title="source recency",
+    looks_at="when the source last acted",
+    cost="one look-up of the source",
 )

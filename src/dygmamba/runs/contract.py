@@ -16,7 +16,7 @@ from dygmamba.engine.rank import Ranker
 from dygmamba.engine.stream import Stream
 from dygmamba.errors import DygError
 from dygmamba.models import find_model
-from dygmamba.models.base import DatasetFacts, Scorer
+from dygmamba.models.base import DatasetFacts, RoundLearner, Scorer
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.view import NeighborSequence, PairBatch, PairView
 
@@ -170,7 +170,7 @@ def _order(bench: Bench) -> Finding:
 def _padding(bench: Bench) -> Finding:
     scorer = bench.build()
     view = bench.view(scorer, bench.pairs)
-    wide = PairView(view.pairs, tuple(_wider(hops) for hops in view.neighbors), view.features)
+    wide = replace(view, neighbors=tuple(_wider(hops) for hops in view.neighbors))
     with torch.no_grad():
         return _differ(scorer(wide), scorer(view), "more padding")
 
@@ -197,6 +197,8 @@ def _wider(hops: tuple[NeighborSequence, ...]) -> tuple[NeighborSequence, ...]:
 def _gradient(bench: Bench) -> Finding:
     scorer = bench.build()
     assert isinstance(scorer, nn.Module)
+    if isinstance(scorer, RoundLearner):
+        return Finding(None)  # it follows no gradient
     scorer.train()
     view = bench.view(scorer, sample_pairs(bench.store, 40))
     (scorer(view) * torch.linspace(0.5, 1.5, 40)).sum().backward()

@@ -12,7 +12,7 @@ from dygmamba.data.store import Dataset
 from dygmamba.engine.clock import Rule
 from dygmamba.engine.examine import STRICT, examine, place
 from dygmamba.engine.fit import Fit
-from dygmamba.engine.fit_config import FitConfig
+from dygmamba.engine.fit_config import LinkFitConfig
 from dygmamba.engine.folder import RunFolder
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.walk import Advance, unwatched
@@ -64,7 +64,7 @@ class Ranking:
 
 def split_settings(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Settings of the training loop, and of the model."""
-    own = {field.name for field in dataclasses.fields(FitConfig)}
+    own = {field.name for field in dataclasses.fields(LinkFitConfig)}
     loop = {key: value for key, value in settings.items() if key in own}
     return loop, {key: value for key, value in settings.items() if key not in own}
 
@@ -79,7 +79,7 @@ def start_link_run(
             f"model '{model}' needs no training; use: `dygmamba.evaluate('{dataset.name}', '{model}')`"
         )
     loop, own = split_settings(preset(model, dataset.name) | settings)
-    config, how = build_config(spec.config, own), build_config(FitConfig, loop)
+    config, how = build_config(spec.config, own), build_config(LinkFitConfig, loop)
     stream = link_stream(dataset, device)
     sizes = [len(part) for part in (stream.split.train, stream.split.val, stream.split.test)]
     if not all(sizes):
@@ -121,7 +121,7 @@ def resume_link_run(path: Path, device: torch.device, data_dir: Path | None = No
     return fit
 
 
-def _require_room(scorer: Scorer, how: FitConfig, events: int) -> None:
+def _require_room(scorer: Scorer, how: LinkFitConfig, events: int) -> None:
     """Refuse a step whose look-ups alone would fill the memory: of a source, a destination and another one."""
     batch, length = min(how.batch, events), NeighborRequest.longest(scorer.requests)
     looked_up = f"a batch of {batch:,} events with {length:,} entries looked up for each node"
@@ -130,8 +130,8 @@ def _require_room(scorer: Scorer, how: FitConfig, events: int) -> None:
 
 def _fit(run: RunFolder, stream: Stream, scorer: nn.Module) -> Fit:
     sections = run.config()
-    config, seed = build_config(FitConfig, sections["train"]), int(sections["run"]["seed"])
-    task = LinkTask.of(stream.store, stream.split, stream.device)
+    config, seed = build_config(LinkFitConfig, sections["train"]), int(sections["run"]["seed"])
+    task = LinkTask.of(stream.store, stream.split, stream.device, config.train_negatives)
     return Fit(task, scorer.to(stream.device), stream, config, run, seed)
 
 

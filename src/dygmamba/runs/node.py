@@ -22,7 +22,7 @@ from dygmamba.errors import ConfigError, FileError
 from dygmamba.models.base import Encoder
 from dygmamba.models.classifiers import FrozenClassifier, NodeClassifier, SourceEmbedding
 from dygmamba.runs.making import go_on_alike, made_with
-from dygmamba.runs.opening import OpenRun, build_scorer, link_stream, open_data, open_run
+from dygmamba.runs.opening import OpenRun, build_scorer, encoder_of, link_stream, open_data, open_run
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.link import SPLITS
 from dygmamba.tasks.node import NodeTask, node_split
@@ -98,7 +98,7 @@ def start_node_run(
             "made_with": made_with(device),
         }
     )
-    return _fit(run, dataset, trained.scorer.encoder, device, None, advance)
+    return _fit(run, dataset, encoder_of(trained.scorer, trained.folder), device, None, advance)
 
 
 def resume_node_run(
@@ -110,7 +110,7 @@ def resume_node_run(
     go_on_alike(run, device)
     if not run.started:
         backbone = Path(run.config()["run"]["backbone"])
-        encoder = open_run(backbone, device, dataset=dataset).scorer.encoder
+        encoder = encoder_of(open_run(backbone, device, dataset=dataset).scorer, run)
         return _fit(run, dataset, encoder, device, None, advance)
     fit = _fit(run, dataset, encoder, device, load_newest, advance)
     fit.resume()
@@ -141,7 +141,7 @@ def _reopened(path: Path, device: torch.device, data_dir: Path | None) -> tuple[
     if not ({"train", "model"} <= set(sections) and {"backbone", *PARTS} <= set(about)):
         raise FileError(f"{path}/config.toml lacks a part of what was written; restore it or train again")
     dataset = open_data(run, data_dir)
-    return run, dataset, build_scorer(run, link_stream(dataset, device)).encoder
+    return run, dataset, encoder_of(build_scorer(run, link_stream(dataset, device)), run)
 
 
 def _fit(

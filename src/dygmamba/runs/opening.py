@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from dygmamba.config import build_config, to_settings
 from dygmamba.data.library import open_dataset
@@ -12,13 +13,12 @@ from dygmamba.data.splits import chronological_split
 from dygmamba.data.store import SUFFIX, Dataset, load_dataset, save_dataset
 from dygmamba.engine.checkpoint import load_best
 from dygmamba.engine.clock import Rule
-from dygmamba.engine.fit_config import FitConfig
+from dygmamba.engine.fit_config import FitConfig, LinkFitConfig
 from dygmamba.engine.folder import RunFolder
 from dygmamba.engine.stream import Stream
 from dygmamba.errors import ConfigError, DygError, FileError
 from dygmamba.models import find_model
-from dygmamba.models.base import DatasetFacts, EncoderScorer, ModelSpec
-from dygmamba.models.classifiers import NodeClassifier
+from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, OnEncoder
 from dygmamba.room import building
 
 
@@ -45,7 +45,7 @@ class OpenRun:
     folder: RunFolder
     dataset: Dataset
     stream: Stream
-    scorer: EncoderScorer | NodeClassifier
+    scorer: Any  # a Scorer with weights: with a link head, a classifier, or one that has no encoder
 
     @property
     def about(self) -> dict[str, Any]:
@@ -60,7 +60,18 @@ class OpenRun:
     @property
     def rule(self) -> Rule:
         """What its memory was told in training."""
-        return build_config(FitConfig, self.folder.config()["train"]).rule
+        return self.how.rule
+
+    @property
+    def how(self) -> FitConfig:
+        """How it was trained."""
+        kind = LinkFitConfig if self.folder.task == "link" else FitConfig
+        return build_config(kind, self.folder.config()["train"])
+
+
+def trained_against(folder: RunFolder) -> dict[str, str]:
+    """What a result row says of a link run's training; runs that do not say were trained against random pairs."""
+    return {"train_negatives": folder.config()["train"].get("train_negatives", "random")}
 
 
 def task_of(path: Path) -> str:
@@ -125,13 +136,13 @@ def kept_file(folder: Path, digest: str) -> Path:
     return folder / f"{digest[:16]}{SUFFIX}"
 
 
-def build_scorer(folder: RunFolder, stream: Stream) -> EncoderScorer:
+def build_scorer(folder: RunFolder, stream: Stream) -> nn.Module:
     """The model of a run as its seed initialises it, on the host; the stream's split is that of link prediction."""
     sections = folder.config()
     name, seed = sections["run"]["model"], int(sections["run"]["seed"])
     spec = find_model(name, sections["run"].get("source"))
     scorer = seeded_scorer(spec, build_config(spec.config, sections["model"]), seed, stream)
-    if not isinstance(scorer, EncoderScorer):
+    if not isinstance(scorer, nn.Module):
         raise FileError(f"{folder.path} names the model '{name}', which has no weights to load")
     return scorer
 
@@ -150,3 +161,12 @@ def _large(config: Any) -> str:
     usual: dict[str, Any] = {field.name: field.default for field in fields(config)}
     chosen = {name: value for name, value in numbers.items() if value > usual[name]} or numbers
     return ", ".join(f"{name}={value}" for name, value in chosen.items()) or "these settings"
+
+
+def encoder_of(scorer: Any, folder: RunFolder) -> Encoder:
+    """What turns nodes into vectors in this run, or a sentence: not every model does."""
+    if not isinstance(scorer, OnEncoder):
+        raise ConfigError(
+            f"{folder.path} is a run of a model that makes no vectors of nodes; give one of dyg-mamba"
+        )
+    return scorer.encoder

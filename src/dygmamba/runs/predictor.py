@@ -25,7 +25,7 @@ from dygmamba.errors import ConfigError, EventError, FileError, NotFoundError
 from dygmamba.models.base import EncoderScorer
 from dygmamba.models.classifiers import NodeClassifier, SourceEmbedding
 from dygmamba.runs.node import open_classifier
-from dygmamba.runs.opening import OpenRun, choose_device, open_run, task_of
+from dygmamba.runs.opening import OpenRun, choose_device, encoder_of, open_run, task_of
 from dygmamba.runs.questions import STRANGERS, Asking, Desk, Moment
 from dygmamba.sampling.view import PairBatch
 
@@ -157,7 +157,9 @@ class Predictor:
                 )
             }
 
-        return self._of_nodes(nodes, at, SourceEmbedding(self.run.scorer.encoder), column)
+        return self._of_nodes(
+            nodes, at, SourceEmbedding(encoder_of(self.run.scorer, self.run.folder)), column
+        )
 
     def _of_nodes(
         self,

@@ -3,11 +3,12 @@
 Legend: q queries, k entries per query, m adjacency entries.
 """
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
 from dygmamba.data.events import EventStore, FeatureTable
@@ -21,8 +22,21 @@ from dygmamba.ops.recent import (
     place_of_share,
     time_aware_weights,
 )
+from dygmamba.sampling.counts import CountRequest, Counts, Neighbors
 from dygmamba.sampling.draws import Draws
-from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch, PairView
+from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch, PairView, Request
+
+KEPT_NUMBERS = 1 << 24  # of answers to count requests, in all: 64 MiB
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """The events of an index in time order, on the host."""
+
+    src: Int64[Tensor, "s"]
+    dst: Int64[Tensor, "s"]
+    time: Float64[Tensor, "s"]
+    num_nodes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +44,9 @@ class NeighborIndex:
     """All events of a stream (or some of them) by node, each listed under both its ends."""
 
     entries: Adjacency
+    edges: Edges
+    _answers: dict[bytes, Tensor] = field(default_factory=dict, repr=False, compare=False)
+    _counts: dict[tuple[float, ...], Counts] = field(default_factory=dict, repr=False, compare=False)
     _weights: dict[float, Weights] = field(default_factory=dict, repr=False, compare=False)
 
     @staticmethod
@@ -37,13 +54,15 @@ class NeighborIndex:
         """The index of these events (default: all), on the store's device."""
         if events is None:
             events = torch.arange(len(store), device=store.time.device)
-            return NeighborIndex(adjacency(store.src, store.dst, events, store.time, store.num_nodes))
-        src, dst = store.src[events], store.dst[events]
-        return NeighborIndex(adjacency(src, dst, events, store.time, store.num_nodes))
+            src, dst, time = store.src, store.dst, store.time
+        else:
+            src, dst, time = store.src[events], store.dst[events], store.time[events]
+        edges = Edges(src.cpu(), dst.cpu(), time.cpu(), store.num_nodes)
+        return NeighborIndex(adjacency(src, dst, events, store.time, store.num_nodes), edges)
 
     def to(self, device: torch.device | str) -> "NeighborIndex":
         """The same index on another device."""
-        return NeighborIndex(self.entries.to(device))
+        return NeighborIndex(self.entries.to(device), self.edges, _counts=self._counts)
 
     def recent(self, node: Int64[Tensor, "q"], time: Float64[Tensor, "q"], k: int) -> NeighborSequence:
         """The k most recent entries strictly before each query."""
@@ -78,6 +97,35 @@ class NeighborIndex:
             hops.append(_at(self.entries, node, time, position, count))
         return tuple(hops)
 
+    def counts(self, scales: tuple[float, ...]) -> Counts:
+        """The events as fading counts, made once for these scales and kept on the host."""
+        if scales not in self._counts:
+            edges = self.edges
+            self._counts[scales] = Counts.build(edges.src, edges.dst, edges.time, edges.num_nodes, scales)
+        return self._counts[scales]
+
+    def numbers(self, request: CountRequest, pairs: PairBatch) -> Float32[Tensor, "p f"]:
+        """What a request asks about each pair, strictly before its time.
+
+        Answers are kept while they are few, as an index never changes: validation asks the same after every epoch.
+        """
+        key = _digest(request, pairs)
+        if key not in self._answers:
+            found = self._numbers(request, pairs)
+            if sum(map(torch.numel, self._answers.values())) + found.numel() > KEPT_NUMBERS:
+                return found
+            self._answers[key] = found
+        return self._answers[key]
+
+    def _numbers(self, request: CountRequest, pairs: PairBatch) -> Float32[Tensor, "p f"]:
+        recent = self.recent(pairs.node, pairs.when, request.neighbors)
+        age = ((recent.query_time[:, None] - recent.time) * recent.mask).cpu()
+        node = torch.where(recent.mask, recent.node.long(), -1).cpu()
+        rows = [row.cpu() for row in (pairs.src_row, pairs.dst_row)]
+        near = Neighbors(node[rows[0]], age[rows[0]]), Neighbors(node[rows[1]], age[rows[1]])
+        asked = (pairs.src.cpu(), pairs.dst.cpu(), pairs.time.cpu())
+        return self.counts(request.scales).numbers(*asked, near).to(pairs.node.device)
+
     def past(self, node: Int64[Tensor, "q"], time: Float64[Tensor, "q"]) -> tuple[Tensor, Tensor]:
         """First entry and number of entries of each query's past; a query of node -1 has none."""
         begin = self.entries.start[node.clamp(min=0)]
@@ -88,6 +136,14 @@ class NeighborIndex:
         if scale not in self._weights:
             self._weights[scale] = time_aware_weights(self.entries, scale)
         return self._weights[scale]
+
+
+def _digest(request: CountRequest, pairs: PairBatch) -> bytes:
+    """What is asked, in 32 bytes."""
+    sha = hashlib.sha256(repr(request).encode())
+    for column in (pairs.node, pairs.when, pairs.src_row, pairs.dst_row):
+        sha.update(len(column).to_bytes(8, "little") + column.cpu().numpy().tobytes())
+    return sha.digest()
 
 
 def _uniform(index: NeighborIndex, begin: Tensor, count: Tensor, chance: Tensor, scale: float) -> Tensor:
@@ -128,9 +184,14 @@ def gather_view(
     index: NeighborIndex,
     features: FeatureTable,
     pairs: PairBatch,
-    requests: tuple[NeighborRequest, ...],
+    requests: tuple[Request, ...],
     draws: Draws | None = None,
 ) -> PairView:
     """The view of a batch: every row looked up once per request; without `draws` only the most recent."""
-    neighbors = [index.gather(request, pairs.node, pairs.when, draws) for request in requests]
-    return PairView(pairs, tuple(neighbors), features)
+    neighbors, counts = [], []
+    for request in requests:
+        if isinstance(request, CountRequest):
+            counts.append(index.numbers(request, pairs))
+        else:
+            neighbors.append(index.gather(request, pairs.node, pairs.when, draws))
+    return PairView(pairs, tuple(neighbors), features, tuple(counts))

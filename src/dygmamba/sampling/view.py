@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dygmamba.data.events import FeatureTable
 from dygmamba.errors import ConfigError
+from dygmamba.sampling.counts import CountRequest
 
 Strategy = Literal["recent", "uniform", "time_aware"]
 
@@ -36,13 +37,16 @@ class NeighborRequest:
         return sum(accumulate(self.fanout, mul))
 
     @staticmethod
-    def longest(requests: "tuple[NeighborRequest, ...]") -> int:
+    def longest(requests: "tuple[Request, ...]") -> int:
         """The most entries that one of these requests asks for."""
         return max((request.tokens for request in requests), default=0)
 
     def cut(self, length: int) -> "NeighborRequest":
         """The same with at most that many entries per hop."""
         return replace(self, fanout=tuple(min(k, length) for k in self.fanout))
+
+
+Request = NeighborRequest | CountRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +123,12 @@ class PairBatch:
         columns = (self.node, self.when, self.src_row, self.dst_row, self.label, self.group)
         return PairBatch(*(column.to(device) for column in columns))
 
+    def of_label(self, label: float) -> "PairBatch":
+        """The pairs of that label, two rows each."""
+        chosen = (self.label == label).nonzero()[:, 0]
+        columns = (self.src, self.dst, self.time, self.label, self.group)
+        return PairBatch.of(*(column[chosen] for column in columns))
+
     def shared(self, chosen: Int64[Tensor, "r"], num_nodes: int) -> "PairBatch":
         """Some of the pairs; equal (node, time) queries become one row, so each is looked up and encoded once."""
         rows = torch.cat([self.src_row[chosen], self.dst_row[chosen]])
@@ -150,11 +160,12 @@ class PairBatch:
 
 @dataclass(frozen=True, slots=True)
 class PairView:
-    """A batch of pairs with the answers to a model's requests: neighbors[request][hop]."""
+    """A batch of pairs with the answers to a model's requests: neighbors[request][hop], counts[request]."""
 
     pairs: PairBatch
     neighbors: tuple[tuple[NeighborSequence, ...], ...]
     features: FeatureTable
+    counts: tuple[Float32[Tensor, "p f"], ...] = ()  # numbers about each pair, of models that ask for them
 
     @property
     def columns(self) -> tuple[Tensor, ...]:
@@ -168,4 +179,4 @@ class PairView:
         rows = {"src_row": asked.src_row[chosen], "dst_row": asked.dst_row[chosen]}
         pairs = replace(asked, **rows, label=asked.label[chosen], group=asked.group[chosen])
         cut = tuple((hop if length is None else hop.cut(length),) for (hop,) in self.neighbors)
-        return PairView(pairs, cut, self.features)
+        return PairView(pairs, cut, self.features, tuple(numbers[chosen] for numbers in self.counts))

@@ -21,7 +21,7 @@ from dygmamba.data.events import EventStore, FeatureTable
 from dygmamba.data.splits import Split
 from dygmamba.engine.stream import Stream
 from dygmamba.sampling.draws import Draws
-from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch, PairView
+from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch, PairView, Request
 from dygmamba.tasks.base import Exam
 
 KINDS = ("insert", "release")
@@ -79,9 +79,12 @@ def _periods(clean: Split, place: Int64[Tensor, "n"], noise: Tensor) -> Split:
     return Split(train, val, test, clean.new_nodes)
 
 
-def overwritable(requests: tuple[NeighborRequest, ...]) -> bool:
+def overwritable(requests: tuple[Request, ...]) -> bool:
     """Whether the released noise is defined for a model: it looks at recent events, one hop away."""
-    return bool(requests) and all(len(one.fanout) == 1 and one.strategy == "recent" for one in requests)
+    return bool(requests) and all(
+        isinstance(one, NeighborRequest) and len(one.fanout) == 1 and one.strategy == "recent"
+        for one in requests
+    )
 
 
 @dataclass(frozen=True)
@@ -91,14 +94,13 @@ class Overwritten(Stream):
     rate: float = 0.0
     seed: int = 0
 
-    def view(
-        self, pairs: PairBatch, requests: tuple[NeighborRequest, ...], draws: Draws | None = None
-    ) -> PairView:
+    def view(self, pairs: PairBatch, requests: tuple[Request, ...], draws: Draws | None = None) -> PairView:
         """What a model sees: of each history the last entries after a share of the whole was overwritten."""
         _, count = self.index.past(pairs.node, pairs.when)
         whole = max(int(count.max()), 1)
         hops = []
         for request in requests:
+            assert isinstance(request, NeighborRequest)  # `overwritable` is asked first
             full = replace(request, fanout=(whole,), strategy="recent")
             (sequence,) = self.index.gather(full, pairs.node, pairs.when, draws)
             hops.append((_last(self._overwritten(sequence), request.fanout[0]),))

@@ -3,6 +3,7 @@
 Legend: e events, k training events, b of a batch, m their destinations, p pairs.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,45 +20,41 @@ from dygmamba.sampling.negatives import SEEDS, NegativeRequest, draw_negatives, 
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.base import Exam
 from dygmamba.tasks.metrics import link_metrics
+from dygmamba.tasks.opponents import OPPONENTS, Opponents, TrainNegatives
 
 SPLITS = ("val", "test")
 SETTINGS = ("transductive", "inductive")
+VALIDATED_BY: dict[TrainNegatives, tuple[str, ...]] = {
+    "random": ("random",),
+    "historical": ("historical",),
+    "mixed": ("random", "historical"),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class LinkTask:
-    """Training events against random training destinations; validation AP and AUC must both reach their best."""
+    """Training events against pairs that were not; validation AP and AUC must both reach their best."""
 
-    events: int
-    destinations: Int64[Tensor, "m"]
+    opponents: Opponents
     validation: Exam
 
     @staticmethod
-    def of(store: EventStore, split: Split, device: torch.device) -> "LinkTask":
-        """Link prediction on a stream, validated as published."""
+    def of(
+        store: EventStore, split: Split, device: torch.device, against: TrainNegatives = "random"
+    ) -> "LinkTask":
+        """Link prediction on a stream, validated against what it is trained against; random pairs as published."""
         if not len(split.train):
             raise EventError("no training events are left after holding out new nodes; use a longer stream")
-        destinations = torch.unique(store.dst[split.train]).to(device)
-        return LinkTask(len(split.train), destinations, link_exam(store, split, "val"))
+        exams = [link_exam(store, split, "val", strategy=kind) for kind in VALIDATED_BY[against]]
+        return LinkTask(OPPONENTS[against].of(store, split, device), joined(exams))
 
     def others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
-        """One random training destination per training event."""
-        rng = torch.Generator().manual_seed((seed << 20) + epoch)
-        draw = torch.randint(len(self.destinations), (self.events,), generator=rng)
-        return self.destinations[draw.to(self.destinations.device)]
+        """For each training event a number that says which pair is asked about beside it."""
+        return self.opponents.others(seed, epoch)
 
     def questions(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
-        """Each event as a pair of label 1, then its source with the other destination; both share the source's row."""
-        b = others.shape[0]
-        row = torch.arange(b, device=others.device)
-        return PairBatch(
-            node=torch.cat([events.src, events.dst, others]),
-            when=events.time.repeat(3),
-            src_row=torch.cat([row, row]),
-            dst_row=torch.cat([row + b, row + 2 * b]),
-            label=torch.cat([torch.ones_like(row), torch.zeros_like(row)]).float(),
-            group=torch.cat([row, row]),
-        )
+        """Each event as a pair of label 1, then the pairs beside them."""
+        return self.opponents.questions(events, others)
 
     def loss(self, logits: Float32[Tensor, "p"], label: Float32[Tensor, "p"]) -> Tensor:
         """Binary cross-entropy."""
@@ -70,6 +67,18 @@ class LinkTask:
     def better(self, found: dict[str, Any], best_ap: float, best_auc: float) -> bool:
         """As published: both must be reached."""
         return found["ap"] >= best_ap and found["auc"] >= best_auc
+
+
+def joined(exams: Sequence[Exam]) -> Exam:
+    """The same events with the negatives of every exam; the events themselves are asked about once."""
+    first, *more = exams
+    if not more:
+        return first
+    parts = [first.pairs, *(exam.pairs.of_label(0.0) for exam in more)]
+    columns = zip(*((part.src, part.dst, part.time, part.label, part.group) for part in parts), strict=True)
+    pairs = PairBatch.of(*(torch.cat(column) for column in columns))
+    kinds = "+".join(exam.about["negatives"] for exam in exams)
+    return Exam(first.about | {"negatives": kinds}, first.events, first.earlier, pairs, pairs.group)
 
 
 def negative_request(

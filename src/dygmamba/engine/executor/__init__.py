@@ -1,8 +1,9 @@
-"""How a training step is issued: call by call or as captured graphs, as a whole or in parts by length.
+"""How a training step is issued: call by call or as captured graphs, as a whole or in parts by length, or as a round.
 
 An executor has one method, `step(batch)`; nothing above this folder knows which one it is.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -12,8 +13,10 @@ from torch import Tensor, nn
 from dygmamba.engine.executor.cuts import COSTS, WHOLE, best_shares
 from dygmamba.engine.executor.eager import Batch, Epoch, Parts, Whole, Work, history_lengths
 from dygmamba.engine.executor.graphs import GraphedParts, GraphedWhole
+from dygmamba.engine.executor.rounds import Rounds
 from dygmamba.engine.fit_config import FitConfig
 from dygmamba.engine.stream import Stream
+from dygmamba.models.base import RoundLearner
 from dygmamba.process_wide import keep_freed_memory
 from dygmamba.sampling.view import NeighborRequest
 from dygmamba.tasks.base import Task
@@ -22,9 +25,14 @@ __all__ = ["Batch", "Epoch", "Executor", "Work", "executor_for"]
 
 
 class Executor(Protocol):
-    """Follows the gradient of one batch after another."""
+    """Follows the gradient of one batch after another, or learns round after round."""
 
-    optimizer: torch.optim.Optimizer
+    optimizer: torch.optim.Optimizer | None
+
+    @property
+    def steps(self) -> int:
+        """How many make an epoch."""
+        ...
 
     def step(self, batch: Batch) -> Float32[Tensor, ""]:
         """The batch's mean loss, left on the device; afterwards the weights are the next ones."""
@@ -32,19 +40,21 @@ class Executor(Protocol):
 
 
 def executor_for(
-    task: Task, scorer: nn.Module, stream: Stream, config: FitConfig, first: Epoch
-) -> Whole | Parts:
+    task: Task, scorer: nn.Module, stream: Stream, config: FitConfig, epoch: Callable[[int], Epoch]
+) -> Whole | Parts | Rounds:
     """The executor that suits device and model; how batches are cut is read off a run's first epoch.
 
     So a resumed run goes on as it began.
     """
+    if isinstance(scorer, RoundLearner):
+        return Rounds(task, scorer, stream, epoch)
     work, graphs = Work(task, scorer, stream, config), stream.device.type == "cuda" and config.graphs
     if stream.device.type == "cpu":
         keep_freed_memory()
     shares = WHOLE
     if work.scorer.elastic and work.full:
         most = NeighborRequest.longest(work.scorer.requests)
-        shares = best_shares(history_lengths(work, first), most, COSTS[stream.device.type])
+        shares = best_shares(history_lengths(work, epoch(0)), most, COSTS[stream.device.type])
     if shares == WHOLE:
         return GraphedWhole(work) if graphs else Whole(work)
     return GraphedParts(work, shares) if graphs else Parts(work, shares)

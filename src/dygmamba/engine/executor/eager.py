@@ -100,6 +100,11 @@ class Whole:
         self.optimizer = work.optimizer
         self.prepared = -1  # the epoch that the next steps are of
 
+    @property
+    def steps(self) -> int:
+        """Batches of an epoch, the last one perhaps shorter."""
+        return -(-len(self.work.stream.train) // self.work.config.batch)
+
     def step(self, batch: Batch) -> Float32[Tensor, ""]:
         """Tell the memory what the batch may see, follow its gradient; the mean loss, left on the device."""
         if batch.epoch.number != self.prepared:

@@ -1,0 +1,59 @@
+"""Steps of a model that learns in rounds: from a table of all training questions, made once.
+
+Legend: k training events, b of a pass.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import Float32
+from torch import Tensor
+
+from dygmamba.engine.executor.eager import Batch, Epoch
+from dygmamba.engine.stream import Stream
+from dygmamba.models.base import RoundLearner
+from dygmamba.sampling.view import PairView
+from dygmamba.tasks.base import Task
+
+TOGETHER = 4096  # training events that are looked up in one pass; changes no bit
+
+
+class Rounds:
+    """A step is one round. The other nodes beside the training events are those of as many first epochs."""
+
+    optimizer = None  # there is no gradient to follow
+
+    def __init__(
+        self, task: Task, scorer: RoundLearner, stream: Stream, epoch: Callable[[int], Epoch]
+    ) -> None:
+        self.task, self.scorer, self.stream, self.epoch = task, scorer, stream, epoch
+
+    @property
+    def steps(self) -> int:
+        """Rounds of an epoch."""
+        return self.scorer.rounds
+
+    @cached_property
+    def lesson(self) -> Any:
+        """What all rounds learn from."""
+        return self.scorer.study(self._views())
+
+    def step(self, batch: Batch) -> Float32[Tensor, ""]:
+        """One round; the mean loss before it."""
+        with torch.no_grad():
+            return self.scorer.learn(self.lesson)
+
+    def _views(self) -> Iterator[PairView]:
+        """Each training event with its other nodes; an event itself is asked about once."""
+        stream, requests = self.stream, getattr(self.scorer, "requests")  # noqa: B009
+        for number in range(self.scorer.negatives):
+            epoch = self.epoch(number)
+            for events, others in zip(
+                stream.train.split(TOGETHER), epoch.others.split(TOGETHER), strict=True
+            ):
+                pairs = self.task.questions(stream.events.select(events), others)
+                asked = torch.ones_like(pairs.label) if number == 0 else 1 - pairs.label
+                chosen = pairs.shared(asked.nonzero()[:, 0], stream.store.num_nodes)
+                yield stream.training_view(chosen, requests, epoch.draws)

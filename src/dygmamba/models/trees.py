@@ -1,0 +1,182 @@
+"""Boosted trees on exact fading counts: what a laptop learns from a stream in seconds.
+
+Each pair is a row of numbers (`sampling/counts.py`): how often both nodes have acted and met, fading on nine time
+scales, how their neighbours know the other one, and how long ago all that was. The scales are log-spaced from the
+typical gap of a node to the length of the training period. Nothing is remembered: a score is a function of the pair,
+the time and strictly earlier events. The trees lie in buffers, so a checkpoint is numbers and no code (decision 025).
+
+Legend: p pairs, r rows, f numbers per row, t trees, n nodes of a tree.
+"""
+
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float32, Float64, UInt8
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from dygmamba.data.events import EventBatch
+from dygmamba.errors import FileError
+from dygmamba.models.base import DatasetFacts, ModelSpec
+from dygmamba.ops.trees import Growth, Trees, bin_edges, binned, grow, tree_sums
+from dygmamba.sampling.counts import CountRequest
+from dygmamba.sampling.view import PairView
+from dygmamba.settings import Bounds, Count, Settings
+
+PieceOf = Annotated[float, Bounds(1e-6, 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class TreesConfig(Settings):
+    """How many trees, how large, and what they are grown from."""
+
+    trees: Annotated[int, Bounds(1, 100_000)] = 400  # at most
+    rounds: Annotated[int, Bounds(1, 100_000)] = 10  # trees of an epoch, between two validations
+    rate: PieceOf = 0.05  # of what a tree says, how much is added
+    leaves: Annotated[int, Bounds(2, 4096)] = 31
+    least: Annotated[int, Bounds(1, 1_000_000)] = 20  # rows of a leaf
+    l2: Annotated[float, Bounds(1e-6, 1e6)] = 1.0
+    rows: PieceOf = 0.6  # share of the rows that a tree is grown from
+    columns: PieceOf = 0.3  # share of the numbers that it may ask about
+    skip: Annotated[float, Bounds(0, 1, below=True)] = 0.15  # share of the questions left out: the first ones
+    others: Count = 2  # pairs that were not, beside each training event
+    scales: Count = 9
+    neighbors: Annotated[int, Bounds(0, 10_000)] = 32  # of either end
+
+
+@dataclass(slots=True)
+class Lesson:
+    """The training questions as a table in bins, their answers, and what the trees grown so far say of them."""
+
+    x: Float32[Tensor, "r f"]
+    edges: Float32[Tensor, "f b"]
+    bins: UInt8[Tensor, "f r"]
+    label: Float64[Tensor, "r"]
+    score: Float64[Tensor, "r"]
+    known: int  # trees that are in the score
+
+
+class BoostedTrees(nn.Module):
+    """A sum of trees that say, of a row of counts, how likely the pair is."""
+
+    stateful = False
+    elastic = False
+
+    feature: Tensor
+    threshold: Tensor
+    left: Tensor
+    right: Tensor
+    value: Tensor
+    cover: Tensor
+    grown: Tensor
+    base: Tensor
+    asked: Tensor
+    key: Tensor
+
+    def __init__(self, config: TreesConfig, facts: DatasetFacts) -> None:
+        super().__init__()
+        self.config, self.growth = config, Growth(config.leaves, config.least, config.l2)
+        self.rounds, self.negatives = config.rounds, config.others
+        shortest = min(facts.node_gap, facts.period)
+        scales = np.geomspace(shortest, facts.period, config.scales).tolist()
+        self.request = CountRequest(tuple(scales), config.neighbors)
+        self.requests = (self.request,)
+        shape = (config.trees, 2 * config.leaves - 1)
+        kinds = {
+            "feature": torch.int32, "threshold": torch.float32, "left": torch.int32, "right": torch.int32,
+            "value": torch.float64, "cover": torch.float64,
+        }  # fmt: skip
+        for name, kind in kinds.items():
+            self.register_buffer(name, torch.zeros(shape, dtype=kind))
+        self.feature.fill_(-1)
+        self.register_buffer("grown", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("base", torch.zeros((), dtype=torch.float64))
+        self.layout = zlib.crc32("\n".join(self.request.names).encode())
+        self.register_buffer(
+            "asked", torch.tensor(self.layout)
+        )  # which numbers the trees ask about, in which order
+        self.register_buffer("key", torch.randint(2**62, ()))  # of what each tree draws
+
+    def trees(self, first: int = 0, last: int | None = None) -> Trees:
+        """Those grown so far, or some of them."""
+        chosen = slice(first, int(self.grown) if last is None else last)
+        return Trees(*(getattr(self, name)[chosen] for name in Trees.__dataclass_fields__))
+
+    def forward(self, view: PairView) -> Float64[Tensor, "p"]:
+        """A logit per pair, summed on the host, where the counts are made."""
+        if int(self.asked) != self.layout:
+            raise FileError(
+                "these trees ask about other numbers than this version counts; train the run again"
+            )
+        (numbers,) = view.counts
+        return self.base + tree_sums(_on_host(self.trees()), numbers.cpu()).to(numbers.device)
+
+    def study(self, views: Iterable[PairView]) -> Lesson:
+        """All questions as one table in bins."""
+        parts = [
+            (view.counts[0].cpu(), view.pairs.label.cpu().double(), view.pairs.time.cpu()) for view in views
+        ]
+        x, label, time = (torch.cat(column) for column in zip(*parts, strict=True))
+        late = time >= time.sort().values[int(self.config.skip * len(time))]
+        x, label = x[late], label[late]
+        share = label.mean().clamp(1e-6, 1 - 1e-6)
+        self.base.copy_(torch.logit(share))
+        edges = bin_edges(x)
+        score = torch.full_like(label, float(self.base))
+        return Lesson(x, edges, binned(x, edges), label, score, 0)
+
+    def learn(self, lesson: Lesson) -> Float[Tensor, ""]:
+        """One more tree along the gradient of the logistic loss; none beyond the most there may be."""
+        while lesson.known < int(self.grown):  # one after another, so that a resumed run adds up as it did
+            tree = self.trees(lesson.known, lesson.known + 1)
+            lesson.score += tree_sums(_on_host(tree), lesson.x)
+            lesson.known += 1
+        loss = binary_cross_entropy_with_logits(lesson.score, lesson.label).float()
+        at = int(self.grown)
+        if at < self.config.trees:
+            tree = self._next(lesson, np.random.Generator(np.random.PCG64([int(self.key), at])))
+            for name in Trees.__dataclass_fields__:
+                getattr(self, name)[at] = getattr(tree, name)[0].to(self.value.device)
+            self.grown += 1
+        return loss
+
+    def _next(self, lesson: Lesson, draw: np.random.Generator) -> Trees:
+        share = torch.sigmoid(lesson.score)
+        slopes = torch.stack([share - lesson.label, share * (1 - share)], dim=1)
+        count, width = lesson.x.shape
+        rows = np.flatnonzero(draw.random(count) < self.config.rows)
+        columns = np.sort(draw.choice(width, max(1, round(self.config.columns * width)), replace=False))
+        drawn = (torch.from_numpy(rows), torch.from_numpy(columns))
+        tree = grow(lesson.bins, slopes, *drawn, lesson.edges, self.growth)
+        tree.value.mul_(self.config.rate)
+        return tree
+
+    def observe(self, events: EventBatch) -> None:
+        """Nothing: what has happened is counted when it is asked for."""
+
+    def reset(self) -> None:
+        """Nothing to forget."""
+
+    def snapshot(self, events: EventBatch) -> Any:
+        """Observing changes nothing."""
+
+    def restore(self, kept: Any) -> None:
+        """Be as before."""
+
+
+def _on_host(trees: Trees) -> Trees:
+    return Trees(*(column.cpu() for column in trees.columns))
+
+
+SPEC = ModelSpec(
+    config=TreesConfig,
+    build=BoostedTrees,
+    trainable=True,
+    title="boosted trees on fading counts",
+    looks_at="how often both nodes and their neighbours acted and met before, fading on nine time scales",
+    cost="linear in the neighbours, logarithmic in the events",
+)

@@ -1,0 +1,120 @@
+"""How often something has happened before a time, each event counting exp(-age / scale): exactly, on many scales.
+
+Events belong to groups (the events of a node, those between two nodes). A `Fading` lists each group's times oldest
+first, and beside each time the group's count just after it, c_k = 1 + c_{k-1} exp(-(t_k - t_{k-1}) / scale). The count
+before any time is then one binary search, strictly earlier, and one decay. Only differences of times are ever
+exponentiated, so no unit and no origin overflows. On the CPU a Numba kernel; look-ups on a GPU by the reference.
+
+Legend: g groups, m entries, a more of them, q questions, s scales.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from dygmamba.errors import ConfigError, EventError
+from dygmamba.ops.dispatch import Dispatch
+
+FADING = Dispatch(__name__, {"cpu": ("cpu",)})
+
+
+@dataclass(frozen=True, slots=True)
+class Fading:
+    """Lists of times, group by group, each in a block of its own with perhaps some room behind it.
+
+    Group i has `size[i]` entries from `start[i]` on. `running` is the count just after each entry, on each scale.
+    """
+
+    start: Int64[Tensor, "g"]
+    size: Int64[Tensor, "g"]
+    room: Int64[Tensor, "g"]
+    time: Float64[Tensor, "m"]
+    running: Float64[Tensor, "m s"]
+    scale: Float64[Tensor, "s"]
+    used: int  # entries of `time` that belong to a block
+
+    def to(self, device: torch.device | str) -> "Fading":
+        """The same lists on another device, to be asked there."""
+        columns = (self.start, self.size, self.room, self.time, self.running, self.scale)
+        return Fading(*(column.to(device) for column in columns), used=self.used)
+
+
+def fading(
+    group: Int64[Tensor, "m"], time: Float64[Tensor, "m"], groups: int, scale: Float64[Tensor, "s"]
+) -> Fading:
+    """The lists of events in time order, each of one group below `groups`; made on the CPU, in linear time."""
+    if not bool(((scale > 0) & torch.isfinite(scale)).all()):
+        raise ConfigError(f"a time scale must be above 0 and finite, got {scale.tolist()}")
+    return FADING["cpu"].fading(group, time, groups, scale)
+
+
+def appended(lists: Fading, group: Int64[Tensor, "a"], time: Float64[Tensor, "a"]) -> Fading:
+    """The lists with later events, in constant time for each over many calls; the given lists are used up.
+
+    A group's block that is full moves behind the others, into twice the room.
+    """
+    groups = lists.start.shape[0]
+    if len(group) and not (int(group.min()) >= 0 and int(group.max()) < groups):
+        raise EventError(
+            f"groups must lie between 0 and {groups - 1}, got {int(group.max())}; widen the lists first"
+        )
+    last = last_time(lists, group)
+    if bool((time < last).any()) or bool((time.diff() < 0).any()):
+        raise EventError("an appended event is earlier than one that is listed; build the lists anew")
+    return FADING["cpu"].appended(lists, group, time)
+
+
+def widened(lists: Fading, groups: int) -> Fading:
+    """The lists with empty ones behind them, so that there are this many groups."""
+    more = max(0, groups - lists.start.shape[0])
+    start, size, room = (
+        torch.cat([column, column.new_zeros(more)]) for column in (lists.start, lists.size, lists.room)
+    )
+    return Fading(start, size, room, lists.time, lists.running, lists.scale, lists.used)
+
+
+def last_time(lists: Fading, group: Int64[Tensor, "q"]) -> Float64[Tensor, "q"]:
+    """The time of each group's last entry, -inf where it has none."""
+    if not lists.used:
+        return torch.full(group.shape, -torch.inf, dtype=torch.float64, device=group.device)
+    end = lists.start[group] + lists.size[group]
+    return torch.where(lists.size[group] > 0, lists.time[(end - 1).clamp(min=0)], -torch.inf)
+
+
+def fading_counts(
+    lists: Fading, group: Int64[Tensor, "q"], time: Float64[Tensor, "q"]
+) -> Float64[Tensor, "q s"]:
+    """The count of each group strictly before each time, on every scale; 0 for a group of -1."""
+    return FADING[time.device.type].fading_counts(lists, group, time)
+
+
+def past_of(
+    lists: Fading, group: Int64[Tensor, "q"], time: Float64[Tensor, "q"]
+) -> tuple[Int64[Tensor, "q"], Float64[Tensor, "q"]]:
+    """How many entries each group has strictly before each time, and the age of the last; -1 where there is none."""
+    return FADING[time.device.type].past_of(lists, group, time)
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """Neighbours w of one end of each pair: the group of w, the group of w with the other end, the age of the meeting.
+
+    A group is -1 where there is no neighbour, or where the two never met.
+    """
+
+    own: Int64[Tensor, "q k"]
+    met: Int64[Tensor, "q k"]
+    age: Float64[Tensor, "q k"]
+
+
+def counts_nearby(
+    nodes: Fading, pairs: Fading, near: Near, time: Float64[Tensor, "q"]
+) -> Float64[Tensor, "q 3 s"]:
+    """Over the neighbours w of one end: how the other end has met them, and how busy they are.
+
+    On every scale the sum of the counts of w with the other end, each weighted by the fading of w's own meeting; the
+    largest of these counts; and the mean of log(1 + count of w). Zero where there are no neighbours.
+    """
+    return FADING[time.device.type].counts_nearby(nodes, pairs, near, time)

@@ -1,0 +1,86 @@
+"""The counts as sums, and the look-up as vectorised torch: the definition, and the path a GPU takes."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from dygmamba.ops.fading import Fading, Near
+
+
+def fading(group: Tensor, time: Tensor, groups: int, scale: Tensor) -> "Fading":
+    """Each entry's count is the sum over its group's entries up to itself."""
+    from dygmamba.ops.fading import Fading
+
+    order = torch.argsort(group, stable=True)
+    size = torch.bincount(group, minlength=groups)
+    start, ordered = size.cumsum(0) - size, time[order]
+    parts = [
+        torch.exp(-(own[:, None] - own).clamp(min=0)[..., None] / scale).mul(_lower(len(own))).sum(dim=1)
+        for own in ordered.split(size.tolist())
+    ]
+    running = torch.cat([time.new_zeros(0, len(scale)), *parts])
+    return Fading(start, size, size.clone(), ordered, running, scale, len(time))
+
+
+def _lower(count: int) -> Tensor:
+    return torch.ones(count, count, dtype=torch.float64).tril()[..., None]
+
+
+def appended(lists: "Fading", group: Tensor, time: Tensor) -> "Fading":
+    """All events again."""
+    owner = torch.repeat_interleave(lists.size)
+    begin = lists.size.cumsum(0) - lists.size
+    place = torch.arange(len(owner)) - begin[owner] + lists.start[owner]
+    known = lists.time[place]
+    every = torch.cat([known, time])
+    order = torch.argsort(every, stable=True)
+    return fading(torch.cat([owner, group])[order], every[order], len(lists.size), lists.scale)
+
+
+def ends(lists: "Fading", group: Tensor, time: Tensor) -> Tensor:
+    """The end of each question's past: its group's first entry that is not strictly earlier (decision 003)."""
+    low = lists.start[group.clamp(min=0)]
+    high = low + lists.size[group.clamp(min=0)] * (group >= 0)
+    most = int(lists.size.max()) if len(lists.size) else 0
+    for _ in range(most.bit_length()):
+        middle = (low + high) >> 1
+        earlier = (middle < high) & (lists.time[middle.clamp(max=len(lists.time) - 1)] < time)
+        low, high = torch.where(earlier, middle + 1, low), torch.where(earlier | (low == high), high, middle)
+    return low
+
+
+def fading_counts(lists: "Fading", group: Tensor, time: Tensor) -> Tensor:
+    """The running count of the last entry before each time, decayed since."""
+    if not lists.used or not len(lists.size):
+        return time.new_zeros(len(group), len(lists.scale))
+    end = ends(lists, group, time)
+    some = end > lists.start[group.clamp(min=0)]
+    last = (end - 1).clamp(min=0)
+    age = torch.where(some, time - lists.time[last], 0)
+    return torch.where(some[:, None], lists.running[last] * torch.exp(-age[:, None] / lists.scale), 0)
+
+
+def past_of(lists: "Fading", group: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
+    """Entries before each time, and the age of the last."""
+    if not lists.used or not len(lists.size):
+        return torch.zeros_like(group), torch.full_like(time, -1)
+    end = ends(lists, group, time)
+    number = end - lists.start[group.clamp(min=0)]
+    return number, torch.where(number > 0, time - lists.time[(end - 1).clamp(min=0)], -1)
+
+
+def counts_nearby(nodes: "Fading", pairs: "Fading", near: "Near", time: Tensor) -> Tensor:
+    """Sum, maximum and mean over the neighbours."""
+    k, scales = near.own.shape[1], len(nodes.scale)
+    when = time.repeat_interleave(k)
+    met, own = (
+        fading_counts(lists, group.flatten(), when).view(-1, k, scales)
+        for lists, group in ((pairs, torch.where(near.own >= 0, near.met, -1)), (nodes, near.own))
+    )
+    if not k:
+        return time.new_zeros(len(time), 3, scales)
+    weight = torch.exp(-near.age[..., None] / nodes.scale)
+    some = (near.own >= 0).sum(dim=1).clamp(min=1)[:, None]
+    return torch.stack([(met * weight).sum(1), met.amax(1), torch.log1p(own).sum(1) / some], dim=1)

@@ -1,0 +1,102 @@
+"""Boosted decision trees on tables of numbers: grown from histograms, summed up, and explained exactly.
+
+Numbers are sorted into at most 256 bins per column, once. A tree is grown leaf by leaf, the largest gain first
+(Ke et al., LightGBM, NeurIPS 2017); the gain of a split is G_l^2 / (H_l + l2) + G_r^2 / (H_r + l2) - G^2 / (H + l2)
+with the sums G, H of first and second derivatives. All sums run in the order of the rows, in 64 bits and on one
+thread, so a fit has the same bits each time. On the CPU Numba kernels; sums of trees on a GPU by the reference.
+
+Legend: r rows, f columns (features), t trees, n nodes of a tree, b bins.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float32, Float64, Int32, Int64, UInt8
+from torch import Tensor
+
+from dygmamba.ops.dispatch import Dispatch
+
+TREES = Dispatch(__name__, {"cpu": ("cpu",)})
+BINS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Trees:
+    """Nodes of several trees, the root first: a column, the last value that goes left, both children, and a value.
+
+    A leaf has column -1. `cover` is how many training rows came by, from which a missing column's share is taken.
+    """
+
+    feature: Int32[Tensor, "t n"]
+    threshold: Float32[Tensor, "t n"]
+    left: Int32[Tensor, "t n"]
+    right: Int32[Tensor, "t n"]
+    value: Float64[Tensor, "t n"]
+    cover: Float64[Tensor, "t n"]
+
+    @property
+    def columns(self) -> tuple[Tensor, ...]:
+        """All that is known, in the order of the fields."""
+        return self.feature, self.threshold, self.left, self.right, self.value, self.cover
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """When a tree stops: its leaves, the fewest rows of one, and what is added to second derivatives."""
+
+    leaves: int = 31
+    least: int = 20
+    l2: float = 1.0
+
+
+def bin_edges(x: Float32[Tensor, "r f"]) -> Float32[Tensor, "f b"]:
+    """For each column at most 255 values between its bins, by quantiles; the rest is infinite.
+
+    The bin of a number is how many edges are below it: a number goes left of an edge that it does not exceed.
+    """
+    edges = torch.full((x.shape[1], BINS - 1), torch.inf)
+    share = torch.arange(1, BINS) / BINS
+    for column in range(x.shape[1]):
+        values = torch.unique(x[:, column])
+        if len(values) >= BINS:
+            ordered = x[:, column].sort().values
+            values = torch.unique(ordered[(share * (len(ordered) - 1)).long()])
+            values = values[:-1] if values[-1] == ordered[-1] else values
+        else:
+            values = values[:-1]
+        edges[column, : len(values)] = values
+    return edges
+
+
+def binned(x: Float32[Tensor, "r f"], edges: Float32[Tensor, "f b"]) -> UInt8[Tensor, "f r"]:
+    """The bin of every number, column by column."""
+    return torch.searchsorted(edges, x.T.contiguous()).to(torch.uint8)
+
+
+def grow(
+    bins: UInt8[Tensor, "f r"],
+    slopes: Float64[Tensor, "r 2"],
+    rows: Int64[Tensor, "_"],
+    columns: Int64[Tensor, "_"],
+    edges: Float32[Tensor, "f b"],
+    growth: Growth,
+) -> Trees:
+    """One tree that follows the slopes (first and second derivatives) of these rows, on these columns; rows ascend."""
+    return TREES["cpu"].grow(bins, slopes, rows, columns, edges, growth)
+
+
+def tree_sums(trees: Trees, x: Float32[Tensor, "r f"]) -> Float64[Tensor, "r"]:
+    """The sum of each row's leaves, tree after tree."""
+    return TREES[x.device.type].tree_sums(trees, x)
+
+
+def contributions(
+    trees: Trees, x: Float32[Tensor, "r f"]
+) -> tuple[Float64[Tensor, "r f"], Float64[Tensor, ""]]:
+    """The exact Shapley value of each column for each row, and what they are counted from: their sum is `tree_sums`.
+
+    The game of Lundberg et al. (Nature Machine Intelligence 2020): a column that is left out goes both ways at each of
+    its splits, in the shares of the training rows.
+    """
+    found = TREES["cpu"].contributions(trees, x)
+    return found, TREES["cpu"].expected(trees)

@@ -1,0 +1,124 @@
+"""Trees by definition: every split tried by sums over its rows, every coalition of columns asked."""
+
+from itertools import combinations
+from math import factorial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from dygmamba.ops.trees import Growth, Trees
+
+
+def grow(
+    bins: Tensor, slopes: Tensor, rows: Tensor, columns: Tensor, edges: Tensor, growth: "Growth"
+) -> "Trees":
+    """The leaf whose best split gains most is split, until none gains or there are enough."""
+    from dygmamba.ops.trees import Trees
+
+    nodes: list[dict] = [_leaf(rows, slopes, growth)]
+    for count in range(1, growth.leaves):
+        options = [
+            (_best(bins, slopes, node["rows"], columns, growth), number)
+            for number, node in enumerate(nodes)
+            if node["feature"] < 0
+        ]
+        (gain, column, cut), number = max(options, key=lambda option: (option[0][0], -option[1]))
+        if gain <= 0:
+            break
+        node, lower = nodes[number], bins[column, nodes[number]["rows"]] <= cut
+        node |= {"feature": column, "threshold": float(edges[column, cut])}
+        node |= {"left": 2 * count - 1, "right": 2 * count}
+        nodes += [_leaf(node["rows"][side], slopes, growth) for side in (lower, ~lower)]
+    most, names = 2 * growth.leaves - 1, ("feature", "threshold", "left", "right", "value", "cover")
+    kinds = (torch.int32, torch.float32, torch.int32, torch.int32, torch.float64, torch.float64)
+    table = {name: torch.zeros(1, most, dtype=kind) for name, kind in zip(names, kinds, strict=True)}
+    table["feature"][:] = -1
+    for number, node in enumerate(nodes):
+        for name in names:
+            table[name][0, number] = node[name]
+    return Trees(**table)
+
+
+def _leaf(rows: Tensor, slopes: Tensor, growth: "Growth") -> dict:
+    slope, bend = slopes[rows].sum(dim=0).tolist()
+    value = -slope / (bend + growth.l2) if len(rows) else 0.0
+    return {
+        "rows": rows, "feature": -1, "threshold": 0.0, "left": 0, "right": 0, "value": value, "cover": float(len(rows)),
+    }  # fmt: skip
+
+
+def _best(
+    bins: Tensor, slopes: Tensor, rows: Tensor, columns: Tensor, growth: "Growth"
+) -> tuple[float, int, int]:
+    """The largest gain, its column and its last bin on the left; the first of equals."""
+    best = (0.0, -1, 0)
+    slope, bend = slopes[rows].sum(dim=0).tolist()
+    for column in columns.tolist():
+        for cut in torch.unique(bins[column, rows]).tolist():
+            lower = bins[column, rows] <= cut
+            count = int(lower.sum())
+            if min(count, len(rows) - count) < growth.least:
+                continue
+            g, h = slopes[rows[lower]].sum(dim=0).tolist()
+            gain = g * g / (h + growth.l2) + (slope - g) ** 2 / (bend - h + growth.l2)
+            gain -= slope * slope / (bend + growth.l2)
+            if gain > best[0]:
+                best = (gain, column, cut)
+    return best
+
+
+def tree_sums(trees: "Trees", x: Tensor) -> Tensor:
+    """Every row walks down every tree."""
+    total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+    rows = torch.arange(len(x), device=x.device)
+    for feature, threshold, left, right, value, _ in zip(*trees.columns, strict=True):
+        at = torch.zeros_like(rows)
+        while bool((feature[at] >= 0).any()):
+            inner = feature[at] >= 0
+            lower = x[rows, feature[at].clamp(min=0).long()] <= threshold[at]
+            at = torch.where(inner, torch.where(lower, left[at], right[at]).long(), at)
+        total += value[at]
+    return total
+
+
+def expected(trees: "Trees") -> Tensor:
+    """What the trees say where no column is known."""
+    nobody = torch.zeros(1, int(trees.feature.max()) + 1) if trees.feature.numel() else torch.zeros(1, 1)
+    return sum(
+        (_given(tree, nobody[0], frozenset()) for tree in _each(trees)), torch.zeros((), dtype=torch.float64)
+    )
+
+
+def contributions(trees: "Trees", x: Tensor) -> Tensor:
+    """The mean, over all orders in which columns become known, of what each adds; 2^f coalitions."""
+    count = x.shape[1]
+    found = torch.zeros(x.shape, dtype=torch.float64)
+    for row in range(len(x)):
+        worth = {
+            frozenset(known): sum(float(_given(tree, x[row], frozenset(known))) for tree in _each(trees))
+            for size in range(count + 1)
+            for known in combinations(range(count), size)
+        }
+        for known, value in worth.items():
+            for column in set(range(count)) - known:
+                share = factorial(len(known)) * factorial(count - len(known) - 1) / factorial(count)
+                found[row, column] += share * (worth[known | {column}] - value)
+    return found
+
+
+def _each(trees: "Trees") -> list[tuple[Tensor, ...]]:
+    return list(zip(*trees.columns, strict=True))
+
+
+def _given(tree: tuple[Tensor, ...], x: Tensor, known: frozenset[int], at: int = 0) -> Tensor:
+    """What a tree says where only some columns are known: others go both ways, in the training rows' shares."""
+    feature, threshold, left, right, value, cover = tree
+    column = int(feature[at])
+    if column < 0:
+        return value[at]
+    ways = [int(left[at]), int(right[at])]
+    if column in known:
+        return _given(tree, x, known, ways[0] if bool(x[column] <= threshold[at]) else ways[1])
+    return sum(cover[way] / cover[at] * _given(tree, x, known, way) for way in ways)  # pyright: ignore

@@ -1,0 +1,149 @@
+"""What is asked beside each training event: pairs that were not, of one of three kinds.
+
+Evaluation asks about random, historical and inductive negatives; a model that is trained against random ones alone has
+never had to tell who is active now. What is asked beside an event is one number per event and epoch, a function of
+seed and epoch alone.
+
+Legend: k training events, b of a batch, m destinations, s distinct pairs, c pairs present in cells of events.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from dygmamba.data.events import EventBatch, EventStore
+from dygmamba.data.splits import Split
+from dygmamba.sampling.view import PairBatch
+
+TrainNegatives = Literal["random", "historical", "mixed"]
+CELL = 200  # events around a training event whose pairs are not asked about as ones that were not, as in evaluation
+TRIES = 8
+
+
+@runtime_checkable
+class Opponents(Protocol):
+    """A way to choose what is asked beside training events."""
+
+    def others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
+        """A number for each training event that says what is asked beside it, the same on every device."""
+        ...
+
+    def questions(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
+        """Each event as a pair of label 1, then the pairs beside them with label 0."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RandomDestinations:
+    """The event's source with any training destination: the number is the destination."""
+
+    events: int
+    destinations: Int64[Tensor, "m"]  # on the device
+
+    @staticmethod
+    def of(store: EventStore, split: Split, device: torch.device) -> "RandomDestinations":
+        """As published."""
+        return RandomDestinations(len(split.train), torch.unique(store.dst[split.train]).to(device))
+
+    def others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
+        """One random training destination per training event."""
+        rng = torch.Generator().manual_seed((seed << 20) + epoch)
+        draw = torch.randint(len(self.destinations), (self.events,), generator=rng)
+        return self.destinations[draw.to(self.destinations.device)]
+
+    def questions(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
+        """Both pairs of an event share the source's row."""
+        b = others.shape[0]
+        row = torch.arange(b, device=others.device)
+        return PairBatch(
+            node=torch.cat([events.src, events.dst, others]),
+            when=events.time.repeat(3),
+            src_row=torch.cat([row, row]),
+            dst_row=torch.cat([row + b, row + 2 * b]),
+            label=torch.cat([torch.ones_like(row), torch.zeros_like(row)]).float(),
+            group=torch.cat([row, row]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingPairs:
+    """A pair of the training period that does not meet around the event, both ends replaced; the number is the pair.
+
+    Drawn from the whole period, pairs that meet only later among them (`docs/beyond.md` has why). Where a few tries
+    find none, the event's source with a random destination.
+    """
+
+    src: Int64[Tensor, "k"]
+    pairs: Int64[Tensor, "s"]
+    busy: Int64[Tensor, "c"]  # cell * s + pair, sorted
+    num_nodes: int
+    random: RandomDestinations  # on the host
+    device: torch.device
+
+    @staticmethod
+    def of(store: EventStore, split: Split, device: torch.device) -> "TrainingPairs":
+        """Of the training events alone."""
+        src, dst = store.src[split.train], store.dst[split.train]
+        pairs, pair = torch.unique(src * store.num_nodes + dst, return_inverse=True)
+        busy = torch.unique(torch.arange(len(src)) // CELL * len(pairs) + pair)
+        random = RandomDestinations.of(store, split, torch.device("cpu"))
+        return TrainingPairs(src, pairs, busy, store.num_nodes, random, device)
+
+    def others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
+        """One pair per training event, each of the period's distinct pairs as likely."""
+        rng = torch.Generator().manual_seed((seed << 20) + epoch + (1 << 19))
+        cell = torch.arange(len(self.src)) // CELL * len(self.pairs)
+        found = self.src * self.num_nodes + self.random.others(seed, epoch)
+        wanted = torch.ones_like(found, dtype=torch.bool)
+        for _ in range(TRIES):
+            drawn = torch.randint(len(self.pairs), found.shape, generator=rng)
+            fits = wanted & ~torch.isin(cell + drawn, self.busy)
+            found = torch.where(fits, self.pairs[drawn], found)
+            wanted &= ~fits
+        return found.to(self.device)
+
+    def questions(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
+        """Four rows for each event: its ends, and those of the other pair."""
+        row = torch.arange(others.shape[0], device=others.device)
+        src, dst = others // self.num_nodes, others % self.num_nodes
+        return PairBatch.of(
+            torch.cat([events.src, src]),
+            torch.cat([events.dst, dst]),
+            events.time.repeat(2),
+            label=torch.cat([torch.ones_like(row), torch.zeros_like(row)]).float(),
+            group=torch.cat([row, row]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """Every other event against a random destination, the rest against a training pair; next epoch vice versa."""
+
+    paired: TrainingPairs
+
+    @staticmethod
+    def of(store: EventStore, split: Split, device: torch.device) -> "Mixed":
+        """Of both kinds."""
+        return Mixed(TrainingPairs.of(store, split, device))
+
+    def others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
+        """Pairs of one kind or the other; two epochs after one another have one of each for every event."""
+        random = self.paired.src * self.paired.num_nodes + self.paired.random.others(seed, epoch)
+        turn = (torch.arange(len(random)) + epoch) % 2 == 0
+        return torch.where(
+            turn.to(self.paired.device), random.to(self.paired.device), self.paired.others(seed, epoch)
+        )
+
+    def questions(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
+        """As of training pairs."""
+        return self.paired.questions(events, others)
+
+
+OPPONENTS: dict[TrainNegatives, type[RandomDestinations] | type[TrainingPairs] | type[Mixed]] = {
+    "random": RandomDestinations,
+    "historical": TrainingPairs,
+    "mixed": Mixed,
+}

@@ -1,0 +1,119 @@
+"""The trees as a run: trained, resumed, opened, asked and refused like any other model."""
+
+import json
+
+import pytest
+import torch
+
+import dygmamba as dm
+from dygmamba.engine.checkpoint import read_checkpoint
+from dygmamba.engine.fit import Interrupted, Reporter
+from dygmamba.engine.folder import RunFolder
+from dygmamba.errors import ConfigError, FileError
+from dygmamba.runs.link import resume_link_run, start_link_run
+from dygmamba.runs.opening import keep_dataset, open_run
+from dygmamba.sampling.view import PairBatch
+
+CPU = torch.device("cpu")
+SETTINGS = {"epochs": 3, "trees": 12, "rounds": 4, "least": 5, "scales": 3, "neighbors": 4}
+
+
+@pytest.fixture(scope="module")
+def data():
+    return dm.generate(nodes=40, events=900, communities=4)
+
+
+@pytest.fixture(scope="module")
+def trained(data, tmp_path_factory):
+    (run,) = dm.train(data, "trees", out=tmp_path_factory.mktemp("runs"), **SETTINGS)
+    return run
+
+
+def tensors(path):
+    run = RunFolder(path)
+    return read_checkpoint(run, run.best)[0]
+
+
+def test_a_run_has_what_every_run_has(trained):
+    """Configuration, a line per epoch, results of both periods stamped with what was trained against, a page."""
+    assert trained.config["train"]["train_negatives"] == "random"
+    assert trained.metrics.num_rows == 3
+    rows = trained.results.to_pylist()
+    assert {row["train_negatives"] for row in rows} == {"random"}
+    assert all(row["ap"] > 0.6 for row in rows if row["setting"] == "transductive")
+    assert (trained.path / "report.html").exists()
+
+
+def test_the_same_seed_gives_the_same_trees(data, trained, tmp_path):
+    """Bit for bit; another seed gives others."""
+    again, other = dm.train(data, "trees", seeds=(0, 1), out=tmp_path, **SETTINGS)
+    first, second, third = (tensors(run.path) for run in (trained, again, other))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not torch.equal(first["model.threshold"], third["model.threshold"])
+
+
+@pytest.mark.parametrize("step", [1, 5, 8])
+def test_a_stopped_run_ends_with_the_same_bits(data, trained, tmp_path, step):
+    """For all rounds after which it is stopped, borders of epochs included."""
+    fit = start_link_run(data, "trees", 0, SETTINGS, CPU, tmp_path)
+    calls = []
+    with pytest.raises(Interrupted):
+        fit(Reporter(step=lambda *at: calls.append(at), stop=lambda: len(calls) >= step))
+    fit.run.unlock()
+    keep_dataset(data, tmp_path)
+    again = resume_link_run(fit.run.path, CPU)
+    again()
+    whole, parts = tensors(trained.path), tensors(again.run.path)
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+
+
+def test_an_opened_run_predicts_and_ranks(data, trained):
+    """Known and new nodes, before and after new events; nothing needs to be trained again."""
+    run = dm.open(trained.path)
+    later = float(data.store.time[-1]) + 10
+    before = run.score([(3, 5, later), (3, "nobody", later)] if data.ids.kind != "int" else [(3, 5, later)])
+    after = run.observe([(3, 5, later - 1)] * 3).score([(3, 5, later)])
+    assert after["score"][0].as_py() > before["score"][0].as_py()
+    ranked = run.rank([3, 4], k=3)
+    assert ranked["rank"].to_pylist() == [1, 2, 3, 1, 2, 3]
+    results = run.evaluate(negatives="random")
+    kept = [row for row in trained.results.to_pylist() if row["split"] == "test"]
+    assert [row["ap"] for row in results.to_pylist()] == [row["ap"] for row in kept]
+
+
+def test_trees_that_ask_about_other_numbers_are_refused(data, trained):
+    """A run of a version that counted otherwise is one sentence, never a wrong score."""
+    scorer, stream = opened_scorer(trained.path)
+    pairs = PairBatch.of(data.store.src[:3], data.store.dst[:3], data.store.time[:3])
+    view = stream.view(pairs, scorer.requests)
+    scorer(view)
+    scorer.asked += 1
+    with pytest.raises(FileError, match="other numbers"):
+        scorer(view)
+
+
+def opened_scorer(path):
+    run = open_run(path, CPU)
+    return run.scorer, run.stream
+
+
+def test_what_trees_cannot_do_is_one_sentence(trained):
+    """They make no vectors of nodes."""
+    with pytest.raises(ConfigError, match="makes no vectors"):
+        dm.open(trained.path).embed([3])
+
+
+def test_any_model_can_be_trained_against_seen_pairs(data, tmp_path):
+    """The setting is stamped on configuration and results, of a network too."""
+    small = {"epochs": 1, "length": 4, "width": 4, "blocks": 1, "states": 4}
+    (run,) = dm.train(data, "dyg-mamba", out=tmp_path, train_negatives="mixed", **small)
+    assert run.config["train"]["train_negatives"] == "mixed"
+    assert set(run.results["train_negatives"].to_pylist()) == {"mixed"}
+    lines = (run.path / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(lines[0])["loss"] > 0
+
+
+def test_the_contract_holds():
+    """`dm.check_model` asks the trees what it asks every model."""
+    table = dm.check_model("trees", trees=4, rounds=2, scales=2)
+    assert all(table["holds"].to_pylist())

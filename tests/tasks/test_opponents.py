@@ -1,0 +1,117 @@
+"""What is asked beside training events: of the period, not around, one of each kind in two epochs."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contract_cases import sample_store
+from dygmamba.data.splits import Split
+from dygmamba.errors import ConfigError
+from dygmamba.tasks.link import LinkTask, link_exam
+from dygmamba.tasks.opponents import CELL, OPPONENTS
+from strategies import event_streams
+
+CPU = torch.device("cpu")
+
+
+def trained_on(store, count=None):
+    ids = torch.arange(len(store))
+    count = len(store) if count is None else count
+    nobody = torch.zeros(store.num_nodes, dtype=torch.bool)
+    return Split(ids[:count], ids[count:], ids[:0], nobody)
+
+
+def asked(kind, store, split, seed=0, epoch=0):
+    """Source and destination of what is asked beside each training event."""
+    opponents = OPPONENTS[kind].of(store, split, CPU)
+    pairs = opponents.questions(store.select(split.train), opponents.others(seed, epoch))
+    k = len(split.train)
+    assert torch.equal(pairs.src[:k], store.src[split.train])
+    assert torch.equal(pairs.dst[:k], store.dst[split.train])
+    assert torch.equal(pairs.time, store.time[split.train].repeat(2))
+    assert pairs.label.tolist() == [1.0] * k + [0.0] * k
+    assert pairs.group.tolist() == [*range(k), *range(k)]
+    return pairs.src[k:], pairs.dst[k:]
+
+
+@settings(max_examples=40)
+@given(store=event_streams(min_events=2), seed=st.integers(0, 3), epoch=st.integers(0, 3))
+def test_a_pair_is_one_of_training_or_keeps_its_source(store, seed, epoch):
+    """For all streams: a pair of some training event, or the event's source with a training destination."""
+    split = trained_on(store)
+    known = set(zip(store.src.tolist(), store.dst.tolist(), strict=True))
+    src, dst = asked("historical", store, split, seed, epoch)
+    for k, (u, v) in enumerate(zip(src.tolist(), dst.tolist(), strict=True)):
+        assert (u, v) in known or (u == int(store.src[k]) and v in store.dst.tolist())
+
+
+def long_store():
+    return sample_store(3 * CELL, nodes=30)
+
+
+def test_a_pair_does_not_meet_around_the_event():
+    """Where there are pairs enough: none of those that meet in the same cell of 200 training events."""
+    store = long_store()
+    src, dst = asked("historical", store, trained_on(store))
+    for cell in torch.arange(len(store)).split(CELL):
+        here = set(zip(store.src[cell].tolist(), store.dst[cell].tolist(), strict=True))
+        drawn = zip(src[cell].tolist(), dst[cell].tolist(), store.src[cell].tolist(), strict=True)
+        other = [(u, v) for u, v, own in drawn if u != own]
+        assert len(other) > CELL / 2
+        assert not here & set(other)
+
+
+def test_mixed_has_one_of_each_kind_in_two_epochs():
+    """Every event: with its own source and any destination in one epoch, both ends replaced in the other."""
+    store = long_store()
+    split = trained_on(store)
+    for epoch in (0, 5):
+        sources = torch.stack([asked("mixed", store, split, 0, epoch + k)[0] for k in (0, 1)])
+        own = sources == store.src
+        assert bool(own[0].logical_or(own[1]).all())
+        turn = (torch.arange(len(store)) + epoch) % 2 == 0
+        assert bool(own[0][turn].all())
+        assert bool(own[1][~turn].all())
+        assert float(own.float().mean()) < 0.6
+
+
+@pytest.mark.parametrize("kind", OPPONENTS)
+def test_what_is_asked_is_a_function_of_seed_and_epoch(kind):
+    """The same again, other with another seed or epoch, and never a node that training does not know."""
+    store = long_store()
+    split = trained_on(store, 2 * CELL)
+    opponents = OPPONENTS[kind].of(store, split, CPU)
+    first = opponents.others(0, 0)
+    assert torch.equal(first, OPPONENTS[kind].of(store, split, CPU).others(0, 0))
+    assert not torch.equal(first, opponents.others(0, 1))
+    assert not torch.equal(first, opponents.others(1, 0))
+    src, dst = asked(kind, store, split)
+    assert set(src.tolist()) <= set(store.src[split.train].tolist())
+    assert set(dst.tolist()) <= set(store.dst[split.train].tolist())
+
+
+def test_an_unknown_kind_is_one_sentence():
+    """The setting says what it may be."""
+    from dygmamba.config import build_config
+    from dygmamba.engine.fit_config import LinkFitConfig
+
+    with pytest.raises(ConfigError, match="random, historical, mixed"):
+        build_config(LinkFitConfig, {"train_negatives": "hard"})
+
+
+def test_validation_asks_what_training_asks():
+    """Random pairs as published, historical ones as evaluated, or both beside each event, which is asked about once."""
+    store = long_store()
+    split = trained_on(store, 2 * CELL)
+    exams = {kind: LinkTask.of(store, split, CPU, kind).validation for kind in OPPONENTS}
+    for kind in ("random", "historical"):
+        assert torch.equal(exams[kind].pairs.node, link_exam(store, split, "val", strategy=kind).pairs.node)
+    k, mixed = len(split.val), exams["mixed"]
+    parts = [mixed.pairs.src[a : a + k] for a in (0, k, 2 * k)]
+    assert torch.equal(parts[0], store.src[split.val])
+    assert torch.equal(parts[1], exams["random"].pairs.src[k:])
+    assert torch.equal(parts[2], exams["historical"].pairs.src[k:])
+    assert mixed.pairs.label.tolist() == [1.0] * k + [0.0] * (2 * k)
+    assert torch.equal(mixed.number, torch.arange(k).repeat(3))
+    assert torch.equal(mixed.pairs.time, store.time[split.val].repeat(3))

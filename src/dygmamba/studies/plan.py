@@ -8,7 +8,7 @@ from typing import Any
 from dygmamba.config import ablations, build_config, preset, to_settings
 from dygmamba.data.library import open_dataset
 from dygmamba.data.store import Dataset
-from dygmamba.engine.fit_config import FitConfig
+from dygmamba.engine.fit_config import LinkFitConfig
 from dygmamba.errors import ConfigError
 from dygmamba.models import all_models, find_model
 from dygmamba.runs.link import split_settings
@@ -95,7 +95,7 @@ def link_job(dataset: Dataset, model: str, seed: int, settings: dict[str, Any], 
     """A training with its presets and what replaces them, all settings written out."""
     loop, own = split_settings(preset(model, dataset.name) | settings)
     config = to_settings(build_config(find_model(model).config, own))
-    full = to_settings(build_config(FitConfig, loop)) | config
+    full = to_settings(build_config(LinkFitConfig, loop)) | config
     return Job("link", dataset.name, dataset.digest, model, seed, full, about={"model": model, **about})
 
 

@@ -1,5 +1,6 @@
 """What the engine knows of a model, whatever it is inside."""
 
+import math
 from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import MISSING, dataclass, fields
@@ -28,6 +29,12 @@ class DatasetFacts:
     dst_gap: tuple[float, float] = (0.0, 1.0)  # the same of a destination's
     node_gap: float = 1.0  # median span between two events of a node, ties left out
     period: float = 1.0  # from the first event to the last
+
+    def scales(self, count: int) -> tuple[float, ...]:
+        """So many time scales, log-spaced from the typical gap of a node to the length of the training period."""
+        low, high = math.log(min(self.node_gap, self.period)), math.log(self.period)
+        steps = max(count - 1, 1)
+        return tuple(math.exp(low + (high - low) * step / steps) for step in range(count))
 
     @staticmethod
     def of(store: EventStore, events: Int64[Tensor, "k"] | None = None) -> "DatasetFacts":

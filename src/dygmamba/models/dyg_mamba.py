@@ -48,6 +48,7 @@ class DyGMambaConfig(Settings):
     pool: Literal["mean", "gate", "gate64", "last"] = "gate"
     width: Width = 50
     time_dim: Width = 100
+    scales: Count = 9  # of time, on which what fades is counted
     blocks: Count = 2
     states: Annotated[int, Bounds(1, MOST_ROWS)] = 16
     expand: Count = 2
@@ -113,6 +114,7 @@ class DyGMamba(Encoder):
                 time_dim=config.time_dim,
                 width=config.width,
                 trainable_time=config.time == "trainable",
+                scales=facts.scales(config.scales),
             )
         )
         width = self.channels.out_dim

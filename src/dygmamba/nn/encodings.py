@@ -7,7 +7,7 @@ t time frequencies, c channel width.
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int32
+from jaxtyping import Bool, Float, Float32, Int32
 from torch import Tensor, nn
 from torch.nn.functional import linear, relu
 
@@ -71,6 +71,7 @@ class ChannelConfig:
     time_dim: int
     width: int
     trainable_time: bool = False
+    scales: tuple[float, ...] = (1.0,)  # of time, for what fades
     fill: int = 1  # columns that node and edge features count at least in the scale of their initial weights
     names: tuple[str, ...] = ("node", "edge", "time")
 
@@ -130,9 +131,53 @@ class AlignFeatures(nn.Module):
         return lookup(table, index, present) @ self.weight + self.bias
 
 
-# Channels of one sequence alone; "cooccurrence" needs both sequences of a pair and is added by `Channels`.
+class Cooccurrence(nn.Module):
+    """How often the token's node is in its own and in the other sequence."""
+
+    def __init__(self, config: ChannelConfig) -> None:
+        super().__init__()
+        self.encode = CountEncoding(config.width, config.width)
+
+    def forward(self, tokens: Tokens) -> Tensor:
+        """The aligned counts."""
+        return self.encode(pair_counts(tokens.node, tokens.mask))
+
+
+class FadingCooccurrence(nn.Module):
+    """The same, each meeting counting exp(-age / scale) on several scales; a scale without end is the plain count."""
+
+    scale: Tensor
+
+    def __init__(self, config: ChannelConfig) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.tensor(config.scales), persistent=False)
+        width, sides = config.width, 2 * len(config.scales)
+        self.encode = nn.Sequential(nn.Linear(sides, width), nn.ReLU(), nn.Linear(width, width))
+
+    def forward(self, tokens: Tokens) -> Tensor:
+        """The aligned fading counts."""
+        return self.encode(torch.log1p(pair_fades(tokens, self.scale)))
+
+
+def pair_fades(tokens: Tokens, scale: Float32[Tensor, "s"]) -> Float32[Tensor, "r l f"]:
+    """For each token, the fading count of its node in its own and then in the other sequence, on every scale.
+
+    The first half of the sequences are sources, the second the destinations of the same pairs.
+    """
+    fade = torch.exp(-tokens.age[..., None] / scale) * tokens.mask[..., None]  # [r l s]
+    node = torch.where(tokens.mask, tokens.node, -1)
+    turned = [torch.cat(column.chunk(2)[::-1]) for column in (node, fade)]
+    same = (node[:, :, None] == node[:, None, :]).float()
+    shared = (node[:, :, None] == turned[0][:, None, :]).float()
+    return torch.cat([same @ fade, shared @ turned[1]], dim=-1) * tokens.mask[..., None]
+
+
+# Channels of one sequence alone, and those that need both sequences of a pair.
 CHANNELS: dict[str, type[nn.Module]] = {"node": NodeChannel, "edge": EdgeChannel, "time": TimeChannel}
-PAIR_CHANNELS = ("cooccurrence",)
+PAIR_CHANNELS: dict[str, type[nn.Module]] = {
+    "cooccurrence": Cooccurrence,
+    "fading-cooccurrence": FadingCooccurrence,
+}
 
 
 class Channels(nn.Module):
@@ -141,8 +186,9 @@ class Channels(nn.Module):
     def __init__(self, config: ChannelConfig) -> None:
         super().__init__()
         self.alone = config.channels()
-        paired = [CountEncoding(config.width, config.width)] if self.pairs_in(config.names) else []
-        self.paired = nn.ModuleList(paired)
+        self.paired = nn.ModuleList(
+            PAIR_CHANNELS[name](config) for name in config.names if name in PAIR_CHANNELS
+        )
         self.out_dim = config.width * (len(self.alone) + len(self.paired))
 
     @staticmethod
@@ -153,5 +199,5 @@ class Channels(nn.Module):
     def forward(self, tokens: Tokens, features: FeatureTable) -> Float[Tensor, "r l d"]:
         """The channels of each token side by side; a row that two pairs share is encoded for each (decision 017)."""
         alone = [channel(tokens, features) for channel in self.alone]
-        paired = [encode(pair_counts(tokens.node, tokens.mask)) for encode in self.paired]
+        paired = [channel(tokens) for channel in self.paired]
         return torch.cat([*alone, *paired], dim=-1)

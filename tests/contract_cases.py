@@ -206,7 +206,8 @@ WAYS: dict[str, Way] = {
     "prediction": by_prediction,
     "batch": by_rule("batch"),
 }
-CASES: list[Case] = [*((name, {}) for name in TRAINABLE), *DRAWN, *UNTRAINED]
+WALKED: list[Case] = [("trees", {"walks": 2})]
+CASES: list[Case] = [*((name, {}) for name in TRAINABLE), *DRAWN, *WALKED, *UNTRAINED]
 STATEFUL = [case for case in CASES if build(case, sample_store()).stateful]
 # a score is a function of what is strictly earlier, but for a memory under the published rule
 KEPT = [(case, way) for case in CASES for way in WAYS if way != "batch" or case not in STATEFUL]

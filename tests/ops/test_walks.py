@@ -1,7 +1,7 @@
 """Sums over walks: by kernel and by definition, against the walks themselves."""
 
 import math
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 import torch
@@ -46,7 +46,7 @@ def listed_walks(store, now):
     found[0] = one_hot(store)
     for steps in range(1, LAYERS + 1):
         for walk in product(ends, repeat=steps):
-            joined = all(p[1] == q[0] and p[2] < q[2] for p, q in zip(walk, walk[1:], strict=False))
+            joined = all(p[1] == q[0] and p[2] < q[2] for p, q in pairwise(walk))
             if joined:
                 weight = math.exp(-DECAY * sum(now - t for _, _, t in walk))
                 found[steps, walk[-1][1], walk[0][0]] += weight
@@ -57,8 +57,9 @@ def listed_walks(store, now):
 @settings(max_examples=25, deadline=None)
 @given(store=event_streams(min_events=1, max_events=6, max_nodes=4), shift=st.sampled_from([0.0, 0.25, 9.0]))
 def test_a_row_is_the_sum_over_its_walks(by_definition, store, shift):
-    """For all streams, ties and self-loops among them, and all times: each walk of strictly increasing, strictly
-    earlier times counts once, faded by the ages of its events; with unit vectors inner products are sums over pairs.
+    """For all streams, ties and self-loops among them, and all times: each walk of increasing, earlier times once.
+
+    It is faded by the ages of its events; with unit vectors inner products are sums over pairs of walks.
     """
     with use_reference() if by_definition else pytest.MonkeyPatch.context():
         table = built(store)

@@ -1,9 +1,9 @@
 """TPNet (Lu et al., NeurIPS 2024): walks to both ends of a pair beside each recent event, mixed as in GraphMixer.
 
 The walks are exact: a question sees every strictly earlier event, those of its own batch too, and none of its own
-instant; the original lags by a batch and on snapshots sees the question's own time (decision 027). The random rows are a
-function of a seed; the original draws new ones in every epoch. Empty slots hold zeros before every block, and the mean
-runs over the tokens that exist (the original's masking of them has no effect, and it divides by all slots).
+instant; the original lags by a batch and on snapshots sees the question's own time (decision 027). The random rows
+are a function of a seed; the original draws new ones in every epoch. Empty slots hold zeros before every block, and
+the mean runs over the tokens that exist (the original's masking has no effect, and it divides by all slots).
 
 Legend: p pairs, k slots, n node features, e edge features, w numbers about two nodes, d width.
 """

@@ -20,9 +20,11 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from dygmamba.data.events import EventBatch
 from dygmamba.models.base import DatasetFacts, ModelSpec
+from dygmamba.nn.walks import pair_overlaps
 from dygmamba.ops.trees import Growth, Trees, bin_edges, binned, grow, tree_sums
 from dygmamba.sampling.counts import CountRequest
 from dygmamba.sampling.view import PairView
+from dygmamba.sampling.walks import WalkRequest
 from dygmamba.settings import Bounds, Count, Settings
 
 PieceOf = Annotated[float, Bounds(1e-6, 1)]
@@ -43,6 +45,9 @@ class TreesConfig(Settings):
     others: Count = 2  # pairs that were not, beside each training event
     scales: Count = 9
     neighbors: Annotated[int, Bounds(0, 10_000)] = 32  # of either end
+    walks: Annotated[int, Bounds(0, 5)] = (
+        0  # events of the longest walks whose overlaps are numbers too; 0: none
+    )
 
 
 @dataclass(slots=True)
@@ -81,6 +86,12 @@ class BoostedTrees(nn.Module):
         scales = np.geomspace(shortest, facts.period, config.scales).tolist()
         self.request = CountRequest(tuple(scales), config.neighbors)
         self.requests = (self.request,)
+        self.names, self.overlaps = self.request.names, torch.zeros(0, dtype=torch.int64)
+        if config.walks:
+            walks = WalkRequest(config.walks, decay=2 / facts.period)
+            self.requests = (self.request, walks)
+            self.overlaps = torch.tensor([place for place, _ in walks.kinds])
+            self.names = [*self.names, *(name for _, name in walks.kinds)]
         shape = (config.trees, 2 * config.leaves - 1)
         kinds = {
             "feature": torch.int32, "threshold": torch.float32, "left": torch.int32, "right": torch.int32,
@@ -100,12 +111,20 @@ class BoostedTrees(nn.Module):
 
     def forward(self, view: PairView) -> Float64[Tensor, "p"]:
         """A logit per pair."""
-        (numbers,) = view.counts
-        return self.base + tree_sums(self.trees(), numbers)
+        return self.base + tree_sums(self.trees(), self.numbers(view))
+
+    def numbers(self, view: PairView) -> Float32[Tensor, "p f"]:
+        """All that is known of each pair, in the order of `names`."""
+        pairs = view.pairs
+        ends = (pairs.src, pairs.dst, pairs.time)
+        chosen = self.overlaps.to(pairs.node.device)
+        return torch.cat(
+            [*view.counts, *(pair_overlaps(walks, *ends)[:, chosen] for walks in view.walks)], dim=1
+        )
 
     def study(self, views: Iterable[PairView]) -> Lesson:
         """All questions as one table in bins."""
-        parts = [(view.counts[0].cpu(), view.pairs.label.cpu().double()) for view in views]
+        parts = [(self.numbers(view).cpu(), view.pairs.label.cpu().double()) for view in views]
         x, label = (torch.cat(column) for column in zip(*parts, strict=True))
         share = label.mean().clamp(1e-6, 1 - 1e-6)
         self.base.copy_(torch.logit(share))

@@ -21,11 +21,11 @@ def overlaps(a: Rows, b: Rows) -> Float32[Tensor, "*q w"]:
 
 def token_overlaps(token: Float32[Tensor, "p l s d"], ends: Float32[Tensor, "p 2 s d"]) -> Tensor:
     """`overlaps` of each token with either end of its pair, [p l 2 w]; the products of each kind once."""
-    p, l, s, _ = token.shape
+    p, tokens, s, _ = token.shape
     with torch.autocast(token.device.type, enabled=False):
-        own = (token @ token.mT)[:, :, None].expand(p, l, 2, s, s)
-        cross = (token.flatten(1, 2) @ ends.flatten(1, 2).mT).view(p, l, s, 2, s).transpose(2, 3)
-        end = (ends @ ends.mT)[:, None].expand(p, l, 2, s, s)
+        own = (token @ token.mT)[:, :, None].expand(p, tokens, 2, s, s)
+        cross = (token.flatten(1, 2) @ ends.flatten(1, 2).mT).view(p, tokens, s, 2, s).transpose(2, 3)
+        end = (ends @ ends.mT)[:, None].expand(p, tokens, 2, s, s)
         gram = torch.cat([torch.cat([own, cross], -1), torch.cat([cross.mT, end], -1)], dim=-2)
         return torch.log1p(gram.clamp(min=0)).flatten(-2)
 

@@ -155,7 +155,7 @@ class PairBatch:
 
 @dataclass(frozen=True, slots=True)
 class PairView:
-    """A batch of pairs with the answers to a model's requests: neighbors[request][hop], counts[request], walks[request]."""
+    """A batch of pairs and the answers to requests: neighbors[request][hop], counts[request], walks[request]."""
 
     pairs: PairBatch
     neighbors: tuple[tuple[NeighborSequence, ...], ...]

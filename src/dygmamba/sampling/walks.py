@@ -1,7 +1,7 @@
 """How the time-respecting walks to two nodes overlap, each step fading with its age: numbers about any two nodes.
 
 Everything is strictly earlier than the question: `Walks` answers about (node, time) and has no other way to be asked.
-The random rows are a function of seed and node, so a stream that goes on, with nodes behind the old ones, moves nothing.
+The random rows are a function of seed and node, so a stream that goes on, with new nodes behind the old, moves nothing.
 
 Legend: n nodes, e events, k layers, s = k + 1 rows of a node, d width.
 """
@@ -52,6 +52,17 @@ class WalkRequest:
     def width(self) -> int:
         """Numbers about two nodes."""
         return (2 * self.layers + 2) ** 2
+
+    @property
+    def kinds(self) -> list[tuple[int, str]]:
+        """Those of the numbers about a source and a destination that differ, and are no chance alone: place, name."""
+        rows = [(who, steps) for who in ("source", "destination") for steps in range(self.layers + 1)]
+        return [
+            (place * len(rows) + other, f"walks of {i} to the {who} and of {j} to the {whom}, from one node")
+            for place, (who, i) in enumerate(rows)
+            for other, (whom, j) in enumerate(rows)
+            if place <= other and i + j > 0
+        ]
 
 
 @dataclass(frozen=True, slots=True)

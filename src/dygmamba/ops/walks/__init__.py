@@ -9,7 +9,8 @@ Events of one instant do not see each other: all of them add what was there stri
 `WalkTable` keeps the rows of a node just after each instant at which it acted. The rows before any time are then one
 binary search and one decay. Only differences of times are ever exponentiated.
 
-Legend: n nodes, e events, t instants, r entries (a node at an instant at which it acted), k layers, d width, m = 2e ends.
+Legend: n nodes, e events, m = 2 e ends, t instants, r entries (a node at an instant at which it acted), k layers,
+d width.
 """
 
 from dataclasses import dataclass

@@ -54,7 +54,7 @@ CLASSES = {
     },
     "NeighborRequest": {
         "tokens": "",
-        "longest": "(requests: tuple[NeighborRequest, ...]) -> int",
+        "longest": "(requests: tuple[Request, ...]) -> int",
         "cut": "(self, length: int) -> NeighborRequest",
         "fanout": "",
         "scale": "",

@@ -3,6 +3,7 @@ import torch
 from dygmamba.data.events import EventStore
 from dygmamba.models.base import DatasetFacts
 from dygmamba.models.heuristics import NoConfig, Popularity, Recency, SourceRecency
+from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import PairBatch, PairView
 
 STORE = EventStore.of(
@@ -34,7 +35,9 @@ def test_recency_ranks_met_pairs_first_and_the_latest_highest():
 def test_source_recency_ranks_by_when_the_source_acted_whoever_is_asked_about():
     """Node 2 acted at 5, node 1 at 3, node 0 last at 2; nodes 4 and 5 never did, though 4 received."""
     model = SourceRecency(NoConfig(), DatasetFacts.of(STORE))
-    found = scores(model, [2, 1, 0, 0, 4, 5], [3, 3, 3, 5, 3, 3], [9.0] * 6)
+    src, dst = torch.tensor([2, 1, 0, 0, 4, 5]), torch.tensor([3, 3, 3, 5, 3, 3])
+    pairs = PairBatch.of(src, dst, torch.full((6,), 9.0, dtype=torch.float64))
+    found = model(gather_view(NeighborIndex.build(STORE), STORE.features, pairs, model.requests)).tolist()
     assert found == sorted(found, reverse=True)
     assert found[2] == found[3]
     assert found[4:] == [0, 0]

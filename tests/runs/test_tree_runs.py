@@ -9,8 +9,10 @@ import dygmamba as dm
 from dygmamba.engine.checkpoint import read_checkpoint
 from dygmamba.engine.fit import Interrupted, Reporter
 from dygmamba.engine.folder import RunFolder
-from dygmamba.errors import ConfigError
+from dygmamba.errors import ConfigError, FileError
 from dygmamba.runs.link import resume_link_run, start_link_run
+from dygmamba.runs.opening import keep_dataset, open_run
+from dygmamba.sampling.view import PairBatch
 
 CPU = torch.device("cpu")
 SETTINGS = {"epochs": 3, "trees": 12, "rounds": 4, "least": 5, "scales": 3, "neighbors": 4}
@@ -58,17 +60,11 @@ def test_a_stopped_run_ends_with_the_same_bits(data, trained, tmp_path, step):
     with pytest.raises(Interrupted):
         fit(Reporter(step=lambda *at: calls.append(at), stop=lambda: len(calls) >= step))
     fit.run.unlock()
-    dm_data_kept(data, tmp_path)
+    keep_dataset(data, tmp_path)
     again = resume_link_run(fit.run.path, CPU)
     again()
     whole, parts = tensors(trained.path), tensors(again.run.path)
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
-
-
-def dm_data_kept(data, root):
-    from dygmamba.runs.opening import keep_dataset
-
-    keep_dataset(data, root)
 
 
 def test_an_opened_run_predicts_and_ranks(data, trained):
@@ -83,6 +79,22 @@ def test_an_opened_run_predicts_and_ranks(data, trained):
     results = run.evaluate(negatives="random")
     kept = [row for row in trained.results.to_pylist() if row["split"] == "test"]
     assert [row["ap"] for row in results.to_pylist()] == [row["ap"] for row in kept]
+
+
+def test_trees_that_ask_about_other_numbers_are_refused(data, trained):
+    """A run of a version that counted otherwise is one sentence, never a wrong score."""
+    scorer, stream = opened_scorer(trained.path)
+    pairs = PairBatch.of(data.store.src[:3], data.store.dst[:3], data.store.time[:3])
+    view = stream.view(pairs, scorer.requests)
+    scorer(view)
+    scorer.asked += 1
+    with pytest.raises(FileError, match="other numbers"):
+        scorer(view)
+
+
+def opened_scorer(path):
+    run = open_run(path, CPU)
+    return run.scorer, run.stream
 
 
 def test_what_trees_cannot_do_is_one_sentence(trained):

@@ -68,7 +68,13 @@ def by_name(store, u, v, now):
         for scale in SCALES:
             busy = [math.log1p(fading(lambda a, b, w=w: w in (a, b), scale)) for w, _ in around]
             found.append(sum(busy) / max(1, len(busy)))
-    for test in (lambda a, b: u in (a, b), lambda a, b: v in (a, b), lambda a, b: {a, b} == {u, v}):
+    for test in (
+        lambda a, b: u in (a, b),
+        lambda a, b: v in (a, b),
+        lambda a, b: {a, b} == {u, v},
+        lambda a, b: a == u,
+        lambda a, b: b == v,
+    ):
         times = [t for a, b, t in past if test(a, b)]
         found += [math.log1p(len(times)), math.log1p((now - times[-1]) / SCALES[0]) if times else -1.0]
     return found

@@ -10,6 +10,7 @@ from torch import Tensor
 from dygmamba.data.events import EventBatch
 from dygmamba.models.base import DatasetFacts, Heuristic, ModelSpec
 from dygmamba.models.pair_memory import KeyStatistics, columns
+from dygmamba.sampling.counts import CountRequest
 from dygmamba.sampling.view import PairView
 from dygmamba.settings import Settings
 
@@ -67,25 +68,27 @@ class Recency(Heuristic):
 
 
 class SourceRecency(Heuristic):
-    """Pairs whose source acted last, the latest first: who is active now, and nothing of whom they choose."""
+    """Pairs whose source acted last, the latest first: who is active now, and nothing of whom they choose.
+
+    It remembers nothing: what it asks for is looked up, so unlike a memory it does not lag by a cell of events.
+    """
+
+    stateful = False
 
     def __init__(self, config: NoConfig, facts: DatasetFacts) -> None:
-        self._num_nodes = facts.num_nodes
-        self.reset()
+        self.requests = (CountRequest((1.0,), neighbors=0),)
+        self._column = self.requests[0].names.index("time since the last event the source sent")
 
     def __call__(self, view: PairView) -> Float[Tensor, "p"]:
-        """1 / (1 + age of the last event that the source sent), 0 if there is none."""
-        age = view.pairs.time.cpu().numpy() - self._source[view.pairs.src.cpu().numpy()]
-        return torch.from_numpy(1 / (1 + age))
+        """1 / (1 + log(1 + age)) of the last event that the source sent, 0 if there is none."""
+        age = view.counts[0][:, self._column].double()
+        return torch.where(age < 0, 0.0, 1 / (1 + age.clamp(min=0)))
 
     def observe(self, events: EventBatch) -> None:
-        """Remember when each source last acted."""
-        src, _, time = columns(events)
-        np.maximum.at(self._source, src, time)
+        """Nothing: what has happened is looked up when it is asked for."""
 
     def reset(self) -> None:
-        """Forget everything."""
-        self._source = np.full(self._num_nodes, -np.inf)
+        """Nothing to forget."""
 
 
 POPULARITY = ModelSpec(

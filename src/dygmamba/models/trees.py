@@ -8,6 +8,7 @@ the time and strictly earlier events. The trees lie in buffers, so a checkpoint 
 Legend: p pairs, r rows, f numbers per row, t trees, n nodes of a tree.
 """
 
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from dygmamba.data.events import EventBatch
+from dygmamba.errors import FileError
 from dygmamba.models.base import DatasetFacts, ModelSpec
 from dygmamba.nn.walks import pair_overlaps
 from dygmamba.ops.trees import Growth, Trees, bin_edges, binned, grow, tree_sums
@@ -42,6 +44,7 @@ class TreesConfig(Settings):
     l2: Annotated[float, Bounds(1e-6, 1e6)] = 1.0
     rows: PieceOf = 0.6  # share of the rows that a tree is grown from
     columns: PieceOf = 0.3  # share of the numbers that it may ask about
+    skip: Annotated[float, Bounds(0, 1, below=True)] = 0.15  # share of the questions left out: the first ones
     others: Count = 2  # pairs that were not, beside each training event
     scales: Count = 9
     neighbors: Annotated[int, Bounds(0, 10_000)] = 32  # of either end
@@ -76,6 +79,7 @@ class BoostedTrees(nn.Module):
     cover: Tensor
     grown: Tensor
     base: Tensor
+    asked: Tensor
     key: Tensor
 
     def __init__(self, config: TreesConfig, facts: DatasetFacts) -> None:
@@ -102,6 +106,10 @@ class BoostedTrees(nn.Module):
         self.feature.fill_(-1)
         self.register_buffer("grown", torch.zeros((), dtype=torch.int64))
         self.register_buffer("base", torch.zeros((), dtype=torch.float64))
+        self.layout = zlib.crc32("\n".join(self.names).encode())
+        self.register_buffer(
+            "asked", torch.tensor(self.layout)
+        )  # which numbers the trees ask about, in which order
         self.register_buffer("key", torch.randint(2**62, ()))  # of what each tree draws
 
     def trees(self, first: int = 0, last: int | None = None) -> Trees:
@@ -110,22 +118,32 @@ class BoostedTrees(nn.Module):
         return Trees(*(getattr(self, name)[chosen] for name in Trees.__dataclass_fields__))
 
     def forward(self, view: PairView) -> Float64[Tensor, "p"]:
-        """A logit per pair."""
-        return self.base + tree_sums(self.trees(), self.numbers(view))
+        """A logit per pair, summed on the host, where the counts are made."""
+        if int(self.asked) != self.layout:
+            raise FileError(
+                "these trees ask about other numbers than this version counts; train the run again"
+            )
+        numbers = self.numbers(view)
+        return self.base + tree_sums(_on_host(self.trees()), numbers.cpu()).to(numbers.device)
 
     def numbers(self, view: PairView) -> Float32[Tensor, "p f"]:
         """All that is known of each pair, in the order of `names`."""
-        pairs = view.pairs
-        ends = (pairs.src, pairs.dst, pairs.time)
-        chosen = self.overlaps.to(pairs.node.device)
-        return torch.cat(
-            [*view.counts, *(pair_overlaps(walks, *ends)[:, chosen] for walks in view.walks)], dim=1
+        ends, chosen = (
+            (view.pairs.src, view.pairs.dst, view.pairs.time),
+            self.overlaps.to(view.pairs.node.device),
         )
+        walked = [pair_overlaps(walks, *ends)[:, chosen] for walks in view.walks]
+        return torch.cat([*view.counts, *walked], dim=1)
 
     def study(self, views: Iterable[PairView]) -> Lesson:
         """All questions as one table in bins."""
-        parts = [(self.numbers(view).cpu(), view.pairs.label.cpu().double()) for view in views]
-        x, label = (torch.cat(column) for column in zip(*parts, strict=True))
+        parts = [
+            (self.numbers(view).cpu(), view.pairs.label.cpu().double(), view.pairs.time.cpu())
+            for view in views
+        ]
+        x, label, time = (torch.cat(column) for column in zip(*parts, strict=True))
+        late = time >= time.sort().values[int(self.config.skip * len(time))]
+        x, label = x[late], label[late]
         share = label.mean().clamp(1e-6, 1 - 1e-6)
         self.base.copy_(torch.logit(share))
         edges = bin_edges(x)

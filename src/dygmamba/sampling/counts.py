@@ -75,7 +75,13 @@ NEARBY_NUMBERS = tuple(
 )
 PLAIN_NUMBERS = tuple(
     f"{what} {whose}"
-    for whose in ("of the source", "of the destination", "between them")
+    for whose in (
+        "of the source",
+        "of the destination",
+        "between them",
+        "the source sent",
+        "the destination received",
+    )
     for what in ("number of events", "time since the last event")
 )
 
@@ -153,7 +159,8 @@ class Counts:
         asked = {"node": src, "partner": dst, "pair": pair, "sent": src, "received": dst, "way": way}
         fades = [self.of(KINDS[kind], key, time) for kind, key in asked.items()]
         nearby = [self._nearby(seen, other, time) for seen, other in zip(near, (dst, src), strict=True)]
-        plain = [self._past(kind, key, time) for kind, key in (("node", src), ("node", dst), ("pair", pair))]
+        single = (("node", src), ("node", dst), ("pair", pair), ("sent", src), ("received", dst))
+        plain = [self._past(kind, key, time) for kind, key in single]
         return torch.cat([torch.log1p(torch.cat(fades, 1)), *nearby, *plain], dim=1).float()
 
     def _nearby(self, seen: "Neighbors", other: Int64[Tensor, "p"], time: Float64[Tensor, "p"]) -> Tensor:

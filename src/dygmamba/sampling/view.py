@@ -124,6 +124,12 @@ class PairBatch:
         columns = (self.node, self.when, self.src_row, self.dst_row, self.label, self.group)
         return PairBatch(*(column.to(device) for column in columns))
 
+    def of_label(self, label: float) -> "PairBatch":
+        """The pairs of that label, two rows each."""
+        chosen = (self.label == label).nonzero()[:, 0]
+        columns = (self.src, self.dst, self.time, self.label, self.group)
+        return PairBatch.of(*(column[chosen] for column in columns))
+
     def shared(self, chosen: Int64[Tensor, "r"], num_nodes: int) -> "PairBatch":
         """Some of the pairs; equal (node, time) queries become one row, so each is looked up and encoded once."""
         rows = torch.cat([self.src_row[chosen], self.dst_row[chosen]])

@@ -3,6 +3,7 @@
 Legend: e events, k training events, b of a batch, m their destinations, p pairs.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,11 @@ from dygmamba.tasks.opponents import OPPONENTS, Opponents, TrainNegatives
 
 SPLITS = ("val", "test")
 SETTINGS = ("transductive", "inductive")
+VALIDATED_BY: dict[TrainNegatives, tuple[str, ...]] = {
+    "random": ("random",),
+    "historical": ("historical",),
+    "mixed": ("random", "historical"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +42,11 @@ class LinkTask:
     def of(
         store: EventStore, split: Split, device: torch.device, against: TrainNegatives = "random"
     ) -> "LinkTask":
-        """Link prediction on a stream, validated as published: against random pairs, whatever is trained against."""
+        """Link prediction on a stream, validated against what it is trained against; random pairs as published."""
         if not len(split.train):
             raise EventError("no training events are left after holding out new nodes; use a longer stream")
-        return LinkTask(OPPONENTS[against].of(store, split, device), link_exam(store, split, "val"))
+        exams = [link_exam(store, split, "val", strategy=kind) for kind in VALIDATED_BY[against]]
+        return LinkTask(OPPONENTS[against].of(store, split, device), joined(exams))
 
     def others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
         """For each training event a number that says which pair is asked about beside it."""
@@ -60,6 +67,18 @@ class LinkTask:
     def better(self, found: dict[str, Any], best_ap: float, best_auc: float) -> bool:
         """As published: both must be reached."""
         return found["ap"] >= best_ap and found["auc"] >= best_auc
+
+
+def joined(exams: Sequence[Exam]) -> Exam:
+    """The same events with the negatives of every exam; the events themselves are asked about once."""
+    first, *more = exams
+    if not more:
+        return first
+    parts = [first.pairs, *(exam.pairs.of_label(0.0) for exam in more)]
+    columns = zip(*((part.src, part.dst, part.time, part.label, part.group) for part in parts), strict=True)
+    pairs = PairBatch.of(*(torch.cat(column) for column in columns))
+    kinds = "+".join(exam.about["negatives"] for exam in exams)
+    return Exam(first.about | {"negatives": kinds}, first.events, first.earlier, pairs, pairs.group)
 
 
 def negative_request(

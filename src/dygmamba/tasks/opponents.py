@@ -69,43 +69,37 @@ class RandomDestinations:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenPairs:
-    """A pair that had met before the event but does not meet around it, both ends replaced; the number is the pair.
+class TrainingPairs:
+    """A pair of the training period that does not meet around the event, both ends replaced; the number is the pair.
 
-    Where there is none yet, the event's source with a random destination.
+    Drawn from the whole period, pairs that meet only later among them (`docs/beyond.md` has why). Where a few tries
+    find none, the event's source with a random destination.
     """
 
     src: Int64[Tensor, "k"]
-    pairs: Int64[Tensor, "s"]  # in the order in which they were first seen
-    known: Int64[Tensor, "k"]  # how many of them are older than each event
+    pairs: Int64[Tensor, "s"]
     busy: Int64[Tensor, "c"]  # cell * s + pair, sorted
     num_nodes: int
     random: RandomDestinations  # on the host
     device: torch.device
 
     @staticmethod
-    def of(store: EventStore, split: Split, device: torch.device) -> "SeenPairs":
+    def of(store: EventStore, split: Split, device: torch.device) -> "TrainingPairs":
         """Of the training events alone."""
-        src, dst, time = (column[split.train] for column in (store.src, store.dst, store.time))
-        keys, pair = torch.unique(src * store.num_nodes + dst, return_inverse=True)
-        first = torch.full(keys.shape, len(src)).scatter_reduce(0, pair, torch.arange(len(src)), "amin")
-        order = torch.argsort(first)
-        age = torch.empty_like(order)
-        age[order] = torch.arange(len(order))
-        known = torch.searchsorted(time[first[order]], time)
-        busy = torch.unique(torch.arange(len(src)) // CELL * len(keys) + age[pair])
+        src, dst = store.src[split.train], store.dst[split.train]
+        pairs, pair = torch.unique(src * store.num_nodes + dst, return_inverse=True)
+        busy = torch.unique(torch.arange(len(src)) // CELL * len(pairs) + pair)
         random = RandomDestinations.of(store, split, torch.device("cpu"))
-        return SeenPairs(src, keys[order], known, busy, store.num_nodes, random, device)
+        return TrainingPairs(src, pairs, busy, store.num_nodes, random, device)
 
     def others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
-        """One pair per training event, any of those that were known; a few tries to avoid those that meet around it."""
+        """One pair per training event, each of the period's distinct pairs as likely."""
         rng = torch.Generator().manual_seed((seed << 20) + epoch + (1 << 19))
         cell = torch.arange(len(self.src)) // CELL * len(self.pairs)
         found = self.src * self.num_nodes + self.random.others(seed, epoch)
-        wanted = self.known > 0
+        wanted = torch.ones_like(found, dtype=torch.bool)
         for _ in range(TRIES):
-            chance = torch.rand(len(self.src), generator=rng, dtype=torch.float64)
-            drawn = (chance * self.known).long().clamp(max=len(self.pairs) - 1)
+            drawn = torch.randint(len(self.pairs), found.shape, generator=rng)
             fits = wanted & ~torch.isin(cell + drawn, self.busy)
             found = torch.where(fits, self.pairs[drawn], found)
             wanted &= ~fits
@@ -126,30 +120,30 @@ class SeenPairs:
 
 @dataclass(frozen=True, slots=True)
 class Mixed:
-    """Every other event against a random destination, the rest against a seen pair, the other way round next epoch."""
+    """Every other event against a random destination, the rest against a training pair; next epoch vice versa."""
 
-    seen: SeenPairs
+    paired: TrainingPairs
 
     @staticmethod
     def of(store: EventStore, split: Split, device: torch.device) -> "Mixed":
         """Of both kinds."""
-        return Mixed(SeenPairs.of(store, split, device))
+        return Mixed(TrainingPairs.of(store, split, device))
 
     def others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
         """Pairs of one kind or the other; two epochs after one another have one of each for every event."""
-        random = self.seen.src * self.seen.num_nodes + self.seen.random.others(seed, epoch)
+        random = self.paired.src * self.paired.num_nodes + self.paired.random.others(seed, epoch)
         turn = (torch.arange(len(random)) + epoch) % 2 == 0
         return torch.where(
-            turn.to(self.seen.device), random.to(self.seen.device), self.seen.others(seed, epoch)
+            turn.to(self.paired.device), random.to(self.paired.device), self.paired.others(seed, epoch)
         )
 
     def questions(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
-        """As of seen pairs."""
-        return self.seen.questions(events, others)
+        """As of training pairs."""
+        return self.paired.questions(events, others)
 
 
-OPPONENTS: dict[TrainNegatives, type[RandomDestinations] | type[SeenPairs] | type[Mixed]] = {
+OPPONENTS: dict[TrainNegatives, type[RandomDestinations] | type[TrainingPairs] | type[Mixed]] = {
     "random": RandomDestinations,
-    "historical": SeenPairs,
+    "historical": TrainingPairs,
     "mixed": Mixed,
 }

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from contract_cases import sample_store
 from dygmamba.config import build_config, preset, presets
@@ -77,3 +78,14 @@ def test_decay_follows_the_training_period_unless_set():
     hours = replace(store, time=store.time / 3600)
     assert build(hours, decay=0.0).requests[1].decay == pytest.approx(2 * 3600 / period)
     assert build(store, decay=0.5).requests[1].decay == 0.5
+
+
+def test_no_pass_waits_for_its_own_numbers():
+    """Forward and backward on tensors without values: nothing is read on the way, so a GPU's graph can hold them."""
+    store = sample_store()
+    model, pairs = build(store).train(), PairBatch.of(store.src[:10], store.dst[:10], store.time[:10])
+    view = gather_view(NeighborIndex.build(store), store.features, pairs, model.requests)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        logits = model(view)
+        logits.sum().backward()
+    assert logits.shape == (10,)

@@ -39,6 +39,7 @@ TINY: dict[str, dict[str, Any]] = {
     "jodie": {"out": 8, "time_dim": 6, "dropout": 0.0},
     "dyrep": {"neighbors": 4, "out": 8, "time_dim": 6, "dropout": 0.0},
     "tgn": {"neighbors": 4, "out": 8, "time_dim": 6, "dropout": 0.0},
+    "tpnet": {"neighbors": 5, "dim": 7, "layers": 2, "out": 8, "time_dim": 6, "dropout": 0.0},
     "trees": {"trees": 6, "least": 3, "rate": 0.5, "columns": 1.0, "scales": 3, "neighbors": 5},
 }
 TRAINABLE = [name for name, spec in MODELS.items() if spec.trainable]
@@ -205,7 +206,8 @@ WAYS: dict[str, Way] = {
     "prediction": by_prediction,
     "batch": by_rule("batch"),
 }
-CASES: list[Case] = [*((name, {}) for name in TRAINABLE), *DRAWN, *UNTRAINED]
+WALKED: list[Case] = [("trees", {"walks": 2})]
+CASES: list[Case] = [*((name, {}) for name in TRAINABLE), *DRAWN, *WALKED, *UNTRAINED]
 STATEFUL = [case for case in CASES if build(case, sample_store()).stateful]
 # a score is a function of what is strictly earlier, but for a memory under the published rule
 KEPT = [(case, way) for case in CASES for way in WAYS if way != "batch" or case not in STATEFUL]

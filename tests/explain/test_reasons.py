@@ -11,10 +11,11 @@ from dygmamba.sampling.view import PairBatch
 from streams import unsplit
 
 
-def test_reasons_add_up_to_the_logit_that_a_prediction_gives():
+@pytest.mark.parametrize("walks", [0, 2])
+def test_reasons_add_up_to_the_logit_that_a_prediction_gives(walks):
     """For all pairs, each with its own past: base and contributions are the score, to rounding."""
     store = snapshots()
-    scorer, asked = build(("trees", {}), store), questions(store)
+    scorer, asked = build(("trees", {"walks": walks}), store), questions(store)
     found = reasons(scorer, unsplit(store), PairBatch.of(asked.src, asked.dst, asked.time))
     logit = Ranker(scorer, unsplit(store), 0).logits(asked.src, asked.dst, asked.time)
     torch.testing.assert_close(found.logit, logit, rtol=1e-9, atol=1e-9)

@@ -39,6 +39,7 @@ def fan_ins(n, e):
             "layers.0.merge.hidden": n + 100 + n,
             "layers.1.merge.hidden": 272 + n,
         },
+        "tpnet": {"token.0": n + e + 228, "relation.layers.0": 64, "blocks.0.over_width.1.0": 172},
         "graphmixer": {"token": e + 100, "blocks.0.over_width.1.0": 172, "out": 172 + n},
         "cawn": {"walk.ahead.weight": 308, "walk.back.weight": 308, "path.ahead.weight": 86, "join": 788},
         "jodie": cell | {"embed.drift": 1},

@@ -30,6 +30,7 @@ from dygmamba.ops.rows import take_rows
 from dygmamba.ops.scan import span_scan
 from dygmamba.ops.spectral_bound import spectral_bound
 from dygmamba.ops.trees import Growth, bin_edges, binned, contributions, grow, tree_sums
+from dygmamba.ops.walks import walk_table
 
 FOLDERS = [found.name for found in pkgutil.iter_modules(ops.__path__) if found.ispkg]
 
@@ -73,6 +74,12 @@ def faded() -> list[Tensor]:
     ]
 
 
+def walked() -> list[Tensor]:
+    ids, time = torch.arange(9), torch.arange(9, dtype=torch.float64) // 2
+    table = walk_table(ids % 3, ids % 4, time, normal(4, 3), 3, 0.3)
+    return [table.key, table.rows]
+
+
 def boosted() -> list[Tensor]:
     x = normal(60, 3).float()
     edges, slopes = (
@@ -111,6 +118,7 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     "keymap": mapped,
     "fading": faded,
     "trees": boosted,
+    "walks": walked,
     "rows": taken,
 }
 ON_A_GPU = {"rows", "masked_softmax"}  # the only kernels are a GPU's

@@ -45,7 +45,7 @@ def reasons(scorer: Scorer, stream: Stream, pairs: PairBatch) -> Reasons:
     """Why these pairs have their scores, from what is strictly earlier than each."""
     if not isinstance(scorer, BoostedTrees):
         raise ConfigError("exact reasons are those of the model 'trees'; this one is another")
-    (numbers,) = stream.view(pairs, scorer.requests).counts
+    numbers = scorer.numbers(stream.view(pairs, scorer.requests))
     trees = Trees(*(column.cpu() for column in scorer.trees().columns))
     found, expected = contributions(trees, numbers.cpu())
-    return Reasons(scorer.request.names, numbers.cpu().double(), found, float(scorer.base + expected))
+    return Reasons(scorer.names, numbers.cpu().double(), found, float(scorer.base + expected))

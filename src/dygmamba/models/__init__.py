@@ -18,6 +18,7 @@ from dygmamba.models import (
     memory_family,
     tcl,
     tgat,
+    tpnet,
     trees,
 )
 from dygmamba.models.base import ModelSpec
@@ -36,6 +37,7 @@ MODELS: dict[str, ModelSpec] = {
     "jodie": memory_family.JODIE,
     "dyrep": memory_family.DYREP,
     "tgn": memory_family.TGN,
+    "tpnet": tpnet.SPEC,
     "trees": trees.SPEC,
     "popularity": heuristics.POPULARITY,
     "recency": heuristics.RECENCY,

@@ -184,16 +184,18 @@ class NodeEncoder(Encoder):
 
 
 class LinkHead(nn.Module):
-    """One logit per pair from its two embeddings (Eq. 15)."""
+    """One logit per pair from its two embeddings (Eq. 15), and from what else is known of it, `beside` numbers."""
 
-    def __init__(self, dim: int, hidden: int = 172) -> None:
+    def __init__(self, dim: int, hidden: int = 172, beside: int = 0) -> None:
         super().__init__()
-        self.hidden = nn.Linear(2 * dim, hidden)
+        self.hidden = nn.Linear(2 * dim + beside, hidden)
         self.out = nn.Linear(hidden, 1)
 
-    def forward(self, src: Float[Tensor, "p d"], dst: Float[Tensor, "p d"]) -> Float[Tensor, "p"]:
+    def forward(
+        self, src: Float[Tensor, "p d"], dst: Float[Tensor, "p d"], *beside: Float[Tensor, "p b"]
+    ) -> Float[Tensor, "p"]:
         """The logits."""
-        return self.out(relu(self.hidden(torch.cat([src, dst], dim=-1)))).squeeze(-1)
+        return self.out(relu(self.hidden(torch.cat([src, dst, *beside], dim=-1)))).squeeze(-1)
 
 
 def require_cuttable(encoder: Encoder) -> None:

@@ -11,14 +11,14 @@ Legend: q rows, k slots, w entries of the window, n node features, d width.
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from dygmamba.models.base import DatasetFacts, ModelSpec, NodeEncoder, with_link_head
-from dygmamba.nn.attention import FeedForward, lookup
+from dygmamba.nn.attention import lookup
 from dygmamba.nn.encodings import TimeEncoding
 from dygmamba.nn.initial import filled, scaled_linear
-from dygmamba.nn.mixers import MeanPool
+from dygmamba.nn.mixers import MeanPool, MixerBlock
 from dygmamba.nn.tokens import newest_last
 from dygmamba.sampling.view import NeighborRequest, PairView, Strategy
 from dygmamba.settings import Count, Length, Rate, Settings, Width
@@ -35,22 +35,6 @@ class GraphMixerConfig(Settings):
     out: Width = 172
     time_dim: Width = 100
     dropout: Rate = 0.1
-
-
-class MixerBlock(nn.Module):
-    """Mix each channel over the slots, then each slot over the channels; empty slots stay zero."""
-
-    def __init__(self, slots: int, width: int, dropout: float) -> None:
-        super().__init__()
-        self.over_slots = nn.Sequential(
-            nn.LayerNorm(slots), FeedForward(slots, max(slots // 2, 1), nn.GELU, dropout)
-        )
-        self.over_width = nn.Sequential(nn.LayerNorm(width), FeedForward(width, 4 * width, nn.GELU, dropout))
-
-    def forward(self, x: Float[Tensor, "q k d"], taken: Bool[Tensor, "q k"]) -> Float[Tensor, "q k d"]:
-        """The mixed tokens."""
-        x = x + self.over_slots(x.mT).mT
-        return (x + self.over_width(x)) * taken[..., None]
 
 
 class GraphMixer(NodeEncoder):

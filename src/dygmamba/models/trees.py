@@ -22,9 +22,11 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from dygmamba.data.events import EventBatch
 from dygmamba.errors import FileError
 from dygmamba.models.base import DatasetFacts, ModelSpec
+from dygmamba.nn.walks import pair_overlaps
 from dygmamba.ops.trees import Growth, Trees, bin_edges, binned, grow, tree_sums
 from dygmamba.sampling.counts import CountRequest
 from dygmamba.sampling.view import PairView
+from dygmamba.sampling.walks import WalkRequest
 from dygmamba.settings import Bounds, Count, Settings
 
 PieceOf = Annotated[float, Bounds(1e-6, 1)]
@@ -46,6 +48,9 @@ class TreesConfig(Settings):
     others: Count = 2  # pairs that were not, beside each training event
     scales: Count = 9
     neighbors: Annotated[int, Bounds(0, 10_000)] = 32  # of either end
+    walks: Annotated[int, Bounds(0, 5)] = (
+        0  # events of the longest walks whose overlaps are numbers too; 0: none
+    )
 
 
 @dataclass(slots=True)
@@ -85,6 +90,12 @@ class BoostedTrees(nn.Module):
         scales = np.geomspace(shortest, facts.period, config.scales).tolist()
         self.request = CountRequest(tuple(scales), config.neighbors)
         self.requests = (self.request,)
+        self.names, self.overlaps = self.request.names, torch.zeros(0, dtype=torch.int64)
+        if config.walks:
+            walks = WalkRequest(config.walks, decay=2 / facts.period)
+            self.requests = (self.request, walks)
+            self.overlaps = torch.tensor([place for place, _ in walks.kinds])
+            self.names = [*self.names, *(name for _, name in walks.kinds)]
         shape = (config.trees, 2 * config.leaves - 1)
         kinds = {
             "feature": torch.int32, "threshold": torch.float32, "left": torch.int32, "right": torch.int32,
@@ -95,7 +106,7 @@ class BoostedTrees(nn.Module):
         self.feature.fill_(-1)
         self.register_buffer("grown", torch.zeros((), dtype=torch.int64))
         self.register_buffer("base", torch.zeros((), dtype=torch.float64))
-        self.layout = zlib.crc32("\n".join(self.request.names).encode())
+        self.layout = zlib.crc32("\n".join(self.names).encode())
         self.register_buffer(
             "asked", torch.tensor(self.layout)
         )  # which numbers the trees ask about, in which order
@@ -112,13 +123,23 @@ class BoostedTrees(nn.Module):
             raise FileError(
                 "these trees ask about other numbers than this version counts; train the run again"
             )
-        (numbers,) = view.counts
+        numbers = self.numbers(view)
         return self.base + tree_sums(_on_host(self.trees()), numbers.cpu()).to(numbers.device)
+
+    def numbers(self, view: PairView) -> Float32[Tensor, "p f"]:
+        """All that is known of each pair, in the order of `names`."""
+        ends, chosen = (
+            (view.pairs.src, view.pairs.dst, view.pairs.time),
+            self.overlaps.to(view.pairs.node.device),
+        )
+        walked = [pair_overlaps(walks, *ends)[:, chosen] for walks in view.walks]
+        return torch.cat([*view.counts, *walked], dim=1)
 
     def study(self, views: Iterable[PairView]) -> Lesson:
         """All questions as one table in bins."""
         parts = [
-            (view.counts[0].cpu(), view.pairs.label.cpu().double(), view.pairs.time.cpu()) for view in views
+            (self.numbers(view).cpu(), view.pairs.label.cpu().double(), view.pairs.time.cpu())
+            for view in views
         ]
         x, label, time = (torch.cat(column) for column in zip(*parts, strict=True))
         late = time >= time.sort().values[int(self.config.skip * len(time))]

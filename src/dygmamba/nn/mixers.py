@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from dygmamba.nn.attention import FeedForward
 from dygmamba.ops.gated_sum import gated_sum
 from dygmamba.ops.masked_softmax import masked_softmax
 from dygmamba.ops.pair_attention import pair_attention
@@ -48,6 +49,22 @@ class LinearCrossAttention(nn.Module):
 
 
 PAIR_MIXERS: dict[str, type[nn.Module]] = {"none": NoMixer, "cross": LinearCrossAttention}
+
+
+class MixerBlock(nn.Module):
+    """Mix each channel over the slots, then each slot over the channels; empty slots stay zero."""
+
+    def __init__(self, slots: int, width: int, dropout: float) -> None:
+        super().__init__()
+        self.over_slots = nn.Sequential(
+            nn.LayerNorm(slots), FeedForward(slots, max(slots // 2, 1), nn.GELU, dropout)
+        )
+        self.over_width = nn.Sequential(nn.LayerNorm(width), FeedForward(width, 4 * width, nn.GELU, dropout))
+
+    def forward(self, x: Float[Tensor, "p l d"], taken: Bool[Tensor, "p l"]) -> Float[Tensor, "p l d"]:
+        """The mixed tokens."""
+        x = x + self.over_slots(x.mT).mT
+        return (x + self.over_width(x)) * taken[..., None]
 
 
 class MeanPool(nn.Module):

@@ -25,6 +25,7 @@ from dygmamba.ops.recent import (
 from dygmamba.sampling.counts import CountRequest, Counts, Neighbors
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch, PairView, Request
+from dygmamba.sampling.walks import WalkRequest, Walks
 
 KEPT_NUMBERS = 1 << 24  # of answers to count requests, in all: 64 MiB
 
@@ -48,6 +49,7 @@ class NeighborIndex:
     _answers: dict[bytes, Tensor] = field(default_factory=dict, repr=False, compare=False)
     _counts: dict[tuple[float, ...], Counts] = field(default_factory=dict, repr=False, compare=False)
     _weights: dict[float, Weights] = field(default_factory=dict, repr=False, compare=False)
+    _walks: dict[WalkRequest, Walks] = field(default_factory=dict, repr=False, compare=False)
 
     @staticmethod
     def build(store: EventStore, events: Int64[Tensor, "s"] | None = None) -> "NeighborIndex":
@@ -126,6 +128,14 @@ class NeighborIndex:
         asked = (pairs.src.cpu(), pairs.dst.cpu(), pairs.time.cpu())
         return self.counts(request.scales).numbers(*asked, near).to(pairs.node.device)
 
+    def walks(self, request: WalkRequest) -> Walks:
+        """The events as sums over walks, made once for a request, on the index's device."""
+        if request not in self._walks:
+            edges = self.edges
+            made = Walks.build(edges.src, edges.dst, edges.time, edges.num_nodes, request)
+            self._walks[request] = made.to(self.entries.key.device)
+        return self._walks[request]
+
     def past(self, node: Int64[Tensor, "q"], time: Float64[Tensor, "q"]) -> tuple[Tensor, Tensor]:
         """First entry and number of entries of each query's past; a query of node -1 has none."""
         begin = self.entries.start[node.clamp(min=0)]
@@ -188,10 +198,12 @@ def gather_view(
     draws: Draws | None = None,
 ) -> PairView:
     """The view of a batch: every row looked up once per request; without `draws` only the most recent."""
-    neighbors, counts = [], []
+    neighbors, counts, walks = [], [], []
     for request in requests:
         if isinstance(request, CountRequest):
             counts.append(index.numbers(request, pairs))
+        elif isinstance(request, WalkRequest):
+            walks.append(index.walks(request))
         else:
             neighbors.append(index.gather(request, pairs.node, pairs.when, draws))
-    return PairView(pairs, tuple(neighbors), features, tuple(counts))
+    return PairView(pairs, tuple(neighbors), features, tuple(counts), tuple(walks))

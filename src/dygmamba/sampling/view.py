@@ -15,6 +15,7 @@ from torch import Tensor
 from dygmamba.data.events import FeatureTable
 from dygmamba.errors import ConfigError
 from dygmamba.sampling.counts import CountRequest
+from dygmamba.sampling.walks import WalkRequest, Walks
 
 Strategy = Literal["recent", "uniform", "time_aware"]
 
@@ -46,7 +47,7 @@ class NeighborRequest:
         return replace(self, fanout=tuple(min(k, length) for k in self.fanout))
 
 
-Request = NeighborRequest | CountRequest
+Request = NeighborRequest | CountRequest | WalkRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +161,13 @@ class PairBatch:
 
 @dataclass(frozen=True, slots=True)
 class PairView:
-    """A batch of pairs with the answers to a model's requests: neighbors[request][hop], counts[request]."""
+    """A batch of pairs and the answers to requests: neighbors[request][hop], counts[request], walks[request]."""
 
     pairs: PairBatch
     neighbors: tuple[tuple[NeighborSequence, ...], ...]
     features: FeatureTable
     counts: tuple[Float32[Tensor, "p f"], ...] = ()  # numbers about each pair, of models that ask for them
+    walks: tuple[Walks, ...] = ()  # to be asked about any node at a pair's time
 
     @property
     def columns(self) -> tuple[Tensor, ...]:
@@ -179,4 +181,5 @@ class PairView:
         rows = {"src_row": asked.src_row[chosen], "dst_row": asked.dst_row[chosen]}
         pairs = replace(asked, **rows, label=asked.label[chosen], group=asked.group[chosen])
         cut = tuple((hop if length is None else hop.cut(length),) for (hop,) in self.neighbors)
-        return PairView(pairs, cut, self.features, tuple(numbers[chosen] for numbers in self.counts))
+        counts = tuple(numbers[chosen] for numbers in self.counts)
+        return PairView(pairs, cut, self.features, counts, self.walks)

@@ -1,0 +1,91 @@
+"""TPNet: published settings, what its walks see, and how exactly."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from contract_cases import sample_store
+from dygmamba.config import build_config, preset, presets
+from dygmamba.data.catalogue import find_entry
+from dygmamba.data.events import EventStore
+from dygmamba.models import MODELS
+from dygmamba.models.base import DatasetFacts
+from dygmamba.sampling.index import NeighborIndex, gather_view
+from dygmamba.sampling.view import PairBatch
+
+SPEC = MODELS["tpnet"]
+TINY = {"neighbors": 2, "dim": 64, "out": 8, "time_dim": 6, "dropout": 0.0, "decay": 0.01}
+
+
+def build(store, **more):
+    torch.manual_seed(0)
+    return SPEC.build(build_config(SPEC.config, TINY | more), DatasetFacts.of(store)).eval()
+
+
+def score(model, store, src, dst, time):
+    pairs = PairBatch.of(*(torch.tensor([v]) for v in (src, dst)), torch.tensor([time]).double())
+    with torch.no_grad():
+        return model(gather_view(NeighborIndex.build(store), store.features, pairs, model.requests))
+
+
+def stream(*events):
+    src, dst, time = zip(*events, strict=True)
+    return EventStore.of(
+        torch.tensor(src), torch.tensor(dst), torch.tensor(time, dtype=torch.float64), num_nodes=9
+    )
+
+
+def test_published_settings():
+    """Twelve datasets; dim is 10 times the integral part of ln(2 events), at most the nodes; width 172."""
+    datasets = [key for key, value in presets()["tpnet"].items() if isinstance(value, dict)]
+    assert len(datasets) == 12
+    for dataset in datasets:
+        config = build_config(SPEC.config, preset("tpnet", dataset))
+        count = find_entry(dataset).counts[0]
+        assert config.dim == min(10 * int(math.log(2 * count.events)), count.nodes), dataset
+        encoder = SPEC.build(config, DatasetFacts(num_nodes=9, node_dim=0, edge_dim=4)).encoder
+        assert encoder.out_dim == 172
+        assert (encoder.requests[1].decay, encoder.requests[1].layers) == (config.decay, 3)
+
+
+def test_walks_reach_beyond_the_neighbours():
+    """Two nodes that never met and share no neighbour, but a walk of three events: the events in its middle count."""
+    reached = stream((4, 5, 1.0), (3, 4, 2.0), (5, 6, 3.0), (2, 3, 4.0), (6, 7, 5.0))
+    apart = stream((4, 0, 1.0), (3, 4, 2.0), (5, 6, 3.0), (2, 3, 4.0), (6, 7, 5.0))
+    model = build(reached)
+    assert not torch.allclose(score(model, reached, 2, 7, 6.0), score(model, apart, 2, 7, 6.0), atol=1e-5)
+
+
+def test_an_event_before_the_question_counts_at_once_and_a_tie_never():
+    """However little earlier an event of the same batch is, the score sees it; at the question's time it does not."""
+    past, at = [(0, 1, 1.0), (1, 2, 2.0)], 10.0
+    model = build(stream(*past))
+    alone = score(model, stream(*past), 0, 2, at)
+    tied = score(model, stream(*past, (0, 2, at), (2, 1, at)), 0, 2, at)
+    just = score(model, stream(*past, (0, 2, math.nextafter(at, 0))), 0, 2, at)
+    torch.testing.assert_close(tied, alone, rtol=0, atol=0)
+    assert not torch.allclose(just, alone, atol=1e-5)
+
+
+def test_decay_follows_the_training_period_unless_set():
+    """Where no decay is given, a step fades by e^-2 in the period, in any unit of time."""
+    store = sample_store()
+    period = float(store.time[-1] - store.time[0])
+    assert build(store, decay=0.0).requests[1].decay == pytest.approx(2 / period)
+    hours = replace(store, time=store.time / 3600)
+    assert build(hours, decay=0.0).requests[1].decay == pytest.approx(2 * 3600 / period)
+    assert build(store, decay=0.5).requests[1].decay == 0.5
+
+
+def test_no_pass_waits_for_its_own_numbers():
+    """Forward and backward on tensors without values: nothing is read on the way, so a GPU's graph can hold them."""
+    store = sample_store()
+    model, pairs = build(store).train(), PairBatch.of(store.src[:10], store.dst[:10], store.time[:10])
+    view = gather_view(NeighborIndex.build(store), store.features, pairs, model.requests)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        logits = model(view)
+        logits.sum().backward()
+    assert logits.shape == (10,)

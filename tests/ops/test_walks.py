@@ -1,0 +1,164 @@
+"""Sums over walks: by kernel and by definition, against the walks themselves."""
+
+import math
+from itertools import pairwise, product
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dygmamba.errors import ConfigError, EventError
+from dygmamba.ops import walks
+from dygmamba.ops.dispatch import use_reference
+from dygmamba.ops.walks import rows_before, walk_table
+from strategies import event_streams
+
+LAYERS, DECAY = 3, 0.21
+ways = pytest.mark.parametrize("by_definition", [False, True], ids=["kernel", "reference"])
+
+
+def one_hot(store):
+    return torch.eye(store.num_nodes, dtype=torch.float64)
+
+
+def built(store, cut=None, base=None, decay=DECAY):
+    events = (store.src[:cut], store.dst[:cut], store.time[:cut])
+    return walk_table(*events, one_hot(store) if base is None else base, LAYERS, decay)
+
+
+def questions(store, shifts=(0.0, 0.25, 100.0)):
+    """Every node at the stream's times and between them, and nobody."""
+    times = torch.unique(torch.cat([store.time + shift for shift in shifts] + [torch.zeros(1).double()]))
+    node, time = torch.cartesian_prod(torch.arange(-1, store.num_nodes).double(), times).T
+    return node.long(), time.contiguous()
+
+
+def listed_walks(store, now):
+    """[k + 1, n, n]: the weight of all walks of i events from x to u at increasing times before now, one by one."""
+    ends = [
+        (a, b, t)
+        for u, v, t in zip(store.src.tolist(), store.dst.tolist(), store.time.tolist(), strict=True)
+        for a, b in ((u, v), (v, u))
+        if t < now
+    ]
+    found = torch.zeros(LAYERS + 1, store.num_nodes, store.num_nodes, dtype=torch.float64)
+    found[0] = one_hot(store)
+    for steps in range(1, LAYERS + 1):
+        for walk in product(ends, repeat=steps):
+            joined = all(p[1] == q[0] and p[2] < q[2] for p, q in pairwise(walk))
+            if joined:
+                weight = math.exp(-DECAY * sum(now - t for _, _, t in walk))
+                found[steps, walk[-1][1], walk[0][0]] += weight
+    return found
+
+
+@ways
+@settings(max_examples=25, deadline=None)
+@given(store=event_streams(min_events=1, max_events=6, max_nodes=4), shift=st.sampled_from([0.0, 0.25, 9.0]))
+def test_a_row_is_the_sum_over_its_walks(by_definition, store, shift):
+    """For all streams, ties and self-loops among them, and all times: each walk of increasing, earlier times once.
+
+    It is faded by the ages of its events; with unit vectors inner products are sums over pairs of walks.
+    """
+    with use_reference() if by_definition else pytest.MonkeyPatch.context():
+        table = built(store)
+    node = torch.arange(store.num_nodes)
+    for now in torch.unique(store.time + shift).tolist():
+        rows = rows_before(table, node, torch.full(node.shape, now, dtype=torch.float64))
+        expected = listed_walks(store, now).transpose(0, 1)
+        torch.testing.assert_close(rows, expected, rtol=1e-10, atol=1e-13)
+        torch.testing.assert_close(
+            torch.einsum("uid,vjd->uivj", rows, rows),
+            torch.einsum("uix,vjx->uivj", expected, expected),
+            rtol=1e-9,
+            atol=1e-13,
+        )
+
+
+@settings(max_examples=40, deadline=None)
+@given(store=event_streams())
+def test_the_kernel_is_the_definition(store):
+    """For all streams: the same rows, in float32 as well."""
+    for base in (one_hot(store), torch.randn(store.num_nodes, 5)):
+        with use_reference():
+            expected = built(store, base=base)
+        found = built(store, base=base)
+        assert torch.equal(found.key, expected.key)
+        torch.testing.assert_close(found.rows, expected.rows, rtol=1e-4, atol=1e-6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(store=event_streams(), seed=st.integers(0, 9))
+def test_the_order_of_simultaneous_events_changes_no_bit(store, seed):
+    """For all streams and orders of the events of each instant: the same bits."""
+    shuffled = torch.randperm(len(store), generator=torch.Generator().manual_seed(seed))
+    order = shuffled[torch.argsort(store.time[shuffled], stable=True)]
+    base = torch.randn(store.num_nodes, 4)
+    table = walk_table(store.src[order], store.dst[order], store.time[order], base, LAYERS, DECAY)
+    assert torch.equal(table.rows, built(store, base=base).rows)
+
+
+@settings(max_examples=40, deadline=None)
+@given(store=event_streams(), cut=st.integers(0, 60))
+def test_later_events_change_no_bit(store, cut):
+    """For all streams and cuts: questions up to the first dropped event's time have the same bits without the rest."""
+    node, time = questions(store)
+    cut = min(cut, len(store))
+    asked = time <= (store.time[cut] if cut < len(store) else torch.inf)
+    node, time = node[asked], time[asked]
+    assert torch.equal(rows_before(built(store), node, time), rows_before(built(store, cut), node, time))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    store=event_streams(),
+    shift=st.sampled_from([-(2.0**33), -64.0, 2.0**31]),
+    power=st.sampled_from([-30, -3, 0, 20]),
+)
+def test_origin_and_unit_of_time_are_free(store, shift, power):
+    """For all streams with exact times, all shifts and all powers of two: the same bits."""
+    unit, (node, time) = 2.0**power, questions(store)
+    moved = walk_table(
+        store.src, store.dst, (store.time + shift) * unit, one_hot(store), LAYERS, DECAY / unit
+    )
+    found = rows_before(moved, node, (time + shift) * unit)
+    assert torch.equal(found, rows_before(built(store), node, time))
+
+
+@settings(max_examples=20, deadline=None)
+@given(store=event_streams())
+def test_nobody_has_no_rows(store):
+    """For all streams and times: zeros for a node of -1, P^0 too; a node without a past has its P^0 alone."""
+    node, time = questions(store)
+    rows = rows_before(built(store), node, time)
+    assert not bool(rows[node < 0].any())
+    early = rows_before(
+        built(store), torch.arange(store.num_nodes), torch.full((store.num_nodes,), -1e12).double()
+    )
+    assert torch.equal(early[:, 0], one_hot(store))
+    assert not bool(early[:, 1:].any())
+
+
+def test_no_span_overflows():
+    """Decays and spans of any size: finite, fading to zero."""
+    time = torch.tensor([-4e17, 0.0, 1e-6, 1.0, 3e9, 4e17], dtype=torch.float64)
+    ends = torch.zeros(6).long(), torch.ones(6).long()
+    for decay in (0.0, 1e-12, 1.0, 1e9):
+        table = walk_table(*ends, time, torch.ones(2, 1), LAYERS, decay)
+        rows = rows_before(table, torch.zeros(6).long(), time)
+        assert bool((torch.isfinite(rows) & (rows >= 0)).all())
+
+
+def test_what_cannot_be_kept_is_refused(monkeypatch):
+    """A table beyond the limit, walks beyond a number and settings that are none are one sentence each."""
+    count = 400
+    ends = torch.zeros(count).long(), torch.ones(count).long()
+    time = torch.arange(count).double()
+    with pytest.raises(ConfigError, match="decay of at least 0"):
+        walk_table(*ends, time, torch.ones(2, 1), LAYERS, -1.0)
+    with pytest.raises(EventError, match="fewer layers"):
+        walk_table(*ends, time, torch.ones(2, 1), 40, 0.0)
+    monkeypatch.setattr(walks, "MOST_BYTES", 1000)
+    with pytest.raises(ConfigError, match="smaller dim or fewer layers"):
+        walk_table(*ends, time, torch.ones(2, 1), LAYERS, 0.0)

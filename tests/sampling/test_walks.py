@@ -1,0 +1,109 @@
+"""Walks as a request: strictly earlier, of the training events in training, the same in any batch; overlaps by name."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contract_cases import sample_store, snapshots, told_otherwise
+from dygmamba.errors import ConfigError
+from dygmamba.nn.walks import overlaps, pair_overlaps, token_overlaps
+from dygmamba.sampling.index import NeighborIndex
+from dygmamba.sampling.view import PairBatch
+from dygmamba.sampling.walks import WalkRequest, normal_rows
+from strategies import event_streams
+from streams import split_stream
+
+REQUEST = WalkRequest(layers=3, dim=6, decay=0.1)
+
+
+def asked(store, walks):
+    """Every event's pair, at its own time and after the last."""
+    time = torch.cat([store.time, (store.time[-1:] + 1).expand(len(store))])
+    return pair_overlaps(walks, store.src.repeat(2), store.dst.repeat(2), time)
+
+
+@pytest.mark.parametrize("store", [sample_store(200), snapshots()], ids=["gaps", "snapshots"])
+def test_training_never_sees_what_is_not_trained_on(store):
+    """Whatever validation and test events are, held-out ones among the training period too: the same bits."""
+    stream = split_stream(store)
+    train, pairs = stream.split.train, PairBatch.of(store.src, store.dst, store.time)
+    (walks,) = stream.training_view(pairs, (REQUEST,)).walks
+    rest = torch.ones(len(store), dtype=torch.bool).index_fill(0, train, False)
+    other = told_otherwise(store, 0)
+    changed = replace(
+        store, src=torch.where(rest, other.src, store.src), dst=torch.where(rest, other.dst, store.dst)
+    )
+    moved = replace(stream, store=changed)
+    (again,) = moved.training_view(pairs, (REQUEST,)).walks
+    assert torch.equal(asked(store, walks), asked(store, again))
+    (seen,) = stream.view(pairs, (REQUEST,)).walks
+    assert not torch.equal(asked(store, walks), asked(store, seen))
+
+
+@settings(max_examples=25, deadline=None)
+@given(store=event_streams(min_events=2), seed=st.integers(0, 9))
+def test_a_pair_has_the_same_bits_in_any_batch(store, seed):
+    """For all orders and subsets, the rows behind the overlaps are those of the pair alone."""
+    walks = NeighborIndex.build(store).walks(REQUEST)
+    order = torch.randperm(len(store), generator=torch.Generator().manual_seed(seed))[: len(store) // 2 + 1]
+    assert torch.equal(walks.at(store.src[order], store.time[order]), walks.at(store.src, store.time)[order])
+
+
+def test_an_index_makes_the_walks_of_a_request_once():
+    """Asked twice the same object, on the index's device; another request has walks of its own."""
+    index = NeighborIndex.build(sample_store())
+    assert index.walks(REQUEST) is index.walks(REQUEST)
+    assert index.walks(REQUEST) is not index.walks(replace(REQUEST, seed=1))
+    assert index.to("cpu").walks(REQUEST).table.key.device == index.entries.key.device
+
+
+def test_random_rows_belong_to_seed_and_node():
+    """Nodes behind the old ones move no row; columns are normal with variance 1 / dim; seeds differ."""
+    few, many = normal_rows(40, 120, 3), normal_rows(3000, 120, 3)
+    assert torch.equal(few, many[:40])
+    assert not torch.equal(few, normal_rows(40, 120, 4))
+    scaled = many.double() * 120**0.5
+    assert abs(float(scaled.mean())) < 0.01
+    assert abs(float(scaled.std()) - 1) < 0.01
+    assert abs(float((scaled**4).mean()) - 3) < 0.1
+    gram = many[:400] @ many[:400].T
+    assert float((gram - torch.eye(400)).abs().max()) < 0.7
+
+
+def test_a_tokens_overlaps_are_those_of_two_nodes():
+    """For all tokens and both ends: what `overlaps` says of the two."""
+    rng = torch.Generator().manual_seed(0)
+    token, ends = torch.randn(3, 5, 4, 6, generator=rng), torch.randn(3, 2, 4, 6, generator=rng)
+    found = token_overlaps(token, ends)
+    for end in range(2):
+        expected = overlaps(token, ends[:, None, end].expand_as(token))
+        torch.testing.assert_close(found[:, :, end], expected)
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_the_kinds_of_overlaps_are_all_that_differ(layers):
+    """Each number is a kind, the mirror image of one, or an overlap of random rows alone; names are distinct."""
+    request = WalkRequest(layers, dim=6)
+    a, b = torch.rand(2, 1, layers + 1, 6, generator=torch.Generator().manual_seed(1)).unbind(0)
+    matrix = overlaps(a, b).view(2 * layers + 2, 2 * layers + 2)
+    kept = matrix.flatten()[[place for place, _ in request.kinds]]
+    bare = [matrix[i, j] for i in (0, layers + 1) for j in (0, layers + 1)]
+    assert len(kept) == len({name for _, name in request.kinds}) == (layers + 1) * (2 * layers + 3) - 3
+    for value in matrix.flatten():
+        assert bool((kept == value).any()) or any(value == other for other in bare)
+
+
+def test_what_is_no_request_is_refused():
+    """Layers, dim and decay that are none."""
+    for wrong in (
+        {"layers": 0},
+        {"dim": 0},
+        {"decay": -1.0},
+        {"decay": float("nan")},
+        {"decay": float("inf")},
+    ):
+        with pytest.raises(ConfigError, match="walk request"):
+            WalkRequest(**wrong)

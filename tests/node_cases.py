@@ -10,7 +10,9 @@ from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts, Encoder
 
 # trees make no vectors of nodes, so they classify none
-TRAINABLE = [name for name, spec in MODELS.items() if spec.trainable and name != "trees"]
+TRAINABLE = [
+    name for name, spec in MODELS.items() if spec.trainable and spec.build is not MODELS["trees"].build
+]
 SMALL = {
     "length": 6,
     "width": 4,

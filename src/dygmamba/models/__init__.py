@@ -39,6 +39,7 @@ MODELS: dict[str, ModelSpec] = {
     "tgn": memory_family.TGN,
     "tpnet": tpnet.SPEC,
     "trees": trees.SPEC,
+    "walk-trees": trees.WALK_TREES,
     "popularity": heuristics.POPULARITY,
     "recency": heuristics.RECENCY,
     "source-recency": heuristics.SOURCE_RECENCY,

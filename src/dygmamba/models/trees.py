@@ -201,3 +201,20 @@ SPEC = ModelSpec(
     looks_at="how often both nodes and their neighbours acted and met before, fading on nine time scales",
     cost="linear in the neighbours, logarithmic in the events",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class WalkTreesConfig(TreesConfig):
+    """The same, and what walks of up to three events between the two nodes say."""
+
+    walks: Annotated[int, Bounds(0, 5)] = 3
+
+
+WALK_TREES = ModelSpec(
+    config=WalkTreesConfig,
+    build=BoostedTrees,
+    trainable=True,
+    title="boosted trees on fading counts and temporal walks: the best leak-free model here",
+    looks_at="fading counts of both nodes, the pair and their neighbours, and fading walks of up to three events",
+    cost="linear in the neighbours, logarithmic in the events",
+)

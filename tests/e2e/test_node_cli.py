@@ -260,6 +260,17 @@ def test_link_runs_are_what_they_were(backbone):
     }
     rows = json.loads((backbone / "results.json").read_text())["results"]
     assert set(rows[0]) == {
-        *("dataset", "model", "seed", "run", "split", "setting", "negatives", "visible", "batch"),
+        *(
+            "dataset",
+            "model",
+            "seed",
+            "run",
+            "train_negatives",
+            "split",
+            "setting",
+            "negatives",
+            "visible",
+            "batch",
+        ),
         *("ap", "auc", "ap_pooled", "auc_pooled", "n"),
     }

@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
+from dygmamba.ops.compiled import kernel, part
 from dygmamba.ops.scan.cpu import spread
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _grown(column: np.ndarray, length: int) -> np.ndarray:
     return wide
 
 
-@njit(cache=True, nogil=True, inline="always")
+@part()
 def count_after(entries, running, scale, at, first):
     """Write the count just after entry `at`, the first of its block or not."""
     for s in range(scale.shape[0]):
@@ -89,7 +89,7 @@ def count_after(entries, running, scale, at, first):
             running[at, s] += running[at - 1, s] * np.exp(-(entries[at] - entries[at - 1]) / scale[s])
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _build(group, time, groups, scale):
     size = np.zeros(groups, np.int64)
     for i in range(group.shape[0]):
@@ -106,7 +106,7 @@ def _build(group, time, groups, scale):
     return start, size, ordered, running
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _append(start, size, room, entries, running, scale, used, group, time, done):
     """From event `done` on, as far as there is place: the entries used, and the first event without one."""
     for i in range(done, group.shape[0]):
@@ -128,7 +128,7 @@ def _append(start, size, room, entries, running, scale, used, group, time, done)
     return used, group.shape[0]
 
 
-@njit(cache=True, nogil=True, inline="always")
+@part()
 def end_of_past(entries, low, high, time):
     """The first place in [low, high) that is not strictly earlier."""
     while low < high:
@@ -140,7 +140,7 @@ def end_of_past(entries, low, high, time):
     return low
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _ask(start, size, entries, running, scale, group, time, out):
     for i in range(group.shape[0]):
         v = group[i]
@@ -154,7 +154,7 @@ def _ask(start, size, entries, running, scale, group, time, out):
                 out[i, s] = running[end - 1, s] * np.exp(-age / scale[s])
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _past(start, size, entries, group, time, number, age):
     for i in range(group.shape[0]):
         v = group[i]
@@ -167,7 +167,7 @@ def _past(start, size, entries, group, time, number, age):
                 age[i] = time[i] - entries[end - 1]
 
 
-@njit(cache=True, nogil=True, inline="always")
+@part()
 def _multiply(product, logs, factor, s):
     """One more factor; the logarithm of a product is one logarithm, while it fits."""
     product[s] *= factor
@@ -176,7 +176,7 @@ def _multiply(product, logs, factor, s):
         product[s] = 1.0
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _nearby(
     low, high, start, size, entries, running, met_start, met_size, met_entries, met_running, scale, own, met, age, time,
     out,

@@ -9,6 +9,8 @@ from torch import Tensor
 from dygmamba.ops.scan.cpu import spread
 from dygmamba.ops.trees import cpu_kernels as kernels
 
+UPDATE = 1  # of a histogram, beside what a scan does in one
+
 if TYPE_CHECKING:
     from dygmamba.ops.trees import Growth, Trees
 
@@ -16,14 +18,85 @@ if TYPE_CHECKING:
 def grow(
     bins: Tensor, slopes: Tensor, rows: Tensor, columns: Tensor, edges: Tensor, growth: "Growth"
 ) -> "Trees":
-    """One tree, leaf by leaf."""
+    """One tree, leaf by leaf; columns are shared out among threads, so their number changes no bit."""
     from dygmamba.ops.trees import Trees
 
-    given = (bins.numpy(), slopes.numpy(), rows.to(torch.int32).numpy(), columns.numpy())
-    feature, cut, left, right, value, cover = kernels.grow(*given, growth.leaves, growth.least, growth.l2)
+    own = rows.to(torch.int32).numpy().copy()
+    tree = Growing(bins.numpy(), slopes.numpy(), own, columns.numpy(), growth)
+    while tree.leaves < growth.leaves and tree.divide():
+        pass
+    feature, cut = tree.feature, tree.cut
     threshold = np.where(feature >= 0, edges.numpy()[np.maximum(feature, 0), cut], 0).astype(np.float32)
-    found = (feature, threshold, left, right, value, cover)
+    found = (feature, threshold, tree.left, tree.right, *tree.values())
     return Trees(*(torch.from_numpy(column)[None] for column in found))
+
+
+class Growing:
+    """A tree under way: its nodes, the run of rows that each holds, and the best split of every leaf."""
+
+    def __init__(
+        self, bins: np.ndarray, slopes: np.ndarray, rows: np.ndarray, columns: np.ndarray, growth: "Growth"
+    ) -> None:
+        self.bins, self.slopes, self.rows, self.columns, self.growth = bins, slopes, rows, columns, growth
+        most = 2 * growth.leaves - 1
+        self.feature = np.full(most, -1, np.int32)
+        self.left, self.right = np.zeros(most, np.int32), np.zeros(most, np.int32)
+        self.cut = np.zeros(most, np.int64)
+        self.table = np.empty((growth.leaves, len(columns), kernels.BINS, 3))
+        self.spare = np.empty(len(rows), np.int32)
+        self.bounds: list[tuple[int, int]] = [(0, len(rows))]
+        self.slot = [0]
+        self.best: dict[int, tuple[float, int, int]] = {}  # of each leaf that can be split: gain, column, bin
+        self.leaves = 1
+        self._count(0)
+        self._judge(0)
+
+    def divide(self) -> bool:
+        """Split the leaf that gains most, the first of equals; whether there was one."""
+        if not self.best:
+            return False
+        node = min(self.best, key=lambda leaf: (-self.best[leaf][0], leaf))
+        _, column, cut = self.best.pop(node)
+        low, high = self.bounds[node]
+        self.feature[node], self.cut[node] = self.columns[column], cut
+        border = low + kernels.divide(self.rows[low:high], self.bins[self.feature[node]], cut, self.spare)
+        first = len(self.bounds)
+        self.left[node], self.right[node] = first, first + 1
+        self.bounds += [(low, border), (border, high)]
+        smaller = first if border - low <= high - border else first + 1
+        larger = 2 * first + 1 - smaller
+        self.slot += [0, 0]
+        self.slot[smaller], self.slot[larger] = self.leaves, self.slot[node]
+        self._count(smaller)
+        self.table[self.slot[larger]] -= self.table[self.slot[smaller]]
+        for child in (smaller, larger):
+            self._judge(child)
+        self.leaves += 1
+        return True
+
+    def values(self) -> tuple[np.ndarray, np.ndarray]:
+        """What each node says, and how many rows it holds."""
+        value, cover = np.zeros(len(self.feature)), np.zeros(len(self.feature))
+        for node, (low, high) in enumerate(self.bounds):
+            slope, bend = kernels.sums(self.slopes, self.rows[low:high])
+            cover[node] = high - low
+            value[node] = -slope / (bend + self.growth.l2) if high > low else 0.0
+        return value, cover
+
+    def _count(self, node: int) -> None:
+        """The node's histograms."""
+        rows = self.rows[slice(*self.bounds[node])]
+        given = (self.bins, self.slopes, rows, self.columns, self.table[self.slot[node]])
+        spread(kernels.histogram, len(self.columns), UPDATE * len(rows) * len(self.columns), *given)
+
+    def _judge(self, node: int) -> None:
+        """The node's best split, if it has one."""
+        gain, cut = np.zeros(len(self.columns)), np.zeros(len(self.columns), np.int64)
+        given = (self.table[self.slot[node]], self.growth.least, self.growth.l2, gain, cut)
+        kernels.best_splits(0, len(self.columns), *given)
+        if len(gain) and gain.max() > 0:
+            column = int(gain.argmax())
+            self.best[node] = (float(gain[column]), column, int(cut[column]))
 
 
 def tree_sums(trees: "Trees", x: Tensor) -> Tensor:

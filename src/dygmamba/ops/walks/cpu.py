@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
+
+from dygmamba.ops.compiled import kernel
 
 if TYPE_CHECKING:
     from dygmamba.ops.walks import Ends
@@ -19,7 +20,7 @@ def walk_rows(ends: "Ends", base: Tensor, layers: int, decay: float) -> Tensor:
     return torch.from_numpy(rows)
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _fill(instant, key, entry, partner, base, layers, decay, rows):
     stride = instant.shape[0] + 1
     width = base.shape[1]

@@ -1,7 +1,8 @@
 """What a job will take, before it runs: from what the same or a like training took on the same kind of device.
 
-The measurements are those of `measured.json`: seconds and memory of whole trainings and epochs, each with its device.
-Where a model was not measured on a kind of device there is no estimate, and the plan says so.
+The measurements are those of `measured.json`: seconds of an epoch, epochs to the end and memory, on an NVIDIA H200 alone
+or on one or two cores of a server (docs/log.md). Where a model was not measured on a kind of device there is no
+estimate, and the plan says so; nothing is scaled from one stream to another of another size but by its length.
 """
 
 import json
@@ -43,7 +44,10 @@ def guess(job: Job, device: str) -> Guess:
     near = min(same, key=lambda one: abs(one.get("length", 1) - length))
     scale = (length / near.get("length", 1)) ** near.get("power", 0.6)
     epochs = min(near["epochs"], float(job.settings.get("epochs", near["epochs"])))
-    return Guess(near["epoch_seconds"] * scale * epochs * weight, near["peak_mb"] * max(1.0, scale))
+    memory = near["peak_mb"]
+    return Guess(
+        near["epoch_seconds"] * scale * epochs * weight, None if memory is None else memory * max(1.0, scale)
+    )
 
 
 def costliest_first(jobs: list[Job], device: str) -> list[Job]:

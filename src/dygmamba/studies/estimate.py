@@ -1,7 +1,7 @@
 """What a job will take, before it runs: from what the same or a like training took on the same kind of device.
 
-The measurements are those of `measured.json`: seconds of an epoch, epochs to the end and memory, on an NVIDIA H200 alone
-or on one or two cores of a server (docs/log.md). Where a model was not measured on a kind of device there is no
+The measurements are those of `measured.json`: seconds of an epoch, epochs to the end and memory, on an NVIDIA H200
+alone or on one or two cores of a server (docs/log.md). Where a model was not measured on a kind of device there is no
 estimate, and the plan says so; nothing is scaled from one stream to another of another size but by its length.
 """
 

@@ -15,6 +15,8 @@ from dygmamba.errors import ConfigError
 from dygmamba.ops.fading import Fading, Near, appended, counts_nearby, fading, fading_counts, past_of, widened
 from dygmamba.ops.keymap import KeyMap
 
+CHEAP = 16  # neighbours that cost what a token costs
+
 
 @dataclass(frozen=True, slots=True)
 class CountRequest:
@@ -29,8 +31,8 @@ class CountRequest:
 
     @property
     def tokens(self) -> int:
-        """Entries looked up for one query."""
-        return max(1, self.neighbors)
+        """What one query takes of a pass, in tokens of a sequence: a neighbour is two numbers here and no vector."""
+        return max(1, self.neighbors // CHEAP)
 
     @property
     def fanout(self) -> tuple[int, ...]:

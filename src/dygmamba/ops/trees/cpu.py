@@ -9,8 +9,6 @@ from torch import Tensor
 from dygmamba.ops.scan.cpu import spread
 from dygmamba.ops.trees import cpu_kernels as kernels
 
-UPDATE = 1  # of a histogram, beside what a scan does in one
-
 if TYPE_CHECKING:
     from dygmamba.ops.trees import Growth, Trees
 
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
 def grow(
     bins: Tensor, slopes: Tensor, rows: Tensor, columns: Tensor, edges: Tensor, growth: "Growth"
 ) -> "Trees":
-    """One tree, leaf by leaf; columns are shared out among threads, so their number changes no bit."""
+    """One tree, leaf by leaf, on one thread: two of them on one core took longer (docs/log.md)."""
     from dygmamba.ops.trees import Trees
 
     own = rows.to(torch.int32).numpy().copy()
@@ -87,7 +85,7 @@ class Growing:
         """The node's histograms."""
         rows = self.rows[slice(*self.bounds[node])]
         given = (self.bins, self.slopes, rows, self.columns, self.table[self.slot[node]])
-        spread(kernels.histogram, len(self.columns), UPDATE * len(rows) * len(self.columns), *given)
+        kernels.histogram(0, len(self.columns), *given)
 
     def _judge(self, node: int) -> None:
         """The node's best split, if it has one."""

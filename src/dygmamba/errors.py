@@ -19,6 +19,10 @@ class WriteError(FileError):
     """A file that could not be written; what was there before is as it was."""
 
 
+class LockedError(FileError):
+    """A folder that another process is writing."""
+
+
 class NotFoundError(DygError):
     """A name (dataset, model, preset, column, node) that nothing answers to."""
 

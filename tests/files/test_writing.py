@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from dygmamba.errors import FileError
+from dygmamba.errors import FileError, WriteError
 from dygmamba.files import living, writing
 from dygmamba.files.disk import Disk
 from dygmamba.files.writing import make_folder, new_folder, publish, sweep, write_file, write_text
@@ -155,3 +155,9 @@ def test_what_is_replaced_can_be_kept_and_folders_are_new_once(tmp_path):
     assert not new_folder(tmp_path / "run")
     publish(tmp_path / "run", tmp_path / "named")
     assert (tmp_path / "named").is_dir()
+
+
+def test_folders_that_nobody_could_remove_again_are_not_made(tmp_path):
+    with pytest.raises(WriteError, match="folders in one another"):
+        make_folder(tmp_path / ("a/" * 500))
+    assert list(tmp_path.iterdir()) == []

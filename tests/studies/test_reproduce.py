@@ -12,8 +12,10 @@ import pytest
 
 from browser import find_browser
 from commands import invoke
+from dygmamba.errors import FileError, LockedError
 from dygmamba.report.charts import Axis, line_chart
 from dygmamba.report.sheets import Cell, Grid, Lines, comma_separated, latex, markdown
+from dygmamba.studies import works
 from dygmamba.studies.job import Results
 from dygmamba.studies.plan import STUDIES, Ask, plan
 from dygmamba.studies.records import Book
@@ -139,3 +141,22 @@ def test_a_chart_shows_every_point_inside_its_frame():
     assert len(places) == 3
     assert all(0 <= x <= 520 for x in places)
     assert Axis.of([3.0, 3.0], log=False).ticks
+
+
+def test_a_run_that_another_process_still_saves_is_waited_for_not_deleted(monkeypatch):
+    answers = [LockedError("process 1 is writing it"), LockedError("process 1 is writing it"), "fit"]
+
+    def go_on():
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(works.time, "sleep", lambda seconds: None)
+    assert works._going_on(go_on) == "fit"
+    monkeypatch.setattr(works, "PATIENCE", -1.0)
+    answers[:] = [LockedError("process 1 is writing it")]
+    with pytest.raises(LockedError):
+        works._going_on(go_on)
+    answers[:] = [FileError("damaged")]
+    assert works._going_on(go_on) is None

@@ -4,7 +4,7 @@ import os
 import warnings
 from pathlib import Path
 
-from dygmamba.errors import DygWarning, FileError
+from dygmamba.errors import DygWarning, FileError, LockedError
 
 try:
     import fcntl
@@ -47,7 +47,7 @@ class Lock:
         except BlockingIOError as error:
             holder = os.pread(self._handle, 20, 0).decode("ascii", "replace").strip()
             who = f"process {holder}" if holder.isdigit() else "another process"
-            raise FileError(f"{who} is writing {path.parent}; wait until it is done, or stop it") from error
+            raise LockedError(f"{who} is writing {path.parent}; wait until it is done, or stop it") from error
         except OSError as error:
             _warn(f"{path.parent} cannot be locked ({error.strerror}); let no second process write there")
             return

@@ -24,6 +24,7 @@ LEFT_OVER = re.compile(r"\.dygmamba-(\w+)-(\d+)-(\d+)-\d+\.part")
 GATHERED = 2**20  # bytes
 _numbers = itertools.count()
 
+DEEPEST = 200  # folders in one another: many programs that walk down folders go no further than a thousand
 ADVICE = {
     errno.ENOSPC: "free space or choose another folder",
     errno.EDQUOT: "free space or choose another folder",
@@ -91,6 +92,10 @@ def publish(part: Path, target: Path) -> None:
 
 def make_folder(path: Path) -> None:
     """A folder and all above it, there for good; one that is there already is left as it is."""
+    if len(path.parts) > DEEPEST:
+        raise WriteError(
+            f"{str(path)[:60]}... has {len(path.parts):,} folders in one another; choose one with at most {DEEPEST}"
+        )
     with described(path):
         missing = [one for one in (path, *path.parents) if not one.is_dir()]
         for one in reversed(missing):

@@ -4,7 +4,6 @@ import dataclasses
 import shutil
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -20,7 +19,7 @@ from dygmamba.engine.fit import Fit, Reporter
 from dygmamba.engine.fit_config import NodeFitConfig
 from dygmamba.engine.folder import RunFolder
 from dygmamba.engine.stream import Stream
-from dygmamba.errors import DygError, FileError
+from dygmamba.errors import DygError, FileError, LockedError
 from dygmamba.explain.similarity import state_similarity
 from dygmamba.models.base import Scorer
 from dygmamba.runs.link import Heuristics, link_rows, resume_link_run, start_link_run
@@ -33,6 +32,7 @@ from dygmamba.tasks.link import SETTINGS, link_exam
 from dygmamba.tasks.metrics import link_metrics
 
 NEGATIVES = ("random", "historical", "inductive")
+PATIENCE = 120.0  # seconds that a run may be held by a worker whose study was killed
 STEPS = 20  # timed where an epoch's cost is measured on a CPU
 
 Found = dict[str, Any]
@@ -181,8 +181,7 @@ def _fit(
     fit = None
     for path in place.runs(job.key)[-1:]:
         if RunFolder(path).started:
-            with suppress(DygError):
-                fit = go_on(path, choose_device(place.device), place.data_dir)
+            fit = _going_on(lambda path=path: go_on(path, choose_device(place.device), place.data_dir))
     if fit is None:
         for path in place.runs(job.key):
             shutil.rmtree(path)
@@ -191,6 +190,20 @@ def _fit(
         torch.cuda.reset_peak_memory_stats()
     fit(place.report)
     return fit
+
+
+def _going_on(go_on: Callable[[], Fit]) -> Fit | None:
+    """A run that was stopped; None where it cannot go on. A worker that lost its study may still be saving it."""
+    patience = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return go_on()
+        except LockedError:
+            if time.monotonic() > patience:
+                raise
+            time.sleep(0.5)
+        except DygError:
+            return None
 
 
 def _cost(fit: Fit) -> Found:

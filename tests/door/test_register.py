@@ -1,7 +1,5 @@
 """A model from outside the package: ten lines, trained, saved, reopened elsewhere, held to the contract by one call."""
 
-from dataclasses import dataclass
-
 import pytest
 import torch
 from torch import nn
@@ -10,6 +8,7 @@ import dygmamba as dm
 from door_cases import python
 from dygmamba.errors import ConfigError, NotFoundError
 from dygmamba.runs.contract import ContractError
+from outside_models import NoSettings, Sound
 
 pytestmark = pytest.mark.e2e
 
@@ -82,27 +81,6 @@ def test_an_installed_package_offers_its_models(tmp_path):
     assert "comes from theirs:SPEC, which cannot be imported" in gone
 
 
-@dataclass(frozen=True)
-class Config:
-    """No settings."""
-
-
-class Sound(dm.Encoder):
-    """Counts and ages of the last events."""
-
-    def __init__(self, config, facts):
-        super().__init__()
-        self.requests, self.out_dim, self.layer = (dm.NeighborRequest((4,)),), 8, nn.Linear(2, 8)
-
-    def rows(self, view):
-        ((past,),) = view.neighbors
-        return self.layer(torch.stack([past.length.float(), past.age.sum(1).log1p()], 1))
-
-    def forward(self, view):
-        rows = self.rows(view)
-        return rows[view.pairs.src_row], rows[view.pairs.dst_row]
-
-
 class Peeks(Sound):
     """Looks at the features of events it may not see."""
 
@@ -148,7 +126,7 @@ def registered(monkeypatch):
     import dygmamba.models as registry
 
     monkeypatch.setattr(registry, "OUTSIDE", {})
-    return lambda kind: dm.register(kind.__name__, Config, kind)
+    return lambda kind: dm.register(kind.__name__, NoSettings, kind)
 
 
 def test_a_sound_model_keeps_the_contract(registered):
@@ -203,9 +181,9 @@ def test_the_packages_own_models_keep_it(name):
 def test_a_name_is_taken_or_bad(registered):
     """The package's own names stay its own; a name must do for a folder; a config is a dataclass."""
     with pytest.raises(ConfigError, match="another name"):
-        dm.register("tgn", Config, Sound)
+        dm.register("tgn", NoSettings, Sound)
     with pytest.raises(ConfigError, match="cannot name a model"):
-        dm.register("a/b", Config, Sound)
+        dm.register("a/b", NoSettings, Sound)
     with pytest.raises(ConfigError, match="must be a dataclass"):
         dm.register("mine", dict, Sound)
     with pytest.raises(NotFoundError, match="unknown model 'nobody'"):

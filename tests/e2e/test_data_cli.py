@@ -115,11 +115,11 @@ finally:
 
 
 @pytest.mark.slow
-def test_two_million_rows_take_ten_seconds_and_a_gigabyte(tmp_path):
-    """String ids, dates and two features: under 10 s of processor time and 1 GB, torch included.
+def test_two_million_rows_take_seconds_and_a_gigabyte(tmp_path):
+    """String ids, dates and two features: no loop over rows, and at most 1 GB, torch included.
 
-    Processor time, because a neighbour on the machine must not fail the test; it bounds the wall time of an
-    idle one.
+    They take about 5 s on an idle core; neighbours on the machine double that, processor time or not, and a slower
+    machine doubles it again. A loop over rows in Python would take minutes, and this limit tells the two apart.
     """
     rows, people = 2_000_000, 300_000
     draw = np.random.default_rng(0)
@@ -135,5 +135,5 @@ def test_two_million_rows_take_ten_seconds_and_a_gigabyte(tmp_path):
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["events"] == rows
     seconds, kilobytes = (float(word) for word in done.stderr.split())
-    assert seconds < 10
+    assert seconds < 40
     assert kilobytes < 1_000_000

@@ -3,12 +3,11 @@
 import json
 import os
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 import dygmamba as dm
 from browser import find_browser
@@ -17,27 +16,7 @@ from door_cases import COLUMNS, letters
 from dygmamba.data.store import save_dataset
 from dygmamba.models.base import Heuristic
 from dygmamba.studies.published import printed
-
-
-@dataclass(frozen=True)
-class Config:
-    """No settings."""
-
-
-class Sound(dm.Encoder):
-    """Counts and ages of the last events."""
-
-    def __init__(self, config, facts):
-        super().__init__()
-        self.requests, self.out_dim, self.layer = (dm.NeighborRequest((4,)),), 8, nn.Linear(2, 8)
-
-    def rows(self, view):
-        ((past,),) = view.neighbors
-        return self.layer(torch.stack([past.length.float(), past.age.sum(1).log1p()], 1))
-
-    def forward(self, view):
-        rows = self.rows(view)
-        return rows[view.pairs.src_row], rows[view.pairs.dst_row]
+from outside_models import NoSettings, Sound
 
 
 class CountsTheBatch(Sound):
@@ -68,7 +47,7 @@ def registered(monkeypatch):
     import dygmamba.models as registry
 
     monkeypatch.setattr(registry, "OUTSIDE", {})
-    return lambda name, build, **rest: dm.register(name, Config, build, **rest)
+    return lambda name, build, **rest: dm.register(name, NoSettings, build, **rest)
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,8 @@ from dygmamba.report.charts import Axis, line_chart
 from dygmamba.report.sheets import Cell, Grid, Lines, comma_separated, latex, markdown
 from dygmamba.studies import works
 from dygmamba.studies.job import Results
-from dygmamba.studies.plan import STUDIES, Ask, plan
+from dygmamba.studies.jobs import Ask
+from dygmamba.studies.plan import STUDIES, plan
 from dygmamba.studies.records import Book
 
 SMALL = ("--set", "length=6", "--set", "width=6", "--set", "blocks=1", "--set", "batch=300", "--epochs", "2")

@@ -48,7 +48,8 @@ def reproduce(
     from dygmamba.cli.study_view import following, show_plan, show_sheet
     from dygmamba.cli.watching import say
     from dygmamba.runs.opening import choose_device
-    from dygmamba.studies.plan import Ask, find_study
+    from dygmamba.studies.jobs import Ask
+    from dygmamba.studies.plan import find_study
     from dygmamba.studies.pool import require_done
     from dygmamba.studies.reproduce import Place, prepare, publish, run
     from dygmamba.studies.sheets import sheet

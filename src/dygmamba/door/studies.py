@@ -7,7 +7,7 @@ from typing import Any
 from dygmamba.report.sheet_page import write_sheet
 from dygmamba.report.sheets import Sheet
 from dygmamba.studies.compare import compare_runs
-from dygmamba.studies.plan import Ask
+from dygmamba.studies.jobs import Ask
 from dygmamba.studies.pool import Event, require_done
 from dygmamba.studies.records import Book
 from dygmamba.studies.reproduce import Place, prepare, publish, run

@@ -31,8 +31,7 @@ def examine(
     advance: Advance = unwatched,
 ) -> Float[Tensor, "p"]:
     """A score per pair of an exam, on the host; a memory is told of the periods before it and of its events."""
-    clock = Clock.of(stream.store, (*exam.earlier, exam.events), rule.cell)
-    before = len(clock.events) - len(exam.events)
+    clock, before = _clock(stream, exam, rule)
     told = clock.seen(rule.visible, before + exam.number, exam.pairs.time)
     return Walk(scorer, stream, seed, clock)(exam.pairs, told, advance)
 
@@ -52,8 +51,7 @@ def place(
     so many scores are held at once.
     """
     store, events = stream.store, exam.events
-    clock = Clock.of(store, (*exam.earlier, events), rule.cell)
-    before = len(clock.events) - len(events)
+    clock, before = _clock(stream, exam, rule)
     walk, rank = Walk(scorer, stream, seed, clock), torch.ones(len(events), dtype=torch.float64)
     for rows in torch.arange(len(events)).split(max(1, TOGETHER // (candidates.width + 1))):
         own = events[rows]
@@ -70,3 +68,9 @@ def place(
             true = score[:, 0] if true is None else true
             rank[rows] += places_before(true, score.masked_fill(~counts, -inf))
     return rank
+
+
+def _clock(stream: Stream, exam: Exam, rule: Rule) -> tuple[Clock, int]:
+    """The clock of everything up to the end of an exam, and how many events are before it."""
+    clock = Clock.of(stream.store, (*exam.earlier, exam.events), rule.cell)
+    return clock, len(clock.events) - len(exam.events)

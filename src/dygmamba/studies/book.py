@@ -11,7 +11,7 @@ from pathlib import Path
 from dygmamba.errors import FileError
 from dygmamba.files.writing import write_text
 from dygmamba.report.sheets import markdown
-from dygmamba.studies.plan import FULL
+from dygmamba.studies.jobs import FULL
 from dygmamba.studies.records import Book, Record
 from dygmamba.studies.tables import link_grid, stamp
 

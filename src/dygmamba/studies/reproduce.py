@@ -12,7 +12,8 @@ from dygmamba.runs.opening import choose_device
 from dygmamba.studies.ceilings import Moments, ceiling
 from dygmamba.studies.estimate import costliest_first
 from dygmamba.studies.job import Job, Results
-from dygmamba.studies.plan import Ask, find_study, plan
+from dygmamba.studies.jobs import Ask
+from dygmamba.studies.plan import find_study, plan
 from dygmamba.studies.pool import Event, Pool, worker_count
 from dygmamba.studies.records import Book, Record
 from dygmamba.studies.sheets import sheet

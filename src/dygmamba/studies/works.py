@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
@@ -18,7 +17,6 @@ from dygmamba.engine.examine import examine
 from dygmamba.engine.fit import Fit, Reporter
 from dygmamba.engine.fit_config import NodeFitConfig
 from dygmamba.engine.folder import RunFolder
-from dygmamba.engine.stream import Stream
 from dygmamba.errors import DygError, FileError, LockedError
 from dygmamba.explain.similarity import state_similarity
 from dygmamba.models.base import Scorer
@@ -26,6 +24,7 @@ from dygmamba.runs.link import Heuristics, link_rows, resume_link_run, start_lin
 from dygmamba.runs.making import made_with
 from dygmamba.runs.node import node_rows, resume_node_run, start_node_run
 from dygmamba.runs.opening import choose_device, keep_dataset, open_run
+from dygmamba.studies.costs import spent, timed
 from dygmamba.studies.job import Job, Results
 from dygmamba.studies.noise import Overwritten, insert, overwritable
 from dygmamba.tasks.link import SETTINGS, link_exam
@@ -33,7 +32,6 @@ from dygmamba.tasks.metrics import link_metrics
 
 NEGATIVES = ("random", "historical", "inductive")
 PATIENCE = 120.0  # seconds that a run may be held by a worker whose study was killed
-STEPS = 20  # timed where an epoch's cost is measured on a CPU
 
 Found = dict[str, Any]
 
@@ -70,7 +68,7 @@ def link(job: Job, place: Place) -> Found:
     assert isinstance(fit.scorer, Scorer)
     rows = link_rows(fit.scorer, fit.stream, about, chosen, fit.config.rule)
     fit.run.write_results(rows)
-    return {"rows": rows, **_cost(fit)}
+    return {"rows": rows, **spent(fit)}
 
 
 def heuristic(job: Job, place: Place) -> Found:
@@ -96,7 +94,7 @@ def node(job: Job, place: Place) -> Found:
     fit = _fit(job, place, start, resume_node_run)
     rows = node_rows(fit)
     fit.run.write_results(rows)
-    return {"rows": rows, **_cost(fit)}
+    return {"rows": rows, **spent(fit)}
 
 
 def robustness(job: Job, place: Place) -> Found:
@@ -128,7 +126,7 @@ def cost(job: Job, place: Place) -> Found:
     about = {"dataset": job.data, "model": job.model, **job.about}
     try:
         fit = _new_link(job, place, root)
-        row = about | _timed(fit, job.asks.get("epochs", 2))
+        row = about | timed(fit, job.asks.get("epochs", 2))
     except (torch.OutOfMemoryError, MemoryError):
         row = about | {"epoch_seconds": None, "peak_mb": None, "note": "out of memory"}
     finally:
@@ -204,66 +202,3 @@ def _going_on(go_on: Callable[[], Fit]) -> Fit | None:
             time.sleep(0.5)
         except DygError:
             return None
-
-
-def _cost(fit: Fit) -> Found:
-    """What training took, from the run's own record."""
-    entries = fit.progress.entries
-    return {
-        "epochs": [round(entry["loss"], 6) for entry in entries],
-        "validation": [round(entry["val_ap"], 6) for entry in entries],
-        "best_epoch": fit.progress.best_epoch + 1,
-        "epoch_seconds": round(median(entry["train_seconds"] for entry in entries), 4),
-        "seconds": round(sum(entry["seconds"] for entry in entries), 2),
-        "parameters": _parameters(fit),
-        "peak_mb": _peak_mb(fit.stream),
-        "config": {name: fit.run.config()[name] for name in ("train", "model")},
-        "made_with": fit.run.config()["made_with"],
-    }
-
-
-def _timed(fit: Fit, epochs: int) -> dict[str, Any]:
-    """The last of so many epochs on a GPU; on a CPU some steps, scaled to the epoch."""
-    device, seconds = fit.stream.device.type, []
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        for _ in range(epochs):
-            began = time.perf_counter()
-            fit.train_epoch(Reporter())
-            torch.cuda.synchronize()
-            seconds.append(time.perf_counter() - began)
-            fit.progress.step = 0
-        steps = fit.steps_per_epoch
-    else:
-        epoch, last = fit.epoch(0), fit.steps_per_epoch
-        steps = min(STEPS, last)
-        fit.scorer.train()
-        for number in range(last - steps, last):  # the last ones, whose nodes have a past
-            began = time.perf_counter()
-            fit.executor.step(fit.batch(epoch, number)).item()
-            seconds.append((time.perf_counter() - began) * last)
-        seconds = [median(seconds[1:] or seconds)]
-    return {
-        "epoch_seconds": round(seconds[-1], 4),
-        "steps_timed": steps,
-        "steps": fit.steps_per_epoch,
-        "parameters": _parameters(fit),
-        "peak_mb": _peak_mb(fit.stream),
-    }
-
-
-def _parameters(fit: Fit) -> int:
-    return sum(parameter.numel() for parameter in fit.scorer.parameters())
-
-
-def _peak_mb(stream: Stream) -> float:
-    """On a GPU what torch held at most since the fit began; on a CPU the process's most."""
-    if stream.device.type == "cuda":
-        return round(torch.cuda.max_memory_allocated() / 2**20, 1)
-    import resource
-
-    own = Path("/proc/self/status")  # on Linux ru_maxrss begins with the parent's
-    if own.exists():
-        (peak,) = [line.split()[1] for line in own.read_text().splitlines() if line.startswith("VmHWM")]
-        return round(int(peak) / 2**10, 1)
-    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10, 1)

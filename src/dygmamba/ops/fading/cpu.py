@@ -8,6 +8,7 @@ from torch import Tensor
 
 from dygmamba.ops.compiled import kernel, part
 from dygmamba.ops.scan.cpu import spread
+from dygmamba.ops.search import first_not_less
 
 if TYPE_CHECKING:
     from dygmamba.ops.fading import Fading, Near
@@ -128,18 +129,6 @@ def _append(start, size, room, entries, running, scale, used, group, time, done)
     return used, group.shape[0]
 
 
-@part()
-def end_of_past(entries, low, high, time):
-    """The first place in [low, high) that is not strictly earlier."""
-    while low < high:
-        middle = (low + high) >> 1
-        if entries[middle] < time:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
 @kernel()
 def _ask(start, size, entries, running, scale, group, time, out):
     for i in range(group.shape[0]):
@@ -147,7 +136,7 @@ def _ask(start, size, entries, running, scale, group, time, out):
         out[i] = 0.0
         if v < 0:
             continue
-        end = end_of_past(entries, start[v], start[v] + size[v], time[i])
+        end = first_not_less(entries, start[v], start[v] + size[v], time[i])
         if end > start[v]:
             age = time[i] - entries[end - 1]
             for s in range(scale.shape[0]):
@@ -161,7 +150,7 @@ def _past(start, size, entries, group, time, number, age):
         number[i] = 0
         age[i] = -1.0
         if v >= 0:
-            end = end_of_past(entries, start[v], start[v] + size[v], time[i])
+            end = first_not_less(entries, start[v], start[v] + size[v], time[i])
             number[i] = end - start[v]
             if end > start[v]:
                 age[i] = time[i] - entries[end - 1]
@@ -192,13 +181,13 @@ def _nearby(
             if v < 0:
                 continue
             found += 1
-            end = end_of_past(entries, start[v], start[v] + size[v], time[i])
+            end = first_not_less(entries, start[v], start[v] + size[v], time[i])
             if end > start[v]:
                 since = time[i] - entries[end - 1]
                 for s in range(scales):
                     _multiply(product, busy, 1.0 + running[end - 1, s] * np.exp(-since * rate[s]), s)
             first = met_start[pair] if pair >= 0 else 0
-            end = end_of_past(met_entries, first, first + met_size[pair], time[i]) if pair >= 0 else 0
+            end = first_not_less(met_entries, first, first + met_size[pair], time[i]) if pair >= 0 else 0
             if end > first:
                 since = time[i] - met_entries[end - 1]
                 for s in range(scales):

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from dygmamba.ops.compiled import kernel, part
+from dygmamba.ops.search import first_not_less
 
 if TYPE_CHECKING:
     from dygmamba.ops.recent import Adjacency
@@ -131,27 +132,16 @@ def _counting_sort(src, dst, event, event_time, num_nodes):
 
 
 @part(inline="always")
-def _first_not_less(values, low, high, target):
-    while low < high:
-        middle = (low + high) >> 1
-        if values[middle] < target:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@part(inline="always")
 def _rank(event_time, time, hint):
     """Events strictly earlier than `time`; quick where the answer is little more than `hint` (sorted queries)."""
     n = event_time.shape[0]
     if hint > 0 and not event_time[hint - 1] < time:
-        return _first_not_less(event_time, 0, hint, time)
+        return first_not_less(event_time, 0, hint, time)
     low, step = hint, 1
     while low + step <= n and event_time[low + step - 1] < time:
         low += step
         step *= 2
-    return _first_not_less(event_time, low, min(low + step, n), time)
+    return first_not_less(event_time, low, min(low + step, n), time)
 
 
 @part(inline="always")
@@ -175,7 +165,7 @@ def _last_k(start, key, neighbor, event, entry_time, event_time, node, time, ids
         begin = np.int64(0)
         if v >= 0:
             rank = _rank(event_time, time[i], rank)
-            stop = _first_not_less(key, start[v], start[v + 1], v * stride + rank)
+            stop = first_not_less(key, start[v], start[v + 1], v * stride + rank)
             count = min(stop - start[v], k)
             begin = stop - count
         length[i] = count

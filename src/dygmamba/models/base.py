@@ -157,6 +157,12 @@ class Encoder(nn.Module):
     # whether a look-up of fewer entries changes nothing, as long as nothing is cut off: one hop, recent entries
     elastic: bool = False
 
+    beside_dim: int = 0  # numbers of a pair that a link head reads beside the two vectors
+
+    def beside(self, view: PairView) -> tuple[Float[Tensor, "p _"], ...]:
+        """What a link head reads of each pair beside the two vectors, `beside_dim` numbers in all."""
+        return ()
+
     def observe(self, events: EventBatch) -> None:
         """Take in what has happened; without memory there is nothing to do."""
 
@@ -192,7 +198,7 @@ class LinkHead(nn.Module):
         self.out = nn.Linear(hidden, 1)
 
     def forward(
-        self, src: Float[Tensor, "p d"], dst: Float[Tensor, "p d"], *beside: Float[Tensor, "p b"]
+        self, src: Float[Tensor, "p d"], dst: Float[Tensor, "p d"], *beside: Float[Tensor, "p _"]
     ) -> Float[Tensor, "p"]:
         """The logits."""
         return self.out(relu(self.hidden(torch.cat([src, dst, *beside], dim=-1)))).squeeze(-1)
@@ -227,11 +233,11 @@ class EncoderScorer(OnEncoder):
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__(encoder)
-        self.head = LinkHead(encoder.out_dim)
+        self.head = LinkHead(encoder.out_dim, beside=encoder.beside_dim)
 
     def forward(self, view: PairView) -> Float[Tensor, "p"]:
         """A logit per pair."""
-        return self.head(*self.encoder(view))
+        return self.head(*self.encoder(view), *self.encoder.beside(view))
 
 
 def with_link_head(

@@ -18,9 +18,12 @@ from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, with_link_hea
 from dygmamba.nn.encodings import CHANNELS, PAIR_CHANNELS, ChannelConfig, Channels
 from dygmamba.nn.mixers import PAIR_MIXERS, POOLS
 from dygmamba.nn.ssm import SSMConfig, Stack
+from dygmamba.nn.tables import BESIDE, TABLE_CHANNELS, Asked, TableConfig
 from dygmamba.nn.tokens import QUERIES, Tokens, make_tokens
 from dygmamba.ops.spectral_bound import MOST_ROWS
+from dygmamba.sampling.fades import FadeRequest
 from dygmamba.sampling.view import NeighborRequest, PairView
+from dygmamba.sampling.walks import WalkRequest
 from dygmamba.settings import Bounds, Count, Length, Rate, Settings, Width
 
 Step = Literal[
@@ -55,14 +58,23 @@ class DyGMambaConfig(Settings):
     taps: Count = 4
     out: Width = 172
     dropout: Rate = 0.1
+    beside: tuple[str, ...] = ()  # what the head reads of a pair besides: fading-pair, walks
+    walk_layers: Annotated[int, Bounds(1, 5)] = 3
+    walk_dim: Width = 120
+    walk_decay: Annotated[float, Bounds(0, 1e12)] = 0.0  # per unit of time; 0: 2 in the training period
+    table_dropout: Rate = 0.3  # of what is read off counts and walks
 
     def __post_init__(self) -> None:
         Settings.__post_init__(self)
-        known, given = (*CHANNELS, *PAIR_CHANNELS), set(self.channels)
-        if not given or not given <= set(known) or len(given) < len(self.channels):
-            raise ConfigError(
-                f"channels must be a choice of {', '.join(known)}, each once; got {', '.join(self.channels) or 'none'}"
-            )
+        _check_choice("channels", self.channels, (*CHANNELS, *PAIR_CHANNELS, *TABLE_CHANNELS), at_least=1)
+        _check_choice("beside", self.beside, tuple(BESIDE))
+
+
+def _check_choice(what: str, given: tuple[str, ...], known: tuple[str, ...], at_least: int = 0) -> None:
+    if len(given) < at_least or not set(given) <= set(known) or len(set(given)) < len(given):
+        raise ConfigError(
+            f"{what} must be a choice of {', '.join(known)}, each once; got {', '.join(given) or 'none'}"
+        )
 
 
 class Shared(nn.Module):
@@ -104,7 +116,19 @@ class DyGMamba(Encoder):
     def __init__(self, config: DyGMambaConfig, facts: DatasetFacts) -> None:
         super().__init__()
         _, taken = QUERIES[config.query]
-        self.requests = (NeighborRequest((config.length - taken,)),)
+        tables = TableConfig(
+            FadeRequest(facts.scales(config.scales)),
+            WalkRequest(config.walk_layers, config.walk_dim, config.walk_decay or 2 / facts.period),
+            config.width,
+            config.table_dropout,
+        )
+        self.tables = nn.ModuleList(
+            TABLE_CHANNELS[name](tables) for name in config.channels if name in TABLE_CHANNELS
+        )
+        self.head_tables = nn.ModuleList(BESIDE[name](tables) for name in config.beside)
+        self.beside_dim = sum(table.out_dim for table in self.head_tables)
+        asked = dict.fromkeys(table.request for table in (*self.tables, *self.head_tables))
+        self.requests = (NeighborRequest((config.length - taken,)), *asked)
         self.query, self.span, self.out_dim = config.query, config.span, config.out
         self.channels = Channels(
             ChannelConfig(
@@ -117,7 +141,7 @@ class DyGMamba(Encoder):
                 scales=facts.scales(config.scales),
             )
         )
-        width = self.channels.out_dim
+        width = self.channels.out_dim + config.width * len(self.tables)
         ssm = SSMConfig(
             width=width,
             blocks=config.blocks,
@@ -151,7 +175,15 @@ class DyGMamba(Encoder):
         ((recent,),) = view.neighbors
         both = torch.cat([view.pairs.src_row, view.pairs.dst_row])
         tokens = make_tokens(recent[both], self.query, self.span)  # [2p l]
-        return self.encoders(self.channels(tokens, view.features), tokens), tokens
+        x = self.channels(tokens, view.features)
+        if self.tables:
+            asked = Asked.of(view)
+            x = torch.cat([x, *(table(tokens, asked) for table in self.tables)], dim=-1)
+        return self.encoders(x, tokens), tokens
+
+    def beside(self, view: PairView) -> tuple[Float[Tensor, "p _"], ...]:
+        """What the tables of the past say of each pair."""
+        return tuple(table(view) for table in self.head_tables)
 
 
 SPEC = ModelSpec(

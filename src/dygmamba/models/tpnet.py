@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from dygmamba.models.base import DatasetFacts, Encoder, EncoderScorer, LinkHead, ModelSpec
+from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, with_link_head
 from dygmamba.nn.attention import lookup
 from dygmamba.nn.encodings import TimeEncoding
 from dygmamba.nn.initial import filled, scaled_linear
@@ -53,6 +53,7 @@ class TPNet(Encoder):
         self.requests = (NeighborRequest((config.neighbors,), config.sampling), walks)
         self.slots, self.out_dim = config.neighbors, config.out
         self.time, self.relation = TimeEncoding(config.time_dim, trainable=True), WalkRelation(walks.width)
+        self.beside_dim = self.relation.out_dim
         other = config.time_dim + 2 * walks.width
         features = filled(facts.node_dim, config.out) + filled(facts.edge_dim, config.out)
         self.token = nn.Sequential(
@@ -82,29 +83,15 @@ class TPNet(Encoder):
         src, dst = self.pool(x, taken).chunk(2)
         return src, dst
 
-    def between(self, view: PairView) -> Float[Tensor, "p w"]:
+    def beside(self, view: PairView) -> tuple[Float[Tensor, "p w"]]:
         """r(source, destination) of each pair."""
         (walks,), pairs = view.walks, view.pairs
-        return self.relation.of_pairs(walks, pairs.src, pairs.dst, pairs.time)
-
-
-class TPNetScorer(EncoderScorer):
-    """TPNet with a link head that reads the walks between source and destination as well."""
-
-    encoder: TPNet
-
-    def __init__(self, encoder: TPNet) -> None:
-        super().__init__(encoder)
-        self.head = LinkHead(encoder.out_dim, beside=encoder.relation.out_dim)
-
-    def forward(self, view: PairView) -> Float[Tensor, "p"]:
-        """A logit per pair."""
-        return self.head(*self.encoder(view), self.encoder.between(view))
+        return (self.relation.of_pairs(walks, pairs.src, pairs.dst, pairs.time),)
 
 
 SPEC = ModelSpec(
     config=TPNetConfig,
-    build=lambda config, facts: TPNetScorer(TPNet(config, facts)),
+    build=with_link_head(TPNet),
     trainable=True,
     title="TPNet (Lu et al. 2024), exact walks",
     looks_at="how walks to both nodes and to their recent neighbours overlap, each step fading",

@@ -6,6 +6,7 @@ Legend: q queries, k entries per query, m adjacency entries.
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from jaxtyping import Float32, Float64, Int64
@@ -24,6 +25,7 @@ from dygmamba.ops.recent import (
 )
 from dygmamba.sampling.counts import CountRequest, Counts, Neighbors
 from dygmamba.sampling.draws import Draws
+from dygmamba.sampling.fades import FadeRequest, Fades
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch, PairView, Request
 from dygmamba.sampling.walks import WalkRequest, Walks
 
@@ -49,7 +51,9 @@ class NeighborIndex:
     _answers: dict[bytes, Tensor] = field(default_factory=dict, repr=False, compare=False)
     _counts: dict[tuple[float, ...], Counts] = field(default_factory=dict, repr=False, compare=False)
     _weights: dict[float, Weights] = field(default_factory=dict, repr=False, compare=False)
-    _walks: dict[WalkRequest, Walks] = field(default_factory=dict, repr=False, compare=False)
+    _tables: dict[WalkRequest | FadeRequest, Walks | Fades] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     @staticmethod
     def build(store: EventStore, events: Int64[Tensor, "s"] | None = None) -> "NeighborIndex":
@@ -129,12 +133,20 @@ class NeighborIndex:
         return self.counts(request.scales).numbers(*asked, near).to(pairs.node.device)
 
     def walks(self, request: WalkRequest) -> Walks:
-        """The events as sums over walks, made once for a request, on the index's device."""
-        if request not in self._walks:
+        """The events as sums over walks, on the index's device."""
+        return self._table(request, Walks)
+
+    def fades(self, request: FadeRequest) -> Fades:
+        """The events as fading counts of any nodes, on the index's device."""
+        return self._table(request, Fades)
+
+    def _table(self, request: Any, kind: Any) -> Any:
+        """Made once for a request."""
+        if request not in self._tables:
             edges = self.edges
-            made = Walks.build(edges.src, edges.dst, edges.time, edges.num_nodes, request)
-            self._walks[request] = made.to(self.entries.key.device)
-        return self._walks[request]
+            made = kind.build(edges.src, edges.dst, edges.time, edges.num_nodes, request)
+            self._tables[request] = made.to(self.entries.key.device)
+        return self._tables[request]
 
     def past(self, node: Int64[Tensor, "q"], time: Float64[Tensor, "q"]) -> tuple[Tensor, Tensor]:
         """First entry and number of entries of each query's past; a query of node -1 has none."""
@@ -198,12 +210,14 @@ def gather_view(
     draws: Draws | None = None,
 ) -> PairView:
     """The view of a batch: every row looked up once per request; without `draws` only the most recent."""
-    neighbors, counts, walks = [], [], []
+    neighbors, counts, walks, fades = [], [], [], []
     for request in requests:
         if isinstance(request, CountRequest):
             counts.append(index.numbers(request, pairs))
         elif isinstance(request, WalkRequest):
             walks.append(index.walks(request))
+        elif isinstance(request, FadeRequest):
+            fades.append(index.fades(request))
         else:
             neighbors.append(index.gather(request, pairs.node, pairs.when, draws))
-    return PairView(pairs, tuple(neighbors), features, tuple(counts), tuple(walks))
+    return PairView(pairs, tuple(neighbors), features, tuple(counts), tuple(walks), tuple(fades))

@@ -15,6 +15,7 @@ from torch import Tensor
 from dygmamba.data.events import FeatureTable
 from dygmamba.errors import ConfigError
 from dygmamba.sampling.counts import CountRequest
+from dygmamba.sampling.fades import FadeRequest, Fades
 from dygmamba.sampling.walks import WalkRequest, Walks
 
 Strategy = Literal["recent", "uniform", "time_aware"]
@@ -47,7 +48,7 @@ class NeighborRequest:
         return replace(self, fanout=tuple(min(k, length) for k in self.fanout))
 
 
-Request = NeighborRequest | CountRequest | WalkRequest
+Request = NeighborRequest | CountRequest | FadeRequest | WalkRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +162,14 @@ class PairBatch:
 
 @dataclass(frozen=True, slots=True)
 class PairView:
-    """A batch of pairs and the answers to requests: neighbors[request][hop], counts[request], walks[request]."""
+    """A batch of pairs and the answers to requests: neighbors[request][hop], counts[request], tables."""
 
     pairs: PairBatch
     neighbors: tuple[tuple[NeighborSequence, ...], ...]
     features: FeatureTable
     counts: tuple[Float32[Tensor, "p f"], ...] = ()  # numbers about each pair, of models that ask for them
     walks: tuple[Walks, ...] = ()  # to be asked about any node at a pair's time
+    fades: tuple[Fades, ...] = ()  # the same
 
     @property
     def columns(self) -> tuple[Tensor, ...]:
@@ -182,4 +184,4 @@ class PairView:
         pairs = replace(asked, **rows, label=asked.label[chosen], group=asked.group[chosen])
         cut = tuple((hop if length is None else hop.cut(length),) for (hop,) in self.neighbors)
         counts = tuple(numbers[chosen] for numbers in self.counts)
-        return PairView(pairs, cut, self.features, counts, self.walks)
+        return PairView(pairs, cut, self.features, counts, self.walks, self.fades)

@@ -1,0 +1,55 @@
+"""Fading counts where a model runs: the same numbers as the lists', for every node and pair, strictly earlier."""
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contract_cases import build, sample_store
+from dygmamba.sampling.counts import Counts, pair_key
+from dygmamba.sampling.fades import FadeRequest, Fades
+from dygmamba.sampling.view import PairBatch
+from strategies import event_streams
+from streams import unsplit
+
+SCALES = (0.5, 4.0, 300.0)
+
+
+@given(event_streams(), st.data())
+def test_they_are_the_counts_of_the_lists(store, data):
+    """Of all nodes and pairs, met or not, at the times of events, between and after them; -1 is nobody."""
+    columns = (store.src, store.dst, store.time, store.num_nodes)
+    fades, counts = Fades.build(*columns, FadeRequest(SCALES)), Counts.build(*columns, SCALES)
+    at = data.draw(st.sampled_from([0.0, *store.time.tolist()])) + data.draw(
+        st.sampled_from([-0.25, 0.0, 7.0])
+    )
+    node = torch.arange(store.num_nodes)
+    a, b = torch.cartesian_prod(node, node).T
+    for asked, found in (
+        (("node", a), fades.of_node(a, torch.full(a.shape, at, dtype=torch.float64))),
+        (
+            ("pair", pair_key(a, b, store.num_nodes)),
+            fades.of_pair(a, b, torch.full(a.shape, at, dtype=torch.float64)),
+        ),
+    ):
+        expected = counts.of(*asked, torch.full(a.shape, at, dtype=torch.float64))
+        torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=1e-7)
+    nobody = torch.full_like(a, -1)
+    when = torch.full(a.shape, at, dtype=torch.float64)
+    assert not fades.of_node(nobody, when).any()
+    assert not fades.of_pair(nobody, b, when).any()
+
+
+def test_a_model_reads_beyond_its_sequences():
+    """With histories of one event, what happened before it still moves the score, by counts and by walks."""
+    store = sample_store(60)
+    for more in (
+        {"channels": ("time", "fading-counts")},
+        {"beside": ("fading-pair",)},
+        {"channels": ("time", "walks")},
+        {"beside": ("walks",)},
+    ):
+        scorer = build(("dyg-mamba", {"length": 2, **more}), store)
+        pairs = PairBatch.of(store.src[50:], store.dst[50:], store.time[50:] + 0.5)
+        with torch.no_grad():
+            whole, cut = (scorer(unsplit(part).view(pairs, scorer.requests)) for part in (store, store[30:]))
+        assert (whole != cut).any(), more

@@ -95,15 +95,15 @@ def along_slots():
 
 
 def along_hops():
-    return torch.cat([Draws.of(0).uniform(*QUERY, hop, 1)[0] for hop in range(COUNT // 10)])
+    return torch.cat([Draws.of(0).uniform(*QUERY, hop, 1)[0] for hop in range(COUNT // 40)])
 
 
 def along_seeds():
-    return torch.cat([Draws.of(seed - 500).uniform(*QUERY, 0, 1)[0] for seed in range(COUNT // 10)])
+    return torch.cat([Draws.of(seed - 500).uniform(*QUERY, 0, 1)[0] for seed in range(COUNT // 40)])
 
 
 def along_epochs():
-    epochs = [None, *range(COUNT // 10)]
+    epochs = [None, *range(COUNT // 40)]
     return torch.cat([Draws.of(0, epoch).uniform(*QUERY, 0, 1)[0] for epoch in epochs])
 
 

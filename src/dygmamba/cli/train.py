@@ -107,7 +107,6 @@ def train(
             if model is None and backbone is None:
                 pick = pick_model(where, task, settings, preset)
                 model, preset, why["model"] = pick.model, pick.size, pick.sentence
-                bars.say(pick.sentence)
             plan = Plan(
                 settings, where, out, model, strategies, backbone, finetune, balance, preset, split,
                 why if device == "auto" else {key: said for key, said in why.items() if key != "device"},

@@ -130,7 +130,7 @@ def train(
     where, why = choose_device(device), {}
     if model is None and backbone is None:  # a backbone brings its own model
         pick = pick_model(where, task, settings, preset)
-        model, preset, why = pick.model, pick.size, {"model": f"{pick.model}: {pick.sentence}"}
+        model, preset, why = pick.model, pick.size, {"model": pick.sentence}
         if pick.surprising:
             warnings.warn(DygWarning(pick.sentence), stacklevel=2)
     plan = Plan(

@@ -188,6 +188,8 @@ def _keep_untested(fit: Fit, about: dict[str, Any], watcher: Watcher) -> Fit:
 def _tell_start(fit: Fit, watcher: Watcher) -> None:
     """Where the run is, and what was chosen for it."""
     sections = fit.run.config()
+    if "model" in sections["chosen"]:
+        watcher.say(sections["chosen"]["model"])
     watcher.say(f"run: {fit.run.path}")
     chosen = "; ".join(f"{name} {why}" for name, why in sections["chosen"].items() if name != "model")
     watcher.say(f"{sections['run']['model']} on {fit.stream.device}: {chosen}")

@@ -36,6 +36,8 @@ FUNCTIONS = {
     "features: str | Sequence[str] = (), label: str | None = None, name: str | None = None, bipartite: "
     "bool | None = None, time_unit: str = auto, fill: float | None = None, format: str = auto, delimiter: "
     "str | None = None, encoding: str = utf-8) -> Dataset",
+    "refit": "(folder: Path | str, *, device: str = auto, data_dir: Path | str | None = None, progress: "
+    "Callable[[dict[str, Any]], None] | None = None) -> Run",
     "register": "(name: str, config: type, build: Callable[[Any, DatasetFacts], Encoder | Scorer], *, title: str "
     "= , looks_at: str = , cost: str = , trainable: bool = True) -> ModelSpec",
     "reproduce": "(study: str, *, datasets: Sequence[str] | None = None, models: Sequence[str] | None = None, seeds: "
@@ -43,12 +45,12 @@ FUNCTIONS = {
     "workers: int | None = None, data_dir: Path | str | None = None, progress: Callable[[Event], None] | None = None, "
     "**settings: Any) -> Book",
     "resume": "(folder: Path | str, *, device: str = auto, negatives: str | Sequence[str] = random, data_dir: "
-    "Path | str | None = None, progress: Callable[[dict[str, Any]], None] | None = None) -> Run",
-    "train": "(data: Dataset | str, model: str = dyg-mamba, *, seeds: int | Sequence[int] = (0,), task: str = "
+    "Path | str | None = None, progress: Callable[[dict[str, Any]], None] | None = None, **settings: Any) -> Run",
+    "train": "(data: Dataset | str, model: str | None = None, *, seeds: int | Sequence[int] = (0,), task: str = "
     "link, device: str = auto, out: Path | str = runs, negatives: str | Sequence[str] = random, "
-    "backbone: Path | str | None = None, finetune: bool = False, balance: bool = False, data_dir: Path | "
-    "str | None = None, progress: Callable[[dict[str, Any]], None] | None = None, **settings: Any) -> "
-    "Runs",
+    "backbone: Path | str | None = None, finetune: bool = False, balance: bool = False, preset: str | None = None, "
+    "split: str | Sequence[float | str] | None = None, data_dir: Path | str | None = None, progress: "
+    "Callable[[dict[str, Any]], None] | None = None, **settings: Any) -> Runs",
 }
 CLASSES = {
     "Dataset": {
@@ -74,9 +76,11 @@ CLASSES = {
         "time_unit": "",
         "config": "",
         "task": "",
+        "finished": "",
         "data": "",
         "metrics": "",
         "results": "",
+        "rules": "",
         "score": "(self, pairs: Source, at: str | float | None = None) -> Table",
         "rank": "(self, sources: Nodes, k: int = 10, at: str | float | None = None, candidates: Iterable[str "
         "| int] | None = None) -> Table",

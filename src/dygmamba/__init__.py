@@ -7,6 +7,7 @@ DyG-Mamba here is the NeurIPS 2025 paper (openreview ja2wA4UncJ), not DyGMamba (
     generate    a stream whose forgetting law is known                 -> Dataset
     train       a model on a dataset, one run per seed                 -> Runs
     resume      a run that was stopped                                 -> Run
+    refit       a finished run's settings on every event, for use      -> Run
     open        a run folder, to score, rank, embed, classify, observe -> Run
     evaluate    a model without training                               -> table
     reproduce   a study of the paper, run again                        -> Book
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from dygmamba.door.run import Run as Run
     from dygmamba.door.run import open as open
     from dygmamba.door.runs import Runs as Runs
+    from dygmamba.door.runs import refit as refit
     from dygmamba.door.runs import resume as resume
     from dygmamba.door.runs import train as train
     from dygmamba.door.studies import compare as compare
@@ -73,6 +75,7 @@ _DOOR = {
     "open": "door.run",
     "ops": "",
     "read": "door.data",
+    "refit": "door.runs",
     "register": "door.models",
     "reproduce": "door.studies",
     "resume": "door.runs",

@@ -39,6 +39,21 @@ def node_preset(model: str, dataset: str) -> dict[str, Any]:
     return preset(model, dataset) | _merged([table, table.get(dataset, {})])
 
 
+def size_preset(name: str, model: str) -> dict[str, Any]:
+    """The settings of a model at another size than the published one: `small`, for CPUs; `paper` changes nothing."""
+    if name == "paper":
+        return {}
+    if name != "small":
+        raise ConfigError(f"`preset` takes small or paper, got '{name[:60]}'")
+    table = presets("small.toml")
+    if model not in table:
+        known = " or ".join(table)
+        raise ConfigError(
+            f"`preset='small'` is of {known}, not of '{model}'; leave it out or choose one of them"
+        )
+    return dict(table[model])
+
+
 def _merged(levels: list[dict[str, Any]]) -> dict[str, Any]:
     return {key: value for level in levels for key, value in level.items() if not isinstance(value, dict)}
 

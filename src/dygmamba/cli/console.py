@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TextColumn
     from rich.table import Table
 
+    from dygmamba.cli.lines import Lines
+
 
 def stdout(width: int | None = None) -> "Console":
     """Where tables go."""
@@ -75,20 +77,30 @@ def emit_json(value: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(value) + "\n")
 
 
-def progress() -> "Progress":
-    """A progress bar on stderr; silent when stderr is not a terminal."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
+def progress() -> "Progress | Lines":
+    """A progress bar on stderr; where that is no terminal, a line now and then."""
     console = stderr()
+    if not console.is_terminal:
+        from dygmamba.cli.lines import Lines
+
+        return Lines(note)
+    from rich.progress import BarColumn, Progress, TimeRemainingColumn
+
     return Progress(
-        description(),
-        BarColumn(),
-        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-        transient=True,
+        description(), BarColumn(), counted(), TimeRemainingColumn(), console=console, transient=True
     )
+
+
+def counted() -> "TextColumn":
+    """How much is done, of how much where that is known."""
+    from rich.progress import Task, TextColumn
+    from rich.text import Text
+
+    class Counted(TextColumn):
+        def render(self, task: Task) -> Text:
+            return Text(f"{task.completed:,.0f}" + ("" if task.total is None else f"/{task.total:,.0f}"))
+
+    return Counted("")
 
 
 def description() -> "TextColumn":

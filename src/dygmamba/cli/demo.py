@@ -23,7 +23,8 @@ def demo(
     from dygmamba.cli.watching import Bars
     from dygmamba.door.demo import demonstrate
 
-    found = demonstrate(out, seed, epochs, Bars())
+    with Bars() as bars:
+        found = demonstrate(out, seed, epochs, bars)
     if as_json:
         paths = {"run": str(found.run), "report": None if found.page is None else str(found.page)}
         emit_json({"results": found.rows, "forgetting": found.forgetting.to_json(), **paths})

@@ -7,6 +7,8 @@ from dygmamba.cli.console import mean_and_spread, plain_table
 if TYPE_CHECKING:
     from rich.table import Table
 
+MEASURED = ("ap", "auc", "ap_pooled", "auc_pooled")
+
 
 def tables_of(rows: list[dict[str, Any]]) -> "list[Table]":
     """The tables of an evaluation: ranks stand in one of their own."""
@@ -15,25 +17,28 @@ def tables_of(rows: list[dict[str, Any]]) -> "list[Table]":
     return [*([any_table(rest)] if rest else []), *([rank_table(ranks)] if ranks else [])]
 
 
-def any_table(rows: list[dict[str, Any]]) -> "Table":
+def any_table(rows: list[dict[str, Any]], rules: list[dict[str, Any]] | None = None) -> "Table":
     """The table of a task's rows."""
-    return node_table(rows) if rows[0].get("task") == "node" else link_table(rows)
+    return node_table(rows) if rows[0].get("task") == "node" else link_table(rows, rules or [])
 
 
-def link_table(rows: list[dict[str, Any]]) -> "Table":
-    """One line per split, setting and negatives."""
+def link_table(rows: list[dict[str, Any]], rules: list[dict[str, Any]] | None = None) -> "Table":
+    """One line per split, setting and negatives; below each of the test, what simple rules reach there."""
+    keys = ("split", "setting", "negatives")
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for row in rows:
-        groups.setdefault(tuple(row[key] for key in ("split", "setting", "negatives")), []).append(row)
+        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
     seeds = max(len(own) for own in groups.values())
     title = f"{rows[0]['model']} on {rows[0]['dataset']}" + (f", mean ± std of {seeds}" if seeds > 1 else "")
     title += f", memory sees {rows[0]['visible']}"
     figures = ("AP", "AUC", "AP pooled", "AUC pooled", *(() if seeds > 1 else ("events",)))
     table = plain_table("split", "setting", "negatives", title=title, figures=figures)
     for about, own in groups.items():
-        keys = ("ap", "auc", "ap_pooled", "auc_pooled")
-        cells = [mean_and_spread([row[key] for row in own]) for key in keys]
+        cells = [mean_and_spread([row[key] for row in own]) for key in MEASURED]
         table.add_row(*about, *cells, *(() if seeds > 1 else (f"{own[0]['n']:,}",)))
+        for rule in rules or ():
+            if about == tuple(rule[key] for key in keys) and rule["split"] == "test":
+                table.add_row("", rule["model"], "", *(f"{100 * rule[key]:.2f}" for key in MEASURED))
     return table
 
 

@@ -1,19 +1,31 @@
 """`dygmamba train`: one loop for every model, resumable, with a table of mean and spread at the end."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dygmamba.cli.console import emit_json, stdout
+from dygmamba.cli.console import emit_json, stdout, tell
 from dygmamba.cli.tables import any_table
-from dygmamba.cli.words import parse_overrides, parse_seeds
+from dygmamba.cli.words import parse_overrides, parse_seeds, spoken
 from dygmamba.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dygmamba.engine.folder import RunFolder
+
+# what a run is: given with --resume, these are refused; settings are compared with the run's own
+DECIDED = ("model", "preset", "task", "backbone", "finetune", "balance", "seeds", "split", "out")
 
 
 def train(
+    context: typer.Context,
     data: Annotated[str | None, typer.Argument(help="Dataset name or file; `generated` is built in.")] = None,
-    model: Annotated[str | None, typer.Option(help="Registered model; dyg-mamba unless told.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Registered model; dyg-mamba on a GPU, trees without one, unless told.")
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="small: a dyg-mamba that suits a CPU; paper: the published size.")
+    ] = None,
     task: Annotated[
         str, typer.Option(help="link, or node: classify sources by their events' labels.")
     ] = "link",
@@ -31,6 +43,13 @@ def train(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", help="Setting, key=value, e.g. length=32.")
     ] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            help="Shares 0.7,0.15,0.15, or when validation and test begin: 2024-01-01,2024-06-01.",
+            show_default=False,
+        ),
+    ] = None,
     negatives: Annotated[
         str, typer.Option(help="Final evaluation: random, historical, inductive.")
     ] = "random",
@@ -43,54 +62,89 @@ def train(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     deterministic: Annotated[bool, typer.Option(help="Refuse operations that are not reproducible.")] = False,
     out: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),
-    resume: Annotated[Path | None, typer.Option(help="Go on with this run folder.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Go on with this run folder; --epochs may give it more.")
+    ] = None,
+    refit: Annotated[
+        str | None, typer.Option(help="all: then train the same on every event, as a run for use.")
+    ] = None,
     tensorboard: Annotated[
         bool, typer.Option(help="Also write TensorBoard events into the run folder.")
     ] = False,
     data_dir: Annotated[Path | None, typer.Option(help="Where datasets are.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
-    """Train a model on a dataset and evaluate its best weights on validation and test."""
+    """Train a model on a dataset and evaluate its best weights, and simple rules, on validation and test."""
     from dygmamba.cli.watching import Bars
     from dygmamba.data.library import open_dataset
+    from dygmamba.door.choosing import pick_model
     from dygmamba.door.evaluation import chosen_names
-    from dygmamba.door.training import Plan, check_task, resume_any, train_link, train_node
+    from dygmamba.door.refitting import refit_link
+    from dygmamba.door.training import Plan, check_plan, check_task, resume_any, train_link, train_node
     from dygmamba.process_wide import repeat_every_bit
     from dygmamba.runs.opening import choose_device
     from dygmamba.sampling.negatives import SAMPLERS
 
-    strategies, bars = chosen_names("negatives", negatives, SAMPLERS), Bars(tensorboard)
+    strategies = chosen_names("negatives", negatives, SAMPLERS)
     if (data is None) == (resume is None):
         raise ConfigError(
             "give a dataset to train on, or --resume RUN to go on with a run; not both, not neither"
         )
-    given = {"backbone": backbone is not None, "finetune": finetune, "balance": balance}
     own = {"epochs": epochs, "visible": visible, "train_negatives": train_negatives}
     settings = parse_overrides(overrides or []) | {key: value for key, value in own.items() if value}
-    _check_resume(resume, given)
-    check_task(task, given)
+    _check_refit(refit, task)
+    if resume is not None:
+        _refuse_given(context)
+    check_task(task, {"backbone": backbone is not None, "finetune": finetune, "balance": balance})
     where = choose_device(device)
     if deterministic:
         repeat_every_bit()
-    if resume is not None:
-        if settings:
-            raise ConfigError(
-                f"a resumed run keeps its settings, but {', '.join(settings)} was given; leave it out, or start anew"
-            )
-        fits = [resume_any(resume, where, strategies, bars, data_dir)]
-    else:
-        dataset, work = open_dataset(str(data), data_dir), train_node if task == "node" else train_link
-        plan = Plan(settings, where, out, model, strategies, backbone, finetune, balance)
-        fits = [work(dataset, plan, seed, bars) for seed in parse_seeds(seeds)]
-    rows = [row for fit in fits for row in fit.run.results()]
+    with Bars(tensorboard) as bars:
+        if resume is not None:
+            fits = [resume_any(resume, where, strategies, bars, data_dir, settings)]
+        else:
+            why = {"device": f"{where.type}: torch sees {'a' if where.type == 'cuda' else 'no'} GPU"}
+            if model is None and backbone is None:
+                pick = pick_model(where, task, settings, preset)
+                model, preset, why["model"] = pick.model, pick.size, pick.sentence
+            plan = Plan(
+                settings, where, out, model, strategies, backbone, finetune, balance, preset, split,
+                why if device == "auto" else {key: said for key, said in why.items() if key != "device"},
+            )  # fmt: skip
+            check_plan(plan)
+            dataset, work = open_dataset(str(data), data_dir), train_node if task == "node" else train_link
+            fits = [work(dataset, plan, seed, bars) for seed in parse_seeds(seeds)]
+        refits = [refit_link(fit.run.path, where, bars, data_dir) for fit in fits if refit]
+    _show([fit.run for fit in fits], [fit.run.path for fit in refits], as_json)
+
+
+def _show(runs: "list[RunFolder]", refits: list[Path], as_json: bool) -> None:
+    """The table of all seeds, the rules beside them; of one run, how it stands against the best of these."""
+    rows = [row for run in runs for row in run.results()]
+    rules = runs[0].rules()
+    verdicts = [verdict for run in runs if (verdict := run.verdict())]
     if as_json:
-        emit_json({"results": rows})
-    else:
-        stdout().print(any_table(rows))
+        beside = {"rules": rules, "verdicts": verdicts} if rules else {}
+        emit_json(
+            {"results": rows, **beside, **({"refits": [str(path) for path in refits]} if refits else {})}
+        )
+    elif rows:
+        stdout().print(any_table(rows, rules))
+        for run, verdict in zip(runs, verdicts, strict=False):
+            seed = f"seed {run.config()['run']['seed']}: " if len(runs) > 1 else ""
+            tell(f"{seed}{spoken(verdict['sentence'])}")
 
 
-def _check_resume(resume: Path | None, given: dict[str, bool]) -> None:
+def _check_refit(refit: str | None, task: str) -> None:
+    if refit not in (None, "all"):
+        raise ConfigError(f"--refit takes all, got '{refit}'")
+    if refit and task == "node":
+        raise ConfigError("--refit is for link runs; leave it out, or leave out --task node")
+
+
+def _refuse_given(context: typer.Context) -> None:
     """Refuse what a resumed run would have to ignore."""
-    wrong = [name for name, used in given.items() if used]
-    if resume is not None and wrong:
-        raise ConfigError(f"a resumed run is what it is; leave out `{wrong[0]}`")
+    for name in DECIDED:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise ConfigError(f"a resumed run is what it is; leave out `{name}`, or start anew")

@@ -1,18 +1,24 @@
-"""What is seen of a training in a terminal: bars, sentences, and Ctrl-C that saves."""
+"""What is seen of a training in a terminal: bars, sentences, and Ctrl-C that saves at every moment."""
 
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dygmamba.cli.console import note, progress
+from dygmamba.cli.console import note, progress, stderr
 from dygmamba.cli.words import spoken
 from dygmamba.door.evaluation import Meter
+from dygmamba.door.pace import Pace
 from dygmamba.door.training import Watcher
-from dygmamba.engine.fit import Fit, Interrupted, Reporter
+from dygmamba.engine.fit import Fit, Reporter
 from dygmamba.engine.walk import Advance
 from dygmamba.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from dygmamba.cli.lines import Lines
 
 
 def say(sentence: str) -> None:
@@ -20,50 +26,114 @@ def say(sentence: str) -> None:
     note(spoken(sentence))
 
 
+class Interrupts:
+    """Ctrl-C and SIGTERM: asked for at once in a stage, and while steps are done, between two of them.
+
+    A step changes weights, optimizer and generators, so it is never left half-done; whoever asks twice does not wait.
+    """
+
+    def __init__(self) -> None:
+        self.asked = self.holding = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "Interrupts":
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._hear)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _hear(self, *_: object) -> None:
+        if not self.holding or self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+        note("stopping after this step, then saving; once more to stop at once")
+
+    @contextmanager
+    def hold(self, holding: bool) -> Iterator[None]:
+        """Inside, a signal waits for a good moment, or does not; one that waited is heard where it need not wait."""
+        before, self.holding = self.holding, holding
+        try:
+            if self.asked and not holding:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self.holding = before
+
+
 class Bars(Watcher):
-    """A bar per stage on stderr; Ctrl-C saves and stops."""
+    """A bar per stage on stderr, or lines where that is no terminal; used in a `with`, Ctrl-C saves and stops."""
 
     def __init__(self, tensorboard: bool = False) -> None:
         self.tensorboard = tensorboard
+        self._bar: Progress | Lines = progress()
+        self._interrupts, self._open = Interrupts(), ExitStack()
+
+    def __enter__(self) -> "Bars":
+        self._open.enter_context(self._bar)
+        self._open.enter_context(self._interrupts)
+        return self
+
+    def __exit__(self, *about: Any) -> None:
+        self._open.__exit__(*about)
 
     @contextmanager
     def fitting(self, fit: Fit, name: str, metric: str) -> Iterator[Reporter]:
         """Steps move a bar of that name, epochs write their loss and the metric beside it."""
-        with progress() as bar, interrupts() as stop:
-            steps, done = fit.steps_per_epoch, fit.progress
-            task = bar.add_task(name, total=fit.config.epochs * steps)
-            bar.update(task, completed=done.epoch * steps + done.step)
-            writer = _tensorboard(fit.run.path) if self.tensorboard else None
+        steps, done, most, pace = fit.steps_per_epoch, fit.progress, fit.config.epochs, Pace(fit)
+        began = f"{name} on {fit.stream.device}"
+        bar, task = (
+            self._bar,
+            self._bar.add_task(f"{began} epoch {done.epoch + 1}/{most}", total=most * steps),
+        )
+        bar.update(task, completed=done.epoch * steps + done.step)
+        writer = _tensorboard(fit.run.path) if self.tensorboard else None
+        quality = ""
 
-            def on_epoch(entry: dict[str, Any]) -> None:
-                quality = f"loss {entry['loss']:.4f} val {metric.upper()} {100 * entry[f'val_{metric}']:.2f}"
-                bar.update(task, description=f"{name} epoch {entry['epoch']} {quality}")
-                if writer is not None:
-                    for key in ("loss", "val_ap", "val_auc"):
-                        writer.add_scalar(key, entry[key], entry["epoch"])
-                    writer.flush()
+        def on_epoch(entry: dict[str, Any]) -> None:
+            nonlocal quality
+            found = entry.get(f"val_{metric}")
+            quality = f" loss {entry['loss']:.4f}" + (
+                "" if found is None else f" val {metric.upper()} {100 * found:.2f}"
+            )
+            if writer is not None:
+                for key in (key for key in ("loss", "val_ap", "val_auc") if key in entry):
+                    writer.add_scalar(key, entry[key], entry["epoch"])
+                writer.flush()
+            self._maybe(pace.epoch(entry["seconds"]))
 
-            def on_step(epoch: int, step: int) -> None:
-                bar.update(task, completed=epoch * steps + step + 1)
+        def on_step(epoch: int, step: int) -> None:
+            bar.update(
+                task,
+                completed=epoch * steps + step + 1,
+                description=f"{began} epoch {epoch + 1}/{most}{quality}",
+            )
+            self._maybe(pace.step())
 
-            yield Reporter(step=on_step, epoch=on_epoch, stop=lambda: bool(stop))
+        with self._interrupts.hold(True):
+            yield Reporter(
+                step=on_step, epoch=on_epoch, stop=lambda: self._interrupts.asked, stage=self.stage
+            )
+        bar.remove_task(task)
 
     @contextmanager
-    def embedding(self, name: str, total: int | None) -> Iterator[Advance]:
-        """A bar for the embeddings of a frozen backbone; Ctrl-C stops between two passes."""
-        with progress() as bar, interrupts() as stop:
-            task = bar.add_task(name, total=total)
+    def stage(self, name: str, total: int) -> Iterator[Advance]:
+        """A bar of its own; Ctrl-C is heard at once."""
+        task = self._bar.add_task(name, total=total)
+        with self._interrupts.hold(False):
+            yield lambda count: self._bar.advance(task, count)
+        self._bar.remove_task(task)
 
-            def advance(count: int) -> None:
-                bar.advance(task, count)
-                if stop:
-                    raise Interrupted("stopped while embedding; go on with: dygmamba train --resume RUN")
-
-            yield advance
+    def _maybe(self, sentence: str | None) -> None:
+        if sentence:
+            self.say(sentence)
 
     def say(self, sentence: str) -> None:
-        """On stderr."""
-        say(sentence)
+        """On stderr, above the bars."""
+        console = getattr(self._bar, "console", None) or stderr()
+        console.print(spoken(sentence), soft_wrap=True)
 
 
 class ExamBars(Meter):
@@ -75,21 +145,6 @@ class ExamBars(Meter):
         with progress() as bar:
             task = bar.add_task(name, total=None)
             yield lambda count: bar.advance(task, count)
-
-
-class interrupts:
-    """Ctrl-C and SIGTERM ask the loop to save and stop at the next step instead of breaking it."""
-
-    def __enter__(self) -> list[bool]:
-        self._asked: list[bool] = []
-        self._before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        for number in self._before:
-            signal.signal(number, lambda *_: self._asked.append(True))
-        return self._asked
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
 
 
 def _tensorboard(folder: Path) -> Any:

@@ -12,15 +12,28 @@ OPTIONS = {
     for name in (
         *("src", "dst", "time", "features", "label", "bipartite", "time_unit", "fill", "format", "delimiter"),
         *("encoding", "data_dir", "device", "at", "out", "negatives", "split", "setting", "visible", "task"),
-        *("backbone", "finetune", "balance", "model", "seeds", "metrics", "candidates"),
+        *(
+            "backbone",
+            "finetune",
+            "balance",
+            "model",
+            "seeds",
+            "metrics",
+            "candidates",
+            "preset",
+            "epochs",
+            "train_negatives",
+        ),
     )
 } | {"name": "--out"}
+SETTINGS = ("patience",)  # those that have no option of their own
 MOST_SEEDS = 10_000  # each is a training
 SEEDS_BELOW = 2**63  # what a generator of random numbers takes
 CALLS = {
     "read": "dygmamba data import {}",
     "train": "dygmamba train {} --model {}",
     "resume": "dygmamba train --resume {}",
+    "refit": "dygmamba train --resume {} --refit all",
     "evaluate": "dygmamba evaluate {} --model {}",
     "report": "dygmamba report {}",
 }
@@ -34,6 +47,8 @@ def spoken(sentence: object) -> str:
 def _word(quoted: str) -> str:
     """`time_unit='ms'` is --time-unit ms, `dygmamba.resume('x')` is dygmamba train --resume x, all else stays."""
     name, _, value = quoted.partition("=")
+    if name in SETTINGS:
+        return f"--set {quoted}"
     if name in OPTIONS:
         return f"{OPTIONS[name]} {value.strip(chr(39))}".strip()
     call = re.fullmatch(r"dygmamba\.(?:open\((.*)\)\.)?(\w+)\((.*)\)", quoted)

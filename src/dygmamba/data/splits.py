@@ -3,6 +3,7 @@
 import hashlib
 import random
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,32 +46,91 @@ class Split:
         return sha.hexdigest()
 
 
+@dataclass(frozen=True, slots=True)
+class SplitBy:
+    """How a stream is cut: into shares of its events, at the two times when validation and test begin, or not at all.
+
+    Whatever cuts it, a tenth of the nodes is held out of training, as published, unless nothing is cut.
+    """
+
+    numbers: tuple[float, ...]  # three shares, two times, or none: everything is trained on
+    said: str  # in the user's words
+
+    @property
+    def stamp(self) -> dict[str, Any]:
+        """What a result row says of it; nothing where it is the published one."""
+        return {} if self == PUBLISHED else {"split_by": self.said}
+
+    @property
+    def section(self) -> dict[str, Any]:
+        """What a configuration says of it, for `read`."""
+        return {} if self == PUBLISHED else {"split_by": self.said, "split_at": list(self.numbers)}
+
+    @staticmethod
+    def read(about: dict[str, Any]) -> "SplitBy":
+        """What `section` wrote; runs that say nothing have the published one."""
+        if "split_by" not in about:
+            return PUBLISHED
+        return SplitBy(tuple(float(number) for number in about["split_at"]), about["split_by"])
+
+    def split(self, store: EventStore, new_node_share: float = NEW_NODE_SHARE) -> Split:
+        """The three periods of a stream."""
+        if not self.numbers:
+            return everything(store)
+        if len(self.numbers) == 3:
+            return chronological_split(store, self.numbers[1], self.numbers[2], new_node_share)
+        time = _times(store)
+        val_begins, test_begins = self.numbers
+        return _split(store, time >= val_begins, time >= test_begins, new_node_share)
+
+
+PUBLISHED = SplitBy((0.7, 0.15, 0.15), "0.7,0.15,0.15")
+UNCUT = SplitBy((), "all")
+
+
 def chronological_split(
     store: EventStore,
     val_share: float = 0.15,
     test_share: float = 0.15,
     new_node_share: float = NEW_NODE_SHARE,
 ) -> Split:
-    """DyGLib's split: quantiles of all times, then a tenth of the nodes held out of training.
+    """DyGLib's split: quantiles of all times, then a tenth of the nodes held out of training."""
+    time = _times(store)
+    val_time, test_time = np.quantile(time, [1 - val_share - test_share, 1 - test_share])
+    return _split(store, time > val_time, time > test_time, new_node_share)
+
+
+def everything(store: EventStore) -> Split:
+    """Every event is trained on: nothing is left to choose weights by, or to say how good they are."""
+    nothing = torch.zeros(0, dtype=torch.int64)
+    nobody = torch.zeros(store.num_nodes, dtype=torch.bool)
+    return Split(torch.arange(len(_times(store))), nothing, nothing, nobody)
+
+
+def _times(store: EventStore) -> np.ndarray:
+    time = store.unchanged().time.cpu().numpy()
+    if not len(time):
+        raise EventError("the stream has no events; a split needs at least one in each period")
+    return time
+
+
+def _split(store: EventStore, later: np.ndarray, last: np.ndarray, new_node_share: float) -> Split:
+    """Training before `later`, the test in `last`, validation between.
 
     The sample depends on the iteration order of a Python set of 1-based integer ids, so the set is built
     exactly as the published code builds it; sorting it first would draw other nodes.
     """
-    time = store.unchanged().time.cpu().numpy()
-    if not len(time):
-        raise EventError("the stream has no events; a split needs at least one in each period")
-    val_time, test_time = np.quantile(time, [1 - val_share - test_share, 1 - test_share])
-    held_out = _held_out_nodes(store, time > val_time, new_node_share)
+    held_out = _held_out_nodes(store, later, new_node_share)
     src, dst = store.src.cpu().numpy(), store.dst.cpu().numpy()
-    train = np.flatnonzero((time <= val_time) & ~held_out[src] & ~held_out[dst])
+    train = np.flatnonzero(~later & ~held_out[src] & ~held_out[dst])
     new_nodes = np.ones(store.num_nodes, dtype=bool)
     new_nodes[src[train]] = new_nodes[dst[train]] = False
     present = np.zeros(store.num_nodes, dtype=bool)
     present[src] = present[dst] = True
     return Split(
         train=torch.from_numpy(train),
-        val=torch.from_numpy(np.flatnonzero((time > val_time) & (time <= test_time))),
-        test=torch.from_numpy(np.flatnonzero(time > test_time)),
+        val=torch.from_numpy(np.flatnonzero(later & ~last)),
+        test=torch.from_numpy(np.flatnonzero(last)),
         new_nodes=torch.from_numpy(new_nodes & present),
     )
 

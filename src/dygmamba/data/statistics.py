@@ -171,3 +171,11 @@ def as_duration(seconds: float) -> str:
             whole, rest = divmod(seconds, sizes[unit])
             return f"{whole:.0f} {unit} {rest // sizes[smaller]:.0f} {smaller}"
     return f"{seconds:.6g} s"
+
+
+def rough_duration(seconds: float) -> str:
+    """A span as one says it who does not know it exactly, like '3 h'."""
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 1.95 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 1):.0f} s"

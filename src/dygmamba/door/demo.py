@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from dygmamba.data.library import generated_dataset
+from dygmamba.door.choosing import NETWORK
 from dygmamba.door.page import page_if_possible
 from dygmamba.door.training import Plan, Watcher, train_link
 from dygmamba.explain.forgetting import Forgetting, known_law, measure_forgetting, save_forgetting
-from dygmamba.runs.link import Heuristics
 from dygmamba.runs.opening import open_run
 from dygmamba.tasks.link import SETTINGS as KINDS
 
@@ -45,9 +45,9 @@ def demonstrate(out: Path, seed: int, epochs: int, watcher: Watcher) -> Demo:
     dataset = generated_dataset()
     plan = Plan(SETTINGS | {"epochs": epochs}, torch.device("cpu"), out)
     folder = train_link(dataset, plan, seed, watcher).run
-    untrained = Heuristics.of(dataset)
-    rows = [untrained.row(model, {}, ("random", "test", kind)) for model in HEURISTICS for kind in KINDS]
-    rows += [row for row in folder.results() if row["split"] == "test"]
+    test = [row for row in (*folder.rules(), *folder.results()) if row["split"] == "test"]
+    found = {(row["model"], row["setting"]): row for row in test}
+    rows = [found[model, kind] for model in (*HEURISTICS, NETWORK) for kind in KINDS]
     folder.write_results(rows)
     run = open_run(folder.path, torch.device("cpu"), dataset=dataset)
     found = measure_forgetting(run.scorer, run.stream, known_law(dataset))

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from dygmamba.data.library import open_dataset
 from dygmamba.data.store import Dataset
+from dygmamba.door.states import require_test, tell_unfinished
 from dygmamba.engine.clock import Rule
 from dygmamba.engine.examine import STRICT
 from dygmamba.engine.walk import Advance, unwatched
@@ -103,6 +104,8 @@ def run_rows(
     chosen = choices(negatives or EVERY, split, setting)
     ruled(STRICT, visible)
     pairwise, ranking = asked
+    require_test(path, "evaluate")
+    tell_unfinished(path)
     if task_of(path) == "link":
         run = open_run(path, choose_device(device), data_dir)
         about = {"dataset": run.dataset.name, "model": run.about["model"], "seed": run.seed}

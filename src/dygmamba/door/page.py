@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from dygmamba.door.states import require_test, tell_unfinished
 from dygmamba.engine.folder import RunFolder
 from dygmamba.errors import ConfigError, DygError
 from dygmamba.explain.forgetting import known_law, load_forgetting, measure_forgetting, save_forgetting
@@ -29,6 +30,8 @@ def page_if_possible(run: RunFolder, say: Say = silent) -> Path | None:
 
 def full_page(path: Path, out: Path | None = None, data_dir: Path | None = None, say: Say = silent) -> Path:
     """A run's results, curves, learned forgetting and settings as one page that opens offline."""
+    require_test(path, "a page is written of")
+    tell_unfinished(path)
     packages()  # a missing package is said before anything is computed
     folder = RunFolder(path)
     if folder.task == "link" and load_forgetting(folder) is None:

@@ -12,6 +12,7 @@ from dygmamba.data.formats import ReadOptions
 from dygmamba.data.store import Dataset
 from dygmamba.door.evaluation import Names, as_table, rankings, run_rows
 from dygmamba.door.page import full_page
+from dygmamba.door.states import tell_unfinished
 from dygmamba.engine.folder import RunFolder
 from dygmamba.errors import ConfigError
 from dygmamba.runs.predictor import Predictor
@@ -60,6 +61,11 @@ class Run:
         return self._folder.task
 
     @property
+    def finished(self) -> bool:
+        """Whether it was trained to its end and evaluated; one that was stopped goes on with `dygmamba.resume`."""
+        return self._folder.finished
+
+    @property
     def data(self) -> Dataset:
         """Every event it knows of, those it was trained on among them."""
         return self._predictor.dataset
@@ -73,6 +79,11 @@ class Run:
     def results(self) -> pa.Table:
         """The final evaluation, one row per split, setting and negatives; no rows if the run is not finished."""
         return pa.Table.from_pylist(self._folder.results())
+
+    @property
+    def rules(self) -> pa.Table:
+        """What simple rules, such as recency, reach on the same exams; rows like those of `results`."""
+        return pa.Table.from_pylist(self._folder.rules())
 
     def score(self, pairs: "Source", at: Moment | None = None) -> pa.Table:
         """The score of each pair, in the order asked: a file, a table, or a list of (src, dst) or (src, dst, time).
@@ -153,7 +164,7 @@ def open(
     A model from outside the package is imported from the module that registered it, which the folder names.
 
     >>> import dygmamba as dm
-    >>> (trained,) = dm.train(dm.generate(nodes=40, events=600, communities=4), epochs=1, length=4, width=4, blocks=1)
+    >>> (trained,) = dm.train(dm.generate(nodes=40, events=600, communities=4), "trees", epochs=1)
     >>> run = dm.open(trained.path)
     >>> run.rank([3, 5], k=2).column_names
     ['src', 'dst', 'time', 'score', 'rank']
@@ -161,7 +172,7 @@ def open(
     1
     """
     path = Path(folder)
-    RunFolder(path).config()  # a folder that is no run is said now
+    tell_unfinished(path)  # a folder that is no run is said now, too
     return Run(path, device, None if data_dir is None else Path(data_dir), time_unit)
 
 

@@ -1,5 +1,6 @@
 """Training from Python: one run per seed, and what they say together."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import mean, stdev
@@ -9,19 +10,23 @@ import pyarrow as pa
 
 from dygmamba.data.library import open_dataset
 from dygmamba.data.store import Dataset
+from dygmamba.door.choosing import pick_model
 from dygmamba.door.evaluation import Names, chosen_names
+from dygmamba.door.refitting import refit_link
 from dygmamba.door.run import Run
 from dygmamba.door.training import (
-    DEFAULT_MODEL,
     Epochs,
     Plan,
     Watcher,
+    check_plan,
     check_task,
     resume_any,
     train_link,
     train_node,
 )
+from dygmamba.errors import DygWarning
 from dygmamba.runs.opening import choose_device, keep_dataset
+from dygmamba.runs.splitting import Cuts
 from dygmamba.sampling.negatives import SAMPLERS
 
 Progress = Callable[
@@ -86,7 +91,7 @@ class Runs(Sequence[Run]):
 
 def train(
     data: Dataset | str,
-    model: str = DEFAULT_MODEL,
+    model: str | None = None,
     *,
     seeds: int | Sequence[int] = (0,),
     task: str = "link",
@@ -96,16 +101,21 @@ def train(
     backbone: Path | str | None = None,
     finetune: bool = False,
     balance: bool = False,
+    preset: str | None = None,
+    split: Cuts | None = None,
     data_dir: Path | str | None = None,
     progress: Progress | None = None,
     **settings: Any,
 ) -> Runs:
-    """Train a model, one run folder per seed under `out`, and evaluate its best weights.
+    """Train a model, one run folder per seed under `out`, and evaluate its best weights and simple rules beside them.
 
-    `settings` are the training loop's and the model's own, such as epochs, lr, batch or length; the published ones hold
-    where a dataset has them. Data that no name leads to are stored beside the runs. With task="node", `backbone` is a
-    finished link run to build on, whose model it then is (else one is trained first), `finetune` trains it too, and
-    `balance` weighs both classes the same. `progress` is told of every epoch.
+    Without a model it is "dyg-mamba" where there is a GPU or a setting asks for it, otherwise "trees", which need none;
+    a warning says so. `preset` is "small" for a DyG-Mamba that suits a CPU. `split` is three shares, (0.7, 0.15, 0.15),
+    or the two times when validation and test begin, ("2024-01-01", "2024-06-01"). `settings` are the training loop's
+    and the model's own, such as epochs, lr, batch or length; the published ones hold where a dataset has them. Data
+    that no name leads to are stored beside the runs. With task="node", `backbone` is a finished link run to build on,
+    whose model it then is (else one is trained first), `finetune` trains it too, and `balance` weighs both classes the
+    same. `progress` is told of every epoch.
 
     >>> import dygmamba as dm
     >>> data = dm.generate(nodes=40, events=600, communities=4)
@@ -117,17 +127,26 @@ def train(
     strategies = chosen_names("negatives", negatives, SAMPLERS)
     folder, root = None if data_dir is None else Path(data_dir), Path(out)
     dataset = open_dataset(data, folder) if isinstance(data, str) else data
-    named = model != DEFAULT_MODEL or backbone is None  # a backbone brings its own model
+    where, why = choose_device(device), {}
+    if model is None and backbone is None:  # a backbone brings its own model
+        pick = pick_model(where, task, settings, preset)
+        model, preset, why = pick.model, pick.size, {"model": pick.sentence}
+        if pick.surprising:
+            warnings.warn(DygWarning(pick.sentence), stacklevel=2)
     plan = Plan(
         settings=settings,
-        device=choose_device(device),
+        device=where,
         out=root,
-        model=model if named else None,
+        model=model,
         strategies=strategies,
         backbone=None if backbone is None else Path(backbone),
         finetune=finetune,
         balance=balance,
+        size=preset,
+        split=split,
+        why=why,
     )
+    check_plan(plan)
     if not isinstance(data, str):
         keep_dataset(dataset, root, folder)
     work = train_node if task == "node" else train_link
@@ -143,18 +162,47 @@ def resume(
     negatives: Names = "random",
     data_dir: Path | str | None = None,
     progress: Progress | None = None,
+    **settings: Any,
 ) -> Run:
     """Go on with a run that was stopped, exactly as it would have gone on, and evaluate it; a finished one stays.
 
+    `epochs=50` makes it, finished or not, the run that would have been started with 50; `patience` can grow too. Any
+    other setting is refused.
+
     >>> import dygmamba as dm
-    >>> (run,) = dm.train(dm.generate(nodes=40, events=600, communities=4), epochs=1, length=4, width=4, blocks=1)
+    >>> small = {"length": 4, "width": 4, "blocks": 1}
+    >>> (run,) = dm.train(dm.generate(nodes=40, events=600, communities=4), "dyg-mamba", epochs=1, **small)
     >>> dm.resume(run.path).results == run.results
     True
+    >>> dm.resume(run.path, epochs=2).metrics.num_rows
+    2
     """
     path, data = Path(folder), None if data_dir is None else Path(data_dir)
     strategies = chosen_names("negatives", negatives, SAMPLERS)
-    resume_any(path, choose_device(device), strategies, _watcher(progress), data)
+    resume_any(path, choose_device(device), strategies, _watcher(progress), data, settings)
     return Run(path, device, data)
+
+
+def refit(
+    folder: Path | str,
+    *,
+    device: str = "auto",
+    data_dir: Path | str | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """A run for use: a finished run's settings trained on every event, the test's too, for as long as was best.
+
+    It lies beside the one it is made of, and has no test: how good its settings are is in the results of that one.
+
+    >>> import dygmamba as dm
+    >>> (run,) = dm.train(dm.generate(nodes=40, events=600, communities=4), "trees", epochs=1)
+    >>> everything = dm.refit(run.path)
+    >>> everything.finished, everything.results.num_rows, everything.rank([3], k=2).num_rows
+    (True, 0, 2)
+    """
+    path, data = Path(folder), None if data_dir is None else Path(data_dir)
+    made = refit_link(path, choose_device(device), _watcher(progress), data)
+    return Run(made.run.path, device, data)
 
 
 def _per_cent(value: float | None, spread: float | None) -> str:

@@ -2,28 +2,32 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from dygmamba.config import build_config
+from dygmamba.config import build_config, size_preset
 from dygmamba.data.store import Dataset
+from dygmamba.door.choosing import NETWORK
 from dygmamba.door.page import page_if_possible
-from dygmamba.engine.fit import Fit, Reporter
+from dygmamba.engine.fit import Fit, Interrupted, Reporter
 from dygmamba.engine.fit_config import NodeFitConfig
+from dygmamba.engine.folder import RunFolder
 from dygmamba.engine.walk import Advance, unwatched
 from dygmamba.errors import ConfigError
-from dygmamba.runs.link import link_rows, resume_link_run, start_link_run
+from dygmamba.runs.choosing import Beginning
+from dygmamba.runs.extending import extend
+from dygmamba.runs.final import final_evaluation
+from dygmamba.runs.link import resume_link_run, start_link_run
 from dygmamba.runs.node import NodeSettings, check_backbone, node_rows, resume_node_run, start_node_run
-from dygmamba.runs.opening import task_of, trained_against
+from dygmamba.runs.opening import open_data, split_of, task_of, trained_against
+from dygmamba.runs.splitting import Cuts, split_by
 from dygmamba.tasks.link import SETTINGS, SPLITS
 from dygmamba.tasks.node import check_labels, node_split
 
-DEFAULT_MODEL = "dyg-mamba"
 TASKS = ("link", "node")
-Rows = list[dict[str, Any]]
 
 
 class Watcher:
@@ -33,8 +37,8 @@ class Watcher:
         """Told of every step and epoch while the run trains; `metric` is what validation watches."""
         return nullcontext(Reporter())
 
-    def embedding(self, name: str, total: int | None) -> AbstractContextManager[Advance]:
-        """Told of a frozen backbone's embeddings as they are made."""
+    def stage(self, name: str, total: int) -> AbstractContextManager[Advance]:
+        """Told of work beside the training, so many questions: embeddings, exams, the page."""
         return nullcontext(unwatched)
 
     def say(self, sentence: str) -> None:
@@ -65,12 +69,19 @@ class Plan:
     backbone: Path | None = None
     finetune: bool = False
     balance: bool = False
+    size: str | None = None  # a preset beside the published one
+    split: Cuts | None = None
+    why: dict[str, str] = field(
+        default_factory=dict
+    )  # of what was chosen for the user: the model, the device
 
 
 def train_link(dataset: Dataset, plan: Plan, seed: int, watcher: Watcher) -> Fit:
     """One link run, finished."""
-    model = plan.model or DEFAULT_MODEL
-    fit = start_link_run(dataset, model, seed, plan.settings, plan.device, plan.out)
+    model = plan.model or NETWORK
+    beginning = Beginning(split_by(dataset, plan.split), plan.size, plan.why)
+    fit = start_link_run(dataset, model, seed, plan.settings, plan.device, plan.out, beginning)
+    _tell_start(fit, watcher)
     return finish_link(fit, plan.strategies, watcher)
 
 
@@ -79,38 +90,61 @@ def finish_link(fit: Fit, strategies: tuple[str, ...], watcher: Watcher) -> Fit:
     with watcher.fitting(fit, f"seed {fit.seed}", "ap") as report:
         fit(report)
     about = fit.run.config()["run"]
+    if fit.task.validation is None:
+        return _keep_untested(fit, about, watcher)
     names = {"dataset": about["data"], "model": about["model"], "seed": fit.seed, "run": str(fit.run.path)}
     names |= trained_against(fit.run)
     chosen = [(strategy, name, setting) for strategy in strategies for name in SPLITS for setting in SETTINGS]
-    return _keep(fit, link_rows(_scorer(fit), fit.stream, names, chosen, fit.config.rule), watcher)
+    with _stoppable(fit):
+        found = final_evaluation(fit, names, chosen, watcher.stage)
+        # what else is made of the finished weights, before the page is written: a line each
+        fit.run.write_results(found.rows, rules=found.rules, verdict=found.verdict)
+        page_if_possible(fit.run, watcher.say)
+    watcher.say(f"finished: {fit.run.path}")
+    return fit
 
 
 def train_node(dataset: Dataset, plan: Plan, seed: int, watcher: Watcher) -> Fit:
     """One classifier, finished; without a backbone, a link run with the task's presets comes first."""
-    check_labels(dataset.store, node_split(dataset.store))  # a stream without labels is not worth a backbone
+    by = split_by(dataset, plan.split) if plan.backbone is None else split_of(RunFolder(plan.backbone))
+    check_labels(dataset.store, node_split(dataset.store, by))  # without labels it is not worth a backbone
     if plan.backbone is not None:
         check_backbone(plan.backbone, dataset, plan.model)
         backbone, config = plan.backbone, build_config(NodeFitConfig, plan.settings)
     else:
-        parts = NodeSettings.of(dataset.name, plan.model or DEFAULT_MODEL, plan.settings)
-        backbone = train_link(dataset, replace(plan, settings=parts.link), seed, watcher).run.path
+        sized = {} if plan.size is None else size_preset(plan.size, plan.model or NETWORK)
+        parts = NodeSettings.of(dataset.name, plan.model or NETWORK, sized | plan.settings)
+        backbone = train_link(dataset, replace(plan, settings=parts.link, size=None), seed, watcher).run.path
         config = parts.node
     config = replace(
         config, finetune=plan.finetune or config.finetune, balance=plan.balance or config.balance
     )
-    with watcher.embedding(f"seed {seed} node embeddings", len(dataset.store)) as advance:
+    with watcher.stage(f"seed {seed} node embeddings", len(dataset.store)) as advance:
         fit = start_node_run(dataset, backbone, config, seed, plan.device, plan.out, advance)
+    watcher.say(f"run: {fit.run.path}")
     return _finish_node(fit, watcher)
 
 
 def resume_any(
-    path: Path, device: torch.device, strategies: tuple[str, ...], watcher: Watcher, data_dir: Path | None
+    path: Path,
+    device: torch.device,
+    strategies: tuple[str, ...],
+    watcher: Watcher,
+    data_dir: Path | None,
+    changes: dict[str, Any] | None = None,
 ) -> Fit:
-    """The rest of a run that was stopped."""
+    """The rest of a run that was stopped, or more of it: `changes` may be epochs and patience, nothing else."""
+    folder = RunFolder(path)
+    said = extend(folder, changes) if changes else None
+    if said:
+        watcher.say(said)
     if task_of(path) == "link":
-        return finish_link(resume_link_run(path, device, data_dir), strategies, watcher)
-    with watcher.embedding("embeddings", None) as advance:
+        fit = resume_link_run(path, device, data_dir)
+        _tell_resumed(fit, watcher)
+        return finish_link(fit, strategies, watcher)
+    with watcher.stage("node embeddings", len(open_data(folder, data_dir).store)) as advance:
         fit = resume_node_run(path, device, data_dir, advance)
+    _tell_resumed(fit, watcher)
     return _finish_node(fit, watcher)
 
 
@@ -123,18 +157,56 @@ def check_task(task: str, given: dict[str, bool]) -> None:
         raise ConfigError(f"`{wrong[0]}` is an option of `task='node'`; add that or leave it out")
 
 
+def check_plan(plan: Plan) -> None:
+    """Refuse what a finished backbone has decided already."""
+    for name, given in (("preset", plan.size), ("split", plan.split)):
+        if plan.backbone is not None and given is not None:
+            raise ConfigError(
+                f"`{name}` is the backbone's own; leave it out, or leave out `backbone` to train one"
+            )
+
+
 def _finish_node(fit: Fit, watcher: Watcher) -> Fit:
     with watcher.fitting(fit, f"seed {fit.seed} node", "auc") as report:
         fit(report)
-    return _keep(fit, node_rows(fit), watcher)
-
-
-def _keep(fit: Fit, rows: Rows, watcher: Watcher) -> Fit:
-    fit.run.write_results(rows)
-    page_if_possible(fit.run, watcher.say)
-    watcher.say(f"run: {fit.run.path}")
+    with _stoppable(fit):
+        fit.run.write_results(node_rows(fit, stage=watcher.stage))
+        page_if_possible(fit.run, watcher.say)
+    watcher.say(f"finished: {fit.run.path}")
     return fit
 
 
-def _scorer(fit: Fit) -> Any:
-    return fit.scorer
+def _keep_untested(fit: Fit, about: dict[str, Any], watcher: Watcher) -> Fit:
+    """The end of a run on every event: nothing is left to judge it by, and its results say so."""
+    of = about.get("refit_of")
+    said = f"none: every event was trained on; how good these settings are is in the results of {of}"
+    fit.run.write_results([], test=said, refit_of=of)
+    watcher.say(f"finished: {fit.run.path} (on every event, so it has no test)")
+    return fit
+
+
+def _tell_start(fit: Fit, watcher: Watcher) -> None:
+    """Where the run is, and what was chosen for it."""
+    sections = fit.run.config()
+    if "model" in sections["chosen"]:
+        watcher.say(sections["chosen"]["model"])
+    watcher.say(f"run: {fit.run.path}")
+    chosen = "; ".join(f"{name} {why}" for name, why in sections["chosen"].items() if name != "model")
+    watcher.say(f"{sections['run']['model']} on {fit.stream.device}: {chosen}")
+
+
+def _tell_resumed(fit: Fit, watcher: Watcher) -> None:
+    done, most = fit.progress.epoch, fit.config.epochs
+    where = "trained to its end" if fit.progress.finished else f"epoch {done + 1} of at most {most}"
+    watcher.say(f"run: {fit.run.path}, {where}")
+
+
+@contextmanager
+def _stoppable(fit: Fit) -> Iterator[None]:
+    """Whoever stops what comes after the training is told that nothing of it is lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"stopped after the training, which is saved; evaluate with: `dygmamba.resume('{fit.run.path}')`"
+        ) from None

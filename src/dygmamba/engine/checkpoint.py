@@ -44,6 +44,10 @@ class Progress:
         else:
             self.stale += 1
         self.epoch, self.step, self.losses = self.epoch + 1, 0, []
+        self.judge(epochs, patience)
+
+    def judge(self, epochs: int, patience: int) -> None:
+        """Whether that was the last epoch, of so many and with so much patience."""
         self.finished = self.stale >= patience or self.epoch >= epochs
 
 

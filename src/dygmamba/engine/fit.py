@@ -7,6 +7,7 @@ the optimizer and the generators of a checkpoint the rest of the run is determin
 import math
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,12 +21,16 @@ from dygmamba.engine.executor import Batch, Epoch, executor_for
 from dygmamba.engine.fit_config import FitConfig
 from dygmamba.engine.folder import RunFolder
 from dygmamba.engine.stream import Stream
+from dygmamba.engine.walk import Advance, unwatched
 from dygmamba.errors import DygError, ScoreError
 from dygmamba.models.base import Scorer
 from dygmamba.sampling.draws import Draws
 from dygmamba.tasks.base import Exam, Task
 
 LOOK_EVERY = 32  # steps after which losses are read off the device: a run that diverged goes on no longer
+
+
+Stage = Callable[[str, int], AbstractContextManager[Advance]]  # a name, and of how many questions it is
 
 
 class Interrupted(DygError):
@@ -36,11 +41,16 @@ class Interrupted(DygError):
 
 @dataclass(frozen=True, slots=True)
 class Reporter:
-    """Who is told of a run's progress."""
+    """Who is told of a run's progress.
+
+    A stage is work between steps, such as validation: so many questions, after which nothing is left to undo, so that a
+    KeyboardInterrupt may come at any moment of it.
+    """
 
     step: Callable[[int, int], None] = lambda epoch, step: None
     epoch: Callable[[dict], None] = lambda entry: None
     stop: Callable[[], bool] = lambda: False
+    stage: Stage = lambda name, total: nullcontext(unwatched)
 
 
 class Fit:
@@ -77,6 +87,7 @@ class Fit:
         """Go back to the last checkpoint; epochs it does not know of are forgotten."""
         self.run.lock()
         self.progress = self.keeper.restore()
+        self.progress.judge(self.config.epochs, self.config.patience)  # which may be more than it began with
 
     def __call__(self, report: Reporter | None = None) -> None:
         """Train until the epochs are used up or validation stops improving; then load the best weights."""
@@ -91,7 +102,7 @@ class Fit:
             start = time.monotonic()
             self.train_epoch(report)
             trained = time.monotonic() - start
-            found = self.validate()
+            found = self._validated(report)
             entry = {
                 "epoch": self.progress.epoch,
                 "loss": sum(self.progress.losses) / len(self.progress.losses),
@@ -105,11 +116,27 @@ class Fit:
             report.epoch(entry | {"best_epoch": self.progress.best_epoch})
         self.keeper.load_best()
 
+    def _validated(self, report: Reporter) -> dict[str, Any]:
+        """Validation; whoever stops it finds the epoch's training kept, and validates again."""
+        exam = self.task.validation
+        if exam is None:
+            return {}
+        try:
+            with report.stage("validation", len(exam.pairs)) as advance:
+                return self.validate(advance)
+        except KeyboardInterrupt:
+            self._save()
+            raise self._interrupted("stopped in validation") from None
+
+    def _interrupted(self, what: str) -> Interrupted:
+        return Interrupted(f"{what} and saved; go on with: `dygmamba.resume('{self.run.path}')`")
+
     def train_epoch(self, report: Reporter) -> None:
         """The rest of the epoch the run stands in."""
         self.scorer.train()
         if self.progress.step == 0:
             self.scorer.reset()
+        self._study(report)
         epoch = self.epoch(self.progress.epoch)
         losses = []  # device scalars, read now and then so that no step waits for the device
         for step in range(self.progress.step, self.steps_per_epoch):
@@ -121,22 +148,35 @@ class Fit:
             if asked or due:
                 self._save()
                 if asked:
-                    raise Interrupted(f"stopped and saved; go on with: `dygmamba.resume('{self.run.path}')`")
+                    raise self._interrupted("stopped")
         self._note(losses, self.progress.step if not losses else self.steps_per_epoch)
 
-    def validate(self) -> dict[str, Any]:
+    def _study(self, report: Reporter) -> None:
+        """What the executor makes once, before the first step; stopped there, the run stands where it stood."""
+        if self.progress.step == self.steps_per_epoch or not self.executor.unstudied:
+            return
+        try:
+            with report.stage("training table", self.executor.unstudied) as advance:
+                self.executor.study(advance)
+        except KeyboardInterrupt:
+            self._save()
+            raise self._interrupted("stopped before the first step") from None
+
+    def validate(self, advance: Advance = unwatched) -> dict[str, Any]:
         """The task's metrics on its validation exam under the current weights."""
         exam = self.task.validation
-        return self.task.metrics(self.examine(exam), exam)
+        assert exam is not None
+        return self.task.metrics(self.examine(exam, advance), exam)
 
-    def examine(self, exam: Exam) -> Tensor:
+    def examine(self, exam: Exam, advance: Advance = unwatched) -> Tensor:
         """A score per pair of an exam."""
-        return examine(self.scorer, self.stream, exam, self.config.rule, self.seed)
+        return examine(self.scorer, self.stream, exam, self.config.rule, self.seed, advance)
 
     def finish_epoch(self, found: dict[str, Any]) -> None:
-        """Early stopping: the task says which weights are better."""
-        better = self.task.better(found, self.progress.best_ap, self.progress.best_auc)
-        self.progress.end_epoch(found["ap"], found["auc"], better, self.config.epochs, self.config.patience)
+        """Early stopping: the task says which weights are better; where nothing was found out, the last ones are."""
+        ap, auc = found.get("ap", self.progress.best_ap), found.get("auc", self.progress.best_auc)
+        better = not found or self.task.better(found, self.progress.best_ap, self.progress.best_auc)
+        self.progress.end_epoch(ap, auc, better, self.config.epochs, self.config.patience)
         self._save(better)
 
     def _note(self, losses: list[Tensor], step: int) -> None:

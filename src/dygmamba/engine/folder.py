@@ -1,4 +1,4 @@
-"""A run is a folder: config.toml, metrics.jsonl, results.json, checkpoint/."""
+"""A run is a folder: config.toml (extended.toml), metrics.jsonl, results.json, checkpoint/."""
 
 import hashlib
 import json
@@ -27,8 +27,8 @@ class RunFolder:
     _locks: list[Lock] = field(default_factory=list, compare=False, repr=False)
 
     @staticmethod
-    def create(root: Path, dataset: str, model: str, seed: int) -> "RunFolder":
-        """A new folder <root>/<dataset>/<model>/<stamp>-seed<k>."""
+    def create(root: Path, dataset: str, model: str, seed: int, mark: str = "") -> "RunFolder":
+        """A new folder <root>/<dataset>/<model>/<stamp>-seed<k>, with a mark behind it where one is given."""
         for what, name in (("dataset", dataset), ("model", model)):
             if not can_name(name):
                 raise ConfigError(
@@ -36,7 +36,7 @@ class RunFolder:
                     f"digits, '.', '_' and '-', at most {LONGEST} bytes"
                 )
         stamp = time.strftime("%Y%m%d-%H%M%S")
-        base = root / dataset / model / f"{stamp}-seed{seed}"
+        base = root / dataset / model / f"{stamp}-seed{seed}{mark}"
         make_folder(base.parent)
         path, number = base, 1
         while not new_folder(path):
@@ -81,18 +81,45 @@ class RunFolder:
 
     def write_config(self, sections: dict[str, dict[str, Any]]) -> None:
         """Everything needed to repeat the run, as TOML; the last section says that it is whole and whose it is."""
-        text = to_toml({**sections, "folder": {"id": secrets.token_hex(8)}})
-        write_text(self.path / "config.toml", f'{text}sha256 = "{_digest(text)}"\n')
+        self._write_sealed("config.toml", {**sections, "folder": {"id": secrets.token_hex(8)}})
+
+    def extend(self, settings: dict[str, Any]) -> None:
+        """Settings of the training loop that go before those it began with; its results are no longer its last word.
+
+        They stand in a file of their own: config.toml, which the checkpoints are bound to, stays as it was.
+        """
+        (self.path / "results.json").unlink(missing_ok=True)
+        more = self._extension() | settings
+        self._write_sealed("extended.toml", {"train": more, "folder": {"of": self.bond}})
 
     def config(self) -> dict[str, dict[str, Any]]:
-        """What write_config wrote, or an error: a run goes by the settings it began with."""
-        path = self.path / "config.toml"
+        """What write_config wrote, or an error: a run goes by the settings it began with, and by its extension."""
+        sections = self._sealed("config.toml")
+        more = self._extension()
+        return {**sections, "train": sections.get("train", {}) | more} if more else sections
+
+    def _extension(self) -> dict[str, Any]:
+        if not (self.path / "extended.toml").exists():
+            return {}
+        sections = self._sealed("extended.toml")
+        if sections["folder"].get("of") != self.bond:
+            raise FileError(
+                f"{self.path / 'extended.toml'} belongs to another run; delete it to have this one as it began"
+            )
+        return sections.get("train", {})
+
+    def _write_sealed(self, name: str, sections: dict[str, dict[str, Any]]) -> None:
+        text = to_toml(sections)
+        write_text(self.path / name, f'{text}sha256 = "{_digest(text)}"\n')
+
+    def _sealed(self, name: str) -> dict[str, dict[str, Any]]:
+        path = self.path / name
         try:
             text = path.read_bytes().decode("utf-8")
             sections = tomllib.loads(text)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise FileError(
-                f"{self.path} is not a run: it has no config.toml; give a folder under runs/"
+                f"{self.path} is not a run: it has no {name}; give a folder under runs/"
             ) from error
         except OSError as error:
             raise FileError(f"{path} cannot be read ({error.strerror}); {MEND}") from error
@@ -112,7 +139,8 @@ class RunFolder:
     @property
     def bond(self) -> str:
         """What binds checkpoints to this run: the digest of its configuration, its seed, data and id among it."""
-        return self.config()["folder"]["sha256"] if (self.path / "config.toml").exists() else ""
+        there = (self.path / "config.toml").exists()
+        return self._sealed("config.toml")["folder"]["sha256"] if there else ""
 
     def metrics(self) -> list[dict[str, Any]]:
         """One entry per finished epoch."""
@@ -122,13 +150,27 @@ class RunFolder:
         """Replace the epochs' entries."""
         write_text(self.path / "metrics.jsonl", "".join(json.dumps(entry) + "\n" for entry in entries))
 
-    def write_results(self, rows: list[dict[str, Any]]) -> None:
-        """The final evaluation."""
-        write_text(self.path / "results.json", json.dumps({"results": rows}, indent=1) + "\n")
+    @property
+    def finished(self) -> bool:
+        """Whether its best weights were evaluated: a run that was stopped or extended has to go on first."""
+        return (self.path / "results.json").exists()
+
+    def write_results(self, rows: list[dict[str, Any]], **beside: Any) -> None:
+        """The final evaluation, and what is known beside it: rules on the same exams, or why there is none."""
+        write_text(self.path / "results.json", json.dumps({"results": rows, **beside}, indent=1) + "\n")
 
     def results(self) -> list[dict[str, Any]]:
         """What write_results wrote; nothing if the run is not finished."""
         return self._read("results.json", lambda text: json.loads(text)["results"])
+
+    def rules(self) -> list[dict[str, Any]]:
+        """What simple rules reach on the same exams, rows like those of `results`; none of a run that did not ask."""
+        return self._read("results.json", lambda text: json.loads(text).get("rules", []))
+
+    def verdict(self) -> dict[str, Any]:
+        """How the run stands against the best rule, in figures and as a sentence; empty where that was not asked."""
+        found = self._read("results.json", lambda text: [json.loads(text).get("verdict", {})])
+        return found[0] if found else {}
 
     def _read(self, name: str, parse: Callable[[str], list[dict[str, Any]]]) -> list[dict[str, Any]]:
         path = self.path / name

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dygmamba.config import build_config, preset, to_settings
+from dygmamba.data.splits import PUBLISHED, Split, SplitBy
 from dygmamba.data.store import Dataset
 from dygmamba.engine.clock import Rule
 from dygmamba.engine.examine import STRICT, examine, place
@@ -20,8 +21,9 @@ from dygmamba.errors import ConfigError, EventError
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts, Scorer
 from dygmamba.room import require_room
+from dygmamba.runs.choosing import Beginning, layers, merged, reasons
 from dygmamba.runs.making import go_on_alike, made_with
-from dygmamba.runs.opening import build_scorer, link_data, link_stream, seeded_scorer
+from dygmamba.runs.opening import build_scorer, link_data, link_stream, seeded_scorer, split_of
 from dygmamba.sampling.negatives import SEEDS
 from dygmamba.sampling.view import NeighborRequest
 from dygmamba.tasks.base import Exam
@@ -70,27 +72,29 @@ def split_settings(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, 
 
 
 def start_link_run(
-    dataset: Dataset, model: str, seed: int, settings: dict[str, Any], device: torch.device, root: Path
+    dataset: Dataset,
+    model: str,
+    seed: int,
+    settings: dict[str, Any],
+    device: torch.device,
+    root: Path,
+    beginning: Beginning | None = None,
 ) -> Fit:
     """A new run folder with its configuration written, ready to train."""
-    spec = find_model(model)
+    spec, begun = find_model(model), beginning or Beginning()
     if not spec.trainable:
         raise ConfigError(
             f"model '{model}' needs no training; use: `dygmamba.evaluate('{dataset.name}', '{model}')`"
         )
-    loop, own = split_settings(preset(model, dataset.name) | settings)
+    found = layers(model, dataset.name, begun, settings)
+    loop, own = split_settings(merged(found))
     config, how = build_config(spec.config, own), build_config(LinkFitConfig, loop)
-    stream = link_stream(dataset, device)
-    sizes = [len(part) for part in (stream.split.train, stream.split.val, stream.split.test)]
-    if not all(sizes):
-        raise EventError(
-            "training, validation and test get {}, {} and {} events; each needs some, use a longer stream".format(
-                *sizes
-            )
-        )
+    stream = link_stream(dataset, device, begun.by)
+    _require_events(stream.split, begun.by)
     scorer = seeded_scorer(spec, config, seed, stream, COPIES)
-    _require_room(scorer, how, sizes[0])
-    run = RunFolder.create(root, dataset.name, model, seed)
+    _require_room(scorer, how, len(stream.split.train))
+    chosen = begun.why | reasons(dataset, stream, scorer, how, config, found)
+    run = RunFolder.create(root, dataset.name, model, seed, "" if begun.of is None else "-all")
     run.write_config(
         {
             "run": {
@@ -100,13 +104,25 @@ def start_link_run(
                 "model": model,
                 "seed": seed,
             }
+            | begun.by.section
+            | ({} if begun.of is None else {"refit_of": str(begun.of)})
             | ({} if spec.source is None else {"source": spec.source}),
             "train": to_settings(how),
             "model": to_settings(config),
+            "chosen": chosen,
             "made_with": made_with(device),
         }
     )
     return _fit(run, stream, scorer)
+
+
+def _require_events(split: Split, by: SplitBy) -> None:
+    sizes = [len(part) for part in (split.train, split.val, split.test)]
+    if not all(sizes[: 3 if by.numbers else 1]):
+        mend = "use a longer stream" if by == PUBLISHED else "cut it elsewhere"
+        raise EventError(
+            "training, validation and test get {}, {} and {} events; each needs some, {}".format(*sizes, mend)
+        )
 
 
 def resume_link_run(path: Path, device: torch.device, data_dir: Path | None = None) -> Fit:
@@ -115,7 +131,7 @@ def resume_link_run(path: Path, device: torch.device, data_dir: Path | None = No
     run.config()
     run.lock()
     go_on_alike(run, device)
-    stream = link_stream(link_data(run, data_dir), device)
+    stream = link_stream(link_data(run, data_dir), device, split_of(run))
     fit = _fit(run, stream, build_scorer(run, stream))
     fit.resume()
     return fit
@@ -165,7 +181,7 @@ def link_rows(
 class Heuristics:
     """Models without training on one dataset; each row of the result puts one exam to one of them."""
 
-    dataset: Dataset
+    name: str
     stream: Stream
     rule: Rule = STRICT
     folder: Path | None = None  # where drawn negatives are kept
@@ -173,7 +189,7 @@ class Heuristics:
     @staticmethod
     def of(dataset: Dataset, rule: Rule = STRICT, folder: Path | None = None) -> "Heuristics":
         """On the dataset's own split."""
-        return Heuristics(dataset, link_stream(dataset, torch.device("cpu")), rule, folder)
+        return Heuristics(dataset.name, link_stream(dataset, torch.device("cpu")), rule, folder)
 
     def row(
         self,
@@ -186,13 +202,19 @@ class Heuristics:
         """One result; `seed` draws other negatives than the published ones."""
         store, split = self.stream.store, self.stream.split
         strategy, name, setting = chosen
-        scorer = self._built(model, settings, strategy)
         exam = link_exam(store, split, name, setting, strategy, seed, self.folder)
-        score = examine(scorer, self.stream, exam, self.rule, advance=advance)
+        score = self.scores(model, exam, advance, settings)
         drawn_with = SEEDS[name, setting] if seed is None else seed
-        about = {"dataset": self.dataset.name, "model": model, "seed": drawn_with, **exam.about}
+        about = {"dataset": self.name, "model": model, "seed": drawn_with, **exam.about}
         found = dataclasses.asdict(link_metrics(score, exam.pairs.label, exam.pairs.group))
         return {**about, **self.rule.about, **found}
+
+    def scores(
+        self, model: str, exam: Exam, advance: Advance = unwatched, settings: dict[str, Any] | None = None
+    ) -> Tensor:
+        """What a model says of each pair of an exam."""
+        scorer = self._built(model, settings or {}, exam.about["negatives"])
+        return examine(scorer, self.stream, exam, self.rule, advance=advance)
 
     def rank_row(
         self,
@@ -207,10 +229,10 @@ class Heuristics:
         scorer = self._built(model, settings, "random")
         exam = link_exam(self.stream.store, self.stream.split, name, setting)
         found = ranking.row(scorer, self.stream, exam, self.rule, advance=advance)
-        return {"dataset": self.dataset.name, "model": model, "seed": found["candidate_seed"], **found}
+        return {"dataset": self.name, "model": model, "seed": found["candidate_seed"], **found}
 
     def _built(self, model: str, settings: dict[str, Any], strategy: str) -> Scorer:
-        spec, name = find_model(model), self.dataset.name
+        spec, name = find_model(model), self.name
         if spec.trainable:
             raise ConfigError(f"model '{model}' must be trained first: `dygmamba.train('{name}', '{model}')`")
         config = build_config(spec.config, preset(model, name, strategy) | settings)

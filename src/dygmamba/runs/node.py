@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ import torch
 from torch import nn
 
 from dygmamba.config import build_config, node_preset, to_settings
+from dygmamba.data.splits import PUBLISHED, SplitBy
 from dygmamba.data.store import Dataset
 from dygmamba.engine.checkpoint import load_best, load_newest
 from dygmamba.engine.clock import Clock
-from dygmamba.engine.fit import Fit
+from dygmamba.engine.fit import Fit, Interrupted, Stage
 from dygmamba.engine.fit_config import FitConfig, NodeFitConfig
 from dygmamba.engine.folder import RunFolder
 from dygmamba.engine.stream import Stream
@@ -22,7 +24,15 @@ from dygmamba.errors import ConfigError, FileError
 from dygmamba.models.base import Encoder
 from dygmamba.models.classifiers import FrozenClassifier, NodeClassifier, SourceEmbedding
 from dygmamba.runs.making import go_on_alike, made_with
-from dygmamba.runs.opening import OpenRun, build_scorer, encoder_of, link_stream, open_data, open_run
+from dygmamba.runs.opening import (
+    OpenRun,
+    build_scorer,
+    encoder_of,
+    link_stream,
+    open_data,
+    open_run,
+    split_of,
+)
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.link import SPLITS
 from dygmamba.tasks.node import NodeTask, node_split
@@ -47,9 +57,9 @@ class NodeSettings:
         return NodeSettings(node_preset(model, dataset) | link, build_config(NodeFitConfig, node))
 
 
-def node_stream(dataset: Dataset, device: torch.device) -> Stream:
+def node_stream(dataset: Dataset, device: torch.device, by: SplitBy = PUBLISHED) -> Stream:
     """A dataset with every node in training, its labels apart: what a backbone is shown holds none."""
-    return Stream(dataset.store, node_split(dataset.store), device).without_labels()
+    return Stream(dataset.store, node_split(dataset.store, by), device).without_labels()
 
 
 def check_backbone(path: Path, dataset: Dataset, model: str | None) -> None:
@@ -62,7 +72,9 @@ def check_backbone(path: Path, dataset: Dataset, model: str | None) -> None:
         )
     if model is not None and model != about.get("model"):
         raise ConfigError(f"{path} is a run of '{about.get('model')}', not '{model}'; leave out `model`")
-    if not (path / "results.json").exists():
+    if not SplitBy.read(about).numbers:
+        raise ConfigError(f"{path} was trained on every event, the test's too; give the run it was made of")
+    if not RunFolder(path).finished:
         raise ConfigError(f"{path} is not finished; go on with: `dygmamba.resume('{path}')`")
 
 
@@ -77,7 +89,7 @@ def start_node_run(
 ) -> Fit:
     """A new run folder with its configuration written, ready to train on a finished link run."""
     trained = open_run(backbone, device, dataset=dataset)
-    model, split = trained.about["model"], node_split(dataset.store)
+    model, by = trained.about["model"], split_of(trained.folder)
     run = RunFolder.create(root, dataset.name, f"{model}-node", seed)
     settings = to_settings(config)
     run.write_config(
@@ -86,11 +98,12 @@ def start_node_run(
                 "task": "node",
                 "data": dataset.name,
                 "digest": dataset.digest,
-                "split": split.digest,
+                "split": node_split(dataset.store, by).digest,
                 "model": model,
                 "seed": seed,
                 "backbone": str(backbone),
             }
+            | by.section
             | {key: value for key, value in trained.about.items() if key == "source"}
             | {name: settings.pop(name) for name in PARTS},
             "train": settings,
@@ -131,7 +144,7 @@ def open_classifier(path: Path, device: torch.device, data_dir: Path | None = No
     finetune = bool(run.config()["run"]["finetune"])
     model = (NodeClassifier if finetune else FrozenClassifier)(encoder)
     load_best(run, model)
-    return OpenRun(run, dataset, node_stream(dataset, device), model.to(device).eval())
+    return OpenRun(run, dataset, node_stream(dataset, device, split_of(run)), model.to(device).eval())
 
 
 def _reopened(path: Path, device: torch.device, data_dir: Path | None) -> tuple[RunFolder, Dataset, Encoder]:
@@ -141,7 +154,7 @@ def _reopened(path: Path, device: torch.device, data_dir: Path | None) -> tuple[
     if not ({"train", "model"} <= set(sections) and {"backbone", *PARTS} <= set(about)):
         raise FileError(f"{path}/config.toml lacks a part of what was written; restore it or train again")
     dataset = open_data(run, data_dir)
-    return run, dataset, encoder_of(build_scorer(run, link_stream(dataset, device)), run)
+    return run, dataset, encoder_of(build_scorer(run, link_stream(dataset, device, split_of(run))), run)
 
 
 def _fit(
@@ -156,14 +169,19 @@ def _fit(
     sections = run.config()
     about, seed = sections["run"], int(sections["run"]["seed"])
     config = build_config(NodeFitConfig, sections["train"] | {name: about[name] for name in PARTS})
-    stream = node_stream(dataset, device)
+    stream = node_stream(dataset, device, split_of(run))
     task = NodeTask.of(dataset.store, stream.split, device, config.balance)
     torch.manual_seed(seed)
     model = (NodeClassifier if config.finetune else FrozenClassifier)(encoder).to(device)
     if weights is not None:
         weights(run, model)
     if isinstance(model, FrozenClassifier):
-        model.use(embed(model.encoder, stream, config, seed, advance).to(device))
+        try:
+            model.use(embed(model.encoder, stream, config, seed, advance).to(device))
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"stopped while embedding; go on with: `dygmamba.resume('{run.path}')`"
+            ) from None
     return Fit(task, model, stream, config, run, seed)
 
 
@@ -179,14 +197,17 @@ def embed(
     return walk(PairBatch.of(store.src, store.dst, store.time), seen, advance)
 
 
-def node_rows(fit: Fit, names: tuple[str, ...] = SPLITS) -> list[dict[str, Any]]:
+def node_rows(
+    fit: Fit, names: tuple[str, ...] = SPLITS, stage: Stage = lambda name, total: nullcontext(unwatched)
+) -> list[dict[str, Any]]:
     """One result row per period; a metric that a period without positives lacks is None."""
     about = fit.run.config()["run"]
     assert isinstance(fit.task, NodeTask)
     rows = []
     for name in names:
         exam = fit.task.exam(name)
-        found = fit.task.metrics(fit.examine(exam), exam)
+        with stage(name, len(exam.pairs)) as advance:
+            found = fit.task.metrics(fit.examine(exam, advance), exam)
         rows.append(
             {
                 "dataset": about["data"],
@@ -195,6 +216,7 @@ def node_rows(fit: Fit, names: tuple[str, ...] = SPLITS) -> list[dict[str, Any]]
                 "seed": about["seed"],
                 "run": str(fit.run.path),
                 **{key: about[key] for key in ("backbone", *PARTS)},
+                **split_of(fit.run).stamp,
                 "split": name,
                 **fit.config.rule.about,
             }

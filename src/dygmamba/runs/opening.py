@@ -9,7 +9,7 @@ from torch import nn
 
 from dygmamba.config import build_config, to_settings
 from dygmamba.data.library import open_dataset
-from dygmamba.data.splits import chronological_split
+from dygmamba.data.splits import PUBLISHED, SplitBy
 from dygmamba.data.store import SUFFIX, Dataset, load_dataset, save_dataset
 from dygmamba.engine.checkpoint import load_best
 from dygmamba.engine.clock import Rule
@@ -33,9 +33,19 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def link_stream(dataset: Dataset, device: torch.device) -> Stream:
-    """A dataset split as link prediction is."""
-    return Stream(dataset.store, chronological_split(dataset.store), device)
+def link_stream(dataset: Dataset, device: torch.device, by: SplitBy = PUBLISHED) -> Stream:
+    """A dataset split as link prediction is, as published unless told."""
+    return Stream(dataset.store, by.split(dataset.store), device)
+
+
+def split_of(folder: RunFolder) -> SplitBy:
+    """How the stream of a run is cut."""
+    try:
+        return SplitBy.read(folder.config().get("run", {}))
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileError(
+            f"{folder.path}/config.toml says no whole split ({error!r}); restore it or train again"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +81,8 @@ class OpenRun:
 
 def trained_against(folder: RunFolder) -> dict[str, str]:
     """What a result row says of a link run's training; runs that do not say were trained against random pairs."""
-    return {"train_negatives": folder.config()["train"].get("train_negatives", "random")}
+    against = folder.config()["train"].get("train_negatives", "random")
+    return {"train_negatives": against, **split_of(folder).stamp}
 
 
 def task_of(path: Path) -> str:
@@ -85,7 +96,7 @@ def open_run(
     """A run with its best weights loaded; `dataset` is its data where that is open already."""
     folder = RunFolder(path)
     dataset = link_data(folder, data_dir, dataset)
-    stream = link_stream(dataset, device)
+    stream = link_stream(dataset, device, split_of(folder))
     scorer = build_scorer(folder, stream)
     load_best(folder, scorer)
     return OpenRun(folder, dataset, stream, scorer.to(device).eval())

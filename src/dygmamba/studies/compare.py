@@ -8,6 +8,7 @@ from dygmamba.engine.folder import RunFolder
 from dygmamba.errors import ConfigError, FileError
 from dygmamba.explain.forgetting import load_forgetting
 from dygmamba.report.sheets import Cell, Grid, Lines, Section, Sheet
+from dygmamba.runs.opening import split_of
 from dygmamba.studies.records import LOCAL, Book, Record
 from dygmamba.studies.tables import figures, grouped, link_grids, stamp
 
@@ -47,7 +48,7 @@ def record_of(folder: RunFolder) -> Record:
         int(about["seed"]),
         {"model": about["model"], "validation": [epoch["val_ap"] for epoch in epochs]},
         [{key: value for key, value in row.items() if key not in LOCAL} for row in rows],
-        sections.get("train", {}) | sections.get("model", {}),
+        sections.get("train", {}) | sections.get("model", {}) | split_of(folder).stamp,
         {"epochs": len(epochs)},
         [epoch["loss"] for epoch in epochs],
         sections.get("made_with", {}).get("device", ""),

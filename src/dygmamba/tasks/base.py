@@ -32,8 +32,8 @@ class Task(Protocol):
     """What is learned, whatever the model; the training loop knows nothing else of it."""
 
     @property
-    def validation(self) -> Exam:
-        """What an epoch's weights are judged by."""
+    def validation(self) -> Exam | None:
+        """What an epoch's weights are judged by; none where everything is trained on."""
         ...
 
     def others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:

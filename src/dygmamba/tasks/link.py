@@ -36,7 +36,7 @@ class LinkTask:
     """Training events against pairs that were not; validation AP and AUC must both reach their best."""
 
     opponents: Opponents
-    validation: Exam
+    validation: Exam | None
 
     @staticmethod
     def of(
@@ -45,8 +45,11 @@ class LinkTask:
         """Link prediction on a stream, validated against what it is trained against; random pairs as published."""
         if not len(split.train):
             raise EventError("no training events are left after holding out new nodes; use a longer stream")
+        opponents = OPPONENTS[against].of(store, split, device)
+        if not len(split.val) and not len(split.test):
+            return LinkTask(opponents, None)
         exams = [link_exam(store, split, "val", strategy=kind) for kind in VALIDATED_BY[against]]
-        return LinkTask(OPPONENTS[against].of(store, split, device), joined(exams))
+        return LinkTask(opponents, joined(exams))
 
     def others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
         """For each training event a number that says which pair is asked about beside it."""

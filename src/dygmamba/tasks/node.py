@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from dygmamba.data.events import EventBatch, EventStore
-from dygmamba.data.splits import Split, chronological_split
+from dygmamba.data.splits import PUBLISHED, Split, SplitBy
 from dygmamba.errors import EventError
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.base import Exam
@@ -92,9 +92,9 @@ def node_exam(store: EventStore, split: Split, name: str) -> Exam:
     return Exam({"split": name}, events, earlier, pairs, torch.arange(len(events)))
 
 
-def node_split(store: EventStore) -> Split:
-    """The chronological 70/15/15 with every node kept in training (DyGLib)."""
-    return chronological_split(store, new_node_share=0.0)
+def node_split(store: EventStore, by: SplitBy = PUBLISHED) -> Split:
+    """The chronological 70/15/15, or what the user chose, with every node kept in training (DyGLib)."""
+    return by.split(store, new_node_share=0.0)
 
 
 def positive_weight(label: Float32[Tensor, "p"]) -> float:

@@ -16,6 +16,7 @@ from dygmamba.engine.executor.graphs import GraphedParts, GraphedWhole
 from dygmamba.engine.executor.rounds import Rounds
 from dygmamba.engine.fit_config import FitConfig
 from dygmamba.engine.stream import Stream
+from dygmamba.engine.walk import Advance
 from dygmamba.models.base import RoundLearner
 from dygmamba.process_wide import keep_freed_memory
 from dygmamba.sampling.view import NeighborRequest
@@ -32,6 +33,15 @@ class Executor(Protocol):
     @property
     def steps(self) -> int:
         """How many make an epoch."""
+        ...
+
+    @property
+    def unstudied(self) -> int:
+        """Questions that `study` would look up now; none where nothing is made before the first step."""
+        ...
+
+    def study(self, advance: Advance) -> None:
+        """Make what all steps need."""
         ...
 
     def step(self, batch: Batch) -> Float32[Tensor, ""]:

@@ -16,6 +16,7 @@ from dygmamba.engine.executor.cuts import Plan, Shares, arrange
 from dygmamba.engine.executor.gradients import PartGradients
 from dygmamba.engine.fit_config import FitConfig
 from dygmamba.engine.stream import Stream
+from dygmamba.engine.walk import Advance
 from dygmamba.models.base import Scorer
 from dygmamba.process_wide import float32_products
 from dygmamba.sampling.draws import Draws
@@ -94,6 +95,7 @@ class Whole:
     """A step in one pass."""
 
     fresh_gradients = True  # each step's gradients are new tensors; else they stay where they lie
+    unstudied = 0
 
     def __init__(self, work: Work) -> None:
         self.work = work
@@ -113,6 +115,9 @@ class Whole:
         for cell in batch.told:
             self.tell(cell)
         return self.issue(batch)
+
+    def study(self, advance: Advance) -> None:
+        """Nothing: each step looks up its own."""
 
     def prepare(self, epoch: Epoch) -> None:
         """What all steps of an epoch have in common."""

@@ -4,7 +4,6 @@ Legend: k training events, b of a pass.
 """
 
 from collections.abc import Callable, Iterator
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from dygmamba.engine.executor.eager import Batch, Epoch
 from dygmamba.engine.stream import Stream
+from dygmamba.engine.walk import Advance, unwatched
 from dygmamba.models.base import RoundLearner
 from dygmamba.sampling.view import PairView
 from dygmamba.tasks.base import Task
@@ -29,21 +29,34 @@ class Rounds:
         self, task: Task, scorer: RoundLearner, stream: Stream, epoch: Callable[[int], Epoch]
     ) -> None:
         self.task, self.scorer, self.stream, self.epoch = task, scorer, stream, epoch
+        self._lesson: Any = None
 
     @property
     def steps(self) -> int:
         """Rounds of an epoch."""
         return self.scorer.rounds
 
-    @cached_property
-    def lesson(self) -> Any:
-        """What all rounds learn from."""
-        return self.scorer.study(self._views())
+    @property
+    def unstudied(self) -> int:
+        """Training questions that are still to be looked up."""
+        return 0 if self._lesson is not None else (1 + self.scorer.negatives) * len(self.stream.train)
+
+    def study(self, advance: Advance) -> None:
+        """Look up what all rounds learn from."""
+
+        def told() -> Iterator[PairView]:
+            for view in self._views():
+                yield view
+                advance(len(view.pairs))
+
+        self._lesson = self.scorer.study(told())
 
     def step(self, batch: Batch) -> Float32[Tensor, ""]:
         """One round; the mean loss before it."""
+        if self._lesson is None:
+            self.study(unwatched)
         with torch.no_grad():
-            return self.scorer.learn(self.lesson)
+            return self.scorer.learn(self._lesson)
 
     def _views(self) -> Iterator[PairView]:
         """Each training event with its other nodes; an event itself is asked about once."""

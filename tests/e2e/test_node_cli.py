@@ -95,7 +95,7 @@ def test_a_backbone_is_trained_first_where_none_is_given(call):
 def test_dyg_mamba_gets_the_tasks_preset(call):
     """No co-occurrence, no mixer, 64 tokens unless told otherwise."""
     words = [part for setting in SMALL[1:] for part in ("--set", setting)]
-    rows = results(call("train", "small", "--task", "node", *QUICK, *words, "--json"))
+    rows = results(call("train", "small", "--task", "node", "--preset", "paper", *QUICK, *words, "--json"))
     model = tomllib.loads((Path(rows[0]["backbone"]) / "config.toml").read_text())["model"]
     assert (model["channels"], model["mixer"], model["length"]) == (["node", "edge", "time"], "none", 64)
 

@@ -63,8 +63,10 @@ def predict(
     _require_writable(out)
 
     from dygmamba.data.formats import ReadOptions
+    from dygmamba.door.states import tell_unfinished
     from dygmamba.runs.predictor import Predictor
 
+    tell_unfinished(run)
     options = ReadOptions(
         src=src,
         dst=dst,

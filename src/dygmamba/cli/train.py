@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dygmamba.engine.folder import RunFolder
 
 # what a run is: given with --resume, these are refused; settings are compared with the run's own
-DECIDED = ("model", "preset", "task", "backbone", "finetune", "balance", "seeds", "split", "out")
+DECIDED = ("model", "preset", "backbone", "finetune", "balance", "seeds", "split", "out")
 
 
 def train(
@@ -94,7 +94,7 @@ def train(
     settings = parse_overrides(overrides or []) | {key: value for key, value in own.items() if value}
     _check_refit(refit, task)
     if resume is not None:
-        _refuse_given(context)
+        _refuse_given(context, resume, task)
     check_task(task, {"backbone": backbone is not None, "finetune": finetune, "balance": balance})
     where = choose_device(device)
     if deterministic:
@@ -142,9 +142,12 @@ def _check_refit(refit: str | None, task: str) -> None:
         raise ConfigError("--refit is for link runs; leave it out, or leave out --task node")
 
 
-def _refuse_given(context: typer.Context) -> None:
+def _refuse_given(context: typer.Context, resume: Path, task: str) -> None:
     """Refuse what a resumed run would have to ignore."""
-    for name in DECIDED:
+    from dygmamba.runs.opening import task_of
+
+    other = ("task",) if task_of(resume) != task else ()
+    for name in (*DECIDED, *other):
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             raise ConfigError(f"a resumed run is what it is; leave out `{name}`, or start anew")

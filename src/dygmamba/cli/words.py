@@ -12,7 +12,7 @@ OPTIONS = {
     for name in (
         *("src", "dst", "time", "features", "label", "bipartite", "time_unit", "fill", "format", "delimiter"),
         *("encoding", "data_dir", "device", "at", "out", "negatives", "split", "setting", "visible", "task"),
-        *("backbone", "finetune", "balance", "model", "seeds", "metrics", "candidates"),
+        *("backbone", "finetune", "balance", "model", "seeds", "metrics", "candidates", "orders"),
     )
 } | {"name": "--out"}
 MOST_SEEDS = 10_000  # each is a training

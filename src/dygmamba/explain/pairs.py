@@ -12,12 +12,13 @@ import torch
 from dygmamba.data.formats.pairs import iso
 from dygmamba.data.statistics import looks_like_epoch
 from dygmamba.errors import ConfigError, EventError, NotFoundError
-from dygmamba.explain.explanation import Explanation, Number, Numbers, Reason, Without
+from dygmamba.explain.explanation import Explanation, Number, Numbers, Reason
 from dygmamba.explain.players import Player
 from dygmamba.explain.readout import by_event, readout
 from dygmamba.explain.reasons import reasons as tree_reasons
 from dygmamba.explain.removal import Game, Window, game_of
 from dygmamba.explain.shapley import Ledger, Shares, shares
+from dygmamba.explain.what_if import probability, supporters, supporting, turned, without
 from dygmamba.models.trees import BoostedTrees
 from dygmamba.runs.predictor import Predictor
 from dygmamba.runs.questions import Asking, Moment
@@ -25,8 +26,6 @@ from dygmamba.sampling.view import PairBatch
 
 ORDERS = 4  # pairs of them: more shrink the errors of the contributions, not their sum
 STRONGEST = 10  # events whose score without is asked for each
-SETS = (1, 3, 10)  # of how many of the strongest supporters the score without is told
-MOST_TURNED = 10  # events of a set that turns the decision
 
 
 def explain_pair(
@@ -50,8 +49,10 @@ def explain_pair(
     ledger = Ledger(game)
     found = shares(ledger, orders, seed=0)
     order = found.value.abs().argsort(descending=True, stable=True).tolist()
-    places = order[:STRONGEST]
-    alone = dict(zip(places, ledger.without([[place] for place in places]).tolist(), strict=True))
+    singles = [[place] for place in order[:STRONGEST]]
+    # in one pass; what follows finds them known
+    ledger.without([*singles, *supporting(ledger, found), supporters(ledger, found)])
+    alone = dict(zip(order, ledger.without(singles).tolist(), strict=False))
     words = _Words(predictor, asking, game, found, alone)
     who = _named(predictor, asking, task)
     return Explanation(
@@ -67,8 +68,8 @@ def explain_pair(
         base=found.base,
         base_score=probability(found.base),
         reasons=tuple(words.reason(place) for place in order),
-        without=_without(ledger, found),
-        flip=_turned(ledger, found),
+        without=without(ledger, found),
+        flip=turned(ledger, found),
         numbers=_numbers(predictor, one),
         removal=game.removal,
         orders=min(orders, game.orders),
@@ -105,11 +106,6 @@ def _asked(predictor: Predictor, pair: Any, at: Moment | None) -> tuple[Asking, 
         stranger = torch.full_like(asking.src, stream.store.num_nodes - 1)
         dst = torch.where(last.length.cpu() > 0, last.node[:, 0].cpu().long(), stranger)
     return asking, PairBatch.of(asking.src, dst, asking.when).to(stream.device)
-
-
-def probability(logit: float) -> float:
-    """The logistic function, as `score` has it."""
-    return float(torch.sigmoid(torch.tensor(logit, dtype=torch.float64)))
 
 
 class _Words:
@@ -160,50 +156,6 @@ def _there(sides: list[dict[int, float]] | None, player: Player) -> list[float]:
 
 def _mean(values: list[float]) -> float | None:
     return sum(values) / len(values) if values else None
-
-
-def _supporters(found: Shares) -> list[int]:
-    """Players that push the logit to the side of 0 where it is, the strongest first."""
-    push = found.value if found.logit >= 0 else -found.value
-    return [place for place in push.argsort(descending=True, stable=True).tolist() if float(push[place]) > 0]
-
-
-def _without(ledger: Ledger, found: Shares) -> tuple[Without, ...]:
-    """The score without the strongest supporters of the decision: one, three and ten of them."""
-    ranked = _supporters(found)
-    sizes = sorted({min(size, len(ranked)) for size in SETS} - {0})
-    gone = [ranked[:size] for size in sizes]
-    return tuple(
-        _set(ledger, places, logit) for places, logit in zip(gone, ledger.without(gone).tolist(), strict=True)
-    )
-
-
-def _turned(ledger: Ledger, found: Shares) -> Without | None:
-    """A set that turns the decision: greedily the event whose absence moves the logit most, then none too many."""
-
-    def turned(logit: float) -> bool:
-        return (logit >= 0) != (found.logit >= 0)
-
-    gone: list[int] = []
-    candidates, logit = _supporters(found), found.logit
-    while not turned(logit):
-        tried = [place for place in candidates if place not in gone][: ledger.game.tries]
-        if not tried or len(gone) == MOST_TURNED:
-            return None
-        after = ledger.without([[*gone, place] for place in tried])
-        best = int(after.argmin() if found.logit >= 0 else after.argmax())
-        gone, logit = [*gone, tried[best]], float(after[best])
-    for place in list(gone):
-        fewer = [other for other in gone if other != place]
-        if fewer and turned(float(ledger.without([fewer])[0])):
-            gone = fewer
-    return _set(ledger, gone, float(ledger.without([gone])[0]))
-
-
-def _set(ledger: Ledger, places: list[int], logit: float) -> Without:
-    players = ledger.game.players
-    events = tuple(event for place in places for event in players[place].events)
-    return Without(events, logit, probability(logit))
 
 
 def _numbers(predictor: Predictor, pair: PairBatch) -> Numbers | None:

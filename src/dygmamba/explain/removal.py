@@ -26,11 +26,13 @@ from dygmamba.models.base import Scorer
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch, PairView
+from dygmamba.sampling.walks import WalkRequest
 
 EVENTS_READ = 4_000_000  # that a Replay looks up again, all its questions together
 EVENTS_TOLD = 60_000  # that it tells a memory again
 MOST_EACH = 8  # events of each node that a Replay tries
 LEAST_EACH = 2
+WALKS_COST = 20  # sums over walks take so many times what a look-up takes
 
 
 class Game(Protocol):
@@ -132,15 +134,17 @@ def _shortened(seq: NeighborSequence, kept: Bool[Tensor, "m 2 l"]) -> NeighborSe
 class Replay:
     """The stream without some events: what is looked up, counted and walked is made anew, a memory told again."""
 
-    removal, orders, tries = "stream", 2, 1
+    removal, tries = "stream", 1
 
     def __init__(self, scorer: Scorer, stream: Stream, pair: PairBatch, seed: int, cell: int) -> None:
         self.scorer, self.stream, self.pair = scorer, stream, pair
         self.draws = Draws.of(seed, device=stream.device)
-        self._clock, self._told, self._level = None, 0, 0
+        self._level = int(torch.searchsorted(stream.store.time, pair.time.cpu()))  # events strictly earlier
+        self._clock, self._told = None, 0
+        walks = any(isinstance(request, WalkRequest) for request in scorer.requests)
+        self.orders, self._cost = (1, WALKS_COST) if walks else (2, 1)
         if scorer.stateful:
             self._clock = Clock.of(stream.store, (torch.arange(len(stream.store)),), cell)
-            self._level = int(self._clock.earlier(pair.time.cpu()))
             self.scorer = deepcopy(scorer)
         self.players = self._affordable()
         if self._clock is not None:
@@ -152,7 +156,7 @@ class Replay:
         for each in range(LEAST_EACH, MOST_EACH + 1):
             more = newest(self.stream.index, self.pair, each, each // 2)
             asked = (2 * self.orders + 2) * len(more)
-            read, told = asked * len(self.stream.store), asked * self._again(more)
+            read, told = asked * self._level * self._cost, asked * self._again(more)
             if players and (read > EVENTS_READ or told > EVENTS_TOLD):
                 break
             players = more
@@ -186,7 +190,7 @@ class Replay:
             if not stays
         ]
         index = self.stream.index
-        there = torch.ones(len(self.stream.store), dtype=torch.bool)
+        there = torch.arange(len(self.stream.store)) < self._level
         there[gone] = False
         if gone:
             index = NeighborIndex.build(self.stream.store, there.nonzero()[:, 0]).to(self.stream.device)

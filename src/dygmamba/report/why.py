@@ -1,6 +1,7 @@
 """An explanation in words, as a picture and as a page without script: it opens offline and prints."""
 
 from html import escape
+from math import log
 from pathlib import Path
 
 from dygmamba.data.statistics import as_duration
@@ -21,7 +22,8 @@ h1 { font-size: 1.5rem; line-height: 1.25; overflow-wrap: anywhere; } h2 { font-
 figure { margin: 0; } figcaption, .soft { color: var(--soft); } svg { width: 100%; height: auto; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { padding: .3rem .6rem; text-align: right; border-bottom: 1px solid var(--line); }
-th:first-child, td:first-child { text-align: left; overflow-wrap: anywhere; }
+th:first-child, td:first-child { text-align: left; overflow-wrap: anywhere; min-width: 9rem; }
+.wide { overflow-x: auto; font-size: .88rem; }
 """
 
 
@@ -62,6 +64,10 @@ def base_words(found: Explanation) -> tuple[str, float]:
 def in_words(found: Explanation) -> list[str]:
     """The exact what-ifs as sentences."""
     lines = [_without_words(found, one) for one in found.without]
+    if _said_twice(found):
+        lines.insert(
+            0, "Several events say the same: no single one is missed, what they add together is divided."
+        )
     if found.flip is not None:
         lines.append(
             f"Smallest set found that turns it: without {_count(found.flip)}, {found.flip.score:.3f}"
@@ -70,6 +76,14 @@ def in_words(found: Explanation) -> list[str]:
         side = "below" if found.score >= 0.5 else "to"
         lines.append(f"No set of up to ten events was found without which it goes {side} 0.5.")
     return lines
+
+
+def _said_twice(found: Explanation) -> bool:
+    """Whether the score hardly moves without the strongest event alone, for all that it is credited with."""
+    alone, most = found.reasons[0].score_without, abs(found.reasons[0].contribution)
+    if alone is None or not 0 < alone < 1:
+        return False
+    return abs(found.logit - log(alone / (1 - alone))) < most / 4
 
 
 def _without_words(found: Explanation, one: Without) -> str:
@@ -156,7 +170,7 @@ def _table(found: Explanation, top: int) -> str:
             "" if one.left is None else f"{100 * one.left:.0f} %",
         )
         lines.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>")
-    return "<table>" + "".join(lines) + "</table>"
+    return '<div class="wide"><table>' + "".join(lines) + "</table></div>"
 
 
 def _figure(drawn: str, said: str) -> str:

@@ -86,6 +86,8 @@ CLASSES = {
         "| int] | None = None) -> Table",
         "embed": "(self, nodes: Nodes, at: str | float | None = None) -> Table",
         "classify": "(self, nodes: Nodes, at: str | float | None = None) -> Table",
+        "explain": "(self, pair: tuple[str | int, str | int] | str | int, at: str | float | None = None, *, "
+        "orders: int = 4) -> Explanation",
         "observe": "(self, events: Source) -> Run",
         "evaluate": "(self, negatives: str | Sequence[str] | None = None, split: str | Sequence[str] = test, "
         "setting: str | Sequence[str] = (transductive, inductive), visible: str | None = None, *, metrics: "

@@ -15,6 +15,8 @@ from dygmamba.door.page import full_page
 from dygmamba.door.states import tell_unfinished
 from dygmamba.engine.folder import RunFolder
 from dygmamba.errors import ConfigError
+from dygmamba.explain.explanation import Explanation
+from dygmamba.explain.pairs import ORDERS, explain_pair
 from dygmamba.runs.predictor import Predictor
 from dygmamba.runs.questions import Moment
 from dygmamba.tasks.link import SETTINGS
@@ -118,6 +120,16 @@ class Run:
     def classify(self, nodes: "Nodes", at: Moment | None = None) -> pa.Table:
         """The score of state 1 for each node, of a run with task="node": columns node, time, score."""
         return self._predictor.classify(_asked(nodes), at).table
+
+    def explain(
+        self, pair: tuple[str | int, str | int] | str | int, at: Moment | None = None, *, orders: int = ORDERS
+    ) -> Explanation:
+        """Which past events of either side moved the score of (src, dst), or of a node in a run with task="node".
+
+        The contributions and the base are the logit. More `orders` in which events are put back make their errors
+        smaller, and take longer.
+        """
+        return explain_pair(self._predictor, pair, at, orders)
 
     def observe(self, events: "Source") -> "Run":
         """A new Run that also knows these events, by file, table or list of (src, dst, time); this one stays as it was.

@@ -10,14 +10,15 @@ import torch
 
 from dygmamba.config import build_config
 from dygmamba.data.store import Dataset
-from dygmamba.door.page import page_if_possible
+from dygmamba.door.page import page_of
 from dygmamba.engine.fit import Fit, Reporter
 from dygmamba.engine.fit_config import NodeFitConfig
 from dygmamba.engine.walk import Advance, unwatched
 from dygmamba.errors import ConfigError
+from dygmamba.runs.answers import keep_test
 from dygmamba.runs.link import link_rows, resume_link_run, start_link_run
 from dygmamba.runs.node import NodeSettings, check_backbone, node_rows, resume_node_run, start_node_run
-from dygmamba.runs.opening import task_of, trained_against
+from dygmamba.runs.opening import OpenRun, open_data, task_of, trained_against
 from dygmamba.tasks.link import SETTINGS, SPLITS
 from dygmamba.tasks.node import check_labels, node_split
 
@@ -71,18 +72,19 @@ def train_link(dataset: Dataset, plan: Plan, seed: int, watcher: Watcher) -> Fit
     """One link run, finished."""
     model = plan.model or DEFAULT_MODEL
     fit = start_link_run(dataset, model, seed, plan.settings, plan.device, plan.out)
-    return finish_link(fit, plan.strategies, watcher)
+    return finish_link(fit, dataset, plan.strategies, watcher)
 
 
-def finish_link(fit: Fit, strategies: tuple[str, ...], watcher: Watcher) -> Fit:
-    """Train to the end, evaluate the best weights, write results.json and, where it can be, report.html."""
+def finish_link(fit: Fit, dataset: Dataset, strategies: tuple[str, ...], watcher: Watcher) -> Fit:
+    """Train to the end, evaluate the best weights, write results.json, the test's answers and report.html."""
     with watcher.fitting(fit, f"seed {fit.seed}", "ap") as report:
         fit(report)
     about = fit.run.config()["run"]
     names = {"dataset": about["data"], "model": about["model"], "seed": fit.seed, "run": str(fit.run.path)}
     names |= trained_against(fit.run)
     chosen = [(strategy, name, setting) for strategy in strategies for name in SPLITS for setting in SETTINGS]
-    return _keep(fit, link_rows(_scorer(fit), fit.stream, names, chosen, fit.config.rule), watcher)
+    rows = link_rows(_scorer(fit), fit.stream, names, chosen, fit.config.rule, keep_test(fit.run))
+    return _keep(fit, dataset, rows, watcher)
 
 
 def train_node(dataset: Dataset, plan: Plan, seed: int, watcher: Watcher) -> Fit:
@@ -100,7 +102,7 @@ def train_node(dataset: Dataset, plan: Plan, seed: int, watcher: Watcher) -> Fit
     )
     with watcher.embedding(f"seed {seed} node embeddings", len(dataset.store)) as advance:
         fit = start_node_run(dataset, backbone, config, seed, plan.device, plan.out, advance)
-    return _finish_node(fit, watcher)
+    return _finish_node(fit, dataset, watcher)
 
 
 def resume_any(
@@ -108,10 +110,11 @@ def resume_any(
 ) -> Fit:
     """The rest of a run that was stopped."""
     if task_of(path) == "link":
-        return finish_link(resume_link_run(path, device, data_dir), strategies, watcher)
+        fit = resume_link_run(path, device, data_dir)
+        return finish_link(fit, open_data(fit.run, data_dir), strategies, watcher)
     with watcher.embedding("embeddings", None) as advance:
         fit = resume_node_run(path, device, data_dir, advance)
-    return _finish_node(fit, watcher)
+    return _finish_node(fit, open_data(fit.run, data_dir), watcher)
 
 
 def check_task(task: str, given: dict[str, bool]) -> None:
@@ -123,15 +126,15 @@ def check_task(task: str, given: dict[str, bool]) -> None:
         raise ConfigError(f"`{wrong[0]}` is an option of `task='node'`; add that or leave it out")
 
 
-def _finish_node(fit: Fit, watcher: Watcher) -> Fit:
+def _finish_node(fit: Fit, dataset: Dataset, watcher: Watcher) -> Fit:
     with watcher.fitting(fit, f"seed {fit.seed} node", "auc") as report:
         fit(report)
-    return _keep(fit, node_rows(fit), watcher)
+    return _keep(fit, dataset, node_rows(fit, told=keep_test(fit.run)), watcher)
 
 
-def _keep(fit: Fit, rows: Rows, watcher: Watcher) -> Fit:
+def _keep(fit: Fit, dataset: Dataset, rows: Rows, watcher: Watcher) -> Fit:
     fit.run.write_results(rows)
-    page_if_possible(fit.run, watcher.say)
+    page_of(OpenRun(fit.run, dataset, fit.stream, _scorer(fit)))
     watcher.say(f"run: {fit.run.path}")
     return fit
 

@@ -20,6 +20,7 @@ from dygmamba.errors import ConfigError, EventError
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts, Scorer
 from dygmamba.room import require_room
+from dygmamba.runs.answers import Told
 from dygmamba.runs.making import go_on_alike, made_with
 from dygmamba.runs.opening import build_scorer, link_data, link_stream, seeded_scorer
 from dygmamba.sampling.negatives import SEEDS
@@ -148,14 +149,24 @@ def rank_rows(
 
 
 def link_rows(
-    scorer: Scorer, stream: Stream, about: dict[str, Any], chosen: list[Choice], rule: Rule
+    scorer: Scorer,
+    stream: Stream,
+    about: dict[str, Any],
+    chosen: list[Choice],
+    rule: Rule,
+    told: Told | None = None,
 ) -> list[dict[str, Any]]:
-    """One result row per (negatives, split, setting) that has events; `about` names dataset, model and seed."""
+    """One result row per (negatives, split, setting) that has events; `about` names dataset, model and seed.
+
+    `told` is told of each exam and its scores.
+    """
     rows = []
     for strategy, name, setting in chosen:
         if has_events(stream.store, stream.split, name, setting):
             exam = link_exam(stream.store, stream.split, name, setting, strategy)
             score = examine(scorer, stream, exam, rule, about["seed"])
+            if told is not None:
+                told(exam, score)
             found = dataclasses.asdict(link_metrics(score, exam.pairs.label, exam.pairs.group))
             rows.append({**about, **exam.about, **rule.about, **found})
     return rows

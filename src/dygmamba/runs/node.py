@@ -21,6 +21,7 @@ from dygmamba.engine.walk import Advance, Walk, unwatched
 from dygmamba.errors import ConfigError, FileError
 from dygmamba.models.base import Encoder
 from dygmamba.models.classifiers import FrozenClassifier, NodeClassifier, SourceEmbedding
+from dygmamba.runs.answers import Told
 from dygmamba.runs.making import go_on_alike, made_with
 from dygmamba.runs.opening import OpenRun, build_scorer, encoder_of, link_stream, open_data, open_run
 from dygmamba.sampling.view import PairBatch
@@ -179,14 +180,20 @@ def embed(
     return walk(PairBatch.of(store.src, store.dst, store.time), seen, advance)
 
 
-def node_rows(fit: Fit, names: tuple[str, ...] = SPLITS) -> list[dict[str, Any]]:
-    """One result row per period; a metric that a period without positives lacks is None."""
+def node_rows(fit: Fit, names: tuple[str, ...] = SPLITS, told: Told | None = None) -> list[dict[str, Any]]:
+    """One result row per period; a metric that a period without positives lacks is None.
+
+    `told` is told of each exam and its scores.
+    """
     about = fit.run.config()["run"]
     assert isinstance(fit.task, NodeTask)
     rows = []
     for name in names:
         exam = fit.task.exam(name)
-        found = fit.task.metrics(fit.examine(exam), exam)
+        score = fit.examine(exam)
+        if told is not None:
+            told(exam, score)
+        found = fit.task.metrics(score, exam)
         rows.append(
             {
                 "dataset": about["data"],

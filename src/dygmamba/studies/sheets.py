@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from dygmamba.report.sheets import Cell, Grid, Heat, Lines, Section, Sheet
+from dygmamba.report.figures import Heat, Lines
+from dygmamba.report.sheets import Cell, Grid, Section, Sheet
 from dygmamba.studies.figures import Figure
 from dygmamba.studies.plan import FULL, STUDIES
 from dygmamba.studies.published import Cell as Printed
@@ -62,7 +63,7 @@ def length_sections(book: Book) -> list[Section]:
             "tokens of a history",
             "AP (%)",
             curves,
-            log_x=True,
+            x_kind="log",
         )
         grids = link_grids(book, own, lambda one: f"{one.model} L = {one.about['length']}", False)
         parts.append(Section(data, "", tuple(grids), (chart,)))
@@ -79,7 +80,7 @@ def sensitivity_sections(book: Book) -> list[Section]:
                 name,
                 "AP (%)",
                 {name: _curve(records, "value", "transductive")},
-                log_x=True,
+                x_kind="log",
             )
             for name, records in grouped(own, lambda one: one.about["setting"]).items()
         )
@@ -145,8 +146,8 @@ def efficiency_sections(book: Book) -> list[Section]:
                 "tokens of a history",
                 unit,
                 _cost_curves(own, field),
-                True,
-                True,
+                "log",
+                "log",
             )
             for name, field, unit in (("epoch time", "epoch_seconds", "seconds"), ("memory", "peak_mb", "MB"))
         )
@@ -178,7 +179,9 @@ def convergence_sections(book: Book) -> list[Section]:
         )
         columns = ("epoch", *by_model, *(f"published {model}" for model in by_model))
         grid = Grid("Training loss, mean over seeds", stamp(own), columns, rows)
-        parts.append(Section(data, "", (grid,), (Lines(f"{data}: training loss", "epoch", "loss", curves),)))
+        parts.append(
+            Section(data, "", (grid,), (Lines(f"{data}: training loss", "epoch", "loss", curves, "count"),))
+        )
     return parts
 
 

@@ -36,20 +36,19 @@ def page_of(run: OpenRun) -> Path:
 def full_page(path: Path, out: Path | None = None, data_dir: Path | None = None, say: Say = silent) -> Path:
     """A run's results, data, errors, curves, learned forgetting and settings as one page that opens offline."""
     folder = RunFolder(path)
-    if folder.task == "link":
-        _complete(folder, data_dir, say)
+    folder.config()  # a folder that is no run is said now
     try:
         dataset = open_data(folder, data_dir)
     except DygError as error:
-        say(f"no summary of the data: {error}")
-        dataset = None
+        say(f"the page says nothing of the data: {error}")
+        return write_report(folder, out)
+    if folder.task == "link":
+        _complete(folder, dataset, say)
     return written(folder, dataset, out)
 
 
-def written(folder: RunFolder, dataset: Dataset | None, out: Path | None = None) -> Path:
-    """The page out of what is kept in the folder, and the data where they are known."""
-    if dataset is None:
-        return write_report(folder, out)
+def written(folder: RunFolder, dataset: Dataset, out: Path | None = None) -> Path:
+    """The page out of what is kept in the folder, and what the data tell."""
     task, store = TASKS[folder.task], dataset.store
     split = chronological_split(store) if task.ranked else node_split(store)
     found = findings(dataset, split, task, load_answers(folder), load_examples(folder) or ())
@@ -72,13 +71,13 @@ def choose_examples(run: OpenRun) -> None:
     save_examples(run.folder, chosen)
 
 
-def _complete(folder: RunFolder, data_dir: Path | None, say: Say) -> None:
+def _complete(folder: RunFolder, dataset: Dataset, say: Say) -> None:
     """Measure what the folder lacks: answers, examples, forgetting; what cannot be measured is said."""
     kept = (load_answers(folder), load_examples(folder), load_forgetting(folder))
     if None not in kept:
         return
     try:
-        run = open_run(folder.path, torch.device("cpu"), data_dir)
+        run = open_run(folder.path, torch.device("cpu"), dataset=dataset)
         if kept[0] is None:
             say("asking the test's questions again, for the page")
             save_answers(folder, ask_again(run))

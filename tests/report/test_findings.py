@@ -21,8 +21,8 @@ from dygmamba.report.mistakes import GUESS, Reliable, by_node, calibration, over
 from dygmamba.report.page import write_report
 from dygmamba.report.results import TASKS
 from dygmamba.report.summary import data_section
-from dygmamba.runs.answers import Answers, ask_again, load_answers, save_answers
 from dygmamba.runs.opening import open_run
+from dygmamba.runs.tested import Answers, ask_again, load_answers, save_answers
 from dygmamba.tasks.link import link_exam
 
 EVIL = "<script>alert(1)</script>" + "x" * 60
@@ -130,10 +130,10 @@ def test_a_score_that_is_a_probability_lies_on_the_line():
     assert len(points) == 10
     assert sum(point.count for point in points) == 40_000
     assert all(abs(point.score - point.share) < 0.03 for point in points)
-    section = calibration([Reliable(0.95, 0.6, 30), Reliable(0.15, 0.1, 10)], "Asked.")
+    section = calibration({"run": [Reliable(0.95, 0.6, 30), Reliable(0.15, 0.1, 10)]}, "Asked.")
     assert section.text == "Asked. On average a score is 27.5 points from the share that was true."
     assert section.charts[1].counts == {"questions": (0, 10, 0, 0, 0, 0, 0, 0, 0, 30)}
-    assert calibration([], "") is None
+    assert calibration({"run": []}, "") is None
 
 
 def test_examples_are_usual_answers_and_the_worst_of_both_kinds(data, answers, tmp_path):
@@ -184,7 +184,7 @@ def test_answers_are_kept_until_the_weights_change(data, answers, tmp_path):
 
 def test_a_long_test_is_asked_evenly(data, monkeypatch):
     """At most so many events are kept, from the first to the last; each with both its questions."""
-    monkeypatch.setattr("dygmamba.runs.answers.MOST", 20)
+    monkeypatch.setattr("dygmamba.runs.tested.MOST", 20)
     exam = link_exam(data.store, chronological_split(data.store), "test")
     found = Answers.of(exam, torch.zeros(len(exam.number)))
     assert (found.events, len(found.label), found.total) == (20, 40, len(exam.events))

@@ -178,7 +178,17 @@ def test_the_model_stands_beside_simple_rules():
     assert (chart.own, chart.low) == ("dyg-mamba", 50.0)
     assert "12.36 points below the best simple rule (dyg-mamba)" not in section.text
     assert "below the best simple rule (dyg-mamba). The rule is" in rules_section(ROWS, "recency").text
+    assert rules_section(ROWS, "dyg-mamba", "all is well").text.endswith("Verdict: all is well.")
     assert rules_section(ROWS[-2:], "dyg-mamba") is None
+
+
+def test_rules_may_stand_beside_the_results(tmp_path):
+    """A results file with rules and a verdict of their own has them on the page as if they were results."""
+    run = make_run(tmp_path, rows=ROWS[-2:])
+    run.write_results(ROWS[-2:], rules=ROWS[:-2], verdict={"sentence": "far above recency"})
+    page = render(run)
+    assert "Verdict: far above recency." in page
+    assert "best without training: 78.36 (recency)" in page
 
 
 def test_seeds_stand_side_by_side(tmp_path):
@@ -241,6 +251,7 @@ def test_without_the_law_the_curve_stands_alone(tmp_path):
     assert "What the scores say" in page
     assert "What the weights hold" not in page
     assert "span since the meeting, in the unit of the data" in page
+    assert "span since the meeting<" in render(make_run(tmp_path, curves=alone), dated=True)
     assert "known law" not in page
 
 

@@ -90,13 +90,12 @@ def read_sealed(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def seal_of(path: Path) -> str:
-    """The digest that a sealed file says it has, unchecked, as a name of its content; nothing where there is none."""
+    """What tells a sealed file from every other, read off its header; nothing where there is no such file."""
     try:
         with path.open("rb") as file:
-            head = file.read(SEAL.stop)
-    except OSError:
+            return file.read(SEAL.stop)[SEAL].decode("ascii", "replace")
+    except FileNotFoundError:
         return ""
-    return head[SEAL].decode("ascii", "replace") if head[8:].startswith(OPENING) else ""
 
 
 def _digest(pieces: Iterable[memoryview]) -> bytes:

@@ -5,18 +5,19 @@ from pathlib import Path
 
 import torch
 
-from dygmamba.data.splits import chronological_split
+from dygmamba.data.splits import Split, chronological_split
 from dygmamba.data.store import Dataset
 from dygmamba.engine.folder import RunFolder
 from dygmamba.errors import ConfigError, DygError
 from dygmamba.explain.forgetting import known_law, load_forgetting, measure_forgetting, save_forgetting
 from dygmamba.explain.reasons import reasons
+from dygmamba.report.calendar import Calendar
 from dygmamba.report.examples import REASONS, Reason, examples, load_examples, save_examples
 from dygmamba.report.findings import findings
 from dygmamba.report.page import write_report
 from dygmamba.report.results import TASKS
-from dygmamba.runs.answers import ask_again, load_answers, save_answers
 from dygmamba.runs.opening import OpenRun, open_data, open_run
+from dygmamba.runs.tested import ask_again, load_answers, save_answers
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.node import node_split
 
@@ -30,7 +31,7 @@ def silent(sentence: str) -> None:
 def page_of(run: OpenRun) -> Path:
     """The page of a run that has just ended, its data and weights at hand."""
     choose_examples(run)
-    return written(run.folder, run.dataset)
+    return written(run.folder, run.dataset, run.stream.split)
 
 
 def full_page(path: Path, out: Path | None = None, data_dir: Path | None = None, say: Say = silent) -> Path:
@@ -44,15 +45,14 @@ def full_page(path: Path, out: Path | None = None, data_dir: Path | None = None,
         return write_report(folder, out)
     if folder.task == "link":
         _complete(folder, dataset, say)
-    return written(folder, dataset, out)
+    split = chronological_split(dataset.store) if folder.task == "link" else node_split(dataset.store)
+    return written(folder, dataset, split, out)
 
 
-def written(folder: RunFolder, dataset: Dataset, out: Path | None = None) -> Path:
+def written(folder: RunFolder, dataset: Dataset, split: Split, out: Path | None = None) -> Path:
     """The page out of what is kept in the folder, and what the data tell."""
-    task, store = TASKS[folder.task], dataset.store
-    split = chronological_split(store) if task.ranked else node_split(store)
-    found = findings(dataset, split, task, load_answers(folder), load_examples(folder) or ())
-    return write_report(folder, out, found)
+    found = findings(dataset, split, TASKS[folder.task], load_answers(folder), load_examples(folder) or ())
+    return write_report(folder, out, found, Calendar.of(dataset).dated)
 
 
 def choose_examples(run: OpenRun) -> None:

@@ -15,10 +15,10 @@ from dygmamba.engine.fit import Fit, Reporter
 from dygmamba.engine.fit_config import NodeFitConfig
 from dygmamba.engine.walk import Advance, unwatched
 from dygmamba.errors import ConfigError
-from dygmamba.runs.answers import keep_test
 from dygmamba.runs.link import link_rows, resume_link_run, start_link_run
 from dygmamba.runs.node import NodeSettings, check_backbone, node_rows, resume_node_run, start_node_run
 from dygmamba.runs.opening import OpenRun, open_data, task_of, trained_against
+from dygmamba.runs.tested import keep_test
 from dygmamba.tasks.link import SETTINGS, SPLITS
 from dygmamba.tasks.node import check_labels, node_split
 

@@ -122,13 +122,22 @@ class RunFolder:
         """Replace the epochs' entries."""
         write_text(self.path / "metrics.jsonl", "".join(json.dumps(entry) + "\n" for entry in entries))
 
-    def write_results(self, rows: list[dict[str, Any]]) -> None:
-        """The final evaluation."""
-        write_text(self.path / "results.json", json.dumps({"results": rows}, indent=1) + "\n")
+    def write_results(self, rows: list[dict[str, Any]], **beside: Any) -> None:
+        """The final evaluation, and what is known beside it: rules on the same exams, or why there is none."""
+        write_text(self.path / "results.json", json.dumps({"results": rows, **beside}, indent=1) + "\n")
 
     def results(self) -> list[dict[str, Any]]:
         """What write_results wrote; nothing if the run is not finished."""
         return self._read("results.json", lambda text: json.loads(text)["results"])
+
+    def rules(self) -> list[dict[str, Any]]:
+        """What simple rules reach on the same exams, rows like those of `results`; none of a run that did not ask."""
+        return self._read("results.json", lambda text: json.loads(text).get("rules", []))
+
+    def verdict(self) -> dict[str, Any]:
+        """How the run stands against the best rule, in figures and as a sentence; empty where that was not asked."""
+        found = self._read("results.json", lambda text: [json.loads(text).get("verdict", {})])
+        return found[0] if found else {}
 
     def _read(self, name: str, parse: Callable[[str], list[dict[str, Any]]]) -> list[dict[str, Any]]:
         path = self.path / name

@@ -36,12 +36,16 @@ def validation(epochs: Rows, watched: str) -> list[Point]:
     return [(entry["epoch"] + 1, 100 * entry[f"val_{watched}"]) for entry in epochs]
 
 
-def forgetting_section(found: Forgetting | None) -> Section | None:
-    """The return weight that the scores imply, and the retention that the weights hold, each beside the law."""
+def forgetting_section(found: Forgetting | None, seconds: bool = False) -> Section | None:
+    """The return weight that the scores imply, and the retention that the weights hold, each beside the law.
+
+    `seconds`: whether the stream's times are; where the law is known they are.
+    """
     if found is None:
         return None
-    kind: Kind = "span" if found.law else "log"
-    unit = "" if found.law else ", in the unit of the data"
+    seconds = seconds or found.law is not None
+    kind: Kind = "span" if seconds else "log"
+    unit = "" if seconds else ", in the unit of the data"
     law: dict[str, list[Point]] = {}
     if found.true:
         law = {f"true law ({found.law})": list(zip(found.span, found.true, strict=True))}
@@ -58,7 +62,7 @@ def forgetting_section(found: Forgetting | None) -> Section | None:
     ]  # fmt: skip
     if kept := found.retention:
         low, *_, high = (f"{level:g}" for level in QUANTILES)
-        reach = _duration(found.reach) if found.law else f"{found.reach:.4g}"
+        reach = _duration(found.reach) if seconds else f"{found.reach:.4g}"
         charts.append(
             Lines(
                 "What the weights hold", f"gap between two events{unit}", "share of the state kept (1 = all)",

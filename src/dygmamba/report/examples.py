@@ -13,7 +13,7 @@ from dygmamba.files.writing import write_text
 from dygmamba.report.calendar import Calendar
 from dygmamba.report.sheets import Cell, Grid, Section
 from dygmamba.report.summary import node_names
-from dygmamba.runs.answers import Answers
+from dygmamba.runs.tested import Answers
 from dygmamba.sampling.view import PairBatch
 
 NAME, VERSION = "examples.json", 1  # another version's are made again

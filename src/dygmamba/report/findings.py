@@ -9,7 +9,7 @@ from dygmamba.report.mistakes import by_node, calibration, over_time, reliable
 from dygmamba.report.results import Task
 from dygmamba.report.sheets import Section
 from dygmamba.report.summary import data_section
-from dygmamba.runs.answers import Answers
+from dygmamba.runs.tested import Answers
 
 
 def findings(
@@ -32,7 +32,7 @@ def findings(
         data_section(dataset, split),
         over_time(answers, dataset, task.ranked),
         by_node(answers, dataset) if task.ranked else None,
-        calibration(reliable(answers), among),
+        calibration({"this run": reliable(answers)}, among),
         examples_section(shown),
     )
     return tuple(section for section in sections if section is not None)

@@ -14,7 +14,7 @@ from dygmamba.report.calendar import Calendar
 from dygmamba.report.figures import Histogram, Lines
 from dygmamba.report.sheets import Cell, Grid, Section
 from dygmamba.report.summary import node_names
-from dygmamba.runs.answers import Answers
+from dygmamba.runs.tested import Answers
 from dygmamba.tasks.metrics import average_precision
 
 SLICES, LEAST = 20, 25  # slices of the test period, and events of one
@@ -112,31 +112,31 @@ def reliable(answers: Answers) -> list[Reliable]:
     score, label = torch.sigmoid(answers.logit).numpy(), answers.label.numpy()
     place = np.minimum((score * BINS).astype(np.int64), BINS - 1)
     return [
-        Reliable(
-            float(score[place == bin].mean()), float(label[place == bin].mean()), int((place == bin).sum())
-        )
-        for bin in range(BINS)
-        if (place == bin).any()
+        Reliable(float(score[own].mean()), float(label[own].mean()), int(own.sum()))
+        for own in (place == number for number in range(BINS))
+        if own.any()
     ]
 
 
-def calibration(points: list[Reliable], among: str) -> Section | None:
-    """Whether a score is a probability: how often what got it was true, and how many got it."""
-    if not points:
+def calibration(curves: dict[str, list[Reliable]], among: str) -> Section | None:
+    """Whether a score is a probability: how often what got it was true, and how many got it; a curve per kind of score.
+
+    The last kind is what the words and the counts are of.
+    """
+    curves = {name: points for name, points in curves.items() if points}
+    if not curves:
         return None
-    curve = [(100 * point.score, 100 * point.share) for point in points]
-    said = [
-        f"score {100 * one.score:.1f} %: {100 * one.share:.1f} % true, of {one.count:,} questions"
-        for one in points
-    ]
+    *_, points = curves.values()
     counts, total = [0] * BINS, sum(point.count for point in points)
     for point in points:
         counts[min(int(point.score * BINS), BINS - 1)] += point.count
-    gap = sum(point.count * abs(point.score - point.share) for point in points) / max(total, 1)
+    gap = sum(point.count * abs(point.score - point.share) for point in points) / total
     charts = (
         Lines(
-            "Reliability", "mean score (%)", "were true (%)", {"this run": curve}, x_range=(0, 100), y_range=(0, 100),
-            diagonal="score = share that was true", about={"this run": said},
+            "Reliability", "mean score (%)", "were true (%)",
+            {name: [(100 * one.score, 100 * one.share) for one in own] for name, own in curves.items()},
+            x_range=(0, 100), y_range=(0, 100), diagonal="score = share that was true",
+            about={name: [_reliable_words(one) for one in own] for name, own in curves.items()},
             note="A point on the dashed line: of the questions with this score, just so many were true. Below it the "
             "model is too sure, above it too cautious.",
         ),
@@ -147,6 +147,10 @@ def calibration(points: list[Reliable], among: str) -> Section | None:
     )  # fmt: skip
     text = f"{among} On average a score is {100 * gap:.1f} points from the share that was true."
     return Section("What a score means", text, (), charts)
+
+
+def _reliable_words(one: Reliable) -> str:
+    return f"score {100 * one.score:.1f} %: {100 * one.share:.1f} % true, of {one.count:,} questions"
 
 
 def _sliced(order: torch.Tensor, counts: torch.Tensor, slices: int) -> list[torch.Tensor]:

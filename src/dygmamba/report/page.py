@@ -17,33 +17,36 @@ from dygmamba.report.sheets import Section
 NAME, TEMPLATE = "report.html", "run.html"
 
 
-def write_report(run: RunFolder, out: Path | None = None, found: Sequence[Section] = ()) -> Path:
+def write_report(
+    run: RunFolder, out: Path | None = None, found: Sequence[Section] = (), dated: bool = False
+) -> Path:
     """Build the page from what the run folder holds, and put it there (or at `out`), whole or not at all.
 
-    `found` is what only the data can tell (findings.py).
+    `found` is what only the data can tell (findings.py), and `dated` whether their times are dates.
     """
     path = run.path / NAME if out is None else out
     if path.is_dir():
         raise ConfigError(f"{path} is a folder; give the name of a file with `out`")
-    page = render(run, found)
+    page = render(run, found, dated)
     make_folder(path.parent)
     write_text(path, page)
     return path
 
 
-def render(run: RunFolder, found: Sequence[Section] = ()) -> str:
+def render(run: RunFolder, found: Sequence[Section] = (), dated: bool = False) -> str:
     """The page as text."""
     config, forgetting = run.config(), load_forgetting(run)
     try:
-        epochs, results, about = run.metrics(), run.results(), config["run"]
+        epochs, about, verdict = run.metrics(), config["run"], run.verdict()
+        results = [*run.results(), *run.rules()]
         task, own = TASKS[run.task], about["model"]
         sections = [
             results_section(results, own, task),
-            rules_section(results, own),
+            rules_section(results, own, verdict.get("sentence", "")),
             *found,
             training_section(epochs, task.watched, task.caption),
             seeds_section(run, task.watched),
-            forgetting_section(forgetting),
+            forgetting_section(forgetting, dated),
         ]
         cards = [*task.cards(results, own), *run_cards(epochs, task.watched, forgetting)]
         title, seed = f"{own} on {about['data']}", about["seed"]

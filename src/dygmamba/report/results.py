@@ -133,8 +133,8 @@ def results_section(results: Rows, own: str, task: Task) -> Section:
     return Section("Results", " ".join(filter(None, words)), tuple(grids))
 
 
-def rules_section(results: Rows, own: str) -> Section | None:
-    """The model beside rules that need no training; nothing where none was asked."""
+def rules_section(results: Rows, own: str, verdict: str = "") -> Section | None:
+    """The model beside rules that need no training, and the verdict on it; nothing where none was asked."""
     values: dict[str, dict[str, float]] = {}
     for setting, name in KINDS.items():
         scores = _tested(results, setting)
@@ -145,9 +145,9 @@ def rules_section(results: Rows, own: str) -> Section | None:
     low = 50.0 if all(ap >= 50 for own_ in values.values() for ap in own_.values()) else 0.0
     note = "Test against random pairs; a blind guess has 50. The coloured bar is this run."
     chart = Bars("AP by model", "AP (%)", values, own, low, note)
-    return Section(
-        "Against simple rules", " ".join(_margin(*item, own) for item in values.items()), (), (chart,)
-    )
+    said = [_margin(kind, scores, own) for kind, scores in values.items()]
+    said += [f"Verdict: {verdict.rstrip('.')}."] if verdict else []
+    return Section("Against simple rules", " ".join(said), (), (chart,))
 
 
 def _margin(kind: str, scores: dict[str, float], own: str) -> str:
@@ -159,14 +159,18 @@ def _margin(kind: str, scores: dict[str, float], own: str) -> str:
 
 
 def _grid(title: str, note: str, rows: Rows, own: str, task: Task) -> Grid:
-    more = sorted({key for row in rows for key in row if key == "mrr" or key.startswith("hits@")})
-    metrics = task.metrics | {key: key.upper() if key == "mrr" else key.capitalize() for key in more}
-    metrics = {key: name for key, name in metrics.items() if any(key in row for row in rows)}
-    best = {key: max((row.get(key) or 0.0 for row in rows), default=0.0) for key in metrics}
+    ranks = sorted({key for row in rows for key in row if key == "mrr" or key.startswith("hits@")})
+    named = {key: key.upper() if key == "mrr" else key.capitalize() for key in ranks}
+    metrics = task.metrics | {
+        key: named[key] for key in ranks if any(row.get(key) is not None for row in rows)
+    }
+    best = {key: max(row.get(key) or 0.0 for row in rows) for key in metrics}
     cells = []
     for row in rows:
         first = Cell(f"{row['model']}{' (this run)' if row['model'] == own and len(rows) > 1 else ''}")
-        shown = (_cell(row, key, len(rows) > 1 and row.get(key) == best[key]) for key in metrics)
+        shown = (
+            _cell(row, key, len(rows) > 1 and row.get(key) == best[key], key in ranks) for key in metrics
+        )
         cells.append((first, *shown))
     return Grid(title, note, ("model", *metrics.values()), tuple(cells))
 
@@ -184,8 +188,8 @@ def _tested(results: Rows, setting: str) -> dict[str, float]:
     }
 
 
-def _cell(row: dict[str, Any], key: str, best: bool) -> Cell:
-    """In per cent; a metric that does not exist is none, one that was not asked for is left empty."""
+def _cell(row: dict[str, Any], key: str, best: bool, optional: bool) -> Cell:
+    """In per cent; a metric that does not exist is none, a rank that was not asked for is left empty."""
     if row.get(key) is None:
-        return Cell("none" if key in row else "")
+        return Cell("" if optional else "none")
     return Cell(f"{100 * row[key]:.2f}", "best" if best else "")

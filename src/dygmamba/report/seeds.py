@@ -75,7 +75,9 @@ def seeds_section(run: RunFolder, watched: str) -> Section | None:
         ("seed", *named, "epochs", "folder"), (*rows, (Cell("all"), *spread, Cell(""), Cell(""))),
     )  # fmt: skip
     try:
-        curves = {f"seed {twin.seed}, {twin.name}": validation(twin.epochs, watched) for twin in found}
+        alone = len({twin.seed for twin in found}) == len(found)
+        names = (f"seed {twin.seed}" if alone else f"seed {twin.seed}, {twin.name}" for twin in found)
+        curves = {name: validation(twin.epochs, watched) for name, twin in zip(names, found, strict=True)}
     except (KeyError, TypeError):
         curves = {}
     chart = Lines(

@@ -20,9 +20,9 @@ from dygmamba.errors import ConfigError, EventError
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts, Scorer
 from dygmamba.room import require_room
-from dygmamba.runs.answers import Told
 from dygmamba.runs.making import go_on_alike, made_with
 from dygmamba.runs.opening import build_scorer, link_data, link_stream, seeded_scorer
+from dygmamba.runs.tested import Told
 from dygmamba.sampling.negatives import SEEDS
 from dygmamba.sampling.view import NeighborRequest
 from dygmamba.tasks.base import Exam

@@ -21,9 +21,9 @@ from dygmamba.engine.walk import Advance, Walk, unwatched
 from dygmamba.errors import ConfigError, FileError
 from dygmamba.models.base import Encoder
 from dygmamba.models.classifiers import FrozenClassifier, NodeClassifier, SourceEmbedding
-from dygmamba.runs.answers import Told
 from dygmamba.runs.making import go_on_alike, made_with
 from dygmamba.runs.opening import OpenRun, build_scorer, encoder_of, link_stream, open_data, open_run
+from dygmamba.runs.tested import Told
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.link import SPLITS
 from dygmamba.tasks.node import NodeTask, node_split

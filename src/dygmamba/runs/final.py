@@ -18,6 +18,7 @@ from dygmamba.engine.fit import Fit, Stage
 from dygmamba.engine.stream import Stream
 from dygmamba.models.base import Scorer
 from dygmamba.runs.link import Choice, Heuristics
+from dygmamba.runs.tested import Told
 from dygmamba.sampling.negatives import SEEDS
 from dygmamba.tasks.base import Exam
 from dygmamba.tasks.link import has_events, link_exam
@@ -39,8 +40,13 @@ class Final:
     verdict: Row
 
 
-def final_evaluation(fit: Fit, about: Row, chosen: list[Choice], stage: Stage) -> Final:
-    """Every exam that has events, put to the run and to the rules; the verdict is on the first of the test."""
+def final_evaluation(
+    fit: Fit, about: Row, chosen: list[Choice], stage: Stage, told: Told | None = None
+) -> Final:
+    """Every exam that has events, put to the run and to the rules; the verdict is on the first of the test.
+
+    `told` is told of each exam and the run's scores.
+    """
     assert isinstance(fit.scorer, Scorer)
     stream, rule = fit.stream, fit.config.rule
     here = stream if stream.device.type == "cpu" else Stream(stream.store, stream.split, torch.device("cpu"))
@@ -54,6 +60,8 @@ def final_evaluation(fit: Fit, about: Row, chosen: list[Choice], stage: Stage) -
             scores = {about["model"]: examine(fit.scorer, stream, exam, rule, fit.seed, advance)}
             for model in RULES:
                 scores[model] = heuristics.scores(model, exam, advance)
+        if told is not None:
+            told(exam, scores[about["model"]])
         own, *simple = (_figures(score, exam) for score in scores.values())
         rows.append({**about, **exam.about, **rule.about, **own})
         named = {"dataset": about["dataset"], "seed": SEEDS[name, setting], **exam.about, **rule.about}

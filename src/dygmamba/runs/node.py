@@ -33,6 +33,7 @@ from dygmamba.runs.opening import (
     open_run,
     split_of,
 )
+from dygmamba.runs.tested import Told
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.link import SPLITS
 from dygmamba.tasks.node import NodeTask, node_split
@@ -198,16 +199,25 @@ def embed(
 
 
 def node_rows(
-    fit: Fit, names: tuple[str, ...] = SPLITS, stage: Stage = lambda name, total: nullcontext(unwatched)
+    fit: Fit,
+    names: tuple[str, ...] = SPLITS,
+    stage: Stage = lambda name, total: nullcontext(unwatched),
+    told: Told | None = None,
 ) -> list[dict[str, Any]]:
-    """One result row per period; a metric that a period without positives lacks is None."""
+    """One result row per period; a metric that a period without positives lacks is None.
+
+    `told` is told of each exam and its scores.
+    """
     about = fit.run.config()["run"]
     assert isinstance(fit.task, NodeTask)
     rows = []
     for name in names:
         exam = fit.task.exam(name)
         with stage(name, len(exam.pairs)) as advance:
-            found = fit.task.metrics(fit.examine(exam, advance), exam)
+            score = fit.examine(exam, advance)
+        if told is not None:
+            told(exam, score)
+        found = fit.task.metrics(score, exam)
         rows.append(
             {
                 "dataset": about["data"],

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from dygmamba.cli.console import emit_json, stdout
-from dygmamba.cli.tables import any_table
+from dygmamba.cli.tables import tables_of
 from dygmamba.cli.words import parse_overrides, parse_seeds
 from dygmamba.errors import ConfigError
 
@@ -86,7 +86,8 @@ def train(
     if as_json:
         emit_json({"results": rows})
     else:
-        stdout().print(any_table(rows))
+        for table in tables_of(rows):
+            stdout().print(table)
 
 
 def _check_resume(resume: Path | None, given: dict[str, bool]) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from dygmamba.data.library import open_dataset
 from dygmamba.data.store import Dataset
-from dygmamba.door.evaluation import Names, chosen_names
+from dygmamba.door.evaluation import Names, as_table, chosen_names
 from dygmamba.door.run import Run
 from dygmamba.door.training import (
     DEFAULT_MODEL,
@@ -28,7 +28,7 @@ Progress = Callable[
     [dict[str, Any]], None
 ]  # told of every epoch: seed, epoch, loss, validation metrics, seconds
 GROUPED = ("split", "setting", "negatives")
-MEASURED = ("ap", "auc", "ap_pooled", "auc_pooled")
+MEASURED = ("ap", "auc", "ap_pooled", "auc_pooled", "mrr", "hits@10", "ece", "ece_raw")
 
 
 class Runs(Sequence[Run]):
@@ -64,7 +64,7 @@ class Runs(Sequence[Run]):
     @property
     def results(self) -> pa.Table:
         """The final evaluations of all seeds, one row each."""
-        return pa.Table.from_pylist([row for run in self for row in run.results.to_pylist()])
+        return as_table([row for run in self for row in run.results.to_pylist()])
 
     @property
     def summary(self) -> pa.Table:

@@ -15,10 +15,10 @@ from dygmamba.engine.fit import Fit, Reporter
 from dygmamba.engine.fit_config import NodeFitConfig
 from dygmamba.engine.walk import Advance, unwatched
 from dygmamba.errors import ConfigError
-from dygmamba.runs.link import link_rows, resume_link_run, start_link_run
-from dygmamba.runs.node import NodeSettings, check_backbone, node_rows, resume_node_run, start_node_run
+from dygmamba.runs.calibrating import finished_link_rows, finished_node_rows
+from dygmamba.runs.link import resume_link_run, start_link_run
+from dygmamba.runs.node import NodeSettings, check_backbone, resume_node_run, start_node_run
 from dygmamba.runs.opening import task_of, trained_against
-from dygmamba.tasks.link import SETTINGS, SPLITS
 from dygmamba.tasks.node import check_labels, node_split
 
 DEFAULT_MODEL = "dyg-mamba"
@@ -81,8 +81,7 @@ def finish_link(fit: Fit, strategies: tuple[str, ...], watcher: Watcher) -> Fit:
     about = fit.run.config()["run"]
     names = {"dataset": about["data"], "model": about["model"], "seed": fit.seed, "run": str(fit.run.path)}
     names |= trained_against(fit.run)
-    chosen = [(strategy, name, setting) for strategy in strategies for name in SPLITS for setting in SETTINGS]
-    return _keep(fit, link_rows(_scorer(fit), fit.stream, names, chosen, fit.config.rule), watcher)
+    return _keep(fit, finished_link_rows(fit, names, strategies), watcher)
 
 
 def train_node(dataset: Dataset, plan: Plan, seed: int, watcher: Watcher) -> Fit:
@@ -126,7 +125,7 @@ def check_task(task: str, given: dict[str, bool]) -> None:
 def _finish_node(fit: Fit, watcher: Watcher) -> Fit:
     with watcher.fitting(fit, f"seed {fit.seed} node", "auc") as report:
         fit(report)
-    return _keep(fit, node_rows(fit), watcher)
+    return _keep(fit, finished_node_rows(fit), watcher)
 
 
 def _keep(fit: Fit, rows: Rows, watcher: Watcher) -> Fit:
@@ -134,7 +133,3 @@ def _keep(fit: Fit, rows: Rows, watcher: Watcher) -> Fit:
     page_if_possible(fit.run, watcher.say)
     watcher.say(f"run: {fit.run.path}")
     return fit
-
-
-def _scorer(fit: Fit) -> Any:
-    return fit.scorer

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dygmamba.config import build_config, node_preset, to_settings
 from dygmamba.data.store import Dataset
@@ -21,9 +21,12 @@ from dygmamba.engine.walk import Advance, Walk, unwatched
 from dygmamba.errors import ConfigError, FileError
 from dygmamba.models.base import Encoder
 from dygmamba.models.classifiers import FrozenClassifier, NodeClassifier, SourceEmbedding
+from dygmamba.runs.link import calibration_errors
 from dygmamba.runs.making import go_on_alike, made_with
 from dygmamba.runs.opening import OpenRun, build_scorer, encoder_of, link_stream, open_data, open_run
 from dygmamba.sampling.view import PairBatch
+from dygmamba.tasks.base import Exam
+from dygmamba.tasks.calibration import Calibration
 from dygmamba.tasks.link import SPLITS
 from dygmamba.tasks.node import NodeTask, node_split
 
@@ -179,28 +182,29 @@ def embed(
     return walk(PairBatch.of(store.src, store.dst, store.time), seen, advance)
 
 
-def node_rows(fit: Fit, names: tuple[str, ...] = SPLITS) -> list[dict[str, Any]]:
-    """One result row per period; a metric that a period without positives lacks is None."""
-    about = fit.run.config()["run"]
+def node_rows(
+    fit: Fit, names: tuple[str, ...] = SPLITS, calibration: Calibration | None = None
+) -> list[dict[str, Any]]:
+    """One result row per period."""
     assert isinstance(fit.task, NodeTask)
-    rows = []
-    for name in names:
-        exam = fit.task.exam(name)
-        found = fit.task.metrics(fit.examine(exam), exam)
-        rows.append(
-            {
-                "dataset": about["data"],
-                "model": about["model"],
-                "task": "node",
-                "seed": about["seed"],
-                "run": str(fit.run.path),
-                **{key: about[key] for key in ("backbone", *PARTS)},
-                "split": name,
-                **fit.config.rule.about,
-            }
-            | {
-                key: None if isinstance(value, float) and math.isnan(value) else value
-                for key, value in found.items()
-            }
-        )
-    return rows
+    exams = [fit.task.exam(name) for name in names]
+    return [node_row(fit, exam, fit.examine(exam), calibration) for exam in exams]
+
+
+def node_row(fit: Fit, exam: Exam, score: Tensor, calibration: Calibration | None) -> dict[str, Any]:
+    """A result row; a metric that a period without positives lacks is None."""
+    about = fit.run.config()["run"]
+    found = fit.task.metrics(score, exam)
+    found |= {} if calibration is None else calibration_errors(score, exam, calibration)
+    return {
+        "dataset": about["data"],
+        "model": about["model"],
+        "task": "node",
+        "seed": about["seed"],
+        "run": str(fit.run.path),
+        **{key: about[key] for key in ("backbone", *PARTS)},
+        **exam.about,
+        **fit.config.rule.about,
+    } | {
+        key: None if isinstance(value, float) and math.isnan(value) else value for key, value in found.items()
+    }

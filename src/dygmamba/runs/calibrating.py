@@ -1,0 +1,177 @@
+"""What turns a run's logits into probabilities, fitted on its validation period and kept in its folder.
+
+`calibration.json` names the weights it was fitted to and vouches for itself: a run that went on since, or one that was
+trained before there was such a file, has no calibration, and says so.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import Tensor
+
+from dygmamba.data.tensor_file import seal_of
+from dygmamba.engine.fit import Fit
+from dygmamba.engine.folder import RunFolder
+from dygmamba.errors import FileError
+from dygmamba.files.writing import write_text
+from dygmamba.models.base import RoundLearner
+from dygmamba.runs.link import Choice, Ranking, link_row, link_scores
+from dygmamba.runs.node import node_row
+from dygmamba.tasks.base import Exam
+from dygmamba.tasks.calibration import Calibration, Reliability, calibrate, reliability
+from dygmamba.tasks.link import SETTINGS, SPLITS, has_events, link_exam
+from dygmamba.tasks.node import NodeTask
+
+NAME = "calibration.json"
+ASKED = ("random", "val", "transductive")  # what is fitted: real events against random pairs, as many of each
+SHARE = 0.1  # of what training asked, that ranking may ask
+PASSES = 3  # questions without gradients that cost as much as one with
+LEAST, MOST = 100, 2_000  # events of a setting that are ranked
+RANKS = ("mrr", "hits@10")
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A calibration, and what it does to the test period's scores: the points of both curves, for a page to draw."""
+
+    calibration: Calibration
+    before: Reliability | None
+    after: Reliability | None
+
+
+def finished_link_rows(fit: Fit, about: dict[str, Any], strategies: tuple[str, ...]) -> Rows:
+    """The final evaluation of a link run: fit its calibration, then every exam, then some ranks."""
+    asked = [(kind, name, setting) for kind in strategies for name in SPLITS for setting in SETTINGS]
+    calibration, known = _fitted(fit)
+    rows, curves = [], _Curves(fit.run, calibration)
+    for choice in asked:
+        scored = known if choice == ASKED else None
+        for exam, score in [scored] if scored else _scored(fit, choice):
+            rows.append(link_row(exam, score, about | exam.about | fit.config.rule.about, calibration))
+            curves.see(exam, score)
+    curves.save()
+    return _with_ranks(fit, rows)
+
+
+def finished_node_rows(fit: Fit) -> Rows:
+    """The final evaluation of a classifier, its scores probabilities as of the validation period's share of 1s."""
+    assert isinstance(fit.task, NodeTask)
+    exams = {name: fit.task.exam(name) for name in SPLITS}
+    scores = {name: fit.examine(exam) for name, exam in exams.items()}
+    calibration = calibrate(scores["val"], exams["val"].pairs.label, exams["val"].number)
+    curves = _Curves(fit.run, calibration)
+    if len(exams["test"].events):
+        curves.see(exams["test"], scores["test"])
+    curves.save()
+    return [node_row(fit, exam, scores[name], calibration) for name, exam in exams.items()]
+
+
+def calibrate_link_run(fit: Fit) -> None:
+    """Fit and keep the calibration of a trained link run, and nothing else."""
+    _Curves(fit.run, _fitted(fit)[0]).save()
+
+
+def save_calibration(run: RunFolder, kept: Kept) -> None:
+    """A file that vouches for itself and names the weights it belongs to."""
+    content = {"weights": seal_of(run.best), **asdict(kept)}
+    text = json.dumps(content | {"sha256": _digest(content)}, indent=1)
+    write_text(run.path / NAME, text + "\n")
+
+
+def load_kept(run: RunFolder) -> Kept | None:
+    """What save_calibration wrote; None where there is none, or where the run has other weights since."""
+    path = run.path / NAME
+    try:
+        content = json.loads(path.read_bytes().decode("utf-8"))
+        if content.pop("sha256") != _digest(content):
+            raise ValueError("it was changed since it was written")
+        curves = [
+            None if content[name] is None else Reliability(**{k: tuple(v) for k, v in content[name].items()})
+            for name in ("before", "after")
+        ]
+        found = Kept(Calibration(**content["calibration"]), *curves)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        mend = f"delete it, and `dygmamba.resume('{run.path}')` writes it anew"
+        raise FileError(f"{path} is damaged ({type(error).__name__}); {mend}") from error
+    return found if content["weights"] == seal_of(run.best) else None
+
+
+def load_calibration(run: RunFolder) -> Calibration | None:
+    """What makes probabilities of a run's logits, if it has that."""
+    kept = load_kept(run)
+    return None if kept is None else kept.calibration
+
+
+class _Curves:
+    """Sees the scores of a run's exams, keeps the curves of the one that counts, and saves them."""
+
+    def __init__(self, run: RunFolder, calibration: Calibration) -> None:
+        self.run, self.kept = run, Kept(calibration, None, None)
+
+    def see(self, exam: Exam, score: Tensor) -> None:
+        """Of the test period: of all nodes, against random pairs where there are any."""
+        about = exam.about
+        rest = (about.get("negatives", "random"), about["split"], about.get("setting", "transductive"))
+        if rest == ("random", "test", "transductive"):
+            said = self.kept.calibration.probability(score)
+            curves = (reliability(values, exam.pairs.label) for values in (score.double().sigmoid(), said))
+            self.kept = Kept(self.kept.calibration, *curves)
+
+    def save(self) -> None:
+        """Into the run's folder."""
+        save_calibration(self.run, self.kept)
+
+
+def _fitted(fit: Fit) -> tuple[Calibration, tuple[Exam, Tensor]]:
+    """The calibration of a link run, and the exam it was fitted on with its logits."""
+    exam = link_exam(fit.stream.store, fit.stream.split, "val")
+    score = fit.examine(exam)
+    return calibrate(score, exam.pairs.label, exam.number), (exam, score)
+
+
+def _scored(fit: Fit, choice: Choice) -> list[tuple[Exam, Tensor]]:
+    return list(link_scores(_scorer(fit), fit.stream, [choice], fit.config.rule, fit.seed))
+
+
+def _with_ranks(fit: Fit, rows: Rows) -> Rows:
+    """Each row with the ranks of its split and setting: of the test period, none of the validation period."""
+    store, split = fit.stream.store, fit.stream.split
+    ranking = Ranking(RANKS, most=affordable(fit))
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for setting in SETTINGS:
+        if has_events(store, split, "test", setting) and len(store.dst.unique()) > 1:
+            exam = link_exam(store, split, "test", setting)
+            found["test", setting] = ranking.row(_scorer(fit), fit.stream, exam, fit.config.rule, fit.seed)
+    return [row | _ranks(found.get((row["split"], row["setting"]), {})) for row in rows]
+
+
+def _ranks(found: dict[str, Any]) -> dict[str, Any]:
+    names = (*RANKS, "candidates", "candidate_seed")
+    return {name: found.get(name) for name in names} | {"ranked": found.get("n")}
+
+
+def affordable(fit: Fit) -> int:
+    """Events of a setting to rank: as many as add about a tenth to what training took, whatever the machine.
+
+    A function of the run, not of a clock, so that the same run always has the same figures.
+    """
+    split, asked = fit.stream.split, len(fit.progress.entries) * 2 * len(fit.stream.split.val)
+    if isinstance(fit.scorer, RoundLearner):  # looks its questions up once
+        asked += PASSES * (1 + fit.scorer.negatives) * len(split.train)
+    else:
+        asked += PASSES * len(fit.progress.entries) * 2 * len(split.train)
+    events = SHARE * asked / (len(SETTINGS) * (Ranking(RANKS).count or 1))
+    return int(min(max(events, LEAST), MOST))
+
+
+def _scorer(fit: Fit) -> Any:
+    return fit.scorer
+
+
+def _digest(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

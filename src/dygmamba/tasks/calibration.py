@@ -1,0 +1,169 @@
+"""From a logit to a probability: a line in the logit, fitted on questions whose answers are known.
+
+A line with a positive slope keeps every order, so no rank, AP or AUC changes (Platt, "Probabilistic outputs for support
+vector machines", 1999, with his targets: a fit exists even where the logits tell both kinds apart). Streams drift:
+which stretch at the end of the validation period is fitted is decided by how well such stretches would have served
+what came after them, inside that period.
+
+Legend: p pairs.
+"""
+
+from dataclasses import dataclass
+from math import erf, exp, pi, sqrt
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64, Int64
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from dygmamba.errors import ScoreError
+
+BINS = 10  # of equal mass
+BLOCKS = 8  # of a validation period, one after another
+STRETCHES = (8, 4, 2, 1)  # last blocks that may be fitted; all of them unless fewer would have served better
+LEAST = 100  # pairs of each kind in a block, below which all are fitted
+FLATTEST = 1e-3  # slope: a run that ranks worse than chance keeps its order, almost level
+STEPS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A logit's log-odds: `slope` * logit + `bias`, given that `prior` of such questions are true beforehand."""
+
+    slope: float
+    bias: float
+    prior: float
+    pairs: int  # that were fitted
+    stretch: float  # the share of the validation period, at its end, that they are of
+
+    def log_odds(self, logit: Float[Tensor, "..."]) -> Float64[Tensor, "..."]:
+        """In 64 bits: certain pairs keep their order."""
+        return self.slope * logit.double() + self.bias
+
+    def probability(self, logit: Float[Tensor, "..."]) -> Float64[Tensor, "..."]:
+        """Of being true."""
+        return torch.sigmoid(self.log_odds(logit))
+
+
+@dataclass(frozen=True, slots=True)
+class Reliability:
+    """What was said and what was so: in each bin of equal mass the mean score, the share that was true, the pairs."""
+
+    score: tuple[float, ...]
+    share: tuple[float, ...]
+    count: tuple[int, ...]
+
+    @property
+    def plain(self) -> float:
+        """The mean distance between both; a perfect score has some too, of chance, the more the fewer pairs."""
+        return self._mean([abs(gap) for gap, _ in self._gaps])
+
+    @property
+    def ece(self) -> float:
+        """The same less what chance adds to it (Kumar, Liang and Ma, "Verified uncertainty calibration", 2019).
+
+        Each distance is lowered by how much redrawing its labels would raise it.
+        """
+        return max(0.0, self._mean([2 * abs(gap) - _folded(gap, spread) for gap, spread in self._gaps]))
+
+    @property
+    def _gaps(self) -> list[tuple[float, float]]:
+        """Of each bin the distance, and how far labels drawn anew would move it."""
+        parts = zip(self.score, self.share, self.count, strict=True)
+        return [(score - share, sqrt(max(share * (1 - share), 0.0) / count)) for score, share, count in parts]
+
+    def _mean(self, values: list[float]) -> float:
+        return float(np.average(values, weights=self.count))
+
+
+def reliability(score: Float[Tensor, "p"], label: Float[Tensor, "p"], bins: int = BINS) -> Reliability:
+    """Pairs in bins of equal mass by their score; equal scores are equally often true, whatever bin they are in."""
+    if not score.numel():
+        raise ScoreError("there are no scores to judge; ask about at least one pair")
+    said, true = score.detach().cpu().double().numpy(), label.detach().cpu().double().numpy()
+    _, group, size = np.unique(said, return_inverse=True, return_counts=True)
+    true = (np.bincount(group, true) / size)[group]
+    parts = np.array_split(np.argsort(said, kind="stable"), min(bins, len(said)))
+    return Reliability(
+        tuple(float(said[part].mean()) for part in parts),
+        tuple(float(true[part].mean()) for part in parts),
+        tuple(len(part) for part in parts),
+    )
+
+
+def calibrate(
+    logit: Float[Tensor, "p"], label: Float[Tensor, "p"], number: Int64[Tensor, "p"]
+) -> Calibration:
+    """The line that makes probabilities of these logits; `number` says which comes before which."""
+    if not logit.numel() or not bool(torch.isfinite(logit).all()):
+        raise ScoreError("probabilities are fitted to finite scores, of at least one pair; mend the scores")
+    z, y = logit.detach().cpu().double(), label.detach().cpu().double()
+    block = number.cpu() * BLOCKS // (int(number.max()) + 1)
+    last = _stretch(z, y, block)
+    used = block >= BLOCKS - last
+    slope, bias = line(z[used], y[used])
+    return Calibration(slope, bias, float(y[used].mean()), int(used.sum()), last / BLOCKS)
+
+
+def line(z: Float64[Tensor, "p"], y: Float64[Tensor, "p"]) -> tuple[float, float]:
+    """Slope and bias of the least cross-entropy with Platt's targets, by Newton's method; the slope is positive."""
+    true, false = float(y.sum()), float((1 - y).sum())
+    target = torch.where(y > 0.5, (true + 1) / (true + 2), 1 / (false + 2)).double()
+    middle, scale = float(z.mean()), float(z.std(correction=0)) or 1.0
+    x = torch.stack([(z - middle) / scale, torch.ones_like(z)], dim=1)
+    found = _newton(x, target)
+    if found[0] / scale < FLATTEST:  # no order is turned round
+        held = FLATTEST * z
+        return FLATTEST, float(_newton(x[:, 1:], target, held)[0])
+    slope = float(found[0]) / scale
+    return slope, float(found[1]) - slope * middle
+
+
+def _newton(
+    x: Float64[Tensor, "p c"], target: Float64[Tensor, "p"], offset: Float64[Tensor, "p"] | float = 0.0
+) -> Float64[Tensor, "c"]:
+    """Logistic regression; a step that does not help is halved. A hair of ridge keeps level logits solvable."""
+    weight, ridge = x.new_zeros(x.shape[1]), 1e-9 * torch.eye(x.shape[1], dtype=x.dtype)
+
+    def loss(at: Tensor) -> float:
+        return float(binary_cross_entropy_with_logits(x @ at + offset, target))
+
+    now = loss(weight)
+    for _ in range(STEPS):
+        p = torch.sigmoid(x @ weight + offset)
+        slope = x.T @ (p - target) / len(x)
+        bend = (x * (p * (1 - p))[:, None]).T @ x / len(x) + ridge
+        step = torch.linalg.solve(bend, slope)
+        while (then := loss(weight - step)) > now and float(step.abs().max()) > 1e-12:
+            step = step / 2
+        if then > now or float(step.abs().max()) <= 1e-12:
+            break
+        weight, now = weight - step, then
+    return weight
+
+
+def _stretch(z: Float64[Tensor, "p"], y: Float64[Tensor, "p"], block: Int64[Tensor, "p"]) -> int:
+    """How many of the last blocks are fitted: as many as, block by block, would have served the next one best."""
+    for number in range(BLOCKS):
+        own = y[block == number]
+        if min(float(own.sum()), float((1 - own).sum())) < LEAST:
+            return BLOCKS
+
+    def served(length: int) -> float:
+        total = 0.0
+        for number in range(1, BLOCKS):
+            past, own = (block < number) & (block >= number - length), block == number
+            slope, bias = line(z[past], y[past])
+            total += float(binary_cross_entropy_with_logits(slope * z[own] + bias, y[own]))
+        return total
+
+    return min(STRETCHES, key=served)
+
+
+def _folded(mean: float, spread: float) -> float:
+    """The mean distance from 0 of a normal variable."""
+    if not spread:
+        return abs(mean)
+    far = mean / (spread * sqrt(2))
+    return spread * sqrt(2 / pi) * exp(-far * far) + mean * erf(far)

@@ -129,8 +129,8 @@ def _require_of_the_task(run: Path, task: str, asked: list[str]) -> None:
         )
     if wrong:
         raise ConfigError(
-            f"{run} predicts links and knows no states of nodes; ask with --pairs FILE instead of --nodes, or give a run "
-            "of train --task node"
+            f"{run} predicts links and knows no states of nodes; ask with --pairs FILE instead of --nodes, or give "
+            "a run of train --task node"
         )
     if task == "link" and not {"--pairs", "--sources"} & set(asked):
         raise ConfigError("give the pairs to score with --pairs FILE, or with --top K also --sources a,b,c")

@@ -26,7 +26,7 @@ from dygmamba.tasks.node import NodeTask
 
 NAME = "calibration.json"
 ASKED = ("random", "val", "transductive")  # what is fitted: real events against random pairs, as many of each
-SHARE = 0.1  # of what training asked, that ranking may ask
+SHARE = 0.08  # of what training asked, that ranking may ask
 PASSES = 3  # questions without gradients that cost as much as one with
 LEAST, MOST = 100, 2_000  # events of a setting that are ranked
 RANKS = ("mrr", "hits@10")
@@ -156,7 +156,7 @@ def _ranks(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def affordable(fit: Fit) -> int:
-    """Events of a setting to rank: as many as add about a tenth to what training took, whatever the machine.
+    """Events of a setting to rank: as many as add up to about a tenth to what training took, whatever the machine.
 
     A function of the run, not of a clock, so that the same run always has the same figures.
     """

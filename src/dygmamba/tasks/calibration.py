@@ -2,8 +2,8 @@
 
 A line with a positive slope keeps every order, so no rank, AP or AUC changes (Platt, "Probabilistic outputs for support
 vector machines", 1999, with his targets: a fit exists even where the logits tell both kinds apart). Streams drift:
-which stretch at the end of the validation period is fitted is decided by how well such stretches would have served
-what came after them, inside that period.
+the whole validation period is fitted, unless shorter stretches would surely have served what came after them better,
+inside that period.
 
 Legend: p pairs.
 """
@@ -21,7 +21,8 @@ from dygmamba.errors import ScoreError
 
 BINS = 10  # of equal mass
 BLOCKS = 8  # of a validation period, one after another
-STRETCHES = (8, 4, 2, 1)  # last blocks that may be fitted; all of them unless fewer would have served better
+STRETCHES = (4, 2, 1)  # last blocks that may be fitted instead of all
+SURE = 2.0  # standard errors by which fewer must have served better
 LEAST = 100  # pairs of each kind in a block, below which all are fitted
 FLATTEST = 1e-3  # slope: a run that ranks worse than chance keeps its order, almost level
 STEPS = 100
@@ -144,21 +145,32 @@ def _newton(
 
 
 def _stretch(z: Float64[Tensor, "p"], y: Float64[Tensor, "p"], block: Int64[Tensor, "p"]) -> int:
-    """How many of the last blocks are fitted: as many as, block by block, would have served the next one best."""
+    """How many of the last blocks are fitted: all, unless fewer would surely have served what came after better."""
     for number in range(BLOCKS):
         own = y[block == number]
         if min(float(own.sum()), float((1 - own).sum())) < LEAST:
             return BLOCKS
 
-    def served(length: int) -> float:
-        total = 0.0
-        for number in range(1, BLOCKS):
-            past, own = (block < number) & (block >= number - length), block == number
-            slope, bias = line(z[past], y[past])
-            total += float(binary_cross_entropy_with_logits(slope * z[own] + bias, y[own]))
-        return total
+    whole = _served(z, y, block, BLOCKS)
+    gains = {length: whole - _served(z, y, block, length) for length in STRETCHES}
+    sure = {
+        length: float(gain.mean())
+        for length, gain in gains.items()
+        if float(gain.mean()) > SURE * float(gain.std()) / sqrt(len(gain))
+    }
+    return max(sure, key=lambda length: sure[length], default=BLOCKS)
 
-    return min(STRETCHES, key=served)
+
+def _served(
+    z: Float64[Tensor, "p"], y: Float64[Tensor, "p"], block: Int64[Tensor, "p"], length: int
+) -> Float64[Tensor, "_"]:
+    """The cross-entropy of each pair but the first block's, by a line fitted to so many blocks before its own."""
+    parts = []
+    for number in range(1, BLOCKS):
+        past, own = (block < number) & (block >= number - length), block == number
+        slope, bias = line(z[past], y[past])
+        parts.append(binary_cross_entropy_with_logits(slope * z[own] + bias, y[own], reduction="none"))
+    return torch.cat(parts)
 
 
 def _folded(mean: float, spread: float) -> float:

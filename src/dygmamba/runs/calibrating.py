@@ -92,7 +92,9 @@ def load_kept(run: RunFolder) -> Kept | None:
             None if content[name] is None else Reliability(**{k: tuple(v) for k, v in content[name].items()})
             for name in ("before", "after")
         ]
-        found = Kept(Calibration(**content["calibration"]), *curves)
+        fitted = content["calibration"]
+        bends = tuple((float(x), float(odds)) for x, odds in fitted["knots"])
+        found = Kept(Calibration(**fitted | {"knots": bends}), *curves)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -1,15 +1,17 @@
-"""From a logit to a probability: a line in the logit, fitted on questions whose answers are known.
+"""From a logit to a probability: a rising curve in the logit, fitted on questions whose answers are known.
 
-A line with a positive slope keeps every order, so no rank, AP or AUC changes (Platt, "Probabilistic outputs for support
-vector machines", 1999, with his targets: a fit exists even where the logits tell both kinds apart). Streams drift:
-the whole validation period is fitted, unless shorter stretches would surely have served what came after them better,
-inside that period.
+A line first (Platt, "Probabilistic outputs for support vector machines", 1999, with his targets: a fit exists even
+where the logits tell both kinds apart). Where there are enough pairs, a few knots on it: the log-odds of bins of equal mass,
+drawn towards the line, made to rise (isotonic), straight in between. It always rises: no rank, AP or AUC changes.
+
+Streams drift: the whole validation period is fitted, unless shorter stretches would surely have served what came after
+them better, inside that period.
 
 Legend: p pairs.
 """
 
 from dataclasses import dataclass
-from math import erf, exp, pi, sqrt
+from math import pi, sqrt
 
 import numpy as np
 import torch
@@ -26,21 +28,35 @@ SURE = 2.0  # standard errors by which fewer must have served better
 LEAST = 100  # pairs of each kind in a block, below which all are fitted
 FLATTEST = 1e-3  # slope: a run that ranks worse than chance keeps its order, almost level
 STEPS = 100
+KNOTS = 10
+ENOUGH = 20  # pairs of each kind per knot, below which there are none
+PULL = 4.0  # pairs that speak for the line at a knot
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A logit's log-odds: `slope` * logit + `bias`, given that `prior` of such questions are true beforehand."""
+    """A logit's log-odds: `slope` * logit + `bias`, given that `prior` of such questions are true beforehand.
+
+    `knots` are logits with their log-odds, joined by straight lines; beyond them the slope goes on.
+    """
 
     slope: float
     bias: float
     prior: float
     pairs: int  # that were fitted
     stretch: float  # the share of the validation period, at its end, that they are of
+    knots: tuple[tuple[float, float], ...] = ()
 
     def log_odds(self, logit: Float[Tensor, "..."]) -> Float64[Tensor, "..."]:
         """In 64 bits: certain pairs keep their order."""
-        return self.slope * logit.double() + self.bias
+        z = logit.double()
+        if len(self.knots) < 2:
+            return self.slope * z + self.bias
+        x, f = torch.tensor(self.knots, dtype=torch.float64).T.contiguous()
+        left = (torch.searchsorted(x, z.contiguous()) - 1).clamp(0, len(x) - 2)
+        inside = f[left] + (z - x[left]) * (f[left + 1] - f[left]) / (x[left + 1] - x[left])
+        below, above = f[0] + self.slope * (z - x[0]), f[-1] + self.slope * (z - x[-1])
+        return torch.where(z < x[0], below, torch.where(z > x[-1], above, inside))
 
     def probability(self, logit: Float[Tensor, "..."]) -> Float64[Tensor, "..."]:
         """Of being true."""
@@ -56,23 +72,15 @@ class Reliability:
     count: tuple[int, ...]
 
     @property
-    def plain(self) -> float:
-        """The mean distance between both; a perfect score has some too, of chance, the more the fewer pairs."""
-        return self._mean([abs(gap) for gap, _ in self._gaps])
-
-    @property
     def ece(self) -> float:
-        """The same less what chance adds to it (Kumar, Liang and Ma, "Verified uncertainty calibration", 2019).
-
-        Each distance is lowered by how much redrawing its labels would raise it.
-        """
-        return max(0.0, self._mean([2 * abs(gap) - _folded(gap, spread) for gap, spread in self._gaps]))
+        """The expected calibration error: the mean distance between what was said and what was so."""
+        return self._mean([abs(a - b) for a, b in zip(self.score, self.share, strict=True)])
 
     @property
-    def _gaps(self) -> list[tuple[float, float]]:
-        """Of each bin the distance, and how far labels drawn anew would move it."""
-        parts = zip(self.score, self.share, self.count, strict=True)
-        return [(score - share, sqrt(max(share * (1 - share), 0.0) / count)) for score, share, count in parts]
+    def chance(self) -> float:
+        """The error that scores without any would show here, by chance: the more, the fewer pairs there are."""
+        parts = zip(self.score, self.count, strict=True)
+        return self._mean([sqrt(2 / pi * score * (1 - score) / count) for score, count in parts])
 
     def _mean(self, values: list[float]) -> float:
         return float(np.average(values, weights=self.count))
@@ -103,8 +111,9 @@ def calibrate(
     block = number.cpu() * BLOCKS // (int(number.max()) + 1)
     last = _stretch(z, y, block)
     used = block >= BLOCKS - last
-    slope, bias = line(z[used], y[used])
-    return Calibration(slope, bias, float(y[used].mean()), int(used.sum()), last / BLOCKS)
+    straight = line(z[used], y[used])
+    bends = knots(z[used], y[used], straight)
+    return Calibration(*straight, float(y[used].mean()), int(used.sum()), last / BLOCKS, bends)
 
 
 def line(z: Float64[Tensor, "p"], y: Float64[Tensor, "p"]) -> tuple[float, float]:
@@ -119,6 +128,37 @@ def line(z: Float64[Tensor, "p"], y: Float64[Tensor, "p"]) -> tuple[float, float
         return FLATTEST, float(_newton(x[:, 1:], target, held)[0])
     slope = float(found[0]) / scale
     return slope, float(found[1]) - slope * middle
+
+
+def knots(
+    z: Float64[Tensor, "p"], y: Float64[Tensor, "p"], straight: tuple[float, float]
+) -> tuple[tuple[float, float], ...]:
+    """Logits and log-odds of bins of equal mass, rising; none where there are too few pairs to tell."""
+    if min(float(y.sum()), float((1 - y).sum())) < ENOUGH * KNOTS:
+        return ()
+    slope, bias = straight
+    found = reliability(z, y, KNOTS)
+    x, first = np.unique(found.score, return_index=True)  # bins of one and the same logit are one
+    count = np.add.reduceat(np.array(found.count), first)
+    true = np.add.reduceat(np.array(found.share) * np.array(found.count), first)
+    said = 1 / (1 + np.exp(-np.clip(slope * x + bias, -50, 50)))
+    share = _rising((true + PULL * said) / (count + PULL), count + PULL)
+    odds = np.log(share) - np.log1p(-share)
+    for place in range(1, len(x)):
+        odds[place] = max(odds[place], odds[place - 1] + FLATTEST * (x[place] - x[place - 1]))
+    return tuple(zip(x.tolist(), odds.tolist(), strict=True))
+
+
+def _rising(value: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """The nearest values that never fall: those that do are pooled with their neighbours."""
+    pools: list[tuple[float, float, int]] = []  # mean, weight, how many
+    for mean, mass in zip(value.tolist(), weight.tolist(), strict=True):
+        many = 1
+        while pools and pools[-1][0] >= mean:
+            other, more, few = pools.pop()
+            mean, mass, many = (mean * mass + other * more) / (mass + more), mass + more, many + few
+        pools.append((mean, mass, many))
+    return np.repeat([mean for mean, _, _ in pools], [many for _, _, many in pools])
 
 
 def _newton(
@@ -171,11 +211,3 @@ def _served(
         slope, bias = line(z[past], y[past])
         parts.append(binary_cross_entropy_with_logits(slope * z[own] + bias, y[own], reduction="none"))
     return torch.cat(parts)
-
-
-def _folded(mean: float, spread: float) -> float:
-    """The mean distance from 0 of a normal variable."""
-    if not spread:
-        return abs(mean)
-    far = mean / (spread * sqrt(2))
-    return spread * sqrt(2 / pi) * exp(-far * far) + mean * erf(far)

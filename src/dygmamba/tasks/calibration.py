@@ -1,8 +1,8 @@
 """From a logit to a probability: a rising curve in the logit, fitted on questions whose answers are known.
 
 A line first (Platt, "Probabilistic outputs for support vector machines", 1999, with his targets: a fit exists even
-where the logits tell both kinds apart). Where there are enough pairs, a few knots on it: the log-odds of bins of equal mass,
-drawn towards the line, made to rise (isotonic), straight in between. It always rises: no rank, AP or AUC changes.
+where the logits tell both kinds apart). Where there are enough pairs, a few knots on it: the log-odds of bins of equal
+mass, drawn towards the line, made to rise (isotonic), straight in between. It always rises: no rank, AP or AUC changes.
 
 Streams drift: the whole validation period is fitted, unless shorter stretches would surely have served what came after
 them better, inside that period.

@@ -1,7 +1,7 @@
 """Ids in a file: one per line, with or without a heading, or a column of destinations in a table."""
 
 from collections.abc import Sequence
-from csv import reader
+from csv import Error, reader
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,18 +15,20 @@ from dygmamba.data.store import Origin
 from dygmamba.errors import FileError, NotFoundError
 
 HEADINGS = {"id", "ids", "node", "nodes", "name", "account", "candidate", "candidates"}
+HEAD = 1 << 16  # bytes that hold the first line
 BINARY = (b"PAR1", b"PK\x03\x04")  # Parquet, and what NumPy and spreadsheets pack with
 
 
 def read_list(path: Path, options: ReadOptions, origin: Origin) -> pa.Array | None:
     """The ids of a text file of one column; None where it is something else, or cannot be read as a list."""
-    try:
-        content = path.read_bytes()
-        text = "" if content.startswith(BINARY) else content.decode(options.encoding).removeprefix("\ufeff")
-    except (OSError, LookupError, ValueError):
-        return None  # whoever reads it as a table says what is wrong
     delimiter = options.delimiter or ("\t" if path.suffix in (".tsv", ".tab") else ",")
-    rows = [row for row in reader(text.splitlines(), delimiter=delimiter) if row]
+    try:
+        if not path.is_file() or _is_table(path, options.encoding, delimiter):
+            return None
+        text = path.read_bytes().decode(options.encoding).removeprefix("\ufeff")
+        rows = [row for row in reader(text.splitlines(), delimiter=delimiter) if row]
+    except (OSError, LookupError, ValueError, TypeError, Error):
+        return None  # whoever reads it as a table says what is wrong
     if not rows or any(len(row) > 1 for row in rows):
         return None
     names = {name for usual in USUAL_NAMES.values() for name in usual} | HEADINGS
@@ -35,6 +37,14 @@ def read_list(path: Path, options: ReadOptions, origin: Origin) -> pa.Array | No
     if not ids:
         raise FileError(f"{path} has a heading but no ids; give at least one")
     return as_ids(pa.array([row[0] for row in ids], pa.large_string()), Place(str(path), head, 0))
+
+
+def _is_table(path: Path, encoding: str, delimiter: str) -> bool:
+    """Whether the first line has several columns, or is no text: a large table is not read to find that out."""
+    with path.open("rb") as file:
+        head = file.read(HEAD)
+    lines = head.decode(encoding, "ignore").splitlines()
+    return head.startswith(BINARY) or any(len(row) > 1 for row in reader(lines[:1], delimiter=delimiter))
 
 
 def read_ids(path: Path, options: ReadOptions, origin: Origin) -> pa.Array:

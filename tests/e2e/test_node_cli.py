@@ -22,7 +22,7 @@ SETTINGS = [part for setting in SMALL for part in ("--set", setting)]
 QUICK = ["--device", "cpu", "--epochs", "2"]
 COLUMNS = {
     *("dataset", "model", "task", "seed", "run", "backbone", "finetune", "balance"),
-    *("split", "visible", "batch", "auc", "ap", "n", "positives"),
+    *("split", "visible", "batch", "auc", "ap", "n", "positives", "ece", "ece_raw"),
 }
 
 pytestmark = pytest.mark.e2e
@@ -107,7 +107,7 @@ def test_a_finished_run_carries_classifiers_of_several_seeds(call, backbone):
     code, out, errors = call(*words)
     assert code == 0, errors
     assert "mean ± std of 2" in out
-    assert out.count("±") == 5
+    assert out.count("±") == 7
     assert before == {path: path.read_bytes() for path in backbone.rglob("*") if path.is_file()}
 
 
@@ -272,5 +272,6 @@ def test_link_runs_are_what_they_were(backbone):
             "visible",
             "batch",
         ),
-        *("ap", "auc", "ap_pooled", "auc_pooled", "n"),
+        *("ap", "auc", "ap_pooled", "auc_pooled", "n", "ece", "ece_raw"),
+        *("mrr", "hits@10", "candidates", "candidate_seed", "ranked"),
     }

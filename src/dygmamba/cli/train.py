@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dygmamba.cli.console import emit_json, stdout, tell
-from dygmamba.cli.tables import any_table
+from dygmamba.cli.tables import tables_of
 from dygmamba.cli.words import parse_overrides, parse_seeds, spoken
 from dygmamba.errors import ConfigError
 
@@ -129,7 +129,8 @@ def _show(runs: "list[RunFolder]", refits: list[Path], as_json: bool) -> None:
             {"results": rows, **beside, **({"refits": [str(path) for path in refits]} if refits else {})}
         )
     elif rows:
-        stdout().print(any_table(rows, rules))
+        for table in tables_of(rows, rules):
+            stdout().print(table)
         for run, verdict in zip(runs, verdicts, strict=False):
             seed = f"seed {run.config()['run']['seed']}: " if len(runs) > 1 else ""
             tell(f"{seed}{spoken(verdict['sentence'])}")

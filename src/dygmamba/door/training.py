@@ -17,11 +17,12 @@ from dygmamba.engine.fit_config import NodeFitConfig
 from dygmamba.engine.folder import RunFolder
 from dygmamba.engine.walk import Advance, unwatched
 from dygmamba.errors import ConfigError
+from dygmamba.runs.calibrating import finished_node_rows, inherit_calibration
 from dygmamba.runs.choosing import Beginning
 from dygmamba.runs.extending import extend
 from dygmamba.runs.final import final_evaluation
 from dygmamba.runs.link import resume_link_run, start_link_run
-from dygmamba.runs.node import NodeSettings, check_backbone, node_rows, resume_node_run, start_node_run
+from dygmamba.runs.node import NodeSettings, check_backbone, resume_node_run, start_node_run
 from dygmamba.runs.opening import OpenRun, open_data, split_of, task_of, trained_against
 from dygmamba.runs.splitting import Cuts, split_by
 from dygmamba.runs.tested import keep_test
@@ -98,7 +99,6 @@ def finish_link(fit: Fit, dataset: Dataset, strategies: tuple[str, ...], watcher
     chosen = [(strategy, name, setting) for strategy in strategies for name in SPLITS for setting in SETTINGS]
     with _stoppable(fit):
         found = final_evaluation(fit, names, chosen, watcher.stage, keep_test(fit.run))
-        # what else is made of the finished weights, before the page is written: a line each
         fit.run.write_results(found.rows, rules=found.rules, verdict=found.verdict)
         page_of(_opened(fit, dataset))
     watcher.say(f"finished: {fit.run.path}")
@@ -178,7 +178,7 @@ def _finish_node(fit: Fit, dataset: Dataset, watcher: Watcher) -> Fit:
     with watcher.fitting(fit, f"seed {fit.seed} node", "auc") as report:
         fit(report)
     with _stoppable(fit):
-        fit.run.write_results(node_rows(fit, stage=watcher.stage, told=keep_test(fit.run)))
+        fit.run.write_results(finished_node_rows(fit, watcher.stage, keep_test(fit.run)))
         page_of(_opened(fit, dataset))
     watcher.say(f"finished: {fit.run.path}")
     return fit
@@ -188,6 +188,8 @@ def _keep_untested(fit: Fit, about: dict[str, Any], watcher: Watcher) -> Fit:
     """The end of a run on every event: nothing is left to judge it by, and its results say so."""
     of = about.get("refit_of")
     said = f"none: every event was trained on; how good these settings are is in the results of {of}"
+    if of is not None:
+        inherit_calibration(fit.run, RunFolder(Path(of)))
     fit.run.write_results([], test=said, refit_of=of)
     watcher.say(f"finished: {fit.run.path} (on every event, so it has no test)")
     return fit

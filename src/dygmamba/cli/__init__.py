@@ -18,6 +18,8 @@ from dygmamba.cli import (
     evaluate,
     fetch,
     generate,
+    importing,
+    library,
     models,
     predict,
     report,
@@ -70,8 +72,10 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+data.app.command("import")(importing.import_)
 data.app.command("fetch")(fetch.fetch)
-data.app.command("list")(fetch.list_datasets)
+data.app.command("list")(library.list_datasets)
+data.app.command("remove")(library.remove)
 data.app.command("generate")(generate.generate)
 app.add_typer(data.app, name="data")
 app.command("demo")(demo.demo)

@@ -21,7 +21,7 @@ from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts, Scorer
 from dygmamba.room import require_room
 from dygmamba.runs.making import go_on_alike, made_with
-from dygmamba.runs.opening import build_scorer, link_data, link_stream, seeded_scorer
+from dygmamba.runs.opening import build_scorer, data_of, link_data, link_stream, seeded_scorer
 from dygmamba.sampling.negatives import SEEDS
 from dygmamba.sampling.view import NeighborRequest
 from dygmamba.tasks.base import Exam
@@ -90,12 +90,12 @@ def start_link_run(
         )
     scorer = seeded_scorer(spec, config, seed, stream, COPIES)
     _require_room(scorer, how, sizes[0])
+    about = data_of(dataset, root)
     run = RunFolder.create(root, dataset.name, model, seed)
     run.write_config(
         {
             "run": {
-                "data": dataset.name,
-                "digest": dataset.digest,
+                **about,
                 "split": stream.split.digest,
                 "model": model,
                 "seed": seed,

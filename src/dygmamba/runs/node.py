@@ -22,7 +22,7 @@ from dygmamba.errors import ConfigError, FileError
 from dygmamba.models.base import Encoder
 from dygmamba.models.classifiers import FrozenClassifier, NodeClassifier, SourceEmbedding
 from dygmamba.runs.making import go_on_alike, made_with
-from dygmamba.runs.opening import OpenRun, build_scorer, encoder_of, link_stream, open_data, open_run
+from dygmamba.runs.opening import OpenRun, build_scorer, data_of, encoder_of, link_stream, open_data, open_run
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.link import SPLITS
 from dygmamba.tasks.node import NodeTask, node_split
@@ -78,14 +78,14 @@ def start_node_run(
     """A new run folder with its configuration written, ready to train on a finished link run."""
     trained = open_run(backbone, device, dataset=dataset)
     model, split = trained.about["model"], node_split(dataset.store)
+    about = data_of(dataset, root)
     run = RunFolder.create(root, dataset.name, f"{model}-node", seed)
     settings = to_settings(config)
     run.write_config(
         {
             "run": {
                 "task": "node",
-                "data": dataset.name,
-                "digest": dataset.digest,
+                **about,
                 "split": split.digest,
                 "model": model,
                 "seed": seed,

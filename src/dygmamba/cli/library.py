@@ -15,6 +15,8 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")
 
 def list_datasets(data_dir: DataDir = None, runs: RunsDir = Path("runs"), as_json: Json = False) -> None:
     """Your datasets in all their versions with the runs that use them, and the public ones that can be fetched."""
+    from rich.table import Table
+
     from dygmamba.data.catalogue import catalogue
     from dygmamba.data.fetch import on_disk
     from dygmamba.data.library import data_folders
@@ -29,7 +31,9 @@ def list_datasets(data_dir: DataDir = None, runs: RunsDir = Path("runs"), as_jso
         return
     if own:
         _show_own(own)
-    table = plain_table("public", "task", figures=("nodes", "events", "features"))
+    table = Table("name", "task", box=None)
+    for heading in ("nodes", "events", "features"):
+        table.add_column(heading, justify="right")
     table.add_column("on disk")
     for name, entry in catalogue().items():
         counts = entry.counts[0]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from dygmamba.data.formats.options import ReadOptions
+from dygmamba.data.formats.options import ReadOptions, require_column
 from dygmamba.data.formats.sniff import Header, kind_of
 from dygmamba.errors import FileError
 
@@ -17,6 +17,7 @@ def by_place(path: Path, header: Header, options: ReadOptions) -> ReadOptions:
     if header.named:
         return options
     given = [options.src, options.dst, options.time, options.label, *options.features]
+    given = [require_column(path, header.names, name) for name in given if name is not None]
     free = [name for name in header.names if name not in given]
     ends: dict[str, str] = {}
     for part in ("src", "dst"):

@@ -108,8 +108,8 @@ def assign_roles(path: Path | str, names: Sequence[str], options: ReadOptions) -
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise FileError(f"{path} has more than one column {_listed(twice)}; rename all but one")
-    features = tuple(_require(path, names, name) for name in options.features)
-    label = None if options.label is None else _require(path, names, options.label)
+    features = tuple(require_column(path, names, name) for name in options.features)
+    label = None if options.label is None else require_column(path, names, options.label)
     src, dst, time = (_column(path, names, part, getattr(options, part)) for part in ("src", "dst", "time"))
     if len({src, dst, time}) < 3:
         raise ConfigError(
@@ -121,7 +121,7 @@ def assign_roles(path: Path | str, names: Sequence[str], options: ReadOptions) -
 
 def _column(path: Path | str, names: Sequence[str], part: str, chosen: str | None) -> str:
     if chosen is not None:
-        return _require(path, names, chosen)
+        return require_column(path, names, chosen)
     found = usual_column(names, part)
     if found is not None:
         return found
@@ -137,7 +137,8 @@ def usual_column(names: Sequence[str], part: str) -> str | None:
     return next((lower[usual] for usual in USUAL_NAMES[part] if usual in lower), None)
 
 
-def _require(path: Path | str, names: Sequence[str], name: str) -> str:
+def require_column(path: Path | str, names: Sequence[str], name: str) -> str:
+    """The column of this name, or at this place."""
     if name in names:
         return name
     if name.isascii() and name.isdigit() and int(name[:9]) < len(names):

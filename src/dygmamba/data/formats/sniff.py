@@ -145,7 +145,7 @@ def _cut(lines: list[str], delimiter: str) -> tuple[int, float] | None:
     if not widths or widths[0] < 2:
         return None
     rows = widths[1:] or widths
-    ((width, count),) = Counter(rows).most_common(1)
+    count, width = max((count, width) for width, count in Counter(rows).items())
     return (width, count / len(rows)) if width >= 2 else None
 
 

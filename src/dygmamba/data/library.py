@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from dygmamba.data.formats import read_dataset
 from dygmamba.data.ids import NodeIds
 from dygmamba.data.store import OLDER, SUFFIX, Dataset, Origin, load_dataset
 from dygmamba.data.versions import version_of
-from dygmamba.errors import FileError, NotFoundError
+from dygmamba.errors import DygWarning, FileError, NotFoundError
 
 GENERATED = "generated"  # the embedded default stream, unless a file of that name is found
 TABLE_SUFFIXES = {".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".parquet", ".pq", ".gz"}
@@ -96,12 +97,18 @@ def _open_file(path: Path) -> Dataset:
     if path.suffix == SUFFIX:
         return load_dataset(path)
     try:
-        return read_dataset(path)
+        dataset = read_dataset(path)
     except NotFoundError as error:
         raise FileError(
             f"{str(error).split(';')[0]}; name the columns once, and use the dataset from then on: "
             f"`dygmamba.read('{path}')`"
         ) from error
+    origin = dataset.origin
+    if not origin.header:
+        told = f"{origin.src} is the source, {origin.dst} the destination, {origin.time} the time"
+        said = f"the first line of {path} is an event, so its columns are called by number: {told}"
+        warnings.warn(DygWarning(said), stacklevel=3)
+    return dataset
 
 
 def _unknown(name: str, folders: list[Path]) -> NotFoundError:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from dygmamba.data.formats import ReadOptions, read_dataset
 from dygmamba.data.formats import csv as csv_format
-from dygmamba.data.formats.table import NO_IDS
+from dygmamba.data.formats.rows import NO_IDS
 from dygmamba.data.store import Dataset
 from dygmamba.errors import ConfigError, FileError
 from tables import table, write_csv

@@ -121,11 +121,11 @@ def test_what_a_run_uses_is_not_removed(tmp_path, monkeypatch, capsys):
 
 def test_two_imports_under_one_name_do_not_mix(tmp_path):
     """While one process writes a name, another is told to wait; a damaged dataset is simply replaced."""
+    save_version(mail(1), tmp_path)
     lock = Lock(tmp_path / ".mail.lock")
     with pytest.raises(LockedError):
-        save_version(mail(1), tmp_path)
+        save_version(mail(2), tmp_path)
     lock.release()
-    save_version(mail(1), tmp_path)
     path = tmp_path / "mail.safetensors"
     os.truncate(path, 40)
     assert save_version(mail(1), tmp_path).how == "new"

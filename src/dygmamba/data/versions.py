@@ -58,6 +58,8 @@ def save_version(dataset: Dataset, folder: Path) -> Saved:
     """Write NAME.safetensors, the other dataset that had this name kept; the same one again changes nothing."""
     path = folder / (checked_name(dataset.name) + SUFFIX)
     make_folder(folder)
+    if not path.exists():  # nothing to keep, and a folder that cannot be written to is left as it was
+        return Saved(save_dataset(dataset, folder), "new")
     lock = Lock(folder / f".{dataset.name}.lock")
     try:
         now = version_of(path)

@@ -1,15 +1,11 @@
 """From batches of columns to a dataset: what the readers of files and of tables in memory share."""
 
-# pyarrow.compute makes its functions at import, where pyright cannot see them
-# pyright: reportAttributeAccessIssue=false
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
@@ -17,15 +13,12 @@ from dygmamba.data.events import EventStore, FeatureTable
 from dygmamba.data.formats.clocks import Clock, choose_clock
 from dygmamba.data.formats.faults import Faults
 from dygmamba.data.formats.options import ReadOptions, Roles
-from dygmamba.data.formats.values import BadValue, Place, is_text, numbers
+from dygmamba.data.formats.rows import RowReader, without_bad
+from dygmamba.data.formats.values import BadValue, Place
 from dygmamba.data.ids import NodeIds, number_nodes
 from dygmamba.data.store import Dataset, Origin
 from dygmamba.errors import EventError, FileError
 
-NO_IDS = pa.array(
-    ["", "nan", "null", "none", "n/a", "#n/a", "<na>", "\\n"]
-)  # what programs write for nothing
-NAMED = "remove the row or name both its nodes"
 UNNAMED = "data"  # what a dataset is called whose source has no name
 
 
@@ -154,11 +147,11 @@ def _gather(
         place = Place(str(path), roles.time, 0)
         how = {"form": options.time_format, "order": options.date_order, "guess": True}
         gathered.clock = choose_clock(batch.column(roles.time), options.time_unit, place, **how)
-    reader = _Reader(path, roles, options, gathered.clock, gathered.rows)
+    reader = RowReader(path, roles, options, gathered.clock, gathered.rows)
     try:
         values = reader.read(batch)
     except BadValue:
-        good = _without_bad(reader, batch, faults)
+        good = without_bad(reader, batch, faults)
         values = reader.read(good) if good.num_rows else None
     if values is not None:
         gathered.src.append(values.src)
@@ -168,84 +161,3 @@ def _gather(
         if values.label is not None:
             gathered.label.append(values.label)
     gathered.rows += batch.num_rows
-
-
-@dataclass(frozen=True, slots=True)
-class _Values:
-    """The columns of one batch."""
-
-    src: pa.DictionaryArray
-    dst: pa.DictionaryArray
-    time: np.ndarray
-    edge: np.ndarray
-    label: np.ndarray | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    """How the columns of a file become values, or a `BadValue`."""
-
-    path: Path | str
-    roles: Roles
-    options: ReadOptions
-    clock: Clock
-    first_row: int
-
-    def read(self, batch: pa.RecordBatch) -> _Values:
-        """All columns of some rows."""
-        roles, fill = self.roles, self.options.fill
-        src, dst = (_identifiers(batch.column(name), self._place(name)) for name in (roles.src, roles.dst))
-        time = self.clock.seconds(batch.column(roles.time), self._place(roles.time))
-        edge = np.empty((batch.num_rows, len(roles.features)), np.float32)
-        for k, name in enumerate(roles.features):
-            edge[:, k] = numbers(batch.column(name), self._place(name), fill)
-        label = None
-        if roles.label is not None:
-            label = numbers(batch.column(roles.label), self._place(roles.label), fill)
-        return _Values(src, dst, time, edge, label)
-
-    def _place(self, column: str) -> Place:
-        return Place(str(self.path), column, self.first_row)
-
-
-def _without_bad(reader: _Reader, batch: pa.RecordBatch, faults: Faults) -> pa.RecordBatch:
-    """The rows that can be read, the others told; found by halving, so that few bad rows cost little."""
-    bad: list[int] = []
-
-    def look(start: int, stop: int) -> None:
-        try:
-            reader.read(batch.slice(start, stop - start))
-        except BadValue as error:
-            if stop - start > 1:
-                middle = (start + stop) // 2
-                look(start, middle)
-                look(middle, stop)
-            else:
-                bad.append(start)
-                faults.bad(reader.first_row + start, error.why, error.do)
-
-    look(0, batch.num_rows)
-    good = batch.filter(pa.array(np.isin(np.arange(batch.num_rows), bad, invert=True)))
-    for name in {reader.roles.src, reader.roles.dst}:  # ids that only bad rows had must not become nodes
-        column = good.column(name)
-        fresh = column.dictionary_decode().dictionary_encode()
-        good = good.set_column(good.schema.get_field_index(name), name, fresh)
-    return good
-
-
-def _identifiers(ids: pa.DictionaryArray, place: Place) -> pa.DictionaryArray:
-    """The ids of a batch, white space around them ignored, none of them missing."""
-    if ids.null_count:
-        row = pc.index(pc.is_null(ids), True).as_py()
-        raise place.error(row, "is empty", NAMED)
-    if not is_text(ids.dictionary.type):
-        return ids
-    pool = pc.utf8_trim_whitespace(ids.dictionary)
-    missing = pc.indices_nonzero(pc.is_in(pc.utf8_lower(pool), value_set=NO_IDS.cast(pool.type)))
-    if len(missing):
-        bad = pc.is_in(ids.indices, value_set=missing.cast(ids.indices.type))
-        row = pc.index(bad, True).as_py()
-        if row >= 0:
-            written = pool[ids.indices[row].as_py()].as_py()
-            raise place.error(row, f"is {written!r}, no id" if written else "is empty", NAMED)
-    return pa.DictionaryArray.from_arrays(ids.indices, pool)

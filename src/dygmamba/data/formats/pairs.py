@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 
 from dygmamba.data.formats import csv, detect_format, jsonl
-from dygmamba.data.formats.clocks import NumberClock, choose_clock
+from dygmamba.data.formats.choosing import choose_clock
+from dygmamba.data.formats.clocks import NumberClock
 from dygmamba.data.formats.faults import Faults
 from dygmamba.data.formats.memory import hold, is_held
 from dygmamba.data.formats.options import USUAL_NAMES, ReadOptions, Roles

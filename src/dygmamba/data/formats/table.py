@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from dygmamba.data.events import EventStore, FeatureTable
-from dygmamba.data.formats.clocks import Clock, choose_clock
+from dygmamba.data.formats.choosing import choose_clock
+from dygmamba.data.formats.clocks import Clock
 from dygmamba.data.formats.faults import Faults
 from dygmamba.data.formats.options import ReadOptions, Roles
 from dygmamba.data.formats.rows import RowReader, without_bad

@@ -126,7 +126,8 @@ def test_a_score_that_is_a_probability_lies_on_the_line():
     score = rng.random(40_000)
     label = torch.from_numpy((rng.random(40_000) < score).astype(np.float32))
     zero = torch.zeros(40_000, dtype=torch.int64)
-    points = reliable(Answers(zero, zero, zero, label, torch.logit(torch.from_numpy(score)), 1))
+    scores = torch.from_numpy(score)
+    points = reliable(Answers(zero, zero, zero, label, torch.logit(scores), 1), scores)
     assert len(points) == 10
     assert sum(point.count for point in points) == 40_000
     assert all(abs(point.score - point.share) < 0.03 for point in points)

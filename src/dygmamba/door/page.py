@@ -10,6 +10,7 @@ from dygmamba.data.store import Dataset
 from dygmamba.door.states import require_test, tell_unfinished
 from dygmamba.engine.folder import RunFolder
 from dygmamba.errors import ConfigError, DygError
+from dygmamba.explain.events import event_reasons
 from dygmamba.explain.forgetting import known_law, load_forgetting, measure_forgetting, save_forgetting
 from dygmamba.explain.reasons import reasons
 from dygmamba.report.calendar import Calendar
@@ -17,6 +18,7 @@ from dygmamba.report.examples import REASONS, Reason, examples, load_examples, s
 from dygmamba.report.findings import findings
 from dygmamba.report.page import write_report
 from dygmamba.report.results import TASKS
+from dygmamba.runs.calibrating import load_calibration
 from dygmamba.runs.opening import OpenRun, open_data, open_run, split_of
 from dygmamba.runs.tested import ask_again, load_answers, save_answers
 from dygmamba.sampling.view import PairBatch
@@ -55,24 +57,35 @@ def full_page(path: Path, out: Path | None = None, data_dir: Path | None = None,
 
 def written(folder: RunFolder, dataset: Dataset, split: Split, out: Path | None = None) -> Path:
     """The page out of what is kept in the folder, and what the data tell."""
-    found = findings(dataset, split, TASKS[folder.task], load_answers(folder), load_examples(folder) or ())
+    kept = (load_answers(folder), load_examples(folder) or (), load_calibration(folder))
+    found = findings(dataset, split, TASKS[folder.task], *kept)
     return write_report(folder, out, found, Calendar.of(dataset).dated)
 
 
 def choose_examples(run: OpenRun) -> None:
-    """Keep some answers of a link run, with reasons where the model has exact ones, if none are kept yet."""
+    """Keep some answers of a link run, with reasons where they are cheap, if none are kept yet."""
     answers = load_answers(run.folder) if run.folder.task == "link" else None
     if answers is None or load_examples(run.folder) is not None:
         return
+    known = load_calibration(run.folder)
+    for why in (_numbers_why, _events_why):
+        try:
+            return save_examples(
+                run.folder, examples(answers, run.dataset, lambda pairs, why=why: why(run, pairs), known)
+            )
+        except ConfigError:  # not of this model
+            continue
+    save_examples(run.folder, examples(answers, run.dataset, None, known))
 
-    def why(pairs: PairBatch) -> list[list[Reason]]:
-        return reasons(run.scorer, run.stream, pairs.to(run.stream.device)).strongest(REASONS)
 
-    try:
-        chosen = examples(answers, run.dataset, why)
-    except ConfigError:  # a model without exact reasons
-        chosen = examples(answers, run.dataset)
-    save_examples(run.folder, chosen)
+def _numbers_why(run: OpenRun, pairs: PairBatch) -> list[list[Reason]]:
+    """What trees look at."""
+    return reasons(run.scorer, run.stream, pairs.to(run.stream.device)).strongest(REASONS)
+
+
+def _events_why(run: OpenRun, pairs: PairBatch) -> list[list[Reason]]:
+    """Which events a model that reads lists of them goes by."""
+    return event_reasons(run, pairs, REASONS)
 
 
 def _complete(folder: RunFolder, dataset: Dataset, say: Say) -> None:

@@ -18,7 +18,7 @@ from dygmamba.explain.readout import by_event, readout
 from dygmamba.explain.reasons import reasons as tree_reasons
 from dygmamba.explain.removal import Game, Window, game_of
 from dygmamba.explain.shapley import Ledger, Shares, shares
-from dygmamba.explain.what_if import probability, supporters, supporting, turned, without
+from dygmamba.explain.what_if import Scale, supporters, supporting, turned, without
 from dygmamba.models.trees import BoostedTrees
 from dygmamba.runs.predictor import Predictor
 from dygmamba.runs.questions import Asking, Moment
@@ -46,14 +46,14 @@ def explain_pair(
             f"no event of {named} is strictly before {_shown(asking)}, so nothing that happened moved the score; "
             "ask about a later time"
         )
-    ledger = Ledger(game)
+    ledger, scale = Ledger(game), Scale(predictor.calibration)
     found = shares(ledger, orders, seed=0)
     order = found.value.abs().argsort(descending=True, stable=True).tolist()
     singles = [[place] for place in order[:STRONGEST]]
     # in one pass; what follows finds them known
-    ledger.without([*singles, *supporting(ledger, found), supporters(ledger, found)])
+    ledger.without([*singles, *supporting(ledger, found, scale), supporters(ledger, found, scale)])
     alone = dict(zip(order, ledger.without(singles).tolist(), strict=False))
-    words = _Words(predictor, asking, game, found, alone)
+    words = _Words(predictor, asking, game, found, alone, scale)
     who = _named(predictor, asking, task)
     return Explanation(
         model=predictor.run.about["model"],
@@ -64,12 +64,12 @@ def explain_pair(
         time_assumed=asking.assumed is not None,
         seconds=words.seconds,
         logit=found.logit,
-        score=probability(found.logit),
+        score=scale(found.logit),
         base=found.base,
-        base_score=probability(found.base),
+        base_score=scale(found.base),
         reasons=tuple(words.reason(place) for place in order),
-        without=without(ledger, found),
-        flip=turned(ledger, found),
+        without=without(ledger, found, scale),
+        flip=turned(ledger, found, scale),
         numbers=_numbers(predictor, one),
         removal=game.removal,
         orders=min(orders, game.orders),
@@ -112,10 +112,16 @@ class _Words:
     """Players as reasons: ids, times, what is left of them."""
 
     def __init__(
-        self, predictor: Predictor, asking: Asking, game: Game, found: Shares, alone: dict[int, float]
+        self,
+        predictor: Predictor,
+        asking: Asking,
+        game: Game,
+        found: Shares,
+        alone: dict[int, float],
+        scale: Scale,
     ) -> None:
         self.dataset, self.desk, self.when = predictor.dataset, predictor.desk, float(asking.when[0])
-        self.game, self.found, self.alone = game, found, alone
+        self.game, self.found, self.alone, self.scale = game, found, alone, scale
         time = self.dataset.store.time
         self.dated = bool(self.dataset.origin.time_origin)
         self.seconds = self.dated or looks_like_epoch(float(time[0]), float(time[-1]))
@@ -140,7 +146,7 @@ class _Words:
             count=len(player.events),
             contribution=float(self.found.value[place]),
             error=None if math.isnan(error) else error,
-            score_without=None if alone is None else probability(alone),
+            score_without=None if alone is None else self.scale(alone),
             left=_mean(_there(self.left, player)),
             read=None if self.read is None else sum(_there(self.read, player)),
         )

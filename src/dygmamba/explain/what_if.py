@@ -1,56 +1,74 @@
 """The score had events not happened, asked of the model: the strongest ones, and a set that turns the decision.
 
-The decision is on which side of 0 the logit is; its supporters are the events that push it there.
+The decision is on which side of one half the score is; its supporters are the events that push it there.
 """
+
+from dataclasses import dataclass
 
 import torch
 
 from dygmamba.explain.explanation import Without
 from dygmamba.explain.shapley import Ledger, Shares
+from dygmamba.tasks.calibration import Calibration
 
 SETS = (1, 3, 10)  # of how many of the strongest supporters the score without is told
 MOST_TURNED = 10  # events of a set that turns the decision
 
 
-def probability(logit: float) -> float:
-    """The logistic function, as `score` has it."""
-    return float(torch.sigmoid(torch.tensor(logit, dtype=torch.float64)))
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Logits as scores, as `Run.score` has them: probabilities, or of a run without a calibration logistic values."""
+
+    calibration: Calibration | None = None
+
+    def __call__(self, logit: float) -> float:
+        """The score."""
+        value = torch.tensor([logit], dtype=torch.float64)
+        return float(
+            torch.sigmoid(value) if self.calibration is None else self.calibration.probability(value)
+        )
+
+    def high(self, logit: float) -> bool:
+        """Whether the decision is for the pair."""
+        return self(logit) >= 0.5
 
 
-def supporters(ledger: Ledger, found: Shares) -> list[int]:
-    """Single events that push the logit to the side of 0 where it is, the strongest first."""
-    push = found.value if found.logit >= 0 else -found.value
+def supporters(ledger: Ledger, found: Shares, scale: Scale) -> list[int]:
+    """Single events that push the logit to the side where it is, the strongest first."""
+    push = found.value if scale.high(found.logit) else -found.value
     ranked = push.argsort(descending=True, stable=True).tolist()
     return [
         place for place in ranked if float(push[place]) > 0 and len(ledger.game.players[place].events) == 1
     ]
 
 
-def supporting(ledger: Ledger, found: Shares) -> list[list[int]]:
+def supporting(ledger: Ledger, found: Shares, scale: Scale) -> list[list[int]]:
     """The first of them, in sets of growing size."""
-    ranked = supporters(ledger, found)
+    ranked = supporters(ledger, found, scale)
     return [ranked[:size] for size in sorted({min(size, len(ranked)) for size in SETS} - {0})]
 
 
-def without(ledger: Ledger, found: Shares) -> tuple[Without, ...]:
+def without(ledger: Ledger, found: Shares, scale: Scale) -> tuple[Without, ...]:
     """The score without the strongest supporters of the decision: one, three and ten of them."""
-    gone = supporting(ledger, found)
+    gone = supporting(ledger, found, scale)
     return tuple(
-        _set(ledger, places, logit) for places, logit in zip(gone, ledger.without(gone).tolist(), strict=True)
+        _set(ledger, places, logit, scale)
+        for places, logit in zip(gone, ledger.without(gone).tolist(), strict=True)
     )
 
 
-def turned(ledger: Ledger, found: Shares) -> Without | None:
+def turned(ledger: Ledger, found: Shares, scale: Scale) -> Without | None:
     """A set that turns the decision: greedily the event whose absence moves the logit most, then none too many.
 
     Where the decision stands without all of its supporters, none is looked for.
     """
+    high = scale.high(found.logit)
 
     def over(logit: float) -> bool:
-        return (logit >= 0) != (found.logit >= 0)
+        return scale.high(logit) != high
 
     gone: list[int] = []
-    candidates, logit = supporters(ledger, found), found.logit
+    candidates, logit = supporters(ledger, found, scale), found.logit
     if not over(float(ledger.without([candidates])[0])):
         return None
     while not over(logit):
@@ -58,7 +76,7 @@ def turned(ledger: Ledger, found: Shares) -> Without | None:
         if not tried or len(gone) == MOST_TURNED:
             return None
         after = ledger.without([[*gone, place] for place in tried])
-        best = int(after.argmin() if found.logit >= 0 else after.argmax())
+        best = int(after.argmin() if high else after.argmax())
         gone, logit = [*gone, tried[best]], float(after[best])
     while len(gone) > 1:
         fewer = [[other for other in gone if other != place] for place in gone]
@@ -68,10 +86,10 @@ def turned(ledger: Ledger, found: Shares) -> Without | None:
         if not enough:
             break
         gone = enough[0]
-    return _set(ledger, gone, float(ledger.without([gone])[0]))
+    return _set(ledger, gone, float(ledger.without([gone])[0]), scale)
 
 
-def _set(ledger: Ledger, places: list[int], logit: float) -> Without:
+def _set(ledger: Ledger, places: list[int], logit: float, scale: Scale) -> Without:
     players = ledger.game.players
     events = tuple(event for place in places for event in players[place].events)
-    return Without(events, logit, probability(logit))
+    return Without(events, logit, scale(logit))

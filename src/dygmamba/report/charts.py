@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from dygmamba.report import marks
 from dygmamba.report.axes import Axis, number
-from dygmamba.report.figures import Bars, Heat, Histogram, Lines, Picture, Point
+from dygmamba.report.figures import Bars, Heat, Histogram, Lines, Moves, Picture, Point
 from dygmamba.report.marks import BOTTOM, COLOURS, HEIGHT, LEFT, LETTER, RIGHT, TOP, WIDTH
 
 MARKED = 24  # points of a curve that are seen as such; more are only felt by a pointer
@@ -26,6 +26,7 @@ def draw(picture: Picture) -> str:
         Lines: line_chart,
         Histogram: histogram,
         Bars: bar_chart,
+        Moves: moves_chart,
         Heat: heat_map,
     }
     return ways[type(picture)](picture)
@@ -170,6 +171,45 @@ def bar_chart(chart: Bars) -> str:
         up += 26
     parts.append(marks.text(left, up - 4, f"{chart.x}; bars begin at {number(chart.low)}", "start"))
     return marks.svg(parts, chart.title, up + 6)
+
+
+def moves_chart(chart: Moves) -> str:
+    """What adds and what takes away, bar by bar from a common zero, the base last."""
+    parts, height = _moves(chart)
+    return marks.svg(parts, chart.title, height)
+
+
+def moves_alone(chart: Moves) -> str:
+    """The same as a file of its own, on white."""
+    parts, height = _moves(chart)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height + HEAD:.0f}" '
+        f'font-family="system-ui, sans-serif" class="chart"><style>{style()}</style>'
+        f'<rect width="{WIDTH}" height="{height + HEAD:.0f}" fill="white"/>'
+        f"{marks.text(8, 16, _short(chart.title, int(WIDTH / LETTER)), 'start', 'head')}{marks.title(chart.title)}"
+        f'<g transform="translate(0 {HEAD - 10})">{"".join(parts)}</g></svg>\n'
+    )
+
+
+def _moves(chart: Moves) -> tuple[list[str], float]:
+    rows = [*chart.parts, chart.base]
+    values = [0.0, *(value for _, value in rows)]
+    low, high = min(values), max(values)
+    room = 7 * LETTER  # for a value beside its bar
+    wide = (WIDTH - 2 * room) / ((high - low) or 1.0)
+    zero, up = room - low * wide, 4.0
+    parts = [marks.line([(zero, 2), (zero, 36 * len(rows))], "axis")]
+    for place, (name, value) in enumerate(rows):
+        ends = sorted((zero, zero + value * wide))
+        tone = "faint" if place == len(chart.parts) else "c0" if value >= 0 else "c1"
+        parts.append(marks.text(4, up + 12, _short(name, int(WIDTH / LETTER)), "start", "over"))
+        parts.append(
+            marks.rect((ends[0], up + 17), (ends[1], up + 30), f"bar {tone}", f"{name}: {value:+.3f}")
+        )
+        side = (ends[1] + 5, "start") if value >= 0 else (ends[0] - 5, "end")
+        parts.append(marks.text(side[0], up + 28, f"{value:+.3f}", side[1]))
+        up += 36
+    return parts, up + 4
 
 
 def heat_map(heat: Heat) -> str:

@@ -13,10 +13,11 @@ from dygmamba.files.writing import write_text
 from dygmamba.report.calendar import Calendar
 from dygmamba.report.sheets import Cell, Grid, Section
 from dygmamba.report.summary import node_names
-from dygmamba.runs.tested import Answers
+from dygmamba.runs.tested import Answers, scored
 from dygmamba.sampling.view import PairBatch
+from dygmamba.tasks.calibration import Calibration
 
-NAME, VERSION = "examples.json", 1  # another version's are made again
+NAME, VERSION = "examples.json", 2  # another version's are made again
 USUAL, MISSED, ALARMS = 4, 3, 3
 REASONS = 3  # of each
 
@@ -37,13 +38,15 @@ class Example:
     reasons: tuple[Reason, ...] = ()
 
 
-def examples(answers: Answers, dataset: Dataset, why: Why | None = None) -> list[Example]:
+def examples(
+    answers: Answers, dataset: Dataset, why: Why | None = None, known: Calibration | None = None
+) -> list[Example]:
     """Usual events evenly along the test, the real events that scored lowest, the random pairs that scored highest."""
     chosen = _chosen(answers)
     rows = torch.tensor([row for _, row in chosen], dtype=torch.int64)
     src, dst, when = answers.src[rows], answers.dst[rows], dataset.store.time[answers.event[rows]]
     said = why(PairBatch.of(src, dst, when)) if why and len(rows) else [[] for _ in chosen]
-    calendar, score = Calendar.of(dataset), torch.sigmoid(answers.logit[rows])
+    calendar, score = Calendar.of(dataset), scored(answers.logit[rows], known)
     names = (node_names(dataset.ids, nodes.numpy()) for nodes in (src, dst))
     return [
         Example(

@@ -60,6 +60,16 @@ class Bars:
 
 
 @dataclass(frozen=True, slots=True)
+class Moves:
+    """Parts of a sum, a bar from zero each: right for what adds, left for what takes; `base` is their beginning."""
+
+    title: str
+    parts: tuple[tuple[str, float], ...]
+    base: tuple[str, float]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Heat:
     """A matrix of numbers between `low` and `high`."""
 
@@ -72,4 +82,4 @@ class Heat:
     note: str = ""
 
 
-Picture = Lines | Histogram | Bars | Heat
+Picture = Lines | Histogram | Bars | Moves | Heat

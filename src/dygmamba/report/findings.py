@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from dygmamba.data.splits import Split
 from dygmamba.data.store import Dataset
 from dygmamba.report.examples import Example, examples_section
-from dygmamba.report.mistakes import by_node, calibration, over_time, reliable
+from dygmamba.report.mistakes import Reliable, by_node, calibration, over_time, reliable
 from dygmamba.report.results import Task
 from dygmamba.report.sheets import Section
 from dygmamba.report.summary import data_section
-from dygmamba.runs.tested import Answers
+from dygmamba.runs.tested import Answers, scored
+from dygmamba.tasks.calibration import Calibration
 
 
 def findings(
@@ -18,8 +19,12 @@ def findings(
     task: Task,
     answers: Answers | None = None,
     shown: Sequence[Example] = (),
+    known: Calibration | None = None,
 ) -> tuple[Section, ...]:
-    """The sections in the order of a page; of the answers none where there are none."""
+    """The sections in the order of a page; of the answers none where there are none.
+
+    `known` makes probabilities of the logits.
+    """
     if answers is None:
         return (data_section(dataset, split),)
     asked, others = answers.events, " and as many random pairs of the same moments" if task.ranked else ""
@@ -31,8 +36,16 @@ def findings(
     sections = (
         data_section(dataset, split),
         over_time(answers, dataset, task.ranked),
-        by_node(answers, dataset) if task.ranked else None,
-        calibration({"this run": reliable(answers)}, among),
+        by_node(answers, dataset, known) if task.ranked else None,
+        calibration(_curves(answers, known), among),
         examples_section(shown),
     )
     return tuple(section for section in sections if section is not None)
+
+
+def _curves(answers: Answers, known: Calibration | None) -> dict[str, list[Reliable]]:
+    """The scores as they are given; of a calibrated run also what the logits alone would have said."""
+    raw = reliable(answers, scored(answers.logit, None))
+    if known is None:
+        return {"this run": raw}
+    return {"before calibration": raw, "scores": reliable(answers, scored(answers.logit, known))}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from dygmamba.data.store import Dataset
@@ -14,7 +15,8 @@ from dygmamba.report.calendar import Calendar
 from dygmamba.report.figures import Histogram, Lines
 from dygmamba.report.sheets import Cell, Grid, Section
 from dygmamba.report.summary import node_names
-from dygmamba.runs.tested import Answers
+from dygmamba.runs.tested import Answers, scored
+from dygmamba.tasks.calibration import Calibration
 from dygmamba.tasks.metrics import average_precision
 
 SLICES, LEAST = 20, 25  # slices of the test period, and events of one
@@ -70,7 +72,7 @@ def over_time(answers: Answers, dataset: Dataset, ranked: bool) -> Section | Non
     return Section("Error over time", _drift(loss, calendar), (), tuple(charts))
 
 
-def by_node(answers: Answers, dataset: Dataset) -> Section | None:
+def by_node(answers: Answers, dataset: Dataset, known: Calibration | None = None) -> Section | None:
     """The nodes whose events are taken for random pairs most often."""
     real = answers.label > 0
     others, own = np.sort(answers.logit[~real].numpy()), answers.logit[real].numpy()
@@ -82,7 +84,7 @@ def by_node(answers: Answers, dataset: Dataset) -> Section | None:
     rows = np.concatenate([rows, rows[src != dst]])
     nodes, place, count = np.unique(ends, return_inverse=True, return_counts=True)
     mean = np.bincount(place, below[rows]) / count
-    score = np.bincount(place, 1 / (1 + np.exp(-own[rows]))) / count
+    score = np.bincount(place, scored(answers.logit[real], known).numpy()[rows]) / count
     least = SEEN if (count >= SEEN).any() else 1
     worst = [node for node in np.argsort(mean, kind="stable") if count[node] >= least][:WORST]
     degree = torch.bincount(
@@ -107,9 +109,9 @@ def by_node(answers: Answers, dataset: Dataset) -> Section | None:
     return Section("Errors by node", text, (Grid("", "", columns, rows_),))
 
 
-def reliable(answers: Answers) -> list[Reliable]:
+def reliable(answers: Answers, scores: Tensor) -> list[Reliable]:
     """Scores in ten equal slices from 0 to 1, those that are empty left out."""
-    score, label = torch.sigmoid(answers.logit).numpy(), answers.label.numpy()
+    score, label = scores.numpy(), answers.label.numpy()
     place = np.minimum((score * BINS).astype(np.int64), BINS - 1)
     return [
         Reliable(float(score[own].mean()), float(label[own].mean()), int(own.sum()))

@@ -17,6 +17,7 @@ from dygmamba.errors import FileError
 from dygmamba.runs.opening import OpenRun
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.base import Exam
+from dygmamba.tasks.calibration import Calibration
 from dygmamba.tasks.link import link_exam
 
 NAME, FORMAT = "answers.safetensors", "dygmamba-answers-1"
@@ -49,6 +50,11 @@ class Answers:
     def events(self) -> int:
         """How many events were asked about."""
         return len(torch.unique(self.event))
+
+
+def scored(logit: Tensor, known: Calibration | None) -> Tensor:
+    """Logits as scores: probabilities, or of a run without a calibration logistic values."""
+    return torch.sigmoid(logit) if known is None else known.probability(logit)
 
 
 def keep_test(folder: RunFolder) -> Told:

@@ -127,7 +127,10 @@ class PairBatch:
 
     def of_label(self, label: float) -> "PairBatch":
         """The pairs of that label, two rows each."""
-        chosen = (self.label == label).nonzero()[:, 0]
+        return self.of_rows((self.label == label).nonzero()[:, 0])
+
+    def of_rows(self, chosen: Int64[Tensor, "r"]) -> "PairBatch":
+        """Some of the pairs, two rows each."""
         columns = (self.src, self.dst, self.time, self.label, self.group)
         return PairBatch.of(*(column[chosen] for column in columns))
 

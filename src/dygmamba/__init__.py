@@ -6,6 +6,7 @@ DyG-Mamba here is the NeurIPS 2025 paper (openreview ja2wA4UncJ), not DyGMamba (
     load        a dataset by name                                      -> Dataset
     generate    a stream whose forgetting law is known                 -> Dataset
     train       a model on a dataset, one run per seed                 -> Runs
+    tune        settings that suit a dataset, as a preset for train     -> Tuning
     resume      a run that was stopped                                 -> Run
     refit       a finished run's settings on every event, for use      -> Run
     open        a run folder, to score, rank, embed, classify, observe -> Run
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from dygmamba.door.runs import train as train
     from dygmamba.door.studies import compare as compare
     from dygmamba.door.studies import reproduce as reproduce
+    from dygmamba.door.tuning import tune as tune
     from dygmamba.errors import DygError as DygError
     from dygmamba.models import all_models
     from dygmamba.models.base import Encoder as Encoder
@@ -80,6 +82,7 @@ _DOOR = {
     "reproduce": "door.studies",
     "resume": "door.runs",
     "train": "door.runs",
+    "tune": "door.tuning",
 }
 
 

@@ -5,9 +5,10 @@ import difflib
 import tomllib
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, TypeVar
 
-from dygmamba.errors import ConfigError
+from dygmamba.errors import ConfigError, FileError, first_line
 from dygmamba.settings import checked, declared
 
 T = TypeVar("T")
@@ -40,11 +41,21 @@ def node_preset(model: str, dataset: str) -> dict[str, Any]:
 
 
 def size_preset(name: str, model: str) -> dict[str, Any]:
-    """The settings of a model at another size than the published one: `small`, for CPUs; `paper` changes nothing."""
+    """The settings of a model at another size than the published one: `small`, for CPUs, or those of a file.
+
+    `paper` changes nothing.
+    """
     if name == "paper":
         return {}
+    if is_preset_file(name):
+        found = preset_file(Path(name))
+        if found.model != model:
+            raise ConfigError(
+                f"{name} is a preset of '{found.model}', not of '{model}'; choose that model or leave it out"
+            )
+        return dict(found.settings)
     if name != "small":
-        raise ConfigError(f"`preset` takes small or paper, got '{name[:60]}'")
+        raise ConfigError(f"`preset` takes small, paper or a file NAME.toml, got '{name[:60]}'")
     table = presets("small.toml")
     if model not in table:
         known = " or ".join(table)
@@ -52,6 +63,38 @@ def size_preset(name: str, model: str) -> dict[str, Any]:
             f"`preset='small'` is of {known}, not of '{model}'; leave it out or choose one of them"
         )
     return dict(table[model])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PresetFile:
+    """Settings of a model in a file, and what made them."""
+
+    model: str
+    settings: dict[str, Any]
+    about: dict[str, Any]
+
+
+def is_preset_file(name: str) -> bool:
+    """Whether a preset is a file's and not one of the package."""
+    return name.endswith(".toml")
+
+
+def preset_file(path: Path) -> PresetFile:
+    """What a search wrote: [preset] names the model and what made it, [settings] are to be trained with."""
+    try:
+        sections = tomllib.loads(path.read_bytes().decode("utf-8"))
+        about, settings = sections["preset"], sections["settings"]
+        return PresetFile(str(about["model"]), dict(settings), dict(about))
+    except OSError as error:
+        raise FileError(
+            f"preset {path} cannot be read ({error.strerror}); give a file that a search wrote"
+        ) from error
+    except (ValueError, RecursionError) as error:  # not TOML, or not UTF-8
+        raise FileError(f"preset {path} is no TOML ({first_line(error)}); mend it") from error
+    except (KeyError, TypeError) as error:
+        raise FileError(
+            f"preset {path} needs the sections [preset], with `model = ...`, and [settings]; add what is missing"
+        ) from error
 
 
 def _merged(levels: list[dict[str, Any]]) -> dict[str, Any]:

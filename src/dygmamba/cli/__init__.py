@@ -23,6 +23,7 @@ from dygmamba.cli import (
     report,
     reproduce,
     train,
+    tune,
 )
 from dygmamba.cli.words import shown, spoken
 from dygmamba.errors import DygError, DygWarning
@@ -76,6 +77,7 @@ data.app.command("generate")(generate.generate)
 app.add_typer(data.app, name="data")
 app.command("demo")(demo.demo)
 app.command("train")(train.train)
+app.command("tune")(tune.tune)
 app.command("evaluate")(evaluate.evaluate)
 app.command("audit")(audit.audit)
 app.command("predict")(predict.predict)

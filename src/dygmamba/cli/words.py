@@ -23,6 +23,10 @@ OPTIONS = {
             "preset",
             "epochs",
             "train_negatives",
+            "studies",
+            "trials",
+            "hours",
+            "resume",
         ),
     )
 } | {"name": "--out"}

@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from dygmamba.config import is_preset_file, preset_file
 from dygmamba.engine.fit_config import LinkFitConfig, NodeFitConfig
 from dygmamba.models import find_model
 
@@ -24,6 +26,9 @@ class Pick:
 
 def pick_model(device: torch.device, task: str, settings: dict[str, Any], size: str | None) -> Pick:
     """DyG-Mamba on a GPU, or where only that can do what is asked; else boosted trees, which need no GPU."""
+    if size is not None and is_preset_file(size):
+        own = preset_file(Path(size)).model
+        return Pick(own, size, f"model {own}, which the preset {size} is of")
     if device.type != "cpu":
         return Pick(
             NETWORK, size, f"model {NETWORK}, as there is a GPU; `model='{QUICK}'` needs none and ends sooner"

@@ -17,7 +17,7 @@ from dygmamba.engine.fit_config import NodeFitConfig
 from dygmamba.engine.folder import RunFolder
 from dygmamba.engine.walk import Advance, unwatched
 from dygmamba.errors import ConfigError
-from dygmamba.runs.choosing import Beginning
+from dygmamba.runs.choosing import CHANGED, Beginning
 from dygmamba.runs.extending import extend
 from dygmamba.runs.final import final_evaluation
 from dygmamba.runs.link import resume_link_run, start_link_run
@@ -191,7 +191,10 @@ def _tell_start(fit: Fit, watcher: Watcher) -> None:
     if "model" in sections["chosen"]:
         watcher.say(sections["chosen"]["model"])
     watcher.say(f"run: {fit.run.path}")
-    chosen = "; ".join(f"{name} {why}" for name, why in sections["chosen"].items() if name != "model")
+    for changed in (sections["chosen"][name] for name in CHANGED if name in sections["chosen"]):
+        watcher.say(changed)
+    told = ("model", *CHANGED)
+    chosen = "; ".join(f"{name} {why}" for name, why in sections["chosen"].items() if name not in told)
     watcher.say(f"{sections['run']['model']} on {fit.stream.device}: {chosen}")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dygmamba.errors import ConfigError, FileError, first_line
+from dygmamba.known import hints_of, known, require_model
 from dygmamba.settings import checked, declared
 
 T = TypeVar("T")
@@ -103,13 +104,38 @@ def _merged(levels: list[dict[str, Any]]) -> dict[str, Any]:
 
 def build_config(kind: type[T], settings: dict[str, Any]) -> T:
     """A config dataclass from plain values; unknown keys, wrong types and values out of bounds are errors."""
-    hints = declared(kind)
+    return kind(**legal(kind.__name__, declared(kind), settings))
+
+
+def legal(of: str, hints: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings as what each is declared to be; `of` names what has them."""
     for key in settings:
         if key not in hints:
             close = difflib.get_close_matches(key, hints, n=1)
             hint = f"did you mean '{close[0]}'?" if close else f"it has {', '.join(hints) or 'no settings'}"
-            raise ConfigError(f"unknown setting '{key}' of {kind.__name__}; {hint}")
-    return kind(**{key: checked(key, value, hints[key]) for key, value in settings.items()})
+            raise ConfigError(f"unknown setting '{key}' of {of}; {hint}")
+    return {key: checked(key, value, hints[key]) for key, value in settings.items()}
+
+
+def check_settings(model: str, settings: dict[str, Any], task: str | None = "link") -> None:
+    """Refuse settings that a model, or the loop of a task, does not have or take; nothing is imported for it.
+
+    What a model from outside takes is known where it comes from. Without a task the settings are the model's alone.
+    """
+    about = require_model(model)
+    if about is None:
+        return
+    loops = {"link": ("link",), "node": ("node", "link")}.get(task or "", ())
+    loop = {name: hint for one in loops for name, hint in hints_of(known()["loops"][one]["settings"]).items()}
+    own = {name: value for name, value in settings.items() if name not in loop}
+    legal(about["config"], hints_of(about["settings"]), own)
+    legal("training", loop, {name: value for name, value in settings.items() if name in loop})
+
+
+def check_device(name: str) -> None:
+    """Refuse a device that is none; whether there is a GPU, torch knows."""
+    if name not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"`device` takes auto, cpu or cuda, got '{name}'")
 
 
 def to_settings(config: Any) -> dict[str, Any]:

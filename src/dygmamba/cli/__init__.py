@@ -4,11 +4,12 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from dygmamba._version import __version__
 from dygmamba.cli import (
     audit,
     bench,
@@ -58,19 +59,43 @@ def _as_text() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if hasattr(error, "format_message"):  # an error of the click that typer brings
-            error.message = shown(error.message)  # pyright: ignore[reportAttributeAccessIssue]
-        raise
+        # an error of the click that typer brings; one of them is the help, for who typed nothing
+        if not hasattr(error, "format_message") or type(error).__name__ == "NoArgsIsHelpError":
+            raise
+        said = " ".join(shown(error.format_message()).split()).rstrip(".")  # pyright: ignore[reportAttributeAccessIssue]
+        context = getattr(error, "ctx", None)
+        more = "dygmamba" if context is None else context.command_path
+        raise Misread(f"{said[:1].lower()}{said[1:]}; '{more} --help' shows what there is") from None
+
+
+class Misread(DygError):
+    """A line of words that is no command."""
 
 
 app = typer.Typer(
     cls=Commands,
     name="dygmamba",
-    help="Learn from timestamped interactions: data, evaluation, benchmarks.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        sys.stdout.write(f"dygmamba {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Learn from timestamped interactions: data, training, evaluation, predictions."""
+
+
 data.app.command("fetch")(fetch.fetch)
 data.app.command("list")(fetch.list_datasets)
 data.app.command("generate")(generate.generate)

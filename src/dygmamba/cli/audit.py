@@ -1,12 +1,14 @@
 """`dygmamba audit`: what a stream's test allows, what was published above it, what a model's score depends on."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dygmamba.cli import early
 from dygmamba.cli.console import emit_json, plain_table, stderr, stdout
 from dygmamba.cli.words import parse_overrides, shown
+from dygmamba.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -28,12 +30,14 @@ def audit(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """What a score on this stream can say; exit code 1 if the model's score depends on what it must not."""
+    settings = parse_overrides(overrides or [])
+    _check(data, run, model, settings, data_dir)
+
     from dygmamba.door.audit import watched_audit
     from dygmamba.studies.audit.page import write_page
 
     console = stderr()
     with console.status("reading") as status:
-        settings = parse_overrides(overrides or [])
         found = watched_audit(
             data,
             model,
@@ -52,6 +56,25 @@ def audit(
             stdout().print(f"page: {out}", soft_wrap=True, markup=False, highlight=False)
     if not found.sound:
         raise typer.Exit(1)
+
+
+def _check(
+    data: str, run: Path | None, model: str | None, settings: dict[str, Any], data_dir: Path | None
+) -> None:
+    """Before anything heavy is imported."""
+    own = run is None and early.is_run(data)
+    if model is not None and (own or run is not None):
+        raise ConfigError("give a model by name or a run, not both; a run brings its own model")
+    if model is None and settings:
+        raise ConfigError(f"settings ({', '.join(settings)}) are of a model; name it with --model")
+    if run is not None:
+        early.require_run(run)
+    if model is not None:
+        early.require_model(model)
+    if own:
+        early.require_run(data)
+    else:
+        early.require_dataset(data, data_dir)
 
 
 def _print(found: "Audit") -> None:

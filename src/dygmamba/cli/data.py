@@ -43,6 +43,12 @@ def import_(
     json: Json = False,
 ) -> None:
     """Turn a file of events into a dataset."""
+    from dygmamba.cli import early
+
+    early.require_file(file, "the file")
+    early.check_choice("format", format)
+    early.check_choice("time_unit", time_unit)
+
     from dygmamba.data.formats import ReadOptions
 
     options = ReadOptions(
@@ -69,7 +75,11 @@ def describe(
     """Show what a dataset holds."""
     from dataclasses import asdict
 
+    from dygmamba.cli import early
     from dygmamba.cli.console import emit_json, stdout
+
+    early.require_dataset(data, data_dir)
+
     from dygmamba.data.library import open_dataset
     from dygmamba.data.statistics import describe as measure
     from dygmamba.data.statistics import sparkline

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dygmamba.cli import early
 from dygmamba.errors import ConfigError, FileError
 
 FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # noqa: RUF001 (full-width ones count too)
@@ -61,6 +62,11 @@ def predict(
     if sources is not None and top is None:
         raise ConfigError("--sources asks for a ranking; say how many to keep with --top K")
     _require_writable(out)
+    early.require_run(run)
+    early.check_device(device)
+    early.check_choice("time_unit", time_unit)
+    early.require_file(pairs, "--pairs")
+    early.require_file(events, "--events")
 
     from dygmamba.data.formats import ReadOptions
     from dygmamba.runs.predictor import Predictor

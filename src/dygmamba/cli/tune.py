@@ -5,14 +5,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dygmamba.cli import early
 from dygmamba.cli.console import emit_json, plain_table, stdout, tell
 from dygmamba.cli.words import parse_overrides, shown
+from dygmamba.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from dygmamba.studies.tuned import Tuning
 
+YEAR = 24 * 365  # hours
 SHOWN = 8  # of the best trials
 
 
@@ -53,6 +56,12 @@ def tune(
     Ctrl-C ends it with what was found.
     """
     settings = parse_overrides(overrides or []) | ({} if epochs is None else {"epochs": epochs})
+    if hours is not None and not 0 < hours <= YEAR:
+        raise ConfigError(f"--hours must be above 0 and at most a year's, got {hours:g}")
+    early.check_device(device)
+    early.check_split(split)
+    early.check_trained(model, settings, "link", preset, device)
+    early.require_dataset(data, data_dir)
 
     from dygmamba.cli.watching import Trials, say
     from dygmamba.data.library import open_dataset

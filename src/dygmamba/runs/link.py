@@ -27,9 +27,10 @@ from dygmamba.runs.opening import build_scorer, link_data, link_stream, seeded_s
 from dygmamba.sampling.negatives import SEEDS
 from dygmamba.sampling.view import NeighborRequest
 from dygmamba.tasks.base import Exam
-from dygmamba.tasks.candidates import SOME, Candidates
+from dygmamba.tasks.candidates import Candidates
 from dygmamba.tasks.link import LinkTask, has_events, link_exam
 from dygmamba.tasks.metrics import link_metrics, rank_metrics
+from dygmamba.tasks.ranks import SOME
 
 Choice = tuple[str, str, str]  # negatives, split, setting
 COPIES = 5  # of the weights while they are trained: their gradient, Adam's two moments, the best so far

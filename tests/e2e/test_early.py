@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 from commands import invoke
+from dygmamba.cli import app
 from dygmamba.known import allowed, known
 from dygmamba.models import MODELS
 from dygmamba.studies.registry import text
@@ -250,3 +252,22 @@ def test_models_and_version_tell_what_they_are_asked(monkeypatch, capsys):
     assert json.loads(out)["settings"]["length"]["default"] == 32
     code, out, _ = invoke(monkeypatch, capsys, "--version")
     assert (code, out.split()[0]) == (0, "dygmamba")
+
+
+def test_help_shows_a_default_for_every_option(monkeypatch, capsys):
+    """Whatever is left out, `--help` says what holds, for all commands; flags that are off say so by their name."""
+    group = typer.main.get_command(app)
+    names = [name for name in group.commands if name != "data"]
+    commands = [group.get_command(None, name) for name in names]
+    commands += group.get_command(None, "data").commands.values()
+    assert len(commands) >= 16
+    for command in commands:
+        for option in (
+            one for one in command.params if one.param_type_name == "option" and one.name != "help"
+        ):
+            shown = option.default is not None or option.required or isinstance(option.show_default, str)
+            assert shown, (command.name, option.name)
+    monkeypatch.setenv("COLUMNS", "200")
+    _, out, _ = invoke(monkeypatch, capsys, "train", "--help")
+    assert "[default: (0.7,0.15,0.15)]" in out
+    assert "[default: (dyg-mamba on a GPU, else trees)]" in out

@@ -26,6 +26,7 @@ from dygmamba.cli import (
     train,
     tune,
 )
+from dygmamba.cli.unsaid import show_unsaid
 from dygmamba.cli.words import shown, spoken
 from dygmamba.errors import DygError, DygWarning
 from dygmamba.files.writing import ADVICE, sentence
@@ -47,6 +48,11 @@ class Commands(TyperGroup):
         """Reads the first words."""
         with _as_text():
             return super().make_context(*words, **more)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A command by name, its help complete."""
+        found = super().get_command(ctx, cmd_name)
+        return None if found is None else show_unsaid(found)
 
     def invoke(self, ctx: Any) -> Any:
         """Reads the others, and runs the command."""

@@ -9,6 +9,7 @@ from dygmamba.cli import early
 from dygmamba.cli.console import emit_json, plain_table, stderr, stdout
 from dygmamba.cli.words import parse_overrides, shown
 from dygmamba.errors import ConfigError
+from dygmamba.tasks.asked import NODES
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -116,11 +117,11 @@ def _percent(value: float | None) -> str:
 def _ceilings(found: "Audit") -> "Table":
     title = f"{shown(found.dataset)}: the most that is possible, AP in per cent"
     figures = ("true\nnegatives", "edge\noracle", "\npooled", "ties\nbroken", "who is\nthere")
-    table = plain_table("split", "setting", "negatives", title=title, figures=figures)
+    table = plain_table("split", "nodes", "negatives", title=title, figures=figures)
     for one, _ in found.ceilings:
         oracles = (one.edge_oracle_ap, one.edge_oracle_ap_pooled, one.edge_oracle_ap_untied)
         cells = [*map(_percent, oracles), _percent(one.membership_oracle_ap)]
-        table.add_row(one.split, one.setting, one.negatives, f"{_percent(one.true_share)} %", *cells)
+        table.add_row(one.split, NODES[one.setting], one.negatives, f"{_percent(one.true_share)} %", *cells)
     return table
 
 
@@ -129,7 +130,7 @@ def _rules(found: "Audit") -> "Table":
     rows: dict[str, list[str]] = {}
     heads: dict[str, None] = {}
     for one in found.rules:
-        heads[f"{one.setting[:5]}.\n{one.negatives[:6]}."] = None
+        heads[f"{NODES[one.setting]}\n{one.negatives[:6]}."] = None
         rows.setdefault(one.rule, []).append(_percent(one.ap))
     table = plain_table("rule", title="what simple rules reach on the test, AP", figures=tuple(heads))
     for rule, cells in rows.items():
@@ -167,7 +168,7 @@ def _above(found: "Audit") -> "Table | None":
     for one, cells in found.ceilings:
         for cell in cells:
             value, limit = f"{cell.metric.upper()} {cell.value:.2f}", _percent(cell.ceiling)
-            question = f"{one.setting[:5]}., {one.negatives}"
+            question = f"{NODES[one.setting]}, {one.negatives}"
             table.add_row(cell.model, question, value, limit, cell.source.removeprefix(PAPER))
     return table
 

@@ -22,7 +22,7 @@ def evaluate(
     ] = None,
     split: Annotated[str, typer.Option(help="val, test; comma-separated.")] = "test",
     setting: Annotated[
-        str, typer.Option(help="transductive, inductive; comma-separated.")
+        str, typer.Option(help="transductive (all nodes), inductive (new nodes); comma-separated.")
     ] = "transductive,inductive",
     metrics: Annotated[
         str | None, typer.Option(help="ap, auc, mrr, hits@K; comma-separated. ap,auc unless said.")

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dygmamba.errors import ConfigError
-from dygmamba.tasks.ranks import SOME, hits_at
+from dygmamba.tasks.asked import SOME, hits_at
 
 Names = str | Sequence[str]
 TASKS = ("link", "node")

@@ -26,11 +26,11 @@ from dygmamba.runs.making import go_on_alike, made_with
 from dygmamba.runs.opening import build_scorer, link_data, link_stream, seeded_scorer, split_of
 from dygmamba.sampling.negatives import SEEDS
 from dygmamba.sampling.view import NeighborRequest
+from dygmamba.tasks.asked import SOME
 from dygmamba.tasks.base import Exam
 from dygmamba.tasks.candidates import Candidates
 from dygmamba.tasks.link import LinkTask, has_events, link_exam
 from dygmamba.tasks.metrics import link_metrics, rank_metrics
-from dygmamba.tasks.ranks import SOME
 
 Choice = tuple[str, str, str]  # negatives, split, setting
 COPIES = 5  # of the weights while they are trained: their gradient, Adam's two moments, the best so far

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dygmamba.data.events import EventStore
 from dygmamba.errors import ConfigError, EventError
-from dygmamba.tasks.ranks import SOME
+from dygmamba.tasks.asked import SOME
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from dygmamba.errors import ScoreError
-from dygmamba.tasks.ranks import hits_at
+from dygmamba.tasks.asked import hits_at
 
 PUBLISHED_BATCH = 200
 

@@ -1,7 +1,9 @@
-"""How ranks are asked for; known without torch, so that a slip is told at once."""
+"""How questions are asked for, and what they are called; known without torch, so that a slip is told at once."""
 
 from dygmamba.errors import ConfigError
 
+# what a setting is called where people read it: `inductive` also names negatives, and one word must not be two things
+NODES = {"transductive": "all nodes", "inductive": "new nodes"}
 SOME = 100  # candidates that are drawn unless said otherwise
 
 

@@ -82,7 +82,7 @@ train generated --task node --set lenght=3
 train generated --refit some
 train generated --task node --refit all
 train generated --nonsense
-trian generated
+fit generated
 tune
 tune nothing-here
 tune generated --model nothing

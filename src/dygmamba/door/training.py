@@ -177,11 +177,11 @@ def _tell_start(fit: Fit, watcher: Watcher) -> None:
     if "model" in sections["chosen"]:
         watcher.say(sections["chosen"]["model"])
     watcher.say(f"run: {fit.run.path}")
-    for changed in (sections["chosen"][name] for name in CHANGED if name in sections["chosen"]):
-        watcher.say(changed)
     told = ("model", *CHANGED)
     chosen = "; ".join(f"{name} {why}" for name, why in sections["chosen"].items() if name not in told)
     watcher.say(f"{sections['run']['model']} on {fit.stream.device}: {chosen}")
+    for changed in (sections["chosen"][name] for name in CHANGED if name in sections["chosen"]):
+        watcher.say(changed)
 
 
 def _tell_resumed(fit: Fit, watcher: Watcher) -> None:

@@ -20,9 +20,9 @@ PEOPLE = ["alice", "bob", "carol", "dora", "eve", "fred"]
 
 
 SMALLER = {  # the same lines, done sooner
-    "--epochs 20": "--epochs 1 --set length=4 --set width=4 --set blocks=1",
+    "--epochs 20": "--epochs 1",
     "--seeds 0-2": "--seeds 0-1",
-    "epochs=5": "epochs=1, length=4, width=4, blocks=1",
+    "epochs=5": "epochs=1",
     "epochs=3": "epochs=1",
 }
 

@@ -123,6 +123,11 @@ predict folder --pairs pairs.csv --out nowhere/scores.csv
 report nowhere
 report folder
 compare
+explain nowhere --pair a,b
+explain folder --pair a,b
+explain folder
+explain damaged --pair a,b --out picture.png
+data import pairs.csv --out a/b
 compare nowhere
 compare folder damaged
 reproduce nothing

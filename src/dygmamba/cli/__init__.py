@@ -17,8 +17,11 @@ from dygmamba.cli import (
     data,
     demo,
     evaluate,
+    explain,
     fetch,
     generate,
+    importing,
+    library,
     models,
     predict,
     report,
@@ -102,8 +105,10 @@ def options(
     """Learn from timestamped interactions: data, training, evaluation, predictions."""
 
 
+data.app.command("import")(importing.import_)
 data.app.command("fetch")(fetch.fetch)
-data.app.command("list")(fetch.list_datasets)
+data.app.command("list")(library.list_datasets)
+data.app.command("remove")(library.remove)
 data.app.command("generate")(generate.generate)
 app.add_typer(data.app, name="data")
 app.command("demo")(demo.demo)
@@ -112,6 +117,7 @@ app.command("tune")(tune.tune)
 app.command("evaluate")(evaluate.evaluate)
 app.command("audit")(audit.audit)
 app.command("predict")(predict.predict)
+app.command("explain")(explain.explain)
 app.command("report")(report.report)
 app.command("compare")(compare.compare)
 app.command("reproduce")(reproduce.reproduce)

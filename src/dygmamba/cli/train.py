@@ -1,21 +1,19 @@
 """`dygmamba train`: one loop for every model, resumable, with a table of mean and spread at the end."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from dygmamba.cli import early
 from dygmamba.cli.console import emit_json, stdout, tell
-from dygmamba.cli.tables import any_table
+from dygmamba.cli.tables import tables_of
 from dygmamba.cli.words import parse_overrides, parse_seeds, spoken
+from dygmamba.engine.folder import RunFolder
 from dygmamba.errors import ConfigError
 
-if TYPE_CHECKING:
-    from dygmamba.engine.folder import RunFolder
-
 # what a run is: given with --resume, these are refused; settings are compared with the run's own
-DECIDED = ("model", "preset", "task", "backbone", "finetune", "balance", "seeds", "split", "out")
+DECIDED = ("model", "preset", "backbone", "finetune", "balance", "seeds", "split", "out")
 
 
 def train(
@@ -91,8 +89,8 @@ def train(
     _check_refit(refit, task)
     early.check_task(task, {"backbone": backbone is not None, "finetune": finetune, "balance": balance})
     if resume is not None:
-        _refuse_given(context)
         early.require_run(resume)
+        _refuse_given(context, resume, task)
     elif backbone is not None:
         early.check_backbone_decides(backbone, preset=preset, split=split)
         early.require_run(backbone)
@@ -145,7 +143,8 @@ def _show(runs: "list[RunFolder]", refits: list[Path], as_json: bool) -> None:
             {"results": rows, **beside, **({"refits": [str(path) for path in refits]} if refits else {})}
         )
     elif rows:
-        stdout().print(any_table(rows, rules))
+        for table in tables_of(rows, rules):
+            stdout().print(table)
         for run, verdict in zip(runs, verdicts, strict=False):
             seed = f"seed {run.config()['run']['seed']}: " if len(runs) > 1 else ""
             tell(f"{seed}{spoken(verdict['sentence'])}")
@@ -158,9 +157,10 @@ def _check_refit(refit: str | None, task: str) -> None:
         raise ConfigError("--refit is for link runs; leave it out, or leave out --task node")
 
 
-def _refuse_given(context: typer.Context) -> None:
+def _refuse_given(context: typer.Context, resume: Path, task: str) -> None:
     """Refuse what a resumed run would have to ignore."""
-    for name in DECIDED:
+    other = ("task",) if RunFolder(resume).task != task else ()
+    for name in (*DECIDED, *other):
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             raise ConfigError(f"a resumed run is what it is; leave out `{name}`, or start anew")

@@ -3,13 +3,11 @@
 DyG-Mamba here is the NeurIPS 2025 paper (openreview ja2wA4UncJ), not DyGMamba (arXiv 2408.04713).
 
     read        events of a file, a data frame, a TemporalData ...    -> Dataset
-    load        a dataset by name                                      -> Dataset
-    save        a dataset under its name; datasets, remove: what is there
+    load        a dataset by name; save, datasets, remove              -> Dataset
     generate    a stream whose forgetting law is known                 -> Dataset
     train       a model on a dataset, one run per seed                 -> Runs
-    tune        settings that suit a dataset, as a preset for train     -> Tuning
-    resume      a run that was stopped                                 -> Run
-    refit       a finished run's settings on every event, for use      -> Run
+    tune        settings that suit a dataset, as a preset for train    -> Tuning
+    resume      a run that was stopped; refit: one on every event      -> Run
     open        a run folder, to score, rank, embed, classify, observe -> Run
     evaluate    a model without training                               -> table
     reproduce   a study of the paper, run again                        -> Book

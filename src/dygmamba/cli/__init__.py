@@ -130,7 +130,7 @@ def main() -> None:
 
     Ctrl-C reaches typer first, which says "Aborted" and exits with 130; files are written atomically anyway.
     """
-    tell_warnings(DygWarning, lambda said: print_error(f"note: {said}"))
+    tell_warnings(DygWarning, lambda said: print_error(f"note: {spoken(said)}"))
     escape_what_cannot_be_shown()
     stay_in_memory(most_memory())
     try:

@@ -60,9 +60,12 @@ def require_run(path: str | Path) -> None:
 
 def require_file(path: Path | None, option: str) -> None:
     """Refuse a file that is not there."""
-    if path is not None and not path.expanduser().is_file():
-        what = "a folder" if path.is_dir() else "missing"
-        raise FileError(f"{option} {path} is {what}; give a file")
+    if path is None or path.expanduser().is_file():
+        return
+    if path.is_dir():
+        raise FileError(f"{path} is a folder; give {option} a file in it")
+    if not path.exists():
+        raise FileError(f"{path} does not exist; check the name and the folder, or give {option} another")
 
 
 def check_names(option: str, given: str | None) -> None:

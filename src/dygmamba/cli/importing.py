@@ -64,7 +64,7 @@ def import_(
     json: Json = False,
 ) -> None:
     """Turn a file of events into a dataset, and say how it was understood and what looks odd."""
-    early.require_file(file, "the file")
+    early.require_file(file, "the command")
     early.check_choice("format", format)
     early.check_choice("time_unit", time_unit)
     if out is not None:

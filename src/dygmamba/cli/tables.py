@@ -36,7 +36,6 @@ def link_table(rows: list[dict[str, Any]], rules: list[dict[str, Any]] | None = 
     seeds = max(len(own) for own in groups.values())
     title = f"{rows[0]['model']} on {rows[0]['dataset']}" + (f", mean ± std of {seeds}" if seeds > 1 else "")
     title += f", memory sees {rows[0]['visible']}"
-    keys = ("ap", "auc", "ap_pooled", "auc_pooled")
     figures = ("AP", "AUC", "AP pooled", "AUC pooled", *(() if seeds > 1 else ("events",)))
     table = plain_table("split", "nodes", "negatives", title=title, figures=figures)
     for about, own in groups.items():

@@ -4,7 +4,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from dygmamba.cli.console import note, progress, stderr
 from dygmamba.cli.words import spoken
@@ -71,7 +71,7 @@ class Bars(Watcher):
         self._bar: Progress | Lines = progress()
         self._interrupts, self._open = Interrupts(), ExitStack()
 
-    def __enter__(self) -> "Bars":
+    def __enter__(self) -> Self:
         self._open.enter_context(self._bar)
         self._open.enter_context(self._interrupts)
         return self

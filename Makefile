@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup browser demo test test-torch torture api results check format clean
+.PHONY: setup browser demo known test test-torch torture api results check format clean
 
 setup: $(READY)
 
@@ -53,6 +53,10 @@ torture: $(READY)
 # docs/results.md out of docs/results/: the stored results and the text around them
 results: $(READY)
 	$(BIN)/python -m dygmamba.studies.book docs/results
+
+# src/dygmamba/known.json: models and settings for those who cannot wait for torch; after a setting was changed
+known: $(READY)
+	$(BIN)/python -m dygmamba.studies.registry
 
 format: $(READY)
 	$(BIN)/ruff format .

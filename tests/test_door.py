@@ -56,6 +56,10 @@ FUNCTIONS = {
     "backbone: Path | str | None = None, finetune: bool = False, balance: bool = False, preset: str | None = None, "
     "split: str | Sequence[float | str] | None = None, data_dir: Path | str | None = None, progress: "
     "Callable[[dict[str, Any]], None] | None = None, **settings: Any) -> Runs",
+    "tune": "(data: Dataset | str, model: str | None = None, *, trials: int | None = None, hours: float | None = None, "
+    "out: Path | str | None = None, resume: bool = False, seed: int = 0, preset: str | None = None, split: "
+    "str | Sequence[float | str] | None = None, device: str = auto, studies: Path | str = studies, data_dir: "
+    "Path | str | None = None, progress: Callable[[dict[str, Any]], None] | None = None, **settings: Any) -> Tuning",
 }
 CLASSES = {
     "Dataset": {

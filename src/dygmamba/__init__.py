@@ -3,12 +3,11 @@
 DyG-Mamba here is the NeurIPS 2025 paper (openreview ja2wA4UncJ), not DyGMamba (arXiv 2408.04713).
 
     read        events of a file, a data frame, a TemporalData ...    -> Dataset
-    load        a dataset by name                                      -> Dataset
-    save        a dataset under its name; datasets, remove: what is there
+    load        a dataset by name; save, datasets, remove              -> Dataset
     generate    a stream whose forgetting law is known                 -> Dataset
     train       a model on a dataset, one run per seed                 -> Runs
-    resume      a run that was stopped                                 -> Run
-    refit       a finished run's settings on every event, for use      -> Run
+    tune        settings that suit a dataset, as a preset for train    -> Tuning
+    resume      a run that was stopped; refit: one on every event      -> Run
     open        a run folder, to score, rank, embed, classify, observe -> Run
     evaluate    a model without training                               -> table
     reproduce   a study of the paper, run again                        -> Book
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from dygmamba.door.runs import train as train
     from dygmamba.door.studies import compare as compare
     from dygmamba.door.studies import reproduce as reproduce
+    from dygmamba.door.tuning import tune as tune
     from dygmamba.errors import DygError as DygError
     from dygmamba.models import all_models
     from dygmamba.models.base import Encoder as Encoder
@@ -87,6 +87,7 @@ _DOOR = {
     "resume": "door.runs",
     "save": "door.library",
     "train": "door.runs",
+    "tune": "door.tuning",
 }
 
 

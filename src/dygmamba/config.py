@@ -5,9 +5,11 @@ import difflib
 import tomllib
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, TypeVar
 
-from dygmamba.errors import ConfigError
+from dygmamba.errors import ConfigError, FileError, first_line
+from dygmamba.known import hints_of, known, require_model
 from dygmamba.settings import checked, declared
 
 T = TypeVar("T")
@@ -40,11 +42,21 @@ def node_preset(model: str, dataset: str) -> dict[str, Any]:
 
 
 def size_preset(name: str, model: str) -> dict[str, Any]:
-    """The settings of a model at another size than the published one: `small`, for CPUs; `paper` changes nothing."""
+    """The settings of a model at another size than the published one: `small`, for CPUs, or those of a file.
+
+    `paper` changes nothing.
+    """
     if name == "paper":
         return {}
+    if is_preset_file(name):
+        found = preset_file(Path(name))
+        if found.model != model:
+            raise ConfigError(
+                f"{name} is a preset of '{found.model}', not of '{model}'; choose that model or leave it out"
+            )
+        return dict(found.settings)
     if name != "small":
-        raise ConfigError(f"`preset` takes small or paper, got '{name[:60]}'")
+        raise ConfigError(f"`preset` takes small, paper or a file NAME.toml, got '{name[:60]}'")
     table = presets("small.toml")
     if model not in table:
         known = " or ".join(table)
@@ -54,19 +66,76 @@ def size_preset(name: str, model: str) -> dict[str, Any]:
     return dict(table[model])
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class PresetFile:
+    """Settings of a model in a file, and what made them."""
+
+    model: str
+    settings: dict[str, Any]
+    about: dict[str, Any]
+
+
+def is_preset_file(name: str) -> bool:
+    """Whether a preset is a file's and not one of the package."""
+    return name.endswith(".toml")
+
+
+def preset_file(path: Path) -> PresetFile:
+    """What a search wrote: [preset] names the model and what made it, [settings] are to be trained with."""
+    try:
+        sections = tomllib.loads(path.read_bytes().decode("utf-8"))
+        about, settings = sections["preset"], sections["settings"]
+        return PresetFile(str(about["model"]), dict(settings), dict(about))
+    except OSError as error:
+        raise FileError(
+            f"preset {path} cannot be read ({error.strerror}); give a file that a search wrote"
+        ) from error
+    except (ValueError, RecursionError) as error:  # not TOML, or not UTF-8
+        raise FileError(f"preset {path} is no TOML ({first_line(error)}); mend it") from error
+    except (KeyError, TypeError) as error:
+        raise FileError(
+            f"preset {path} needs the sections [preset], with `model = ...`, and [settings]; add what is missing"
+        ) from error
+
+
 def _merged(levels: list[dict[str, Any]]) -> dict[str, Any]:
     return {key: value for level in levels for key, value in level.items() if not isinstance(value, dict)}
 
 
 def build_config(kind: type[T], settings: dict[str, Any]) -> T:
     """A config dataclass from plain values; unknown keys, wrong types and values out of bounds are errors."""
-    hints = declared(kind)
+    return kind(**legal(kind.__name__, declared(kind), settings))
+
+
+def legal(of: str, hints: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings as what each is declared to be; `of` names what has them."""
     for key in settings:
         if key not in hints:
             close = difflib.get_close_matches(key, hints, n=1)
             hint = f"did you mean '{close[0]}'?" if close else f"it has {', '.join(hints) or 'no settings'}"
-            raise ConfigError(f"unknown setting '{key}' of {kind.__name__}; {hint}")
-    return kind(**{key: checked(key, value, hints[key]) for key, value in settings.items()})
+            raise ConfigError(f"unknown setting '{key}' of {of}; {hint}")
+    return {key: checked(key, value, hints[key]) for key, value in settings.items()}
+
+
+def check_settings(model: str, settings: dict[str, Any], task: str | None = "link") -> None:
+    """Refuse settings that a model, or the loop of a task, does not have or take; nothing is imported for it.
+
+    What a model from outside takes is known where it comes from. Without a task the settings are the model's alone.
+    """
+    about = require_model(model)
+    if about is None:
+        return
+    loops = {"link": ("link",), "node": ("node", "link")}.get(task or "", ())
+    loop = {name: hint for one in loops for name, hint in hints_of(known()["loops"][one]["settings"]).items()}
+    own = {name: value for name, value in settings.items() if name not in loop}
+    legal(about["config"], hints_of(about["settings"]), own)
+    legal("training", loop, {name: value for name, value in settings.items() if name in loop})
+
+
+def check_device(name: str) -> None:
+    """Refuse a device that is none; whether there is a GPU, torch knows."""
+    if name not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"`device` takes auto, cpu or cuda, got '{name}'")
 
 
 def to_settings(config: Any) -> dict[str, Any]:

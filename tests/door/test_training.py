@@ -82,7 +82,7 @@ def test_the_small_preset_goes_before_the_published_one_and_after_the_user(data,
     assert size_preset("paper", "trees") == {}
     with pytest.raises(ConfigError, match="not of 'trees'"):
         size_preset("small", "trees")
-    with pytest.raises(ConfigError, match="small or paper"):
+    with pytest.raises(ConfigError, match="small, paper or a file"):
         size_preset("tiny", "dyg-mamba")
     fit = start_link_run(data, "dyg-mamba", 0, {"width": 4}, CPU, tmp_path, Beginning(size="small"))
     sections, small = fit.run.config(), size_preset("small", "dyg-mamba")

@@ -4,11 +4,12 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from dygmamba._version import __version__
 from dygmamba.cli import (
     audit,
     bench,
@@ -26,7 +27,9 @@ from dygmamba.cli import (
     report,
     reproduce,
     train,
+    tune,
 )
+from dygmamba.cli.unsaid import show_unsaid
 from dygmamba.cli.words import shown, spoken
 from dygmamba.errors import DygError, DygWarning
 from dygmamba.files.writing import ADVICE, sentence
@@ -49,6 +52,11 @@ class Commands(TyperGroup):
         with _as_text():
             return super().make_context(*words, **more)
 
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A command by name, its help complete."""
+        found = super().get_command(ctx, cmd_name)
+        return None if found is None else show_unsaid(found)
+
     def invoke(self, ctx: Any) -> Any:
         """Reads the others, and runs the command."""
         with _as_text():
@@ -60,19 +68,43 @@ def _as_text() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if hasattr(error, "format_message"):  # an error of the click that typer brings
-            error.message = shown(error.message)  # pyright: ignore[reportAttributeAccessIssue]
-        raise
+        # an error of the click that typer brings; one of them is the help, for who typed nothing
+        if not hasattr(error, "format_message") or type(error).__name__ == "NoArgsIsHelpError":
+            raise
+        said = " ".join(shown(error.format_message()).split()).rstrip(".")  # pyright: ignore[reportAttributeAccessIssue]
+        context = getattr(error, "ctx", None)
+        more = "dygmamba" if context is None else context.command_path
+        raise Misread(f"{said[:1].lower()}{said[1:]}; '{more} --help' shows what there is") from None
+
+
+class Misread(DygError):
+    """A line of words that is no command."""
 
 
 app = typer.Typer(
     cls=Commands,
     name="dygmamba",
-    help="Learn from timestamped interactions: data, evaluation, benchmarks.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        sys.stdout.write(f"dygmamba {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Learn from timestamped interactions: data, training, evaluation, predictions."""
+
+
 data.app.command("import")(importing.import_)
 data.app.command("fetch")(fetch.fetch)
 data.app.command("list")(library.list_datasets)
@@ -81,6 +113,7 @@ data.app.command("generate")(generate.generate)
 app.add_typer(data.app, name="data")
 app.command("demo")(demo.demo)
 app.command("train")(train.train)
+app.command("tune")(tune.tune)
 app.command("evaluate")(evaluate.evaluate)
 app.command("audit")(audit.audit)
 app.command("predict")(predict.predict)
@@ -97,7 +130,7 @@ def main() -> None:
 
     Ctrl-C reaches typer first, which says "Aborted" and exits with 130; files are written atomically anyway.
     """
-    tell_warnings(DygWarning, lambda said: print_error(f"note: {said}"))
+    tell_warnings(DygWarning, lambda said: print_error(f"note: {spoken(said)}"))
     escape_what_cannot_be_shown()
     stay_in_memory(most_memory())
     try:

@@ -1,12 +1,15 @@
 """`dygmamba audit`: what a stream's test allows, what was published above it, what a model's score depends on."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dygmamba.cli import early
 from dygmamba.cli.console import emit_json, plain_table, stderr, stdout
 from dygmamba.cli.words import parse_overrides, shown
+from dygmamba.errors import ConfigError
+from dygmamba.tasks.asked import NODES
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -28,12 +31,14 @@ def audit(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """What a score on this stream can say; exit code 1 if the model's score depends on what it must not."""
+    settings = parse_overrides(overrides or [])
+    _check(data, run, model, settings, data_dir)
+
     from dygmamba.door.audit import watched_audit
     from dygmamba.studies.audit.page import write_page
 
     console = stderr()
     with console.status("reading") as status:
-        settings = parse_overrides(overrides or [])
         found = watched_audit(
             data,
             model,
@@ -52,6 +57,25 @@ def audit(
             stdout().print(f"page: {out}", soft_wrap=True, markup=False, highlight=False)
     if not found.sound:
         raise typer.Exit(1)
+
+
+def _check(
+    data: str, run: Path | None, model: str | None, settings: dict[str, Any], data_dir: Path | None
+) -> None:
+    """Before anything heavy is imported."""
+    own = run is None and early.is_run(data)
+    if model is not None and (own or run is not None):
+        raise ConfigError("give a model by name or a run, not both; a run brings its own model")
+    if model is None and settings:
+        raise ConfigError(f"settings ({', '.join(settings)}) are of a model; name it with --model")
+    if run is not None:
+        early.require_run(run)
+    if model is not None:
+        early.require_model(model)
+    if own:
+        early.require_run(data)
+    else:
+        early.require_dataset(data, data_dir)
 
 
 def _print(found: "Audit") -> None:
@@ -93,11 +117,11 @@ def _percent(value: float | None) -> str:
 def _ceilings(found: "Audit") -> "Table":
     title = f"{shown(found.dataset)}: the most that is possible, AP in per cent"
     figures = ("true\nnegatives", "edge\noracle", "\npooled", "ties\nbroken", "who is\nthere")
-    table = plain_table("split", "setting", "negatives", title=title, figures=figures)
+    table = plain_table("split", "nodes", "negatives", title=title, figures=figures)
     for one, _ in found.ceilings:
         oracles = (one.edge_oracle_ap, one.edge_oracle_ap_pooled, one.edge_oracle_ap_untied)
         cells = [*map(_percent, oracles), _percent(one.membership_oracle_ap)]
-        table.add_row(one.split, one.setting, one.negatives, f"{_percent(one.true_share)} %", *cells)
+        table.add_row(one.split, NODES[one.setting], one.negatives, f"{_percent(one.true_share)} %", *cells)
     return table
 
 
@@ -106,7 +130,7 @@ def _rules(found: "Audit") -> "Table":
     rows: dict[str, list[str]] = {}
     heads: dict[str, None] = {}
     for one in found.rules:
-        heads[f"{one.setting[:5]}.\n{one.negatives[:6]}."] = None
+        heads[f"{NODES[one.setting]}\n{one.negatives[:6]}."] = None
         rows.setdefault(one.rule, []).append(_percent(one.ap))
     table = plain_table("rule", title="what simple rules reach on the test, AP", figures=tuple(heads))
     for rule, cells in rows.items():
@@ -144,7 +168,7 @@ def _above(found: "Audit") -> "Table | None":
     for one, cells in found.ceilings:
         for cell in cells:
             value, limit = f"{cell.metric.upper()} {cell.value:.2f}", _percent(cell.ceiling)
-            question = f"{one.setting[:5]}., {one.negatives}"
+            question = f"{NODES[one.setting]}, {one.negatives}"
             table.add_row(cell.model, question, value, limit, cell.source.removeprefix(PAPER))
     return table
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dygmamba.cli import early
 from dygmamba.cli.console import emit_json, note, plain_table, stderr, stdout, tell
 from dygmamba.errors import NotFoundError
 from dygmamba.files.writing import make_folder
@@ -52,6 +53,8 @@ def bench(
     """
     if name not in BENCHES:
         raise NotFoundError(f"unknown benchmark '{name}'; choose from {', '.join(BENCHES)}")
+    early.check_device(device)
+
     from dygmamba.runs.opening import choose_device
 
     kind = choose_device(device).type

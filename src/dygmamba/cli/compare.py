@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from dygmamba.cli import early
+
 
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Finished run folders.")],
@@ -13,6 +15,9 @@ def compare(
     ] = None,
 ) -> None:
     """Put finished runs beside one another: mean and spread over seeds, rank, paired test, published values, curves."""
+    for run in runs:
+        early.require_run(run)
+
     from dygmamba.cli.study_view import show_sheet
     from dygmamba.cli.watching import say
     from dygmamba.report.sheet_page import write_sheet

@@ -30,7 +30,11 @@ def describe(
     """Show what a dataset holds."""
     from dataclasses import asdict
 
+    from dygmamba.cli import early
     from dygmamba.cli.console import emit_json, stdout
+
+    early.require_dataset(data, data_dir)
+
     from dygmamba.data.library import open_dataset
     from dygmamba.data.statistics import describe as measure
     from dygmamba.data.statistics import sparkline

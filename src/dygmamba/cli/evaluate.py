@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from dygmamba.cli import early
 from dygmamba.cli.console import emit_json, stdout
 from dygmamba.cli.tables import tables_of
 from dygmamba.cli.words import parse_overrides
@@ -21,7 +22,7 @@ def evaluate(
     ] = None,
     split: Annotated[str, typer.Option(help="val, test; comma-separated.")] = "test",
     setting: Annotated[
-        str, typer.Option(help="transductive, inductive; comma-separated.")
+        str, typer.Option(help="transductive (all nodes), inductive (new nodes); comma-separated.")
     ] = "transductive,inductive",
     metrics: Annotated[
         str | None, typer.Option(help="ap, auc, mrr, hits@K; comma-separated. ap,auc unless said.")
@@ -54,31 +55,33 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Rank what happened against negatives (AP, AUC) or among many candidates (MRR, hits@K)."""
-    from dygmamba.cli.watching import ExamBars
-    from dygmamba.data.library import open_dataset
-    from dygmamba.door.evaluation import (
-        choices,
-        rankings,
-        require_untrained,
-        ruled,
-        run_rows,
-        untrained_rows,
-    )
-    from dygmamba.engine.examine import STRICT
-
-    asked = rankings(metrics, candidates, filtered)
-    if (Path(data) / "config.toml").exists():
+    settings = parse_overrides(overrides or [])
+    for option, given in (("negatives", negatives), ("split", split), ("setting", setting)):
+        early.check_names(option, given)
+    early.check_visible(visible)
+    early.asked_metrics(metrics, candidates, filtered)
+    early.check_device(device)
+    if early.is_run(data):
         if overrides or store_negatives or draws > 1 or seed is not None:
             raise ConfigError("--set, --seed, --draws and --store-negatives are for untrained models")
+        early.require_run(data)
+    else:
+        early.check_untrained(model, data, settings)
+        early.require_dataset(data, data_dir)
+
+    from dygmamba.cli.watching import ExamBars
+    from dygmamba.data.library import open_dataset
+    from dygmamba.door.evaluation import choices, rankings, run_rows, untrained_rows
+
+    asked = rankings(metrics, candidates, filtered)
+    if early.is_run(data):
         rows = run_rows(Path(data), negatives, split, setting, visible, device, data_dir, asked)
     else:
         chosen = choices(negatives or "random", split, setting)
-        ruled(STRICT, visible)
-        require_untrained(model, data)
         rows = untrained_rows(
             open_dataset(data, data_dir),
             model,
-            parse_overrides(overrides or []),
+            settings,
             chosen,
             seeds=[seed] if draws == 1 else list(range(seed or 0, (seed or 0) + draws)),
             visible=visible,

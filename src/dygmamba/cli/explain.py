@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dygmamba.cli import early
 from dygmamba.errors import ConfigError
 
 if TYPE_CHECKING:  # torch and pyarrow wait until the command is called
@@ -42,6 +43,10 @@ def explain(
     asked = node if pair is None else _pair(pair)
     if out is not None and out.suffix.lower() not in PICTURES:
         raise ConfigError(f"--out takes a page, name.html, or a picture, name.svg; got {out}")
+    early.require_run(run)
+    early.check_device(device)
+    early.check_choice("time_unit", time_unit)
+    early.require_file(events, "--events")
 
     from dygmamba.cli.console import emit_json, note
     from dygmamba.door.run import open as open_run

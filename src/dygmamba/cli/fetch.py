@@ -26,11 +26,13 @@ def fetch(
 ) -> None:
     """Download a public dataset, unless it is here already."""
     from dygmamba.data.catalogue import find_entry
-    from dygmamba.data.fetch import fetch_dataset, import_line
-    from dygmamba.data.library import data_folder
+    from dygmamba.data.places import data_folder
 
     folder = data_folder(data_dir)
     entry = find_entry(name)
+
+    from dygmamba.data.fetch import fetch_dataset, import_line
+
     try:
         with _bar(entry.archive) as progress:
             fetched = fetch_dataset(entry, folder, progress=progress)

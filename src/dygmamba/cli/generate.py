@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from dygmamba.cli import early
 from dygmamba.cli.console import emit_json, stderr, tell
 from dygmamba.cli.words import parse_overrides
 
@@ -29,6 +30,13 @@ def generate(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Generate a stream of returns, drift and noise whose forgetting law is known."""
+    flags = {"nodes": nodes, "events": events, "communities": communities, "law": law, "half_life": half_life}
+    flags |= {"novelty": novelty, "noise": noise, "drift": drift, "seed": seed}
+    chosen = {key: value for key, value in flags.items() if value is not None}
+    asked = parse_overrides(settings or []) | chosen
+    early.check_generator(asked)
+    early.checked_name(out)
+
     from dataclasses import asdict
 
     from dygmamba.config import build_config
@@ -37,10 +45,7 @@ def generate(
     from dygmamba.data.store import save_dataset
     from dygmamba.door.data import generate as make
 
-    flags = {"nodes": nodes, "events": events, "communities": communities, "law": law, "half_life": half_life}
-    flags |= {"novelty": novelty, "noise": noise, "drift": drift, "seed": seed}
-    chosen = {key: value for key, value in flags.items() if value is not None}
-    config = build_config(GeneratorConfig, parse_overrides(settings or []) | chosen)
+    config = build_config(GeneratorConfig, asked)
     with stderr().status(f"generating {config.events:,} events"):
         dataset = make(name=out, **asdict(config))
         path = save_dataset(dataset, data_folder(data_dir))

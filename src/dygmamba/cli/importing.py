@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dygmamba.cli import early
 from dygmamba.cli.data import DataDir, Json
 
 if TYPE_CHECKING:  # torch and pyarrow wait until the command needs them
@@ -63,6 +64,12 @@ def import_(
     json: Json = False,
 ) -> None:
     """Turn a file of events into a dataset, and say how it was understood and what looks odd."""
+    early.require_file(file, "the command")
+    early.check_choice("format", format)
+    early.check_choice("time_unit", time_unit)
+    if out is not None:
+        early.checked_name(out)
+
     from dygmamba.data.formats import ReadOptions
 
     options = ReadOptions(

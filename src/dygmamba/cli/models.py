@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dygmamba.cli.console import emit_json, plain_table, stdout
+from dygmamba.cli import early
+from dygmamba.cli.console import emit_json, plain_table, stdout, tell
+from dygmamba.known import allowed, described, known
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -17,6 +19,9 @@ DEFAULT_NODES = 1_899
 
 
 def models(
+    name: Annotated[
+        str | None, typer.Argument(help="A model: its settings, each with default, bounds and meaning.")
+    ] = None,
     data: Annotated[
         str | None, typer.Option(help="Dataset whose size and published settings are taken; else UCI's.")
     ] = None,
@@ -24,18 +29,61 @@ def models(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """List the models: what each looks at, its trained parameters, and the events it reads per query."""
+    if name is not None:
+        _show_one(name, as_json)
+        return
+    if data is not None:
+        early.require_dataset(data, data_dir)
+
     from dygmamba.models import all_models
     from dygmamba.models.base import DatasetFacts
 
-    name = data or DEFAULT
+    stream = data or DEFAULT
     facts = DatasetFacts(DEFAULT_NODES, 0, 0) if data is None else _facts(data, data_dir)
-    rows = [_describe(model, name, facts) for model in all_models()]
+    rows = [_describe(model, stream, facts) for model in all_models()]
     if as_json:
         emit_json({"models": rows})
     else:
-        for table in _tables(rows, name):
+        for table in _tables(rows, stream):
             stdout().print(table)
             stdout().print()
+
+
+def _show_one(name: str, as_json: bool) -> None:
+    """One model's settings, and those of its training; of the package's own nothing heavy is imported."""
+    about = early.require_model(name) or _from_outside(name)
+    loop = known()["loops"]["link"]["settings"] if about["trainable"] else {}
+    if as_json:
+        emit_json({"name": name, **about, "training": loop})
+        return
+    tell(f"{about['title']}: looks at {about['looks_at'] or 'what it was made for'}")
+    for title, settings in (("settings of the model", about["settings"]), ("of its training", loop)):
+        if settings:
+            table = plain_table("setting", "default", "may be", "meaning", title=title)
+            table.title_justify = "left"
+            table.columns[0].no_wrap = True
+            for setting, plain in settings.items():
+                table.add_row(setting, _shown(plain["default"]), allowed(plain), plain.get("meaning", ""))
+            stdout().print(table)
+    if not about["settings"]:
+        tell("it has no settings")
+    how = "train" if about["trainable"] else "evaluate"
+    tell(f"set one with: dygmamba {how} DATA --model {name} --set NAME=VALUE")
+
+
+def _from_outside(name: str) -> dict[str, Any]:
+    from dygmamba.models import find_model
+
+    spec = find_model(name)
+    names = ("title", "looks_at", "cost", "trainable")
+    own = {key: getattr(spec, key) for key in names}
+    return own | {"config": spec.config.__name__, "settings": described(spec.config)}
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ", ".join(value) or "none" if isinstance(value, list) else str(value)
 
 
 def _facts(data: str, data_dir: Path | None) -> "DatasetFacts":

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dygmamba.cli import early
 from dygmamba.errors import ConfigError, FileError
 
 FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # noqa: RUF001 (full-width ones count too)
@@ -77,6 +78,11 @@ def predict(
     asked += ["--only-new"] if only_new else []
     _require_one_question(asked, top)
     _require_writable(out)
+    early.require_run(run)
+    early.check_device(device)
+    early.check_choice("time_unit", time_unit)
+    early.require_file(pairs, "--pairs")
+    early.require_file(events, "--events")
 
     from dygmamba.data.formats import ReadOptions
     from dygmamba.door.states import tell_unfinished

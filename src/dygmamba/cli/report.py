@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from dygmamba.cli import early
 from dygmamba.cli.console import tell
 
 
@@ -16,6 +17,8 @@ def report(
     data_dir: Annotated[Path | None, typer.Option(help="Where datasets are.")] = None,
 ) -> None:
     """Write a run's results, curves, learned forgetting and settings as one page that opens offline."""
+    early.require_run(run)
+
     from dygmamba.cli.watching import say
     from dygmamba.door.page import full_page
 

@@ -7,8 +7,11 @@ from typing import Annotated
 
 import typer
 
+from dygmamba.cli import early
 from dygmamba.cli.console import emit_json
 from dygmamba.cli.words import parse_overrides, parse_seeds
+from dygmamba.errors import ConfigError
+from dygmamba.known import known
 
 
 def reproduce(
@@ -45,18 +48,25 @@ def reproduce(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Run a study of the paper again: every run is kept, killed and given again it goes on, a page is written."""
+    settings = parse_overrides(overrides or []) | ({} if epochs is None else {"epochs": epochs})
+    numbers = parse_seeds(seeds)
+    if study not in known()["names"]["study"]:
+        raise ConfigError(f"there is no study '{study}'; choose from {', '.join(known()['names']['study'])}")
+    for model in _names(models) or ():
+        early.require_model(model)
+    for name in _names(datasets) or ():
+        early.require_dataset(name, data_dir)
+    early.check_device(device)
+
     from dygmamba.cli.study_view import following, show_plan, show_sheet
     from dygmamba.cli.watching import say
     from dygmamba.runs.opening import choose_device
     from dygmamba.studies.jobs import Ask
-    from dygmamba.studies.plan import find_study
     from dygmamba.studies.pool import require_done
     from dygmamba.studies.reproduce import Place, prepare, publish, run
     from dygmamba.studies.sheets import sheet
 
-    find_study(study)
-    settings = parse_overrides(overrides or []) | ({} if epochs is None else {"epochs": epochs})
-    ask = Ask(_names(datasets), _names(models), parse_seeds(seeds), _names(variants), settings, data_dir)
+    ask = Ask(_names(datasets), _names(models), numbers, _names(variants), settings, data_dir)
     place = Place(out, device, workers)
     jobs, missing = prepare(study, ask, place)
     if dry_run:

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from dygmamba.cli.console import mean_and_spread, plain_table
+from dygmamba.tasks.asked import NODES
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -35,12 +36,13 @@ def link_table(rows: list[dict[str, Any]], rules: list[dict[str, Any]] | None = 
     seeds = max(len(own) for own in groups.values())
     title = f"{rows[0]['model']} on {rows[0]['dataset']}" + (f", mean ± std of {seeds}" if seeds > 1 else "")
     title += f", memory sees {rows[0]['visible']}"
-    keys = ("ap", "auc", "ap_pooled", "auc_pooled")
     figures = ("AP", "AUC", "AP pooled", "AUC pooled", *(() if seeds > 1 else ("events",)))
-    table = plain_table("split", "setting", "negatives", title=title, figures=figures)
+    table = plain_table("split", "nodes", "negatives", title=title, figures=figures)
     for about, own in groups.items():
         cells = [mean_and_spread([row[key] for row in own]) for key in MEASURED]
-        table.add_row(*about, *cells, *(() if seeds > 1 else (f"{own[0]['n']:,}",)))
+        table.add_row(
+            about[0], NODES[about[1]], about[2], *cells, *(() if seeds > 1 else (f"{own[0]['n']:,}",))
+        )
         for rule in rules or ():
             if about == tuple(rule[key] for key in keys) and rule["split"] == "test":
                 table.add_row("", rule["model"], "", *(f"{100 * rule[key]:.2f}" for key in MEASURED))
@@ -79,10 +81,13 @@ def rank_table(rows: list[dict[str, Any]]) -> "Table":
     title += f", memory sees {first['visible']}"
     keys = [key for key in first if key == "mrr" or key.startswith("hits@")]
     figures = (*(key.upper() if key == "mrr" else key for key in keys), "events")
-    table = plain_table("split", "setting", title=title, figures=figures)
+    table = plain_table("split", "nodes", title=title, figures=figures)
     for about, own in groups.items():
         table.add_row(
-            *about, *(mean_and_spread([row[key] for row in own]) for key in keys), f"{own[0]['n']:,}"
+            about[0],
+            NODES[about[1]],
+            *(mean_and_spread([row[key] for row in own]) for key in keys),
+            f"{own[0]['n']:,}",
         )
     return table
 

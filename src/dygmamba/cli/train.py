@@ -1,17 +1,16 @@
 """`dygmamba train`: one loop for every model, resumable, with a table of mean and spread at the end."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from dygmamba.cli import early
 from dygmamba.cli.console import emit_json, stdout, tell
 from dygmamba.cli.tables import tables_of
 from dygmamba.cli.words import parse_overrides, parse_seeds, spoken
+from dygmamba.engine.folder import RunFolder
 from dygmamba.errors import ConfigError
-
-if TYPE_CHECKING:
-    from dygmamba.engine.folder import RunFolder
 
 # what a run is: given with --resume, these are refused; settings are compared with the run's own
 DECIDED = ("model", "preset", "backbone", "finetune", "balance", "seeds", "split", "out")
@@ -24,7 +23,10 @@ def train(
         str | None, typer.Option(help="Registered model; dyg-mamba on a GPU, trees without one, unless told.")
     ] = None,
     preset: Annotated[
-        str | None, typer.Option(help="small: a dyg-mamba that suits a CPU; paper: the published size.")
+        str | None,
+        typer.Option(
+            help="small: a dyg-mamba for CPUs; paper: the published size; NAME.toml: of `dygmamba tune`."
+        ),
     ] = None,
     task: Annotated[
         str, typer.Option(help="link, or node: classify sources by their events' labels.")
@@ -75,27 +77,40 @@ def train(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Train a model on a dataset and evaluate its best weights, and simple rules, on validation and test."""
-    from dygmamba.cli.watching import Bars
-    from dygmamba.data.library import open_dataset
-    from dygmamba.door.choosing import pick_model
-    from dygmamba.door.evaluation import chosen_names
-    from dygmamba.door.refitting import refit_link
-    from dygmamba.door.training import Plan, check_plan, check_task, resume_any, train_link, train_node
-    from dygmamba.process_wide import repeat_every_bit
-    from dygmamba.runs.opening import choose_device
-    from dygmamba.sampling.negatives import SAMPLERS
-
-    strategies = chosen_names("negatives", negatives, SAMPLERS)
     if (data is None) == (resume is None):
         raise ConfigError(
             "give a dataset to train on, or --resume RUN to go on with a run; not both, not neither"
         )
     own = {"epochs": epochs, "visible": visible, "train_negatives": train_negatives}
     settings = parse_overrides(overrides or []) | {key: value for key, value in own.items() if value}
+    numbers = parse_seeds(seeds)
+    early.check_names("negatives", negatives)
+    early.check_device(device)
     _check_refit(refit, task)
+    early.check_task(task, {"backbone": backbone is not None, "finetune": finetune, "balance": balance})
     if resume is not None:
+        early.require_run(resume)
         _refuse_given(context, resume, task)
-    check_task(task, {"backbone": backbone is not None, "finetune": finetune, "balance": balance})
+    elif backbone is not None:
+        early.check_backbone_decides(backbone, preset=preset, split=split)
+        early.require_run(backbone)
+    else:
+        early.check_split(split)
+        early.check_trained(model, settings, task, preset, device)
+    if data is not None:
+        early.require_dataset(data, data_dir)
+
+    from dygmamba.cli.watching import Bars
+    from dygmamba.data.library import open_dataset
+    from dygmamba.door.choosing import pick_model
+    from dygmamba.door.evaluation import chosen_names
+    from dygmamba.door.refitting import refit_link
+    from dygmamba.door.training import Plan, resume_any, train_link, train_node
+    from dygmamba.process_wide import repeat_every_bit
+    from dygmamba.runs.opening import choose_device
+    from dygmamba.sampling.negatives import SAMPLERS
+
+    strategies = chosen_names("negatives", negatives, SAMPLERS)
     where = choose_device(device)
     if deterministic:
         repeat_every_bit()
@@ -111,9 +126,8 @@ def train(
                 settings, where, out, model, strategies, backbone, finetune, balance, preset, split,
                 why if device == "auto" else {key: said for key, said in why.items() if key != "device"},
             )  # fmt: skip
-            check_plan(plan)
             dataset, work = open_dataset(str(data), data_dir), train_node if task == "node" else train_link
-            fits = [work(dataset, plan, seed, bars) for seed in parse_seeds(seeds)]
+            fits = [work(dataset, plan, seed, bars) for seed in numbers]
         refits = [refit_link(fit.run.path, where, bars, data_dir) for fit in fits if refit]
     _show([fit.run for fit in fits], [fit.run.path for fit in refits], as_json)
 
@@ -145,9 +159,7 @@ def _check_refit(refit: str | None, task: str) -> None:
 
 def _refuse_given(context: typer.Context, resume: Path, task: str) -> None:
     """Refuse what a resumed run would have to ignore."""
-    from dygmamba.runs.opening import task_of
-
-    other = ("task",) if task_of(resume) != task else ()
+    other = ("task",) if RunFolder(resume).task != task else ()
     for name in (*DECIDED, *other):
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":

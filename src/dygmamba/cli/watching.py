@@ -2,9 +2,9 @@
 
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from dygmamba.cli.console import note, progress, stderr
 from dygmamba.cli.words import spoken
@@ -71,7 +71,7 @@ class Bars(Watcher):
         self._bar: Progress | Lines = progress()
         self._interrupts, self._open = Interrupts(), ExitStack()
 
-    def __enter__(self) -> "Bars":
+    def __enter__(self) -> Self:
         self._open.enter_context(self._bar)
         self._open.enter_context(self._interrupts)
         return self
@@ -109,11 +109,13 @@ class Bars(Watcher):
             )
             self._maybe(pace.step())
 
-        with self._interrupts.hold(True):
-            yield Reporter(
-                step=on_step, epoch=on_epoch, stop=lambda: self._interrupts.asked, stage=self.stage
-            )
-        bar.remove_task(task)
+        try:
+            with self._interrupts.hold(True):
+                yield Reporter(
+                    step=on_step, epoch=on_epoch, stop=lambda: self._interrupts.asked, stage=self.stage
+                )
+        finally:
+            bar.remove_task(task)
 
     @contextmanager
     def stage(self, name: str, total: int) -> Iterator[Advance]:
@@ -131,6 +133,17 @@ class Bars(Watcher):
         """On stderr, above the bars."""
         console = getattr(self._bar, "console", None) or stderr()
         console.print(spoken(sentence), soft_wrap=True)
+
+
+class Trials(Bars):
+    """A bar per trial of a search; how long one takes says nothing of the search, so no sentence does."""
+
+    def trial(self, fit: Fit, name: str) -> AbstractContextManager[Reporter]:
+        """Told of its steps and epochs."""
+        return self.fitting(fit, name, "ap")
+
+    def _maybe(self, sentence: str | None) -> None:
+        return
 
 
 class ExamBars(Meter):

@@ -13,7 +13,18 @@ OPTIONS = {
         *("src", "dst", "time", "features", "label", "bipartite", "time_unit", "fill", "format", "delimiter"),
         *("encoding", "data_dir", "device", "at", "out", "negatives", "split", "setting", "visible", "task"),
         *("backbone", "finetune", "balance", "model", "seeds", "metrics", "candidates", "preset", "epochs"),
-        *("train_negatives", "orders", "header", "time_format", "skip_bad", "force"),
+        *(
+            "train_negatives",
+            "orders",
+            "header",
+            "time_format",
+            "skip_bad",
+            "force",
+            "studies",
+            "trials",
+            "hours",
+        ),
+        "resume",
     )
 } | {"name": "--out"}
 SETTINGS = ("patience",)  # those that have no option of their own

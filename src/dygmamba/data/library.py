@@ -1,44 +1,18 @@
 """Datasets by name: in the folder that is given, in $DYGMAMBA_DATA, in the user's cache."""
 
-import difflib
-import os
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
-from dygmamba.data.catalogue import catalogue
 from dygmamba.data.formats import read_dataset
 from dygmamba.data.ids import NodeIds
+from dygmamba.data.places import GENERATED as GENERATED
+from dygmamba.data.places import TABLE_SUFFIXES as TABLE_SUFFIXES
+from dygmamba.data.places import data_folder as data_folder
+from dygmamba.data.places import data_folders, dataset_files, unknown
 from dygmamba.data.store import OLDER, SUFFIX, Dataset, Origin, load_dataset
 from dygmamba.data.versions import version_of
 from dygmamba.errors import DygWarning, FileError, NotFoundError
-
-GENERATED = "generated"  # the embedded default stream, unless a file of that name is found
-TABLE_SUFFIXES = {".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".parquet", ".pq", ".gz"}
-
-
-def data_folders(data_dir: Path | None = None) -> list[Path]:
-    """The folders to look in, in this order."""
-    folders = [] if data_dir is None else [data_dir]
-    if chosen := os.environ.get("DYGMAMBA_DATA"):
-        folders.append(Path(chosen))
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return [folder.expanduser() for folder in [*folders, Path(cache) / "dygmamba"]]
-
-
-def data_folder(data_dir: Path | None = None) -> Path:
-    """Where to write: the first of the folders that are looked in."""
-    return data_folders(data_dir)[0]
-
-
-def dataset_files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Name and file of every dataset in a folder, the better form of a name first."""
-    patterns = (f"*{SUFFIX}", "*.npz", "ml_*.csv", "*/ml_*.csv")
-    for pattern in patterns:
-        for path in sorted(folder.glob(pattern)):
-            name = path.stem.removeprefix("ml_") if path.suffix == ".csv" else path.stem
-            if pattern != "*/ml_*.csv" or path.parent.name == name:
-                yield name, path
 
 
 def open_dataset(name_or_path: str, data_dir: Path | None = None) -> Dataset:
@@ -56,7 +30,7 @@ def open_dataset(name_or_path: str, data_dir: Path | None = None) -> Dataset:
     path = Path(name_or_path).expanduser()
     if path.is_file() or path.name != name_or_path or path.suffix in {SUFFIX, ".npz", *TABLE_SUFFIXES}:
         return _open_file(path)
-    raise _unknown(name_or_path, folders)
+    raise unknown(name_or_path, folders)
 
 
 def generated_dataset() -> Dataset:
@@ -109,16 +83,3 @@ def _open_file(path: Path) -> Dataset:
         said = f"the first line of {path} is an event, so its columns are called by number: {told}"
         warnings.warn(DygWarning(said), stacklevel=3)
     return dataset
-
-
-def _unknown(name: str, folders: list[Path]) -> NotFoundError:
-    known = {known for folder in folders for known, _ in dataset_files(folder)}
-    by_lower = {entry.lower(): entry for entry in sorted(known)}
-    close = [by_lower[match] for match in difflib.get_close_matches(name.lower(), by_lower, n=3)]
-    meant = f"; did you mean {' or '.join(close)}?" if close else ""
-    looked = ", ".join(str(folder) for folder in folders)
-    public = {entry.lower(): entry for entry in catalogue()}.get(name.lower())
-    get = f"get it with 'dygmamba data fetch {public}', or " if public else ""
-    return NotFoundError(
-        f"there is no dataset {name!r} in {looked}{meant}; {get}bring your own with `dygmamba.read('FILE')`"
-    )

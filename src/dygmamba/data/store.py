@@ -6,7 +6,6 @@ that copies nothing, so processes that read the same dataset share its pages.
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -22,14 +21,14 @@ from dygmamba.data.ids import NodeIds
 from dygmamba.data.mapped import MappedFile
 from dygmamba.data.origin import Origin as Origin
 from dygmamba.data.origin import origin_of
+from dygmamba.data.places import SUFFIX as SUFFIX
+from dygmamba.data.places import checked_name as checked_name
 from dygmamba.data.statistics import Statistics, describe
 from dygmamba.data.tensor_file import write_tensors
 from dygmamba.errors import ConfigError, EventError, FileError, first_line
-from dygmamba.files.names import LONGEST
 from dygmamba.files.writing import make_folder
 from dygmamba.settings import checked
 
-SUFFIX = ".safetensors"
 FORMAT = "dygmamba-events"
 VERSION = 1
 VERSION_LETTERS = 8
@@ -88,16 +87,6 @@ class Dataset:
     def describe(self) -> Statistics:
         """What the stream looks like in numbers: sizes, period, ties, repeats, surprise, degrees, gaps."""
         return describe(self.store)
-
-
-def checked_name(name: str) -> str:
-    """The name, if it can be a file's: letters, digits, '.', '_', '-', not starting with a dot or dash."""
-    if not re.fullmatch(r"\w[\w.-]*", name) or len(name.encode()) > LONGEST:
-        raise ConfigError(
-            f"{name[:60]!r} cannot name a dataset; use letters, digits, '.', '_' and '-', "
-            f"at most {LONGEST} bytes (set it with `name`)"
-        )
-    return name
 
 
 def save_dataset(dataset: Dataset, folder: Path) -> Path:

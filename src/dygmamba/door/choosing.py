@@ -1,15 +1,23 @@
 """Which model is trained where none was named: one that ends in minutes on the machine at hand."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
-import torch
-
-from dygmamba.engine.fit_config import LinkFitConfig, NodeFitConfig
-from dygmamba.models import find_model
+from dygmamba.config import is_preset_file, preset_file
+from dygmamba.known import known
 
 NETWORK, QUICK = "dyg-mamba", "trees"
+
+
+class Device(Protocol):
+    """What is asked of a device here: cpu, or what else it is."""
+
+    @property
+    def type(self) -> str:
+        """Its kind."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +30,11 @@ class Pick:
     surprising: bool = False  # whether someone who knows the paper would expect another
 
 
-def pick_model(device: torch.device, task: str, settings: dict[str, Any], size: str | None) -> Pick:
+def pick_model(device: Device, task: str, settings: dict[str, Any], size: str | None) -> Pick:
     """DyG-Mamba on a GPU, or where only that can do what is asked; else boosted trees, which need no GPU."""
+    if size is not None and is_preset_file(size):
+        own = preset_file(Path(size)).model
+        return Pick(own, size, f"model {own}, which the preset {size} is of")
     if device.type != "cpu":
         return Pick(
             NETWORK, size, f"model {NETWORK}, as there is a GPU; `model='{QUICK}'` needs none and ends sooner"
@@ -52,8 +63,9 @@ def pick_model(device: torch.device, task: str, settings: dict[str, Any], size: 
 
 def _meant(settings: dict[str, Any]) -> str | None:
     """The first setting that is the network's and not the trees', also where it is misspelt."""
-    loop = {field.name for kind in (LinkFitConfig, NodeFitConfig) for field in fields(kind)}
-    network, quick = (loop | set(find_model(name).settings) for name in (NETWORK, QUICK))
+    table = known()
+    loop = {name for kind in table["loops"].values() for name in kind["settings"]}
+    network, quick = (loop | set(table["models"][name]["settings"]) for name in (NETWORK, QUICK))
     for name in settings:
         if name not in quick and (name in network or _nearest(name, network | quick) in network - quick):
             return name

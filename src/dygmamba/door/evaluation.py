@@ -1,6 +1,6 @@
 """The published protocol on a trained run, or on a model that needs no training."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +10,8 @@ import pyarrow as pa
 
 from dygmamba.data.library import open_dataset
 from dygmamba.data.store import Dataset
+from dygmamba.door.asking import Names, asked_metrics, check_visible
+from dygmamba.door.asking import chosen_names as chosen_names
 from dygmamba.door.states import require_test, tell_unfinished
 from dygmamba.engine.clock import Rule
 from dygmamba.engine.examine import STRICT
@@ -21,25 +23,10 @@ from dygmamba.runs.link import Choice, Heuristics, Ranking, link_rows, rank_rows
 from dygmamba.runs.node import node_rows, open_node_run
 from dygmamba.runs.opening import choose_device, open_run, task_of, trained_against
 from dygmamba.sampling.negatives import SAMPLERS
-from dygmamba.tasks.candidates import SOME
 from dygmamba.tasks.link import SETTINGS, SPLITS
-from dygmamba.tasks.metrics import hits_at
 
-Names = str | Sequence[str]
-PAIRWISE = ("ap", "auc")  # against one negative each; always together, per batch and pooled
 EVERY = ("random", "historical", "inductive")
 NOTHING = "none of the chosen splits and settings has an event; choose others or use a longer stream"
-
-
-def chosen_names(parameter: str, given: Names, known: Iterable[str]) -> tuple[str, ...]:
-    """A choice of known names: one, several in a sequence, or several in a string, separated by commas."""
-    names = tuple(part.strip() for part in given.split(",")) if isinstance(given, str) else tuple(given)
-    names = tuple(name for name in names if name)
-    if not names or not set(names) <= set(known):
-        raise ConfigError(
-            f"`{parameter}` takes a comma-separated choice of {', '.join(known)}; got '{given}'"
-        )
-    return names
 
 
 def choices(negatives: Names, split: Names, setting: Names) -> list[Choice]:
@@ -54,8 +41,7 @@ def choices(negatives: Names, split: Names, setting: Names) -> list[Choice]:
 
 def ruled(rule: Rule, visible: str | None) -> Rule:
     """The rule, with what the user says of it."""
-    if visible not in (None, "strict", "batch"):
-        raise ConfigError(f"`visible` takes strict or batch, got '{visible}'")
+    check_visible(visible)
     return replace(rule, visible=visible or rule.visible)
 
 
@@ -63,32 +49,8 @@ def rankings(
     metrics: Names | None, candidates: int | str | None, filtered: bool, seed: int | None = None
 ) -> tuple[bool, Ranking | None]:
     """Whether AP and AUC are asked for, and which ranks are; without metrics the first alone."""
-    given = ",".join(PAIRWISE) if metrics is None else metrics
-    names = [part.strip() for part in given.split(",")] if isinstance(given, str) else list(given)
-    ranks = tuple(dict.fromkeys(name for name in names if name not in PAIRWISE))
-    for name in ranks:
-        if name != "mrr":
-            hits_at(name)
-    if not ranks:
-        if candidates is not None or filtered:
-            raise ConfigError("`candidates` are of ranks; ask for them with `metrics`, such as mrr,hits@10")
-        return True, None
-    pairwise = len(ranks) < len(set(names))
-    return pairwise, Ranking(ranks, _count(candidates), filtered, seed)
-
-
-def _count(candidates: int | str | None) -> int | None:
-    if candidates is None:
-        return SOME
-    if candidates == "all":
-        return None
-    try:
-        count = int(candidates)
-    except ValueError:
-        count = 0
-    if count < 1:
-        raise ConfigError(f"`candidates` takes a number of at least 1 or 'all', got '{candidates}'")
-    return count
+    pairwise, ranks, count = asked_metrics(metrics, candidates, filtered)
+    return pairwise, Ranking(ranks, count, filtered, seed) if ranks else None
 
 
 def run_rows(

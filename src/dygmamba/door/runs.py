@@ -28,6 +28,7 @@ from dygmamba.errors import DygWarning
 from dygmamba.runs.opening import choose_device, keep_dataset
 from dygmamba.runs.splitting import Cuts
 from dygmamba.sampling.negatives import SAMPLERS
+from dygmamba.tasks.asked import NODES
 
 Progress = Callable[
     [dict[str, Any]], None
@@ -55,7 +56,11 @@ class Runs(Sequence[Run]):
     def __repr__(self) -> str:
         said = f"<{len(self)} run{'s' * (len(self) != 1)}"
         for row in self.summary.to_pylist():
-            about = " ".join(str(row[key]) for key in GROUPED if key in row)
+            about = " ".join(
+                NODES.get(str(row[key]), str(row[key])) if key == "setting" else str(row[key])
+                for key in GROUPED
+                if key in row
+            )
             figures = ((row["ap"], row["ap_std"]), (row["auc"], row["auc_std"]))
             said += f"; {about}: AP {_per_cent(*figures[0])}, AUC {_per_cent(*figures[1])}"
         return f"{said}>"

@@ -10,15 +10,16 @@ import torch
 
 from dygmamba.config import build_config, size_preset
 from dygmamba.data.store import Dataset
+from dygmamba.door.asking import check_backbone_decides
+from dygmamba.door.asking import check_task as check_task
 from dygmamba.door.choosing import NETWORK
 from dygmamba.door.page import page_of
 from dygmamba.engine.fit import Fit, Interrupted, Reporter
 from dygmamba.engine.fit_config import NodeFitConfig
 from dygmamba.engine.folder import RunFolder
 from dygmamba.engine.walk import Advance, unwatched
-from dygmamba.errors import ConfigError
 from dygmamba.runs.calibrating import finished_node_rows, inherit_calibration
-from dygmamba.runs.choosing import Beginning
+from dygmamba.runs.choosing import CHANGED, Beginning
 from dygmamba.runs.extending import extend
 from dygmamba.runs.final import final_evaluation
 from dygmamba.runs.link import resume_link_run, start_link_run
@@ -28,8 +29,6 @@ from dygmamba.runs.splitting import Cuts, split_by
 from dygmamba.runs.tested import keep_test
 from dygmamba.tasks.link import SETTINGS, SPLITS
 from dygmamba.tasks.node import check_labels, node_split
-
-TASKS = ("link", "node")
 
 
 class Watcher:
@@ -150,22 +149,9 @@ def resume_any(
     return _finish_node(fit, dataset, watcher)
 
 
-def check_task(task: str, given: dict[str, bool]) -> None:
-    """Refuse a task that is none, and choices that a link run would have to ignore."""
-    if task not in TASKS:
-        raise ConfigError(f"`task` takes {' or '.join(TASKS)}, got '{task}'")
-    wrong = [name for name, used in given.items() if used]
-    if task == "link" and wrong:
-        raise ConfigError(f"`{wrong[0]}` is an option of `task='node'`; add that or leave it out")
-
-
 def check_plan(plan: Plan) -> None:
     """Refuse what a finished backbone has decided already."""
-    for name, given in (("preset", plan.size), ("split", plan.split)):
-        if plan.backbone is not None and given is not None:
-            raise ConfigError(
-                f"`{name}` is the backbone's own; leave it out, or leave out `backbone` to train one"
-            )
+    check_backbone_decides(plan.backbone, preset=plan.size, split=plan.split)
 
 
 def _opened(fit: Fit, dataset: Dataset) -> OpenRun:
@@ -201,8 +187,11 @@ def _tell_start(fit: Fit, watcher: Watcher) -> None:
     if "model" in sections["chosen"]:
         watcher.say(sections["chosen"]["model"])
     watcher.say(f"run: {fit.run.path}")
-    chosen = "; ".join(f"{name} {why}" for name, why in sections["chosen"].items() if name != "model")
+    told = ("model", *CHANGED)
+    chosen = "; ".join(f"{name} {why}" for name, why in sections["chosen"].items() if name not in told)
     watcher.say(f"{sections['run']['model']} on {fit.stream.device}: {chosen}")
+    for changed in (sections["chosen"][name] for name in CHANGED if name in sections["chosen"]):
+        watcher.say(changed)
 
 
 def _tell_resumed(fit: Fit, watcher: Watcher) -> None:

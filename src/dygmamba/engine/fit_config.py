@@ -12,10 +12,12 @@ from dygmamba.tasks.opponents import TrainNegatives
 class FitConfig(Settings):
     """What the training loop goes by, whatever the task and the model."""
 
-    epochs: Annotated[int, Bounds(1, 1_000_000)] = 100
-    batch: Annotated[int, Bounds(1, 100_000_000)] = 200
-    lr: Annotated[float, Bounds(0, 1e6, above=True)] = 1e-4
-    patience: Annotated[int, Bounds(1, 1_000_000)] = 20
+    epochs: Annotated[int, Bounds(1, 1_000_000)] = 100  # epochs at most
+    batch: Annotated[int, Bounds(1, 100_000_000)] = 200  # events of a step
+    lr: Annotated[float, Bounds(0, 1e6, above=True)] = 1e-4  # learning rate
+    patience: Annotated[int, Bounds(1, 1_000_000)] = (
+        20  # epochs without a better validation after which training ends
+    )
     visible: Visible = "strict"  # what a memory may have been told of when it is asked
     precision: Literal["float32", "tf32", "bf16"] = "tf32"  # of training; evaluation is in float32
     graphs: bool = True  # on a GPU, replay the step as captured graphs

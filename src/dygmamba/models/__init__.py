@@ -6,7 +6,8 @@ The package can be called: `dygmamba.models()` is all models by name. A function
 import sys
 from types import ModuleType
 
-from dygmamba.errors import ConfigError, NotFoundError
+from dygmamba.errors import ConfigError
+from dygmamba.known import unknown_model
 from dygmamba.models import (
     cawn,
     dyg_mamba,
@@ -57,8 +58,7 @@ def find_model(name: str, source: str | None = None) -> ModelSpec:
         import_registering(name, source)
     if name not in OUTSIDE:
         came = f" ({source} did not register it)" if source else ""
-        known = ", ".join(dict.fromkeys([*MODELS, *OUTSIDE, *installed()]))
-        raise NotFoundError(f"unknown model '{name}'{came}; choose from {known}, or `dygmamba.register` it")
+        raise unknown_model(name, dict.fromkeys([*MODELS, *OUTSIDE, *installed()]), came)
     return OUTSIDE[name]
 
 

@@ -31,13 +31,15 @@ from dygmamba.settings import Bounds, Count, Length, Rate, Settings, Width
 class CAWNConfig(Settings):
     """Published settings; walks and dropout were chosen per dataset."""
 
-    walks: Length = 32  # from each end of a pair
-    sampling: Strategy = "time_aware"
-    heads: Count = 8
+    walks: Length = 32  # walks from each end of a pair
+    sampling: Strategy = (
+        "time_aware"  # which events a walk follows: the latest, any, or more likely the later ones
+    )
+    heads: Count = 8  # heads of the attention
     # also the width of position features, and of the features a token was published with; half for each direction
-    out: Annotated[int, Bounds(2, 100_000)] = 172
-    time_dim: Width = 100
-    dropout: Rate = 0.1
+    out: Annotated[int, Bounds(2, 100_000)] = 172  # columns of the vector of a node
+    time_dim: Width = 100  # columns of the time encoding
+    dropout: Rate = 0.1  # share of activations left out in training
 
     @property
     def hidden(self) -> int:

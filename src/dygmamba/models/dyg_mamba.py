@@ -36,33 +36,41 @@ class DyGMambaConfig(Settings):
     """The paper's Table "Configurations", and the parts by name."""
 
     length: Length = 32  # tokens per sequence, the query node included
-    channels: tuple[str, ...] = ("node", "edge", "time", "cooccurrence")
-    time: Literal["fixed", "trainable"] = "fixed"
-    query: Literal["last", "first", "absent"] = "last"
-    span: Literal["preceding", "following"] = "preceding"
-    step: Step = "timespan"
-    floor: Annotated[float, Bounds(0, 1_000)] = 1.0  # of a step's relative span, in units of 1 / n
-    selection: Literal["bounded", "unbounded", "time", "fixed"] = "bounded"
-    rule: Literal["zoh", "euler"] = "zoh"
-    direction: Literal["forward", "both"] = "forward"
-    skip: Literal["learned", "none"] = "learned"
-    encoders: Literal["shared", "independent"] = "shared"
-    mixer: Literal["none", "cross"] = "cross"
-    pool: Literal["mean", "gate", "gate64", "last"] = "gate"
-    width: Width = 50
-    time_dim: Width = 100
-    scales: Count = 9  # of time, on which what fades is counted
-    blocks: Count = 2
-    states: Annotated[int, Bounds(1, MOST_ROWS)] = 16
-    expand: Count = 2
-    taps: Count = 4
-    out: Width = 172
-    dropout: Rate = 0.1
+    channels: tuple[str, ...] = ("node", "edge", "time", "cooccurrence")  # what is encoded of a token
+    time: Literal["fixed", "trainable"] = "fixed"  # whether the frequencies of the time encoding are trained
+    query: Literal["last", "first", "absent"] = "last"  # where the query stands in its sequence
+    span: Literal["preceding", "following"] = (
+        "preceding"  # the span before an event or the one after it sets its step
+    )
+    step: Step = (
+        "timespan"  # what sets the step of the scan: spans of time, positions, a constant or the content
+    )
+    floor: Annotated[float, Bounds(0, 1_000)] = 1.0  # the least of a step's relative span, in units of 1 / n
+    selection: Literal["bounded", "unbounded", "time", "fixed"] = (
+        "bounded"  # how B and C depend on the input; bounded: with spectral norms at most 1
+    )
+    rule: Literal["zoh", "euler"] = "zoh"  # how the continuous system becomes steps
+    direction: Literal["forward", "both"] = "forward"  # whether sequences are read backwards too
+    skip: Literal["learned", "none"] = "learned"  # the path around the scan
+    encoders: Literal["shared", "independent"] = "shared"  # one stack for sources and destinations, or two
+    mixer: Literal["none", "cross"] = "cross"  # whether each sequence attends to the other one's
+    pool: Literal["mean", "gate", "gate64", "last"] = "gate"  # how the tokens become one vector
+    width: Width = 50  # columns of each channel
+    time_dim: Width = 100  # columns of the time encoding
+    scales: Count = 9  # scales of time on which what fades is counted
+    blocks: Count = 2  # blocks of the stack
+    states: Annotated[int, Bounds(1, MOST_ROWS)] = 16  # states of the scan per column
+    expand: Count = 2  # inner width of a block, in widths
+    taps: Count = 4  # events that the short convolution reads at once
+    out: Width = 172  # columns of the vector of a node
+    dropout: Rate = 0.1  # share of activations left out in training
     beside: tuple[str, ...] = ()  # what the head reads of a pair besides: fading-pair, walks
-    walk_layers: Annotated[int, Bounds(1, 5)] = 3
-    walk_dim: Width = 120
-    walk_decay: Annotated[float, Bounds(0, 1e12)] = 0.0  # per unit of time; 0: 2 in the training period
-    table_dropout: Rate = 0.3  # of what is read off counts and walks
+    walk_layers: Annotated[int, Bounds(1, 5)] = 3  # events of the longest walks, where walks are read
+    walk_dim: Width = 120  # random numbers of a node, where walks are read
+    walk_decay: Annotated[float, Bounds(0, 1e12)] = (
+        0.0  # how walks fade per unit of time; 0: 2 in the training period
+    )
+    table_dropout: Rate = 0.3  # dropout of what is read off counts and walks
 
     def __post_init__(self) -> None:
         Settings.__post_init__(self)

@@ -31,12 +31,12 @@ class DyGFormerConfig(Settings):
 
     length: Length = 32  # tokens per sequence, the query node included
     patch: Length = 1  # consecutive tokens that become one
-    width: Width = 50  # of each of the four channels
-    layers: Count = 2
-    heads: Count = 2
-    time_dim: Width = 100
-    out: Width = 172
-    dropout: Rate = 0.1
+    width: Width = 50  # columns of each of the four channels
+    layers: Count = 2  # layers of the transformer
+    heads: Count = 2  # heads of the attention
+    time_dim: Width = 100  # columns of the time encoding
+    out: Width = 172  # columns of the vector of a node
+    dropout: Rate = 0.1  # share of activations left out in training
 
     def __post_init__(self) -> None:
         Settings.__post_init__(self)

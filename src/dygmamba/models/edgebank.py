@@ -22,7 +22,9 @@ from dygmamba.settings import Settings, Share
 class EdgeBankConfig(Settings):
     """Which pairs memory keeps: all, those of a recent window, or those repeated often enough."""
 
-    memory: Literal["unlimited", "window", "repeat", "threshold"] = "unlimited"
+    memory: Literal["unlimited", "window", "repeat", "threshold"] = (
+        "unlimited"  # pairs that are kept: all, of a window, of one as long as repeats take, frequent ones
+    )
     window: Share = 0.15  # share of the observed events the fixed window covers
 
 

@@ -28,13 +28,13 @@ from dygmamba.settings import Count, Length, Rate, Settings, Width
 class FreeDyGConfig(Settings):
     """Settings of the release; length and dropout were chosen per dataset."""
 
-    length: Length = 32
-    blocks: Count = 2
-    out: Width = 172
-    time_dim: Width = 100
+    length: Length = 32  # events per sequence
+    blocks: Count = 2  # blocks of filter and mixer
+    out: Width = 172  # columns of the vector of a node
+    time_dim: Width = 100  # columns of the time encoding
     count_dim: Width = 50  # hidden width of the encoding of counts
-    dropout: Rate = 0.1
-    filter_dropout: Rate = 0.1  # after the filter; the same for all datasets
+    dropout: Rate = 0.1  # share of activations left out in training
+    filter_dropout: Rate = 0.1  # dropout after the filter, the same for all datasets
 
 
 def interactions(paired: NeighborSequence) -> Int32[Tensor, "r l 2"]:

@@ -28,13 +28,13 @@ from dygmamba.settings import Count, Length, Rate, Settings, Width
 class GraphMixerConfig(Settings):
     """Published settings; neighbors, dropout and sampling were chosen per dataset."""
 
-    neighbors: Length = 20
-    sampling: Strategy = "recent"
+    neighbors: Length = 20  # neighbours looked up
+    sampling: Strategy = "recent"  # which neighbours: the latest, any, or more likely the later ones
     window: Length = 2000  # neighbours whose features are averaged; not looked up where nodes have none
-    blocks: Count = 2
-    out: Width = 172
-    time_dim: Width = 100
-    dropout: Rate = 0.1
+    blocks: Count = 2  # mixer blocks
+    out: Width = 172  # columns of the vector of a node
+    time_dim: Width = 100  # columns of the time encoding
+    dropout: Rate = 0.1  # share of activations left out in training
 
 
 class GraphMixer(NodeEncoder):

@@ -27,24 +27,24 @@ Embeddings = tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]
 class JODIEConfig(Settings):
     """Published settings; dropout was chosen per dataset."""
 
-    out: Width = 172  # of the memory too
-    time_dim: Width = 100
-    dropout: Rate = 0.1
+    out: Width = 172  # columns of the memory and of the vector of a node
+    time_dim: Width = 100  # columns of the time encoding
+    dropout: Rate = 0.1  # share of activations left out in training
 
 
 @dataclass(frozen=True, slots=True)
 class DyRepConfig(JODIEConfig):
     """Published settings; dropout was chosen per dataset."""
 
-    neighbors: Length = 10
-    heads: Count = 2
+    neighbors: Length = 10  # neighbours looked up
+    heads: Count = 2  # heads of the attention
 
 
 @dataclass(frozen=True, slots=True)
 class TGNConfig(DyRepConfig):
     """Published settings; dropout and sampling were chosen per dataset."""
 
-    sampling: Strategy = "recent"
+    sampling: Strategy = "recent"  # which neighbours: the latest, any, or more likely the later ones
 
 
 class Projected(nn.Module):

@@ -6,9 +6,8 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from dygmamba.errors import ConfigError, NotFoundError
+from dygmamba.known import GROUP
 from dygmamba.models.base import DatasetFacts, Encoder, EncoderScorer, ModelSpec, Scorer
-
-GROUP = "dygmamba.models"  # of entry points; each one's object is a ModelSpec
 
 
 def scoring(build: Callable[[Any, DatasetFacts], Any]) -> Callable[[Any, DatasetFacts], Scorer]:

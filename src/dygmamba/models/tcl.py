@@ -26,13 +26,13 @@ from dygmamba.settings import Count, Length, Rate, Settings, Width
 class TCLConfig(Settings):
     """Published settings; dropout and sampling were chosen per dataset."""
 
-    neighbors: Length = 20
-    sampling: Strategy = "recent"
-    layers: Count = 2
-    heads: Count = 2
-    out: Width = 172
-    time_dim: Width = 100
-    dropout: Rate = 0.1
+    neighbors: Length = 20  # neighbours looked up
+    sampling: Strategy = "recent"  # which neighbours: the latest, any, or more likely the later ones
+    layers: Count = 2  # layers of the transformer
+    heads: Count = 2  # heads of the attention
+    out: Width = 172  # columns of the vector of a node
+    time_dim: Width = 100  # columns of the time encoding
+    dropout: Rate = 0.1  # share of activations left out in training
 
     def __post_init__(self) -> None:
         Settings.__post_init__(self)

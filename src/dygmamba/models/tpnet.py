@@ -31,16 +31,18 @@ from dygmamba.settings import Bounds, Count, Length, Rate, Settings, Width
 class TPNetConfig(Settings):
     """Published settings; decay and sampling were chosen per dataset, dim follows from its size."""
 
-    neighbors: Length = 20
-    sampling: Strategy = "recent"
+    neighbors: Length = 20  # neighbours looked up
+    sampling: Strategy = "recent"  # which neighbours: the latest, any, or more likely the later ones
     layers: Annotated[int, Bounds(1, 5)] = 3  # events of the longest walks
     dim: Width = 120  # random numbers of a node
-    decay: Annotated[float, Bounds(0, 1e12)] = 0.0  # of a step, per unit of time; 0: 2 in the training period
-    walk_seed: Annotated[int, Bounds(0, 2**62)] = 0
-    blocks: Count = 2
-    out: Width = 172
-    time_dim: Width = 100
-    dropout: Rate = 0.1
+    decay: Annotated[float, Bounds(0, 1e12)] = (
+        0.0  # how walks fade per unit of time; 0: 2 in the training period
+    )
+    walk_seed: Annotated[int, Bounds(0, 2**62)] = 0  # of the random numbers
+    blocks: Count = 2  # mixer blocks
+    out: Width = 172  # columns of the vector of a node
+    time_dim: Width = 100  # columns of the time encoding
+    dropout: Rate = 0.1  # share of activations left out in training
 
 
 class TPNet(Encoder):

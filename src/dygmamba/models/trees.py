@@ -36,18 +36,18 @@ PieceOf = Annotated[float, Bounds(1e-6, 1)]
 class TreesConfig(Settings):
     """How many trees, how large, and what they are grown from."""
 
-    trees: Annotated[int, Bounds(1, 100_000)] = 400  # at most
+    trees: Annotated[int, Bounds(1, 100_000)] = 400  # trees at most
     rounds: Annotated[int, Bounds(1, 100_000)] = 10  # trees of an epoch, between two validations
-    rate: PieceOf = 0.05  # of what a tree says, how much is added
-    leaves: Annotated[int, Bounds(2, 4096)] = 31
-    least: Annotated[int, Bounds(1, 1_000_000)] = 20  # rows of a leaf
-    l2: Annotated[float, Bounds(1e-6, 1e6)] = 1.0
+    rate: PieceOf = 0.05  # how much of what a tree says is added
+    leaves: Annotated[int, Bounds(2, 4096)] = 31  # leaves of a tree at most
+    least: Annotated[int, Bounds(1, 1_000_000)] = 20  # rows of a leaf at least
+    l2: Annotated[float, Bounds(1e-6, 1e6)] = 1.0  # how strongly leaves are pulled towards 0
     rows: PieceOf = 0.6  # share of the rows that a tree is grown from
     columns: PieceOf = 0.3  # share of the numbers that it may ask about
     skip: Annotated[float, Bounds(0, 1, below=True)] = 0.15  # share of the questions left out: the first ones
     others: Count = 2  # pairs that were not, beside each training event
-    scales: Count = 9
-    neighbors: Annotated[int, Bounds(0, 10_000)] = 32  # of either end
+    scales: Count = 9  # scales of time on which what fades is counted
+    neighbors: Annotated[int, Bounds(0, 10_000)] = 32  # neighbours of either end that are looked at
     walks: Annotated[int, Bounds(0, 5)] = (
         0  # events of the longest walks whose overlaps are numbers too; 0: none
     )

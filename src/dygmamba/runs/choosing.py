@@ -1,6 +1,6 @@
 """What was chosen for a run where its user said nothing, and why, in words that config.toml keeps."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,10 @@ from dygmamba.engine.stream import Stream
 from dygmamba.models.base import RoundLearner, Scorer
 from dygmamba.sampling.counts import CountRequest
 
+CHANGED = (
+    "preset",
+    "published",
+)  # where it is said what these changed: the preset asked for, that of the data
 LENGTHS = ("length", "neighbors", "walks")  # what models call how far they look back
 
 
@@ -57,12 +61,13 @@ def reasons(
 ) -> dict[str, str]:
     """How far it looks back, in how large steps, how exactly and on which scales of time, each with the reason."""
     own = to_settings(config)
+    usual = _defaults(how) | _defaults(config)
 
     def of(name: str, value: Any) -> str:
         source = next((layer for layer, settings in found.items() if name in settings), "the default")
         return f"{value} ({source})"
 
-    said = {}
+    said = changes(found, usual)
     for name in (name for name in LENGTHS if own.get(name)):
         said[name] = f"{of(name, own[name])}; {_history(stream)}"
     if isinstance(scorer, RoundLearner):
@@ -81,6 +86,31 @@ def reasons(
             f"{len(scales[0])} from {first}, the typical gap of a node, to {last}, the training period"
         )
     return said
+
+
+def changes(found: dict[str, dict[str, Any]], usual: dict[str, Any]) -> dict[str, str]:
+    """What each preset changed, and from what: of values that hold in the end, those that differ without it."""
+    said, below, over = {}, dict(usual), [*found.items()]
+    for place in range(len(over) - 1, 0, -1):
+        name, settings = over[place]
+        above = {key for _, layer in over[:place] for key in layer}
+        parts = [
+            f"{key} {_plain(value)} instead of {_plain(below.get(key))}"
+            for key, value in settings.items()
+            if key not in above and _plain(value) != _plain(below.get(key))
+        ]
+        below |= settings
+        if parts:
+            said[CHANGED[place - 1]] = f"{name}: {', '.join(parts)}"
+    return said
+
+
+def _plain(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _defaults(config: Any) -> dict[str, Any]:
+    return {field.name: field.default for field in fields(config)}
 
 
 def _history(stream: Stream) -> str:

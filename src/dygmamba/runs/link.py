@@ -28,9 +28,10 @@ from dygmamba.runs.making import go_on_alike, made_with
 from dygmamba.runs.opening import build_scorer, data_of, link_data, link_stream, seeded_scorer, split_of
 from dygmamba.sampling.negatives import SEEDS
 from dygmamba.sampling.view import NeighborRequest
+from dygmamba.tasks.asked import SOME
 from dygmamba.tasks.base import Exam
 from dygmamba.tasks.calibration import Calibration, reliability
-from dygmamba.tasks.candidates import SOME, Candidates
+from dygmamba.tasks.candidates import Candidates
 from dygmamba.tasks.link import LinkTask, has_events, link_exam
 from dygmamba.tasks.metrics import link_metrics, rank_metrics
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dygmamba.config import build_config, to_settings
+from dygmamba.config import build_config, check_device, to_settings
 from dygmamba.data.splits import PUBLISHED, SplitBy
 from dygmamba.data.store import Dataset
 from dygmamba.engine.checkpoint import load_best
@@ -28,8 +28,7 @@ def choose_device(name: str) -> torch.device:
     """`auto` is a GPU where there is one; a GPU asked for and missing is an error, never a silent CPU."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name not in ("cpu", "cuda"):
-        raise ConfigError(f"`device` takes auto, cpu or cuda, got '{name}'")
+    check_device(name)
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("`device='cuda'` was asked for, but torch sees no GPU; use cpu or auto")
     return torch.device(name)

@@ -1,10 +1,8 @@
 """Where training ends and the test begins, in the user's words: three shares, or two of the stream's own times."""
 
-from collections.abc import Sequence
-from math import isclose
-
 import pyarrow as pa
 
+from dygmamba.data.cuts import TAKES, Cuts, shares, words_of
 from dygmamba.data.formats import ReadOptions
 from dygmamba.data.formats.pairs import read_times
 from dygmamba.data.formats.values import Place
@@ -13,35 +11,15 @@ from dygmamba.data.store import Dataset
 from dygmamba.errors import ConfigError, FileError
 from dygmamba.runs.questions import Desk
 
-Cuts = str | Sequence[float | str]
-TAKES = (
-    "`split` takes three shares that add up to 1, such as 0.7,0.15,0.15, or two times, when validation and test begin, "
-    "such as 2024-01-01,2024-06-01"
-)
-
 
 def split_by(dataset: Dataset, given: Cuts | None, time_unit: str = "auto") -> SplitBy:
     """How a dataset is cut; as published where nothing is said."""
     if given is None:
         return PUBLISHED
-    parts = given.split(",") if isinstance(given, str) else list(given)
-    words = [str(part).strip() for part in parts]
+    words = words_of(given)
     said = ",".join(words)
-    if len(words) == 3:
-        return SplitBy(_shares(words, said), said)
-    if len(words) == 2:
-        return SplitBy(_moments(dataset, words, said, time_unit), said)
-    raise ConfigError(f"{TAKES}; got '{said[:80]}'")
-
-
-def _shares(words: list[str], said: str) -> tuple[float, ...]:
-    try:
-        shares = tuple(float(word) for word in words)
-    except ValueError:
-        shares = ()
-    if not shares or not all(0 < share < 1 for share in shares) or not isclose(sum(shares), 1, abs_tol=1e-6):
-        raise ConfigError(f"{TAKES}; got '{said[:80]}'")
-    return shares
+    found = shares(words)
+    return SplitBy(_moments(dataset, words, said, time_unit) if found is None else found, said)
 
 
 def _moments(dataset: Dataset, words: list[str], said: str, time_unit: str) -> tuple[float, ...]:

@@ -5,7 +5,7 @@ from dygmamba.report.sheets import Cell, Grid, Section
 from dygmamba.studies.figures import Figure
 from dygmamba.studies.published import key, table
 from dygmamba.studies.records import Book, Record, of_work
-from dygmamba.studies.tables import SETTINGS, figures, grouped, link_grids, or_dash, stamp
+from dygmamba.studies.tables import NODES, figures, grouped, link_grids, or_dash, stamp
 
 EPOCHS = (20, 40, 60, 80, 100)
 NOISES = {
@@ -19,9 +19,9 @@ def length_sections(book: Book) -> list[Section]:
     parts = []
     for data, own in grouped(book.records, lambda one: one.data).items():
         curves = {
-            f"{model} ({SETTINGS[setting]})": _curve(records, "length", setting)
+            f"{model} ({NODES[setting]})": _curve(records, "length", setting)
             for model, records in grouped(own, lambda one: one.model).items()
-            for setting in SETTINGS
+            for setting in NODES
         }
         said = {
             float(row["length"]): row

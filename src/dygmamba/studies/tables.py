@@ -8,9 +8,9 @@ from dygmamba.studies.figures import Figure, paired_p, ranks
 from dygmamba.studies.published import Cell as Printed
 from dygmamba.studies.published import corrected, key, published
 from dygmamba.studies.records import Book, Record
+from dygmamba.tasks.asked import NODES
 
 NEGATIVES = ("random", "historical", "inductive")
-SETTINGS = {"transductive": "all nodes", "inductive": "new nodes"}
 
 Name = Callable[[Record], str]
 
@@ -33,7 +33,7 @@ def link_grids(
     book: Book, records: list[Record], name: Name, cells: bool, reference: str | None = None
 ) -> Iterable[Grid]:
     """A table per setting and negatives that has rows."""
-    for setting in SETTINGS:
+    for setting in NODES:
         for negatives in NEGATIVES:
             grid = link_grid(book, records, name, (setting, negatives), cells, reference)
             if grid is not None:
@@ -85,7 +85,7 @@ def link_grid(
     note = stamp(records)
     ceiling = book.ceilings.get(f"{data} {setting} {negatives}")
     note += "" if ceiling is None else f"; ceiling (edge oracle) {100 * ceiling:.2f}"
-    title = f"{data}, {SETTINGS[setting]} ({setting}), {negatives} negatives"
+    title = f"{data}, {NODES[setting]}, {negatives} negatives"
     return Grid(title, note, columns, tuple(rows)).without_empty()
 
 

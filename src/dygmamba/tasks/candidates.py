@@ -13,8 +13,7 @@ from torch import Tensor
 
 from dygmamba.data.events import EventStore
 from dygmamba.errors import ConfigError, EventError
-
-SOME = 100  # how many are drawn unless said otherwise
+from dygmamba.tasks.asked import SOME
 
 
 @dataclass(frozen=True, slots=True)

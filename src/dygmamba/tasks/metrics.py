@@ -11,7 +11,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from dygmamba.errors import ConfigError, ScoreError
+from dygmamba.errors import ScoreError
+from dygmamba.tasks.asked import hits_at
 
 PUBLISHED_BATCH = 200
 
@@ -55,14 +56,6 @@ def rank_metrics(rank: Float[Tensor, "g"], names: Sequence[str]) -> dict[str, fl
         name: float((1 / rank).mean() if name == "mrr" else (rank <= hits_at(name)).double().mean())
         for name in names
     }
-
-
-def hits_at(name: str) -> int:
-    """The k of `hits@k`."""
-    head, _, k = name.partition("@")
-    if head != "hits" or not k.isascii() or not k.isdigit() or int(k) < 1:
-        raise ConfigError(f"`metrics` takes ap, auc, mrr and hits@k such as hits@10; got '{name}'")
-    return int(k)
 
 
 def _counts_by_threshold(score: Tensor, label: Tensor) -> tuple[np.ndarray, np.ndarray]:

@@ -9,11 +9,11 @@ from dygmamba.files.writing import make_folder, write_text
 from dygmamba.studies.audit import Audit
 from dygmamba.studies.ceilings import Ceiling
 from dygmamba.studies.published import printed
+from dygmamba.tasks.asked import NODES
 
 TEMPLATE = "page.html"
 WIDTH, LEFT, RIGHT, ROW = 360, 8, 352, 46  # of the figure, in its own units; a telephone shows them 1:1
 LOWEST = 40.0  # per cent at the figure's left edge
-NODES = {"transductive": "all nodes", "inductive": "new nodes"}
 
 
 def write_page(found: Audit, out: Path) -> Path:

@@ -1,0 +1,15 @@
+"""How questions are asked for, and what they are called; known without torch, so that a slip is told at once."""
+
+from dygmamba.errors import ConfigError
+
+# what a setting is called where people read it: `inductive` also names negatives, and one word must not be two things
+NODES = {"transductive": "all nodes", "inductive": "new nodes"}
+SOME = 100  # candidates that are drawn unless said otherwise
+
+
+def hits_at(name: str) -> int:
+    """The k of `hits@k`."""
+    head, _, k = name.partition("@")
+    if head != "hits" or not k.isascii() or not k.isdigit() or int(k) < 1:
+        raise ConfigError(f"`metrics` takes ap, auc, mrr and hits@k such as hits@10; got '{name}'")
+    return int(k)

@@ -11,6 +11,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 OUTSIDE = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md", "README.md": "index.md"}
+FIGURE = re.compile(r"(?<=[\d*]) ([±/]) (?=[\d*])")  # 96.90 ± 0.19, 97.50 / 96.08
 NOTEBOOKS = ("analyst", "researcher")
 
 
@@ -52,7 +53,10 @@ def outside(name: str) -> str:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links that leave docs/ on the way to a file lead to that file's page here."""
+    """Links that leave docs/ on the way to a file lead to that file's page here; a figure stays on one line."""
+    markdown = re.sub(
+        r"^\|.*", lambda row: FIGURE.sub("\u00a0\\1\u00a0", row[0]), markdown, flags=re.MULTILINE
+    )
     for name, here in OUTSIDE.items():
         markdown = re.sub(rf"\]\((\.\./)*{re.escape(name)}", f"]({here}", markdown)
     return re.sub(r"\]\(\.\./examples/(\w+)\.ipynb\)", r"](\1.md)", markdown)

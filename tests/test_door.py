@@ -83,9 +83,12 @@ CLASSES = {
         "rules": "",
         "score": "(self, pairs: Source, at: str | float | None = None) -> Table",
         "rank": "(self, sources: Nodes, k: int = 10, at: str | float | None = None, candidates: Iterable[str "
-        "| int] | None = None) -> Table",
+        "| int] | Path | None = None, only_new: bool = False) -> Table",
         "embed": "(self, nodes: Nodes, at: str | float | None = None) -> Table",
-        "classify": "(self, nodes: Nodes, at: str | float | None = None) -> Table",
+        "classify": "(self, nodes: Nodes | None = None, at: str | float | None = None, k: int | None = None) -> "
+        "Table",
+        "explain": "(self, pair: tuple[str | int, str | int] | str | int, at: str | float | None = None, *, "
+        "orders: int = 4) -> Explanation",
         "observe": "(self, events: Source) -> Run",
         "evaluate": "(self, negatives: str | Sequence[str] | None = None, split: str | Sequence[str] = test, "
         "setting: str | Sequence[str] = (transductive, inductive), visible: str | None = None, *, metrics: "

@@ -10,7 +10,6 @@ import torch
 from commands import invoke
 from dygmamba.benchmarks import epoch, length, memory, scan, step, workload
 from dygmamba.benchmarks.anchors import EpochAnchor
-from dygmamba.benchmarks.picture import Panel, draw
 from dygmamba.benchmarks.verify import Row, WrongAnswer
 from dygmamba.data.generate import GeneratorConfig, generate_stream
 from dygmamba.data.splits import chronological_split
@@ -18,6 +17,8 @@ from dygmamba.engine.stream import Stream
 from dygmamba.ops.conv import cpu as conv_cpu
 from dygmamba.ops.dispatch import use_reference
 from dygmamba.ops.scan import cpu as scan_cpu
+from dygmamba.report.charts import standing_alone
+from dygmamba.report.figures import Lines
 
 TOY = {"length": 6, "width": 4, "states": 2, "blocks": 1, "out": 8, "time_dim": 4}
 BENCHES = {"scan": scan, "step": step, "epoch": epoch, "length": length, "memory": memory}
@@ -161,7 +162,9 @@ def test_every_history_of_the_dense_stream_is_full(monkeypatch):
 
 def test_a_line_without_points_draws_nothing():
     """Memory that did not grow has no place on a logarithmic axis."""
-    drawn = ElementTree.fromstring(draw([Panel("t", "x", {"a": [(64.0, -1.0)]})]))
+    drawn = ElementTree.fromstring(
+        standing_alone([Lines("t", "x", "y", {"a": [(64.0, -1.0)]}, y_kind="log")])
+    )
     assert not drawn.findall(".//{*}circle")
 
 

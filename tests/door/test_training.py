@@ -185,7 +185,7 @@ def test_ctrl_c_is_heard_in_every_stage_and_the_run_ends_as_if_nothing_had_been(
     before = signal.getsignal(signal.SIGINT)
     with monkeypatch.context() as patched:
         if at == "page":
-            patched.setattr(training, "page_if_possible", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+            patched.setattr(training, "page_of", lambda *_: os.kill(os.getpid(), signal.SIGINT))
         with pytest.raises(Interrupted, match=r"go on with|evaluate with") as said, Stopping(at) as bars:
             train_link(data, Plan(TREES, CPU, tmp_path, "trees"), 0, bars)
     assert signal.getsignal(signal.SIGINT) is before

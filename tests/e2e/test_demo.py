@@ -80,7 +80,8 @@ def test_the_run_folder_is_whole(told, tmp_path):
     assert (tmp_path / "again.html").read_bytes() == page.read_bytes()
     dom, console = find_browser(tmp_path / "profile").dom(page)
     assert console == []
-    assert dom.count('class="main-svg"') >= 4
+    assert dom.count('class="chart"') >= 9
+    assert "Against simple rules" in dom
 
 
 def test_a_seed_repeats_its_run(told, tmp_path):

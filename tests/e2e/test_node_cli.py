@@ -22,7 +22,7 @@ SETTINGS = [part for setting in SMALL for part in ("--set", setting)]
 QUICK = ["--device", "cpu", "--epochs", "2"]
 COLUMNS = {
     *("dataset", "model", "task", "seed", "run", "backbone", "finetune", "balance"),
-    *("split", "visible", "batch", "auc", "ap", "n", "positives"),
+    *("split", "visible", "batch", "auc", "ap", "n", "positives", "ece", "ece_raw"),
 }
 
 pytestmark = pytest.mark.e2e
@@ -95,7 +95,7 @@ def test_a_backbone_is_trained_first_where_none_is_given(call):
 def test_dyg_mamba_gets_the_tasks_preset(call):
     """No co-occurrence, no mixer, 64 tokens unless told otherwise."""
     words = [part for setting in SMALL[1:] for part in ("--set", setting)]
-    rows = results(call("train", "small", "--task", "node", *QUICK, *words, "--json"))
+    rows = results(call("train", "small", "--task", "node", "--preset", "paper", *QUICK, *words, "--json"))
     model = tomllib.loads((Path(rows[0]["backbone"]) / "config.toml").read_text())["model"]
     assert (model["channels"], model["mixer"], model["length"]) == (["node", "edge", "time"], "none", 64)
 
@@ -107,7 +107,7 @@ def test_a_finished_run_carries_classifiers_of_several_seeds(call, backbone):
     code, out, errors = call(*words)
     assert code == 0, errors
     assert "mean ± std of 2" in out
-    assert out.count("±") == 5
+    assert out.count("±") == 7
     assert before == {path: path.read_bytes() for path in backbone.rglob("*") if path.is_file()}
 
 
@@ -272,5 +272,6 @@ def test_link_runs_are_what_they_were(backbone):
             "visible",
             "batch",
         ),
-        *("ap", "auc", "ap_pooled", "auc_pooled", "n"),
+        *("ap", "auc", "ap_pooled", "auc_pooled", "n", "ece", "ece_raw"),
+        *("mrr", "hits@10", "candidates", "candidate_seed", "ranked"),
     }

@@ -24,6 +24,7 @@ from dygmamba.data.generate import GeneratorConfig, generate_stream
 from dygmamba.data.ids import NodeIds
 from dygmamba.data.store import Dataset, save_dataset
 from dygmamba.engine.examine import examine
+from dygmamba.runs.calibrating import calibrate_link_run
 from dygmamba.runs.link import start_link_run
 from dygmamba.runs.predictor import Predictor
 from dygmamba.tasks.link import link_exam
@@ -58,6 +59,7 @@ def train(dataset: Dataset, folder: Path) -> Place:
     save_dataset(dataset, folder)
     fit = start_link_run(dataset, "dyg-mamba", 0, TINY, torch.device("cpu"), folder / "runs")
     fit()
+    calibrate_link_run(fit)
     return Place(folder, fit.run.path)
 
 
@@ -137,11 +139,12 @@ def test_what_happens_after_the_question_does_not_answer_it(payments, tmp_path):
 
 @pytest.mark.parametrize("tokens", [None, 70])
 def test_scores_are_those_of_the_evaluation(numbered, tokens):
-    """Every test event of a trained run gets the probability that evaluation gave its logit, in any passes."""
+    """Every test event of a trained run gets the probability of the logit that evaluation gave it, in any passes."""
     predictor = numbered.predictor(tokens=tokens)
     stream, store = predictor.run.stream, predictor.dataset.store
     exam = link_exam(store, stream.split, "test")
-    expected = examine(predictor.run.scorer, stream, exam)[exam.pairs.label == 1].sigmoid().tolist()
+    logit = examine(predictor.run.scorer, stream, exam)[exam.pairs.label == 1]
+    expected = predictor.calibration.probability(logit).tolist()
     columns = {"src": store.src, "dst": store.dst, "time": store.time}
     pairs = {name: column[stream.split.test].tolist() for name, column in columns.items()}
     found = predictor.score(pairs).table.to_pydict()

@@ -130,7 +130,8 @@ def test_the_best_are_the_first_of_all_sorted(store, k):
     every = links.logits(*asked).view(s, c)
     if not (store.src == store.dst).any():
         every[src[:, None] == candidates] = -torch.inf
-    node, logit = links.best(src, time, candidates, k)
+    node, logit, total = links.best(src, time, candidates, k)
+    torch.testing.assert_close(total, every.double().logsumexp(dim=1), rtol=0, atol=1e-5)
     expected = every.sort(dim=1, descending=True).values[:, :k]
     torch.testing.assert_close(logit, expected, rtol=0, atol=1e-5)
     chosen = every.gather(1, torch.searchsorted(candidates, node))
@@ -232,7 +233,7 @@ def test_a_memory_holds_exactly_the_strictly_earlier_events(store, size):
     earlier = (store.time[None] < time[:, None]).sum(1)
     assert links.logits(node, node, time).tolist() == earlier.tolist()
     before = links.walk.scorer.resets
-    _, logit = links.best(node, time, candidate, 1)
+    _, logit, _ = links.best(node, time, candidate, 1)
     assert logit[:, 0].tolist() == earlier.tolist()
     assert links.walk.scorer.resets <= before + 1
     assert memory.seen == []

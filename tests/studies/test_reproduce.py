@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -13,8 +12,7 @@ import pytest
 from browser import find_browser
 from commands import invoke
 from dygmamba.errors import FileError, LockedError
-from dygmamba.report.charts import Axis, line_chart
-from dygmamba.report.sheets import Cell, Grid, Lines, comma_separated, latex, markdown
+from dygmamba.report.sheets import Cell, Grid, comma_separated, latex, markdown
 from dygmamba.studies import works
 from dygmamba.studies.job import Results
 from dygmamba.studies.jobs import Ask
@@ -133,15 +131,6 @@ def test_a_grid_is_the_same_in_three_forms():
     assert markdown(grid).splitlines()[2] == "| a_b | **97.1 ± 0.2** |"
     assert comma_separated(grid).splitlines() == ["model,AP", "a_b,97.1 ± 0.2", "c,"]
     assert r"a\_b & \textbf{97.1 $\pm$ 0.2} \\" in latex(grid)
-
-
-def test_a_chart_shows_every_point_inside_its_frame():
-    chart = Lines("t", "x", "y", {"a": [(1, 5.0, 0.5), (10, 7.0, 0.1)], "b": [(1, 5.5)]}, log_x=True)
-    svg = line_chart(chart)
-    places = [float(x) for x in re.findall(r'<circle cx="([\d.]+)"', svg)]
-    assert len(places) == 3
-    assert all(0 <= x <= 520 for x in places)
-    assert Axis.of([3.0, 3.0], log=False).ticks
 
 
 def test_a_run_that_another_process_still_saves_is_waited_for_not_deleted(monkeypatch):

@@ -13,13 +13,14 @@ from typing import Any
 
 import torch
 
-from dygmamba.benchmarks.picture import Panel, draw
 from dygmamba.benchmarks.verify import Row, device_peak, median_seconds
 from dygmamba.benchmarks.workload import fit_of, last_step, require_same_scores
 from dygmamba.data.events import EventStore
 from dygmamba.data.splits import Split
 from dygmamba.engine.stream import Stream
 from dygmamba.files.writing import make_folder, write_text
+from dygmamba.report.charts import standing_alone
+from dygmamba.report.figures import Lines, Point
 
 NODES = 64
 BATCH = {"cpu": 4, "cuda": 32}
@@ -105,7 +106,9 @@ def write(rows: list[Row], folder: Path) -> list[Path]:
     """The table as CSV and markdown, and the picture as SVG."""
     make_folder(folder)
     paths = [folder / f"length.{kind}" for kind in ("csv", "md", "svg")]
-    for path, text in zip(paths, (comma_separated(rows), markdown(rows), draw(panels(rows))), strict=True):
+    for path, text in zip(
+        paths, (comma_separated(rows), markdown(rows), standing_alone(panels(rows))), strict=True
+    ):
         write_text(path, text)
     return paths
 
@@ -135,14 +138,17 @@ def _times(growth: float | None) -> str:
     return "" if growth is None else f"{growth:.2f}x"
 
 
-def panels(rows: list[Row]) -> list[Panel]:
+def panels(rows: list[Row]) -> list[Lines]:
     """Time and memory against length, a line per model."""
     timed = [(row, *row.case.partition(" L=")[::2]) for row in rows if row.seconds is not None]
-    times: dict[str, list[tuple[float, float]]] = {}
-    sizes: dict[str, list[tuple[float, float]]] = {}
+    times: dict[str, list[Point]] = {}
+    sizes: dict[str, list[Point]] = {}
     for row, model, rest in timed:
         length = float(rest.partition(",")[0])
         times.setdefault(model, []).append((length, 1e3 * (row.seconds or 0)))
         sizes.setdefault(model, []).append((length, row.peak_mb))
     axis = "tokens per sequence"
-    return [Panel("time of a training step (ms)", axis, times), Panel("peak memory (MB)", axis, sizes)]
+    named = {"time of a training step": ("ms", times), "peak memory": ("MB", sizes)}
+    return [
+        Lines(title, axis, unit, lines, x_kind="log", y_kind="log") for title, (unit, lines) in named.items()
+    ]

@@ -16,6 +16,7 @@ from dygmamba.cli import (
     data,
     demo,
     evaluate,
+    explain,
     fetch,
     generate,
     models,
@@ -79,6 +80,7 @@ app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("audit")(audit.audit)
 app.command("predict")(predict.predict)
+app.command("explain")(explain.explain)
 app.command("report")(report.report)
 app.command("compare")(compare.compare)
 app.command("reproduce")(reproduce.reproduce)

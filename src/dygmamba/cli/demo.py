@@ -26,11 +26,11 @@ def demo(
     with Bars() as bars:
         found = demonstrate(out, seed, epochs, bars)
     if as_json:
-        paths = {"run": str(found.run), "report": None if found.page is None else str(found.page)}
+        paths = {"run": str(found.run), "report": str(found.page)}
         emit_json({"results": found.rows, "forgetting": found.forgetting.to_json(), **paths})
         return
     stdout().print(table(found.rows))
-    for line in (closeness(found.forgetting), *([f"report: {found.page}"] if found.page else [])):
+    for line in (closeness(found.forgetting), f"report: {found.page}"):
         tell(line)
 
 

@@ -22,6 +22,13 @@ class Work:
     completed: float = 0
     began: float = field(default_factory=time.monotonic)
     before: float = 0
+    paced: bool = False
+
+    def reach(self, completed: float) -> None:
+        """So much is done; the clock starts with the first of it, for what comes before is of another pace."""
+        if not self.paced and completed > self.completed:
+            self.before, self.began, self.paced = completed, time.monotonic(), True
+        self.completed = completed
 
     @property
     def line(self) -> str:
@@ -65,11 +72,13 @@ class Lines:
         """What is known of it now."""
         work = self._works[task]
         work.description = work.description if description is None else description
-        work.completed = work.completed if completed is None else completed
+        if completed is not None:
+            work.reach(completed)
 
     def advance(self, task: "TaskID", count: float = 1) -> None:
         """So much more is done."""
-        self._works[task].completed += count
+        work = self._works[task]
+        work.reach(work.completed + count)
 
     def remove_task(self, task: "TaskID") -> None:
         """It is done."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # torch and pyarrow wait until the command is called
 
     import pyarrow as pa
 
-    from dygmamba.runs.predictor import Predictions, Predictor
+    from dygmamba.runs.answers import Predictions
 
 
 def predict(
@@ -23,14 +23,27 @@ def predict(
     pairs: Annotated[
         Path | None, typer.Option(help="CSV or Parquet file with columns src, dst and, optionally, time.")
     ] = None,
-    sources: Annotated[str | None, typer.Option(help="With --top, instead of --pairs: ids, a,b,c.")] = None,
+    sources: Annotated[
+        str | None, typer.Option(help="With --top, instead of --pairs: ids, a,b,c, or a file of them.")
+    ] = None,
+    nodes: Annotated[
+        str | None,
+        typer.Option(help="Of a run with --task node: ids, a,b,c, or a file of them; default: all sources."),
+    ] = None,
     events: Annotated[
         Path | None, typer.Option(help="New events, with the column names of the dataset.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the scores here instead of to stdout.")] = None,
     top: Annotated[
-        int | None, typer.Option(min=1, help="Rank all destinations per source, keep this many.")
+        int | None, typer.Option(min=1, help="Rank destinations per source, or nodes; keep this many.")
     ] = None,
+    candidates: Annotated[
+        str | None, typer.Option(help="With --top: rank these only, a,b,c, or a file of them.")
+    ] = None,
+    only_new: Annotated[
+        bool,
+        typer.Option("--only-new", help="With --top: only destinations that the source never met before."),
+    ] = False,
     at: Annotated[
         str | None, typer.Option(help="The time of all pairs; default: just after the last event.")
     ] = None,
@@ -55,16 +68,24 @@ def predict(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
-    """Score pairs of nodes, or rank destinations, with a trained run: known or new nodes, past or future."""
-    if (pairs is None) == (sources is None):
-        raise ConfigError("give the pairs to score with --pairs FILE, or with --top K also --sources a,b,c")
-    if sources is not None and top is None:
-        raise ConfigError("--sources asks for a ranking; say how many to keep with --top K")
+    """Score pairs, rank destinations, or give nodes' risk, with a trained run: known or new nodes, past or future.
+
+    Scores are probabilities, calibrated on the run's validation period.
+    """
+    given = {"pairs": pairs, "sources": sources, "nodes": nodes, "candidates": candidates}
+    asked = [f"--{name}" for name, value in given.items() if value is not None]
+    asked += ["--only-new"] if only_new else []
+    _require_one_question(asked, top)
     _require_writable(out)
 
     from dygmamba.data.formats import ReadOptions
+    from dygmamba.door.states import tell_unfinished
+    from dygmamba.runs.opening import task_of
     from dygmamba.runs.predictor import Predictor
 
+    tell_unfinished(run)
+    task = task_of(run)
+    _require_of_the_task(run, task, asked)
     options = ReadOptions(
         src=src,
         dst=dst,
@@ -78,26 +99,77 @@ def predict(
     predictor = Predictor.open(run, device, data_dir, options)
     if events is not None:
         predictor = predictor.with_events(events)
-    asked = pairs if pairs is not None else {"src": _listed(sources or "")}
-    found = _ask(predictor, asked, top, at)
-    _note(found)
+    found = _ask(
+        lambda meter: (
+            predictor.classify(None if nodes is None else _sources(nodes), at, top, meter)
+            if task == "node"
+            else predictor.score(pairs, at, meter)
+            if top is None
+            else predictor.top(pairs or _sources(sources), top, at, meter, _candidates(candidates), only_new)
+        )
+    )
+    _note(found, run)
     _hand_over(found.table, out, raw, as_json)
 
 
-def _ask(
-    predictor: "Predictor", asked: "Path | dict[str, list[str]]", top: int | None, at: str | None
-) -> "Predictions":
+def _require_one_question(asked: list[str], top: int | None) -> None:
+    """Refuse what asks two things at once, or half a thing."""
+    if "--pairs" in asked and "--sources" in asked:
+        raise ConfigError("give the pairs to score with --pairs FILE, or with --top K also --sources a,b,c")
+    ranking = [name for name in asked if name in ("--sources", "--candidates", "--only-new")]
+    if ranking and top is None:
+        raise ConfigError(f"{ranking[0]} asks for a ranking; say how many to keep with --top K")
+
+
+def _require_of_the_task(run: Path, task: str, asked: list[str]) -> None:
+    """Refuse what a run of this task cannot be asked."""
+    wrong = [name for name in asked if (name == "--nodes") != (task == "node")]
+    if wrong and task == "node":
+        raise ConfigError(
+            f"{run} gives the risk of nodes and knows no pairs; leave out {wrong[0]}, and ask with --nodes a,b,c, or "
+            "with neither about all sources"
+        )
+    if wrong:
+        raise ConfigError(
+            f"{run} predicts links and knows no states of nodes; ask with --pairs FILE instead of --nodes, or give "
+            "a run of train --task node"
+        )
+    if task == "link" and not {"--pairs", "--sources"} & set(asked):
+        raise ConfigError("give the pairs to score with --pairs FILE, or with --top K also --sources a,b,c")
+
+
+def _sources(text: str | None) -> "Path | dict[str, list[str]]":
+    """Ids, or the file of that name."""
+    return Path(text or "") if _is_file(text) else {"src": _listed(text or "")}
+
+
+def _candidates(text: str | None) -> "Path | pa.Array | None":
+    if text is None or _is_file(text):
+        return None if text is None else Path(text)
+    import pyarrow as pa
+
+    return pa.array(_listed(text), pa.large_string())
+
+
+def _is_file(text: str | None) -> bool:
+    try:
+        return Path(text or "").is_file()
+    except (OSError, ValueError):  # too long for a name, or with a null character
+        return False
+
+
+def _ask(question: "Callable[[Callable[[int], partial[None]]], Predictions]") -> "Predictions":
     from dygmamba.cli.console import progress
 
     with progress() as bar:
 
         def meter(total: int) -> partial[None]:
-            return partial(bar.advance, bar.add_task("scoring pairs", total=total))
+            return partial(bar.advance, bar.add_task("scoring", total=total))
 
-        return predictor.score(asked, at, meter) if top is None else predictor.top(asked, top, at, meter)
+        return question(meter)
 
 
-def _note(found: "Predictions") -> None:
+def _note(found: "Predictions", run: Path) -> None:
     """Say on stderr what the user may not expect."""
     from dygmamba.cli.console import note
 
@@ -107,6 +179,14 @@ def _note(found: "Predictions") -> None:
     if found.strangers:
         shown = ", ".join(found.strangers[:3]) + (", ..." if len(found.strangers) > 3 else "")
         notes.append(f"{len(found.strangers):,} asked about but in no event, so without a past: {shown}")
+    if found.without:
+        shown = ", ".join(found.without[:3]) + (", ..." if len(found.without) > 3 else "")
+        notes.append(f"no destination is left for {len(found.without):,} of the sources: {shown}")
+    if not found.calibrated:
+        notes.append(
+            "this run has no calibration, so its scores rank but are no probabilities; "
+            f"calibrate it with: dygmamba train --resume {run}"
+        )
     for said in notes:
         note(f"note: {said}")
 
@@ -130,10 +210,11 @@ def _hand_over(table: "pa.Table", out: Path | None, raw: bool, as_json: bool) ->
 
 
 def _rows(table: "pa.Table") -> "Iterator[dict]":
-    """Row by row, the score to as many digits as mean something."""
+    """Row by row, the scores to as many digits as mean something."""
+    figures = [name for name in ("score", "uncalibrated_score", "probability") if name in table.column_names]
     for batch in table.to_batches(max_chunksize=1 << 14):
         for row in batch.to_pylist():
-            yield row | {"score": float(f"{row['score']:.9g}")}
+            yield row | {name: float(f"{row[name]:.9g}") for name in figures}
 
 
 def harmless(text: str) -> str:

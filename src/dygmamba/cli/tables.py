@@ -8,13 +8,17 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 MEASURED = ("ap", "auc", "ap_pooled", "auc_pooled")
+# what the second table of link prediction shows, where the rows have it
+SCORES = {"mrr": "MRR", "hits@10": "Hits@10", "ece_raw": "ECE of logits", "ece": "ECE"}
 
 
-def tables_of(rows: list[dict[str, Any]]) -> "list[Table]":
-    """The tables of an evaluation: ranks stand in one of their own."""
-    ranks = [row for row in rows if "candidates" in row]
-    rest = [row for row in rows if "candidates" not in row]
-    return [*([any_table(rest)] if rest else []), *([rank_table(ranks)] if ranks else [])]
+def tables_of(rows: list[dict[str, Any]], rules: list[dict[str, Any]] | None = None) -> "list[Table]":
+    """The tables of an evaluation: ranks stand in one of their own, and so does what scores are worth."""
+    ranks = [row for row in rows if "ties" in row]
+    rest = [row for row in rows if "ties" not in row]
+    judged = [row for row in rest if row.get("setting") and (row.get("mrr") or row.get("ece")) is not None]
+    kinds = ((lambda own: any_table(own, rules), rest), (score_table, judged), (rank_table, ranks))
+    return [table(own) for table, own in kinds if own]
 
 
 def any_table(rows: list[dict[str, Any]], rules: list[dict[str, Any]] | None = None) -> "Table":
@@ -31,6 +35,7 @@ def link_table(rows: list[dict[str, Any]], rules: list[dict[str, Any]] | None = 
     seeds = max(len(own) for own in groups.values())
     title = f"{rows[0]['model']} on {rows[0]['dataset']}" + (f", mean ± std of {seeds}" if seeds > 1 else "")
     title += f", memory sees {rows[0]['visible']}"
+    keys = ("ap", "auc", "ap_pooled", "auc_pooled")
     figures = ("AP", "AUC", "AP pooled", "AUC pooled", *(() if seeds > 1 else ("events",)))
     table = plain_table("split", "setting", "negatives", title=title, figures=figures)
     for about, own in groups.items():
@@ -39,6 +44,25 @@ def link_table(rows: list[dict[str, Any]], rules: list[dict[str, Any]] | None = 
         for rule in rules or ():
             if about == tuple(rule[key] for key in keys) and rule["split"] == "test":
                 table.add_row("", rule["model"], "", *(f"{100 * rule[key]:.2f}" for key in MEASURED))
+    return table
+
+
+def score_table(rows: list[dict[str, Any]]) -> "Table":
+    """One line per split and setting: ranks among candidates, and how far the scores are off as probabilities."""
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["split"], row["setting"]), []).append(row)
+    among = next((row["candidates"] for row in rows if row.get("candidates")), None)
+    told = "" if among is None else f"ranks among {among} random destinations, "
+    keys = [key for key in SCORES if any(row.get(key) is not None for row in rows)]
+    figures = (*(SCORES[key] for key in keys), *(() if among is None else ("ranked",)))
+    title = f"{told}calibration error (ECE) against random pairs"
+    table = plain_table("split", "setting", title=title, figures=figures)
+    for about, own in groups.items():
+        cells = [mean_and_spread([row[key] for row in own if row.get(key) is not None]) for key in keys]
+        ranked = [row["ranked"] for row in own if row.get("ranked")]
+        count = [] if among is None else [f"{ranked[0]:,}" if ranked else "-"]
+        table.add_row(*about, *cells, *count)
     return table
 
 
@@ -72,8 +96,9 @@ def node_table(rows: list[dict[str, Any]]) -> "Table":
     title = f"{first['model']} on {first['dataset']}" + (f", mean ± std of {seeds}" if seeds > 1 else "")
     how = ("fine-tuned" if first["finetune"] else "frozen") + (", balanced" if first["balance"] else "")
     title += f", memory sees {first['visible']}"
-    table = plain_table("split", "backbone", title=title, figures=("AUC", "AP", "positives", "events"))
+    keys = {"auc": "AUC", "ap": "AP"} | ({"ece": "ECE"} if "ece" in first else {})
+    table = plain_table("split", "backbone", title=title, figures=(*keys.values(), "positives", "events"))
     for name, own in groups.items():
-        cells = [mean_and_spread([row[key] for row in own if row[key] is not None]) for key in ("auc", "ap")]
+        cells = [mean_and_spread([row[key] for row in own if row[key] is not None]) for key in keys]
         table.add_row(name, how, *cells, f"{own[0]['positives']:,}", f"{own[0]['n']:,}")
     return table

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dygmamba.cli.console import emit_json, stdout, tell
-from dygmamba.cli.tables import any_table
+from dygmamba.cli.tables import tables_of
 from dygmamba.cli.words import parse_overrides, parse_seeds, spoken
 from dygmamba.errors import ConfigError
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dygmamba.engine.folder import RunFolder
 
 # what a run is: given with --resume, these are refused; settings are compared with the run's own
-DECIDED = ("model", "preset", "task", "backbone", "finetune", "balance", "seeds", "split", "out")
+DECIDED = ("model", "preset", "backbone", "finetune", "balance", "seeds", "split", "out")
 
 
 def train(
@@ -94,7 +94,7 @@ def train(
     settings = parse_overrides(overrides or []) | {key: value for key, value in own.items() if value}
     _check_refit(refit, task)
     if resume is not None:
-        _refuse_given(context)
+        _refuse_given(context, resume, task)
     check_task(task, {"backbone": backbone is not None, "finetune": finetune, "balance": balance})
     where = choose_device(device)
     if deterministic:
@@ -129,7 +129,8 @@ def _show(runs: "list[RunFolder]", refits: list[Path], as_json: bool) -> None:
             {"results": rows, **beside, **({"refits": [str(path) for path in refits]} if refits else {})}
         )
     elif rows:
-        stdout().print(any_table(rows, rules))
+        for table in tables_of(rows, rules):
+            stdout().print(table)
         for run, verdict in zip(runs, verdicts, strict=False):
             seed = f"seed {run.config()['run']['seed']}: " if len(runs) > 1 else ""
             tell(f"{seed}{spoken(verdict['sentence'])}")
@@ -142,9 +143,12 @@ def _check_refit(refit: str | None, task: str) -> None:
         raise ConfigError("--refit is for link runs; leave it out, or leave out --task node")
 
 
-def _refuse_given(context: typer.Context) -> None:
+def _refuse_given(context: typer.Context, resume: Path, task: str) -> None:
     """Refuse what a resumed run would have to ignore."""
-    for name in DECIDED:
+    from dygmamba.runs.opening import task_of
+
+    other = ("task",) if task_of(resume) != task else ()
+    for name in (*DECIDED, *other):
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             raise ConfigError(f"a resumed run is what it is; leave out `{name}`, or start anew")

@@ -84,11 +84,8 @@ class Bars(Watcher):
         """Steps move a bar of that name, epochs write their loss and the metric beside it."""
         steps, done, most, pace = fit.steps_per_epoch, fit.progress, fit.config.epochs, Pace(fit)
         began = f"{name} on {fit.stream.device}"
-        bar, task = (
-            self._bar,
-            self._bar.add_task(f"{began} epoch {done.epoch + 1}/{most}", total=most * steps),
-        )
-        bar.update(task, completed=done.epoch * steps + done.step)
+        bar, reached = self._bar, done.epoch * steps + done.step
+        task = bar.add_task(f"{began} epoch {done.epoch + 1}/{most}", total=most * steps, completed=reached)
         writer = _tensorboard(fit.run.path) if self.tensorboard else None
         quality = ""
 

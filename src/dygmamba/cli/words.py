@@ -12,18 +12,8 @@ OPTIONS = {
     for name in (
         *("src", "dst", "time", "features", "label", "bipartite", "time_unit", "fill", "format", "delimiter"),
         *("encoding", "data_dir", "device", "at", "out", "negatives", "split", "setting", "visible", "task"),
-        *(
-            "backbone",
-            "finetune",
-            "balance",
-            "model",
-            "seeds",
-            "metrics",
-            "candidates",
-            "preset",
-            "epochs",
-            "train_negatives",
-        ),
+        *("backbone", "finetune", "balance", "model", "seeds", "metrics", "candidates", "preset", "epochs"),
+        *("train_negatives", "orders"),
     )
 } | {"name": "--out"}
 SETTINGS = ("patience",)  # those that have no option of their own

@@ -8,7 +8,7 @@ import torch
 
 from dygmamba.data.library import generated_dataset
 from dygmamba.door.choosing import NETWORK
-from dygmamba.door.page import page_if_possible
+from dygmamba.door.page import page_of
 from dygmamba.door.training import Plan, Watcher, train_link
 from dygmamba.explain.forgetting import Forgetting, known_law, measure_forgetting, save_forgetting
 from dygmamba.runs.opening import open_run
@@ -32,10 +32,10 @@ HEURISTICS = ("edgebank", "popularity", "recency")
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """What it found and where it is; no page where its packages are missing."""
+    """What it found and where it is."""
 
     run: Path
-    page: Path | None
+    page: Path
     rows: list[dict[str, Any]]
     forgetting: Forgetting
 
@@ -52,4 +52,4 @@ def demonstrate(out: Path, seed: int, epochs: int, watcher: Watcher) -> Demo:
     run = open_run(folder.path, torch.device("cpu"), dataset=dataset)
     found = measure_forgetting(run.scorer, run.stream, known_law(dataset))
     save_forgetting(folder, found)
-    return Demo(folder.path, page_if_possible(folder, watcher.say), rows, found)
+    return Demo(folder.path, page_of(run), rows, found)

@@ -16,6 +16,7 @@ from dygmamba.engine.examine import STRICT
 from dygmamba.engine.walk import Advance, unwatched
 from dygmamba.errors import ConfigError, EventError
 from dygmamba.models import find_model
+from dygmamba.runs.calibrating import load_calibration
 from dygmamba.runs.link import Choice, Heuristics, Ranking, link_rows, rank_rows
 from dygmamba.runs.node import node_rows, open_node_run
 from dygmamba.runs.opening import choose_device, open_run, task_of, trained_against
@@ -111,7 +112,7 @@ def run_rows(
         about = {"dataset": run.dataset.name, "model": run.about["model"], "seed": run.seed}
         about |= trained_against(run.folder)
         put = (run.scorer, run.stream, about, chosen, ruled(run.rule, visible))
-        rows = link_rows(*put) if pairwise else []
+        rows = link_rows(*put, load_calibration(run.folder)) if pairwise else []
         return _some(rows + ([] if ranking is None else rank_rows(*put, ranking)))
     if ranking is not None:
         raise ConfigError(f"{path} classifies nodes and ranks none; leave out `metrics`")
@@ -120,7 +121,8 @@ def run_rows(
     if visible is not None:
         raise ConfigError(f"{path} classifies nodes by the rule it was trained under; leave out `visible`")
     names = tuple(dict.fromkeys(name for _, name, _ in chosen))
-    return _some(node_rows(open_node_run(path, choose_device(device), data_dir), names))
+    fit = open_node_run(path, choose_device(device), data_dir)
+    return _some(node_rows(fit, names, load_calibration(fit.run)))
 
 
 class Meter:

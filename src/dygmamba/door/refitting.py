@@ -38,7 +38,7 @@ def refit_link(path: Path, device: torch.device, watcher: Watcher, data_dir: Pat
         dataset, about["model"], int(about["seed"]), settings | more, device, root, beginning
     )
     watcher.say(f"refit on every event: {fit.run.path}")
-    return finish_link(fit, (), watcher)
+    return finish_link(fit, dataset, (), watcher)
 
 
 def _settings(folder: RunFolder) -> dict[str, Any]:

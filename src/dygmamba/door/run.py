@@ -15,6 +15,8 @@ from dygmamba.door.page import full_page
 from dygmamba.door.states import tell_unfinished
 from dygmamba.engine.folder import RunFolder
 from dygmamba.errors import ConfigError
+from dygmamba.explain.explanation import Explanation
+from dygmamba.explain.pairs import ORDERS, explain_pair
 from dygmamba.runs.predictor import Predictor
 from dygmamba.runs.questions import Moment
 from dygmamba.tasks.link import SETTINGS
@@ -31,8 +33,10 @@ else:
 class Run:
     """A trained run and every event it knows of.
 
-    A score is the logistic function of the model's logit. It ranks; trained against as many random pairs as real ones,
-    it is no calibrated probability. Times left out are just after the last known event.
+    A score is a probability, calibrated on the validation period: of a pair, that it is a real event and no random one,
+    both as likely before; of a node, that its state is 1. docs/scores.md has the words. A run that was not calibrated
+    has a column `uncalibrated_score` instead, which ranks and no more; `dygmamba.resume` calibrates it. Times left out
+    are just after the last known event.
     """
 
     path: Path
@@ -78,7 +82,7 @@ class Run:
     @property
     def results(self) -> pa.Table:
         """The final evaluation, one row per split, setting and negatives; no rows if the run is not finished."""
-        return pa.Table.from_pylist(self._folder.results())
+        return as_table(self._folder.results())
 
     @property
     def rules(self) -> pa.Table:
@@ -97,16 +101,18 @@ class Run:
         sources: "Nodes",
         k: int = 10,
         at: Moment | None = None,
-        candidates: Iterable[str | int] | None = None,
+        candidates: Iterable[str | int] | Path | None = None,
+        only_new: bool = False,
     ) -> pa.Table:
         """The k likeliest destinations of each source, among the candidates or all destinations there ever were.
 
-        Columns src, dst, time, score, rank. Where no event is a self-loop, a node is not its own destination.
+        Columns src, dst, time, score, probability, rank: `probability` is that of being the true one, given that
+        exactly one of all candidates is. Candidates are ids or a file of them; with `only_new` none that the source met
+        before. Where no event is a self-loop, a node is not its own destination.
         """
-        if k < 1:
-            raise ConfigError(f"k must be at least 1, got {k}")
-        among = None if candidates is None else _ids(candidates)
-        return self._predictor.top(_asked(sources), k, at, candidates=among).table
+        _require_some(k)
+        among = candidates if candidates is None or isinstance(candidates, Path) else _ids(candidates)
+        return self._predictor.top(_asked(sources), k, at, candidates=among, only_new=only_new).table
 
     def embed(self, nodes: "Nodes", at: Moment | None = None) -> pa.Table:
         """What the encoder makes of each node, as a source: columns node, time, embedding.
@@ -115,9 +121,27 @@ class Run:
         """
         return self._predictor.embed(_asked(nodes), at).table
 
-    def classify(self, nodes: "Nodes", at: Moment | None = None) -> pa.Table:
-        """The score of state 1 for each node, of a run with task="node": columns node, time, score."""
-        return self._predictor.classify(_asked(nodes), at).table
+    def classify(
+        self, nodes: "Nodes | None" = None, at: Moment | None = None, k: int | None = None
+    ) -> pa.Table:
+        """The score of state 1 for each node, of a run with task="node": columns node, time, score.
+
+        Without nodes, of all that were a source before that time. These, or the k highest of the nodes, come from the
+        highest score on, with a column rank. Nothing that happens at that time or later is seen.
+        """
+        if k is not None:
+            _require_some(k)
+        return self._predictor.classify(None if nodes is None else _asked(nodes), at, k).table
+
+    def explain(
+        self, pair: tuple[str | int, str | int] | str | int, at: Moment | None = None, *, orders: int = ORDERS
+    ) -> Explanation:
+        """Which past events of either side moved the score of (src, dst), or of a node in a run with task="node".
+
+        The contributions and the base are the logit. More `orders` in which events are put back make their errors
+        smaller, and take longer.
+        """
+        return explain_pair(self._predictor, pair, at, orders)
 
     def observe(self, events: "Source") -> "Run":
         """A new Run that also knows these events, by file, table or list of (src, dst, time); this one stays as it was.
@@ -167,13 +191,18 @@ def open(
     >>> (trained,) = dm.train(dm.generate(nodes=40, events=600, communities=4), "trees", epochs=1)
     >>> run = dm.open(trained.path)
     >>> run.rank([3, 5], k=2).column_names
-    ['src', 'dst', 'time', 'score', 'rank']
+    ['src', 'dst', 'time', 'score', 'probability', 'rank']
     >>> run.observe([(3, 39, 1.8e9)]).score([(3, 39)]).num_rows
     1
     """
     path = Path(folder)
     tell_unfinished(path)  # a folder that is no run is said now, too
     return Run(path, device, None if data_dir is None else Path(data_dir), time_unit)
+
+
+def _require_some(k: int) -> None:
+    if k < 1:
+        raise ConfigError(f"k must be at least 1, got {k}")
 
 
 def _asked(nodes: Any) -> Any:

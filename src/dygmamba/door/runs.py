@@ -11,7 +11,7 @@ import pyarrow as pa
 from dygmamba.data.library import open_dataset
 from dygmamba.data.store import Dataset
 from dygmamba.door.choosing import pick_model
-from dygmamba.door.evaluation import Names, chosen_names
+from dygmamba.door.evaluation import Names, as_table, chosen_names
 from dygmamba.door.refitting import refit_link
 from dygmamba.door.run import Run
 from dygmamba.door.training import (
@@ -33,7 +33,7 @@ Progress = Callable[
     [dict[str, Any]], None
 ]  # told of every epoch: seed, epoch, loss, validation metrics, seconds
 GROUPED = ("split", "setting", "negatives")
-MEASURED = ("ap", "auc", "ap_pooled", "auc_pooled")
+MEASURED = ("ap", "auc", "ap_pooled", "auc_pooled", "mrr", "hits@10", "ece", "ece_raw")
 
 
 class Runs(Sequence[Run]):
@@ -69,7 +69,7 @@ class Runs(Sequence[Run]):
     @property
     def results(self) -> pa.Table:
         """The final evaluations of all seeds, one row each."""
-        return pa.Table.from_pylist([row for run in self for row in run.results.to_pylist()])
+        return as_table([row for run in self for row in run.results.to_pylist()])
 
     @property
     def summary(self) -> pa.Table:

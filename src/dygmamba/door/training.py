@@ -11,19 +11,21 @@ import torch
 from dygmamba.config import build_config, size_preset
 from dygmamba.data.store import Dataset
 from dygmamba.door.choosing import NETWORK
-from dygmamba.door.page import page_if_possible
+from dygmamba.door.page import page_of
 from dygmamba.engine.fit import Fit, Interrupted, Reporter
 from dygmamba.engine.fit_config import NodeFitConfig
 from dygmamba.engine.folder import RunFolder
 from dygmamba.engine.walk import Advance, unwatched
 from dygmamba.errors import ConfigError
+from dygmamba.runs.calibrating import finished_node_rows, inherit_calibration
 from dygmamba.runs.choosing import Beginning
 from dygmamba.runs.extending import extend
 from dygmamba.runs.final import final_evaluation
 from dygmamba.runs.link import resume_link_run, start_link_run
-from dygmamba.runs.node import NodeSettings, check_backbone, node_rows, resume_node_run, start_node_run
-from dygmamba.runs.opening import open_data, split_of, task_of, trained_against
+from dygmamba.runs.node import NodeSettings, check_backbone, resume_node_run, start_node_run
+from dygmamba.runs.opening import OpenRun, open_data, split_of, task_of, trained_against
 from dygmamba.runs.splitting import Cuts, split_by
+from dygmamba.runs.tested import keep_test
 from dygmamba.tasks.link import SETTINGS, SPLITS
 from dygmamba.tasks.node import check_labels, node_split
 
@@ -82,11 +84,11 @@ def train_link(dataset: Dataset, plan: Plan, seed: int, watcher: Watcher) -> Fit
     beginning = Beginning(split_by(dataset, plan.split), plan.size, plan.why)
     fit = start_link_run(dataset, model, seed, plan.settings, plan.device, plan.out, beginning)
     _tell_start(fit, watcher)
-    return finish_link(fit, plan.strategies, watcher)
+    return finish_link(fit, dataset, plan.strategies, watcher)
 
 
-def finish_link(fit: Fit, strategies: tuple[str, ...], watcher: Watcher) -> Fit:
-    """Train to the end, evaluate the best weights, write results.json and, where it can be, report.html."""
+def finish_link(fit: Fit, dataset: Dataset, strategies: tuple[str, ...], watcher: Watcher) -> Fit:
+    """Train to the end, evaluate the best weights, write results.json, the test's answers and report.html."""
     with watcher.fitting(fit, f"seed {fit.seed}", "ap") as report:
         fit(report)
     about = fit.run.config()["run"]
@@ -96,10 +98,9 @@ def finish_link(fit: Fit, strategies: tuple[str, ...], watcher: Watcher) -> Fit:
     names |= trained_against(fit.run)
     chosen = [(strategy, name, setting) for strategy in strategies for name in SPLITS for setting in SETTINGS]
     with _stoppable(fit):
-        found = final_evaluation(fit, names, chosen, watcher.stage)
-        # what else is made of the finished weights, before the page is written: a line each
+        found = final_evaluation(fit, names, chosen, watcher.stage, keep_test(fit.run))
         fit.run.write_results(found.rows, rules=found.rules, verdict=found.verdict)
-        page_if_possible(fit.run, watcher.say)
+        page_of(_opened(fit, dataset))
     watcher.say(f"finished: {fit.run.path}")
     return fit
 
@@ -122,7 +123,7 @@ def train_node(dataset: Dataset, plan: Plan, seed: int, watcher: Watcher) -> Fit
     with watcher.stage(f"seed {seed} node embeddings", len(dataset.store)) as advance:
         fit = start_node_run(dataset, backbone, config, seed, plan.device, plan.out, advance)
     watcher.say(f"run: {fit.run.path}")
-    return _finish_node(fit, watcher)
+    return _finish_node(fit, dataset, watcher)
 
 
 def resume_any(
@@ -141,11 +142,12 @@ def resume_any(
     if task_of(path) == "link":
         fit = resume_link_run(path, device, data_dir)
         _tell_resumed(fit, watcher)
-        return finish_link(fit, strategies, watcher)
-    with watcher.stage("node embeddings", len(open_data(folder, data_dir).store)) as advance:
+        return finish_link(fit, open_data(folder, data_dir), strategies, watcher)
+    dataset = open_data(folder, data_dir)
+    with watcher.stage("node embeddings", len(dataset.store)) as advance:
         fit = resume_node_run(path, device, data_dir, advance)
     _tell_resumed(fit, watcher)
-    return _finish_node(fit, watcher)
+    return _finish_node(fit, dataset, watcher)
 
 
 def check_task(task: str, given: dict[str, bool]) -> None:
@@ -166,12 +168,18 @@ def check_plan(plan: Plan) -> None:
             )
 
 
-def _finish_node(fit: Fit, watcher: Watcher) -> Fit:
+def _opened(fit: Fit, dataset: Dataset) -> OpenRun:
+    """A run that has just ended, as if it was opened."""
+    scorer: Any = fit.scorer
+    return OpenRun(fit.run, dataset, fit.stream, scorer)
+
+
+def _finish_node(fit: Fit, dataset: Dataset, watcher: Watcher) -> Fit:
     with watcher.fitting(fit, f"seed {fit.seed} node", "auc") as report:
         fit(report)
     with _stoppable(fit):
-        fit.run.write_results(node_rows(fit, stage=watcher.stage))
-        page_if_possible(fit.run, watcher.say)
+        fit.run.write_results(finished_node_rows(fit, watcher.stage, keep_test(fit.run)))
+        page_of(_opened(fit, dataset))
     watcher.say(f"finished: {fit.run.path}")
     return fit
 
@@ -180,6 +188,8 @@ def _keep_untested(fit: Fit, about: dict[str, Any], watcher: Watcher) -> Fit:
     """The end of a run on every event: nothing is left to judge it by, and its results say so."""
     of = about.get("refit_of")
     said = f"none: every event was trained on; how good these settings are is in the results of {of}"
+    if of is not None:
+        inherit_calibration(fit.run, RunFolder(Path(of)))
     fit.run.write_results([], test=said, refit_of=of)
     watcher.say(f"finished: {fit.run.path} (on every event, so it has no test)")
     return fit

@@ -6,7 +6,7 @@ Legend: p pairs, g positives.
 from math import inf
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from dygmamba.engine.clock import Clock, Rule
@@ -44,18 +44,22 @@ def place(
     rule: Rule = STRICT,
     seed: int = 0,
     advance: Advance = unwatched,
+    chosen: Int64[Tensor, "g"] | None = None,
 ) -> Float[Tensor, "g"]:
     """The rank of each of an exam's events among its candidates, 1 the best, ties as TGB counts them.
+
+    `chosen` are the places of the events to rank, all unless said; a memory is told of the others all the same.
 
     Everything is asked at the event's time and sees what the event itself sees; however many candidates there are, only
     so many scores are held at once.
     """
     store, events = stream.store, exam.events
     clock, before = _clock(stream, exam, rule)
-    walk, rank = Walk(scorer, stream, seed, clock), torch.ones(len(events), dtype=torch.float64)
-    for rows in torch.arange(len(events)).split(max(1, TOGETHER // (candidates.width + 1))):
-        own = events[rows]
-        told = clock.seen(rule.visible, before + rows, store.time[own])
+    places = torch.arange(len(events)) if chosen is None else chosen
+    walk, rank = Walk(scorer, stream, seed, clock), torch.ones(len(places), dtype=torch.float64)
+    for rows in torch.arange(len(places)).split(max(1, TOGETHER // (candidates.width + 1))):
+        own = events[places[rows]]
+        told = clock.seen(rule.visible, before + places[rows], store.time[own])
         others, real = candidates.against(own)
         asked = torch.cat([store.dst[own][:, None], others], dim=1)  # the true one is no candidate of itself
         real = torch.cat([torch.zeros_like(real[:, :1]), real], dim=1)

@@ -33,6 +33,11 @@ LOOK_EVERY = 32  # steps after which losses are read off the device: a run that 
 Stage = Callable[[str, int], AbstractContextManager[Advance]]  # a name, and of how many questions it is
 
 
+def unfollowed(name: str, total: int) -> AbstractContextManager[Advance]:
+    """A stage that nobody follows."""
+    return nullcontext(unwatched)
+
+
 class Interrupted(DygError):
     """The user stopped the run; its state is on disk."""
 
@@ -50,7 +55,7 @@ class Reporter:
     step: Callable[[int, int], None] = lambda epoch, step: None
     epoch: Callable[[dict], None] = lambda entry: None
     stop: Callable[[], bool] = lambda: False
-    stage: Stage = lambda name, total: nullcontext(unwatched)
+    stage: Stage = unfollowed
 
 
 class Fit:

@@ -122,13 +122,12 @@ class DyGMamba(Encoder):
             config.width,
             config.table_dropout,
         )
-        self.tables = nn.ModuleList(
-            TABLE_CHANNELS[name](tables) for name in config.channels if name in TABLE_CHANNELS
-        )
-        self.head_tables = nn.ModuleList(BESIDE[name](tables) for name in config.beside)
-        self.beside_dim = sum(table.out_dim for table in self.head_tables)
-        asked = dict.fromkeys(table.request for table in (*self.tables, *self.head_tables))
-        self.requests = (NeighborRequest((config.length - taken,)), *asked)
+        asked = [TABLE_CHANNELS[name](tables) for name in config.channels if name in TABLE_CHANNELS]
+        beside = [BESIDE[name](tables) for name in config.beside]
+        self.tables, self.head_tables = nn.ModuleList(asked), nn.ModuleList(beside)
+        self.beside_dim = sum(table.out_dim for table in beside)
+        wanted = dict.fromkeys(table.request for table in (*asked, *beside))
+        self.requests = (NeighborRequest((config.length - taken,)), *wanted)
         self.query, self.span, self.out_dim = config.query, config.span, config.out
         self.channels = Channels(
             ChannelConfig(

@@ -86,11 +86,15 @@ class Direction(nn.Module):
         """The eigenvalues."""
         return -self.log_A.exp()
 
-    def forward(self, x: Tensor, z: Tensor, tokens: Tokens) -> Float[Tensor, "q l e"]:
-        """The gated output of this direction."""
+    def system(self, x: Tensor, z: Tensor, tokens: Tokens) -> tuple[Float[Tensor, "q l e"], System]:
+        """What is scanned, and by what."""
         m = conv_silu(x, self.taps, self.bias, tokens.mask, self.reverse)  # Eq. 7
         B, C = (part.to(m.dtype) for part in self.select(m, tokens))
-        system = System(self.A(), B, C, self.skip(), z.to(m.dtype))
+        return m, System(self.A(), B, C, self.skip(), z.to(m.dtype))
+
+    def forward(self, x: Tensor, z: Tensor, tokens: Tokens) -> Float[Tensor, "q l e"]:
+        """The gated output of this direction."""
+        m, system = self.system(x, z, tokens)
         return self.step(tokens, m, system, self.reverse)
 
 

@@ -1,7 +1,8 @@
 """Step sizes: how far a token moves the state, i.e. how much is forgotten before it is read.
 
-Every part scans with its own step: step(tokens, x, system, reverse) -> y. The shapes that depend on
-the relative span s = gap / (tau - t_1) + floor / n share one form, Delta = w1 * g(w2 * s), w1, w2 > 0.
+Every part scans with its own step, step(tokens, x, system, reverse) -> y, and step.size(tokens, x) is how large it is.
+The shapes that depend on the relative span s = gap / (tau - t_1) + floor / n share one form,
+Delta = w1 * g(w2 * s), w1, w2 > 0.
 
 Legend: q sequences, l tokens, d channels, n states.
 """
@@ -77,10 +78,13 @@ class RelativeStep(nn.Module):
         """[q l] -> [q l d]."""
         return self.w1() * self.shape(self.w2() * span[..., None])
 
+    def size(self, tokens: Tokens, x: Tensor) -> Float[Tensor, "q l d"]:
+        """The step before each token."""
+        return self.delta(self.span(tokens)).to(x.dtype)
+
     def forward(self, tokens: Tokens, x: Tensor, system: System, reverse: bool) -> Float[Tensor, "q l d"]:
         """The scan of x with this step."""
-        delta = self.delta(self.span(tokens)).to(x.dtype)
-        return scan(x, delta, *system, tokens.mask, rule=self.rule, reverse=reverse)[0]
+        return scan(x, self.size(tokens, x), *system, tokens.mask, rule=self.rule, reverse=reverse)[0]
 
 
 class TimeSpanStep(RelativeStep):
@@ -150,10 +154,13 @@ class ConstantStep(nn.Module):
         self.rule = config.rule
         self.log_delta = nn.Parameter(log_uniform(config.channels, 1e-3, 1e-1).log())
 
+    def size(self, tokens: Tokens, x: Tensor) -> Float[Tensor, "q l d"]:
+        """The same step before each token."""
+        return self.log_delta.exp().to(x.dtype).expand_as(x)
+
     def forward(self, tokens: Tokens, x: Tensor, system: System, reverse: bool) -> Float[Tensor, "q l d"]:
         """The scan of x with this step."""
-        delta = self.log_delta.exp().to(x.dtype).expand_as(x)
-        return scan(x, delta, *system, tokens.mask, rule=self.rule, reverse=reverse)[0]
+        return scan(x, self.size(tokens, x), *system, tokens.mask, rule=self.rule, reverse=reverse)[0]
 
 
 def step_bias(channels: int) -> Tensor:
@@ -178,10 +185,13 @@ class ContentStep(nn.Module):
         """What the step is computed from."""
         return self.down(x)
 
+    def size(self, tokens: Tokens, x: Tensor) -> Float[Tensor, "q l d"]:
+        """The step before each token."""
+        return softplus(self.up(self.source(tokens, x))).to(x.dtype)
+
     def forward(self, tokens: Tokens, x: Tensor, system: System, reverse: bool) -> Float[Tensor, "q l d"]:
         """The scan of x with this step."""
-        delta = softplus(self.up(self.source(tokens, x))).to(x.dtype)
-        return scan(x, delta, *system, tokens.mask, rule=self.rule, reverse=reverse)[0]
+        return scan(x, self.size(tokens, x), *system, tokens.mask, rule=self.rule, reverse=reverse)[0]
 
 
 class CosineStep(ContentStep):

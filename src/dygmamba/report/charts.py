@@ -1,88 +1,175 @@
-"""Charts as SVG: no script, no package, sharp on paper, in the page's own colours on a dark screen."""
+"""Pictures as SVG: no script, no package, sharp on paper, in the page's own colours on a dark screen.
+
+Together with marks.py the one place that draws. A pointer resting on a mark shows its values. Colours are classes
+(`c0`, `c1`, ...) of charts.css, which a page carries, and which a picture that stands alone has within it.
+"""
 
 import math
-from dataclasses import dataclass
-from html import escape
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib.resources import files
+from itertools import pairwise
 
-from dygmamba.report.sheets import Heat, Lines
+from dygmamba.report import marks
+from dygmamba.report.axes import Axis, number
+from dygmamba.report.figures import Bars, Heat, Histogram, Lines, Picture, Point
+from dygmamba.report.marks import BOTTOM, COLOURS, HEIGHT, LEFT, LETTER, RIGHT, TOP, WIDTH
 
-WIDTH, HEIGHT = 520, 340
-LEFT, RIGHT, TOP, BOTTOM = 62, 14, 20, 46
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#7a5195", "#6b7280")
-DASHES = ("", "6 3", "2 3")
+MARKED = 24  # points of a curve that are seen as such; more are only felt by a pointer
+TOUCHED = 120  # points of a curve that a pointer can rest on
+HEAD = 40  # above a picture that stands alone: its name and its legend
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """Values to shares of the way from 0 to 1."""
+def draw(picture: Picture) -> str:
+    """The picture and the legend under it; nothing where there is nothing to show."""
+    ways: dict[type, Callable[..., str]] = {
+        Lines: line_chart,
+        Histogram: histogram,
+        Bars: bar_chart,
+        Heat: heat_map,
+    }
+    return ways[type(picture)](picture)
 
-    low: float
-    high: float
-    log: bool
 
-    @staticmethod
-    def of(values: list[float], log: bool, room: float = 0.04) -> "Axis":
-        """Wide enough for all, with some room."""
-        kept = [value for value in values if math.isfinite(value) and (value > 0 or not log)] or [1.0]
-        low, high = (math.log10(min(kept)), math.log10(max(kept))) if log else (min(kept), max(kept))
-        spread = (high - low) or abs(high) * 0.1 or 1.0
-        return Axis(low - room * spread, high + room * spread, log)
+def style() -> str:
+    """What gives the marks their colours."""
+    return files("dygmamba.report").joinpath("charts.css").read_text("utf-8")
 
-    def share(self, value: float) -> float:
-        """Where a value stands."""
-        at = math.log10(value) if self.log else value
-        return (at - self.low) / (self.high - self.low)
 
-    @property
-    def ticks(self) -> list[float]:
-        """Round numbers inside."""
-        if self.log:
-            whole = [10.0**power for power in range(math.ceil(self.low), math.floor(self.high) + 1)]
-            if len(whole) >= 2:
-                return whole
-            return _doublings(10**self.low, 10**self.high)
-        step = _round_step((self.high - self.low) / 5)
-        first = math.ceil(self.low / step)
-        return [number * step for number in range(first, math.floor(self.high / step) + 1)]
+def standing_alone(charts: Sequence[Lines]) -> str:
+    """Curves side by side as a file of their own, on white, each with its name and its legend above it."""
+    wide, high = WIDTH * len(charts), HEIGHT + HEAD
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" width="{wide}" height="{high}" '
+        f'font-family="system-ui, sans-serif" class="chart">',
+        f"<style>{style()}</style>",
+        f'<rect width="{wide}" height="{high}" fill="white"/>',
+    ]
+    for place, chart in enumerate(charts):
+        at, named = 8.0, []
+        for number_, name in enumerate(chart.series):
+            named.append(marks.line(((at, 32), (at + 18, 32)), f"line c{number_ % COLOURS}"))
+            named.append(marks.text(at + 23, 36, name, "start"))
+            at += 40 + LETTER * len(name)
+        inner = f'<g transform="translate(0 {HEAD})">{"".join(_curves(chart))}</g>'
+        head = marks.text(8, 16, chart.title, "start", "head")
+        parts.append(f'<g transform="translate({place * WIDTH} 0)">{head}{"".join(named)}{inner}</g>')
+    return "\n".join([*parts, "</svg>", ""])
 
 
 def line_chart(chart: Lines) -> str:
     """Curves with a band of their spread where they have one, and a legend under the picture."""
+    parts = _curves(chart)
+    if not parts:
+        return ""
+    return marks.svg(parts, chart.title) + marks.legend(list(chart.series), list(chart.bands), chart.diagonal)
+
+
+def _curves(chart: Lines) -> list[str]:
+    chart = _showable(chart)
     points = [point for line in chart.series.values() for point in line]
     if not points:
-        return ""
+        return []
     heights = [y + sign * (spread[0] if spread else 0) for _, y, *spread in points for sign in (-1, 1)]
-    if chart.level is not None:
-        heights.append(chart.level[1])
-    x, y = Axis.of([point[0] for point in points], chart.log_x), Axis.of(heights, chart.log_y)
-
-    def at(a: float, b: float) -> str:
-        across = LEFT + x.share(a) * (WIDTH - LEFT - RIGHT)
-        return f"{across:.1f},{HEIGHT - BOTTOM - y.share(b) * (HEIGHT - TOP - BOTTOM):.1f}"
-
-    parts = _frame(chart.x, chart.y, x, y, sorted({point[0] for point in points}))
-    for number, line in enumerate(chart.series.values()):
-        colour, dash = COLOURS[number % len(COLOURS)], DASHES[number // len(COLOURS) % len(DASHES)]
-        if line and len(line[0]) > 2:
-            upper, lower = ([(a, b + sign * s) for a, b, s in line] for sign in (1, -1))
-            if not chart.log_y or all(b > 0 for _, b in lower):
-                corners = " ".join(at(*point) for point in [*upper, *reversed(lower)])
-                parts.append(f'<polygon points="{corners}" fill="{colour}" opacity=".15"/>')
-        path = " ".join(at(point[0], point[1]) for point in line)
-        parts.append(
-            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2.2" stroke-dasharray="{dash}"/>'
-        )
-        for point in line if len(line) <= 24 else []:
-            across, up = at(point[0], point[1]).split(",")
-            parts.append(f'<circle cx="{across}" cy="{up}" r="2.8" fill="{colour}"/>')
+    heights += [edge for band in chart.bands.values() for _, *edges in band for edge in edges]
+    heights += [chart.level[1]] if chart.level else []
+    across = [point[0] for point in points]
+    x = Axis.of(list(chart.x_range or across), chart.x_kind, 0.0 if chart.x_range else 0.04)
+    y = Axis.of(list(chart.y_range or heights), chart.y_kind, 0.0 if chart.y_range else 0.04)
+    at, parts = marks.placed(x, y), marks.frame(chart.x, chart.y, x, y, tuple(sorted(set(across))))
+    if chart.diagonal:
+        ends = [at(side, side) for side in (max(x.low, y.low), min(x.high, y.high))]
+        parts.append(marks.line(ends, "level", said=chart.diagonal))
+    for place, edges in enumerate(chart.bands.values()):
+        upper, lower = ([at(a, sides[which]) for a, *sides in edges] for which in (1, 0))
+        parts.append(marks.band(upper, lower, place))
+    for place, (name, line) in enumerate(chart.series.items()):
+        said = chart.about.get(name) or [f"{name}: {x.shown(a)}, {y.shown(b)}" for a, b, *_ in line]
+        parts += _curve(place, line, said, at, y.log)
     if chart.level is not None:
         name, level = chart.level
-        up = at(10**x.low if x.log else x.low, level).split(",")[1]
-        parts.append(
-            f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{up}" y2="{up}" stroke="currentColor" stroke-dasharray="4 4"/>'
-        )
-        parts.append(_text(WIDTH - RIGHT, float(up) - 5, name, "end"))
-    return _svg(parts, chart.title) + _legend(list(chart.series))
+        up = at(x.first, level)[1]
+        parts.append(marks.line([(LEFT, up), (WIDTH - RIGHT, up)], "level", said=f"{name}: {number(level)}"))
+        left, right = (_nearest(points, level, x, half) for half in (0, 1))
+        side = (LEFT + 4, "start") if left > right else (WIDTH - RIGHT, "end")
+        parts.append(marks.text(side[0], up - 5, name, side[1], "over"))
+    return parts
+
+
+def _nearest(points: list[Point], level: float, x: Axis, half: int) -> float:
+    """How near to a level the points in one half of the picture come."""
+    return min((abs(y - level) for a, y, *_ in points if (x.share(a) > 0.5) == bool(half)), default=math.inf)
+
+
+def _showable(chart: Lines) -> Lines:
+    """Without points that a logarithmic axis has no place for, such as memory that shrank."""
+    series = {
+        name: [
+            point
+            for point in line
+            if (point[0] > 0 or chart.x_kind not in ("log", "span"))
+            and (point[1] > 0 or chart.y_kind != "log")
+        ]
+        for name, line in chart.series.items()
+    }
+    return replace(chart, series=series)
+
+
+def _curve(place: int, line: list[Point], said: list[str], at: marks.At, log: bool) -> list[str]:
+    """A curve, the band of its spread, and its points."""
+    parts, colour = [], f"c{place % COLOURS}"
+    if line and len(line[0]) > 2:
+        upper, lower = ([(a, b + sign * s) for a, b, s in line] for sign in (1, -1))
+        if not log or all(b > 0 for _, b in lower):
+            parts.append(marks.band([at(*point) for point in upper], [at(*point) for point in lower], place))
+    places = [at(a, b) for a, b, *_ in line]
+    parts.append(marks.line(places, f"line {colour}", marks.dash_of(place)))
+    kind, size = ("dot", 2.8) if len(line) <= MARKED else ("touch", 5)
+    touched = zip(places, said, strict=True) if len(line) <= TOUCHED else ()
+    return parts + [marks.circle(spot, size, f"{kind} {colour}", words) for spot, words in touched]
+
+
+def histogram(chart: Histogram) -> str:
+    """Counts as bars on one another, stretches without any shaded."""
+    slices = list(pairwise(chart.edges))
+    totals = [sum(column) for column in zip(*chart.counts.values(), strict=True)]
+    if not slices or not any(totals):
+        return ""
+    x, y = Axis.of(list(chart.edges), chart.x_kind, 0.0), Axis(0.0, 1.04 * max(totals))
+    at, parts = marks.placed(x, y), marks.frame(chart.x, chart.y, x, y)
+    parts += [marks.rect(at(start, y.high), at(stop, 0), "gap", said) for start, stop, said in chart.gaps]
+    for place, (start, stop) in enumerate(slices):
+        below = 0
+        for kind, (name, counts) in enumerate(chart.counts.items()):
+            if count := counts[place]:
+                corner, (right, down) = at(start, below + count), at(stop, below)
+                words = f"{name}: {x.shown(start)} to {x.shown(stop)}: {count:,}"
+                parts.append(marks.rect(corner, (right - 0.6, down), f"bar c{kind}", words))
+                below += count
+    return marks.svg(parts, chart.title) + marks.legend(list(chart.counts), thick=True)
+
+
+def bar_chart(chart: Bars) -> str:
+    """A bar to the right per name, those of one kind under its heading, their values behind them."""
+    rows = [(name, value) for own in chart.values.values() for name, value in own.items()]
+    if not rows:
+        return ""
+    longest = int(0.4 * WIDTH / LETTER)
+    left = 12 + LETTER * min(longest, max(len(name) for name, _ in rows))
+    wide = (WIDTH - left - 56) / max(max(value for _, value in rows) - chart.low, 1e-9)
+    up, parts = 14.0, []
+    for kind, own in chart.values.items():
+        parts.append(marks.text(0, up, kind, "start", "head"))
+        for name, value in own.items():
+            right, short = left + max(value - chart.low, 0) * wide, _short(name, longest)
+            tone, said = "c0" if name == chart.own else "faint", f"{name}, {kind}: {value:.2f}"
+            parts.append(marks.text(left - 6, up + 20, short, "end"))
+            parts.append(marks.rect((left, up + 8), (right, up + 23), f"bar {tone}", said))
+            parts.append(marks.text(right + 6, up + 20, f"{value:.2f}", "start"))
+            up += 21
+        up += 26
+    parts.append(marks.text(left, up - 4, f"{chart.x}; bars begin at {number(chart.low)}", "start"))
+    return marks.svg(parts, chart.title, up + 6)
 
 
 def heat_map(heat: Heat) -> str:
@@ -97,75 +184,21 @@ def heat_map(heat: Heat) -> str:
             share = min(max((value - heat.low) / (heat.high - heat.low), 0.0), 1.0)
             parts.append(
                 f'<rect x="{LEFT + across * side:.1f}" y="{TOP + up * side:.1f}" width="{side + 0.3:.1f}" '
-                f'height="{side + 0.3:.1f}" fill="{_shade(share)}"><title>{value:g}</title></rect>'
+                f'height="{side + 0.3:.1f}" fill="{marks.shade(share)}"><title>{value:g}</title></rect>'
             )
     right = LEFT + columns * side + 14
     for step in range(20):
-        parts.append(
-            f'<rect x="{right}" y="{TOP + step * 8}" width="12" height="8.3" fill="{_shade(1 - step / 19)}"/>'
-        )
+        tone = marks.shade(1 - step / 19)
+        parts.append(f'<rect x="{right}" y="{TOP + step * 8}" width="12" height="8.3" fill="{tone}"/>')
     parts += [
-        _text(right + 17, TOP + 9, f"{heat.high:g}", "start"),
-        _text(right + 17, TOP + 160, f"{heat.low:g}", "start"),
+        marks.text(right + 17, TOP + 9, f"{heat.high:g}", "start"),
+        marks.text(right + 17, TOP + 160, f"{heat.low:g}", "start"),
+        marks.text(LEFT + columns * side / 2, TOP + rows * side + 18, heat.x, "middle"),
+        marks.text(LEFT - 8, TOP + rows * side / 2, heat.y, "end"),
     ]
-    parts.append(_text(LEFT + columns * side / 2, TOP + rows * side + 18, heat.x, "middle"))
-    parts.append(_text(LEFT - 8, TOP + rows * side / 2, heat.y, "end"))
-    return _svg(parts, heat.title, round(TOP + rows * side + 30))
+    return marks.svg(parts, heat.title, max(TOP + rows * side + 30, TOP + 172))
 
 
-def _frame(x_name: str, y_name: str, x: Axis, y: Axis, places: list[float]) -> list[str]:
-    parts = []
-    for tick in y.ticks:
-        up = HEIGHT - BOTTOM - y.share(tick) * (HEIGHT - TOP - BOTTOM)
-        parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{up:.1f}" y2="{up:.1f}" class="grid"/>')
-        parts.append(_text(LEFT - 6, up + 4, _number(tick), "end"))
-    for tick in places if x.log and len(places) <= 9 else x.ticks:
-        across = LEFT + x.share(tick) * (WIDTH - LEFT - RIGHT)
-        parts.append(_text(across, HEIGHT - BOTTOM + 17, _number(tick), "middle"))
-    parts.append(_text((LEFT + WIDTH) / 2, HEIGHT - 8, x_name, "middle"))
-    parts.append(_text(4, 13, y_name, "start"))
-    return parts
-
-
-def _svg(parts: list[str], title: str, height: int = HEIGHT) -> str:
-    return (
-        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title)}" class="chart">'
-        + "".join(parts)
-        + "</svg>"
-    )
-
-
-def _legend(names: list[str]) -> str:
-    if len(names) < 2:
-        return ""
-    marks = "".join(
-        f'<li><svg viewBox="0 0 22 8" class="key"><line x1="0" x2="22" y1="4" y2="4" stroke-width="3" '
-        f'stroke="{COLOURS[number % len(COLOURS)]}" stroke-dasharray="{DASHES[number // len(COLOURS) % len(DASHES)]}"/>'
-        f"</svg>{escape(name)}</li>"
-        for number, name in enumerate(names)
-    )
-    return f'<ul class="legend">{marks}</ul>'
-
-
-def _text(x: float, y: float, said: str, anchor: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(said)}</text>'
-
-
-def _number(value: float) -> str:
-    return f"{value:,.6g}"
-
-
-def _shade(share: float) -> str:
-    """From white to the first colour."""
-    light, dark = (247, 250, 252), (0, 84, 140)
-    return "#" + "".join(f"{round(a + share * (b - a)):02x}" for a, b in zip(light, dark, strict=True))
-
-
-def _round_step(step: float) -> float:
-    power = 10.0 ** math.floor(math.log10(step))
-    return next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= step * 0.999)
-
-
-def _doublings(low: float, high: float) -> list[float]:
-    first = math.ceil(math.log2(low))
-    return [2.0**power for power in range(first, math.floor(math.log2(high)) + 1)]
+def _short(name: str, most: int) -> str:
+    """A name that fits, its end cut where it must be."""
+    return name if len(name) <= most else f"{name[: most - 1]}…"

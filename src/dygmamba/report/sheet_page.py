@@ -1,31 +1,17 @@
 """A sheet as one page without script: it reads on a phone, on paper and offline."""
 
-from importlib.resources import files
 from pathlib import Path
 
-from dygmamba.errors import ConfigError
 from dygmamba.files.writing import make_folder, write_text
-from dygmamba.report.charts import heat_map, line_chart
-from dygmamba.report.sheets import Heat, Lines, Sheet, comma_separated, latex, markdown
+from dygmamba.report.html import fill
+from dygmamba.report.sheets import Sheet, comma_separated, latex, markdown
 
 TEMPLATE = "sheet.html"
 
 
 def page(sheet: Sheet) -> str:
     """The page; what comes from a user is escaped."""
-    try:
-        from jinja2 import Environment
-        from markupsafe import Markup
-    except ImportError as error:
-        raise ConfigError(
-            "the page needs jinja2; install it with: pip install 'dyg-mamba[report]'"
-        ) from error
-
-    def draw(chart: Lines | Heat) -> Markup:
-        return Markup(heat_map(chart) if isinstance(chart, Heat) else line_chart(chart))
-
-    text = files("dygmamba.report").joinpath(TEMPLATE).read_text("utf-8")
-    return Environment(autoescape=True).from_string(text).render(sheet=sheet, draw=draw)
+    return fill(TEMPLATE, sheet=sheet)
 
 
 def write_sheet(sheet: Sheet, folder: Path, name: str) -> list[Path]:

@@ -1,11 +1,13 @@
-"""Tables and charts as plain values, and as Markdown, CSV and LaTeX; a page draws them (sheet_page.py)."""
+"""Tables as plain values, and as Markdown, CSV and LaTeX; with pictures they make sections (sheet_page.py)."""
 
 import csv
 from dataclasses import dataclass, field, replace
 from io import StringIO
 from typing import Literal
 
-Tone = Literal["", "best", "good", "bad", "soft"]
+from dygmamba.report.figures import Picture
+
+Tone = Literal["", "best", "good", "bad", "soft", "words"]
 SPECIAL = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "±": r"$\pm$"}
 
 
@@ -34,38 +36,13 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
-    """Curves over one axis; a point is (x, y) or (x, y, spread). `level` is a line across with a name."""
-
-    title: str
-    x: str
-    y: str
-    series: dict[str, list[tuple[float, ...]]]
-    log_x: bool = False
-    log_y: bool = False
-    level: tuple[str, float] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Heat:
-    """A matrix of numbers between `low` and `high`."""
-
-    title: str
-    x: str
-    y: str
-    values: tuple[tuple[float, ...], ...]
-    low: float = -1.0
-    high: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
 class Section:
     """A part of a sheet: a heading, a sentence, its tables and charts."""
 
     title: str
     text: str = ""
     grids: tuple[Grid, ...] = ()
-    charts: tuple[Lines | Heat, ...] = ()
+    charts: tuple[Picture, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,9 @@ from dygmamba.engine.examine import examine
 from dygmamba.engine.fit import Fit, Stage
 from dygmamba.engine.stream import Stream
 from dygmamba.models.base import Scorer
-from dygmamba.runs.link import Choice, Heuristics
+from dygmamba.runs.calibrating import ASKED, Curves, fitted, with_ranks
+from dygmamba.runs.link import Choice, Heuristics, link_row
+from dygmamba.runs.tested import Told
 from dygmamba.sampling.negatives import SEEDS
 from dygmamba.tasks.base import Exam
 from dygmamba.tasks.link import has_events, link_exam
@@ -39,30 +41,42 @@ class Final:
     verdict: Row
 
 
-def final_evaluation(fit: Fit, about: Row, chosen: list[Choice], stage: Stage) -> Final:
-    """Every exam that has events, put to the run and to the rules; the verdict is on the first of the test."""
+def final_evaluation(fit: Fit, about: Row, chosen: list[Choice], stage: Stage, told: Told) -> Final:
+    """The calibration, then every exam that has events, put to the run and to the rules, then some ranks.
+
+    The verdict is on the first exam of the test.
+
+    `told` is told of each exam and the run's scores.
+    """
     assert isinstance(fit.scorer, Scorer)
     stream, rule = fit.stream, fit.config.rule
     here = stream if stream.device.type == "cpu" else Stream(stream.store, stream.split, torch.device("cpu"))
     heuristics = Heuristics(about["dataset"], here, rule)
+    calibration, known = fitted(fit, stage)
+    curves = Curves(fit.run, calibration)
     rows, rules, verdict = [], [], {}
     for strategy, name, setting in chosen:
         if not has_events(stream.store, stream.split, name, setting):
             continue
-        exam = link_exam(stream.store, stream.split, name, setting, strategy)
-        with stage(f"{name} {setting} {strategy}", len(exam.pairs) * (1 + len(RULES))) as advance:
-            scores = {about["model"]: examine(fit.scorer, stream, exam, rule, fit.seed, advance)}
+        asked = (strategy, name, setting) != ASKED
+        exam = link_exam(stream.store, stream.split, name, setting, strategy) if asked else known[0]
+        with stage(f"{name} {setting} {strategy}", len(exam.pairs) * (asked + len(RULES))) as advance:
+            score = examine(fit.scorer, stream, exam, rule, fit.seed, advance) if asked else known[1]
+            scores = {about["model"]: score}
             for model in RULES:
                 scores[model] = heuristics.scores(model, exam, advance)
-        own, *simple = (_figures(score, exam) for score in scores.values())
-        rows.append({**about, **exam.about, **rule.about, **own})
+        told(exam, score)
+        curves.see(exam, score)
+        simple = [_figures(scores[model], exam) for model in RULES]
+        rows.append(own := link_row(exam, score, about | exam.about | rule.about, calibration))
         named = {"dataset": about["dataset"], "seed": SEEDS[name, setting], **exam.about, **rule.about}
         rules += [{"model": model, **named, **found} for model, found in zip(RULES, simple, strict=True)]
         if name == "test" and not verdict:
             best = max(range(len(RULES)), key=lambda place: simple[place]["ap"])
-            pair = (scores[about["model"]], scores[RULES[best]])
+            pair = (score, scores[RULES[best]])
             verdict = compared(*pair, exam, own["ap"] - simple[best]["ap"], RULES[best])
-    return Final(rows, rules, verdict)
+    curves.save()
+    return Final(with_ranks(fit, rows, stage), rules, verdict)
 
 
 def compared(own: Tensor, other: Tensor, exam: Exam, gap: float, rule: str) -> Row:

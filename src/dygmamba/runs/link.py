@@ -1,9 +1,11 @@
 """Link prediction by name: a dataset, a model and a seed become a fit in a run folder, and its results become rows."""
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -27,6 +29,7 @@ from dygmamba.runs.opening import build_scorer, link_data, link_stream, seeded_s
 from dygmamba.sampling.negatives import SEEDS
 from dygmamba.sampling.view import NeighborRequest
 from dygmamba.tasks.base import Exam
+from dygmamba.tasks.calibration import Calibration, reliability
 from dygmamba.tasks.candidates import SOME, Candidates
 from dygmamba.tasks.link import LinkTask, has_events, link_exam
 from dygmamba.tasks.metrics import link_metrics, rank_metrics
@@ -44,6 +47,9 @@ class Ranking:
     count: int | None = SOME
     filtered: bool = False
     seed: int | None = None  # of the candidates, by default the published one of the exam's negatives
+    most: int | None = (
+        None  # events that are ranked, drawn with the same seed where there are more; None for all
+    )
 
     def row(
         self,
@@ -58,10 +64,21 @@ class Ranking:
         name, setting = exam.about["split"], exam.about["setting"]
         drawn = SEEDS[name, setting] if self.seed is None else self.seed
         among = Candidates.of(stream.store, self.count, drawn, self.filtered)
-        rank = place(scorer, stream, exam, among, rule, seed, advance)
+        rank = place(scorer, stream, exam, among, rule, seed, advance, self._chosen(len(exam.events), drawn))
         found = rank_metrics(rank, self.metrics)
         about = {"split": name, "setting": setting, **among.about, **rule.about}
-        return {**about, **found, "n": len(exam.events)}
+        return {**about, **found, "n": len(rank)}
+
+    def questions(self, exam: Exam) -> int:
+        """Pairs that are scored where the candidates are counted; of all, at least so many."""
+        events = len(exam.events) if self.most is None else min(self.most, len(exam.events))
+        return events * (1 + (self.count or 0))
+
+    def _chosen(self, events: int, seed: int) -> Tensor | None:
+        if self.most is None or self.most >= events:
+            return None
+        drawn = np.random.default_rng([seed % 2**64, events]).choice(events, self.most, replace=False)
+        return torch.from_numpy(np.sort(drawn))
 
 
 def split_settings(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -164,17 +181,49 @@ def rank_rows(
 
 
 def link_rows(
-    scorer: Scorer, stream: Stream, about: dict[str, Any], chosen: list[Choice], rule: Rule
+    scorer: Scorer,
+    stream: Stream,
+    about: dict[str, Any],
+    chosen: list[Choice],
+    rule: Rule,
+    calibration: Calibration | None = None,
 ) -> list[dict[str, Any]]:
     """One result row per (negatives, split, setting) that has events; `about` names dataset, model and seed."""
-    rows = []
+    return [
+        link_row(exam, score, about | exam.about | rule.about, calibration)
+        for exam, score in link_scores(scorer, stream, chosen, rule, about["seed"])
+    ]
+
+
+def link_scores(
+    scorer: Scorer, stream: Stream, chosen: list[Choice], rule: Rule, seed: int
+) -> Iterator[tuple[Exam, Tensor]]:
+    """Each exam that has events, and the logits of its pairs."""
     for strategy, name, setting in chosen:
         if has_events(stream.store, stream.split, name, setting):
             exam = link_exam(stream.store, stream.split, name, setting, strategy)
-            score = examine(scorer, stream, exam, rule, about["seed"])
-            found = dataclasses.asdict(link_metrics(score, exam.pairs.label, exam.pairs.group))
-            rows.append({**about, **exam.about, **rule.about, **found})
-    return rows
+            yield exam, examine(scorer, stream, exam, rule, seed)
+
+
+def link_row(
+    exam: Exam, score: Tensor, about: dict[str, Any], calibration: Calibration | None
+) -> dict[str, Any]:
+    """A result row; of a run whose scores are probabilities also how far off they are, and how far the logits were.
+
+    They are probabilities against a random pair: of other negatives nothing is said.
+    """
+    row = about | dataclasses.asdict(link_metrics(score, exam.pairs.label, exam.pairs.group))
+    if calibration is None:
+        return row
+    if exam.about["negatives"] != "random":
+        return row | {"ece": None, "ece_raw": None}
+    return row | calibration_errors(score, exam, calibration)
+
+
+def calibration_errors(score: Tensor, exam: Exam, calibration: Calibration) -> dict[str, float]:
+    """The expected calibration error of an exam's scores, and of its logits as they are."""
+    said = {"ece": calibration.probability(score), "ece_raw": torch.sigmoid(score.double())}
+    return {name: reliability(values, exam.pairs.label).ece for name, values in said.items()}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -2,20 +2,19 @@
 
 import math
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dygmamba.config import build_config, node_preset, to_settings
 from dygmamba.data.splits import PUBLISHED, SplitBy
 from dygmamba.data.store import Dataset
 from dygmamba.engine.checkpoint import load_best, load_newest
 from dygmamba.engine.clock import Clock
-from dygmamba.engine.fit import Fit, Interrupted, Stage
+from dygmamba.engine.fit import Fit, Interrupted
 from dygmamba.engine.fit_config import FitConfig, NodeFitConfig
 from dygmamba.engine.folder import RunFolder
 from dygmamba.engine.stream import Stream
@@ -23,6 +22,7 @@ from dygmamba.engine.walk import Advance, Walk, unwatched
 from dygmamba.errors import ConfigError, FileError
 from dygmamba.models.base import Encoder
 from dygmamba.models.classifiers import FrozenClassifier, NodeClassifier, SourceEmbedding
+from dygmamba.runs.link import calibration_errors
 from dygmamba.runs.making import go_on_alike, made_with
 from dygmamba.runs.opening import (
     OpenRun,
@@ -34,6 +34,8 @@ from dygmamba.runs.opening import (
     split_of,
 )
 from dygmamba.sampling.view import PairBatch
+from dygmamba.tasks.base import Exam
+from dygmamba.tasks.calibration import Calibration
 from dygmamba.tasks.link import SPLITS
 from dygmamba.tasks.node import NodeTask, node_split
 
@@ -198,31 +200,29 @@ def embed(
 
 
 def node_rows(
-    fit: Fit, names: tuple[str, ...] = SPLITS, stage: Stage = lambda name, total: nullcontext(unwatched)
+    fit: Fit, names: tuple[str, ...] = SPLITS, calibration: Calibration | None = None
 ) -> list[dict[str, Any]]:
-    """One result row per period; a metric that a period without positives lacks is None."""
-    about = fit.run.config()["run"]
+    """One result row per period."""
     assert isinstance(fit.task, NodeTask)
-    rows = []
-    for name in names:
-        exam = fit.task.exam(name)
-        with stage(name, len(exam.pairs)) as advance:
-            found = fit.task.metrics(fit.examine(exam, advance), exam)
-        rows.append(
-            {
-                "dataset": about["data"],
-                "model": about["model"],
-                "task": "node",
-                "seed": about["seed"],
-                "run": str(fit.run.path),
-                **{key: about[key] for key in ("backbone", *PARTS)},
-                **split_of(fit.run).stamp,
-                "split": name,
-                **fit.config.rule.about,
-            }
-            | {
-                key: None if isinstance(value, float) and math.isnan(value) else value
-                for key, value in found.items()
-            }
-        )
-    return rows
+    exams = [fit.task.exam(name) for name in names]
+    return [node_row(fit, exam, fit.examine(exam), calibration) for exam in exams]
+
+
+def node_row(fit: Fit, exam: Exam, score: Tensor, calibration: Calibration | None) -> dict[str, Any]:
+    """A result row; a metric that a period without positives lacks is None."""
+    about = fit.run.config()["run"]
+    found = fit.task.metrics(score, exam)
+    found |= {} if calibration is None else calibration_errors(score, exam, calibration)
+    return {
+        "dataset": about["data"],
+        "model": about["model"],
+        "task": "node",
+        "seed": about["seed"],
+        "run": str(fit.run.path),
+        **{key: about[key] for key in ("backbone", *PARTS)},
+        **split_of(fit.run).stamp,
+        **exam.about,
+        **fit.config.rule.about,
+    } | {
+        key: None if isinstance(value, float) and math.isnan(value) else value for key, value in found.items()
+    }

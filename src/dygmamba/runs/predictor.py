@@ -24,23 +24,17 @@ from dygmamba.engine.walk import Advance, Walk, unwatched
 from dygmamba.errors import ConfigError, EventError, FileError, NotFoundError
 from dygmamba.models.base import EncoderScorer
 from dygmamba.models.classifiers import NodeClassifier, SourceEmbedding
+from dygmamba.runs.answers import Predictions, chances, predictions, scores
+from dygmamba.runs.calibrating import load_calibration
 from dygmamba.runs.node import open_classifier
 from dygmamba.runs.opening import OpenRun, choose_device, encoder_of, open_run, task_of
 from dygmamba.runs.questions import STRANGERS, Asking, Desk, Moment
 from dygmamba.sampling.view import PairBatch
+from dygmamba.tasks.calibration import Calibration
 
 Meter = Callable[[int], Advance]  # told how many pairs there are, says whom to tell of each one done
 
 TABLES = ("csv", "parquet", FORMAT)
-
-
-@dataclass(frozen=True, slots=True)
-class Predictions:
-    """Answers in a table; the time that was assumed where none was given; which ids are in no event."""
-
-    table: pa.Table
-    assumed_time: Moment | None
-    strangers: tuple[str, ...]
 
 
 def _unmetered(total: int) -> Advance:
@@ -55,6 +49,7 @@ class Predictor:
     dataset: Dataset
     links: Ranker
     options: ReadOptions = field(default_factory=ReadOptions)
+    calibration: Calibration | None = None  # of a run that has none, scores are no probabilities
 
     @staticmethod
     def open(
@@ -67,9 +62,8 @@ class Predictor:
         """A run's best weights on the stream they were trained on; `options` say how files are to be read."""
         opening = open_classifier if task_of(Path(run)) == "node" else open_run
         opened = opening(Path(run), choose_device(device), data_dir)
-        return Predictor(
-            opened, opened.dataset, _links(opened, opened.dataset, tokens), options or ReadOptions()
-        )
+        links, calibration = _links(opened, opened.dataset, tokens), load_calibration(opened.folder)
+        return Predictor(opened, opened.dataset, links, options or ReadOptions(), calibration)
 
     @property
     def desk(self) -> Desk:
@@ -117,7 +111,8 @@ class Predictor:
             )
         logit = self.links.logits(asking.src, asking.dst, asking.when, meter(len(asking.src)))
         own = {"src": self.desk.own(asking.asked.src), "dst": self.desk.own(asking.asked.dst)}
-        return _predictions(asking, own | {"time": asking.time.shown, "score": _probability(logit)})
+        columns = own | {"time": asking.time.shown} | scores(logit, self.calibration)
+        return predictions(asking, columns, self.calibration)
 
     def top(
         self,
@@ -125,51 +120,77 @@ class Predictor:
         k: int,
         at: Moment | None = None,
         meter: Meter = _unmetered,
-        candidates: pa.Array | None = None,
+        candidates: pa.Array | Path | None = None,
+        only_new: bool = False,
     ) -> Predictions:
         """The k likeliest destinations of each source and time, among all the stream knows or the candidates."""
         self._require("link")
         asking, among = self._asking(pairs, at, sources_only=True), self.desk.destinations(candidates)
-        advance = meter(len(asking.src) * len(among))
-        node, logit = self.links.best(asking.src, asking.when, among, k, advance)
-        row, place = torch.nonzero(torch.isfinite(logit), as_tuple=True)
+        advance, known = meter(len(asking.src) * len(among)), self.calibration
+        odds = Tensor.double if known is None else known.log_odds
+        best = self.links.best(asking.src, asking.when, among, k, advance, only_new=only_new, log_odds=odds)
+        row, place = torch.nonzero(torch.isfinite(best.logit), as_tuple=True)
+        logit, own = best.logit[row, place], self.desk.own(asking.asked.src)
         columns = {
-            "src": self.desk.own(asking.asked.src).take(pa.array(row.numpy())),
-            "dst": self.desk.own(self.dataset.ids.to_user(node[row, place].numpy())),
+            "src": own.take(pa.array(row.numpy())),
+            "dst": self.desk.own(self.dataset.ids.to_user(best.node[row, place].numpy())),
             "time": asking.time[row.numpy()].shown,
-            "score": _probability(logit[row, place]),
+            **scores(logit, known),
+            **chances(logit, best.total[row], known),
             "rank": pa.array((1 + place).numpy()),
         }
-        return _predictions(asking, columns)
+        left = own.filter(pa.array(torch.isinf(best.total).numpy()))
+        return predictions(asking, columns, known, tuple(dict.fromkeys(map(str, left.to_pylist()))))
 
-    def classify(self, nodes: Pairs, at: Moment | None = None) -> Predictions:
-        """The score of state 1 for each node, as a source: columns node, time, score."""
+    def classify(
+        self,
+        nodes: Pairs | None = None,
+        at: Moment | None = None,
+        k: int | None = None,
+        meter: Meter = _unmetered,
+    ) -> Predictions:
+        """The score of state 1 for each node, as a source: columns node, time, score.
+
+        Without nodes, for all that were a source before; these, or the k highest, come in order, with a rank.
+        """
         self._require("node")
-        return self._of_nodes(nodes, at, self.run.scorer, lambda found: {"score": _probability(found)})
+        asking = self._everyone(at) if nodes is None else self._asking(nodes, at)
+        logit = self._of_nodes(asking, self.run.scorer, meter(len(asking.src)))
+        columns = self._heads(asking) | scores(logit, self.calibration)
+        if nodes is not None and k is None:
+            return predictions(asking, columns, self.calibration)
+        order = pa.array(torch.sort(logit, descending=True, stable=True).indices[:k].numpy())
+        ranked = {name: column.take(order) for name, column in columns.items()}
+        ranked["rank"] = pa.array(range(1, len(order) + 1), pa.int64())
+        return predictions(asking, ranked, self.calibration)
+
+    def _everyone(self, at: Moment | None) -> Asking:
+        """A question about each source that the stream knows by then."""
+        asking = self.desk.everyone(at)
+        if not len(asking.src):
+            raise NotFoundError(
+                f"no node of '{self.dataset.name}' was a source before {at}; ask about a later time"
+            )
+        return asking
 
     def embed(self, nodes: Pairs, at: Moment | None = None) -> Predictions:
         """What the encoder makes of each node, as a source: columns node, time, embedding."""
+        asking, encoder = self._asking(nodes, at), encoder_of(self.run.scorer, self.run.folder)
+        found = self._of_nodes(asking, SourceEmbedding(encoder))
+        rows = pa.FixedSizeListArray.from_arrays(pa.array(found.flatten().numpy()), found.shape[1])
+        return predictions(asking, self._heads(asking) | {"embedding": rows}, self.calibration)
 
-        def column(found: Tensor) -> dict[str, pa.Array]:
-            return {
-                "embedding": pa.FixedSizeListArray.from_arrays(
-                    pa.array(found.flatten().numpy()), found.shape[1]
-                )
-            }
-
-        return self._of_nodes(
-            nodes, at, SourceEmbedding(encoder_of(self.run.scorer, self.run.folder)), column
-        )
+    def _heads(self, asking: Asking) -> dict[str, pa.Array]:
+        return {"node": self.desk.own(asking.asked.src), "time": asking.time.shown}
 
     def _of_nodes(
         self,
-        nodes: Pairs,
-        at: Moment | None,
+        asking: Asking,
         reader: SourceEmbedding | NodeClassifier | EncoderScorer,
-        columns: Callable[[Tensor], dict[str, pa.Array]],
-    ) -> Predictions:
+        advance: Advance = unwatched,
+    ) -> Tensor:
         """Sources are asked about beside a partner: the one given, or the last they met before."""
-        asking, stream = self._asking(nodes, at), self.links.walk.stream
+        stream = self.links.walk.stream
         partner = asking.dst if asking.asked.dst is not None else self._last_partners(asking)
         clock = None
         if reader.stateful:  # a memory of its own: the ranker's goes on where it stands
@@ -177,9 +198,7 @@ class Predictor:
             reader = deepcopy(reader)
         seen = None if clock is None else clock.earlier(asking.when)
         walk = Walk(reader, stream, self.run.seed, clock, self.links.walk.tokens)
-        found = walk(PairBatch.of(asking.src, partner, asking.when), seen)
-        head = {"node": self.desk.own(asking.asked.src), "time": asking.time.shown}
-        return _predictions(asking, head | columns(found))
+        return walk(PairBatch.of(asking.src, partner, asking.when), seen, advance)
 
     def _last_partners(self, asking: Asking) -> Tensor:
         """Whom each source met last, strictly before; a stranger where that was nobody."""
@@ -214,10 +233,6 @@ def _one_of(name: str, names: tuple[str, ...]) -> str | None:
     return name if name in names else None
 
 
-def _predictions(asking: Asking, columns: dict[str, Any]) -> Predictions:
-    return Predictions(pa.table(columns), asking.assumed, asking.strangers)
-
-
 def _links(run: OpenRun, dataset: Dataset, tokens: int | None) -> Ranker:
     """The scorer on the stream, with room for strangers."""
     store = replace(dataset.store, label=None)
@@ -229,8 +244,3 @@ def _links(run: OpenRun, dataset: Dataset, tokens: int | None) -> Ranker:
     return Ranker(
         run.scorer, Stream(store, run.stream.split, run.stream.device), run.seed, tokens, run.rule.cell
     )
-
-
-def _probability(logit: Tensor) -> pa.Array:
-    """The logistic function in 64 bits: certain pairs keep their order."""
-    return pa.array(torch.sigmoid(logit.double()).numpy())

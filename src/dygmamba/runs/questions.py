@@ -4,6 +4,7 @@
 # pyright: reportAttributeAccessIssue=false
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from dygmamba.data.extension import just_after
+from dygmamba.data.formats.id_lists import read_ids, read_list
 from dygmamba.data.formats.options import ReadOptions
 from dygmamba.data.formats.pairs import Asked, Pairs, Times, iso, read_pairs, read_times
 from dygmamba.data.formats.values import Place
@@ -58,11 +60,26 @@ class Desk:
 
     def read(self, pairs: Pairs, at: Moment | None, sources_only: bool = False) -> Asking:
         """The questions of a file or table; each source, or source and time, once if only those are asked about."""
-        asked = read_pairs(pairs, self.options, self.dataset.origin)
-        asked = asked.distinct_sources() if sources_only else asked
+        listed = self._listed(pairs)
+        asked = read_pairs(pairs if listed is None else {"src": listed}, self.options, self.dataset.origin)
+        return self._asking(asked.distinct_sources() if sources_only else asked, at)
+
+    def everyone(self, at: Moment | None) -> Asking:
+        """A question about each node that was the source of an event strictly before."""
+        node, first = np.unique(self.dataset.store.src.numpy(), return_index=True)
+        began, ids = self.dataset.store.time.numpy()[first], self.dataset.ids.to_user(node)
+        asked = read_pairs({"src": ids}, ReadOptions(), self.dataset.origin)
+        known = self._times(asked, at)[0].value > began
+        return self._asking(asked[np.flatnonzero(known)], at)
+
+    def _asking(self, asked: Asked, at: Moment | None) -> Asking:
         time, assumed = self._times(asked, at)
         src, dst, strangers = self._nodes(asked)
         return Asking(asked, src, dst, time, assumed, strangers)
+
+    def _listed(self, given: Pairs) -> pa.Array | None:
+        """The ids of a file that is a plain list of them; nothing of all else."""
+        return read_list(given, self.options, self.dataset.origin) if isinstance(given, Path) else None
 
     def own(self, ids: pa.Array) -> pa.Array:
         """Ids as the dataset's: integers where those are, unless one is not written as an integer is."""
@@ -72,13 +89,16 @@ class Desk:
             return ids
         return whole if whole.cast(ids.type).equals(ids) else ids
 
-    def destinations(self, candidates: pa.Array | None) -> Tensor:
-        """The nodes of these ids, or all that ever were a destination."""
+    def destinations(self, candidates: pa.Array | Path | None) -> Tensor:
+        """The nodes of these ids, or of those in a file, or all that ever were a destination."""
         if candidates is None:
             return torch.unique(self.dataset.store.dst)
-        node = self.dataset.ids.to_node(candidates, "dst")
+        given = candidates
+        if isinstance(given, Path):
+            given = read_ids(given, self.options, self.dataset.origin)
+        node = self.dataset.ids.to_node(given, "dst")
         if (node < 0).any():
-            unknown = candidates[int((node < 0).argmax())]
+            unknown = given[int((node < 0).argmax())]
             raise NotFoundError(
                 f"candidate {unknown} is in no event; leave it out, or observe an event of it first"
             )

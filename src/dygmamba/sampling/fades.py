@@ -121,8 +121,8 @@ class Fades:
 
     def to(self, device: torch.device | str) -> "Fades":
         """The same on another device."""
-        columns = (part.to(device) for part in (self.scale, self.instant, self.known))
-        return Fades(self.num_nodes, *columns, self.nodes.to(device), self.pairs.to(device))
+        scale, instant, known = (part.to(device) for part in (self.scale, self.instant, self.known))
+        return Fades(self.num_nodes, scale, instant, known, self.nodes.to(device), self.pairs.to(device))
 
     def of_node(self, node: Int[Tensor, "*q"], time: Float64[Tensor, "*q"]) -> Float32[Tensor, "*q s"]:
         """Events of each node strictly before each time; zeros for a node of -1."""

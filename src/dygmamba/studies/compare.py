@@ -7,7 +7,8 @@ from typing import Any
 from dygmamba.engine.folder import RunFolder
 from dygmamba.errors import ConfigError, FileError
 from dygmamba.explain.forgetting import load_forgetting
-from dygmamba.report.sheets import Cell, Grid, Lines, Section, Sheet
+from dygmamba.report.figures import Lines
+from dygmamba.report.sheets import Cell, Grid, Section, Sheet
 from dygmamba.runs.opening import split_of
 from dygmamba.studies.records import LOCAL, Book, Record
 from dygmamba.studies.tables import figures, grouped, link_grids, stamp
@@ -95,8 +96,8 @@ def _curves(data: str, records: list[Record]) -> tuple[Lines, ...]:
         for record in records
     }
     return (
-        Lines(f"{data}: training loss", "epoch", "loss", loss),
-        Lines(f"{data}: validation AP", "epoch", "AP (%)", quality),
+        Lines(f"{data}: training loss", "epoch", "loss", loss, "count"),
+        Lines(f"{data}: validation AP", "epoch", "AP (%)", quality, "count"),
     )
 
 
@@ -106,7 +107,7 @@ def _forgetting(folders: list[RunFolder], records: list[Record]) -> Lines:
         found = load_forgetting(folder)
         if found is not None and found.retention:
             series[_one(record)] = list(zip(found.span, found.retention["0.5"], strict=True))
-    return Lines("Median channel", "gap between two events", "share of the state kept", series, log_x=True)
+    return Lines("Median channel", "gap between two events", "share of the state kept", series, x_kind="log")
 
 
 def _label(record: Record) -> str:

@@ -1,6 +1,7 @@
 """Studies that are curves: figures against length, size, epoch or noise."""
 
-from dygmamba.report.sheets import Cell, Grid, Lines, Section
+from dygmamba.report.figures import Lines
+from dygmamba.report.sheets import Cell, Grid, Section
 from dygmamba.studies.figures import Figure
 from dygmamba.studies.published import key, table
 from dygmamba.studies.records import Book, Record, of_work
@@ -34,7 +35,7 @@ def length_sections(book: Book) -> list[Section]:
             "tokens of a history",
             "AP (%)",
             curves,
-            log_x=True,
+            x_kind="log",
         )
         grids = link_grids(book, own, lambda one: f"{one.model} L = {one.about['length']}", False)
         parts.append(Section(data, "", tuple(grids), (chart,)))
@@ -51,7 +52,7 @@ def sensitivity_sections(book: Book) -> list[Section]:
                 name,
                 "AP (%)",
                 {name: _curve(records, "value", "transductive")},
-                log_x=True,
+                x_kind="log",
             )
             for name, records in grouped(own, lambda one: one.about["setting"]).items()
         )
@@ -87,8 +88,8 @@ def efficiency_sections(book: Book) -> list[Section]:
                 "tokens of a history",
                 unit,
                 _cost_curves(own, field),
-                True,
-                True,
+                "log",
+                "log",
             )
             for name, field, unit in (("epoch time", "epoch_seconds", "seconds"), ("memory", "peak_mb", "MB"))
         )
@@ -120,7 +121,9 @@ def convergence_sections(book: Book) -> list[Section]:
         )
         columns = ("epoch", *by_model, *(f"published {model}" for model in by_model))
         grid = Grid("Training loss, mean over seeds", stamp(own), columns, rows)
-        parts.append(Section(data, "", (grid,), (Lines(f"{data}: training loss", "epoch", "loss", curves),)))
+        parts.append(
+            Section(data, "", (grid,), (Lines(f"{data}: training loss", "epoch", "loss", curves, "count"),))
+        )
     return parts
 
 

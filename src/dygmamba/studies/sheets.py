@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from dygmamba.report.sheets import Cell, Grid, Heat, Section, Sheet
+from dygmamba.report.figures import Heat
+from dygmamba.report.sheets import Cell, Grid, Section, Sheet
 from dygmamba.studies.curves import (
     convergence_sections,
     efficiency_sections,

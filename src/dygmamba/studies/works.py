@@ -20,6 +20,7 @@ from dygmamba.engine.folder import RunFolder
 from dygmamba.errors import DygError, FileError, LockedError
 from dygmamba.explain.similarity import state_similarity
 from dygmamba.models.base import Scorer
+from dygmamba.runs.calibrating import calibrate_link_run
 from dygmamba.runs.link import Heuristics, link_rows, resume_link_run, start_link_run
 from dygmamba.runs.making import made_with
 from dygmamba.runs.node import node_rows, resume_node_run, start_node_run
@@ -67,6 +68,7 @@ def link(job: Job, place: Place) -> Found:
     about = {"dataset": job.data, "model": job.model, "seed": job.seed}
     assert isinstance(fit.scorer, Scorer)
     rows = link_rows(fit.scorer, fit.stream, about, chosen, fit.config.rule)
+    calibrate_link_run(fit)
     fit.run.write_results(rows)
     return {"rows": rows, **spent(fit)}
 

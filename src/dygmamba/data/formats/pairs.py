@@ -70,8 +70,8 @@ def read_pairs(pairs: Pairs, options: ReadOptions, origin: Origin) -> Asked:
     places = {part: Place(where, name, 0) for part, name in roles.items()}
     return Asked(
         where,
-        _ids(columns["src"], places["src"]),
-        _ids(columns["dst"], places["dst"]) if "dst" in roles else None,
+        as_ids(columns["src"], places["src"]),
+        as_ids(columns["dst"], places["dst"]) if "dst" in roles else None,
         read_times(columns["time"], places["time"], options.time_unit) if "time" in roles else None,
     )
 
@@ -143,7 +143,7 @@ def _numbers(column: pa.Array) -> pa.Array:
         return column.cast(pa.float64())
 
 
-def _ids(column: pa.Array, place: Place) -> pa.Array:
+def as_ids(column: pa.Array, place: Place) -> pa.Array:
     """The ids as strings, white space around them ignored, none of them missing."""
     try:
         if isinstance(column, pa.DictionaryArray):

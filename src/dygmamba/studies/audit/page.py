@@ -28,12 +28,8 @@ def write_page(found: Audit, out: Path) -> Path:
 
 def render(found: Audit) -> str:
     """The page as text."""
-    try:
-        import jinja2
-    except ImportError as error:
-        raise ConfigError(
-            f"a page needs the package {error.name}; install it with: pip install jinja2"
-        ) from error
+    import jinja2
+
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     environment.filters |= {"percent": percent, "share": share}
     template = environment.from_string(files("dygmamba.studies.audit").joinpath(TEMPLATE).read_text("utf-8"))

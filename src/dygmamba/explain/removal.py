@@ -1,0 +1,213 @@
+"""What a model would say of a pair had some of its past events never happened: asked, not guessed.
+
+Two ways, by what a model reads. `Window`: a model that reads one list of recent events per node is handed the list
+without them; nothing older moves up, so without any of them it sees a node that has no past. `Replay`: any other
+model is handed the stream without them, its memory told again from before the first of them.
+
+Legend: m subsets, n players, l entries of a list, e events.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import replace
+from typing import Protocol
+
+import torch
+from jaxtyping import Bool, Float64, Int64
+from torch import Tensor
+
+from dygmamba.engine.clock import CELL, Clock
+from dygmamba.engine.lengths import by_length
+from dygmamba.engine.stream import Stream
+from dygmamba.engine.walk import ask_all
+from dygmamba.explain.players import Player, arranged, newest
+from dygmamba.models.base import Scorer
+from dygmamba.sampling.draws import Draws
+from dygmamba.sampling.index import NeighborIndex, gather_view
+from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch, PairView
+from dygmamba.sampling.walks import WalkRequest
+
+EVENTS_READ = 4_000_000  # that a Replay looks up again, all its questions together
+EVENTS_TOLD = 60_000  # that it tells a memory again
+MOST_EACH = 8  # events of each node that a Replay tries
+LEAST_EACH = 2
+WALKS_COST = 20  # sums over walks take so many times what a look-up takes
+
+
+class Game(Protocol):
+    """Players, and the logit of the pair with some of them."""
+
+    players: tuple[Player, ...]
+    removal: str
+    orders: int  # pairs of orders that may be asked about, at most
+    tries: int  # players that are tried at each step of a search
+
+    def logits(self, keep: Bool[Tensor, "m n"]) -> Float64[Tensor, "m"]:
+        """The pair's logit, had only these players happened."""
+        ...
+
+
+def reads_windows(scorer: Scorer) -> bool:
+    """Whether all that the scorer sees of a node's past is lists of its most recent events."""
+    return not scorer.stateful and all(
+        isinstance(request, NeighborRequest) and len(request.fanout) == 1 and request.strategy == "recent"
+        for request in scorer.requests
+    )
+
+
+def game_of(scorer: Scorer, stream: Stream, pair: PairBatch, seed: int, cell: int = CELL) -> Game:
+    """The way that suits the scorer; `pair` is one pair on the stream's device."""
+    if reads_windows(scorer) and scorer.requests:
+        return Window(scorer, stream, pair)
+    return Replay(scorer, stream, pair, seed, cell)
+
+
+class Window:
+    """The lists of recent events, shortened."""
+
+    removal, orders, tries = "window", 1_000, 12
+
+    def __init__(self, scorer: Scorer, stream: Stream, pair: PairBatch) -> None:
+        self.scorer, self.stream, self.pair = scorer, stream, pair
+        self.view = stream.view(pair, scorer.requests)
+        rows = torch.cat([pair.src_row, pair.dst_row])
+        self.lists = [hops[0][rows] for hops in self.view.neighbors]  # of two rows each
+        src, dst = (
+            torch.cat([seq.event[side, : int(seq.length[side])].long().cpu() for seq in self.lists])
+            for side in range(2)
+        )
+        self.players = arranged(src, dst)
+        number = {event: at for at, player in enumerate(self.players) for event in player.events}
+        nobody = len(self.players)  # padding is nobody's
+        self._whose = [
+            torch.tensor(
+                [
+                    [number[e] if at < int(seq.length[side]) else nobody for at, e in enumerate(row)]
+                    for side, row in enumerate(seq.event.tolist())
+                ],
+                dtype=torch.int64,
+                device=stream.device,
+            ).view(seq.event.shape)
+            for seq in self.lists
+        ]
+
+    def logits(self, keep: Bool[Tensor, "m n"]) -> Float64[Tensor, "m"]:
+        """All subsets in as few passes as the device likes, short lists apart from long ones."""
+        answers = torch.zeros(len(keep), dtype=torch.float64)
+        if not len(keep):
+            return answers
+        there = torch.nn.functional.pad(keep, (0, 1)).to(self.stream.device)  # nobody is never there
+        kept = [there[:, whose] for whose in self._whose]  # [m 2 l]
+        lengths = torch.stack([part.sum(dim=2).amax(dim=1) for part in kept]).amax(dim=0)
+        most = NeighborRequest.longest(self.scorer.requests)
+        order = []
+
+        def views() -> Iterator[PairView]:
+            for chosen, length in by_length(lengths, most, self.stream.device):
+                order.append(chosen)
+                lists = [_shortened(seq, part[chosen]) for seq, part in zip(self.lists, kept, strict=True)]
+                if self.scorer.elastic:
+                    lists = [seq.cut(length) for seq in lists]
+                ends = (self.pair.src, self.pair.dst, self.pair.time)
+                pairs = PairBatch.of(*(end.expand(len(chosen)).contiguous() for end in ends))
+                yield PairView(pairs, tuple((seq,) for seq in lists), self.view.features)
+
+        found = ask_all(self.scorer, views()).double()
+        answers[torch.cat(order).cpu()] = found
+        return answers
+
+
+def _shortened(seq: NeighborSequence, kept: Bool[Tensor, "m 2 l"]) -> NeighborSequence:
+    """The two lists of a pair in m versions, sources first: what is kept, in its order, then padding."""
+    m, _, width = kept.shape
+    kept = kept.transpose(0, 1).reshape(2 * m, width)
+    row = torch.arange(2, device=kept.device).repeat_interleave(m)
+    order = (~kept).int().argsort(dim=1, stable=True)
+    length = kept.sum(dim=1)
+    real = torch.arange(width, device=kept.device) < length[:, None]
+    columns = {"node": seq.node, "event": seq.event, "time": seq.time}
+    entries = {name: column[row].gather(1, order) * real for name, column in columns.items()}
+    return replace(seq[row], **entries, length=length)
+
+
+class Replay:
+    """The stream without some events: what is looked up, counted and walked is made anew, a memory told again."""
+
+    removal, tries = "stream", 1
+
+    def __init__(self, scorer: Scorer, stream: Stream, pair: PairBatch, seed: int, cell: int) -> None:
+        self.scorer, self.stream, self.pair = scorer, stream, pair
+        self.draws = Draws.of(seed, device=stream.device)
+        self._level = int(torch.searchsorted(stream.store.time, pair.time.cpu()))  # events strictly earlier
+        self._clock, self._told = None, 0
+        walks = any(isinstance(request, WalkRequest) for request in scorer.requests)
+        self.orders, self._cost = (1, WALKS_COST) if walks else (2, 1)
+        if scorer.stateful:
+            self._clock = Clock.of(stream.store, (torch.arange(len(stream.store)),), cell)
+            self.scorer = deepcopy(scorer)
+        self.players = self._affordable()
+        if self._clock is not None:
+            self._tell_the_beginning(self._clock)
+
+    def _affordable(self) -> tuple[Player, ...]:
+        """As many of the newest events as can be tried within the limits; a few however long the stream is."""
+        players: tuple[Player, ...] = ()
+        for each in range(LEAST_EACH, MOST_EACH + 1):
+            more = newest(self.stream.index, self.pair, each, each // 2)
+            asked = (2 * self.orders + 2) * len(more)
+            read, told = asked * self._level * self._cost, asked * self._again(more)
+            if players and (read > EVENTS_READ or told > EVENTS_TOLD):
+                break
+            players = more
+        return players
+
+    def _again(self, players: tuple[Player, ...]) -> int:
+        """How many events a memory is told again in each question."""
+        if self._clock is None or not players:
+            return 0
+        return self._level - players[0].events[0]
+
+    def _tell_the_beginning(self, clock: Clock) -> None:
+        first = self.players[0].events[0] if self.players else self._level
+        self._told = int(clock.cells_before(torch.tensor([first])))
+        self.scorer.reset()
+        for cell in clock.between(0, self._told):
+            self.scorer.observe(self._events(cell))
+
+    def _events(self, ids: Int64[Tensor, "_"]):
+        return self.stream.events.select(ids.to(self.stream.device))
+
+    def logits(self, keep: Bool[Tensor, "m n"]) -> Float64[Tensor, "m"]:
+        """One subset after another."""
+        return torch.cat([torch.zeros(0, dtype=torch.float64), *(self._one(row) for row in keep.cpu())])
+
+    def _one(self, keep: Bool[Tensor, "n"]) -> Float64[Tensor, "1"]:
+        gone = [
+            event
+            for player, stays in zip(self.players, keep.tolist(), strict=True)
+            for event in player.events
+            if not stays
+        ]
+        index = self.stream.index
+        there = torch.arange(len(self.stream.store)) < self._level
+        there[gone] = False
+        if gone:
+            index = NeighborIndex.build(self.stream.store, there.nonzero()[:, 0]).to(self.stream.device)
+        view = gather_view(index, self.stream.events.features, self.pair, self.scorer.requests, self.draws)
+        with self._told_of(there):
+            return ask_all(self.scorer, [view]).double()
+
+    @contextmanager
+    def _told_of(self, there: Bool[Tensor, "e"]) -> Iterator[None]:
+        """The scorer, its memory told of what is there up to the question; as it was afterwards."""
+        if self._clock is None:
+            yield
+            return
+        kept = self.scorer.snapshot(self._events(self._clock.events[self._told : self._level]))
+        try:
+            for cell in self._clock.between(self._told, self._level):
+                self.scorer.observe(self._events(cell[there[cell]]))
+            yield
+        finally:
+            self.scorer.restore(kept)

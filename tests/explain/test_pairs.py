@@ -1,0 +1,296 @@
+"""Explanations of a small trained run on the generated stream, whose law is known, and of runs of other kinds."""
+
+import json
+from dataclasses import replace
+from html.parser import HTMLParser
+from math import log
+from statistics import mean
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+import torch
+
+import dygmamba as dm
+from commands import invoke
+from door_cases import COLUMNS, letters
+from door_cases import SMALL as TINY
+from dygmamba.errors import ConfigError, EventError, NotFoundError
+from dygmamba.explain.pairs import explain_pair
+from dygmamba.explain.removal import game_of
+from dygmamba.explain.shapley import Ledger, shares
+from dygmamba.report.why import page
+from dygmamba.runs.predictor import Predictor
+from dygmamba.sampling.view import PairBatch
+
+HALF_LIFE = 7_200.0  # of the generated stream's law
+SMALL = {"length": 10, "width": 4, "states": 2, "blocks": 1, "time_dim": 4, "lr": 0.01, "device": "cpu"}
+REASON = [
+    *("event", "side", "src", "dst", "time", "age", "count", "contribution", "error"),
+    *("score_without", "left", "read"),
+]
+SHAPE = [
+    *(
+        "model",
+        "task",
+        "src",
+        "dst",
+        "time",
+        "time_assumed",
+        "seconds",
+        "logit",
+        "score",
+        "base",
+        "base_score",
+    ),
+    *("reasons", "without", "flip", "numbers", "removal", "orders", "scored", "gap", "notes", "rest"),
+]
+
+
+def one(src, dst, time):
+    """One question as a batch."""
+    return PairBatch.of(torch.tensor([src]), torch.tensor([dst]), torch.tensor([time], dtype=torch.float64))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Six epochs on 2,000 events among 48 nodes that neither roam nor move; validation AP about 86."""
+    data = dm.generate(nodes=48, events=2_000, communities=4, roam_share=0.0, drift=0.0)
+    (made,) = dm.train(data, epochs=6, out=tmp_path_factory.mktemp("runs"), **SMALL)
+    return made
+
+
+@pytest.fixture(scope="module")
+def predictor(run):
+    return Predictor.open(run.path, "cpu")
+
+
+@pytest.fixture(scope="module")
+def asked(predictor):
+    """Sixty events of the test period: source, destination and time."""
+    store, test = predictor.dataset.store, predictor.run.stream.split.test
+    rows = test[torch.linspace(0, len(test) - 1, 60).long()]
+    return [(int(store.src[row]), int(store.dst[row]), float(store.time[row])) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def games(predictor, asked):
+    """Of each question a game and its shares from one pair of orders."""
+    stream, found = predictor.links.walk.stream, []
+    for src, dst, time in asked:
+        ledger = Ledger(game_of(predictor.run.scorer, stream, one(src, dst, time), 0))
+        found.append((ledger, shares(ledger, 1, seed=0)))
+    return found
+
+
+@pytest.fixture(scope="module")
+def letter_runs(tmp_path_factory):
+    """Names and dates: a link run, trees, a classifier and a model with a memory."""
+    folder = tmp_path_factory.mktemp("letters")
+    data = dm.read(pd.DataFrame(letters()), **COLUMNS, features="words", label="bad", name="letters")
+    trees = {"trees": 6, "rounds": 2, "least": 5, "scales": 3, "neighbors": 4, "epochs": 1}
+    (link,) = dm.train(data, out=folder, **TINY)
+    (grown,) = dm.train(data, "trees", out=folder, **trees)
+    (node,) = dm.train(data, task="node", backbone=link.path, out=folder, epochs=1, device="cpu")
+    (memory,) = dm.train(data, "tgn", out=folder, epochs=1, neighbors=4, time_dim=4, device="cpu")
+    return {"link": link, "trees": grown, "node": node, "tgn": memory}
+
+
+def test_contributions_and_base_are_the_logit(run, asked):
+    """For all pairs: they add up to the logit to 1e-9, and the logit is that of `score`, to float32 rounding."""
+    scores = run.score([(src, dst, time) for src, dst, time in asked[:12]])["score"].to_pylist()
+    for (src, dst, time), score in zip(asked, scores, strict=False):
+        found = run.explain((src, dst), time, orders=1)
+        total = found.base + sum(reason.contribution for reason in found.reasons)
+        assert total == pytest.approx(found.logit, abs=1e-9)
+        assert found.gap < 1e-9
+        assert found.logit == pytest.approx(log(score / (1 - score)), abs=1e-4)
+        assert found.score == pytest.approx(score, abs=1e-5)
+
+
+def test_removing_what_pushed_most_lowers_the_score_more_than_removing_what_comes(games):
+    """Over sixty pairs, one event or three: three times as far in the mean as drawn ones, and further for most pairs.
+
+    Not for all: of several meetings that say the same, no single one is missed.
+    """
+    rng = torch.Generator().manual_seed(1)
+    for count in (1, 3):
+        strongest, drawn = [], []
+        for ledger, found in games:
+            chosen = found.value.argsort(descending=True)[:count].tolist()
+            others = [torch.randperm(len(found.value), generator=rng)[:count].tolist() for _ in range(4)]
+            fall = (found.logit - ledger.without([chosen, *others])).tolist()
+            strongest.append(fall[0])
+            drawn.append(mean(fall[1:]))
+        assert len(strongest) >= 50
+        assert mean(strongest) > 3 * mean(drawn)
+        assert mean(a > b for a, b in zip(strongest, drawn, strict=True)) > 0.7
+
+
+def test_what_the_law_says_matters_comes_out_on_top(games, predictor, asked):
+    """A return is weighed by what is left of the pair's own meetings, and of the recent ones more is left.
+
+    Where a pair has met, its strongest push is a meeting, mostly; meetings within the half-life count more than older
+    ones, and those more than events with others, of which the law knows nothing.
+    """
+    time, kinds, first = predictor.dataset.store.time, {"recent": [], "old": [], "other": []}, []
+    for (ledger, found), (_, _, when) in zip(games, asked, strict=True):
+        players = ledger.game.players
+        met = [player.of_src and player.of_dst for player in players]
+        for player, meeting, value in zip(players, met, found.value.tolist(), strict=True):
+            recent = when - float(time[player.events[-1]]) < HALF_LIFE
+            kinds["other" if not meeting else "recent" if recent else "old"].append(value)
+        if any(met):
+            first.append(met[int(found.value.argmax())])
+    assert mean(first) > 0.7
+    assert mean(kinds["recent"]) > mean(kinds["old"]) > mean(kinds["other"]) + 0.2
+    assert min(map(len, kinds.values())) > 50
+
+
+def test_what_ifs_are_what_the_model_says(predictor, asked):
+    """For all sets: the score without them is the model's; a turning set has up to ten events, and turns."""
+    turned = 0
+    for src, dst, time in asked[:15]:
+        found = explain_pair(predictor, (src, dst), time, orders=1)
+        game = game_of(predictor.run.scorer, predictor.links.walk.stream, one(src, dst, time), 0)
+        place = {player.events[0]: at for at, player in enumerate(game.players)}
+        ledger = Ledger(game)
+        for what in (*found.without, *([found.flip] if found.flip else [])):
+            (logit,) = ledger.without([[place[event] for event in what.events]]).tolist()
+            assert what.logit == pytest.approx(logit, abs=1e-5)
+        for reason in found.reasons[:2]:
+            (logit,) = ledger.without([[place[reason.event]]]).tolist()
+            assert reason.score_without == pytest.approx(float(torch.sigmoid(torch.tensor(logit))), abs=1e-5)
+        if found.flip is not None:
+            turned += 1
+            assert len(found.flip.events) <= 10
+            assert (found.flip.score >= 0.5) != (found.score >= 0.5)
+    assert turned
+
+
+def test_more_orders_make_the_errors_smaller(run, asked):
+    """One pair of orders tells no errors; sixteen tell smaller ones than four; all add up alike, the same each time."""
+    src, dst, time = asked[-1]
+    one, four, many = (run.explain((src, dst), time, orders=orders) for orders in (1, 4, 16))
+    assert {reason.error for reason in one.reasons} == {None}
+    assert mean(r.error for r in many.reasons) < mean(r.error for r in four.reasons)
+    assert run.explain((src, dst), time) == four
+
+
+def test_trees_tell_their_numbers_and_the_events_behind_them(letter_runs):
+    """Exact Shapley values of every number, with their base the logit; and the newest events, which add up too."""
+    found = letter_runs["trees"].explain(("ann", "bob"))
+    numbers = found.numbers
+    assert numbers.base + sum(one.contribution for one in numbers.strongest) == pytest.approx(
+        found.logit, abs=1e-9
+    )
+    amounts = [abs(one.contribution) for one in numbers.strongest]
+    assert amounts == sorted(amounts, reverse=True)
+    assert found.base + sum(one.contribution for one in found.reasons) == pytest.approx(found.logit, abs=1e-9)
+    assert found.removal == "stream"
+    assert {"ann", "bob"} & {found.reasons[0].src, found.reasons[0].dst}
+
+
+@pytest.mark.parametrize("name", ["node", "tgn"])
+def test_classifiers_and_memories_are_explained_too(letter_runs, name):
+    """A node's risk by its own past; a memory by the stream without the newest events."""
+    made = letter_runs[name]
+    found = made.explain("ann" if name == "node" else ("ann", "bob"), "2024-05-09")
+    score = (
+        made.classify(["ann"], "2024-05-09") if name == "node" else made.score([("ann", "bob")], "2024-05-09")
+    )
+    assert found.score == pytest.approx(score["score"][0].as_py(), abs=1e-5)
+    assert found.gap < 1e-9
+    assert (found.dst, found.removal) == ((None, "window") if name == "node" else ("bob", "stream"))
+    assert all(str(reason.time) < "2024-05-09" for reason in found.reasons)
+
+
+def test_mistakes_are_one_sentence(run, letter_runs):
+    """Unknown ids, nothing before the time, another kind of question: what, got, do."""
+    start = float(run.data.store.time[0])
+    with pytest.raises(EventError, match=r"no event of 1 and 2 is strictly before .* ask about a later time"):
+        run.explain((1, 2), start)
+    with pytest.raises(NotFoundError, match="no event of 'letters' is of ghost and spectre; check"):
+        letter_runs["link"].explain(("ghost", "spectre"))
+    with pytest.raises(ConfigError, match="a pair is to be explained, such as"):
+        run.explain("ann")
+    with pytest.raises(ConfigError, match="knows no ghost; ask about ids that are in an event"):
+        letter_runs["tgn"].explain(("ann", "ghost"))
+    with pytest.raises(ConfigError, match="at least 1; got 0"):
+        run.explain((1, 2), orders=0)
+    half = letter_runs["link"].explain(("ann", "ghost"))
+    assert half.notes == ("ghost is in no event, so it has no past",)
+    assert {reason.side for reason in half.reasons} == {"src"}
+
+
+def test_the_json_is_one_object_of_this_shape(letter_runs, monkeypatch, capsys):
+    """Keys in this order, own ids and dates, the rest summed up; and nothing else on stdout."""
+    words = (
+        "explain",
+        str(letter_runs["link"].path),
+        "--pair",
+        '"Zoë, Ltd.", bob',
+        "--at",
+        "2024-05-09",
+        "--top",
+        "3",
+    )
+    code, out, err = invoke(monkeypatch, capsys, *words, "--json")
+    found = json.loads(out)
+    assert (code, err) == (0, "")
+    assert list(found) == SHAPE
+    assert [list(reason) for reason in found["reasons"]] == [REASON] * 3
+    assert (found["src"], found["dst"], found["time"]) == ("Zoë, Ltd.", "bob", "2024-05-09")
+    parts = (
+        found["base"] + found["rest"]["contribution"] + sum(one["contribution"] for one in found["reasons"])
+    )
+    assert parts == pytest.approx(found["logit"], abs=1e-9)
+    assert found["reasons"][0]["time"].startswith("2024-05-0")
+    assert all(0 < one["left"] < 1 for one in found["reasons"])
+    assert list(found["without"][0]) == ["events", "logit", "score"]
+
+
+def test_the_command_shows_a_table_and_writes_pages(letter_runs, monkeypatch, capsys, tmp_path):
+    """Every part of the sum has its line; the page and the picture are well-formed, and what users wrote is escaped."""
+    at = ("--at", "2024-05-09")
+    for name, words in (
+        ("link", ("--pair", "ann,bob", *at)),
+        ("trees", ("--pair", "ann,bob")),
+        ("node", ("--node", "ann")),
+    ):
+        out = tmp_path / "made" / f"{name}.html"
+        line = ("explain", str(letter_runs[name].path), *words, "--orders", "1", "--out", str(out))
+        code, shown, _ = invoke(monkeypatch, capsys, *line)
+        assert code == 0
+        assert all(part in shown for part in ("score 0.", "base", "logit", "contribution"))
+        text = out.read_text("utf-8")
+        assert "<script" not in text
+        HTMLParser().feed(text)
+        assert text.count("<figcaption>") == text.count("<svg")
+    svg = tmp_path / "why.svg"
+    words = ("explain", str(letter_runs["link"].path), "--pair", "ann,bob", "--out", str(svg), "--json")
+    assert invoke(monkeypatch, capsys, *words)[0] == 0
+    ElementTree.fromstring(svg.read_text("utf-8"))
+    found = letter_runs["link"].explain(("ann", "bob"), orders=1)
+    assert "<b>" not in page(replace(found, src="<b>", notes=("<b>",)))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "say what to explain: --pair a,b"),
+        (("--pair", "ann"), "two ids with a comma between them"),
+        (("--pair", "a,b,c"), "goes in double quotes"),
+        (("--node", "ann"), "a pair is to be explained"),
+        (("--pair", "ann,bob", "--out", "x.png"), "name.html, or a picture, name.svg"),
+        (("--pair", "ann,bob", "--at", "2001-01-01"), "is strictly before 2001-01-01"),
+        (("--pair", "ann,bob", "--at", "noon"), "--at takes a date"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_sentence(letter_runs, monkeypatch, capsys, words, said):
+    """Exit code 2 and what to do."""
+    code, out, err = invoke(monkeypatch, capsys, "explain", str(letter_runs["link"].path), *words)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1

@@ -1,0 +1,112 @@
+"""Histories without some events, for every registered model, against streams in which they never happened."""
+
+import pytest
+import torch
+
+from contract_cases import (
+    CASES,
+    CELL,
+    DRAWN,
+    TRAINABLE,
+    build,
+    label_of,
+    questions,
+    sample_store,
+    selected,
+    snapshots,
+)
+from dygmamba.engine.rank import Ranker
+from dygmamba.explain import removal
+from dygmamba.explain.players import MOST, arranged
+from dygmamba.explain.removal import Replay, Window, game_of, reads_windows
+from dygmamba.explain.shapley import Ledger, shares
+from dygmamba.sampling.view import PairBatch
+from streams import unsplit
+
+
+@pytest.fixture(autouse=True)
+def _few(monkeypatch):
+    """A replay tries few events, so that each test is quick."""
+    monkeypatch.setattr(removal, "MOST_EACH", 3)
+
+
+def one(asked, row):
+    """One of the questions, as a batch."""
+    return PairBatch.of(asked.src[[row]], asked.dst[[row]], asked.time[[row]])
+
+
+@pytest.mark.parametrize("case", CASES, ids=label_of)
+def test_contributions_and_base_are_the_logit_of_a_prediction(case):
+    """For all models and some pairs: with every event the game says what `predict` says, and its parts add up."""
+    store = snapshots()
+    scorer, asked = build(case, store), questions(store)
+    logit = Ranker(scorer, unsplit(store), 0, cell=CELL).logits(asked.src, asked.dst, asked.time)
+    for row in (0, len(asked) - 2):
+        ledger = Ledger(game_of(scorer, unsplit(store), one(asked, row), 0, CELL))
+        found = shares(ledger, 1, seed=row)
+        assert found.logit == pytest.approx(float(logit[row]), abs=1e-5)
+        assert found.base + float(found.value.sum()) == pytest.approx(found.logit, abs=1e-9)
+        assert ledger.asked <= 2 * (len(ledger.game.players) - 1) + 2
+
+
+UNDRAWN = [case for case in CASES if case not in DRAWN and case[0] != "cawn"]
+
+
+@pytest.mark.parametrize("case", UNDRAWN, ids=label_of)
+def test_a_stream_without_an_event_is_what_the_model_would_have_been_shown(case):
+    """For all models: the logit without an event is the prediction on the stream in which it never happened.
+
+    A memory is told event by event here, so that no event changes the cell of another; a model that draws neighbours
+    is left out, as an event more or less changes which are drawn.
+    """
+    store = sample_store()
+    scorer, stream = build(case, store), unsplit(store)
+    pair = PairBatch.of(store.src[[50]], store.dst[[50]], store.time[[50]])
+    game = Replay(scorer, stream, pair, 0, cell=1)
+    n = len(game.players)
+    found = game.logits(~torch.eye(n, dtype=torch.bool))
+    for at in (0, n - 1):
+        rows = torch.arange(len(store))
+        rest = selected(store, rows[rows != game.players[at].events[0]])
+        want = Ranker(scorer, unsplit(rest), 0, cell=1).logits(pair.src, pair.dst, pair.time)
+        assert float(found[at]) == pytest.approx(float(want[0]), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in TRAINABLE if name in ("dyg-mamba", "dygformer", "freedyg")]
+)
+def test_a_list_without_an_event_is_the_list_of_a_stream_without_it(name):
+    """Where the lists hold all of both pasts, taking an event out of them is taking it out of the stream."""
+    store = sample_store(30)
+    scorer, stream = build((name, {"length": 40}), store), unsplit(store)
+    pair = PairBatch.of(store.src[[-1]], store.dst[[-1]], store.time[[-1]] + 1)
+    game = game_of(scorer, stream, pair, 0)
+    assert isinstance(game, Window)
+    n = len(game.players)
+    found = game.logits(~torch.eye(n, dtype=torch.bool))
+    for at, player in enumerate(game.players):
+        rows = torch.arange(len(store))
+        rest = selected(store, rows[rows != player.events[0]])
+        want = Ranker(scorer, unsplit(rest), 0).logits(pair.src, pair.dst, pair.time)
+        assert float(found[at]) == pytest.approx(float(want[0]), abs=1e-5)
+
+
+def test_which_models_are_shown_shorter_lists():
+    """Those that read one list of recent events per node and nothing else."""
+    store = sample_store()
+    found = {name for name in TRAINABLE if reads_windows(build((name, {}), store))}
+    assert found == {"dyg-mamba", "mamba", "dygformer", "freedyg", "graphmixer", "tcl"}
+
+
+def test_old_events_of_long_pasts_are_grouped_and_none_is_lost():
+    """For all lengths: each event in exactly one player, at most MOST of them, the newest and the meetings alone."""
+    for count in (0, 1, 31, 32, 33, 500, 4_000):
+        src, dst = torch.arange(0, 2 * count, 2), torch.arange(0, 3 * count, 3)
+        players = arranged(src, dst)
+        assert len(players) <= MOST
+        listed = [event for player in players for event in player.events]
+        assert sorted(listed) == sorted({*src.tolist(), *dst.tolist()})
+        met = sorted({*src.tolist()} & {*dst.tolist()})
+        alone = {player.events[0] for player in players if len(player.events) == 1}
+        assert set(met[-3:]) | set(sorted(listed)[-3:]) <= alone
+        assert all((player.events[-1] in set(src.tolist())) == player.of_src for player in players)

@@ -1,0 +1,212 @@
+"""Scores of a run: probabilities from its folder, chances among candidates, partners never met, ranks in its rows."""
+
+import json
+import shutil
+import sys
+
+import pyarrow as pa
+import pytest
+import torch
+from pyarrow import parquet
+
+import dygmamba as dm
+from dygmamba.cli import main
+from dygmamba.engine.examine import examine, place
+from dygmamba.engine.folder import RunFolder
+from dygmamba.errors import FileError, NotFoundError
+from dygmamba.runs.calibrating import NAME, load_calibration, load_kept
+from dygmamba.runs.link import Ranking
+from dygmamba.runs.opening import open_run
+from dygmamba.tasks.calibration import calibrate
+from dygmamba.tasks.candidates import Candidates
+from dygmamba.tasks.link import link_exam
+
+SETTINGS = {"epochs": 2, "trees": 6, "rounds": 3, "least": 5, "scales": 3, "neighbors": 4, "device": "cpu"}
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Trees on a small stream; names for ids, so that files of ids have something to tell."""
+    made = dm.generate(nodes=40, events=900, communities=4).store
+    rows = list(zip(made.src.tolist(), made.dst.tolist(), (made.time - made.time[0]).tolist(), strict=True))
+    data = dm.read([(f"p{u}", f"p{v}", t) for u, v, t in rows], name="people")
+    return dm.train(data, "trees", out=tmp_path_factory.mktemp("runs"), **SETTINGS)[0]
+
+
+@pytest.fixture
+def copy(run, tmp_path):
+    """The same run in a folder that may be spoilt, beside its data."""
+    shutil.copytree(run.path.parent.parent, tmp_path / "people")
+    return tmp_path / run.path.relative_to(run.path.parents[2])
+
+
+@pytest.fixture
+def ask(monkeypatch, capsys):
+    """`dygmamba predict` in this process: exit code, stdout, stderr."""
+
+    def call(path, *words):
+        arguments = ("predict", path, *words, "--device", "cpu")
+        monkeypatch.setattr(sys, "argv", ["dygmamba", *map(str, arguments)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        captured = capsys.readouterr()
+        return int(left.value.code or 0), captured.out, captured.err
+
+    return call
+
+
+def test_the_validation_period_alone_is_fitted(run):
+    """The calibration of a folder is that of validation's logits against random pairs; the curves are the test's."""
+    opened, kept = open_run(run.path, CPU), load_kept(run._folder)
+    exam = link_exam(opened.stream.store, opened.stream.split, "val")
+    logit = examine(opened.scorer, opened.stream, exam, opened.rule, opened.seed)
+    assert kept.calibration == calibrate(logit, exam.pairs.label, exam.number)
+    assert kept.calibration.prior == 0.5
+    for curve in (kept.before, kept.after):
+        assert sum(curve.count) == 2 * len(opened.stream.split.test)
+
+
+def test_rows_say_how_far_off_scores_are_and_where_events_rank(run):
+    """Results, evaluation and curves agree; ranks are of the test period, stamped with what they are among."""
+    kept, rows = load_kept(run._folder), run.results.to_pylist()
+    (own,) = [row for row in rows if (row["split"], row["setting"]) == ("test", "transductive")]
+    assert own["ece"] == pytest.approx(kept.after.ece)
+    assert own["ece_raw"] == pytest.approx(kept.before.ece)
+    again = run.evaluate(setting="transductive").to_pylist()
+    assert {row["negatives"]: row["ece"] for row in again} == {
+        "random": own["ece"],
+        "historical": None,
+        "inductive": None,
+    }
+    assert (own["candidates"], own["candidate_seed"], own["ranked"]) == (100, 2, 100)
+    assert 0 < own["mrr"] < own["hits@10"] <= 1
+    assert all(row["mrr"] is None for row in rows if row["split"] == "val")
+
+
+def test_some_of_the_events_rank_as_they_do_among_all(run):
+    """For any choice of events, each has the rank it has when all are asked about."""
+    opened = open_run(run.path, CPU)
+    stream, exam = opened.stream, link_exam(opened.stream.store, opened.stream.split, "test")
+    among = Candidates.of(stream.store, 5, 2)
+    every = place(opened.scorer, stream, exam, among, opened.rule, opened.seed)
+    chosen = torch.tensor([3, 40, 41, 100])
+    some = place(opened.scorer, stream, exam, among, opened.rule, opened.seed, chosen=chosen)
+    assert torch.equal(some, every[chosen])
+    row = Ranking(("mrr",), 5, most=7).row(opened.scorer, stream, exam, opened.rule, opened.seed)
+    assert row["n"] == 7
+    assert row == Ranking(("mrr",), 5, most=7).row(opened.scorer, stream, exam, opened.rule, opened.seed)
+
+
+def test_the_chances_of_all_candidates_are_one(run):
+    """Over every destination, or the candidates, probabilities sum to 1 and are as the scores' odds."""
+    for among in (None, ["p1", "p2", "p3"]):
+        table = run.rank(["p5", "p9"], k=99, candidates=among).to_pandas()
+        for _, own in table.groupby("src"):
+            odds = own["score"] / (1 - own["score"])
+            assert own["probability"].sum() == pytest.approx(1)
+            assert own["probability"].tolist() == pytest.approx((odds / odds.sum()).tolist())
+    head = run.rank(["p5", "p9"], k=2)["probability"].to_pylist()
+    whole = run.rank(["p5", "p9"], k=99).to_pandas().groupby("src").head(2)["probability"].tolist()
+    assert head == pytest.approx(whole)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
+def test_only_new_leaves_out_exactly_those_met_strictly_earlier(run, share):
+    """At the very time of an event its pair is still new; afterwards it is not, whoever was the source."""
+    data = run.data
+    row = int(share * (len(data.store) - 1))
+    when = float(data.store.time[row])
+    ids = [data.ids.to_user(column.numpy()).to_pylist() for column in (data.store.src, data.store.dst)]
+    source = ids[0][row]
+    for at in (when, when + 1e-3):
+        events = zip(*ids, data.store.time.tolist(), strict=True)
+        met = {v if u == source else u for u, v, t in events if t < at and source in (u, v)}
+        every = set(run.rank(source, k=99, at=at)["dst"].to_pylist())
+        new = run.rank(source, k=99, at=at, only_new=True).to_pydict()
+        assert set(new["dst"]) == every - met
+        assert sum(new["probability"]) == pytest.approx(1 if new["dst"] else 0)
+    assert ids[1][row] not in new["dst"]
+
+
+def test_candidates_come_from_a_list_a_table_or_the_line(run, ask, tmp_path):
+    """Ids on the line, one per line, under a heading, or in a column of a CSV or Parquet file: the same."""
+    expected = run.rank("p5", k=2, candidates=["p1", "p2", "p3"]).to_pylist()
+    files = {
+        "plain.txt": "p1\np2\n\np3\n",
+        "headed.csv": "dst\np1\np2\np3\n",
+        "two.csv": "w,dst\n1,p1\n2,p2\n3,p3\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    parquet.write_table(pa.table({"x": [1, 2, 3], "dst": ["p1", "p2", "p3"]}), tmp_path / "ids.parquet")
+    for given in ("p1,p2,p3", *(tmp_path / name for name in (*files, "ids.parquet"))):
+        code, out, err = ask(run.path, "--sources", "p5", "--top", 2, "--candidates", given, "--json")
+        assert code == 0, err
+        found = json.loads(out)["predictions"]
+        assert [row["dst"] for row in found] == [row["dst"] for row in expected]
+        assert [row["probability"] for row in found] == pytest.approx(
+            [row["probability"] for row in expected]
+        )
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(NotFoundError, match="no column of destinations among a, b"):
+        run.rank("p5", candidates=tmp_path / "other.csv")
+
+
+def test_who_has_met_everyone_is_named(run, ask):
+    """--only-new among the source's one old partner: no row, and a note of who has none."""
+    old = set(run.rank("p5", k=99)["dst"].to_pylist()) - set(
+        run.rank("p5", k=99, only_new=True)["dst"].to_pylist()
+    )
+    code, out, err = ask(run.path, "--sources", "p5", "--top", 3, "--candidates", min(old), "--only-new")
+    assert (code, out.splitlines()) == (0, ["src,dst,time,score,probability,rank"])
+    assert "no destination is left for 1 of the sources: p5" in err
+
+
+def test_without_a_calibration_the_column_and_a_note_say_so(copy, ask):
+    """No file, or other weights than it was fitted to: `uncalibrated_score`, no chances, and how to calibrate."""
+    scores = dm.open(copy).score([("p1", "p2")]).column_names
+    assert scores == ["src", "dst", "time", "score"]
+    (copy / NAME).unlink()
+    run = dm.open(copy, device="cpu")
+    assert run.score([("p1", "p2")]).column_names == ["src", "dst", "time", "uncalibrated_score"]
+    assert run.rank("p1").column_names == ["src", "dst", "time", "uncalibrated_score", "rank"]
+    assert "ece" not in run.evaluate("random").column_names
+    code, _, err = ask(copy, "--sources", "p1", "--top", 1)
+    assert code == 0
+    assert f"no probabilities; calibrate it with: dygmamba train --resume {copy}" in err
+    again = dm.resume(copy, device="cpu")
+    assert again.score([("p1", "p2")]).column_names == scores
+
+
+def test_a_calibration_belongs_to_its_weights_and_vouches_for_itself(copy, run):
+    """Of other weights it is none; a changed figure is an error, in one sentence."""
+    folder, path = RunFolder(copy), copy / NAME
+    assert load_calibration(folder) == load_calibration(run._folder)
+    best = folder.best.read_bytes()
+    folder.best.write_bytes(best.replace(best[40:50], b"0123456789", 1))
+    assert load_calibration(folder) is None
+    folder.best.write_bytes(best)
+    whole = path.read_text()
+    for text in (whole.replace('"slope": ', '"slope": 1'), whole[:-40], "[]", "[" * 99_999, ""):
+        path.write_text(text)
+        with pytest.raises(FileError, match="is damaged"):
+            load_calibration(folder)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("--nodes p1", "predicts links and knows no states of nodes"),
+        ("", "--pairs FILE"),
+        ("--sources p1", "--sources asks for a ranking"),
+        ("--sources p1 --candidates p2", "--sources asks for a ranking"),
+        ("--pairs x.csv --only-new", "--only-new asks for a ranking"),
+        ("--sources p1 --top 3 --candidates nobody", "candidate nobody is in no event"),
+    ],
+)
+def test_a_mistake_is_one_sentence(run, ask, words, sentence):
+    """Exit code 2, nothing on stdout, one line."""
+    code, out, err = ask(run.path, *words.split())
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert sentence in err

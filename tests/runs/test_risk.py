@@ -1,0 +1,112 @@
+"""Which accounts turn bad: a node run asked about everyone, or some, at any time."""
+
+import json
+import sys
+
+import pandas as pd
+import pytest
+import torch
+
+import dygmamba as dm
+from door_cases import COLUMNS, PEOPLE, letters
+from dygmamba.cli import main
+from dygmamba.errors import ConfigError, NotFoundError
+from dygmamba.runs.calibrating import load_kept
+from dygmamba.runs.node import open_node_run
+from dygmamba.tasks.calibration import calibrate
+
+SMALL = {"epochs": 1, "neighbors": 3, "time_dim": 4, "device": "cpu"}
+LATE = {"who": ["newcomer", "ann"], "whom": ["ann", "bob"], "when": ["2024-05-20", "2024-05-21"]}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    data = dm.read(pd.DataFrame(letters()), **COLUMNS, label="bad", name="letters")
+    return dm.train(data, "graphmixer", task="node", out=tmp_path_factory.mktemp("runs"), **SMALL)[0]
+
+
+@pytest.fixture
+def ask(run, monkeypatch, capsys):
+    """`dygmamba predict RUN` in this process: exit code, stdout, stderr."""
+
+    def call(*words):
+        monkeypatch.setattr(
+            sys, "argv", ["dygmamba", "predict", *map(str, (run.path, *words)), "--device", "cpu"]
+        )
+        with pytest.raises(SystemExit) as left:
+            main()
+        captured = capsys.readouterr()
+        return int(left.value.code or 0), captured.out, captured.err
+
+    return call
+
+
+def test_everyone_comes_from_the_highest_risk_on(run):
+    """All sources, once each, ranked; k keeps the first of them; some nodes keep the order they were asked in."""
+    found = run.classify().to_pandas()
+    assert sorted(found["node"]) == sorted(PEOPLE)
+    assert found["score"].is_monotonic_decreasing
+    assert found["rank"].tolist() == list(range(1, 9))
+    assert run.classify(k=3).to_pylist() == run.classify().to_pylist()[:3]
+    some = run.classify(["eve", "ann"])
+    assert (some["node"].to_pylist(), some.column_names) == (["eve", "ann"], ["node", "time", "score"])
+    best = run.classify(["eve", "ann", "bob"], k=1).to_pylist()
+    assert best[0]["score"] == max(row["score"] for row in run.classify(["eve", "ann", "bob"]).to_pylist())
+
+
+def test_nothing_at_or_after_the_time_is_seen(run):
+    """At T the list and every score are the same whatever happens at T or later; who is first seen then is missing."""
+    more = run.observe(LATE)
+    for at in ("2024-05-05", "2024-05-20"):
+        before, after = (one.classify(at=at).to_pandas() for one in (run, more))
+        assert before["node"].tolist() == after["node"].tolist()
+        assert before["score"].tolist() == pytest.approx(after["score"].tolist(), abs=1e-6)
+    later = more.classify(at="2024-05-20T00:00:01").to_pandas()
+    assert set(later["node"]) == {*PEOPLE, "newcomer"}
+    with pytest.raises(NotFoundError, match="was a source before 2020-01-01; ask about a later time"):
+        run.classify(at="2020-01-01")
+
+
+def test_the_prior_is_the_validation_periods(run):
+    """Fitted on validation's labels; the curves are of the test period, and so are the rows' errors."""
+    fit, kept = open_node_run(run.path, torch.device("cpu")), load_kept(run._folder)
+    exam = fit.task.exam("val")
+    assert kept.calibration == calibrate(fit.examine(exam), exam.pairs.label, exam.number)
+    assert kept.calibration.prior == pytest.approx(float(exam.pairs.label.mean()))
+    (test,) = [row for row in run.results.to_pylist() if row["split"] == "test"]
+    assert sum(kept.after.count) == test["n"]
+    assert test["ece"] == pytest.approx(kept.after.ece)
+
+
+def test_the_command_gives_the_same(run, ask, tmp_path):
+    """`predict RUN`, --top, --nodes on the line or in a file, --at: what Python says, in own ids."""
+    code, out, err = ask("--top", 2, "--json")
+    assert code == 0, err
+    assert [row["node"] for row in json.loads(out)["predictions"]] == run.classify(k=2)["node"].to_pylist()
+    (tmp_path / "who.txt").write_text("eve\nann\n")
+    (tmp_path / "who.csv").write_text("who,when\neve,2024-05-05\nann,2024-05-05\n")
+    expected = run.classify(["eve", "ann"], "2024-05-05")["score"].to_pylist()
+    for words in (
+        ("--nodes", "eve,ann", "--at", "2024-05-05"),
+        ("--nodes", tmp_path / "who.txt", "--at", "2024-05-05"),
+        ("--nodes", tmp_path / "who.csv"),
+    ):
+        code, out, err = ask(*words, "--json")
+        assert code == 0, err
+        found = json.loads(out)["predictions"]
+        assert [row["node"] for row in found] == ["eve", "ann"]
+        assert [row["score"] for row in found] == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("words", ["--pairs x.csv", "--sources ann --top 3", "--candidates ann --top 3"])
+def test_a_node_run_asked_for_pairs_is_a_sentence(ask, words):
+    """Exit code 2, one line that says what to ask instead."""
+    code, out, err = ask(*words.split())
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "gives the risk of nodes and knows no pairs" in err
+
+
+def test_k_is_at_least_one(run):
+    """A number that keeps nothing is a mistake."""
+    with pytest.raises(ConfigError, match="k must be at least 1"):
+        run.classify(k=0)

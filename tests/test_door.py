@@ -23,6 +23,7 @@ FUNCTIONS = {
     "tuple[NeighborRequest, ...] = 20, device: str = auto) -> Iterator[Step]",
     "check_model": "(name: str, **settings: Any) -> Table",
     "compare": "(runs: Sequence[Path | str], *, out: Path | str | None = None) -> Sheet",
+    "datasets": "(*, data_dir: Path | str | None = None, runs: Path | str = runs) -> Table",
     "evaluate": "(data: Dataset | str, model: str = edgebank, *, negatives: str | Sequence[str] = random, split: "
     "str | Sequence[str] = test, setting: str | Sequence[str] = (transductive, inductive), visible: "
     "str | None = None, metrics: str | Sequence[str] | None = None, candidates: int | str | None = None, "
@@ -32,10 +33,11 @@ FUNCTIONS = {
     "load": "(name: str, data_dir: Path | str | None = None) -> Dataset",
     "open": "(folder: Path | str, *, device: str = auto, data_dir: Path | str | None = None, time_unit: str = "
     "auto) -> Run",
-    "read": "(source: Source, *, src: str | None = None, dst: str | None = None, time: str | None = None, "
-    "features: str | Sequence[str] = (), label: str | None = None, name: str | None = None, bipartite: "
-    "bool | None = None, time_unit: str = auto, fill: float | None = None, format: str = auto, delimiter: "
-    "str | None = None, encoding: str = utf-8) -> Dataset",
+    "read": "(source: Source, *, src: str | int | None = None, dst: str | int | None = None, time: str | int | None = "
+    "None, features: str | int | Sequence[str | int] = (), label: str | int | None = None, name: str | None = None, "
+    "bipartite: bool | None = None, time_unit: str = auto, time_format: str | None = None, fill: float | None = None, "
+    "format: str = auto, header: bool | None = None, delimiter: str | None = None, encoding: str = utf-8, skip_bad: "
+    "bool = False) -> Dataset",
     "refit": "(folder: Path | str, *, device: str = auto, data_dir: Path | str | None = None, progress: "
     "Callable[[dict[str, Any]], None] | None = None) -> Run",
     "register": "(name: str, config: type, build: Callable[[Any, DatasetFacts], Encoder | Scorer], *, title: str "
@@ -44,8 +46,11 @@ FUNCTIONS = {
     "Sequence[int] = (0,), variants: Sequence[str] | None = None, out: Path | str = studies, device: str = auto, "
     "workers: int | None = None, data_dir: Path | str | None = None, progress: Callable[[Event], None] | None = None, "
     "**settings: Any) -> Book",
+    "remove": "(name: str, *, data_dir: Path | str | None = None, runs: Path | str = runs, force: bool = False) -> "
+    "list[str]",
     "resume": "(folder: Path | str, *, device: str = auto, negatives: str | Sequence[str] = random, data_dir: "
     "Path | str | None = None, progress: Callable[[dict[str, Any]], None] | None = None, **settings: Any) -> Run",
+    "save": "(dataset: Dataset, *, data_dir: Path | str | None = None) -> Path",
     "train": "(data: Dataset | str, model: str | None = None, *, seeds: int | Sequence[int] = (0,), task: str = "
     "link, device: str = auto, out: Path | str = runs, negatives: str | Sequence[str] = random, "
     "backbone: Path | str | None = None, finetune: bool = False, balance: bool = False, preset: str | None = None, "
@@ -55,6 +60,9 @@ FUNCTIONS = {
 CLASSES = {
     "Dataset": {
         "of": "(name: str, store: EventStore, ids: NodeIds, origin: Origin | None = None) -> Dataset",
+        "content": "",
+        "version": "",
+        "path": "",
         "describe": "(self) -> Statistics",
         "digest": "",
         "ids": "",

@@ -4,6 +4,7 @@ DyG-Mamba here is the NeurIPS 2025 paper (openreview ja2wA4UncJ), not DyGMamba (
 
     read        events of a file, a data frame, a TemporalData ...    -> Dataset
     load        a dataset by name                                      -> Dataset
+    save        a dataset under its name; datasets, remove: what is there
     generate    a stream whose forgetting law is known                 -> Dataset
     train       a model on a dataset, one run per seed                 -> Runs
     resume      a run that was stopped                                 -> Run
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from dygmamba.door.data import load as load
     from dygmamba.door.data import read as read
     from dygmamba.door.evaluation import evaluate as evaluate
+    from dygmamba.door.library import datasets as datasets
+    from dygmamba.door.library import remove as remove
+    from dygmamba.door.library import save as save
     from dygmamba.door.models import check_model as check_model
     from dygmamba.door.models import register as register
     from dygmamba.door.run import Run as Run
@@ -68,6 +72,7 @@ _DOOR = {
     "batches": "door.batches",
     "check_model": "door.models",
     "compare": "door.studies",
+    "datasets": "door.library",
     "evaluate": "door.evaluation",
     "generate": "door.data",
     "load": "door.data",
@@ -77,8 +82,10 @@ _DOOR = {
     "read": "door.data",
     "refit": "door.runs",
     "register": "door.models",
+    "remove": "door.library",
     "reproduce": "door.studies",
     "resume": "door.runs",
+    "save": "door.library",
     "train": "door.runs",
 }
 

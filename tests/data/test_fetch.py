@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from bad_server import OVER, Handler, Server, dyglib_zip, serving, status, truncated, zipped
 from dygmamba.cli.data import app as importer
-from dygmamba.cli.fetch import fetch, list_datasets
+from dygmamba.cli.fetch import fetch
+from dygmamba.cli.library import list_datasets
 from dygmamba.data.archive import intact
 from dygmamba.data.catalogue import catalogue, find_entry
 from dygmamba.data.fetch import Fetched, fetch_dataset, import_line, sources

@@ -17,11 +17,14 @@ from hypothesis import strategies as st
 
 from dygmamba.data.formats import ReadOptions, read_dataset
 from dygmamba.data.formats import csv as csv_format
+from dygmamba.data.formats.rows import NO_IDS
 from dygmamba.data.store import Dataset
 from dygmamba.errors import ConfigError, FileError
 from tables import table, write_csv
 
-words = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")), min_size=1, max_size=4)
+words = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")), min_size=1, max_size=4).filter(
+    lambda word: word.lower() not in NO_IDS.to_pylist()
+)
 events = st.lists(
     st.tuples(
         words,
@@ -112,10 +115,21 @@ def test_epoch_ticks_become_the_nearest_seconds(tmp_path, unit, ticks):
     assert seconds(tmp_path, ["1.25", "3", "-1e-3"]) == [1.25, 3.0, -0.001]
 
 
+@pytest.mark.parametrize(("unit", "ticks"), [("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9)])
+def test_the_unit_of_times_since_1970_shows_in_their_size(tmp_path, unit, ticks):
+    """Whole numbers between 1990 and 2100 in some unit are seconds afterwards; `plain` leaves them alone."""
+    values = [1_700_000_000 * ticks, 1_600_000_000 * ticks]
+    assert seconds(tmp_path, values) == [1.7e9, 1.6e9]
+    origin = read_dataset(tmp_path / "t.csv").origin
+    assert (origin.clock, origin.guessed, origin.time_unit) == (f"{unit} since 1970", True, "s")
+    if ticks <= 10**6:
+        assert seconds(tmp_path, values, time_unit="plain") == [float(value) for value in values]
+
+
 def test_numbers_too_large_to_be_exact_ask_for_a_unit(tmp_path):
-    """Nanoseconds since 1970 do not fit a float64: silence would merge distinct times."""
-    with pytest.raises(FileError, match=r"data row 1, column 'time' is 1700000000000000001.*time_unit"):
-        seconds(tmp_path, [1_700_000_000_000_000_001])
+    """Numbers that do not fit a float64: silence would merge distinct times."""
+    with pytest.raises(FileError, match=r"data row 1, column 'time' is 9000000000000000001.*time_unit"):
+        seconds(tmp_path, [9_000_000_000_000_000_001])
     with pytest.raises(ConfigError, match="holds dates"):
         seconds(tmp_path, ["2024-05-01"], time_unit="ms")
 

@@ -57,12 +57,22 @@ def test_ids_that_are_numbered_already_keep_their_numbers():
     assert ids == NodeIds.identity(11)
 
 
-@pytest.mark.parametrize("odd", ["007", "9223372036854775808", "-0", "1.0", "x", "0x1f"])
+@pytest.mark.parametrize("odd", ["007", "9223372036854775808", "-0", "1.5", "x", "0x1f"])
 def test_one_id_that_is_no_plain_integer_makes_all_of_them_strings(odd):
     """No two different texts become one id: '007' is not 7, and 2^63 does not overflow."""
     _, _, ids = number_nodes(chunks(["7", odd], []), chunks(["1", "2"], []), False)
     assert ids.kind == "string"
     assert set(ids.values.to_pylist()) == {"1", "2", "7", odd}
+
+
+def test_integers_written_with_a_point_are_those_integers():
+    """978.0 and 978 are one id where all ids are integers, '1.0' is a string among strings; questions go alike."""
+    u, v, ids = number_nodes(chunks(["978.0", "3"], []), chunks(["978", "5.0"], []), False)
+    assert (u.tolist(), v.tolist()) == ([2, 0], [2, 1])
+    assert ids.values.to_pylist() == [3, 5, 978]
+    assert ids.to_node(["978.0", "5"], "src").tolist() == [2, 1]
+    _, _, versions = number_nodes(chunks(["1.0"], []), chunks(["2.0-rc"], []), False)
+    assert versions.values.to_pylist() == ["1.0", "2.0-rc"]
 
 
 def test_bipartite_sides_are_separate_name_spaces():

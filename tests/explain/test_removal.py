@@ -64,12 +64,12 @@ def test_a_stream_without_an_event_is_what_the_model_would_have_been_shown(case)
     pair = PairBatch.of(store.src[[50]], store.dst[[50]], store.time[[50]])
     game = Replay(scorer, stream, pair, 0, cell=1)
     n = len(game.players)
-    found = game.logits(~torch.eye(n, dtype=torch.bool))
-    for at in (0, n - 1):
+    tried = (0, n - 1)
+    for at, logit in zip(tried, game.logits(~torch.eye(n, dtype=torch.bool)[list(tried)]), strict=True):
         rows = torch.arange(len(store))
         rest = selected(store, rows[rows != game.players[at].events[0]])
         want = Ranker(scorer, unsplit(rest), 0, cell=1).logits(pair.src, pair.dst, pair.time)
-        assert float(found[at]) == pytest.approx(float(want[0]), abs=1e-5)
+        assert float(logit) == pytest.approx(float(want[0]), abs=1e-5)
 
 
 @pytest.mark.parametrize(

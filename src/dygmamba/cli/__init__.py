@@ -19,6 +19,8 @@ from dygmamba.cli import (
     explain,
     fetch,
     generate,
+    importing,
+    library,
     models,
     predict,
     report,
@@ -71,8 +73,10 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+data.app.command("import")(importing.import_)
 data.app.command("fetch")(fetch.fetch)
-data.app.command("list")(fetch.list_datasets)
+data.app.command("list")(library.list_datasets)
+data.app.command("remove")(library.remove)
 data.app.command("generate")(generate.generate)
 app.add_typer(data.app, name="data")
 app.command("demo")(demo.demo)

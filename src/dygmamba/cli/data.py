@@ -1,4 +1,4 @@
-"""`dygmamba data`: bring event files in, and look at what is there."""
+"""`dygmamba data describe`: look at a dataset."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +9,6 @@ import typer
 if TYPE_CHECKING:  # torch, pyarrow and rich tables wait until a command needs them
     from rich.table import Table
 
-    from dygmamba.data.formats import ReadOptions
     from dygmamba.data.statistics import Quantiles, Statistics
     from dygmamba.data.store import Dataset
 
@@ -20,44 +19,6 @@ DataDir = Annotated[
     typer.Option(help="Folder of the datasets; otherwise $DYGMAMBA_DATA, then the user's cache folder."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
-
-
-@app.command("import")
-def import_(
-    file: Annotated[Path, typer.Argument(help="CSV, Parquet, JODIE csv, DyGLib ml_*.csv or npz file.")],
-    src: Annotated[str | None, typer.Option(help="Column of the source ids.")] = None,
-    dst: Annotated[str | None, typer.Option(help="Column of the destination ids.")] = None,
-    time: Annotated[str | None, typer.Option(help="Column of the times: numbers or ISO dates.")] = None,
-    features: Annotated[str, typer.Option(help="Numeric columns, separated by commas.")] = "",
-    label: Annotated[str | None, typer.Option(help="Column of the labels.")] = None,
-    bipartite: Annotated[bool, typer.Option("--bipartite", help="Source 7 is not destination 7.")] = False,
-    time_unit: Annotated[
-        str, typer.Option(help="auto (numbers stay as they are), or s, ms, us, ns since 1970.")
-    ] = "auto",
-    fill: Annotated[float | None, typer.Option(help="Stands in for missing features and labels.")] = None,
-    format: Annotated[str, typer.Option(help="auto, csv, parquet, jodie, dyglib or npz.")] = "auto",
-    delimiter: Annotated[str | None, typer.Option(help="Default: comma, tab for .tsv.")] = None,
-    encoding: Annotated[str, typer.Option(help="Of a text file.")] = "utf-8",
-    out: Annotated[str | None, typer.Option(help="Name of the dataset; default: the file's.")] = None,
-    data_dir: DataDir = None,
-    json: Json = False,
-) -> None:
-    """Turn a file of events into a dataset."""
-    from dygmamba.data.formats import ReadOptions
-
-    options = ReadOptions(
-        src=src,
-        dst=dst,
-        time=time,
-        features=tuple(name.strip() for name in features.split(",") if name.strip()),
-        label=label,
-        bipartite=bipartite,
-        time_unit=time_unit,
-        fill=fill,
-        delimiter={"\\t": "\t", "tab": "\t"}.get(delimiter or "", delimiter),
-        encoding=encoding,
-    )
-    _import(file, options, format, out, data_dir, json)
 
 
 @app.command("describe")
@@ -82,7 +43,7 @@ def describe(
         return
     console = stdout()
     console.print(_facts_table(dataset, facts))
-    console.print(_quantile_table(facts, len(dataset.store) > 0 and _is_dated(dataset)))
+    console.print(_quantile_table(facts, len(dataset.store) > 0 and is_dated(dataset)))
     blocks = {"unicode": console.encoding.lower().startswith("utf")}
     activity = sparkline(facts.activity, **blocks)
     degrees = sparkline(facts.degree_histogram, log=True, **blocks)
@@ -90,50 +51,14 @@ def describe(
     console.print(f" nodes by degree  |{degrees}| 0, 1, 2-3, 4-7, ... (log)")
 
 
-def _import(
-    file: Path, options: "ReadOptions", format: str, out: str | None, data_dir: Path | None, json: bool
-) -> None:
-    from dataclasses import replace
-
-    from dygmamba.cli.console import progress
-    from dygmamba.data.formats import read_dataset
-    from dygmamba.data.library import data_folder
-    from dygmamba.data.store import checked_name, save_dataset
-
-    name = checked_name(out or file.name.split(".")[0].removeprefix("ml_"))
-    with progress() as bar:
-        options = replace(options, watch=lambda batches, expected: bar.track(batches, expected))
-        dataset = read_dataset(file, options, format=format, name=name)
-    where = "" if data_dir is None else f" --data-dir {data_dir}"
-    _confirm(dataset, save_dataset(dataset, data_folder(data_dir)), where, json)
-
-
-def _confirm(dataset: "Dataset", path: Path, where: str, json: bool) -> None:
-    from dygmamba.cli.console import emit_json, note, tell
-
-    store, late = dataset.store, dataset.origin.out_of_order
-    start, end = float(store.time[0]), float(store.time[-1])
-    if late:
-        note(f"note: {late:,} rows were out of order; sorted by time, ties as in the file")
-    if json:
-        facts = {"name": dataset.name, "path": str(path), "nodes": store.num_nodes, "events": len(store)}
-        emit_json(facts | {"start": start, "end": end, "out_of_order": late, "digest": dataset.digest})
-        return
-    for line in (
-        f"{dataset.name}: {_nodes(dataset)}, {len(store):,} event{'s' * (len(store) != 1)}, {_period(dataset)}",
-        f"written to {path}",
-        f"next: dygmamba data describe {dataset.name}{where}",
-    ):
-        tell(line)
-
-
-def _nodes(dataset: "Dataset") -> str:
+def nodes_of(dataset: "Dataset") -> str:
+    """How many nodes there are, and on which side."""
     nodes, sources = dataset.store.num_nodes, dataset.ids.sources
     sides = "" if sources is None else f" ({sources:,} sources, {nodes - sources:,} destinations)"
     return f"{nodes:,} nodes{sides}"
 
 
-def _is_dated(dataset: "Dataset") -> bool:
+def is_dated(dataset: "Dataset") -> bool:
     """Whether the times are, or look like, seconds since 1970."""
     from dygmamba.data.statistics import looks_like_epoch
 
@@ -141,14 +66,14 @@ def _is_dated(dataset: "Dataset") -> bool:
     return bool(dataset.origin.time_origin) or looks_like_epoch(float(time[0]), float(time[-1]))
 
 
-def _period(dataset: "Dataset") -> str:
+def period_of(dataset: "Dataset") -> str:
     """From when to when, in dates where the times are dates."""
     from dygmamba.data.statistics import as_date, as_duration
 
     if not len(dataset.store):
         return "no events"
     start, end = float(dataset.store.time[0]), float(dataset.store.time[-1])
-    if _is_dated(dataset):
+    if is_dated(dataset):
         return f"{as_date(start)} to {as_date(end)} ({as_duration(end - start)})"
     return f"{start:,.12g} to {end:,.12g} ({as_duration(end - start)} if in seconds)"
 
@@ -161,9 +86,9 @@ def _facts_table(dataset: "Dataset", facts: "Statistics") -> "Table":
 
     table = Table(title=dataset.name, show_header=False, title_justify="left")
     rows = {
-        "nodes": _nodes(dataset).replace(" nodes", ""),
+        "nodes": nodes_of(dataset).replace(" nodes", ""),
         "events": f"{facts.events:,}",
-        "period": _period(dataset),
+        "period": period_of(dataset),
         "unique times": f"{facts.unique_times:,}",
         "ties": f"{facts.ties:,} events share their time with another",
         "repeats": share(facts.repeats, "of the events repeat an earlier pair"),

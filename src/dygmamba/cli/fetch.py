@@ -1,14 +1,13 @@
-"""`dygmamba data fetch` and `dygmamba data list`: public datasets by name."""
+"""`dygmamba data fetch`: public datasets by name."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dygmamba.cli.console import description, emit_json, note, stderr, stdout, tell
+from dygmamba.cli.console import description, emit_json, note, stderr, tell
 
 if TYPE_CHECKING:
     from dygmamba.data.part import Progress
@@ -52,36 +51,6 @@ def fetch(
     tell(done)
     if line:
         tell(f"turn it into a dataset with: {line}")
-
-
-def list_datasets(
-    data_dir: Annotated[Path | None, typer.Option(help="Where datasets are.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
-) -> None:
-    """The public datasets that `dygmamba data fetch` knows, and which of them are here."""
-    from rich.table import Table
-
-    from dygmamba.data.catalogue import catalogue
-    from dygmamba.data.fetch import on_disk
-    from dygmamba.data.library import data_folders
-
-    folders = data_folders(data_dir)
-    here = {name: any(on_disk(entry, folder) for folder in folders) for name, entry in catalogue().items()}
-    if as_json:
-        emit_json(
-            {"datasets": [asdict(entry) | {"on_disk": here[name]} for name, entry in catalogue().items()]}
-        )
-        return
-    table = Table("name", "task", box=None)
-    for heading in ("nodes", "events", "features"):
-        table.add_column(heading, justify="right")
-    table.add_column("on disk")
-    for name, entry in catalogue().items():
-        counts = entry.counts[0]
-        figures = (counts.nodes, counts.events, counts.edge_features)
-        shown = ("?" if figure is None else f"{figure:,}" for figure in figures)
-        table.add_row(name, ", ".join(entry.tasks), *shown, "yes" if here[name] else "no")
-    stdout().print(table)
 
 
 @contextmanager

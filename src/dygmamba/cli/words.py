@@ -13,7 +13,7 @@ OPTIONS = {
         *("src", "dst", "time", "features", "label", "bipartite", "time_unit", "fill", "format", "delimiter"),
         *("encoding", "data_dir", "device", "at", "out", "negatives", "split", "setting", "visible", "task"),
         *("backbone", "finetune", "balance", "model", "seeds", "metrics", "candidates", "preset", "epochs"),
-        *("train_negatives", "orders"),
+        *("train_negatives", "orders", "header", "time_format", "skip_bad", "force"),
     )
 } | {"name": "--out"}
 SETTINGS = ("patience",)  # those that have no option of their own
@@ -39,8 +39,11 @@ def _word(quoted: str) -> str:
     name, _, value = quoted.partition("=")
     if name in SETTINGS:
         return f"--set {quoted}"
+    if name in OPTIONS and value in ("True", "False"):
+        return OPTIONS[name] if value == "True" else f"--no-{OPTIONS[name][2:]}"
     if name in OPTIONS:
-        return f"{OPTIONS[name]} {value.strip(chr(39))}".strip()
+        value = value.strip(chr(39))
+        return f"{OPTIONS[name]} {chr(34) + value + chr(34) if ' ' in value else value}".strip()
     call = re.fullmatch(r"dygmamba\.(?:open\((.*)\)\.)?(\w+)\((.*)\)", quoted)
     if call and call[2] in CALLS:
         return CALLS[call[2]].format(*re.findall(r"'([^']*)'", call[1] or call[3]))

@@ -67,6 +67,7 @@ class NodeIds:
         pool, node = self._pool(side)
         wanted: pa.Array = values if isinstance(values, pa.Array) else pa.array(values)
         if wanted.type != pool.type:
+            wanted = _without_point(wanted)
             wanted, pool = wanted.cast(pa.large_string()), pool.cast(pa.large_string())
         found = pc.index_in(wanted, value_set=pool)
         place = pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -118,9 +119,19 @@ def number_nodes(
 def _unified(chunks: list[pa.DictionaryArray]) -> tuple[np.ndarray, pa.Array]:
     """One code per row and the values the codes point at, each value once."""
     column = pa.chunked_array(chunks).unify_dictionaries()
-    pool = column.chunk(0).dictionary.dictionary_encode()
+    pool = _without_point(column.chunk(0).dictionary).dictionary_encode()
     codes = np.concatenate([chunk.indices.to_numpy() for chunk in column.chunks])
     return pool.indices.to_numpy()[codes], pool.dictionary
+
+
+def _without_point(pool: pa.Array) -> pa.Array:
+    """Integers that a data frame wrote as 978.0 are 978, if all ids are integers written one way or the other."""
+    if not (pa.types.is_string(pool.type) or pa.types.is_large_string(pool.type)):
+        return pool
+    pointed = pc.ends_with(pool, ".0")
+    if not pc.any(pointed).as_py() or not pc.all(pc.match_substring_regex(pool, r"^-?\d+(\.0)?$")).as_py():
+        return pool
+    return pc.replace_substring_regex(pool, r"\.0$", "")
 
 
 def _integers(pool: pa.Array) -> pa.Array | None:

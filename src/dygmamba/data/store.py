@@ -8,9 +8,8 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_type_hints
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +20,8 @@ from torch import Tensor
 from dygmamba.data.events import EventStore, FeatureTable
 from dygmamba.data.ids import NodeIds
 from dygmamba.data.mapped import MappedFile
+from dygmamba.data.origin import Origin as Origin
+from dygmamba.data.origin import origin_of
 from dygmamba.data.statistics import Statistics, describe
 from dygmamba.data.tensor_file import write_tensors
 from dygmamba.errors import ConfigError, EventError, FileError, first_line
@@ -31,6 +32,8 @@ from dygmamba.settings import checked
 SUFFIX = ".safetensors"
 FORMAT = "dygmamba-events"
 VERSION = 1
+VERSION_LETTERS = 8
+OLDER = "@"  # NAME@VERSION.safetensors is an older dataset of that name
 # what each column is, and of how many dimensions: right digests do not make it so
 COLUMNS = {
     **dict.fromkeys(("src", "dst"), (torch.int64, 1)),
@@ -44,22 +47,6 @@ ID_COLUMNS = ("ids", "ids_bytes", "ids_offsets", "ids_source")
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a dataset came from: the file without its folder, and what its columns meant."""
-
-    file: str = ""
-    format: str = ""
-    src: str = ""
-    dst: str = ""
-    time: str = ""
-    label: str = ""
-    features: tuple[str, ...] = ()
-    time_unit: str = ""  # "s" where the source says so; empty: numbers as they came
-    time_origin: str = ""  # the instant of time 0, where the source says so
-    out_of_order: int = 0  # rows of the source that were earlier than a row above them
-
-
-@dataclass(frozen=True, slots=True)
 class Dataset:
     """A named stream with its users' ids; `digest` is the sha256 of the events' columns."""
 
@@ -68,6 +55,7 @@ class Dataset:
     ids: NodeIds
     digest: str
     origin: Origin = field(default_factory=Origin)
+    path: Path | None = field(default=None, compare=False)  # the file it was opened from, where there is one
 
     def __post_init__(self) -> None:
         if len(self.ids) != self.store.num_nodes:
@@ -85,6 +73,17 @@ class Dataset:
 
     def __repr__(self) -> str:
         return f"<Dataset {self.name!r}: {self.store.num_nodes:,} nodes, {len(self):,} events>"
+
+    @property
+    def content(self) -> str:
+        """sha256 of the events and of whose they are; `digest` is of the events alone."""
+        about = f"{self.digest} {self.ids.sources}".encode()
+        return _digest({**_id_columns(self.ids), "about": np.frombuffer(about, np.uint8)})
+
+    @property
+    def version(self) -> str:
+        """What tells it from other datasets of its name."""
+        return self.content[:VERSION_LETTERS]
 
     def describe(self) -> Statistics:
         """What the stream looks like in numbers: sizes, period, ties, repeats, surprise, degrees, gaps."""
@@ -114,7 +113,7 @@ def save_dataset(dataset: Dataset, folder: Path) -> Path:
         }
     )
     metadata = {"format": FORMAT, "version": str(VERSION), "digest": dataset.digest, "about": about}
-    metadata["ids_digest"] = _ids_digest(ids, about)
+    metadata |= {"ids_digest": _ids_digest(ids, about), "content": dataset.content}
     id_tensors = {
         name: torch.from_numpy(np.require(column, requirements="W")) for name, column in ids.items()
     }
@@ -146,7 +145,7 @@ def load_dataset(path: Path) -> Dataset:
             f"{path} has format version {metadata.get('version')}, this program reads {VERSION}; {mend}"
         )
     try:
-        dataset = _dataset(path.stem, tensors, metadata, source)
+        dataset = _dataset(path.stem.partition(OLDER)[0], tensors, metadata, source)
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError, EventError, ConfigError) as error:
         raise FileError(f"{path} is corrupt ({first_line(error)}); {mend}") from error
     source.check()  # what was checked above is what will be read
@@ -172,12 +171,14 @@ def _dataset(
         bipartite=checked("bipartite", about["bipartite"], bool),
         source=source,
     )
-    origin = _origin(about["origin"])
+    origin = origin_of(about["origin"])
     is_source = pa.array(ids["ids_source"].astype(bool)) if "ids_source" in ids else None
     dataset = Dataset.of(name, store, NodeIds(_id_array(ids), about["sources"], is_source), origin)
     if dataset.digest != metadata["digest"]:
         raise ValueError("its events differ from their checksum")
-    return dataset
+    if metadata.get("content", dataset.content) != dataset.content:
+        raise ValueError("its events and ids differ from their checksum")
+    return replace(dataset, path=source.path)
 
 
 def _check_column(name: str, column: Tensor) -> None:
@@ -188,13 +189,6 @@ def _check_column(name: str, column: Tensor) -> None:
     ends = torch.aminmax(column) if column.is_floating_point() and column.numel() else ()
     if not all(bool(torch.isfinite(end)) for end in ends):
         raise ValueError(f"its column {name!r} holds a value that is no finite number")
-
-
-def _origin(about: Mapping[str, Any]) -> Origin:
-    """Where it came from, each word of it a word."""
-    hints = get_type_hints(Origin)
-    words = {**about, "features": about["features"]}
-    return Origin(**{key: checked(key, value, hints.get(key, str)) for key, value in words.items()})
 
 
 def _event_columns(store: EventStore) -> dict[str, Tensor]:

@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dygmamba.data.formats import read_dataset
-from dygmamba.data.library import TABLE_SUFFIXES, open_dataset
+from dygmamba.data.library import open_dataset
 from dygmamba.data.store import Dataset
-from dygmamba.errors import ConfigError, FileError
+from dygmamba.errors import ConfigError
 from dygmamba.runs.opening import link_stream, open_run
 from dygmamba.studies.audit import Audit, audit_stream
 from dygmamba.studies.audit.model import by_name, of_run
@@ -68,13 +67,5 @@ def watched_audit(
 
 
 def _dataset(data: "Dataset | str | Path", folder: Path | None) -> Dataset:
-    """A dataset, by name or in a file; a table is read by the usual names of its columns."""
-    if isinstance(data, Dataset):
-        return data
-    try:
-        return open_dataset(str(data), folder)
-    except FileError:
-        path = Path(data).expanduser()
-        if not (path.is_file() and TABLE_SUFFIXES & set(path.suffixes)):
-            raise
-        return read_dataset(path)
+    """A dataset, by name or in a file."""
+    return data if isinstance(data, Dataset) else open_dataset(str(data), folder)

@@ -36,44 +36,58 @@ else:
 def read(
     source: "Source",
     *,
-    src: str | None = None,
-    dst: str | None = None,
-    time: str | None = None,
-    features: str | Sequence[str] = (),
-    label: str | None = None,
+    src: str | int | None = None,
+    dst: str | int | None = None,
+    time: str | int | None = None,
+    features: str | int | Sequence[str | int] = (),
+    label: str | int | None = None,
     name: str | None = None,
     bipartite: bool | None = None,
     time_unit: str = "auto",
+    time_format: str | None = None,
     fill: float | None = None,
     format: str = "auto",
+    header: bool | None = None,
     delimiter: str | None = None,
     encoding: str = "utf-8",
+    skip_bad: bool = False,
 ) -> Dataset:
     """The events of a file, a data frame, an Arrow table, a dict of columns, a TemporalData or a list of rows.
 
-    Ids may be strings, times dates. Columns that are not named are looked for under their usual names. `bipartite`:
-    source 7 is not destination 7. `time_unit` of numbers: auto (as they are), or s, ms, us, ns since 1970.
+    Ids may be strings, times dates. A file is read as it lies: delimiter, column names, spelling and unit of the times
+    are found out, and `origin` of the dataset says how it was understood. Columns that are not named are looked for
+    under their usual names, and may be given by their places from 0. `bipartite`: source 7 is not destination 7.
+    `time_unit` of numbers: auto (by their size), s, ms, us, ns since 1970, or plain; `time_format` of dates, such as
+    "%d.%m.%Y %H:%M"; without a zone they are UTC. `header=False`: the first line is an event. `skip_bad`: go on
+    without rows that cannot be read.
 
     >>> import dygmamba as dm
     >>> dm.read([("ann", "bob", "2024-05-01"), ("bob", "cid", "2024-05-02")], name="mail")
     <Dataset 'mail': 3 nodes, 2 events>
     """
     options = ReadOptions(
-        src=src,
-        dst=dst,
-        time=time,
-        features=(features,) if isinstance(features, str) else tuple(features),
-        label=label,
+        src=_column(src),
+        dst=_column(dst),
+        time=_column(time),
+        features=tuple(map(str, (features,) if isinstance(features, str | int) else features)),
+        label=_column(label),
         bipartite=bool(bipartite),
         time_unit=time_unit,
         fill=fill,
         delimiter=delimiter,
         encoding=encoding,
+        header=header,
+        time_format=time_format,
+        skip_bad=skip_bad,
     )
     if isinstance(source, str | Path):
         return read_dataset(Path(source), options, format=format, name=name)
     dataset = read_held(source, options, bipartite)
     return dataset if name is None else replace(dataset, name=checked_name(name))
+
+
+def _column(name: str | int | None) -> str | None:
+    return None if name is None else str(name)
 
 
 def load(name: str, data_dir: Path | str | None = None) -> Dataset:

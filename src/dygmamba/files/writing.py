@@ -90,6 +90,13 @@ def publish(part: Path, target: Path) -> None:
         disk.sync_folder(target.parent)
 
 
+def remove_file(path: Path) -> None:
+    """A file is gone for good."""
+    with described(path):
+        disk.remove(path)
+        disk.sync_folder(path.parent)
+
+
 def make_folder(path: Path) -> None:
     """A folder and all above it, there for good; one that is there already is left as it is."""
     if len(path.parts) > DEEPEST:

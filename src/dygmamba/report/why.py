@@ -1,6 +1,7 @@
 """An explanation in words, as a picture and as a page without script: it opens offline and prints."""
 
 from html import escape
+from importlib.resources import files
 from math import log
 from pathlib import Path
 
@@ -11,20 +12,7 @@ from dygmamba.files.writing import make_folder, write_text
 
 WIDTH, ROW, LABELS = 720, 26, 330
 FOR, AGAINST, SOFT = "#0072b2", "#d55e00", "#8a8f98"
-STYLE = """
-:root { color-scheme: light dark; --text: #1d2329; --soft: #5c6570; --line: #d9dde2; --back: #fff; }
-@media screen and (prefers-color-scheme: dark) {
-  :root { --text: #e7eaee; --soft: #a3abb5; --line: #373d45; --back: #14181d; }
-}
-body { margin: 0; background: var(--back); color: var(--text); font: 16px/1.5 system-ui, sans-serif; }
-main { max-width: 48rem; margin: 0 auto; padding: 2rem 1.25rem 3rem; }
-h1 { font-size: 1.5rem; line-height: 1.25; overflow-wrap: anywhere; } h2 { font-size: 1.1rem; margin: 2rem 0 .3rem; }
-figure { margin: 0; } figcaption, .soft { color: var(--soft); } svg { width: 100%; height: auto; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { padding: .3rem .6rem; text-align: right; border-bottom: 1px solid var(--line); }
-th:first-child, td:first-child { text-align: left; overflow-wrap: anywhere; min-width: 9rem; }
-.wide { overflow-x: auto; font-size: .88rem; }
-"""
+STYLE = "why.css"
 
 
 def headline(found: Explanation) -> str:
@@ -137,12 +125,13 @@ def page(found: Explanation, top: int = 10) -> str:
         f"misses the logit by {found.gap:.1e}. A contribution says what the model did with an event, not what the "
         "event caused.</p>"
     )
+    style = files("dygmamba.report").joinpath(STYLE).read_text("utf-8")
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        f"<title>{escape(headline(found))}</title><style>{STYLE}</style></head>\n<body><main>\n"
+        f"<title>{escape(headline(found))}</title><style>{style}</style></head>\n<body><main>\n"
         + "\n".join(parts)
         + "\n</main></body></html>\n"
     )

@@ -25,7 +25,7 @@ from dygmamba.models.base import DatasetFacts, Scorer
 from dygmamba.room import require_room
 from dygmamba.runs.choosing import Beginning, layers, merged, reasons
 from dygmamba.runs.making import go_on_alike, made_with
-from dygmamba.runs.opening import build_scorer, link_data, link_stream, seeded_scorer, split_of
+from dygmamba.runs.opening import build_scorer, data_of, link_data, link_stream, seeded_scorer, split_of
 from dygmamba.sampling.negatives import SEEDS
 from dygmamba.sampling.view import NeighborRequest
 from dygmamba.tasks.base import Exam
@@ -111,12 +111,12 @@ def start_link_run(
     scorer = seeded_scorer(spec, config, seed, stream, COPIES)
     _require_room(scorer, how, len(stream.split.train))
     chosen = begun.why | reasons(dataset, stream, scorer, how, config, found)
+    about = data_of(dataset, root)
     run = RunFolder.create(root, dataset.name, model, seed, "" if begun.of is None else "-all")
     run.write_config(
         {
             "run": {
-                "data": dataset.name,
-                "digest": dataset.digest,
+                **about,
                 "split": stream.split.digest,
                 "model": model,
                 "seed": seed,

@@ -27,6 +27,7 @@ from dygmamba.runs.making import go_on_alike, made_with
 from dygmamba.runs.opening import (
     OpenRun,
     build_scorer,
+    data_of,
     encoder_of,
     link_stream,
     open_data,
@@ -92,14 +93,14 @@ def start_node_run(
     """A new run folder with its configuration written, ready to train on a finished link run."""
     trained = open_run(backbone, device, dataset=dataset)
     model, by = trained.about["model"], split_of(trained.folder)
+    about = data_of(dataset, root)
     run = RunFolder.create(root, dataset.name, f"{model}-node", seed)
     settings = to_settings(config)
     run.write_config(
         {
             "run": {
                 "task": "node",
-                "data": dataset.name,
-                "digest": dataset.digest,
+                **about,
                 "split": node_split(dataset.store, by).digest,
                 "model": model,
                 "seed": seed,

@@ -1,6 +1,6 @@
 """From a run folder to things that run: its data, its stream, its model."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -8,18 +8,20 @@ import torch
 from torch import nn
 
 from dygmamba.config import build_config, to_settings
-from dygmamba.data.library import open_dataset
 from dygmamba.data.splits import PUBLISHED, SplitBy
-from dygmamba.data.store import SUFFIX, Dataset, load_dataset, save_dataset
+from dygmamba.data.store import Dataset
 from dygmamba.engine.checkpoint import load_best
 from dygmamba.engine.clock import Rule
 from dygmamba.engine.fit_config import FitConfig, LinkFitConfig
 from dygmamba.engine.folder import RunFolder
 from dygmamba.engine.stream import Stream
-from dygmamba.errors import ConfigError, DygError, FileError
+from dygmamba.errors import ConfigError, FileError
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, OnEncoder
 from dygmamba.room import building
+from dygmamba.runs.own_data import data_of as data_of
+from dygmamba.runs.own_data import keep_dataset as keep_dataset
+from dygmamba.runs.own_data import open_data as open_data
 
 
 def choose_device(name: str) -> torch.device:
@@ -108,43 +110,6 @@ def link_data(folder: RunFolder, data_dir: Path | None, dataset: Dataset | None 
         backbone = folder.config()["run"].get("backbone")
         raise ConfigError(f"{folder.path} classifies nodes; give a link run, such as its backbone {backbone}")
     return open_data(folder, data_dir, dataset)
-
-
-def open_data(folder: RunFolder, data_dir: Path | None, dataset: Dataset | None = None) -> Dataset:
-    """The dataset a run was trained on, or the given one if it is that."""
-    about = folder.config().get("run", {})
-    if not {"data", "digest", "model", "seed"} <= set(about):
-        raise FileError(f"{folder.path}/config.toml lacks its [run] section; restore it or train again")
-    if dataset is None:
-        kept = kept_file(folder.path.parent.parent, about["digest"])
-        dataset = (
-            replace(load_dataset(kept), name=about["data"])
-            if kept.exists()
-            else open_dataset(about["data"], data_dir)
-        )
-    if dataset.digest != about["digest"]:
-        raise FileError(
-            f"dataset '{about['data']}' is not the one this run was trained on (its events differ); "
-            "point `data_dir` at the original"
-        )
-    return dataset
-
-
-def keep_dataset(dataset: Dataset, root: Path, data_dir: Path | None = None) -> None:
-    """See to it that runs under `root` find their data again: what no name leads to is stored beside them, once."""
-    try:
-        if open_dataset(dataset.name, data_dir).digest == dataset.digest:
-            return
-    except DygError:
-        pass
-    path = kept_file(root / dataset.name, dataset.digest)
-    if not path.exists():
-        save_dataset(replace(dataset, name=path.stem), path.parent)
-
-
-def kept_file(folder: Path, digest: str) -> Path:
-    """Where the data of runs are that no name leads to."""
-    return folder / f"{digest[:16]}{SUFFIX}"
 
 
 def build_scorer(folder: RunFolder, stream: Stream) -> nn.Module:

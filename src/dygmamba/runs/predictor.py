@@ -34,7 +34,7 @@ from dygmamba.tasks.calibration import Calibration
 
 Meter = Callable[[int], Advance]  # told how many pairs there are, says whom to tell of each one done
 
-TABLES = ("csv", "parquet", FORMAT)
+TABLES = ("csv", "jsonl", "parquet", FORMAT)
 
 
 def _unmetered(total: int) -> Advance:
@@ -99,6 +99,13 @@ class Predictor:
             names = {part: getattr(options, part) or getattr(origin, part) or None for part in USUAL_NAMES}
             features = options.features or origin.features
             options = replace(options, **names, features=features, bipartite=bipartite)
+            options = replace(
+                options,
+                time_format=options.time_format or origin.time_format or None,
+                date_order=origin.order,
+            )
+            if options.time_unit == "auto" and not origin.guessed and not origin.time_origin:
+                options = replace(options, time_unit="plain")  # numbers like the dataset's own
         return str(path), read_dataset(path, options, format=kind)
 
     def score(self, pairs: Pairs, at: Moment | None = None, meter: Meter = _unmetered) -> Predictions:

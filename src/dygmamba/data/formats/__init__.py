@@ -6,18 +6,21 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from dygmamba.data.formats import csv, dyglib, jodie, npz, parquet
+from dygmamba.data.formats import csv, dyglib, jodie, jsonl, npz, parquet
 from dygmamba.data.formats.options import FORMATS, ReadOptions
 from dygmamba.data.store import SUFFIX, Dataset, checked_name
 from dygmamba.errors import ConfigError, FileError
 
 READERS: dict[str, Callable[[Path, ReadOptions], Dataset]] = {
     "csv": csv.read,
+    "jsonl": jsonl.read,
     "parquet": parquet.read,
     "jodie": jodie.read,
     "dyglib": dyglib.read,
     "npz": npz.read,
 }
+
+KINDS = {b"SQLi": "database", b"\x89HDF": "HDF5 file", b"%PDF": "PDF document"}
 
 __all__ = ["FORMATS", "READERS", "ReadOptions", "detect_format", "read_dataset"]
 
@@ -31,7 +34,7 @@ def read_dataset(
         raise ConfigError(f"format {format!r} is unknown; choose one of {', '.join(FORMATS)}")
     _require_file(path)
     dataset = READERS[detect_format(path, options) if format == "auto" else format](path, options)
-    return dataset if name is None else replace(dataset, name=checked_name(name))
+    return replace(dataset, name=dataset.name if name is None else checked_name(name), path=path.absolute())
 
 
 def detect_format(path: Path, options: ReadOptions | None = None) -> str:
@@ -45,11 +48,16 @@ def detect_format(path: Path, options: ReadOptions | None = None) -> str:
         raise FileError(f"{path} is imported already; put it into the data folder")
     if start.startswith(b"PAR1") or path.suffix in {".parquet", ".pq"}:
         return "parquet"
-    if path.suffix in {".xlsx", ".ods"}:
+    if path.suffix in {".xlsx", ".xls", ".ods"}:
         raise FileError(f"{path} is a spreadsheet; save it as CSV first")
+    if start.startswith((b"SQLite f", b"\x89HDF", b"%PDF")):
+        raise FileError(f"{path} is a {KINDS[start[:4]]}; save its events as CSV, JSONL or Parquet first")
     if start.startswith(b"PK\x03\x04") or path.suffix == ".npz":
         return "npz"
-    names = csv.read_header(path, options or ReadOptions()).names
+    options = options or ReadOptions()
+    if jsonl.matches(path, options):
+        return "jsonl"
+    names = csv.read_header(path, options).names
     if jodie.matches(names):
         return "jodie"
     return "dyglib" if dyglib.matches(names) else "csv"

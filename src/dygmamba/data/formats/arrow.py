@@ -1,9 +1,13 @@
 """Columns that are Arrow's already, of a Parquet file or of a table in memory: one way in for both."""
 
+# pyarrow.compute makes its functions at import, where pyright cannot see them
+# pyright: reportAttributeAccessIssue=false
+
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dygmamba.data.formats.options import Roles
 from dygmamba.data.formats.values import is_text
@@ -46,4 +50,6 @@ def _id_type(where: Path | str, schema: pa.Schema, roles: Roles) -> pa.DataType:
 def _whole(column: pa.Array) -> pa.Array:
     """The ids without their dictionary, and as integers where a data frame made floats of them."""
     ids = column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column
-    return ids.cast(pa.int64()) if pa.types.is_floating(ids.type) else ids
+    if not pa.types.is_floating(ids.type):
+        return ids
+    return pc.if_else(pc.is_nan(ids), pa.scalar(None, ids.type), ids).cast(pa.int64())

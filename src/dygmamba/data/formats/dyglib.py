@@ -11,7 +11,7 @@ from pyarrow import csv
 from dygmamba.data.formats.csv import read_header
 from dygmamba.data.formats.npy import BROKEN, read_shape, reason
 from dygmamba.data.formats.npz import identity_ids
-from dygmamba.data.formats.options import COLUMNS, ReadOptions
+from dygmamba.data.formats.options import COLUMNS, FIXED, ReadOptions
 from dygmamba.data.formats.table import Columns, arranged, without_zeros
 from dygmamba.data.mapped import MappedFile
 from dygmamba.data.store import Dataset, Origin
@@ -31,7 +31,7 @@ def read(path: Path, options: ReadOptions) -> Dataset:
 
     Features and labels that are zero throughout are padding and are dropped.
     """
-    options.refuse("DyGLib", *COLUMNS, "bipartite", "time_unit", "fill")
+    options.refuse("DyGLib", *COLUMNS, *FIXED)
     table = _table(path, options)
     src, dst, row = (_whole(path, name, table[name]) for name in ("u", "i", "idx"))
     ids = identity_ids(path, torch.from_numpy(src - 1), torch.from_numpy(dst - 1))

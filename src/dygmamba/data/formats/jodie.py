@@ -3,9 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
-from dygmamba.data.formats.csv import batches, read_header
+from dygmamba.data.formats.csv import read_header, read_rows
 from dygmamba.data.formats.options import COLUMNS, ReadOptions, Roles
-from dygmamba.data.formats.table import arranged, read_table, without_zeros
+from dygmamba.data.formats.table import arranged, without_zeros
 from dygmamba.data.store import Dataset
 from dygmamba.errors import FileError
 
@@ -20,7 +20,7 @@ def matches(names: tuple[str, ...]) -> bool:
 
 def read(path: Path, options: ReadOptions) -> Dataset:
     """Users are the sources, items the destinations, what follows the label is the edge's features."""
-    options.refuse("JODIE", *COLUMNS)
+    options.refuse("JODIE", *COLUMNS, "header")
     header = read_header(path, options)
     if header.width < len(NAMES):
         raise FileError(
@@ -31,7 +31,6 @@ def read(path: Path, options: ReadOptions) -> Dataset:
     roles = Roles(user, item, time, features, label)
     header = replace(header, names=NAMES + features)
     options = replace(options, bipartite=True)
-    rows = batches(path, header, roles, options)
-    columns, ids, origin = read_table(path, "jodie", rows, roles, options)
+    columns, ids, origin = read_rows(path, "jodie", header, roles, options)
     columns = without_zeros(columns)
     return arranged(path, columns, ids, replace(origin, features=features[: columns.edge.shape[1]]))

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from dygmamba.data.formats.npy import BROKEN, Shape, read_shape, reason
-from dygmamba.data.formats.options import COLUMNS, ReadOptions
+from dygmamba.data.formats.options import COLUMNS, FIXED, ReadOptions
 from dygmamba.data.formats.table import Columns, arranged
 from dygmamba.data.ids import NodeIds
 from dygmamba.data.store import Dataset, Origin
@@ -42,7 +42,7 @@ PARTS = {
 
 def read(path: Path, options: ReadOptions) -> Dataset:
     """The nodes keep their numbers; a stream whose sources all precede its destinations is bipartite."""
-    options.refuse("npz", *COLUMNS, "bipartite", "time_unit", "fill")
+    options.refuse("npz", *COLUMNS, *FIXED)
     arrays = _arrays(path)
     src, dst = (_tensor(arrays[name], np.int64) for name in ("src", "dst"))
     edge, node, label = (arrays.get(name) for name in ("edge_feat", "node_feat", "label"))

@@ -1,21 +1,45 @@
 """What the user says about a file, and which of its columns plays which part."""
 
 import difflib
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 from dygmamba.errors import ConfigError, FileError, NotFoundError
 
 COLUMNS = ("src", "dst", "time", "features", "label")
-FORMATS = ("auto", "csv", "parquet", "jodie", "dyglib", "npz")
-TIME_UNITS = {"auto": 0, "s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}  # ticks per second
+FIXED = ("bipartite", "time_unit", "time_format", "fill", "skip_bad", "header")  # what files of arrays settle
+FORMATS = ("auto", "csv", "jsonl", "parquet", "jodie", "dyglib", "npz")
+# ticks per second; auto: by their size, plain: numbers that are no times since 1970
+TIME_UNITS = {"auto": 0, "s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000, "plain": 0}
 
 USUAL_NAMES = {
-    "src": ("src", "source", "u", "user_id", "user", "from", "sender", "src_id", "source_id", "from_id"),
-    "dst": ("dst", "destination", "target", "v", "item_id", "item", "i", "to", "receiver", "dst_id", "to_id"),
-    "time": ("time", "timestamp", "ts", "t", "datetime", "date", "created_at"),
+    "src": (
+        *("src", "source", "u", "user_id", "user", "from", "sender", "src_id", "source_id", "from_id"),
+        *("fromnodeid", "from_node_id", "sender_id", "user_from", "caller", "payer", "buyer", "rater"),
+    ),
+    "dst": (
+        *("dst", "destination", "target", "v", "item_id", "item", "i", "to", "receiver", "dst_id", "to_id"),
+        *(
+            "tonodeid",
+            "to_node_id",
+            "receiver_id",
+            "recipient",
+            "user_to",
+            "callee",
+            "payee",
+            "seller",
+            "ratee",
+        ),
+        *("target_id", "destination_id"),
+    ),
+    "time": (
+        *("time", "timestamp", "ts", "t", "datetime", "date", "created_at", "unixts", "unix_time", "epoch"),
+        *("event_time", "occurred_at", "sent_at", "sent"),
+    ),
 }
 
 Watch = Callable[[Iterator, int], Iterator]  # passes batches on, told how many to expect
@@ -23,7 +47,10 @@ Watch = Callable[[Iterator, int], Iterator]  # passes batches on, told how many 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How to read a file of events; columns left at None are looked for under their usual names."""
+    """How to read a file of events; columns left at None are looked for under their usual names.
+
+    A column is called by its name, or by its place from 0 where no column has that name.
+    """
 
     src: str | None = None
     dst: str | None = None
@@ -33,8 +60,12 @@ class ReadOptions:
     bipartite: bool = False
     time_unit: str = "auto"
     fill: float | None = None  # stands in for missing feature values
-    delimiter: str | None = None  # None: tab for .tsv, comma otherwise
+    delimiter: str | None = None  # None: found out; a blank stands for runs of blanks
     encoding: str = "utf-8"
+    header: bool | None = None  # whether the first line names the columns; None: found out
+    time_format: str | None = None  # as strptime has it; None: found out
+    date_order: str = ""  # of day and month, where dates leave it open: dmy or mdy
+    skip_bad: bool = False  # go on without rows that cannot be read
     watch: Watch = field(default=lambda batches, expected: batches, compare=False)  # for a progress bar
 
     def __post_init__(self) -> None:
@@ -42,7 +73,10 @@ class ReadOptions:
             raise ConfigError(
                 f"time unit {self.time_unit!r} is unknown; choose among {', '.join(TIME_UNITS)}"
             )
-        if self.delimiter is not None and not (len(self.delimiter) == 1 and self.delimiter.isascii()):
+        if self.time_format is not None:
+            check_format(self.time_format)
+        plain = self.delimiter is None or (len(self.delimiter) == 1 and self.delimiter.isascii())
+        if not plain or self.delimiter in ('"', "\r", "\n", "\0"):
             raise ConfigError(f"delimiter {self.delimiter!r} is not one plain character; try ',', ';' or tab")
 
     def refuse(self, kind: str, *names: str) -> None:
@@ -74,33 +108,41 @@ def assign_roles(path: Path | str, names: Sequence[str], options: ReadOptions) -
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise FileError(f"{path} has more than one column {_listed(twice)}; rename all but one")
-    for name in (*options.features, *([options.label] if options.label is not None else [])):
-        _require(path, names, name)
+    features = tuple(require_column(path, names, name) for name in options.features)
+    label = None if options.label is None else require_column(path, names, options.label)
     src, dst, time = (_column(path, names, part, getattr(options, part)) for part in ("src", "dst", "time"))
     if len({src, dst, time}) < 3:
         raise ConfigError(
             f"source {src!r}, destination {dst!r} and time {time!r} must be three columns of {path}; "
             f"choose among {_listed(names)}"
         )
-    return Roles(src, dst, time, options.features, options.label)
+    return Roles(src, dst, time, features, label)
 
 
 def _column(path: Path | str, names: Sequence[str], part: str, chosen: str | None) -> str:
     if chosen is not None:
-        return _require(path, names, chosen)
-    lower = {name.lower(): name for name in reversed(names)}
-    for usual in USUAL_NAMES[part]:
-        if usual in lower:
-            return lower[usual]
+        return require_column(path, names, chosen)
+    found = usual_column(names, part)
+    if found is not None:
+        return found
     raise NotFoundError(
         f"cannot tell which column of {path} is the {part}; name it with `{part}` (columns: {_listed(names)})"
         + _hint(names)
     )
 
 
-def _require(path: Path | str, names: Sequence[str], name: str) -> str:
+def usual_column(names: Sequence[str], part: str) -> str | None:
+    """The column that has a usual name for this part."""
+    lower = {name.lower(): name for name in reversed(names)}
+    return next((lower[usual] for usual in USUAL_NAMES[part] if usual in lower), None)
+
+
+def require_column(path: Path | str, names: Sequence[str], name: str) -> str:
+    """The column of this name, or at this place."""
     if name in names:
         return name
+    if name.isascii() and name.isdigit() and int(name[:9]) < len(names):
+        return names[int(name[:9])]
     close = difflib.get_close_matches(name, names, n=1)
     meant = f"; did you mean {close[0]!r}?" if close else "; choose one of them"
     raise NotFoundError(f"{path} has no column {name!r}, it has {_listed(names)}{meant}" + _hint(names))
@@ -109,9 +151,23 @@ def _require(path: Path | str, names: Sequence[str], name: str) -> str:
 def _hint(names: Sequence[str]) -> str:
     if len(names) == 1 and any(mark in names[0] for mark in ";\t| "):
         return " - is the `delimiter` right?"
-    if names and all(name.strip().lstrip("-").replace(".", "", 1).isdigit() for name in names):
-        return " - the first line looks like data: add a line of column names"
+    if tuple(names) == tuple(map(str, range(len(names)))):
+        return " - the first line looks like an event, so columns are counted from 0: give `header=True` if it is none"
     return ""
+
+
+def check_format(text: str) -> None:
+    """Refuse a format of dates that strptime does not read, or that leaves the day open."""
+    try:
+        datetime.strptime(datetime(2001, 2, 13, 14, 15, 16, 17, UTC).strftime(text), text)
+    except (ValueError, re.error) as error:
+        raise ConfigError(
+            f"time format {text!r} is none ({error}); write it like '%d.%m.%Y %H:%M'"
+        ) from error
+    found = set(re.findall(r"%-?([A-Za-z%])", text))
+    dated = {"Y", "y"} & found and ("j" in found or ("d" in found and {"m", "b", "B"} & found))
+    if not (dated or {"c", "x"} & found):
+        raise ConfigError(f"time format {text!r} has no year, month and day; write it like '%d.%m.%Y %H:%M'")
 
 
 def _listed(names: Sequence[str], most: int = 20) -> str:

@@ -14,10 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from dygmamba.data.formats import csv, detect_format
+from dygmamba.data.formats import csv, detect_format, jsonl
+from dygmamba.data.formats.choosing import choose_clock
+from dygmamba.data.formats.clocks import NumberClock
+from dygmamba.data.formats.faults import Faults
 from dygmamba.data.formats.memory import hold, is_held
 from dygmamba.data.formats.options import USUAL_NAMES, ReadOptions, Roles
-from dygmamba.data.formats.values import DateClock, Place, choose_clock, is_text
+from dygmamba.data.formats.values import Place, is_text
 from dygmamba.data.store import Origin
 from dygmamba.errors import FileError, NotFoundError
 
@@ -72,15 +75,26 @@ def read_pairs(pairs: Pairs, options: ReadOptions, origin: Origin) -> Asked:
         where,
         as_ids(columns["src"], places["src"]),
         as_ids(columns["dst"], places["dst"]) if "dst" in roles else None,
-        read_times(columns["time"], places["time"], options.time_unit) if "time" in roles else None,
+        _own_times(columns["time"], places["time"], options, origin) if "time" in roles else None,
     )
 
 
-def read_times(column: pa.Array, place: Place, unit: str = "auto") -> Times:
+def _own_times(column: pa.Array, place: Place, options: ReadOptions, origin: Origin) -> Times:
+    """Times written as the dataset's own file wrote them, unless the options say otherwise."""
+    if origin.time_format and not options.time_format and is_text(column.type):
+        try:
+            return read_times(column, place, form=origin.time_format)
+        except FileError:  # written in another way after all
+            pass
+    how = {"form": options.time_format, "order": origin.order, "guess": origin.guessed}
+    return read_times(column, place, options.time_unit, **how)
+
+
+def read_times(column: pa.Array, place: Place, unit: str = "auto", **how: Any) -> Times:
     """A column of times, read as the importer reads it."""
-    clock = choose_clock(column, unit, place)
+    clock = choose_clock(column, unit, place, **how)
     value = clock.seconds(column, place)
-    if not isinstance(clock, DateClock):
+    if isinstance(clock, NumberClock):
         return Times(value, _numbers(column), clock.epoch)
     shown = column if is_text(column.type) else pa.array([iso(seconds) for seconds in value])
     return Times(value, shown, clock.epoch)
@@ -111,11 +125,24 @@ def _table(pairs: Pairs, options: ReadOptions, origin: Origin) -> tuple[str, pa.
                 return where, file.read(columns=list(roles.values())), roles
         except (pa.ArrowException, OSError) as error:
             raise FileError(f"{path} is not a whole Parquet file; write or copy it again") from error
-    header = csv.read_header(path, options)
-    roles = _roles(where, header.names, options, origin)
+    header = csv.read_header(path, options) if kind != "jsonl" else None
+    names = jsonl.read_names(path, options) if header is None else header.names
+    if header is None or header.named:
+        roles = _roles(where, names, options, origin)
+    else:
+        own = {} if origin.header else {part: getattr(origin, part) for part in USUAL_NAMES}
+        roles = dict(zip(USUAL_NAMES, names, strict=False)) | {
+            p: name for p, name in own.items() if name in names
+        }
     # the reader of events wants three columns; a part that is missing here points at the sources again
     wanted = Roles(roles["src"], roles.get("dst", roles["src"]), roles.get("time", roles["src"]))
-    return where, pa.Table.from_batches(csv.batches(path, header, wanted, options)), roles
+    faults = Faults(where, options.skip_bad)
+    if header is None:
+        rows = list(jsonl.batches(path, wanted, options, faults))
+    else:
+        rows = list(csv.batches(path, header, wanted, options, faults))
+    faults.settle()
+    return where, pa.Table.from_batches(rows), roles
 
 
 def _roles(where: str, names: Sequence[str], options: ReadOptions, origin: Origin) -> dict[str, str]:

@@ -1,21 +1,21 @@
 """From batches of columns to a dataset: what the readers of files and of tables in memory share."""
 
-# pyarrow.compute makes its functions at import, where pyright cannot see them
-# pyright: reportAttributeAccessIssue=false
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
 from dygmamba.data.events import EventStore, FeatureTable
+from dygmamba.data.formats.choosing import choose_clock
+from dygmamba.data.formats.clocks import Clock
+from dygmamba.data.formats.faults import Faults
 from dygmamba.data.formats.options import ReadOptions, Roles
-from dygmamba.data.formats.values import Clock, Place, choose_clock, is_text, numbers
+from dygmamba.data.formats.rows import RowReader, without_bad
+from dygmamba.data.formats.values import BadValue, Place
 from dygmamba.data.ids import NodeIds, number_nodes
 from dygmamba.data.store import Dataset, Origin
 from dygmamba.errors import EventError, FileError
@@ -49,17 +49,25 @@ class _Gathered:
 
 
 def read_table(
-    path: Path | str, kind: str, batches: Iterator[pa.RecordBatch], roles: Roles, options: ReadOptions
+    path: Path | str,
+    kind: str,
+    batches: Iterator[pa.RecordBatch],
+    roles: Roles,
+    options: ReadOptions,
+    faults: Faults | None = None,
 ) -> tuple[Columns, NodeIds, Origin]:
     """The columns of a file with one event per row, in the file's order; src and dst come as dictionaries.
 
-    What has no path is called by a few words.
+    What has no path is called by a few words. Rows that cannot be read are told to `faults`.
     """
     gathered = _Gathered()
+    faults = Faults(str(path), options.skip_bad) if faults is None else faults
     for batch in batches:
-        _gather(gathered, path, batch, roles, options)
-    if not gathered.rows or gathered.clock is None:
-        raise FileError(f"{path} has column names but no rows; give at least one event")
+        _gather(gathered, path, batch, roles, options, faults)
+    faults.settle()
+    if not gathered.time or gathered.clock is None:
+        lost = f"no row that can be read ({faults.listed()})" if faults.count else "column names but no rows"
+        raise FileError(f"{path} has {lost}; give at least one event")
     src, dst, ids = number_nodes(gathered.src, gathered.dst, options.bipartite)
     origin = Origin(
         file=path.name if isinstance(path, Path) else "",
@@ -71,6 +79,9 @@ def read_table(
         features=roles.features,
         time_unit="s" if gathered.clock.epoch else "",
         time_origin="1970-01-01T00:00:00Z" if gathered.clock.epoch else "",
+        skipped=faults.count,
+        skipped_first=tuple(map(str, faults.first)),
+        **gathered.clock.words(),
     )
     columns = Columns(
         src=torch.from_numpy(src),
@@ -123,39 +134,31 @@ def without_zeros(columns: Columns) -> Columns:
 
 
 def _gather(
-    gathered: _Gathered, path: Path | str, batch: pa.RecordBatch, roles: Roles, options: ReadOptions
+    gathered: _Gathered,
+    path: Path | str,
+    batch: pa.RecordBatch,
+    roles: Roles,
+    options: ReadOptions,
+    faults: Faults,
 ) -> None:
+    """Another batch: at once if all its rows are good, otherwise without the bad ones."""
     if not batch.num_rows:
         return
-
-    def place(column: str) -> Place:
-        return Place(str(path), column, gathered.rows)
-
-    gathered.src.append(_identifiers(batch.column(roles.src), place(roles.src)))
-    gathered.dst.append(_identifiers(batch.column(roles.dst), place(roles.dst)))
-    time = batch.column(roles.time)
     if gathered.clock is None:
-        gathered.clock = choose_clock(time, options.time_unit, place(roles.time))
-    gathered.time.append(gathered.clock.seconds(time, place(roles.time)))
-    edge = np.empty((batch.num_rows, len(roles.features)), np.float32)
-    for k, name in enumerate(roles.features):
-        edge[:, k] = numbers(batch.column(name), place(name), options.fill)
-    gathered.edge.append(edge)
-    if roles.label is not None:
-        gathered.label.append(numbers(batch.column(roles.label), place(roles.label), options.fill))
+        place = Place(str(path), roles.time, 0)
+        how = {"form": options.time_format, "order": options.date_order, "guess": True}
+        gathered.clock = choose_clock(batch.column(roles.time), options.time_unit, place, **how)
+    reader = RowReader(path, roles, options, gathered.clock, gathered.rows)
+    try:
+        values = reader.read(batch)
+    except BadValue:
+        good = without_bad(reader, batch, faults)
+        values = reader.read(good) if good.num_rows else None
+    if values is not None:
+        gathered.src.append(values.src)
+        gathered.dst.append(values.dst)
+        gathered.time.append(values.time)
+        gathered.edge.append(values.edge)
+        if values.label is not None:
+            gathered.label.append(values.label)
     gathered.rows += batch.num_rows
-
-
-def _identifiers(ids: pa.DictionaryArray, place: Place) -> pa.DictionaryArray:
-    """The ids of a batch, white space around them ignored, none of them missing."""
-    if ids.null_count:
-        row = pc.index(pc.is_null(ids), True).as_py()
-        raise place.error(row, "is empty", "remove the row or name both its nodes")
-    if not is_text(ids.dictionary.type):
-        return ids
-    pool = pc.utf8_trim_whitespace(ids.dictionary)
-    empty = pc.index(pool, "").as_py()
-    if empty >= 0:
-        row = pc.index(ids.indices, empty).as_py()
-        raise place.error(row, "is empty", "remove the row or name both its nodes")
-    return pa.DictionaryArray.from_arrays(ids.indices, pool)

@@ -1,0 +1,132 @@
+"""A name is not a dataset: importing again destroys nothing that a run refers to."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dygmamba as dm
+from commands import invoke
+from dygmamba.data.library import find_dataset, open_dataset
+from dygmamba.data.store import Dataset
+from dygmamba.data.versions import save_version, versions_in
+from dygmamba.engine.folder import RunFolder
+from dygmamba.errors import FileError, LockedError, NotFoundError
+from dygmamba.files.locking import Lock
+from dygmamba.runs.own_data import data_of, open_data
+
+
+def mail(*times: float, who: str = "ann") -> Dataset:
+    return dm.read([(who, "bob", time) for time in times], name="mail")
+
+
+def run_on(dataset: Dataset, root: Path) -> RunFolder:
+    """A run folder that refers to a dataset as a trained one does."""
+    about = data_of(dataset, root)
+    folder = RunFolder.create(root, dataset.name, "trees", 0)
+    folder.write_config({"run": {**about, "model": "trees", "seed": 0}})
+    return folder
+
+
+def test_a_second_import_keeps_the_first(tmp_path):
+    """Newest under its name, older ones as NAME@VERSION; the same again changes nothing, an old one comes back."""
+    one, two = mail(1, 2), mail(1, 2, 3)
+    assert save_version(one, tmp_path).how == "new"
+    before = (tmp_path / "mail.safetensors").stat()
+    assert save_version(mail(1, 2), tmp_path).how == "same"
+    assert (tmp_path / "mail.safetensors").stat().st_ino == before.st_ino
+    saved = save_version(two, tmp_path)
+    assert (saved.how, saved.kept) == ("newer", tmp_path / f"mail@{one.version}.safetensors")
+    assert open_dataset("mail", tmp_path).digest == two.digest
+    for wanted in (one, two):
+        found = open_dataset(f"mail@{wanted.version}", tmp_path)
+        assert (found.name, found.digest) == ("mail", wanted.digest)
+    save_version(one, tmp_path)
+    assert [v.version for v in versions_in(tmp_path, "mail")] == [one.version, two.version]
+    assert open_dataset("mail", tmp_path).digest == one.digest
+
+
+def test_other_ids_are_another_version(tmp_path):
+    """Equal abents of other people have one digest and two versions; a run gets its own people."""
+    ann, abe = mail(1, 2), mail(1, 2, who="abe")
+    assert ann.digest == abe.digest
+    assert ann.version != abe.version
+    save_version(ann, tmp_path)
+    save_version(abe, tmp_path)
+    for wanted in (ann, abe):
+        found = find_dataset("mail", wanted.digest, [tmp_path], wanted.version)
+        assert found is not None
+        assert found.ids == wanted.ids
+
+
+def test_a_run_finds_its_own_version(tmp_path, monkeypatch):
+    """Whataber was imported since, wheraber the data folder was, and from any current folder."""
+    save_version(mail(1, 2), tmp_path / "data")
+    old = open_dataset("mail", tmp_path / "data")
+    run = run_on(old, tmp_path / "runs")
+    save_version(mail(7), tmp_path / "data")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    monkeypatch.setenv("DYGMAMBA_DATA", str(tmp_path / "none"))
+    assert open_data(run, None).digest == old.digest
+    assert open_data(run, tmp_path / "data").digest == old.digest
+
+
+def test_a_run_on_a_file_outlives_the_file(tmp_path, monkeypatch):
+    """The abents of a table are kept beside the run; an archive is referred to, and a changed one is said."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DYGMAMBA_DATA", str(tmp_path / "none"))
+    Path("log.csv").write_text("src,dst,time\na,b,1\nb,c,2\n")
+    dataset = open_dataset("log.csv")
+    run = run_on(dataset, Path("runs"))
+    Path("log.csv").unlink()
+    run = RunFolder(run.path.absolute())
+    monkeypatch.chdir("/")
+    assert open_data(run, None).digest == dataset.digest
+    monkeypatch.chdir(tmp_path)
+    np.savez("arrays.npz", src=[0], dst=[1], t=[1.0])
+    run = RunFolder(run_on(open_dataset("arrays.npz"), Path("runs")).path.absolute())
+    monkeypatch.chdir("/")
+    assert len(open_data(run, None)) == 1
+    np.savez(tmp_path / "arrays.npz", src=[0], dst=[1], t=[2.0])
+    with pytest.raises(FileError, match=r"arrays.npz has changed since"):
+        open_data(run, None)
+
+
+def test_what_a_run_uses_is_not_removed(tmp_path, monkeypatch, capsys):
+    """`data list` shows versions and runs, `data remove` refuses one in use unless forced, and promotes the older."""
+    monkeypatch.chdir(tmp_path)
+    old, new = mail(1, 2), mail(3)
+    save_version(old, tmp_path / "data")
+    run = run_on(open_dataset("mail", tmp_path / "data"), tmp_path / "runs")
+    save_version(new, tmp_path / "data")
+    where = ("--data-dir", "data")
+    code, out, _ = invoke(monkeypatch, capsys, "data", "list", *where)
+    assert code == 0
+    assert f"mail@{old.version}" in out
+    assert "no run" in out
+    code, out, err = invoke(monkeypatch, capsys, "data", "remove", f"mail@{old.version}", *where)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "--force" in err
+    assert run.path.name in err
+    with pytest.raises(NotFoundError, match=f"mail@{new.version}"):
+        dm.remove("mail@00000000", data_dir="data")
+    assert dm.remove(f"mail@{new.version}", data_dir="data") == [f"mail@{new.version}"]
+    assert open_dataset("mail", tmp_path / "data").digest == old.digest
+    code, out, _ = invoke(monkeypatch, capsys, "data", "remove", "mail", "--force", *where)
+    assert (code, out) == (0, f"removed mail@{old.version}\n")
+    assert versions_in(tmp_path / "data") == []
+
+
+def test_two_imports_under_one_name_do_not_mix(tmp_path):
+    """While one process writes a name, another is told to wait; a damaged dataset is simply replaced."""
+    save_version(mail(1), tmp_path)
+    lock = Lock(tmp_path / ".mail.lock")
+    with pytest.raises(LockedError):
+        save_version(mail(2), tmp_path)
+    lock.release()
+    path = tmp_path / "mail.safetensors"
+    os.truncate(path, 40)
+    assert save_version(mail(1), tmp_path).how == "new"
+    assert open_dataset("mail", tmp_path).digest == mail(1).digest

@@ -58,6 +58,6 @@ def test_the_researcher_gets_a_contract_tables_and_a_loop(tmp_path):
     """Their model keeps the contract, two seeds of it, two ablations and the trees are one table, their loop learns."""
     text = shown("researcher", tmp_path)
     assert "False" not in text
-    assert {"past=2", "transductive"} <= set(re.split(r"[\s,]+", text))
+    assert all(word in text for word in ("transductive", "trees", "past=2)", "hours=1000000.0"))
     first, last = re.findall(r"loss (\S+) -> (\S+)", text)[0]
     assert float(last) < float(first) - 0.02

@@ -93,10 +93,13 @@ def test_every_link_of_the_site_leads_to_a_place(site, pages):
 
 
 def test_every_page_is_in_the_menu(site, pages):
-    """For all pages that are written: the front page's menu leads there."""
+    """For all pages that are written: the site's menu leads there, and so does the list that GitHub shows."""
+    listed = (ROOT / "docs" / "index.md").read_text()
     menu = {address for tag, address in pages[site / "index.html"].links if tag == "a"}
     for path in PAGES:
-        assert str(path.relative_to(ROOT / "docs").with_suffix(".html")) in menu
+        name = path.relative_to(ROOT / "docs")
+        assert str(name.with_suffix(".html")) in menu
+        assert f"]({name})" in listed or path.name == "index.md"
 
 
 def test_the_reference_has_every_public_name(site, pages):

@@ -111,5 +111,5 @@ def on_post_build(config: MkDocsConfig) -> None:
     """The public modules in full, out of their docstrings, beside the pages."""
     from pdoc import pdoc, render
 
-    render.configure(show_source=False)
+    render.configure(show_source=False, template_directory=ROOT / "site" / "api")
     pdoc(*modules(), output_directory=Path(config.site_dir) / "api")

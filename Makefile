@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup browser demo known test test-torch torture api results check format clean
+.PHONY: setup browser demo known test test-torch torture site results check format clean
 
 setup: $(READY)
 
@@ -27,7 +27,7 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright --level error
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/codespell src tests docs README.md CONTRIBUTING.md CHANGELOG.md
+	$(BIN)/codespell src tests docs examples site mkdocs.yml README.md CONTRIBUTING.md CHANGELOG.md
 
 test: $(READY) browser check
 	$(BIN)/pytest -n 2
@@ -40,10 +40,10 @@ test-torch:
 	.venv-torch-$(TORCH)/bin/pip install --quiet -c .venv-torch-$(TORCH)/constraints.txt 'torch==$(TORCH)' -e '.[dev]'
 	.venv-torch-$(TORCH)/bin/pytest -n 2
 
-# the API reference, a page per module of the door
-api: $(READY)
-	$(BIN)/pdoc dygmamba.door.data dygmamba.door.runs dygmamba.door.run dygmamba.door.evaluation dygmamba.door.models \
-	  dygmamba.door.batches dygmamba.ops.mamba dygmamba.errors -o build/api
+# the documentation as a site that opens from the disk, the API reference in it; NO_...: its maintainers' notice (decision 015)
+site: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "build/site/index.html"
 
 # kills, power cuts, failing disks, flipped bits and fuzzed inputs, for so many seconds; seeds and a table are printed
 SECONDS := 600

@@ -31,13 +31,13 @@ class Browser:
     program: str
     profile: Path
 
-    def _open(self, page: Path, *options: str) -> subprocess.CompletedProcess:
-        line = [self.program, *QUIET, f"--user-data-dir={self.profile}", *options, page.as_uri()]
+    def _open(self, page: Path, *options: str, query: str = "") -> subprocess.CompletedProcess:
+        line = [self.program, *QUIET, f"--user-data-dir={self.profile}", *options, page.as_uri() + query]
         return subprocess.run(line, capture_output=True, text=True, timeout=120)
 
-    def dom(self, page: Path, *options: str) -> tuple[str, list[str]]:
+    def dom(self, page: Path, *options: str, query: str = "") -> tuple[str, list[str]]:
         """The page after its scripts ran, and what its console said."""
-        done = self._open(page, "--dump-dom", *options)
+        done = self._open(page, "--dump-dom", *options, query=query)
         assert done.returncode == 0, done.stderr[-2000:]
         return done.stdout, re.findall(r"CONSOLE.*?\] (.*)", done.stderr)
 

@@ -1,0 +1,118 @@
+"""The documentation: every link leads somewhere, and the site asks no other machine for anything."""
+
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+import dygmamba as dm
+from browser import find_browser
+
+ROOT = Path(__file__).parents[1]
+PAGES = [
+    path for path in sorted((ROOT / "docs").rglob("*.md")) if path.parent.name != "results"
+]  # a template is there
+WRITTEN = [*sorted(ROOT.glob("*.md")), *PAGES, *sorted((ROOT / "examples").glob("*.ipynb"))]
+FENCED = re.compile(r"^```.*?^```", flags=re.DOTALL | re.MULTILINE)
+LOADING = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href", "form": "action"}
+LINKING = {**LOADING, "a": "href"}
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_relative_link_leads_to_a_file(path):
+    """For all links of the README, the docs and the notebooks without a scheme: the file is there, as on GitHub."""
+    text = re.sub(r"`[^`\n]*`", "", FENCED.sub("", path.read_text()))
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        address = urlsplit(target)
+        if not address.scheme and address.path:
+            assert (path.parent / unquote(address.path)).exists(), f"{path.name} links to {target}"
+
+
+class Page(HTMLParser):
+    """What a page links to, what it loads, and the places in it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.links: list[tuple[str, str]] = []
+        self.places: set[str] = set()
+        self.text = path.read_text()
+        self.feed(self.text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Every element with an address or a name."""
+        values = dict(attrs)
+        self.places |= {value for key in ("id", "name") if (value := values.get(key))}
+        if tag in LINKING and (address := values.get(LINKING[tag])):
+            self.links.append((tag, address))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The site, built strictly: a page out of the menu or a link into nothing would end it."""
+    out = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(out)]
+    quiet = {"NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(Path(dm.__file__).parents[1])}
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | quiet, capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return out
+
+
+@pytest.fixture(scope="module")
+def pages(site):
+    """Every page of the site, the API reference too."""
+    return {path: Page(path) for path in site.rglob("*.html")}
+
+
+def test_nothing_is_loaded_from_another_machine(site, pages):
+    """For all pages and styles: no script, style, font, picture or frame has an address with a host."""
+    for path, page in pages.items():
+        loaded = [address for tag, address in page.links if tag in LOADING]
+        assert not [address for address in loaded if urlsplit(address).netloc], path
+    for path in [*site.rglob("*.css"), *pages]:
+        assert not re.search(r"(@import|url\()\s*['\"]?(https?:)?//", path.read_text()), path
+
+
+def test_every_link_of_the_site_leads_to_a_place(site, pages):
+    """For all links within the site, with and without a place in the page; the reference's as well."""
+    for path, page in pages.items():
+        for _, target in page.links:
+            address = urlsplit(target)
+            if address.scheme or address.netloc or path.name == "404.html":
+                continue
+            other = (path.parent / unquote(address.path)).resolve() if address.path else path
+            assert other.exists(), f"{path.relative_to(site)} links to {target}"
+            if address.fragment and other in pages:
+                assert unquote(address.fragment) in pages[other].places, f"{path.relative_to(site)}: {target}"
+
+
+def test_every_page_is_in_the_menu(site, pages):
+    """For all pages that are written: the site's menu leads there, and so does the list that GitHub shows."""
+    listed = (ROOT / "docs" / "index.md").read_text()
+    menu = {address for tag, address in pages[site / "index.html"].links if tag == "a"}
+    for path in PAGES:
+        name = path.relative_to(ROOT / "docs")
+        assert str(name.with_suffix(".html")) in menu
+        assert f"]({name})" in listed or path.name == "index.md"
+
+
+def test_the_reference_has_every_public_name(site, pages):
+    """For all functions and classes of the door: a line in the table, and a place of its own in its module's page."""
+    table = pages[site / "reference.html"].text
+    for name in set(dir(dm)) - {"__version__"}:
+        assert f"dm.{name}</code>" in table
+    written = pages[site / "api" / "dygmamba" / "door" / "run.html"].places
+    assert {"Run.score", "Run.rank", "Run.observe", "open"} <= written
+
+
+def test_the_search_works_without_a_server(site, tmp_path):
+    """A page that is opened from the disk finds what is asked for, without a complaint."""
+    text, said = find_browser(tmp_path / "profile").dom(site / "index.html", query="?q=forgetting")
+    assert re.search(r"\d+ matching documents", text)
+    assert not said

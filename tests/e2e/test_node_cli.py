@@ -256,7 +256,7 @@ def test_ctrl_c_while_fine_tuning_exits_130_and_keeps_the_best(folder, backbone,
 def test_link_runs_are_what_they_were(backbone):
     """A link run's configuration knows nothing of tasks, and its rows keep their columns."""
     assert set(tomllib.loads((backbone / "config.toml").read_text())["run"]) == {
-        *("data", "digest", "split", "model", "seed"),
+        *("data", "digest", "version", "file", "split", "model", "seed"),
     }
     rows = json.loads((backbone / "results.json").read_text())["results"]
     assert set(rows[0]) == {

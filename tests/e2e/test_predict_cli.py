@@ -60,6 +60,7 @@ def train(dataset: Dataset, folder: Path) -> Place:
     fit = start_link_run(dataset, "dyg-mamba", 0, TINY, torch.device("cpu"), folder / "runs")
     fit()
     calibrate_link_run(fit)
+    fit.run.write_results([])  # it is finished
     return Place(folder, fit.run.path)
 
 

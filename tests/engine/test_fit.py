@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -178,11 +179,18 @@ def test_wrong_checkpoints_are_refused(finished, dataset, folder, tmp_path):
 
 
 def test_a_run_refuses_other_data(finished, tmp_path):
-    """A dataset of the same name with other events is not the one the run was trained on."""
+    """A dataset of the same name with other events is not the one it was trained on: that is found, or it is said."""
     store = generate_stream(GeneratorConfig(seed=4, nodes=40, events=900))
     save_dataset(Dataset.of("small", store, NodeIds.identity(40), Origin(format="generated")), tmp_path)
-    with pytest.raises(FileError, match="events differ"):
-        open_run(finished.path, CPU, tmp_path)
+    about = finished.config()["run"]
+    assert open_run(finished.path, CPU, tmp_path).dataset.digest == about["digest"]
+    own, away = Path(about["file"]), tmp_path / "away"
+    own.rename(away)
+    try:
+        with pytest.raises(FileError, match="events differ"):
+            open_run(finished.path, CPU, tmp_path)
+    finally:
+        away.rename(own)
 
 
 def test_unknown_settings_and_models_are_named(dataset, tmp_path):
@@ -200,7 +208,7 @@ def test_unknown_settings_and_models_are_named(dataset, tmp_path):
 def test_the_run_folder_says_how_to_repeat_it(finished):
     """config.toml holds the data's digest, the seed and every setting; metrics.jsonl one line per epoch."""
     sections = finished.config()
-    assert set(sections["run"]) == {"data", "digest", "split", "model", "seed"}
+    assert set(sections["run"]) == {"data", "digest", "version", "file", "split", "model", "seed"}
     assert set(sections["train"]) == {field.name for field in dataclasses.fields(LinkFitConfig)}
     assert [
         json.loads(line)["epoch"] for line in (finished.path / "metrics.jsonl").read_text().splitlines()

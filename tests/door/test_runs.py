@@ -80,7 +80,7 @@ def test_runs_are_a_sequence_with_mean_and_spread(trained):
         assert rows.loc[key, "ap"] == pytest.approx(own["ap"].mean())
         assert rows.loc[key, "ap_std"] == pytest.approx(own["ap"].std())
         assert rows.loc[key, "seeds"] == 2
-    assert "2 runs; val transductive random: AP " in repr(trained)
+    assert "2 runs; val all nodes random: AP " in repr(trained)
     assert trained[0].metrics.column_names[:2] == ["epoch", "loss"]
 
 

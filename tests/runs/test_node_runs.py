@@ -211,7 +211,7 @@ def test_the_best_epoch_is_kept_by_validation_auc_and_patience_ends_it(tmp_path)
     """Best = the last epoch to reach the highest validation AUC; `patience` epochs without it end the run."""
     own = fit_of("tgat", tmp_path, NodeFitConfig(epochs=50, batch=40, patience=3))
     aucs, calls = [0.6, 0.7, 0.7, 0.5, 0.6, 0.69], count()
-    own.validate = lambda: {"auc": aucs[next(calls)], "ap": 0.5}
+    own.validate = lambda advance: {"auc": aucs[next(calls)], "ap": 0.5}
     own()
     assert (own.progress.epoch, own.progress.best_epoch, own.progress.best_auc) == (6, 2, 0.7)
     assert load_best(own.run, own.scorer).best_epoch == 2

@@ -99,9 +99,10 @@ def test_the_command_gives_the_same(run, ask, tmp_path):
 
 
 @pytest.mark.parametrize("words", ["--pairs x.csv", "--sources ann --top 3", "--candidates ann --top 3"])
-def test_a_node_run_asked_for_pairs_is_a_sentence(ask, words):
+def test_a_node_run_asked_for_pairs_is_a_sentence(ask, tmp_path, words):
     """Exit code 2, one line that says what to ask instead."""
-    code, out, err = ask(*words.split())
+    (tmp_path / "x.csv").write_text("src,dst\nann,bob\n")
+    code, out, err = ask(*words.replace("x.csv", str(tmp_path / "x.csv")).split())
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "gives the risk of nodes and knows no pairs" in err
 

@@ -16,6 +16,7 @@ from door_cases import COLUMNS, letters
 from door_cases import SMALL as TINY
 from dygmamba.errors import ConfigError, EventError, NotFoundError
 from dygmamba.explain import removal
+from dygmamba.explain.events import event_reasons
 from dygmamba.explain.pairs import explain_pair
 from dygmamba.explain.removal import game_of
 from dygmamba.explain.shapley import Ledger, shares
@@ -181,6 +182,23 @@ def test_more_orders_make_the_errors_smaller(run, asked):
     assert {reason.error for reason in one.reasons} == {None}
     assert mean(r.error for r in many.reasons) < mean(r.error for r in four.reasons)
     assert run.explain((src, dst), time) == four
+
+
+def test_what_a_page_says_beside_an_answer_is_the_explanation(run, predictor, asked, letter_runs):
+    """For all pairs: the same events and amounts as `explain` with one pair of orders; of a memory none are told."""
+    src, dst, time = zip(*asked[:4], strict=True)
+    pairs = PairBatch.of(torch.tensor(src), torch.tensor(dst), torch.tensor(time, dtype=torch.float64))
+    told = event_reasons(predictor.run, pairs, 3)
+    for (src, dst, time), listed in zip(asked, told, strict=False):
+        found = run.explain((src, dst), time, orders=1)
+        assert [by for _, by in listed] == pytest.approx(
+            [r.contribution for r in found.reasons[:3]], abs=1e-6
+        )
+        assert all(words.endswith(" before") or "older events" in words for words, _ in listed)
+        assert [reason.side == "both" for reason in found.reasons[:3]] == ["they met" in w for w, _ in listed]
+    memory = Predictor.open(letter_runs["tgn"].path, "cpu").run
+    with pytest.raises(ConfigError, match="reads more than two lists"):
+        event_reasons(memory, one(0, 1, float(memory.stream.store.time[-1])), 3)
 
 
 def test_trees_tell_their_numbers_and_the_events_behind_them(letter_runs):

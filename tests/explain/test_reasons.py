@@ -1,5 +1,7 @@
 """Why the trees score a pair as they do."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -24,7 +26,7 @@ def test_reasons_add_up_to_the_logit_that_a_prediction_gives(walks):
 
 
 def test_the_strongest_reasons_are_named_and_in_order():
-    """Each pair's list is of distinct names, the largest amounts first, signs kept."""
+    """Each pair's list is of distinct kinds, the largest amounts first, signs kept; all kinds add up to the logit."""
     store = snapshots()
     scorer, asked = build(("trees", {}), store), questions(store)
     found = reasons(scorer, unsplit(store), PairBatch.of(asked.src, asked.dst, asked.time))
@@ -32,9 +34,23 @@ def test_the_strongest_reasons_are_named_and_in_order():
         amounts = [abs(by) for _, by in listed]
         assert amounts == sorted(amounts, reverse=True)
         assert len({name for name, _ in listed}) == 5
-        for name, by in listed:
-            assert by == float(found.contribution[row, found.names.index(name)])
+        for kind, by in listed:
+            own = [at for at, name in enumerate(found.names) if name.split(", fading over ")[0] == kind]
+            assert by == pytest.approx(float(found.contribution[row, own].sum()))
     assert len(set(found.names)) == len(found.names)
+    totals = torch.tensor([sum(by for _, by in listed) for listed in found.strongest(len(found.names))])
+    torch.testing.assert_close(found.base + totals.double(), found.logit, rtol=1e-5, atol=1e-5)
+
+
+def test_where_times_are_seconds_a_scale_is_a_duration():
+    """Times of today make `fading over 1 h` of a scale, times that are mere numbers leave the number."""
+    store = snapshots(gap=3600.0)
+    for moved, said in ((store, True), (replace(store, time=store.time - 1.08e9), False)):
+        scorer, asked = build(("trees", {}), moved), questions(moved)
+        found = reasons(scorer, unsplit(moved), PairBatch.of(asked.src, asked.dst, asked.time))
+        scales = [name.split(", fading over ")[1] for name in found.names if ", fading over " in name]
+        assert scales
+        assert all(scale.split()[-1].isalpha() == said for scale in scales)
 
 
 def test_other_models_have_no_exact_reasons():

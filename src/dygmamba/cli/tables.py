@@ -59,12 +59,12 @@ def score_table(rows: list[dict[str, Any]]) -> "Table":
     keys = [key for key in SCORES if any(row.get(key) is not None for row in rows)]
     figures = (*(SCORES[key] for key in keys), *(() if among is None else ("ranked",)))
     title = f"{told}calibration error (ECE) against random pairs"
-    table = plain_table("split", "setting", title=title, figures=figures)
-    for about, own in groups.items():
+    table = plain_table("split", "nodes", title=title, figures=figures)
+    for (split, setting), own in groups.items():
         cells = [mean_and_spread([row[key] for row in own if row.get(key) is not None]) for key in keys]
         ranked = [row["ranked"] for row in own if row.get("ranked")]
         count = [] if among is None else [f"{ranked[0]:,}" if ranked else "-"]
-        table.add_row(*about, *cells, *count)
+        table.add_row(split, NODES[setting], *cells, *count)
     return table
 
 

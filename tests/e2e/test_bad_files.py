@@ -2,7 +2,10 @@
 
 import gzip
 import io
+import json
 import re
+import subprocess
+import sys
 import zipfile
 
 import numpy as np
@@ -202,3 +205,29 @@ def test_a_bad_file_is_one_sentence_and_exit_code_two(monkeypatch, capsys, tmp_p
     assert err.count("\n") == 1
     assert re.search(sentence, err), err
     assert not (tmp_path / "data").exists()
+
+
+GUARD = """
+import contextlib, io, json, sys
+from dygmamba.cli import main
+for name, words in json.load(sys.stdin):
+    sys.argv = ["dygmamba", *words]
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(SystemExit):
+        main()
+    if "torch" in sys.modules:
+        sys.exit(f"torch was imported for: {name}")
+"""
+
+
+def test_no_bad_file_waits_for_torch(tmp_path):
+    """In one process, one bad file after another: none of them needs what takes a second to import."""
+    listed = []
+    for number, (case, (content, options, _)) in enumerate(BAD.items()):
+        path = tmp_path / f"bad{number}.csv{'.gz' if 'gzip' in case else ''}"
+        path.write_bytes(content)
+        words = ("data", "import", str(path), "--out", "x", "--data-dir", str(tmp_path / "data"))
+        listed.append((case, (*words, *options.split())))
+    done = subprocess.run(
+        [sys.executable, "-c", GUARD], input=json.dumps(listed), capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")

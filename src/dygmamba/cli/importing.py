@@ -96,16 +96,17 @@ def _import(
     from dataclasses import replace
 
     from dygmamba.cli.console import progress
-    from dygmamba.data.checkup import check
     from dygmamba.data.formats import read_dataset
-    from dygmamba.data.library import data_folder
-    from dygmamba.data.store import checked_name
-    from dygmamba.data.versions import save_version
+    from dygmamba.data.places import checked_name, data_folder
 
     name = checked_name(out or file.name.split(".")[0].removeprefix("ml_"))
     with progress() as bar:
         options = replace(options, watch=lambda batches, expected: bar.track(batches, expected))
         dataset = read_dataset(file, options, format=format, name=name)
+
+    from dygmamba.data.checkup import check
+    from dygmamba.data.versions import save_version
+
     odd = check(dataset)
     saved = save_version(dataset, data_folder(data_dir))
     _notes(dataset)

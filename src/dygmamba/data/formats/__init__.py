@@ -5,13 +5,17 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dygmamba.data.formats import csv, dyglib, jodie, jsonl, npz, parquet
 from dygmamba.data.formats.options import FORMATS, ReadOptions
-from dygmamba.data.store import SUFFIX, Dataset, checked_name
+from dygmamba.data.places import SUFFIX, checked_name
 from dygmamba.errors import ConfigError, FileError
 
-READERS: dict[str, Callable[[Path, ReadOptions], Dataset]] = {
+if TYPE_CHECKING:  # a file that cannot be read is refused before torch is there
+    from dygmamba.data.store import Dataset
+
+READERS: dict[str, Callable[[Path, ReadOptions], "Dataset"]] = {
     "csv": csv.read,
     "jsonl": jsonl.read,
     "parquet": parquet.read,
@@ -27,7 +31,7 @@ __all__ = ["FORMATS", "READERS", "ReadOptions", "detect_format", "read_dataset"]
 
 def read_dataset(
     path: Path, options: ReadOptions | None = None, *, format: str = "auto", name: str | None = None
-) -> Dataset:
+) -> "Dataset":
     """The events of a file, named after it unless a name is given."""
     options = options or ReadOptions()
     if format not in FORMATS:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
@@ -18,8 +18,11 @@ from dygmamba.data.formats.sniff import BLANKS, Header, read_header
 from dygmamba.data.formats.table import Columns, arranged, read_table
 from dygmamba.data.formats.text import is_utf8, opened, undecodable, unreadable
 from dygmamba.data.ids import NodeIds
-from dygmamba.data.store import Dataset, Origin
+from dygmamba.data.origin import Origin
 from dygmamba.errors import FileError, first_line
+
+if TYPE_CHECKING:
+    from dygmamba.data.store import Dataset
 
 BLOCK = 4 << 20
 RAGGED = re.compile(r"Expected \d+ columns, got \d+")  # Arrow's own words
@@ -31,7 +34,7 @@ class Torn(FileError):
     """A row that has another number of columns, or is no text: only a slower pass can tell which, and go on."""
 
 
-def read(path: Path, options: ReadOptions) -> Dataset:
+def read(path: Path, options: ReadOptions) -> "Dataset":
     """A file with one event per line, with or without a line of column names."""
     header = read_header(path, options)
     roles = assign_roles(path, header.names, by_place(path, header, options))

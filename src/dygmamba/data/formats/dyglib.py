@@ -2,10 +2,10 @@
 
 from math import prod
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import torch
 from pyarrow import csv
 
 from dygmamba.data.formats.csv import read_header
@@ -14,8 +14,11 @@ from dygmamba.data.formats.npz import identity_ids
 from dygmamba.data.formats.options import COLUMNS, FIXED, ReadOptions
 from dygmamba.data.formats.table import Columns, arranged, without_zeros
 from dygmamba.data.mapped import MappedFile
-from dygmamba.data.store import Dataset, Origin
+from dygmamba.data.origin import Origin
 from dygmamba.errors import FileError, first_line
+
+if TYPE_CHECKING:
+    from dygmamba.data.store import Dataset
 
 NAMES = ("u", "i", "ts", "label", "idx")
 ROWS = 1 << 16  # feature rows copied at a time
@@ -26,7 +29,7 @@ def matches(names: tuple[str, ...]) -> bool:
     return names[-len(NAMES) :] == NAMES and len(names) <= len(NAMES) + 1
 
 
-def read(path: Path, options: ReadOptions) -> Dataset:
+def read(path: Path, options: ReadOptions) -> "Dataset":
     """ml_NAME.csv with ml_NAME.npy and ml_NAME_node.npy beside it, where they are; node = id - 1.
 
     Features and labels that are zero throughout are padding and are dropped.
@@ -34,13 +37,13 @@ def read(path: Path, options: ReadOptions) -> Dataset:
     options.refuse("DyGLib", *COLUMNS, *FIXED)
     table = _table(path, options)
     src, dst, row = (_whole(path, name, table[name]) for name in ("u", "i", "idx"))
-    ids = identity_ids(path, torch.from_numpy(src - 1), torch.from_numpy(dst - 1))
+    ids = identity_ids(path, src - 1, dst - 1)
     columns = Columns(
-        src=torch.from_numpy(src - 1),
-        dst=torch.from_numpy(dst - 1),
-        time=torch.from_numpy(table["ts"]),
+        src=src - 1,
+        dst=dst - 1,
+        time=table["ts"],
         edge=_features(path.with_suffix(".npy"), row),
-        label=torch.from_numpy(table["label"].astype(np.float32)),
+        label=table["label"].astype(np.float32),
         node=_features(path.with_name(f"{path.stem}_node.npy"), np.arange(1, len(ids) + 1)),
     )
     columns = without_zeros(columns)
@@ -78,17 +81,17 @@ def _whole(path: Path, name: str, column: np.ndarray) -> np.ndarray:
     return column.astype(np.int64)
 
 
-def _features(path: Path, rows: np.ndarray) -> torch.Tensor:
+def _features(path: Path, rows: np.ndarray) -> np.ndarray:
     """The named rows of a feature file, without columns where it is missing or zero throughout."""
     if not path.exists():
-        return torch.zeros(len(rows), 0)
+        return np.zeros((len(rows), 0), np.float32)
     try:
         with path.open("rb") as file:
             shape = read_shape(file, path.stat().st_size)
         if len(shape.axes) != 2 or shape.dtype.kind not in "fiu":
             raise FileError(f"{path} is {shape}; features are a matrix of numbers")
         if not prod(shape.axes):
-            return torch.zeros(len(rows), 0)
+            return np.zeros((len(rows), 0), np.float32)
         source = MappedFile.of(path)
         array = np.load(path, mmap_mode="r", allow_pickle=False)
         source.check_name()
@@ -97,7 +100,7 @@ def _features(path: Path, rows: np.ndarray) -> torch.Tensor:
     if not any(
         _rows(array, slice(start, start + ROWS), source).any() for start in range(0, len(array), ROWS)
     ):
-        return torch.zeros(len(rows), 0)
+        return np.zeros((len(rows), 0), np.float32)
     if len(rows) and rows.max() >= len(array):
         raise FileError(
             f"{path} has {len(array)} rows, but row {rows.max()} is needed; fetch all files again"
@@ -106,7 +109,7 @@ def _features(path: Path, rows: np.ndarray) -> torch.Tensor:
     for start in range(0, len(rows), ROWS):
         chosen[start : start + ROWS] = _rows(array, rows[start : start + ROWS], source)
     source.check()
-    return torch.from_numpy(chosen)
+    return chosen
 
 
 def _rows(array: np.ndarray, rows: slice | np.ndarray, source: MappedFile) -> np.ndarray:

@@ -2,12 +2,15 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dygmamba.data.formats.csv import read_header, read_rows
 from dygmamba.data.formats.options import COLUMNS, ReadOptions, Roles
 from dygmamba.data.formats.table import arranged, without_zeros
-from dygmamba.data.store import Dataset
 from dygmamba.errors import FileError
+
+if TYPE_CHECKING:
+    from dygmamba.data.store import Dataset
 
 NAMES = ("user_id", "item_id", "timestamp", "state_label")
 LAST = "comma_separated_list_of_features"
@@ -18,7 +21,7 @@ def matches(names: tuple[str, ...]) -> bool:
     return names[:4] == NAMES and names[4:] in ((LAST,), ())
 
 
-def read(path: Path, options: ReadOptions) -> Dataset:
+def read(path: Path, options: ReadOptions) -> "Dataset":
     """Users are the sources, items the destinations, what follows the label is the edge's features."""
     options.refuse("JODIE", *COLUMNS, "header")
     header = read_header(path, options)

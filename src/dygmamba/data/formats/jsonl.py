@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -14,8 +14,10 @@ from dygmamba.data.formats.lines import UNDECODABLE, Lines, decodable
 from dygmamba.data.formats.options import ReadOptions, Roles, assign_roles
 from dygmamba.data.formats.table import arranged, read_table
 from dygmamba.data.formats.text import decoder_of, head, is_utf8, unreadable
-from dygmamba.data.store import Dataset
 from dygmamba.errors import FileError
+
+if TYPE_CHECKING:
+    from dygmamba.data.store import Dataset
 
 ROWS = 1 << 16
 BLOCK = 1 << 20
@@ -33,7 +35,7 @@ def matches(path: Path, options: ReadOptions) -> bool:
     return text.lstrip().startswith("{")
 
 
-def read(path: Path, options: ReadOptions) -> Dataset:
+def read(path: Path, options: ReadOptions) -> "Dataset":
     """One object per line; its keys are the columns."""
     options.refuse("JSONL", "delimiter", "header")
     decoder_of(options.encoding)

@@ -6,7 +6,7 @@ None of those packages is imported here; an object is known by where its class c
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,8 +14,10 @@ import pyarrow as pa
 from dygmamba.data.formats.arrow import ROWS, with_id_columns
 from dygmamba.data.formats.options import ReadOptions, assign_roles
 from dygmamba.data.formats.table import arranged, read_table
-from dygmamba.data.store import Dataset
 from dygmamba.errors import ConfigError, FileError
+
+if TYPE_CHECKING:
+    from dygmamba.data.store import Dataset
 
 FORMAT = "table"
 ROW_NAMES = ("src", "dst", "time")
@@ -56,7 +58,7 @@ def is_held(source: Any) -> bool:
     return not isinstance(source, str | Path)
 
 
-def read_held(source: Any, options: ReadOptions, bipartite: bool | None = None) -> Dataset:
+def read_held(source: Any, options: ReadOptions, bipartite: bool | None = None) -> "Dataset":
     """The events of a table in memory, by the rules of a Parquet file; `bipartite` None: as TemporalData shows it."""
     held = hold(source)
     if _is_a(source, "torch_geometric", "TemporalData"):

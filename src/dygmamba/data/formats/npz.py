@@ -4,16 +4,19 @@ import zipfile
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from dygmamba.data.formats.npy import BROKEN, Shape, read_shape, reason
 from dygmamba.data.formats.options import COLUMNS, FIXED, ReadOptions
 from dygmamba.data.formats.table import Columns, arranged
 from dygmamba.data.ids import NodeIds
-from dygmamba.data.store import Dataset, Origin
+from dygmamba.data.origin import Origin
 from dygmamba.errors import FileError
+
+if TYPE_CHECKING:
+    from dygmamba.data.store import Dataset
 
 SPARSE = 1_000_000  # so many nodes any file may have; beyond that at most CROWD per event
 CROWD = 20
@@ -40,18 +43,18 @@ PARTS = {
 }
 
 
-def read(path: Path, options: ReadOptions) -> Dataset:
+def read(path: Path, options: ReadOptions) -> "Dataset":
     """The nodes keep their numbers; a stream whose sources all precede its destinations is bipartite."""
     options.refuse("npz", *COLUMNS, *FIXED)
     arrays = _arrays(path)
-    src, dst = (_tensor(arrays[name], np.int64) for name in ("src", "dst"))
+    src, dst = (_column(arrays[name], np.int64) for name in ("src", "dst"))
     edge, node, label = (arrays.get(name) for name in ("edge_feat", "node_feat", "label"))
     columns = Columns(
         src=src,
         dst=dst,
-        time=_tensor(arrays["t"], np.float64),
-        edge=torch.zeros(len(src), 0) if edge is None else _matrix(edge),
-        label=None if label is None else _tensor(label, np.float32),
+        time=_column(arrays["t"], np.float64),
+        edge=np.zeros((len(src), 0), np.float32) if edge is None else _matrix(edge),
+        label=None if label is None else _column(label, np.float32),
         node=None if node is None else _matrix(node),
     )
     ids = identity_ids(path, src, dst, columns.node)
@@ -60,9 +63,7 @@ def read(path: Path, options: ReadOptions) -> Dataset:
     return arranged(path, columns, ids, origin)
 
 
-def identity_ids(
-    path: Path, src: torch.Tensor, dst: torch.Tensor, node: torch.Tensor | None = None
-) -> NodeIds:
+def identity_ids(path: Path, src: np.ndarray, dst: np.ndarray, node: np.ndarray | None = None) -> NodeIds:
     """The ids of nodes that are numbered already; whether they have two sides shows in the numbers.
 
     The tables of nodes are as long as the highest number, so one that leaves nearly all of them empty is refused.
@@ -127,11 +128,11 @@ def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
         return np.lib.format.read_array(file, allow_pickle=False)
 
 
-def _tensor(array: np.ndarray, kind: type) -> torch.Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array, dtype=kind))
+def _column(array: np.ndarray, kind: type) -> np.ndarray:
+    return np.ascontiguousarray(array, dtype=kind)
 
 
-def _matrix(array: np.ndarray) -> torch.Tensor:
+def _matrix(array: np.ndarray) -> np.ndarray:
     """Features with one row each; a plain column is one feature."""
     with np.errstate(over="ignore"):  # what is beyond 32 bits is infinite, and refused as such
-        return _tensor(array.reshape(len(array), prod(array.shape[1:])), np.float32)
+        return _column(array.reshape(len(array), prod(array.shape[1:])), np.float32)

@@ -1,6 +1,7 @@
 """Parquet files, a run of rows at a time."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyarrow import parquet
@@ -8,11 +9,13 @@ from pyarrow import parquet
 from dygmamba.data.formats.arrow import ROWS, with_id_columns
 from dygmamba.data.formats.options import ReadOptions, assign_roles
 from dygmamba.data.formats.table import arranged, read_table
-from dygmamba.data.store import Dataset
 from dygmamba.errors import FileError, first_line
 
+if TYPE_CHECKING:
+    from dygmamba.data.store import Dataset
 
-def read(path: Path, options: ReadOptions) -> Dataset:
+
+def read(path: Path, options: ReadOptions) -> "Dataset":
     """A Parquet file with one event per row; its types decide what is a number and what a date."""
     try:
         with parquet.ParquetFile(path) as file:

@@ -3,13 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import torch
-from torch import Tensor
 
-from dygmamba.data.events import EventStore, FeatureTable
 from dygmamba.data.formats.choosing import choose_clock
 from dygmamba.data.formats.clocks import Clock
 from dygmamba.data.formats.faults import Faults
@@ -17,8 +15,11 @@ from dygmamba.data.formats.options import ReadOptions, Roles
 from dygmamba.data.formats.rows import RowReader, without_bad
 from dygmamba.data.formats.values import BadValue, Place
 from dygmamba.data.ids import NodeIds, number_nodes
-from dygmamba.data.store import Dataset, Origin
+from dygmamba.data.origin import Origin
 from dygmamba.errors import EventError, FileError
+
+if TYPE_CHECKING:  # torch waits until a file is read to its end: what is wrong with it is said at once
+    from dygmamba.data.store import Dataset
 
 UNNAMED = "data"  # what a dataset is called whose source has no name
 
@@ -27,12 +28,12 @@ UNNAMED = "data"  # what a dataset is called whose source has no name
 class Columns:
     """The events of a file before they are sorted; an absent label or node table is None."""
 
-    src: Tensor
-    dst: Tensor
-    time: Tensor
-    edge: Tensor
-    label: Tensor | None = None
-    node: Tensor | None = None
+    src: np.ndarray
+    dst: np.ndarray
+    time: np.ndarray
+    edge: np.ndarray
+    label: np.ndarray | None = None
+    node: np.ndarray | None = None
 
 
 @dataclass(slots=True)
@@ -84,32 +85,41 @@ def read_table(
         **gathered.clock.words(),
     )
     columns = Columns(
-        src=torch.from_numpy(src),
-        dst=torch.from_numpy(dst),
-        time=torch.from_numpy(np.concatenate(gathered.time)),
-        edge=torch.from_numpy(np.concatenate(gathered.edge)),
-        label=torch.from_numpy(np.concatenate(gathered.label)) if roles.label is not None else None,
+        src=src,
+        dst=dst,
+        time=np.concatenate(gathered.time),
+        edge=np.concatenate(gathered.edge),
+        label=np.concatenate(gathered.label) if roles.label is not None else None,
     )
     return columns, ids, origin
 
 
-def arranged(path: Path | str, columns: Columns, ids: NodeIds, origin: Origin) -> Dataset:
+def arranged(path: Path | str, columns: Columns, ids: NodeIds, origin: Origin) -> "Dataset":
     """The dataset of loose columns, named after its file and sorted by time; ties keep their order."""
-    time = columns.time.to(torch.float64)
-    if not len(time):
+    if not len(columns.time):
         raise FileError(f"{path} has no rows; give at least one event")
-    late = int((time < time.cummax(0).values).sum())
-    node = torch.zeros(len(ids), 0) if columns.node is None else columns.node
+    node = np.zeros((len(ids), 0), np.float32) if columns.node is None else columns.node
     for name, values in (("edge features", columns.edge), ("node features", node), ("labels", columns.label)):
-        if values is not None and not bool(torch.isfinite(values).all()):
+        if values is not None and not np.isfinite(values).all():
             raise FileError(f"{path} has {name} that are not finite; replace what is NaN or infinite")
+
+    import torch
+
+    from dygmamba.data.events import EventStore, FeatureTable
+    from dygmamba.data.store import Dataset
+
+    src, dst, time, edge = map(
+        torch.from_numpy,
+        (columns.src, columns.dst, columns.time.astype(np.float64, copy=False), columns.edge),
+    )
+    late = int((time < time.cummax(0).values).sum())
     try:
         store = (EventStore.sorted if late else EventStore.of)(
-            columns.src,
-            columns.dst,
+            src,
+            dst,
             time,
-            features=FeatureTable(node.to(torch.float32), columns.edge.to(torch.float32)),
-            label=columns.label,
+            features=FeatureTable(torch.from_numpy(node).to(torch.float32), edge.to(torch.float32)),
+            label=None if columns.label is None else torch.from_numpy(columns.label),
             num_nodes=len(ids),
             bipartite=ids.sources is not None,
         )
@@ -122,8 +132,8 @@ def arranged(path: Path | str, columns: Columns, ids: NodeIds, origin: Origin) -
 def without_zeros(columns: Columns) -> Columns:
     """The same columns, all-zero features and labels dropped: the field's files pad with them."""
 
-    def kept(matrix: Tensor) -> Tensor:
-        return matrix if bool(matrix.any()) else matrix[:, :0]
+    def kept(matrix: np.ndarray) -> np.ndarray:
+        return matrix if matrix.any() else matrix[:, :0]
 
     return replace(
         columns,

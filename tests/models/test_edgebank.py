@@ -102,8 +102,8 @@ def test_random_negatives_reproduce_the_published_cells(real_data, name, ap, auc
     ],
 )
 def test_pool_negatives_agree_with_the_published_cells(real_data, name, historical, inductive):
-    """The published draw is within 0.010 of ours, and within 0.005 of our mean over five draws."""
+    """The published draw is within 0.010 of ours, and within 0.005 of our mean over three draws."""
     for strategy, published in (("historical", historical), ("inductive", inductive)):
         assert abs(evaluated(name, real_data, strategy)["ap"] - published) < 0.010
-        mean = np.mean([evaluated(name, real_data, strategy, seed)["ap"] for seed in range(5)])
+        mean = np.mean([evaluated(name, real_data, strategy, seed)["ap"] for seed in range(3)])
         assert abs(mean - published) < 0.005

@@ -184,6 +184,12 @@ BAD = {  # file content, options, what the sentence says
         "data row 2 is no UTF-8",
     ),
     "packed rubbish gzip": (gzip.compress(bytes(range(256)) * 9), "", "binary file"),
+    "DyGLib with semicolons": (b";u;i;ts;label;idx\n0;1;2;3.0;0;1\n", "", "is no DyGLib table"),
+    "column names that are no text": (
+        parquet().replace(b"src", b"s\xedc"),
+        "",
+        "is not a whole Parquet file",
+    ),
     "a database": (b"SQLite format 3\x00" + b"x" * 50, "", "is a database"),
     "a document": (b"%PDF-1.7 rubbish", "", "is a PDF document"),
     "quote as delimiter": (b"src,dst,time\n1,2,1\n", '--delimiter "', "not one plain character"),

@@ -63,7 +63,7 @@ def _table(path: Path, options: ReadOptions) -> dict[str, np.ndarray]:
                 include_columns=NAMES, column_types=dict.fromkeys(NAMES, pa.float64())
             ),
         )
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowException, OSError) as error:
         raise FileError(f"{path} is no DyGLib table ({first_line(error)}); mend the file") from error
     # a copy: torch wants arrays it may write to
     return {name: np.array(table[name].to_numpy()) for name in NAMES}

@@ -60,7 +60,7 @@ def read_ids(path: Path, options: ReadOptions, origin: Origin) -> pa.Array:
             with parquet.ParquetFile(path) as file:
                 name = _destinations(path, file.schema_arrow.names, options, origin)
                 column = file.read(columns=[name])[name]
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise FileError(f"{path} is not a whole Parquet file; write or copy it again") from error
     else:
         header = csv.read_header(path, options)

@@ -123,7 +123,7 @@ def _table(pairs: Pairs, options: ReadOptions, origin: Origin) -> tuple[str, pa.
             with parquet.ParquetFile(path) as file:
                 roles = _roles(where, file.schema_arrow.names, options, origin)
                 return where, file.read(columns=list(roles.values())), roles
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise FileError(f"{path} is not a whole Parquet file; write or copy it again") from error
     header = csv.read_header(path, options) if kind != "jsonl" else None
     names = jsonl.read_names(path, options) if header is None else header.names

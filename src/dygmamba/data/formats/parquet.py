@@ -24,6 +24,6 @@ def read(path: Path, options: ReadOptions) -> "Dataset":
             batches = with_id_columns(path, file.schema_arrow, rows, roles)
             batches = options.watch(batches, 1 + file.metadata.num_rows // ROWS)
             return arranged(path, *read_table(path, "parquet", batches, roles, options))
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last, of column names
         why = first_line(error).split(". ")[0]
         raise FileError(f"{path} is not a whole Parquet file ({why}); write or copy it again") from error

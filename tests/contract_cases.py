@@ -3,6 +3,7 @@
 Legend: T the time of a question, c cell.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -17,7 +18,7 @@ from dygmamba.data.events import EventStore, FeatureTable
 from dygmamba.engine.clock import Rule
 from dygmamba.engine.examine import examine
 from dygmamba.engine.rank import Ranker
-from dygmamba.models import MODELS
+from dygmamba.models import MODELS, find_model
 from dygmamba.models.base import DatasetFacts, RoundLearner
 from dygmamba.models.edgebank import MEMORIES
 from dygmamba.ops.keymap import KeyMap
@@ -30,6 +31,19 @@ Case = tuple[str, dict[str, Any]]  # a model's name and settings
 TINY: dict[str, dict[str, Any]] = {
     "dyg-mamba": {"length": 6, "width": 4, "states": 4, "out": 8, "time_dim": 6, "blocks": 2, "dropout": 0.0},
     "mamba": {"length": 6, "width": 4, "states": 4, "out": 8, "time_dim": 6, "blocks": 2, "dropout": 0.0},
+    "fading-mamba": {
+        "length": 6,
+        "width": 4,
+        "states": 4,
+        "out": 8,
+        "time_dim": 6,
+        "blocks": 1,
+        "dropout": 0.0,
+        "table_dropout": 0.0,
+        "scales": 3,
+        "walk_layers": 2,
+        "walk_dim": 7,
+    },
     "tgat": {"neighbors": 4, "out": 8, "time_dim": 6, "dropout": 0.0},
     "graphmixer": {"neighbors": 5, "window": 9, "out": 8, "time_dim": 6, "dropout": 0.0},
     "tcl": {"neighbors": 5, "out": 8, "time_dim": 6, "dropout": 0.0},
@@ -51,6 +65,16 @@ TINY: dict[str, dict[str, Any]] = {
         "walks": 2,
     },
 }
+# trees, a network and a memory as one: each asks for walks or neighbours of its own
+BLENDED: Case = (
+    "blend",
+    {
+        "parts": ["walk-trees", "fading-mamba", "tgn"],
+        "settings": [json.dumps(TINY[name]) for name in ("walk-trees", "fading-mamba", "tgn")],
+        "sources": ["", "", ""],
+        "weights": [0.2, 0.5, 0.3],
+    },
+)
 TRAINABLE = [name for name, spec in MODELS.items() if spec.trainable]
 
 
@@ -76,11 +100,12 @@ def build(case: Case, store: EventStore) -> Any:
     One that learns in rounds has no random weights: it learns a little, from a stream that no test asks about.
     """
     name, more = case
-    spec = MODELS[name]
+    spec = find_model(name)
     torch.manual_seed(0)
     scorer = spec.build(build_config(spec.config, TINY.get(name, {}) | more), DatasetFacts.of(store))
-    if isinstance(scorer, RoundLearner):
-        schooled(scorer)
+    for part in getattr(scorer, "parts", [scorer]):
+        if isinstance(part, RoundLearner):
+            schooled(part)
     return scorer.eval() if isinstance(scorer, nn.Module) else scorer
 
 
@@ -215,7 +240,7 @@ WAYS: dict[str, Way] = {
     "prediction": by_prediction,
     "batch": by_rule("batch"),
 }
-CASES: list[Case] = [*((name, {}) for name in TRAINABLE), *DRAWN, *UNTRAINED]
+CASES: list[Case] = [*((name, {}) for name in TRAINABLE), BLENDED, *DRAWN, *UNTRAINED]
 STATEFUL = [case for case in CASES if build(case, sample_store()).stateful]
 # a score is a function of what is strictly earlier, but for a memory under the published rule
 KEPT = [(case, way) for case in CASES for way in WAYS if way != "batch" or case not in STATEFUL]
@@ -223,6 +248,8 @@ KEPT = [(case, way) for case in CASES for way in WAYS if way != "batch" or case 
 
 def label_of(value: Any) -> str | None:
     """A case in a test's name."""
+    if value == BLENDED:
+        return value[0]
     if isinstance(value, tuple) and isinstance(value[0], str):
         return "-".join([value[0], *map(str, value[1].values())])
     return None

@@ -21,6 +21,8 @@ FUNCTIONS = {
     "Path | str | None = None, **settings: Any) -> Audit",
     "batches": "(data: Dataset | Stream, size: int = 200, split: str = train, seed: int = 0, *, neighbors: int | "
     "tuple[NeighborRequest, ...] = 20, device: str = auto) -> Iterator[Step]",
+    "blend": "(runs: Sequence[Path | str], *, device: str = auto, out: Path | str = runs, negatives: str | "
+    "Sequence[str] = random, data_dir: Path | str | None = None) -> Run",
     "check_model": "(name: str, **settings: Any) -> Table",
     "compare": "(runs: Sequence[Path | str], *, out: Path | str | None = None) -> Sheet",
     "datasets": "(*, data_dir: Path | str | None = None, runs: Path | str = runs) -> Table",

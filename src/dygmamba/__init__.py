@@ -6,6 +6,7 @@ DyG-Mamba here is the NeurIPS 2025 paper (openreview ja2wA4UncJ), not DyGMamba (
     load        a dataset by name; save, datasets, remove              -> Dataset
     generate    a stream whose forgetting law is known                 -> Dataset
     train       a model on a dataset, one run per seed                 -> Runs
+    blend       finished runs added up into one                        -> Run
     tune        settings that suit a dataset, as a preset for train    -> Tuning
     resume      a run that was stopped; refit: one on every event      -> Run
     open        a run folder, to score, rank, embed, classify, observe -> Run
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from dygmamba.door.audit import audit as audit
     from dygmamba.door.batches import Step as Step
     from dygmamba.door.batches import batches as batches
+    from dygmamba.door.blending import blend as blend
     from dygmamba.door.data import generate as generate
     from dygmamba.door.data import load as load
     from dygmamba.door.data import read as read
@@ -70,6 +72,7 @@ _DOOR = {
     "Step": "door.batches",
     "audit": "door.audit",
     "batches": "door.batches",
+    "blend": "door.blending",
     "check_model": "door.models",
     "compare": "door.studies",
     "datasets": "door.library",

@@ -39,6 +39,14 @@ def test_a_shift_of_all_times_leaves_the_split_alone(store):
     assert chronological_split(store).digest == chronological_split(shifted).digest
 
 
+def test_a_stream_cut_elsewhere_has_another_digest():
+    """Also where no node is held out and the three periods are the same events in the same order."""
+    src = torch.arange(8).repeat(30)
+    store = EventStore.of(src, (src + 1) % 8, torch.arange(240).double(), num_nodes=8)
+    splits = [chronological_split(store, *shares, 0.0) for shares in ((0.15, 0.15), (0.2, 0.2), (0.2, 0.15))]
+    assert len({split.digest for split in splits}) == 3
+
+
 def test_an_empty_stream_cannot_be_split():
     """No events, no split, one clear sentence."""
     nothing = torch.zeros(0, dtype=torch.int64)

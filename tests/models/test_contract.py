@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contract_cases import DRAWN, TRAINABLE, sample_store
+from contract_cases import BLENDED, DRAWN, TRAINABLE, sample_store
 from contract_cases import build as fresh
 from dygmamba.config import ablations
 from dygmamba.data.events import EventStore, FeatureTable
@@ -21,9 +21,9 @@ from dygmamba.sampling.view import PairBatch
 from padding_cases import widen_hops
 from strategies import event_streams
 
-VARIANTS = [*((name, {}) for name in TRAINABLE), *DRAWN]
+VARIANTS = [*((name, {}) for name in TRAINABLE), BLENDED, *DRAWN]
 VARIANTS += [("dyg-mamba", variant) for variant in ablations().values()]
-NAMES = [*TRAINABLE, *(f"{name}-{more['sampling']}" for name, more in DRAWN), *ablations()]
+NAMES = [*TRAINABLE, "blend", *(f"{name}-{more['sampling']}" for name, more in DRAWN), *ablations()]
 DRAWS = Draws.of(5)
 
 

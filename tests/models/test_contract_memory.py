@@ -11,6 +11,7 @@ from contract_cases import (
     CELL,
     PERIODS,
     STATEFUL,
+    TRAINABLE,
     WAYS,
     Questions,
     build,
@@ -29,7 +30,6 @@ from dygmamba.engine.fit import Fit
 from dygmamba.engine.fit_config import FitConfig
 from dygmamba.engine.folder import RunFolder
 from dygmamba.engine.stream import Stream
-from dygmamba.models import MODELS
 from dygmamba.tasks.link import LinkTask
 from strategies import event_streams
 from streams import unsplit
@@ -37,7 +37,7 @@ from streams import unsplit
 every_case = pytest.mark.parametrize("case", CASES, ids=label_of)
 every_memory = pytest.mark.parametrize("case", STATEFUL, ids=label_of)
 every_trained_memory = pytest.mark.parametrize(
-    "case", [case for case in STATEFUL if MODELS[case[0]].trainable], ids=label_of
+    "case", [case for case in STATEFUL if case[0] in TRAINABLE], ids=label_of
 )
 
 

@@ -13,6 +13,7 @@ from dygmamba._version import __version__
 from dygmamba.cli import (
     audit,
     bench,
+    blend,
     compare,
     data,
     demo,
@@ -114,6 +115,7 @@ app.add_typer(data.app, name="data")
 app.command("demo")(demo.demo)
 app.command("train")(train.train)
 app.command("tune")(tune.tune)
+app.command("blend")(blend.blend)
 app.command("evaluate")(evaluate.evaluate)
 app.command("audit")(audit.audit)
 app.command("predict")(predict.predict)

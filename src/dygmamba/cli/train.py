@@ -129,10 +129,10 @@ def train(
             dataset, work = open_dataset(str(data), data_dir), train_node if task == "node" else train_link
             fits = [work(dataset, plan, seed, bars) for seed in numbers]
         refits = [refit_link(fit.run.path, where, bars, data_dir) for fit in fits if refit]
-    _show([fit.run for fit in fits], [fit.run.path for fit in refits], as_json)
+    show_runs([fit.run for fit in fits], [fit.run.path for fit in refits], as_json)
 
 
-def _show(runs: "list[RunFolder]", refits: list[Path], as_json: bool) -> None:
+def show_runs(runs: "list[RunFolder]", refits: list[Path], as_json: bool) -> None:
     """The table of all seeds, the rules beside them; of one run, how it stands against the best of these."""
     rows = [row for run in runs for row in run.results()]
     rules = runs[0].rules()

@@ -42,7 +42,7 @@ class Split:
         """A content hash: two runs with one digest saw the same split."""
         sha = hashlib.sha256()
         for part in (self.train, self.val, self.test, self.new_nodes):
-            sha.update(part.cpu().numpy().tobytes())
+            sha.update(f"{len(part)} ".encode() + part.cpu().numpy().tobytes())
         return sha.hexdigest()
 
 

@@ -9,6 +9,7 @@ from types import ModuleType
 from dygmamba.errors import ConfigError
 from dygmamba.known import unknown_model
 from dygmamba.models import (
+    blend,
     cawn,
     dyg_mamba,
     dygformer,
@@ -28,6 +29,7 @@ from dygmamba.models.outside import import_registering, installed, load_installe
 MODELS: dict[str, ModelSpec] = {
     "dyg-mamba": dyg_mamba.SPEC,
     "mamba": dyg_mamba.MAMBA,
+    "fading-mamba": dyg_mamba.FADING,
     "edgebank": edgebank.SPEC,
     "tgat": tgat.SPEC,
     "cawn": cawn.SPEC,
@@ -46,12 +48,15 @@ MODELS: dict[str, ModelSpec] = {
     "source-recency": heuristics.SOURCE_RECENCY,
 }
 OUTSIDE: dict[str, ModelSpec] = {}  # what was registered since
+MADE: dict[str, ModelSpec] = {}  # what is made of finished runs, and never trained by name
 
 
 def find_model(name: str, source: str | None = None) -> ModelSpec:
     """The model of that name; `source`, where a run says it comes from, is imported if nobody has registered it."""
     if name in MODELS:
         return MODELS[name]
+    if name in MADE:
+        return MADE[name]
     if name not in OUTSIDE and name in (offered := installed()):
         OUTSIDE[name] = load_installed(name, offered[name])
     if name not in OUTSIDE and source is not None:
@@ -62,9 +67,12 @@ def find_model(name: str, source: str | None = None) -> ModelSpec:
     return OUTSIDE[name]
 
 
+MADE["blend"] = blend.blend_spec(find_model)
+
+
 def add_model(name: str, spec: ModelSpec) -> ModelSpec:
     """Register a model from outside; the same name again replaces it, but the package's own names are taken."""
-    if name in MODELS:
+    if name in MODELS or name in MADE:
         raise ConfigError(f"'{name}' is a model of dygmamba itself; register yours under another name")
     OUTSIDE[name] = spec
     return spec

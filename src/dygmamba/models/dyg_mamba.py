@@ -220,3 +220,21 @@ MAMBA = ModelSpec(
     looks_at="both nodes' recent events and who occurs in both; the spans only as a feature",
     cost="linear in the length",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class FadingMambaConfig(DyGMambaConfig):
+    """The same encoder, told by tables of the whole past how each token and the pair had met before, exactly."""
+
+    channels: tuple[str, ...] = ("node", "edge", "time", "fading-cooccurrence", "fading-counts", "walks")
+    beside: tuple[str, ...] = ("fading-pair", "walks")
+
+
+FADING = ModelSpec(
+    config=FadingMambaConfig,
+    build=with_link_head(DyGMamba),
+    trainable=True,
+    title="DyG-Mamba that reads exact fading counts and temporal walks",
+    looks_at="both nodes' recent events, and of each how often it met either node and how walks lead there, fading",
+    cost="linear in the length, logarithmic in the events",
+)

@@ -214,7 +214,7 @@ WALK_TREES = ModelSpec(
     config=WalkTreesConfig,
     build=BoostedTrees,
     trainable=True,
-    title="boosted trees on fading counts and temporal walks: the best leak-free model here",
+    title="boosted trees on fading counts and temporal walks",
     looks_at="fading counts of both nodes, the pair and their neighbours, and fading walks of up to three events",
     cost="linear in the neighbours, logarithmic in the events",
 )

@@ -131,7 +131,7 @@ def start_link_run(
             "made_with": made_with(device),
         }
     )
-    return _fit(run, stream, scorer)
+    return fit_of(run, stream, scorer)
 
 
 def _require_events(split: Split, by: SplitBy) -> None:
@@ -150,7 +150,7 @@ def resume_link_run(path: Path, device: torch.device, data_dir: Path | None = No
     run.lock()
     go_on_alike(run, device)
     stream = link_stream(link_data(run, data_dir), device, split_of(run))
-    fit = _fit(run, stream, build_scorer(run, stream))
+    fit = fit_of(run, stream, build_scorer(run, stream))
     fit.resume()
     return fit
 
@@ -162,7 +162,8 @@ def _require_room(scorer: Scorer, how: LinkFitConfig, events: int) -> None:
     require_room(3 * batch * length * ENTRY, looked_up)
 
 
-def _fit(run: RunFolder, stream: Stream, scorer: nn.Module) -> Fit:
+def fit_of(run: RunFolder, stream: Stream, scorer: nn.Module) -> Fit:
+    """A fit as a run's configuration says, at its beginning."""
     sections = run.config()
     config, seed = build_config(LinkFitConfig, sections["train"]), int(sections["run"]["seed"])
     task = LinkTask.of(stream.store, stream.split, stream.device, config.train_negatives)

@@ -1,0 +1,119 @@
+"""Runs added up: what the sum says, what it is worth, what it is made of, and what cannot be added."""
+
+import json
+
+import pandas as pd
+import pytest
+import torch
+
+import dygmamba as dm
+from commands import invoke
+from door_cases import COLUMNS, letters
+from dygmamba.data.splits import chronological_split
+from dygmamba.engine.examine import examine
+from dygmamba.runs.blending import _shares, best_weights
+from dygmamba.runs.opening import open_run
+from dygmamba.tasks.link import link_exam
+
+TREES = {"trees": 6, "rounds": 3, "epochs": 2, "least": 5, "scales": 2, "neighbors": 2}
+SMALL = {"epochs": 1, "length": 4, "width": 4, "blocks": 1, "states": 2, "time_dim": 4}
+
+
+@pytest.fixture(scope="module")
+def data():
+    return dm.read(pd.DataFrame(letters()), **COLUMNS, name="letters")
+
+
+@pytest.fixture(scope="module")
+def parts(data, tmp_path_factory):
+    root = tmp_path_factory.mktemp("runs")
+    (trees,) = dm.train(data, "trees", out=root, **TREES)
+    (mamba,) = dm.train(data, "dyg-mamba", out=root, **SMALL)
+    return [trees, mamba]
+
+
+@pytest.fixture(scope="module")
+def both(parts, tmp_path_factory):
+    return dm.blend([part.path for part in parts], out=tmp_path_factory.mktemp("blends"))
+
+
+def scores_of(run):
+    """What a run says of each pair of its test."""
+    opened = open_run(run.path, torch.device("cpu"), dataset=run.data)
+    exam = link_exam(opened.stream.store, opened.stream.split, "test")
+    return examine(opened.scorer, opened.stream, exam, opened.rule, opened.seed).double()
+
+
+def validated(run):
+    """Its AP on the validation period."""
+    rows = run.results.to_pylist()
+    return next(row["ap"] for row in rows if row["split"] == "val" and row["setting"] == "transductive")
+
+
+def test_a_blend_says_the_weighted_sum_of_what_its_parts_say(parts, both):
+    """Of every pair of the test, in logits."""
+    *scores, total = (scores_of(run) for run in (*parts, both))
+    weights = both.config["model"]["weights"]
+    assert sum(weights) == pytest.approx(1)
+    assert torch.allclose(sum(weight * score for weight, score in zip(weights, scores, strict=True)), total)
+
+
+def test_on_validation_no_part_is_better(parts, both):
+    """Each part alone is among the sums that are tried."""
+    assert validated(both) >= max(validated(part) for part in parts)
+
+
+def test_the_shares_that_are_tried_are_shares():
+    """They are not negative and add up to one; each part alone and the mean of two are among them."""
+    for count in (2, 3, 4):
+        found = _shares(count)
+        assert all(min(one) >= 0 and sum(one) == pytest.approx(1) for one in found)
+        assert len(set(found)) == len(found)
+        assert {tuple(float(k == n) for k in range(count)) for n in range(count)} <= set(found)
+    assert (0.5, 0.5) in _shares(2)
+
+
+def test_among_equals_the_mean_is_taken(data):
+    """Beside a perfect score a constant changes nothing; the opposite of it is outvoted."""
+    exam = link_exam(data.store, chronological_split(data.store), "val")
+    perfect = exam.pairs.label.double()
+    weights, found = best_weights([perfect, torch.zeros_like(perfect)], exam)
+    assert (weights, found["ap"]) == ((0.5, 0.5), 1)
+    weights, found = best_weights([perfect, -3 * perfect], exam)
+    assert weights[0] > 0.75
+    assert found["ap"] == 1
+
+
+def test_a_blend_is_a_run_like_any_other(data, both):
+    """It holds its parts' weights and settings, is evaluated again to the same results, and ranks."""
+    again = dm.resume(both.path)
+    assert again.results == both.results
+    assert json.loads(both.config["model"]["settings"][0])["trees"] == TREES["trees"]
+    assert both.rank(["ann"], k=2).num_rows == 2
+
+
+def test_what_cannot_be_added_up_is_said(data, parts, both, tmp_path):
+    """Another stream, an unfinished run, a blend, the same run twice, one run: one sentence each."""
+    (other,) = dm.train(dm.generate(nodes=40, events=600, communities=4), "trees", out=tmp_path, **TREES)
+    (cut,) = dm.train(data, "trees", out=tmp_path, split=(0.6, 0.2, 0.2), **TREES)
+    whole = dm.refit(parts[0].path)
+    for runs, said in {
+        (parts[0].path, other.path): "another data",
+        (parts[0].path, cut.path): "another split",
+        (parts[0].path, whole.path): "trained on every event",
+        (parts[0].path, both.path): "is a blend already",
+        (parts[0].path, parts[0].path): "there twice",
+        (parts[0].path,): "2 to 4 runs",
+    }.items():
+        with pytest.raises(dm.DygError, match=said):
+            dm.blend(runs, out=tmp_path)
+
+
+def test_the_command_makes_the_same_run(parts, both, tmp_path, monkeypatch, capsys):
+    """`dygmamba blend` ends with the same results, as a table or as JSON."""
+    monkeypatch.chdir(tmp_path)
+    code, out, errors = invoke(monkeypatch, capsys, "blend", *(str(part.path) for part in parts), "--json")
+    assert code == 0, errors
+    rows = json.loads(out)["results"]
+    assert [row["ap"] for row in rows] == [row["ap"] for row in both.results.to_pylist()]
+    assert "best on the validation period" in errors

@@ -18,6 +18,7 @@ from dygmamba.cli import (
     demo,
     evaluate,
     explain,
+    exporting,
     fetch,
     generate,
     importing,
@@ -106,6 +107,7 @@ def options(
 
 
 data.app.command("import")(importing.import_)
+data.app.command("export")(exporting.export)
 data.app.command("fetch")(fetch.fetch)
 data.app.command("list")(library.list_datasets)
 data.app.command("remove")(library.remove)

@@ -34,7 +34,7 @@ from dygmamba.tasks.calibration import Calibration
 
 Meter = Callable[[int], Advance]  # told how many pairs there are, says whom to tell of each one done
 
-TABLES = ("csv", "jsonl", "parquet", FORMAT)
+TABLES = ("csv", "jsonl", "parquet", "arrow", FORMAT)
 
 
 def _unmetered(total: int) -> Advance:

@@ -8,6 +8,7 @@ DyG-Mamba here is the NeurIPS 2025 paper (openreview ja2wA4UncJ), not DyGMamba (
     train       a model on a dataset, one run per seed                 -> Runs
     tune        settings that suit a dataset, as a preset for train    -> Tuning
     resume      a run that was stopped; refit: one on every event      -> Run
+    push        a run into a folder for others or to the Hugging Face Hub; pull
     open        a run folder, to score, rank, embed, classify, observe -> Run
     evaluate    a model without training                               -> table
     reproduce   a study of the paper, run again                        -> Book
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
     from dygmamba.door.runs import refit as refit
     from dygmamba.door.runs import resume as resume
     from dygmamba.door.runs import train as train
+    from dygmamba.door.sharing import pull as pull
+    from dygmamba.door.sharing import push as push
     from dygmamba.door.studies import compare as compare
     from dygmamba.door.studies import reproduce as reproduce
     from dygmamba.door.tuning import tune as tune
@@ -79,6 +82,8 @@ _DOOR = {
     "models": "",
     "open": "door.run",
     "ops": "",
+    "pull": "door.sharing",
+    "push": "door.sharing",
     "read": "door.data",
     "refit": "door.runs",
     "register": "door.models",

@@ -27,6 +27,7 @@ from dygmamba.cli import (
     predict,
     report,
     reproduce,
+    sharing,
     train,
     tune,
 )
@@ -121,6 +122,8 @@ app.command("audit")(audit.audit)
 app.command("predict")(predict.predict)
 app.command("explain")(explain.explain)
 app.command("report")(report.report)
+app.command("push")(sharing.push)
+app.command("pull")(sharing.pull)
 app.command("compare")(compare.compare)
 app.command("reproduce")(reproduce.reproduce)
 app.command("models")(models.models)

@@ -18,6 +18,7 @@ from dygmamba.cli import (
     demo,
     evaluate,
     explain,
+    export_model,
     exporting,
     fetch,
     generate,
@@ -122,6 +123,7 @@ app.command("audit")(audit.audit)
 app.command("predict")(predict.predict)
 app.command("explain")(explain.explain)
 app.command("report")(report.report)
+app.command("export")(export_model.export)
 app.command("push")(sharing.push)
 app.command("pull")(sharing.pull)
 app.command("compare")(compare.compare)

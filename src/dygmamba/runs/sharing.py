@@ -61,7 +61,7 @@ def pack(run: Path, target: Path, dataset: Dataset | None = None, called: str | 
         own = RunFolder(Path(place) / run.resolve().name)
         make_folder(own.path)
         _without_paths(RunFolder(run), own)
-        write_text(own.path / CARD, card_of(own, called or str(target), dataset is not None))
+        write_text(own.path / CARD, card_of(own, called or f"./{target.name}", dataset is not None))
         files = {name: own.path / (inside or name) for name, (inside, _) in KNOWN.items()}
         if dataset is not None:
             save_dataset(replace(dataset, name=Path(DATA).stem), own.path)

@@ -30,7 +30,7 @@ with warnings.catch_warnings():
 GRAPHS = ("to_pyg", "to_networkx")
 TABLES = ("to_arrow", "to_pandas")
 FILES = (".csv", ".jsonl", ".parquet", ".arrow", ".npz")
-FEW = settings(max_examples=10, deadline=None)
+FEW = settings(max_examples=8, deadline=None)
 LETTERS = st.text(
     st.characters(blacklist_categories=("C", "Z"), blacklist_characters="\\"), min_size=1, max_size=4
 )

@@ -140,7 +140,7 @@ class CAWN(Encoder):
     def forward(self, view: PairView) -> tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]:
         """Source and destination embedding of each pair."""
         ((drawn,),) = view.neighbors
-        pairs, p = view.pairs, view.pairs.count
+        pairs, p = view.pairs, view.pairs.src_row.shape[0]
         tokens = make_tokens(drawn, "first")
         both = torch.cat([pairs.src_row, pairs.dst_row])
         paired = tokens[both]

@@ -120,7 +120,7 @@ class FreeDyG(Encoder):
     def forward(self, view: PairView) -> tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]:
         """Source and destination embedding of each pair."""
         ((recent,),) = view.neighbors
-        pairs, p = view.pairs, view.pairs.count
+        pairs, p = view.pairs, view.pairs.src_row.shape[0]
         both = torch.cat([pairs.src_row, pairs.dst_row])
         paired = recent[both]
         rows = self.channels.rows(make_tokens(recent, "absent"), view.features)

@@ -106,11 +106,6 @@ class PairBatch:
         return self.src_row.shape[0]
 
     @property
-    def count(self) -> int:
-        """How many pairs: a size that torch.export leaves open, which `len` must make a number of."""
-        return self.src_row.shape[0]
-
-    @property
     def src(self) -> Int64[Tensor, "p"]:
         """Source of each pair."""
         return self.node[self.src_row]

@@ -8,14 +8,13 @@ DyG-Mamba here is the NeurIPS 2025 paper (openreview ja2wA4UncJ), not DyGMamba (
     train       a model on a dataset, one run per seed                 -> Runs
     tune        settings that suit a dataset, as a preset for train    -> Tuning
     resume      a run that was stopped; refit: one on every event      -> Run
-    push        a run into a folder for others or to the Hugging Face Hub; pull
     open        a run folder, to score, rank, embed, classify, observe -> Run
+    push, pull  a run to others and from others: a folder, the Hub     -> Run
     evaluate    a model without training                               -> table
     reproduce   a study of the paper, run again                        -> Book
     compare     finished runs beside one another                       -> Sheet
     audit       what a stream's test allows, what a score depends on   -> Audit
-    models      every model by name, with its settings
-    register    a model of your own; check_model holds it to the contract
+    models      every model by name; register one of your own, check_model it
     batches     for a training loop of your own, strictly causal
     ops         selective_scan, and selective_scan_fn as mamba_ssm has it
 

@@ -37,7 +37,7 @@ class Logger(Protocol):
 
 
 class TensorBoard:
-    """Event files in the run folder: `tensorboard --logdir runs` shows them."""
+    """Event files in the run folder, which TensorBoard shows of all runs under a folder."""
 
     def __init__(self, run: RunFolder) -> None:
         from torch.utils.tensorboard.writer import SummaryWriter

@@ -26,7 +26,7 @@ def push(
     or one called user, here; "hf://user/name" always is. One that is made is private unless `public`.
 
     >>> import dygmamba as dm
-    >>> (run,) = dm.train(dm.generate(nodes=40, events=600, communities=4), "trees", epochs=1, out="runs")
+    >>> (run,) = dm.train(dm.generate(nodes=40, events=600, communities=4), "trees", epochs=1, rounds=2, out="runs")
     >>> dm.push(run, "./shared")
     'shared'
     """
@@ -56,7 +56,7 @@ def pull(
     pushed, given the data; where they did not come with it, the first question says which are needed.
 
     >>> import dygmamba as dm
-    >>> (run,) = dm.train(dm.generate(nodes=40, events=600, communities=4), "trees", epochs=1, out="runs")
+    >>> (run,) = dm.train(dm.generate(nodes=40, events=600, communities=4), "trees", epochs=1, rounds=2, out="runs")
     >>> pulled = dm.pull(dm.push(run, "./shared", data=True), out="elsewhere")
     >>> pulled.score([(3, 5)]) == run.score([(3, 5)])
     True

@@ -112,9 +112,8 @@ def _exported(run: OpenRun) -> bytes:
     program = Program(run.scorer, [len(hops) for hops in view.neighbors]).eval()
     given = inputs_of(view)
     open_sizes = {name: {0: torch.export.Dim.AUTO} for name in given}
-    one_too = experimental.patch(
-        backed_size_oblivious=True
-    )  # or a batch of one pair would be another program
+    make: Any = experimental  # its functions are made at import, where pyright cannot see them
+    one_too = make.patch(backed_size_oblivious=True)  # or a batch of one pair would be another program
     with use_reference(), torch.no_grad(), one_too, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own, of its tracing
         exported = torch.export.export(program, (given,), dynamic_shapes=(open_sizes,), strict=False)

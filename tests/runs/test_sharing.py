@@ -268,6 +268,9 @@ def test_the_commands(place, monkeypatch, capsys, tmp_path):
         code, _, err = invoke(monkeypatch, capsys, *words)
         assert code == 2
         assert "needs the package huggingface_hub" in err
+    for name in ("", "\n", "x\0y", "\ud800", "hf://", "hf://a/b/c"):
+        code, _, err = invoke(monkeypatch, capsys, "push", str(place.run.path), name)
+        assert (code, err.count("\n")) == (2, 1), err
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "diary.txt").write_text("mine")
     code, _, err = invoke(monkeypatch, capsys, "push", str(place.run.path), "./full")

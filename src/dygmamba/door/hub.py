@@ -15,6 +15,10 @@ def place_of(target: Path | str) -> Path | str:
     """A folder as a path, a repository as its name; user/name is a folder where it or its parent is one here."""
     if isinstance(target, Path):
         return target
+    if not target.isprintable() or not target.strip():
+        raise ConfigError(
+            f"{target!r:.80} names neither a folder nor a repository; write ./name or user/name"
+        )
     name = target.removeprefix(PREFIX)
     if re.fullmatch(REPOSITORY, name):
         here = Path(name)

@@ -6,10 +6,12 @@ import re
 import subprocess
 import sys
 import tomllib
+import warnings
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from pyarrow import parquet
 
 import dygmamba
 from commands import invoke
@@ -19,9 +21,13 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[1]
 README, TEN_MINUTES = "README.md", "docs/ten-minutes.md"
-PAGES = (README, TEN_MINUTES)
+INTEROPERATE = "docs/interoperate.md"
+PAGES = (README, TEN_MINUTES, INTEROPERATE)
 PEOPLE = ["alice", "bob", "carol", "dora", "eve", "fred"]
-ELSEWHERE = {"dygmamba demo": "dygmamba demo --help"}  # tests/e2e/test_demo.py runs all of it
+ELSEWHERE = {  # tests/e2e/test_demo.py and tests/runs/test_exporting.py run all of it
+    "dygmamba demo": "dygmamba demo --help",
+    "dygmamba export $NET --to scorer.pt2": "dygmamba export --help",
+}
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -123,6 +129,25 @@ def test_the_python_of_ten_minutes_runs(place):
     assert "2024-03-01T10:00" in out
 
 
+@pytest.mark.timeout(300)
+def test_the_commands_of_interoperate_run(place, typed):
+    """A log out and in again, predictions as Parquet and JSON lines, a run pushed and pulled."""
+    out = typed(INTEROPERATE)
+    assert "unchanged" not in out
+    assert parquet.read_table(place / "scores.parquet").num_rows == 2
+    assert (place / "best.jsonl").read_text().count("\n") == 6
+    assert list(place.glob("elsewhere/mail/trees/*/checkpoint/best.safetensors"))
+
+
+def test_the_python_of_interoperate_runs(place, monkeypatch, capsys):
+    """Every way out leads back, as the page asserts."""
+    monkeypatch.chdir(place)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyG's own, of torch.jit
+        exec("\n".join(blocks(INTEROPERATE, "python")), {})
+    assert "150" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_what_is_not_run_is_a_target_of_make_or_an_installation(page):
     """For all lines in blocks without a language, but for trees of files: nothing else needs to be believed."""
@@ -139,7 +164,7 @@ def test_what_is_not_run_is_a_target_of_make_or_an_installation(page):
 
 
 def test_there_is_something_to_run():
-    """Both pages have both kinds of blocks and no third kind, and speak of no module that does not exist."""
+    """All pages have both kinds of blocks and no third kind, and speak of no module that does not exist."""
     package = Path(dygmamba.__file__).parent
     for page in PAGES:
         text = (ROOT / page).read_text()

@@ -35,6 +35,10 @@ FUNCTIONS = {
     "load": "(name: str, data_dir: Path | str | None = None) -> Dataset",
     "open": "(folder: Path | str, *, device: str = auto, data_dir: Path | str | None = None, time_unit: str = "
     "auto) -> Run",
+    "push": "(run: Run | Path | str, target: Path | str, *, data: bool = False, public: bool = False, data_dir: "
+    "Path | str | None = None) -> str",
+    "pull": "(source: Path | str, *, out: Path | str = runs, revision: str | None = None, device: str = auto, "
+    "data_dir: Path | str | None = None) -> Run",
     "read": "(source: Source, *, src: str | int | None = None, dst: str | int | None = None, time: str | int | None = "
     "None, features: str | int | Sequence[str | int] = (), label: str | int | None = None, name: str | None = None, "
     "bipartite: bool | None = None, time_unit: str = auto, time_format: str | None = None, fill: float | None = None, "
@@ -51,13 +55,14 @@ FUNCTIONS = {
     "remove": "(name: str, *, data_dir: Path | str | None = None, runs: Path | str = runs, force: bool = False) -> "
     "list[str]",
     "resume": "(folder: Path | str, *, device: str = auto, negatives: str | Sequence[str] = random, data_dir: "
-    "Path | str | None = None, progress: Callable[[dict[str, Any]], None] | None = None, **settings: Any) -> Run",
+    "Path | str | None = None, progress: Callable[[dict[str, Any]], None] | None = None, log: str | Sequence[str] | "
+    "None = None, **settings: Any) -> Run",
     "save": "(dataset: Dataset, *, data_dir: Path | str | None = None) -> Path",
     "train": "(data: Dataset | str, model: str | None = None, *, seeds: int | Sequence[int] = (0,), task: str = "
     "link, device: str = auto, out: Path | str = runs, negatives: str | Sequence[str] = random, "
     "backbone: Path | str | None = None, finetune: bool = False, balance: bool = False, preset: str | None = None, "
     "split: str | Sequence[float | str] | None = None, data_dir: Path | str | None = None, progress: "
-    "Callable[[dict[str, Any]], None] | None = None, **settings: Any) -> Runs",
+    "Callable[[dict[str, Any]], None] | None = None, log: str | Sequence[str] | None = None, **settings: Any) -> Runs",
     "tune": "(data: Dataset | str, model: str | None = None, *, trials: int | None = None, hours: float | None = None, "
     "out: Path | str | None = None, resume: bool = False, seed: int = 0, preset: str | None = None, split: "
     "str | Sequence[float | str] | None = None, device: str = auto, studies: Path | str = studies, data_dir: "
@@ -70,6 +75,11 @@ CLASSES = {
         "version": "",
         "path": "",
         "describe": "(self) -> Statistics",
+        "export": "(self, to: Path | str, raw: bool = False) -> Exported",
+        "to_arrow": "(self) -> Table",
+        "to_pandas": "(self) -> DataFrame",
+        "to_pyg": "(self) -> TemporalData",
+        "to_networkx": "(self) -> MultiDiGraph",
         "digest": "",
         "ids": "",
         "name": "",
@@ -107,6 +117,8 @@ CLASSES = {
         "evaluate": "(self, negatives: str | Sequence[str] | None = None, split: str | Sequence[str] = test, "
         "setting: str | Sequence[str] = (transductive, inductive), visible: str | None = None, *, metrics: "
         "str | Sequence[str] | None = None, candidates: int | str | None = None, filtered: bool = False) -> Table",
+        "export": "(self, to: Path | str) -> Path",
+        "inputs": "(self, pairs: Source, at: str | float | None = None) -> dict[str, Tensor]",
         "report": "(self, out: Path | str | None = None) -> Path",
     },
     "Runs": {"metrics": "", "results": "", "summary": ""},

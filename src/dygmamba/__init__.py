@@ -10,12 +10,12 @@ DyG-Mamba here is the NeurIPS 2025 paper (openreview ja2wA4UncJ), not DyGMamba (
     tune        settings that suit a dataset, as a preset for train    -> Tuning
     resume      a run that was stopped; refit: one on every event      -> Run
     open        a run folder, to score, rank, embed, classify, observe -> Run
+    push, pull  a run to others and from others: a folder, the Hub     -> Run
     evaluate    a model without training                               -> table
     reproduce   a study of the paper, run again                        -> Book
     compare     finished runs beside one another                       -> Sheet
     audit       what a stream's test allows, what a score depends on   -> Audit
-    models      every model by name, with its settings
-    register    a model of your own; check_model holds it to the contract
+    models      every model by name; register one of your own, check_model it
     batches     for a training loop of your own, strictly causal
     ops         selective_scan, and selective_scan_fn as mamba_ssm has it
 
@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from dygmamba.door.runs import refit as refit
     from dygmamba.door.runs import resume as resume
     from dygmamba.door.runs import train as train
+    from dygmamba.door.sharing import pull as pull
+    from dygmamba.door.sharing import push as push
     from dygmamba.door.studies import compare as compare
     from dygmamba.door.studies import reproduce as reproduce
     from dygmamba.door.tuning import tune as tune
@@ -82,6 +84,8 @@ _DOOR = {
     "models": "",
     "open": "door.run",
     "ops": "",
+    "pull": "door.sharing",
+    "push": "door.sharing",
     "read": "door.data",
     "refit": "door.runs",
     "register": "door.models",

@@ -18,12 +18,12 @@ from rich.progress import Progress
 from commands import call, invoke
 from dygmamba.benchmarks import length
 from dygmamba.cli.console import description, note, plain_table, stderr, stdout, tell
-from dygmamba.cli.predict import FORMULAS, harmless
 from dygmamba.cli.words import shown
 from dygmamba.data.formats import ReadOptions, read_dataset
 from dygmamba.data.store import save_dataset
 from dygmamba.engine.folder import RunFolder
 from dygmamba.errors import ConfigError
+from dygmamba.files.cells import FORMULAS, harmless
 from dygmamba.runs.link import start_link_run
 
 pytestmark = pytest.mark.e2e

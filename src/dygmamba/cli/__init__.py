@@ -19,6 +19,8 @@ from dygmamba.cli import (
     demo,
     evaluate,
     explain,
+    export_model,
+    exporting,
     fetch,
     generate,
     importing,
@@ -27,6 +29,7 @@ from dygmamba.cli import (
     predict,
     report,
     reproduce,
+    sharing,
     train,
     tune,
 )
@@ -107,6 +110,7 @@ def options(
 
 
 data.app.command("import")(importing.import_)
+data.app.command("export")(exporting.export)
 data.app.command("fetch")(fetch.fetch)
 data.app.command("list")(library.list_datasets)
 data.app.command("remove")(library.remove)
@@ -121,6 +125,9 @@ app.command("audit")(audit.audit)
 app.command("predict")(predict.predict)
 app.command("explain")(explain.explain)
 app.command("report")(report.report)
+app.command("export")(export_model.export)
+app.command("push")(sharing.push)
+app.command("pull")(sharing.pull)
 app.command("compare")(compare.compare)
 app.command("reproduce")(reproduce.reproduce)
 app.command("models")(models.models)

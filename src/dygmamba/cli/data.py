@@ -12,7 +12,9 @@ if TYPE_CHECKING:  # torch, pyarrow and rich tables wait until a command needs t
     from dygmamba.data.statistics import Quantiles, Statistics
     from dygmamba.data.store import Dataset
 
-app = typer.Typer(help="Import, fetch, generate and describe streams of events.", no_args_is_help=True)
+app = typer.Typer(
+    help="Import, fetch, generate, describe and export streams of events.", no_args_is_help=True
+)
 
 DataDir = Annotated[
     Path | None,

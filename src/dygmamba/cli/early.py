@@ -10,6 +10,7 @@ from dygmamba.config import check_device, check_settings, is_preset_file, legal,
 from dygmamba.data.cuts import shares, words_of
 from dygmamba.data.places import checked_name, require_dataset
 from dygmamba.door.asking import (
+    asked_logs,
     asked_metrics,
     check_backbone_decides,
     check_task,
@@ -22,6 +23,7 @@ from dygmamba.errors import ConfigError, FileError
 from dygmamba.known import hints_of, known, require_model
 
 __all__ = [
+    "asked_logs",
     "asked_metrics",
     "check_backbone_decides",
     "check_choice",

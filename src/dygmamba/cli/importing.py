@@ -34,7 +34,8 @@ ZONES = {
 
 def import_(
     file: Annotated[
-        Path, typer.Argument(help="CSV, SNAP, KONECT, JSONL, Parquet, JODIE, DyGLib ml_*.csv or npz file.")
+        Path,
+        typer.Argument(help="CSV, SNAP, KONECT, JSONL, Parquet, Arrow, JODIE, DyGLib ml_*.csv or npz file."),
     ],
     src: Annotated[
         str | None, typer.Option(help="Column of the source ids, by name or number from 0.")
@@ -53,7 +54,9 @@ def import_(
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Go on without rows that cannot be read.")
     ] = False,
-    format: Annotated[str, typer.Option(help="auto, csv, jsonl, parquet, jodie, dyglib or npz.")] = "auto",
+    format: Annotated[
+        str, typer.Option(help="auto, csv, jsonl, parquet, arrow, jodie, dyglib or npz.")
+    ] = "auto",
     header: Annotated[
         bool | None, typer.Option("--header/--no-header", help="Whether the first line names the columns.")
     ] = None,

@@ -1,5 +1,6 @@
 """`dygmamba predict`: a trained run's answer to who will meet whom, with events that came since."""
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -7,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dygmamba.cli import early
-from dygmamba.errors import ConfigError, FileError
-
-FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # noqa: RUF001 (full-width ones count too)
+from dygmamba.cli.exporting import require_place
+from dygmamba.errors import ConfigError
+from dygmamba.files.cells import harmless
 
 if TYPE_CHECKING:  # torch and pyarrow wait until the command is called
     from collections.abc import Callable, Iterator
@@ -34,7 +35,10 @@ def predict(
     events: Annotated[
         Path | None, typer.Option(help="New events, with the column names of the dataset.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the scores here instead of to stdout.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Write the scores here instead of to stdout; .parquet, .arrow, .jsonl or CSV."),
+    ] = None,
     top: Annotated[
         int | None, typer.Option(min=1, help="Rank destinations per source, or nodes; keep this many.")
     ] = None,
@@ -77,7 +81,8 @@ def predict(
     asked = [f"--{name}" for name, value in given.items() if value is not None]
     asked += ["--only-new"] if only_new else []
     _require_one_question(asked, top)
-    _require_writable(out)
+    if out is not None:
+        require_place(out, "--out")
     early.require_run(run)
     early.check_device(device)
     early.check_choice("time_unit", time_unit)
@@ -202,11 +207,10 @@ def _hand_over(table: "pa.Table", out: Path | None, raw: bool, as_json: bool) ->
 
     from dygmamba.cli.console import emit_json, note
     from dygmamba.cli.words import shown
-    from dygmamba.files.writing import write_text
 
     cell = str if raw else harmless
     if out is not None:
-        write_text(out, _as_csv(table, cell))
+        _write(out, table, raw)
         note(f"{table.num_rows:,} scores written to {out}")
     if as_json:
         emit_json({"predictions": list(_rows(table))})
@@ -215,17 +219,26 @@ def _hand_over(table: "pa.Table", out: Path | None, raw: bool, as_json: bool) ->
         sys.stdout.write(_as_csv(table, (lambda text: shown(cell(text))) if to_show else cell))
 
 
+def _write(out: Path, table: "pa.Table", raw: bool) -> None:
+    """Parquet and Arrow hold the table as it is, JSON lines and CSV its rows as they are printed."""
+    from dygmamba.data.written import ENDINGS, write_table
+    from dygmamba.files.writing import write_text
+
+    kind = ENDINGS.get(out.suffix.lower(), "csv")
+    if kind in ("parquet", "arrow"):
+        write_table(out, table)
+    elif kind == "jsonl":
+        write_text(out, "".join(json.dumps(row) + "\n" for row in _rows(table)))
+    else:
+        write_text(out, _as_csv(table, str if raw else harmless))
+
+
 def _rows(table: "pa.Table") -> "Iterator[dict]":
     """Row by row, the scores to as many digits as mean something."""
     figures = [name for name in ("score", "uncalibrated_score", "probability") if name in table.column_names]
     for batch in table.to_batches(max_chunksize=1 << 14):
         for row in batch.to_pylist():
             yield row | {name: float(f"{row[name]:.9g}") for name in figures}
-
-
-def harmless(text: str) -> str:
-    """Text that no spreadsheet takes for a formula: what could be one gets a single quote in front (OWASP)."""
-    return f"'{text}" if text.startswith(FORMULAS) else text
 
 
 def _as_csv(table: "pa.Table", cell: "Callable[[str], str]") -> str:
@@ -239,14 +252,6 @@ def _as_csv(table: "pa.Table", cell: "Callable[[str], str]") -> str:
     for row in _rows(table):
         writer.writerow(cell(value) if isinstance(value, str) else value for value in row.values())
     return text.getvalue()
-
-
-def _require_writable(out: Path | None) -> None:
-    """Complain before the work, not after it."""
-    if out is not None and out.is_dir():
-        raise FileError(f"{out} is a folder; give --out a file name in it")
-    if out is not None and not out.parent.is_dir():
-        raise FileError(f"{out.parent} is no folder; make it, or give --out another")
 
 
 def _listed(text: str) -> list[str]:

@@ -70,9 +70,10 @@ def train(
     refit: Annotated[
         str | None, typer.Option(help="all: then train the same on every event, as a run for use.")
     ] = None,
-    tensorboard: Annotated[
-        bool, typer.Option(help="Also write TensorBoard events into the run folder.")
-    ] = False,
+    log: Annotated[
+        str | None,
+        typer.Option(help="Also write it down with tensorboard, mlflow, or both.", show_default=False),
+    ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where datasets are.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
@@ -86,6 +87,7 @@ def train(
     numbers = parse_seeds(seeds)
     early.check_names("negatives", negatives)
     early.check_device(device)
+    logs = early.asked_logs(log)
     _check_refit(refit, task)
     early.check_task(task, {"backbone": backbone is not None, "finetune": finetune, "balance": balance})
     if resume is not None:
@@ -104,6 +106,7 @@ def train(
     from dygmamba.data.library import open_dataset
     from dygmamba.door.choosing import pick_model
     from dygmamba.door.evaluation import chosen_names
+    from dygmamba.door.loggers import Logged
     from dygmamba.door.refitting import refit_link
     from dygmamba.door.training import Plan, resume_any, train_link, train_node
     from dygmamba.process_wide import repeat_every_bit
@@ -114,7 +117,8 @@ def train(
     where = choose_device(device)
     if deterministic:
         repeat_every_bit()
-    with Bars(tensorboard) as bars:
+    with Bars() as shown:
+        bars = Logged(shown, logs) if logs else shown
         if resume is not None:
             fits = [resume_any(resume, where, strategies, bars, data_dir, settings)]
         else:

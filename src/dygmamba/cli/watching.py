@@ -3,7 +3,6 @@
 import signal
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from dygmamba.cli.console import note, progress, stderr
@@ -13,7 +12,6 @@ from dygmamba.door.pace import Pace
 from dygmamba.door.training import Watcher
 from dygmamba.engine.fit import Fit, Reporter
 from dygmamba.engine.walk import Advance
-from dygmamba.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -66,8 +64,7 @@ class Interrupts:
 class Bars(Watcher):
     """A bar per stage on stderr, or lines where that is no terminal; used in a `with`, Ctrl-C saves and stops."""
 
-    def __init__(self, tensorboard: bool = False) -> None:
-        self.tensorboard = tensorboard
+    def __init__(self) -> None:
         self._bar: Progress | Lines = progress()
         self._interrupts, self._open = Interrupts(), ExitStack()
 
@@ -86,7 +83,6 @@ class Bars(Watcher):
         began = f"{name} on {fit.stream.device}"
         bar, reached = self._bar, done.epoch * steps + done.step
         task = bar.add_task(f"{began} epoch {done.epoch + 1}/{most}", total=most * steps, completed=reached)
-        writer = _tensorboard(fit.run.path) if self.tensorboard else None
         quality = ""
 
         def on_epoch(entry: dict[str, Any]) -> None:
@@ -95,10 +91,6 @@ class Bars(Watcher):
             quality = f" loss {entry['loss']:.4f}" + (
                 "" if found is None else f" val {metric.upper()} {100 * found:.2f}"
             )
-            if writer is not None:
-                for key in (key for key in ("loss", "val_ap", "val_auc") if key in entry):
-                    writer.add_scalar(key, entry[key], entry["epoch"])
-                writer.flush()
             self._maybe(pace.epoch(entry["seconds"]))
 
         def on_step(epoch: int, step: int) -> None:
@@ -155,14 +147,3 @@ class ExamBars(Meter):
         with progress() as bar:
             task = bar.add_task(name, total=None)
             yield lambda count: bar.advance(task, count)
-
-
-def _tensorboard(folder: Path) -> Any:
-    """TensorBoard's writer into a run folder."""
-    try:
-        from torch.utils.tensorboard.writer import SummaryWriter
-    except ImportError as error:
-        raise ConfigError(
-            "--tensorboard needs the package tensorboard; install it with: pip install tensorboard"
-        ) from error
-    return SummaryWriter(str(folder))

@@ -24,7 +24,7 @@ OPTIONS = {
             "trials",
             "hours",
         ),
-        "resume",
+        *("resume", "raw", "log"),
     )
 } | {"name": "--out"}
 SETTINGS = ("patience",)  # those that have no option of their own

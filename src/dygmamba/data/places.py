@@ -12,7 +12,7 @@ from dygmamba.files.names import LONGEST
 
 SUFFIX = ".safetensors"  # of a dataset's own file
 GENERATED = "generated"  # the embedded default stream, unless a file of that name is found
-TABLE_SUFFIXES = {".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".parquet", ".pq", ".gz"}
+TABLE_SUFFIXES = {".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".parquet", ".pq", ".arrow", ".feather", ".gz"}
 
 
 def data_folders(data_dir: Path | None = None) -> list[Path]:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from dygmamba.data import outgoing
 from dygmamba.data.events import EventStore, FeatureTable
 from dygmamba.data.ids import NodeIds
 from dygmamba.data.mapped import MappedFile
@@ -28,6 +30,13 @@ from dygmamba.data.tensor_file import write_tensors
 from dygmamba.errors import ConfigError, EventError, FileError, first_line
 from dygmamba.files.writing import make_folder
 from dygmamba.settings import checked
+
+if TYPE_CHECKING:
+    import networkx
+    import pandas
+    from torch_geometric.data import TemporalData
+
+    from dygmamba.data.export import Exported
 
 FORMAT = "dygmamba-events"
 VERSION = 1
@@ -87,6 +96,31 @@ class Dataset:
     def describe(self) -> Statistics:
         """What the stream looks like in numbers: sizes, period, ties, repeats, surprise, degrees, gaps."""
         return describe(self.store)
+
+    def export(self, to: Path | str, raw: bool = False) -> "Exported":
+        """Write the events into a file in the format of its ending: .csv, .jsonl, .parquet, .arrow, .feather, .npz.
+
+        The answer says where it is, what the format could not hold, and what `read` is to be told to have it back.
+        """
+        from dygmamba.data.export import export_dataset
+
+        return export_dataset(self, Path(to), raw)
+
+    def to_arrow(self) -> pa.Table:
+        """One row per event in the user's ids and times; `read` gives the events back (docs/interoperate.md)."""
+        return outgoing.to_arrow(self)
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """The same as a data frame."""
+        return outgoing.to_pandas(self)
+
+    def to_pyg(self) -> "TemporalData":
+        """PyG's TemporalData with src, dst, t, msg, y; its `ids` say whose node a number is."""
+        return outgoing.to_pyg(self)
+
+    def to_networkx(self) -> "networkx.MultiDiGraph":
+        """A graph of the user's ids, an edge per event with its time, label and features."""
+        return outgoing.to_networkx(self)
 
 
 def save_dataset(dataset: Dataset, folder: Path) -> Path:

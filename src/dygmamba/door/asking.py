@@ -1,6 +1,7 @@
 """What is asked of the door, checked before anything heavy is imported: names, tasks, metrics, contradictions."""
 
 from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 from dygmamba.errors import ConfigError
@@ -8,6 +9,7 @@ from dygmamba.tasks.asked import SOME, hits_at
 
 Names = str | Sequence[str]
 TASKS = ("link", "node")
+LOGS = {"tensorboard": "tensorboard", "mlflow": "mlflow-skinny"}  # logger: what to install
 PAIRWISE = ("ap", "auc")  # against one negative each; always together, per batch and pooled
 
 
@@ -38,6 +40,19 @@ def check_backbone_decides(backbone: Any, **given: Any) -> None:
             raise ConfigError(
                 f"`{name}` is the backbone's own; leave it out, or leave out `backbone` to train one"
             )
+
+
+def asked_logs(log: Names | None) -> tuple[str, ...]:
+    """The loggers that are asked for, each with its package; one that is missing is told before anything is trained."""
+    if not log:
+        return ()
+    names = tuple(dict.fromkeys(chosen_names("log", log, LOGS)))
+    for name in names:
+        if find_spec(name) is None:
+            raise ConfigError(
+                f"`log='{name}'` needs the package {name}, which is not installed; pip install {LOGS[name]}"
+            )
+    return names
 
 
 def check_visible(visible: str | None) -> None:

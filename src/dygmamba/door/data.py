@@ -14,6 +14,7 @@ from dygmamba.data.library import GENERATED, open_dataset
 from dygmamba.data.store import Dataset, Origin, checked_name
 
 if TYPE_CHECKING:
+    import networkx
     import pandas
     import polars
     import pyarrow
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         | polars.DataFrame
         | pyarrow.Table
         | torch_geometric.data.TemporalData
+        | networkx.Graph
         | Mapping[str, Any]
         | Sequence[tuple[Any, ...]]
     )
@@ -52,11 +54,12 @@ def read(
     encoding: str = "utf-8",
     skip_bad: bool = False,
 ) -> Dataset:
-    """The events of a file, a data frame, an Arrow table, a dict of columns, a TemporalData or a list of rows.
+    """The events of a file, a data frame, an Arrow table, a dict of columns, a TemporalData, a graph or rows.
 
     Ids may be strings, times dates. A file is read as it lies: delimiter, column names, spelling and unit of the times
     are found out, and `origin` of the dataset says how it was understood. Columns that are not named are looked for
-    under their usual names, and may be given by their places from 0. `bipartite`: source 7 is not destination 7.
+    under their usual names, and may be given by their places from 0. Of a NetworkX graph they are the attributes of its
+    edges. `bipartite`: source 7 is not destination 7.
     `time_unit` of numbers: auto (by their size), s, ms, us, ns since 1970, or plain; `time_format` of dates, such as
     "%d.%m.%Y %H:%M"; without a zone they are UTC. `header=False`: the first line is an event. `skip_bad`: go on
     without rows that cannot be read.

@@ -17,11 +17,14 @@ from dygmamba.engine.folder import RunFolder
 from dygmamba.errors import ConfigError
 from dygmamba.explain.explanation import Explanation
 from dygmamba.explain.pairs import ORDERS, explain_pair
+from dygmamba.runs.exporting import export_run
 from dygmamba.runs.predictor import Predictor
 from dygmamba.runs.questions import Moment
 from dygmamba.tasks.link import SETTINGS
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from dygmamba.door.data import Source
 
     Nodes = Iterable[str | int] | Source  # ids, or a table with a column of sources
@@ -170,6 +173,18 @@ class Run:
         asked = rankings(metrics, candidates, filtered)
         where = (self.device, self.data_dir)
         return as_table(run_rows(self.path, negatives, split, setting, visible, *where, asked))
+
+    def export(self, to: Path | str) -> Path:
+        """Write the scorer as a program that torch alone runs, a .pt2 of torch.export; where it is.
+
+        Loaded again and held against this run's answers before it has its name. `torch.export.load(to).module()` takes
+        what `inputs` gives, for any number of pairs, and gives a logit each. Networks that read sequences have one.
+        """
+        return export_run(self.path, Path(to), self.data_dir)
+
+    def inputs(self, pairs: "Source", at: Moment | None = None) -> "dict[str, Tensor]":
+        """What an exported program takes to score these pairs: ids and times as numbers, their past, features."""
+        return self._predictor.inputs(pairs, at)
 
     def report(self, out: Path | str | None = None) -> Path:
         """Write results, curves, learned forgetting and settings as one page that opens offline; where it is."""

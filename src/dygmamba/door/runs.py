@@ -10,8 +10,10 @@ import pyarrow as pa
 
 from dygmamba.data.library import open_dataset
 from dygmamba.data.store import Dataset
+from dygmamba.door.asking import asked_logs
 from dygmamba.door.choosing import pick_model
 from dygmamba.door.evaluation import Names, as_table, chosen_names
+from dygmamba.door.loggers import Logged
 from dygmamba.door.refitting import refit_link
 from dygmamba.door.run import Run
 from dygmamba.door.training import (
@@ -110,6 +112,7 @@ def train(
     split: Cuts | None = None,
     data_dir: Path | str | None = None,
     progress: Progress | None = None,
+    log: Names | None = None,
     **settings: Any,
 ) -> Runs:
     """Train a model, one run folder per seed under `out`, and evaluate its best weights and simple rules beside them.
@@ -120,7 +123,7 @@ def train(
     and the model's own, such as epochs, lr, batch or length; the published ones hold where a dataset has them. Data
     that no name leads to are stored beside the runs. With task="node", `backbone` is a finished link run to build on,
     whose model it then is (else one is trained first), `finetune` trains it too, and `balance` weighs both classes the
-    same. `progress` is told of every epoch.
+    same. `progress` is told of every epoch; `log` is "tensorboard" or "mlflow", or both, which are told too.
 
     >>> import dygmamba as dm
     >>> data = dm.generate(nodes=40, events=600, communities=4)
@@ -129,7 +132,7 @@ def train(
     (2, ['split', 'setting', 'negatives', 'seeds'])
     """
     check_task(task, {"backbone": backbone is not None, "finetune": finetune, "balance": balance})
-    strategies = chosen_names("negatives", negatives, SAMPLERS)
+    strategies, watcher = chosen_names("negatives", negatives, SAMPLERS), _watcher(progress, log)
     folder, root = None if data_dir is None else Path(data_dir), Path(out)
     dataset = open_dataset(data, folder) if isinstance(data, str) else data
     where, why = choose_device(device), {}
@@ -156,7 +159,7 @@ def train(
         keep_dataset(dataset, root, folder)
     work = train_node if task == "node" else train_link
     numbers = (seeds,) if isinstance(seeds, int) else tuple(seeds)
-    paths = [work(dataset, plan, seed, _watcher(progress)).run.path for seed in numbers]
+    paths = [work(dataset, plan, seed, watcher).run.path for seed in numbers]
     return Runs([Run(path, device, folder) for path in paths])
 
 
@@ -167,6 +170,7 @@ def resume(
     negatives: Names = "random",
     data_dir: Path | str | None = None,
     progress: Progress | None = None,
+    log: Names | None = None,
     **settings: Any,
 ) -> Run:
     """Go on with a run that was stopped, exactly as it would have gone on, and evaluate it; a finished one stays.
@@ -184,7 +188,7 @@ def resume(
     """
     path, data = Path(folder), None if data_dir is None else Path(data_dir)
     strategies = chosen_names("negatives", negatives, SAMPLERS)
-    resume_any(path, choose_device(device), strategies, _watcher(progress), data, settings)
+    resume_any(path, choose_device(device), strategies, _watcher(progress, log), data, settings)
     return Run(path, device, data)
 
 
@@ -216,5 +220,6 @@ def _per_cent(value: float | None, spread: float | None) -> str:
     return f"{100 * value:.2f}" + ("" if spread is None else f"±{100 * spread:.2f}")
 
 
-def _watcher(progress: Progress | None) -> Watcher:
-    return Watcher() if progress is None else Epochs(progress)
+def _watcher(progress: Progress | None, log: Names | None = None) -> Watcher:
+    logs, watcher = asked_logs(log), Watcher() if progress is None else Epochs(progress)
+    return Logged(watcher, logs) if logs else watcher

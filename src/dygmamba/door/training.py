@@ -45,6 +45,9 @@ class Watcher:
     def say(self, sentence: str) -> None:
         """Told what a user may want to know."""
 
+    def finished(self, run: RunFolder) -> None:
+        """Told that a run is trained and evaluated, and its results are written."""
+
 
 class Epochs(Watcher):
     """A function is told of every epoch: its number, loss, validation metrics and seconds."""
@@ -100,6 +103,7 @@ def finish_link(fit: Fit, dataset: Dataset, strategies: tuple[str, ...], watcher
         found = final_evaluation(fit, names, chosen, watcher.stage, keep_test(fit.run))
         fit.run.write_results(found.rows, rules=found.rules, verdict=found.verdict)
         page_of(_opened(fit, dataset))
+    watcher.finished(fit.run)
     watcher.say(f"finished: {fit.run.path}")
     return fit
 
@@ -166,6 +170,7 @@ def _finish_node(fit: Fit, dataset: Dataset, watcher: Watcher) -> Fit:
     with _stoppable(fit):
         fit.run.write_results(finished_node_rows(fit, watcher.stage, keep_test(fit.run)))
         page_of(_opened(fit, dataset))
+    watcher.finished(fit.run)
     watcher.say(f"finished: {fit.run.path}")
     return fit
 
@@ -177,6 +182,7 @@ def _keep_untested(fit: Fit, about: dict[str, Any], watcher: Watcher) -> Fit:
     if of is not None:
         inherit_calibration(fit.run, RunFolder(Path(of)))
     fit.run.write_results([], test=said, refit_of=of)
+    watcher.finished(fit.run)
     watcher.say(f"finished: {fit.run.path} (on every event, so it has no test)")
     return fit
 

@@ -79,9 +79,9 @@ class RunFolder:
         """What the run was trained for: link or node."""
         return self.config().get("run", {}).get("task", "link")
 
-    def write_config(self, sections: dict[str, dict[str, Any]]) -> None:
+    def write_config(self, sections: dict[str, dict[str, Any]], id: str | None = None) -> None:
         """Everything needed to repeat the run, as TOML; the last section says that it is whole and whose it is."""
-        self._write_sealed("config.toml", {**sections, "folder": {"id": secrets.token_hex(8)}})
+        self._write_sealed("config.toml", {**sections, "folder": {"id": id or secrets.token_hex(8)}})
 
     def extend(self, settings: dict[str, Any]) -> None:
         """Settings of the training loop that go before those it began with; its results are no longer its last word.

@@ -58,7 +58,7 @@ def positions(tokens: Tokens) -> Float[Tensor, "r l 2 2"]:
     Rows are the pairs' sources, then their destinations; one count of tokens serves both places, as a root
     stands once in its own sequence.
     """
-    p, mask = len(tokens.node) // 2, tokens.mask
+    p, mask = tokens.node.shape[0] // 2, tokens.mask
     counts = pair_counts(tokens.node, mask)  # [r l 2]
     roots, walks = (  # of u and v, for either row of their pair: [r 1 2]
         torch.stack([x[:p], x[p:]], dim=-1).repeat(2, 1)[:, None]
@@ -140,7 +140,7 @@ class CAWN(Encoder):
     def forward(self, view: PairView) -> tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]:
         """Source and destination embedding of each pair."""
         ((drawn,),) = view.neighbors
-        pairs, p = view.pairs, len(view.pairs)
+        pairs, p = view.pairs, view.pairs.src_row.shape[0]
         tokens = make_tokens(drawn, "first")
         both = torch.cat([pairs.src_row, pairs.dst_row])
         paired = tokens[both]

@@ -106,7 +106,7 @@ class Independent(nn.Module):
 
     def forward(self, x: Tensor, tokens: Tokens) -> Float[Tensor, "q l d"]:
         """The first half through the one, the second through the other."""
-        p = len(x) // 2
+        p = x.shape[0] // 2
         return torch.cat([self.src(x[:p], tokens[:p]), self.dst(x[p:], tokens[p:])])
 
 
@@ -171,7 +171,7 @@ class DyGMamba(Encoder):
     def forward(self, view: PairView) -> tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]:
         """Source and destination embedding of each pair."""
         states, tokens = self.states(view)
-        p, mask = len(view.pairs), tokens.mask
+        p, mask = view.pairs.src_row.shape[0], tokens.mask
         src, dst = self.mixer(states, mask).chunk(2)
         pooled = torch.cat([self.pool_src(src, mask[:p]), self.pool_dst(dst, mask[p:])])
         src, dst = self.out(pooled).chunk(2)

@@ -119,7 +119,7 @@ class DyGFormer(Encoder):
     def forward(self, view: PairView) -> tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]:
         """Source and destination embedding of each pair."""
         states, tokens = self.states(view)
-        p, exists = len(view.pairs), patch_mask(tokens.mask, self.patch)
+        p, exists = view.pairs.src_row.shape[0], patch_mask(tokens.mask, self.patch)
         src, dst = states.chunk(2)
         return self.out(self.pool(src, exists[:p])), self.out(self.pool(dst, exists[p:]))
 

@@ -42,7 +42,7 @@ def interactions(paired: NeighborSequence) -> Int32[Tensor, "r l 2"]:
 
     The other end of the pair counts in both as often as it occurs here, so that having met shows on either side.
     """
-    p, counts = len(paired.node) // 2, pair_counts(paired.node, paired.mask)
+    p, counts = paired.node.shape[0] // 2, pair_counts(paired.node, paired.mask)
     here = torch.cat([counts[:p, :, :1], counts[p:, :, 1:]])  # [r l 1]
     met = paired.node == paired.query_node.roll(p)[:, None]  # rolled by p, each row has the other end's node
     return torch.where(met[..., None], here, counts)
@@ -120,7 +120,7 @@ class FreeDyG(Encoder):
     def forward(self, view: PairView) -> tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]:
         """Source and destination embedding of each pair."""
         ((recent,),) = view.neighbors
-        pairs, p = view.pairs, len(view.pairs)
+        pairs, p = view.pairs, view.pairs.src_row.shape[0]
         both = torch.cat([pairs.src_row, pairs.dst_row])
         paired = recent[both]
         rows = self.channels.rows(make_tokens(recent, "absent"), view.features)

@@ -80,7 +80,7 @@ class TCL(Encoder):
     def forward(self, view: PairView) -> tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]:
         """Source and destination embedding of each pair, read off the query tokens."""
         ((recent,),) = view.neighbors
-        pairs, p = view.pairs, len(view.pairs)
+        pairs, p = view.pairs, view.pairs.src_row.shape[0]
         tokens = make_tokens(recent, "first")
         both = torch.cat([pairs.src_row, pairs.dst_row])
         x, mask = self.tokens(tokens, view.features)[both], tokens.mask[both]

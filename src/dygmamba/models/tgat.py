@@ -61,7 +61,7 @@ class Layer(nn.Module):
     ) -> Float[Tensor, "r d"]:
         """The next embedding of each query."""
         h, now = query
-        own = torch.cat([pad(h, (0, self.fill)), now.expand(len(h), -1)], dim=-1)
+        own = torch.cat([pad(h, (0, self.fill)), now.expand(h.shape[0], -1)], dim=-1)
         return self.merge(self.attend(own, keys, seq.mask), raw)
 
 

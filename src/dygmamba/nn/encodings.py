@@ -33,7 +33,7 @@ class TimeEncoding(nn.Module):
 
 def pair_counts(node: Int32[Tensor, "r l"], mask: Bool[Tensor, "r l"]) -> Int32[Tensor, "r l 2"]:
     """How often each token's node occurs in the first and in the second sequence of its pair."""
-    p = len(node) // 2
+    p = node.shape[0] // 2
     return torch.cat(cooccurrence(node[:p], node[p:], mask[:p], mask[p:]))
 
 

@@ -112,7 +112,7 @@ class LastPool(nn.Module):
         """One vector per sequence; zeros for an empty one."""
         count = mask.sum(dim=1)
         last = (count - 1).clamp(min=0)
-        return x[torch.arange(len(x), device=x.device), last] * (count > 0)[:, None]
+        return x[torch.arange(x.shape[0], device=x.device), last] * (count > 0)[:, None]
 
 
 POOLS: dict[str, type[nn.Module]] = {

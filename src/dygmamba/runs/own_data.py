@@ -7,7 +7,7 @@ from typing import Any
 from dygmamba.data.library import data_folders, find_dataset, is_table, open_dataset
 from dygmamba.data.store import SUFFIX, Dataset, load_dataset, save_dataset
 from dygmamba.engine.folder import RunFolder
-from dygmamba.errors import DygError, FileError
+from dygmamba.errors import DygError, FileError, NotFoundError
 
 
 def open_data(folder: RunFolder, data_dir: Path | None, dataset: Dataset | None = None) -> Dataset:
@@ -42,7 +42,13 @@ def _own_data(folder: RunFolder, about: dict[str, Any], data_dir: Path | None) -
                 f"{file} has changed since {folder.path} was trained on it; restore it, or train again"
             )
         return changed
-    return open_dataset(about["data"], data_dir)
+    try:
+        return open_dataset(about["data"], data_dir)
+    except NotFoundError as error:
+        raise NotFoundError(
+            f"{folder.path} needs the data it was trained on, '{about['data']}' with digest "
+            f"{about['digest'][:16]}: {error}"
+        ) from error
 
 
 def data_of(dataset: Dataset, root: Path) -> dict[str, str]:

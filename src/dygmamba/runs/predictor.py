@@ -26,6 +26,7 @@ from dygmamba.models.base import EncoderScorer
 from dygmamba.models.classifiers import NodeClassifier, SourceEmbedding
 from dygmamba.runs.answers import Predictions, chances, predictions, scores
 from dygmamba.runs.calibrating import load_calibration
+from dygmamba.runs.exporting import inputs_of, require_exportable, view_of
 from dygmamba.runs.node import open_classifier
 from dygmamba.runs.opening import OpenRun, choose_device, encoder_of, open_run, task_of
 from dygmamba.runs.questions import STRANGERS, Asking, Desk, Moment
@@ -34,7 +35,7 @@ from dygmamba.tasks.calibration import Calibration
 
 Meter = Callable[[int], Advance]  # told how many pairs there are, says whom to tell of each one done
 
-TABLES = ("csv", "jsonl", "parquet", FORMAT)
+TABLES = ("csv", "jsonl", "parquet", "arrow", FORMAT)
 
 
 def _unmetered(total: int) -> Advance:
@@ -120,6 +121,14 @@ class Predictor:
         own = {"src": self.desk.own(asking.asked.src), "dst": self.desk.own(asking.asked.dst)}
         columns = own | {"time": asking.time.shown} | scores(logit, self.calibration)
         return predictions(asking, columns, self.calibration)
+
+    def inputs(self, pairs: Pairs, at: Moment | None = None) -> dict[str, Tensor]:
+        """What an exported program takes to score these pairs."""
+        self._require("link")
+        asking, walk = self._asking(pairs, at), self.links.walk
+        asked = PairBatch.of(asking.src, asking.dst, asking.when)
+        require_exportable(self.run.scorer, self.run.about["model"])
+        return inputs_of(view_of(walk.stream, self.run.scorer.requests, asked, self.run.seed))
 
     def top(
         self,

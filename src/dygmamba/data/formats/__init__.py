@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dygmamba.data.formats import csv, dyglib, jodie, jsonl, npz, parquet
+from dygmamba.data.formats import csv, dyglib, ipc, jodie, jsonl, npz, parquet
 from dygmamba.data.formats.options import FORMATS, ReadOptions
 from dygmamba.data.places import SUFFIX, checked_name
 from dygmamba.errors import ConfigError, FileError
@@ -19,6 +19,7 @@ READERS: dict[str, Callable[[Path, ReadOptions], "Dataset"]] = {
     "csv": csv.read,
     "jsonl": jsonl.read,
     "parquet": parquet.read,
+    "arrow": ipc.read,
     "jodie": jodie.read,
     "dyglib": dyglib.read,
     "npz": npz.read,
@@ -52,6 +53,8 @@ def detect_format(path: Path, options: ReadOptions | None = None) -> str:
         raise FileError(f"{path} is imported already; put it into the data folder")
     if start.startswith(b"PAR1") or path.suffix in {".parquet", ".pq"}:
         return "parquet"
+    if start.startswith(ipc.MAGIC) or path.suffix in {".arrow", ".feather"}:
+        return "arrow"
     if path.suffix in {".xlsx", ".xls", ".ods"}:
         raise FileError(f"{path} is a spreadsheet; save it as CSV first")
     if start.startswith((b"SQLite f", b"\x89HDF", b"%PDF")):

@@ -5,9 +5,9 @@ from csv import Error, reader
 from pathlib import Path
 
 import pyarrow as pa
-from pyarrow import parquet
 
 from dygmamba.data.formats import csv, detect_format
+from dygmamba.data.formats.columnar import COLUMNAR, read_columns
 from dygmamba.data.formats.options import USUAL_NAMES, ReadOptions, Roles
 from dygmamba.data.formats.pairs import as_ids
 from dygmamba.data.formats.values import Place
@@ -16,7 +16,7 @@ from dygmamba.errors import FileError, NotFoundError
 
 HEADINGS = {"id", "ids", "node", "nodes", "name", "account", "candidate", "candidates"}
 HEAD = 1 << 16  # bytes that hold the first line
-BINARY = (b"PAR1", b"PK\x03\x04")  # Parquet, and what NumPy and spreadsheets pack with
+BINARY = (b"PAR1", b"ARROW1", b"PK\x03\x04")  # Parquet, Arrow, and what NumPy and spreadsheets pack with
 
 
 def read_list(path: Path, options: ReadOptions, origin: Origin) -> pa.Array | None:
@@ -55,13 +55,9 @@ def read_ids(path: Path, options: ReadOptions, origin: Origin) -> pa.Array:
     kind, where = detect_format(path, options), str(path)
     if kind == "npz":
         raise FileError(f"{path} holds arrays, not ids; give a CSV or Parquet file, or one id per line")
-    if kind == "parquet":
-        try:
-            with parquet.ParquetFile(path) as file:
-                name = _destinations(path, file.schema_arrow.names, options, origin)
-                column = file.read(columns=[name])[name]
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise FileError(f"{path} is not a whole Parquet file; write or copy it again") from error
+    if kind in COLUMNAR:
+        table = read_columns(path, kind, lambda names: [_destinations(path, names, options, origin)])
+        name, column = table.column_names[0], table.column(0)
     else:
         header = csv.read_header(path, options)
         name = _destinations(path, header.names, options, origin)

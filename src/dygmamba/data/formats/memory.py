@@ -1,4 +1,4 @@
-"""Tables that somebody holds: data frames, Arrow tables, columns by name, PyG's TemporalData, rows.
+"""Tables that somebody holds: data frames, Arrow tables, columns by name, PyG's TemporalData, graphs, rows.
 
 None of those packages is imported here; an object is known by where its class comes from.
 """
@@ -12,8 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from dygmamba.data.formats.arrow import ROWS, with_id_columns
+from dygmamba.data.formats.graphs import Nodes, graph_columns, is_a, owned, pyg_nodes, pyg_told
 from dygmamba.data.formats.options import ReadOptions, assign_roles
 from dygmamba.data.formats.table import arranged, read_table
+from dygmamba.data.formats.told import Told, told_by
 from dygmamba.errors import ConfigError, FileError
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ class Held:
     """A table in memory: what to call it, its columns' names, and the Arrow table of some of them.
 
     `matrices` are the names that stand for several columns each, `features` the columns that can be nothing else.
+    `told` is what the table says of itself; where it numbers its nodes, `nodes` are whose they are.
     """
 
     where: str
@@ -35,6 +38,8 @@ class Held:
     select: Callable[[list[str]], pa.Table]
     matrices: dict[str, tuple[str, ...]] = field(default_factory=dict)
     features: tuple[str, ...] = ()
+    told: Told = field(default_factory=Told)
+    nodes: Nodes | None = None
 
     def table(self, columns: Iterable[str]) -> pa.Table:
         """These columns; one whose values are of several kinds is an error with its name."""
@@ -61,46 +66,46 @@ def is_held(source: Any) -> bool:
 def read_held(source: Any, options: ReadOptions, bipartite: bool | None = None) -> "Dataset":
     """The events of a table in memory, by the rules of a Parquet file; `bipartite` None: as TemporalData shows it."""
     held = hold(source)
-    if _is_a(source, "torch_geometric", "TemporalData"):
-        options = _as_pyg_means(source, held, options, bipartite)
+    options = held.told.fill(options, (*held.names, *held.matrices), bipartite)
     chosen = options.features or held.features
     features = tuple(column for name in chosen for column in held.matrices.get(name, (name,)))
     options = replace(options, features=features)
     roles = assign_roles(held.where, held.names, options)
     table = held.table(roles.columns)
     batches = with_id_columns(held.where, table.schema, table.to_batches(max_chunksize=ROWS), roles)
-    return arranged(held.where, *read_table(held.where, FORMAT, batches, roles, options))
+    dataset = arranged(held.where, *read_table(held.where, FORMAT, batches, roles, options))
+    return dataset if held.nodes is None else owned(dataset, held.nodes)
 
 
 def hold(source: Any) -> Held:
     """What the object holds, whatever it is."""
-    if _is_a(source, "pandas", "DataFrame"):
+    if is_a(source, "pandas", "DataFrame"):
         names = tuple(map(str, source.columns))
-        return Held("the pandas DataFrame", names, lambda some: _from_pandas(source, names, some))
-    if _is_a(source, "polars", "LazyFrame"):
+        told = told_by(source.attrs)
+        return Held("the pandas DataFrame", names, lambda some: _from_pandas(source, names, some), told=told)
+    if is_a(source, "polars", "LazyFrame"):
         source = source.collect()
-    if _is_a(source, "polars", "DataFrame"):
+    if is_a(source, "polars", "DataFrame"):
         names = tuple(source.columns)
         return Held("the polars DataFrame", names, lambda some: source.select(some).to_arrow())
-    if _is_a(source, "torch_geometric", "TemporalData"):
-        return _columns("the TemporalData", {name: source[name] for name in source.keys()})  # noqa: SIM118 (no dict)
+    if is_a(source, "torch_geometric", "TemporalData"):
+        columns = {name: source[name] for name in source.keys()}  # noqa: SIM118 (no dict)
+        held = _columns("the TemporalData", columns)
+        return replace(held, told=pyg_told(source, (*held.names, *held.matrices)), nodes=pyg_nodes(source))
+    if is_a(source, "networkx", "Graph"):
+        columns, told, nodes = graph_columns(source)
+        return replace(_columns("the graph", columns), told=told, nodes=nodes)
     if isinstance(source, Mapping):
         return _columns("the table", source)
     if isinstance(source, pa.Table | pa.RecordBatch) or hasattr(source, "__arrow_c_stream__"):
         table = source if isinstance(source, pa.Table) else pa.table(source)
-        return Held("the Arrow table", tuple(table.column_names), table.select)
+        told = told_by(table.schema.metadata)
+        return Held("the Arrow table", tuple(table.column_names), table.select, told=told)
     if isinstance(source, Sequence) and not isinstance(source, str) and all(map(_is_row, source)):
         return _rows(source)
     raise ConfigError(
         f"cannot read a table from {type(source).__name__}; give a path, a pandas or polars DataFrame, an Arrow table, "
-        "a dict of columns, a TemporalData, or a list of (src, dst, time)"
-    )
-
-
-def _is_a(source: Any, package: str, name: str) -> bool:
-    """Whether the object's class is, or descends from, that package's class of that name."""
-    return any(
-        kind.__name__ == name and kind.__module__.split(".")[0] == package for kind in type(source).__mro__
+        "a dict of columns, a TemporalData, a NetworkX graph, or a list of (src, dst, time)"
     )
 
 
@@ -144,7 +149,7 @@ def _columns(where: str, given: Mapping[Any, Any]) -> Held:
 
 def _host(values: Any) -> Any:
     """A tensor as a numpy array; all else as it is."""
-    return values.detach().cpu().numpy() if _is_a(values, "torch", "Tensor") else values
+    return values.detach().cpu().numpy() if is_a(values, "torch", "Tensor") else values
 
 
 def _array(values: Any) -> pa.Array | pa.ChunkedArray:
@@ -152,16 +157,4 @@ def _array(values: Any) -> pa.Array | pa.ChunkedArray:
         return pa.array(np.ascontiguousarray(values), from_pandas=True)
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
-    return pa.array(values if _is_a(values, "pandas", "Series") else list(values), from_pandas=True)
-
-
-def _as_pyg_means(source: Any, held: Held, options: ReadOptions, bipartite: bool | None) -> ReadOptions:
-    """TemporalData's own names: src, dst, t, the messages `msg` as features, `y` as label.
-
-    Its nodes are numbered; where every source comes before every destination there are two sides.
-    """
-    message = tuple(name for name in ("msg",) if name in {*held.names, *held.matrices})
-    label = options.label or ("y" if "y" in held.names else None)
-    if bipartite is None and len(source.src):
-        bipartite = bool(source.src.max() < source.dst.min())
-    return replace(options, features=options.features or message, label=label, bipartite=bool(bipartite))
+    return pa.array(values if is_a(values, "pandas", "Series") else list(values), from_pandas=True)

@@ -1,4 +1,4 @@
-"""Numpy archives: src, dst (0..N-1), t, and where there are any label, edge_feat, node_feat."""
+"""Numpy archives: src, dst (0..N-1), t, and where there are any label, edge_feat, node_feat, ids, is_source."""
 
 import zipfile
 from dataclasses import dataclass
@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from dygmamba.data.formats.npy import BROKEN, Shape, read_shape, reason
 from dygmamba.data.formats.options import COLUMNS, FIXED, ReadOptions
 from dygmamba.data.formats.table import Columns, arranged
 from dygmamba.data.ids import NodeIds
 from dygmamba.data.origin import Origin
-from dygmamba.errors import FileError
+from dygmamba.errors import EventError, FileError
 
 if TYPE_CHECKING:
     from dygmamba.data.store import Dataset
@@ -40,11 +41,17 @@ PARTS = {
     "label": Part("fiub", (1,), "numbers, one per event; save one label each"),
     "edge_feat": Part("fiub", (1, 2), "a matrix of numbers; save one row per event"),
     "node_feat": Part("fiub", (1, 2), "a matrix of numbers; save one row per node"),
+    "ids": Part("iuU", (1,), "integers or strings; save the id of each node"),
+    "is_source": Part("b", (1,), "true or false; save which nodes are sources"),
 }
+OF_NODES = ("node_feat", "ids", "is_source")
 
 
 def read(path: Path, options: ReadOptions) -> "Dataset":
-    """The nodes keep their numbers; a stream whose sources all precede its destinations is bipartite."""
+    """The nodes keep their numbers; a stream whose sources all precede its destinations is bipartite.
+
+    With `ids` the nodes are as many, and theirs; with `is_source` there are two sides.
+    """
     options.refuse("npz", *COLUMNS, *FIXED)
     arrays = _arrays(path)
     src, dst = (_column(arrays[name], np.int64) for name in ("src", "dst"))
@@ -57,7 +64,7 @@ def read(path: Path, options: ReadOptions) -> "Dataset":
         label=None if label is None else _column(label, np.float32),
         node=None if node is None else _matrix(node),
     )
-    ids = identity_ids(path, src, dst, columns.node)
+    ids = _ids(path, arrays) if "ids" in arrays else identity_ids(path, src, dst, columns.node)
     features = tuple(f"edge_feat_{k}" for k in range(columns.edge.shape[1]))
     origin = Origin(path.name, "npz", "src", "dst", "t", "" if label is None else "label", features)
     return arranged(path, columns, ids, origin)
@@ -80,6 +87,22 @@ def identity_ids(path: Path, src: np.ndarray, dst: np.ndarray, node: np.ndarray 
             "without gaps, or save the events as CSV, where ids may be any"
         )
     return NodeIds.identity(count, first if bipartite else None)
+
+
+def _ids(path: Path, arrays: dict[str, np.ndarray]) -> NodeIds:
+    """The ids that the file has."""
+    names, sides = arrays["ids"], arrays.get("is_source")
+    values = (
+        pa.array(names.tolist(), pa.large_string())
+        if names.dtype.kind == "U"
+        else pa.array(names, pa.int64())
+    )
+    try:
+        if sides is None:
+            return NodeIds(values)
+        return NodeIds(values, int(sides.sum()), pa.array(sides))
+    except EventError as error:
+        raise FileError(f"{path}: {error}") from error
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
@@ -106,7 +129,7 @@ def _check(path: Path, shapes: dict[str, Shape]) -> None:
         part = PARTS[name]
         if found.dtype.kind not in part.kinds or len(found.axes) not in part.axes:
             raise FileError(f"{path}: {name} is {found}, not {part.words}")
-        if name != "node_feat" and found.axes[0] != shapes["src"].axes[0]:
+        if name not in OF_NODES and found.axes[0] != shapes["src"].axes[0]:
             raise FileError(
                 f"{path}: {name} has {found.axes[0]} rows for {shapes['src'].axes[0]} events; "
                 "give one row per event"

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import parquet
 
 from dygmamba.data.formats import csv, detect_format, jsonl
 from dygmamba.data.formats.choosing import choose_clock
 from dygmamba.data.formats.clocks import NumberClock
+from dygmamba.data.formats.columnar import COLUMNAR, read_columns
 from dygmamba.data.formats.faults import Faults
 from dygmamba.data.formats.memory import hold, is_held
 from dygmamba.data.formats.options import USUAL_NAMES, ReadOptions, Roles
@@ -118,13 +118,9 @@ def _table(pairs: Pairs, options: ReadOptions, origin: Origin) -> tuple[str, pa.
     kind = detect_format(path, options)
     if kind == "npz":
         raise FileError(f"{path} holds arrays, not pairs; give a CSV or Parquet file")
-    if kind == "parquet":
-        try:
-            with parquet.ParquetFile(path) as file:
-                roles = _roles(where, file.schema_arrow.names, options, origin)
-                return where, file.read(columns=list(roles.values())), roles
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise FileError(f"{path} is not a whole Parquet file; write or copy it again") from error
+    if kind in COLUMNAR:
+        table = read_columns(path, kind, lambda names: [*_roles(where, names, options, origin).values()])
+        return where, table, _roles(where, table.column_names, options, origin)
     header = csv.read_header(path, options) if kind != "jsonl" else None
     names = jsonl.read_names(path, options) if header is None else header.names
     if header is None or header.named:

@@ -12,4 +12,4 @@ def pair_attention(asked: Tensor, mask: Tensor) -> Tensor:
     """[r l 3d] and [r l] to [r l d]."""
     query, key, value = asked.chunk(3, dim=-1)
     given = masked_softmax(key, mask).mT @ value * query.shape[-1] ** -0.5  # [r d d]
-    return query.softmax(dim=-1) @ given.roll(len(query) // 2, dims=0)
+    return query.softmax(dim=-1) @ given.roll(query.shape[0] // 2, dims=0)

@@ -1,0 +1,268 @@
+"""Out and in again is the identity: for all datasets, whatever holds them in between."""
+
+import json
+import warnings
+from datetime import UTC, datetime
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dygmamba as dm
+from commands import call
+from door_cases import COLUMNS, letters
+from dygmamba.data.events import EventStore, FeatureTable
+from dygmamba.data.ids import NodeIds
+from dygmamba.data.origin import Origin
+from dygmamba.data.store import Dataset
+from dygmamba.errors import ConfigError, FileError
+from dygmamba.files.cells import FORMULAS
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # PyG's own, of torch.jit
+    import torch_geometric.data  # noqa: F401
+
+GRAPHS = ("to_pyg", "to_networkx")
+TABLES = ("to_arrow", "to_pandas")
+FILES = (".csv", ".jsonl", ".parquet", ".arrow", ".npz")
+FEW = settings(max_examples=8, deadline=None)
+LETTERS = st.text(
+    st.characters(blacklist_categories=("C", "Z"), blacklist_characters="\\"), min_size=1, max_size=4
+)
+WORDS = ("nan", "null", "none", "n/a", "#n/a", "<na>")
+EPOCH = "1970-01-01T00:00:00Z"
+
+
+@st.composite
+def tables(draw, raw: bool = False):
+    """What `read` makes of columns: ids of either kind, times of any kind, ties, features, labels, two sides."""
+    ids = draw(
+        st.sampled_from(
+            [
+                st.integers(-(2**63), 2**63 - 1),
+                st.integers(0, 5),
+                LETTERS.map(lambda word: f"{word}~").filter(lambda word: word not in WORDS),
+            ]
+        )
+    )
+    pool = draw(st.lists(ids, min_size=1, max_size=5, unique=True))
+    count = draw(st.integers(1, 12))
+    times = draw(
+        st.sampled_from(
+            [
+                st.floats(-1e15, 1e15),
+                st.integers(0, 6).map(float),
+                st.datetimes(datetime(1903, 1, 1), datetime(2300, 1, 1)).map(
+                    lambda at: at.replace(tzinfo=UTC)
+                ),
+            ]
+        )
+    )
+
+    def column(values):
+        return draw(st.lists(values, min_size=count, max_size=count))
+
+    figures = st.floats(width=32, allow_nan=False, allow_infinity=False)
+    table = {"who": column(st.sampled_from(pool)), "whom": column(st.sampled_from(pool))}
+    table |= {"when": column(times), "w": column(figures), "v, w": column(figures), "bad": column(figures)}
+    return dm.read(
+        table,
+        src="who",
+        dst="whom",
+        time="when",
+        features=draw(st.sampled_from([(), ("w",), ("w", "v, w")])),
+        label=draw(st.sampled_from([None, "bad"])),
+        bipartite=draw(st.booleans()),
+        time_unit="auto" if isinstance(table["when"][0], datetime) else "plain",
+    )
+
+
+@st.composite
+def streams(draw):
+    """Datasets that no table makes: nodes without events and with features, ids in any order, sides in any order."""
+    nodes, count = draw(st.integers(2, 6)), draw(st.integers(1, 8))
+    kind = draw(st.sampled_from([st.integers(-9, 9), LETTERS]))
+    names = draw(st.lists(kind, min_size=nodes, max_size=nodes, unique=True))
+    values = pa.array(names, pa.int64() if isinstance(names[0], int) else pa.large_string())
+    is_source = draw(st.none() | st.lists(st.booleans(), min_size=nodes, max_size=nodes).filter(both))
+    ends = (range(nodes),) * 2 if is_source is None else split(is_source)
+    src, dst = (draw(st.lists(st.sampled_from(side), min_size=count, max_size=count)) for side in ends)
+    ids = NodeIds(values) if is_source is None else NodeIds(values, sum(is_source), pa.array(is_source))
+    if is_source is not None and draw(st.booleans()):  # both sides use the same ids
+        numbers = [sum(one == mine for one in is_source[:k]) for k, mine in enumerate(is_source)]
+        ids = NodeIds(pa.array(numbers, pa.int64()), sum(is_source), pa.array(is_source))
+    width = draw(st.integers(0, 2))
+    store = EventStore.sorted(
+        torch.tensor(src),
+        torch.tensor(dst),
+        torch.tensor(draw(st.lists(st.floats(0, 9), min_size=count, max_size=count)), dtype=torch.float64),
+        features=FeatureTable(torch.randn(nodes, width), torch.zeros(count, 0)),
+        num_nodes=nodes,
+        bipartite=is_source is not None,
+    )
+    return Dataset.of("drawn", store, ids, Origin(time_origin=draw(st.sampled_from(["", EPOCH]))))
+
+
+def both(sides):
+    return len(set(sides)) == 2
+
+
+def split(is_source):
+    return [k for k, one in enumerate(is_source) if one], [k for k, one in enumerate(is_source) if not one]
+
+
+def same(found: Dataset, given: Dataset) -> bool:
+    """The same bits, the same owners, and times that are dates where they were."""
+    assert found.origin.time_origin == given.origin.time_origin
+    return found.digest == given.digest and found.content == given.content
+
+
+@FEW
+@given(data=tables())
+def test_a_dataset_comes_back_from_everything_that_holds_it(data):
+    """For all d that `read` makes and all ways out: read(out(d)) = d, in every bit of events, ids and features."""
+    for how in (*TABLES, *GRAPHS):
+        assert same(dm.read(getattr(data, how)()), data), how
+
+
+@FEW
+@given(data=streams())
+def test_graphs_hold_every_node(data):
+    """For all d, nodes without an event and features of nodes among them: read(graph(d)) = d."""
+    for how in GRAPHS:
+        assert same(dm.read(getattr(data, how)()), data), how
+
+
+@FEW
+@given(data=tables())
+def test_a_dataset_comes_back_from_every_file(data, tmp_path_factory):
+    """For all d that `read` makes and all formats: what was written is read as d, told what the answer says to tell."""
+    folder = tmp_path_factory.getbasetemp()
+    for ending in FILES:
+        done = data.export(folder / f"drawn{ending}", raw=True)
+        found = dm.read(done.path, **done.options)
+        assert found.digest == data.digest, ending
+        assert found.content == data.content, ending
+
+
+@FEW
+@given(data=streams())
+def test_an_npz_file_holds_every_node(data, tmp_path_factory):
+    """For all d: read(npz(d)) = d; a table of events says what it leaves out."""
+    folder = tmp_path_factory.getbasetemp()
+    assert dm.read(data.export(folder / "drawn.npz").path).content == data.content
+    told = " ".join(data.export(folder / "drawn.parquet").lost)
+    events = {*data.store.src.tolist(), *data.store.dst.tolist()}
+    assert ("without an event" in told) == (len(events) < data.store.num_nodes)
+    assert ("features of each node" in told) == (data.store.features.node.shape[1] > 0)
+
+
+def test_a_graph_of_ones_own_is_read_by_its_attributes():
+    """Directed or not, with one edge per pair or several: an edge is an event; isolated nodes have none."""
+    graph = nx.MultiGraph([("bob", "ann", {"when": 2, "w": 0.5}), ("ann", "cid", {"when": 1, "w": 1.5})])
+    graph.add_node("nobody")
+    data = dm.read(graph, time="when", features="w")
+    assert data.ids.values.to_pylist() == ["ann", "bob", "cid"]
+    assert data.store.features.edge.flatten().tolist() == [1.5, 0.5]
+    several = nx.MultiDiGraph([(1, 2, {"t": 5}), (1, 2, {"t": 6}), (2, 1, {"t": 4})])
+    assert dm.read(several).store.src.tolist() == [1, 0, 0]
+    with pytest.raises(FileError, match="column 'w' has no value; fill it in"):
+        dm.read(nx.DiGraph([(1, 2, {"t": 1, "w": 1.0}), (2, 3, {"t": 1})]), features="w")
+
+
+def test_sides_of_an_undirected_graph_are_its_nodes():
+    """Where every edge joins a node of side 0 and one of side 1, the first is the source, however it is stored."""
+    graph = nx.MultiGraph()
+    graph.add_nodes_from(["film", "book"], bipartite=1)
+    graph.add_nodes_from(["ann", "bob"], bipartite=0)
+    graph.add_edge("film", "ann", time=1)
+    graph.add_edge("bob", "book", time=2)
+    data = dm.read(graph)
+    assert data.store.bipartite
+    assert [data.ids.values[k].as_py() for k in data.store.src] == ["ann", "bob"]
+    assert not dm.read(graph, bipartite=False).store.bipartite
+
+
+def test_what_goes_out_is_in_the_users_words():
+    """Ids, dates, names of features; PyG's numbers lead back to the ids, also from a part of the data."""
+    data = dm.read(letters(), **COLUMNS, features=["words"], label="bad")
+    graph, frame, pyg = data.to_networkx(), data.to_pandas(), data.to_pyg()
+    first = data.to_arrow().to_pylist()[0]
+    assert graph.edges[first["src"], first["dst"], 0] == {
+        key: first[key] for key in ("time", "label", "words")
+    }
+    assert list(frame.columns) == ["src", "dst", "time", "label", "words"]
+    assert str(frame["time"].dtype) == "datetime64[us, UTC]"
+    assert pyg.ids.to_user(pyg.src).to_pylist() == frame["src"].tolist()
+    assert pyg.t.dtype == torch.int64
+    half = dm.read(pyg[:100])
+    assert (len(half), half.content != data.content, half.ids.values.equals(data.ids.values)) == (
+        100,
+        True,
+        True,
+    )
+
+
+def test_changed_after_it_came_out():
+    """A graph that grew is what it is now; numbers beyond the ids are a sentence."""
+    data = dm.read([("ann", "bob", 1), ("bob", "cid", 2)])
+    graph = data.to_networkx()
+    graph.add_edge("cid", "dan", time=3.0)
+    grown = dm.read(graph)
+    assert grown.ids.values.to_pylist() == ["ann", "bob", "cid", "dan"]
+    pyg = data.to_pyg()
+    pyg.src = pyg.src + 7
+    with pytest.raises(FileError, match="delete its `ids`"):
+        dm.read(pyg)
+
+
+def test_without_the_package_it_is_a_sentence(monkeypatch):
+    """What is missing and how to have it."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    data = dm.read([("ann", "bob", 1)])
+    for how, package in (("to_pandas", "pandas"), ("to_pyg", "torch_geometric"), ("to_networkx", "networkx")):
+        with pytest.raises(ConfigError, match=f"needs the package {package}"):
+            getattr(data, how)()
+
+
+def test_the_command_writes_and_says_how_to_read_it_again(monkeypatch, capsys, tmp_path):
+    """The line that it prints gives the same digest; a file that cannot be written is refused before the data."""
+    monkeypatch.setenv("DYGMAMBA_DATA", str(tmp_path / "data"))
+    dm.save(dm.read(letters(), **COLUMNS, features=["words"], label="bad", name="mail"))
+    before = dm.load("mail").digest
+    for name in ("mail.csv", "mail.jsonl", "mail.feather"):
+        _, out, _ = call(monkeypatch, capsys, "export", "mail", "--to", str(tmp_path / name), "--json")
+        words = json.loads(out)["import"].split()[2:]
+        code, _, err = call(monkeypatch, capsys, *words, "--out", "again")
+        assert (code, dm.load("again").digest) == (0, before), err
+    for place, sentence in ((tmp_path, "is a folder"), (tmp_path / "x.xlsx", "does not say what to write")):
+        code, _, err = call(monkeypatch, capsys, "export", "mail", "--to", str(place))
+        assert code == 2
+        assert sentence in err
+
+
+def test_formulas_are_quoted_unless_they_are_wanted(monkeypatch, capsys, tmp_path):
+    """For all text cells of a CSV file: no spreadsheet runs it; --raw writes it as it is, and both are said."""
+    monkeypatch.setenv("DYGMAMBA_DATA", str(tmp_path / "data"))
+    dm.save(dm.read([("=cmd", "@b", 1), ("-c", '"q', 2)], name="risky"))
+    file = tmp_path / "risky.csv"
+    _, _, err = call(monkeypatch, capsys, "export", "risky", "--to", str(file))
+    assert "3 ids that a spreadsheet would run got a quote in front (--raw: as they are)" in err
+    cells = [cell.strip('"') for line in file.read_text().splitlines() for cell in line.split(",")]
+    assert not any(cell.startswith(FORMULAS) for cell in cells)
+    call(monkeypatch, capsys, "export", "risky", "--to", str(file), "--raw")
+    assert dm.read(Path(file)).content == dm.load("risky").content
+
+
+def test_npz_with_ids_that_do_not_fit_is_a_sentence(tmp_path):
+    """Too few ids, or one twice."""
+    arrays = {"src": np.array([0, 1]), "dst": np.array([1, 2]), "t": np.array([1.0, 2.0])}
+    for ids, sentence in (([1, 2], "node ids span"), ([1, 1, 2], "not unique")):
+        np.savez(tmp_path / "x.npz", **arrays, ids=np.array(ids))
+        with pytest.raises(FileError, match=sentence):
+            dm.read(tmp_path / "x.npz")

@@ -1,0 +1,277 @@
+"""A run that was pushed and pulled is that run, bit for bit, and nothing else comes in."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+import yaml
+
+import dygmamba as dm
+from commands import invoke
+from door_cases import COLUMNS, letters
+from dygmamba.engine.folder import RunFolder
+from dygmamba.errors import ConfigError, DownloadError, FileError, NotFoundError
+from dygmamba.runs import sharing
+
+PAIRS = [("ann", "bob"), ("cid", "dora"), ("nobody", "eve")]
+SMALL = {"epochs": 1, "length": 4, "width": 4, "states": 2, "blocks": 1, "time_dim": 4, "device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A run of letters under an absolute path, pushed without and with its data."""
+    folder = tmp_path_factory.mktemp("sharing")
+    data = dm.read(letters(120), **COLUMNS, features=["words"], name="mail")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DYGMAMBA_DATA", str(folder / "none"))
+        (run,) = dm.train(data, "dyg-mamba", out=folder / "runs", **SMALL)
+        dm.push(run, folder / "bare")
+        dm.push(run, folder / "whole", data=True)
+        yield SimpleNamespace(folder=folder, run=run, data=data, bare=folder / "bare", whole=folder / "whole")
+
+
+def test_a_pulled_run_answers_with_the_same_bits(place, tmp_path):
+    """For all pairs: scores, weights, results and calibration are those of the run that was pushed."""
+    pulled = dm.pull(place.whole, out=tmp_path / "runs", device="cpu")
+    assert pulled.score(PAIRS) == place.run.score(PAIRS)
+    mine, theirs = (dm.Run(run.path, "cpu") for run in (place.run, pulled))
+    left, right = (run._predictor.run.scorer.state_dict() for run in (mine, theirs))
+    assert left.keys() == right.keys()
+    assert all(torch.equal(left[name], right[name]) for name in left)
+    assert pulled.results.drop_columns("run") == place.run.results.drop_columns("run")
+    assert pulled.finished
+    assert dm.pull(place.whole, out=tmp_path / "runs").path == pulled.path  # once is enough
+    again = dm.push(pulled, tmp_path / "again", data=True)
+    assert {f.name: f.read_bytes() for f in place.whole.iterdir() if f.name != "README.md"}.items() <= {
+        f.name: f.read_bytes() if f.name != "config.json" else (place.whole / "config.json").read_bytes()
+        for f in Path(again).iterdir()
+    }.items()
+
+
+def test_without_its_data_it_says_which_it_needs(place, tmp_path, monkeypatch):
+    """The name and the digest; with them it answers."""
+    pulled = dm.pull(place.bare, out=tmp_path / "runs", device="cpu")
+    with pytest.raises(NotFoundError, match=rf"'mail' with digest {place.data.digest[:16]}"):
+        pulled.score(PAIRS)
+    dm.save(place.data, data_dir=tmp_path / "data")
+    run = dm.open(pulled.path, device="cpu", data_dir=tmp_path / "data")
+    assert run.score(PAIRS) == place.run.score(PAIRS)
+
+
+def test_nothing_of_the_maker_goes_along(place):
+    """No path of the machine, no id of the data, no pickle; the data only where they were asked for."""
+    assert {file.name for file in place.bare.iterdir()} == {*sharing.KNOWN, sharing.LIST} - {sharing.DATA}
+    assert {file.name for file in place.whole.iterdir()} == {*sharing.KNOWN, sharing.LIST}
+    for file in place.bare.iterdir():
+        content = file.read_bytes()
+        assert str(place.folder).encode() not in content, file.name
+        assert b"dora" not in content, file.name
+
+
+def test_the_card_is_what_the_hub_reads(place):
+    """Facts as YAML, the protocol's stamp, results, digest, and lines that run."""
+    _, head, body = (place.whole / "README.md").read_text().split("---\n", 2)
+    facts = yaml.safe_load(head)
+    assert facts["library_name"] == "dygmamba"
+    assert facts["datasets"] == ["mail"]
+    assert {"link-prediction", "dyg-mamba"} <= set(facts["tags"])
+    assert {"average_precision", "roc_auc"} <= set(facts["metrics"])
+    tests = [row for row in place.run.results.to_pylist() if row["split"] == "test"]
+    measured = {one["value"] for found in facts["model-index"][0]["results"] for one in found["metrics"]}
+    assert round(tests[0]["ap"], 6) in measured
+    assert place.data.digest in body
+    assert "| test | transductive | random | strict | 200 |" in body
+    code = re.findall(r"```python\n(.*?)```", body, re.DOTALL)[0]
+    assert len(code.strip().splitlines()) <= 5
+    compile(code, "card", "exec")
+
+
+def changed(folder: Path, tmp_path: Path, facts: dict | None = None) -> Path:
+    """A copy whose list says something else."""
+    copy = tmp_path / "copy"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(folder, copy)
+    listed = json.loads((copy / "config.json").read_text())
+    for key, value in (facts or {}).items():
+        one = listed
+        *way, last = key.split("__")
+        for part in way:
+            one = one[part]
+        one[last] = value
+    (copy / "config.json").write_text(json.dumps(listed))
+    return copy
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"format": "pickle"},
+        {"name": "../../x"},
+        {"name": ".hidden"},
+        {"folder": "a/b"},
+        {"data__name": ".."},
+        {"data__digest": "no"},
+        {"files": {}},
+        {"files": []},
+        {"files__evil.py": {"bytes": 1, "sha256": "x"}},
+        {"files__README.md": {"bytes": 1 << 60, "sha256": "x"}},
+        {"files__README.md": {"bytes": -1, "sha256": "x"}},
+        {"files__README.md": {"bytes": 5.5, "sha256": "x"}},
+        {"files__README.md": {"bytes": 5}},
+        {"data": None},
+    ],
+)
+def test_a_list_that_no_run_has_is_refused(place, tmp_path, facts):
+    """Unknown names, paths, sizes beyond the bounds and nonsense: one sentence, and nothing is left behind."""
+    with pytest.raises(FileError):
+        dm.pull(changed(place.bare, tmp_path, facts), out=tmp_path / "runs")
+    assert not [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
+
+
+def test_whatever_is_not_what_was_listed_is_refused(place, tmp_path):
+    """For all files: a flipped bit, a link in its place, one more byte, none; nothing is left behind."""
+    for name in json.loads((place.whole / "config.json").read_text())["files"]:
+        for how in ("flip", "link", "grow", "lose"):
+            copy = changed(place.whole, tmp_path)
+            file = copy / name
+            content = file.read_bytes()
+            file.unlink()
+            if how == "flip":
+                file.write_bytes(content[:-3] + bytes([content[-3] ^ 1]) + content[-2:])
+            elif how == "link":
+                file.symlink_to(place.whole / name)
+            elif how == "grow":
+                file.write_bytes(content + b" ")
+            with pytest.raises(FileError):
+                dm.pull(copy, out=tmp_path / "runs")
+    assert not [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
+    (tmp_path / "copy" / "config.json").unlink()
+    os.mkfifo(tmp_path / "copy" / "config.json")
+    with pytest.raises(FileError, match="no plain file"):
+        dm.pull(tmp_path / "copy", out=tmp_path / "runs")
+    with pytest.raises(FileError, match="no shared run"):
+        dm.pull(tmp_path / "runs", out=tmp_path / "x")
+
+
+def resealed(place, tmp_path, **about) -> Path:
+    """A copy with other settings, sealed and listed again as a forger would."""
+    copy = changed(place.bare, tmp_path)
+    own = RunFolder(tmp_path / "forged")
+    own.path.mkdir()
+    sections = place.run.config
+    sections["run"].pop("file", None)
+    sections.pop("folder")
+    sections["run"] |= about
+    own.write_config(sections)
+    (copy / "config.toml").write_bytes((own.path / "config.toml").read_bytes())
+    shutil.rmtree(own.path)
+    content = (copy / "config.toml").read_bytes()
+    facts = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    listed = json.loads((copy / "config.json").read_text())
+    listed["files"]["config.toml"] = facts
+    (copy / "config.json").write_text(json.dumps(listed))
+    return copy
+
+
+def test_a_forged_configuration_is_refused(place, tmp_path):
+    """Weights of other settings, files of this machine, modules to import: none of it comes in."""
+    cases = [
+        ({"seed": 9}, FileError, "another run or other settings"),
+        ({"file": "/etc/passwd"}, FileError, "files of another machine"),
+        ({"backbone": "/x/y"}, FileError, "files of another machine"),
+        ({"source": "antigravity:x"}, ConfigError, "nothing is imported because a download says so"),
+        ({"model": "tgn"}, FileError, "disagree"),
+    ]
+    for about, kind, sentence in cases:
+        with pytest.raises(kind, match=sentence):
+            dm.pull(resealed(place, tmp_path, **about), out=tmp_path / "runs")
+    assert "antigravity" not in sys.modules
+
+
+class Hub:
+    """Stands in for huggingface_hub.HfApi: repositories are folders, each call as the real client documents it."""
+
+    root: Path
+    calls: list
+
+    def create_repo(self, repo_id, *, repo_type, private, exist_ok):
+        self.calls.append(("create", repo_id, repo_type, private, exist_ok))
+        (self.root / repo_id).mkdir(parents=True, exist_ok=True)
+
+    def upload_folder(self, *, repo_id, repo_type, folder_path, commit_message):
+        self.calls.append(("upload", repo_id, repo_type, commit_message))
+        shutil.copytree(folder_path, self.root / repo_id, dirs_exist_ok=True)
+        (self.root / repo_id / ".gitattributes").write_text("*.safetensors filter=lfs\n")
+
+    def model_info(self, repo_id, *, revision, files_metadata):
+        assert files_metadata
+        if not (self.root / repo_id).is_dir():
+            raise RuntimeError("404 Client Error: Repository Not Found\nmore lines")
+        files = [
+            SimpleNamespace(rfilename=file.name, size=file.stat().st_size)
+            for file in (self.root / repo_id).iterdir()
+        ]
+        return SimpleNamespace(siblings=files, sha="0123abc")
+
+    def snapshot_download(self, repo_id, *, revision, allow_patterns, local_dir):
+        self.calls.append(("download", repo_id, revision, sorted(allow_patterns)))
+        for name in allow_patterns:
+            shutil.copy(self.root / repo_id / name, Path(local_dir) / name)
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """The client replaced by a fake: nothing of the network is tested."""
+    module = ModuleType("huggingface_hub")
+    fake = type("HfApi", (Hub,), {"root": tmp_path / "hub", "calls": []})
+    vars(module)["HfApi"] = fake
+    monkeypatch.setitem(sys.modules, "huggingface_hub", module)
+    monkeypatch.setattr("dygmamba.door.hub.find_spec", lambda name: module)
+    return fake
+
+
+def test_to_the_hub_and_back(place, hub, tmp_path):
+    """One private repository, one commit, only known files down, of one revision; the same bits."""
+    assert dm.push(place.run, "ann/mail-model", data=True) == "hf://ann/mail-model"
+    (hub.root / "ann" / "mail-model" / "evil.py").write_text("raise SystemExit")
+    pulled = dm.pull("ann/mail-model", out=tmp_path / "runs", device="cpu")
+    assert pulled.score(PAIRS) == place.run.score(PAIRS)
+    assert [call[0] for call in hub.calls] == ["create", "upload", "download"]
+    assert hub.calls[0] == ("create", "ann/mail-model", "model", True, True)
+    assert hub.calls[2][2:] == ("0123abc", sorted([*sharing.KNOWN, sharing.LIST]))
+    assert 'dm.pull("ann/mail-model")' in (hub.root / "ann" / "mail-model" / "README.md").read_text()
+    with pytest.raises(DownloadError, match="cannot pull from ann/nothing"):
+        dm.pull("hf://ann/nothing", out=tmp_path / "runs")
+    with (hub.root / "ann" / "mail-model" / "README.md").open("ab") as file:
+        file.truncate(1 << 21)
+    with pytest.raises(DownloadError, match="at most 1,048,576 are taken"):
+        dm.pull("ann/mail-model", out=tmp_path / "runs")
+
+
+def test_the_commands(place, monkeypatch, capsys, tmp_path):
+    """Push and pull by command; a repository without its client is one sentence before anything is read."""
+    monkeypatch.chdir(tmp_path)
+    code, out, err = invoke(monkeypatch, capsys, "push", str(place.run.path), "./model", "--with-data")
+    assert (code, "dygmamba pull model" in out) == (0, True), err
+    code, out, err = invoke(monkeypatch, capsys, "pull", "model", "--json")
+    assert code == 0, err
+    assert json.loads(out)["digest"] == place.data.digest
+    monkeypatch.setattr("dygmamba.door.hub.find_spec", lambda name: None)
+    for words in (("push", str(place.run.path), "ann/model"), ("pull", "ann/model")):
+        code, _, err = invoke(monkeypatch, capsys, *words)
+        assert code == 2
+        assert "needs the package huggingface_hub" in err
+    for name in ("", "\n", "x\0y", "\ud800", "hf://", "hf://a/b/c"):
+        code, _, err = invoke(monkeypatch, capsys, "push", str(place.run.path), name)
+        assert (code, err.count("\n")) == (2, 1), err
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "diary.txt").write_text("mine")
+    code, _, err = invoke(monkeypatch, capsys, "push", str(place.run.path), "./full")
+    assert (code, "is not empty and holds no shared run" in err) == (2, True)

@@ -105,8 +105,8 @@ CLASSES = {
         "observe": "(self, events: Source) -> Run",
         "evaluate": "(self, negatives: str | Sequence[str] | None = None, split: str | Sequence[str] = test, "
         "setting: str | Sequence[str] = (transductive, inductive), visible: str | None = None, *, metrics: "
-        "str | Sequence[str] | None = None, candidates: int | str | None = None, filtered: bool = False, activity: bool = "
-        "False) -> Table",
+        "str | Sequence[str] | None = None, candidates: int | str | None = None, filtered: bool = False, "
+        "activity: bool = False) -> Table",
         "report": "(self, out: Path | str | None = None) -> Path",
     },
     "Runs": {"metrics": "", "results": "", "summary": ""},

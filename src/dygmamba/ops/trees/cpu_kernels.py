@@ -6,18 +6,25 @@ from dygmamba.ops.compiled import kernel, part
 
 BINS = 256
 DEEPEST = 64  # distinct columns on one path
+TOGETHER = 128  # rows that stay near the processor while all trees are asked
 
 
 @kernel()
-def histogram(low, high, bins, slopes, rows, columns, table):
-    """Sums of both derivatives and the number of rows, for each of these columns and each bin."""
+def histogram(low, high, bins, slopes, rows, columns, ordered, table):
+    """Sums of both derivatives and the number of rows, for each of these columns and each bin.
+
+    `ordered` is room for the rows' derivatives one after another, gathered once for all columns.
+    """
+    for i in range(rows.shape[0]):
+        ordered[i, 0] = slopes[rows[i], 0]
+        ordered[i, 1] = slopes[rows[i], 1]
     for j in range(low, high):
         own, column = table[j], bins[columns[j]]
         own[:] = 0.0
         for i in range(rows.shape[0]):
             place = own[column[rows[i]]]
-            place[0] += slopes[rows[i], 0]
-            place[1] += slopes[rows[i], 1]
+            place[0] += ordered[i, 0]
+            place[1] += ordered[i, 1]
             place[2] += 1.0
 
 
@@ -76,12 +83,26 @@ def sums(slopes, rows):
 
 @kernel()
 def tree_sums(low, high, feature, threshold, left, right, value, x, total):
+    """Some rows through all trees, then the next: each row's sum runs in the order of the trees all the same."""
+    for first in range(low, high, TOGETHER):
+        for tree in range(feature.shape[0]):
+            column, edge, down, other = feature[tree], threshold[tree], left[tree], right[tree]
+            for i in range(first, min(first + TOGETHER, high)):
+                at = 0
+                while column[at] >= 0:
+                    at = down[at] if x[i, column[at]] <= edge[at] else other[at]
+                total[i] += value[tree, at]
+
+
+@kernel()
+def binned_sums(low, high, feature, cut, left, right, value, bins, total):
+    """The same of rows whose bins are known, column by column."""
     for tree in range(feature.shape[0]):
-        column, edge, down, other = feature[tree], threshold[tree], left[tree], right[tree]
+        column, last, down, other = feature[tree], cut[tree], left[tree], right[tree]
         for i in range(low, high):
             at = 0
             while column[at] >= 0:
-                at = down[at] if x[i, column[at]] <= edge[at] else other[at]
+                at = down[at] if bins[column[at], i] <= last[at] else other[at]
             total[i] += value[tree, at]
 
 

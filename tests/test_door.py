@@ -29,7 +29,8 @@ FUNCTIONS = {
     "evaluate": "(data: Dataset | str, model: str = edgebank, *, negatives: str | Sequence[str] = random, split: "
     "str | Sequence[str] = test, setting: str | Sequence[str] = (transductive, inductive), visible: "
     "str | None = None, metrics: str | Sequence[str] | None = None, candidates: int | str | None = None, "
-    "filtered: bool = False, seeds: Sequence[int] | None = None, data_dir: Path | str | None = None, "
+    "filtered: bool = False, seeds: Sequence[int] | None = None, activity: bool = False, data_dir: Path | str | None = "
+    "None, "
     "**settings: Any) -> Table",
     "generate": "(*, name: str = generated, **settings: Any) -> Dataset",
     "load": "(name: str, data_dir: Path | str | None = None) -> Dataset",
@@ -116,7 +117,8 @@ CLASSES = {
         "observe": "(self, events: Source) -> Run",
         "evaluate": "(self, negatives: str | Sequence[str] | None = None, split: str | Sequence[str] = test, "
         "setting: str | Sequence[str] = (transductive, inductive), visible: str | None = None, *, metrics: "
-        "str | Sequence[str] | None = None, candidates: int | str | None = None, filtered: bool = False) -> Table",
+        "str | Sequence[str] | None = None, candidates: int | str | None = None, filtered: bool = False, "
+        "activity: bool = False) -> Table",
         "export": "(self, to: Path | str) -> Path",
         "inputs": "(self, pairs: Source, at: str | float | None = None) -> dict[str, Tensor]",
         "report": "(self, out: Path | str | None = None) -> Path",

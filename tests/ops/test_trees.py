@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dygmamba.ops.dispatch import use_reference
-from dygmamba.ops.trees import Growth, Trees, bin_edges, binned, contributions, grow, tree_sums
+from dygmamba.ops.trees import Growth, Trees, bin_edges, binned, binned_sums, contributions, grow, tree_sums
 
 
 def table(rows, columns, seed, levels=None):
@@ -132,3 +132,17 @@ def test_no_row_and_no_split():
     assert not bool(found.any())
     torch.testing.assert_close(tree_sums(tree, x), base.expand(30))
     assert tree_sums(tree, x[:0]).shape == (0,)
+
+
+@settings(max_examples=15)
+@given(rows=st.integers(1, 300), seed=st.integers(0, 99), cut=st.integers(0, 3))
+def test_sums_go_on_and_bins_say_the_same(rows, seed, cut):
+    """For all tables: later trees on top of earlier ones, and rows by their bins, have the bits of all at once."""
+    x = table(rows, 4, seed, levels=3)
+    trees, edges = grown(x, seed, Growth(6, 2, 0.5), count=3), bin_edges(x)
+    whole = tree_sums(trees, x)
+    first = tree_sums(trees.part(0, cut), x)
+    assert torch.equal(tree_sums(trees.part(cut, None), x, first), whole)
+    assert torch.equal(binned_sums(trees, binned(x, edges), edges, torch.zeros_like(whole)), whole)
+    with use_reference():
+        assert torch.equal(binned_sums(trees, binned(x, edges), edges, torch.zeros_like(whole)), whole)

@@ -117,3 +117,22 @@ def test_the_contract_holds():
     """`dm.check_model` asks the trees what it asks every model."""
     table = dm.check_model("trees", trees=4, rounds=2, scales=2)
     assert all(table["holds"].to_pylist())
+
+
+def test_a_kept_table_is_summed_as_a_new_one(data, trained):
+    """With fewer trees, more again, or others in their place: never what was said of a table before."""
+    scorer, stream = opened_scorer(trained.path)
+    pairs = PairBatch.of(data.store.src[-9:], data.store.dst[-9:], data.store.time[-9:])
+
+    def asked():
+        kept = scorer(stream.view(pairs, scorer.requests))
+        scorer._said.clear()
+        assert torch.equal(scorer(stream.view(pairs, scorer.requests)), kept)
+
+    every = int(scorer.grown)
+    for count in (2, every, 3, every):
+        scorer.grown.fill_(count)
+        scorer(stream.view(pairs, scorer.requests))
+        asked()
+    scorer.value[0] += 1
+    asked()

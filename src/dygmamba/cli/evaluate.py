@@ -50,6 +50,12 @@ def evaluate(
     store_negatives: Annotated[
         Path | None, typer.Option(help="Keep drawn negatives here and reuse them.")
     ] = None,
+    activity: Annotated[
+        bool,
+        typer.Option(
+            "--activity", help="Add the source's rate to the score where negatives replace the source."
+        ),
+    ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda, for a trained run.")] = "auto",
     data_dir: Annotated[Path | None, typer.Option(help="Where datasets are.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
@@ -75,7 +81,7 @@ def evaluate(
 
     asked = rankings(metrics, candidates, filtered)
     if early.is_run(data):
-        rows = run_rows(Path(data), negatives, split, setting, visible, device, data_dir, asked)
+        rows = run_rows(Path(data), negatives, split, setting, visible, device, data_dir, asked, activity)
     else:
         chosen = choices(negatives or "random", split, setting)
         rows = untrained_rows(
@@ -88,6 +94,7 @@ def evaluate(
             folder=store_negatives,
             meter=ExamBars(),
             asked=asked,
+            activity=activity,
         )
     if as_json:
         emit_json({"results": rows})

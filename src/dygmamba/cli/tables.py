@@ -37,11 +37,14 @@ def link_table(rows: list[dict[str, Any]], rules: list[dict[str, Any]] | None = 
     title = f"{rows[0]['model']} on {rows[0]['dataset']}" + (f", mean ± std of {seeds}" if seeds > 1 else "")
     title += f", memory sees {rows[0]['visible']}"
     figures = ("AP", "AUC", "AP pooled", "AUC pooled", *(() if seeds > 1 else ("events",)))
-    table = plain_table("split", "nodes", "negatives", title=title, figures=figures)
+    weighed = ("activity weight",) if any("activity_weight" in row for row in rows) else ()
+    table = plain_table("split", "nodes", "negatives", title=title, figures=(*figures, *weighed))
     for about, own in groups.items():
         cells = [mean_and_spread([row[key] for row in own]) for key in MEASURED]
+        count = () if seeds > 1 else (f"{own[0]['n']:,}",)
+        weights = sorted({f"{row.get('activity_weight', 0):.2g}" for row in own}) if weighed else ()
         table.add_row(
-            about[0], NODES[about[1]], about[2], *cells, *(() if seeds > 1 else (f"{own[0]['n']:,}",))
+            about[0], NODES[about[1]], about[2], *cells, *count, *([", ".join(weights)] * len(weighed))
         )
         for rule in rules or ():
             if about == tuple(rule[key] for key in keys) and rule["split"] == "test":

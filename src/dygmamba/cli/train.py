@@ -58,6 +58,12 @@ def train(
     train_negatives: Annotated[
         str | None, typer.Option(help="Train against random (default), historical or mixed pairs.")
     ] = None,
+    activity: Annotated[
+        bool,
+        typer.Option(
+            "--activity", help="Add the source's rate to the score where negatives replace the source."
+        ),
+    ] = False,
     visible: Annotated[
         str | None, typer.Option(help="What a memory may see: strict (strictly earlier; default) or batch.")
     ] = None,
@@ -82,7 +88,7 @@ def train(
         raise ConfigError(
             "give a dataset to train on, or --resume RUN to go on with a run; not both, not neither"
         )
-    own = {"epochs": epochs, "visible": visible, "train_negatives": train_negatives}
+    own = {"epochs": epochs, "visible": visible, "train_negatives": train_negatives, "activity": activity}
     settings = parse_overrides(overrides or []) | {key: value for key, value in own.items() if value}
     numbers = parse_seeds(seeds)
     early.check_names("negatives", negatives)

@@ -15,6 +15,7 @@ OPTIONS = {
         *("backbone", "finetune", "balance", "model", "seeds", "metrics", "candidates", "preset", "epochs"),
         *(
             "train_negatives",
+            "activity",
             "orders",
             "header",
             "time_format",

@@ -19,6 +19,7 @@ from dygmamba.engine.walk import Advance, unwatched
 from dygmamba.errors import ConfigError, EventError
 from dygmamba.models import find_model
 from dygmamba.runs.calibrating import load_calibration
+from dygmamba.runs.factoring import factoring
 from dygmamba.runs.link import Choice, Heuristics, Ranking, link_rows, rank_rows
 from dygmamba.runs.node import node_rows, open_node_run
 from dygmamba.runs.opening import choose_device, open_run, task_of, trained_against
@@ -62,6 +63,7 @@ def run_rows(
     device: str = "auto",
     data_dir: Path | None = None,
     asked: tuple[bool, Ranking | None] = (True, None),
+    activity: bool = False,
 ) -> list[dict[str, Any]]:
     """A link run's rows, or a classifier's: that has a split and neither setting nor negatives."""
     chosen = choices(negatives or EVERY, split, setting)
@@ -74,8 +76,11 @@ def run_rows(
         about = {"dataset": run.dataset.name, "model": run.about["model"], "seed": run.seed}
         about |= trained_against(run.folder)
         put = (run.scorer, run.stream, about, chosen, ruled(run.rule, visible))
-        rows = link_rows(*put, load_calibration(run.folder)) if pairwise else []
+        factored = factoring(activity or run.activity, run.stream)
+        rows = link_rows(*put, load_calibration(run.folder), factored) if pairwise else []
         return _some(rows + ([] if ranking is None else rank_rows(*put, ranking)))
+    if activity:
+        raise ConfigError(f"{path} classifies nodes, which do not compete; leave out `activity`")
     if ranking is not None:
         raise ConfigError(f"{path} classifies nodes and ranks none; leave out `metrics`")
     if negatives is not None:
@@ -106,9 +111,10 @@ def untrained_rows(
     folder: Path | None = None,
     meter: Meter | None = None,
     asked: tuple[bool, Ranking | None] = (True, None),
+    activity: bool = False,
 ) -> list[dict[str, Any]]:
     """The rows of a model without training, for each draw of the negatives or the candidates."""
-    untrained = Heuristics.of(dataset, ruled(STRICT, visible), folder)
+    untrained = Heuristics.of(dataset, ruled(STRICT, visible), folder, activity)
     pairwise, ranking = asked
     watch, there = meter or Meter(), [one for one in chosen if untrained.has(one)]
 
@@ -146,6 +152,7 @@ def evaluate(
     candidates: int | str | None = None,
     filtered: bool = False,
     seeds: Sequence[int] | None = None,
+    activity: bool = False,
     data_dir: Path | str | None = None,
     **settings: Any,
 ) -> pa.Table:
@@ -153,6 +160,7 @@ def evaluate(
 
     `seeds` draw other negatives than the published ones. `metrics` such as "mrr,hits@10" rank each event's destination
     among `candidates`, a number or "all", a row per split and setting; `filtered` leaves out those that are true too.
+    `activity` adds the rate of the source to the score where negatives replace it, weighed on the validation period.
 
     >>> import dygmamba as dm
     >>> table = dm.evaluate(dm.generate(nodes=40, events=800, communities=4), "recency")
@@ -167,7 +175,9 @@ def evaluate(
     drawn = (None,) if seeds is None else tuple(seeds)
     chosen, asked = choices(negatives, split, setting), rankings(metrics, candidates, filtered)
     return as_table(
-        untrained_rows(dataset, model, settings, chosen, seeds=drawn, visible=visible, asked=asked)
+        untrained_rows(
+            dataset, model, settings, chosen, seeds=drawn, visible=visible, asked=asked, activity=activity
+        )
     )
 
 

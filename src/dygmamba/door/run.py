@@ -164,15 +164,18 @@ class Run:
         metrics: Names | None = None,
         candidates: int | str | None = None,
         filtered: bool = False,
+        activity: bool = False,
     ) -> pa.Table:
         """The published protocol: a row per negatives (random, historical, inductive), split and setting.
 
         A run of the node task has a row per split. Events observed since do not count. `metrics` such as "mrr,hits@10"
         rank each event's destination among `candidates` instead, a number or "all", a row per split and setting.
+        `activity` adds the rate of the source to the score where negatives replace it, weighed on the validation
+        period; a run that was trained with it has it anyway.
         """
         asked = rankings(metrics, candidates, filtered)
         where = (self.device, self.data_dir)
-        return as_table(run_rows(self.path, negatives, split, setting, visible, *where, asked))
+        return as_table(run_rows(self.path, negatives, split, setting, visible, *where, asked, activity))
 
     def export(self, to: Path | str) -> Path:
         """Write the scorer as a program that torch alone runs, a .pt2 of torch.export; where it is.

@@ -101,7 +101,7 @@ def finish_link(fit: Fit, dataset: Dataset, strategies: tuple[str, ...], watcher
     chosen = [(strategy, name, setting) for strategy in strategies for name in SPLITS for setting in SETTINGS]
     with _stoppable(fit):
         found = final_evaluation(fit, names, chosen, watcher.stage, keep_test(fit.run))
-        fit.run.write_results(found.rows, rules=found.rules, verdict=found.verdict)
+        fit.run.write_results(found.rows, rules=found.rules, verdict=found.verdict, **found.activity)
         page_of(_opened(fit, dataset))
     watcher.finished(fit.run)
     watcher.say(f"finished: {fit.run.path}")

@@ -31,11 +31,12 @@ class FitConfig(Settings):
 
 @dataclass(frozen=True, slots=True)
 class LinkFitConfig(FitConfig):
-    """The same of link prediction, and what events are told from."""
+    """The same of link prediction: what events are told from, and whether it counts how active a source is."""
 
     train_negatives: TrainNegatives = (
         "random"  # pairs that were not: any destination, a pair seen before, or both
     )
+    activity: bool = False  # where negatives replace the source, add its log rate to the score
 
 
 @dataclass(frozen=True, slots=True)

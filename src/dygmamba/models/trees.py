@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any
+from weakref import ref
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from dygmamba.data.events import EventBatch
 from dygmamba.errors import FileError
 from dygmamba.models.base import DatasetFacts, ModelSpec
 from dygmamba.nn.walks import pair_overlaps
-from dygmamba.ops.trees import Growth, Trees, bin_edges, binned, grow, tree_sums
+from dygmamba.ops.trees import Growth, Trees, bin_edges, binned, binned_sums, grow, tree_sums
 from dygmamba.sampling.counts import CountRequest
 from dygmamba.sampling.view import PairView
 from dygmamba.sampling.walks import WalkRequest
@@ -57,12 +58,30 @@ class TreesConfig(Settings):
 class Lesson:
     """The training questions as a table in bins, their answers, and what the trees grown so far say of them."""
 
-    x: Float32[Tensor, "r f"]
     edges: Float32[Tensor, "f b"]
     bins: UInt8[Tensor, "f r"]
     label: Float64[Tensor, "r"]
     score: Float64[Tensor, "r"]
     known: int  # trees that are in the score
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What some trees said of a table that somebody else keeps."""
+
+    table: ref[Tensor]
+    trees: Trees
+    sums: Float64[Tensor, "p"]
+
+    @property
+    def count(self) -> int:
+        """How many trees."""
+        return len(self.trees.feature)
+
+    def goes_on(self, trees: Trees) -> bool:
+        """Whether these are the same trees, and perhaps more."""
+        first = trees.part(0, self.count)
+        return all(map(torch.equal, first.columns, self.trees.columns))
 
 
 class BoostedTrees(nn.Module):
@@ -111,11 +130,12 @@ class BoostedTrees(nn.Module):
             "asked", torch.tensor(self.layout)
         )  # which numbers the trees ask about, in which order
         self.register_buffer("key", torch.randint(2**62, ()))  # of what each tree draws
+        self._said: dict[int, Said] = {}  # by the table's identity, as long as it is kept
 
     def trees(self, first: int = 0, last: int | None = None) -> Trees:
         """Those grown so far, or some of them."""
-        chosen = slice(first, int(self.grown) if last is None else last)
-        return Trees(*(getattr(self, name)[chosen] for name in Trees.__dataclass_fields__))
+        every = Trees(*(getattr(self, name) for name in Trees.__dataclass_fields__))
+        return every.part(first, int(self.grown) if last is None else last)
 
     def forward(self, view: PairView) -> Float64[Tensor, "p"]:
         """A logit per pair, summed on the host, where the counts are made."""
@@ -124,7 +144,7 @@ class BoostedTrees(nn.Module):
                 "these trees ask about other numbers than this version counts; train the run again"
             )
         numbers = self.numbers(view)
-        return self.base + tree_sums(_on_host(self.trees()), numbers.cpu()).to(numbers.device)
+        return self.base + self._sums(numbers).to(numbers.device)
 
     def numbers(self, view: PairView) -> Float32[Tensor, "p f"]:
         """All that is known of each pair, in the order of `names`."""
@@ -133,7 +153,19 @@ class BoostedTrees(nn.Module):
             self.overlaps.to(view.pairs.node.device),
         )
         walked = [pair_overlaps(walks, *ends)[:, chosen] for walks in view.walks]
-        return torch.cat([*view.counts, *walked], dim=1)
+        return torch.cat([*view.counts, *walked], dim=1) if walked else view.counts[0]
+
+    def _sums(self, numbers: Float32[Tensor, "p f"]) -> Float64[Tensor, "p"]:
+        """What the trees say of a table; of one that is kept, as validation's, new trees go on where old ones stood."""
+        trees, said = _on_host(self.trees()), self._said.get(id(numbers))
+        if said is None or said.table() is not numbers or not said.goes_on(trees):
+            sums = tree_sums(trees, numbers.cpu())
+        else:
+            sums = tree_sums(trees.part(said.count, None), numbers.cpu(), said.sums)
+        place, kept = id(numbers), self._said
+        alive = ref(numbers, lambda _: kept.pop(place, None))
+        self._said[place] = Said(alive, trees.clone(), sums)
+        return sums
 
     def study(self, views: Iterable[PairView]) -> Lesson:
         """All questions as one table in bins."""
@@ -148,13 +180,13 @@ class BoostedTrees(nn.Module):
         self.base.copy_(torch.logit(share))
         edges = bin_edges(x)
         score = torch.full_like(label, float(self.base))
-        return Lesson(x, edges, binned(x, edges), label, score, 0)
+        return Lesson(edges, binned(x, edges), label, score, 0)
 
     def learn(self, lesson: Lesson) -> Float[Tensor, ""]:
         """One more tree along the gradient of the logistic loss; none beyond the most there may be."""
         while lesson.known < int(self.grown):  # one after another, so that a resumed run adds up as it did
             tree = self.trees(lesson.known, lesson.known + 1)
-            lesson.score += tree_sums(_on_host(tree), lesson.x)
+            lesson.score = binned_sums(_on_host(tree), lesson.bins, lesson.edges, lesson.score)
             lesson.known += 1
         loss = binary_cross_entropy_with_logits(lesson.score, lesson.label).float()
         at = int(self.grown)
@@ -168,7 +200,7 @@ class BoostedTrees(nn.Module):
     def _next(self, lesson: Lesson, draw: np.random.Generator) -> Trees:
         share = torch.sigmoid(lesson.score)
         slopes = torch.stack([share - lesson.label, share * (1 - share)], dim=1)
-        count, width = lesson.x.shape
+        width, count = lesson.bins.shape
         rows = np.flatnonzero(draw.random(count) < self.config.rows)
         columns = np.sort(draw.choice(width, max(1, round(self.config.columns * width)), replace=False))
         drawn = (torch.from_numpy(rows), torch.from_numpy(columns))

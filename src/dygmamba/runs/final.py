@@ -15,9 +15,11 @@ from torch import Tensor
 
 from dygmamba.engine.examine import examine
 from dygmamba.engine.fit import Fit, Stage
+from dygmamba.engine.fit_config import LinkFitConfig
 from dygmamba.engine.stream import Stream
 from dygmamba.models.base import Scorer
 from dygmamba.runs.calibrating import ASKED, Curves, fitted, with_ranks
+from dygmamba.runs.factoring import factoring
 from dygmamba.runs.link import Choice, Heuristics, link_row
 from dygmamba.runs.tested import Told
 from dygmamba.sampling.negatives import SEEDS
@@ -39,6 +41,7 @@ class Final:
     rows: list[Row]
     rules: list[Row]
     verdict: Row
+    activity: Row  # the rate of sources and its weights, where the run counts that
 
 
 def final_evaluation(fit: Fit, about: Row, chosen: list[Choice], stage: Stage, told: Told) -> Final:
@@ -49,10 +52,12 @@ def final_evaluation(fit: Fit, about: Row, chosen: list[Choice], stage: Stage, t
     `told` is told of each exam and the run's scores.
     """
     assert isinstance(fit.scorer, Scorer)
+    assert isinstance(fit.config, LinkFitConfig)
     stream, rule = fit.stream, fit.config.rule
     here = stream if stream.device.type == "cpu" else Stream(stream.store, stream.split, torch.device("cpu"))
     heuristics = Heuristics(about["dataset"], here, rule)
     calibration, known = fitted(fit, stage)
+    factored = factoring(fit.config.activity, here)
     curves = Curves(fit.run, calibration)
     rows, rules, verdict = [], [], {}
     for strategy, name, setting in chosen:
@@ -62,13 +67,14 @@ def final_evaluation(fit: Fit, about: Row, chosen: list[Choice], stage: Stage, t
         exam = link_exam(stream.store, stream.split, name, setting, strategy) if asked else known[0]
         with stage(f"{name} {setting} {strategy}", len(exam.pairs) * (asked + len(RULES))) as advance:
             score = examine(fit.scorer, stream, exam, rule, fit.seed, advance) if asked else known[1]
+            score, weighed = factored(exam, score, fit.examine)
             scores = {about["model"]: score}
             for model in RULES:
                 scores[model] = heuristics.scores(model, exam, advance)
         told(exam, score)
         curves.see(exam, score)
         simple = [_figures(scores[model], exam) for model in RULES]
-        rows.append(own := link_row(exam, score, about | exam.about | rule.about, calibration))
+        rows.append(own := link_row(exam, score, about | exam.about | rule.about | weighed, calibration))
         named = {"dataset": about["dataset"], "seed": SEEDS[name, setting], **exam.about, **rule.about}
         rules += [{"model": model, **named, **found} for model, found in zip(RULES, simple, strict=True)]
         if name == "test" and not verdict:
@@ -76,7 +82,7 @@ def final_evaluation(fit: Fit, about: Row, chosen: list[Choice], stage: Stage, t
             pair = (score, scores[RULES[best]])
             verdict = compared(*pair, exam, own["ap"] - simple[best]["ap"], RULES[best])
     curves.save()
-    return Final(with_ranks(fit, rows, stage), rules, verdict)
+    return Final(with_ranks(fit, rows, stage), rules, verdict, factored.about)
 
 
 def compared(own: Tensor, other: Tensor, exam: Exam, gap: float, rule: str) -> Row:

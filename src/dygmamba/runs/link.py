@@ -24,6 +24,7 @@ from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts, Scorer
 from dygmamba.room import require_room
 from dygmamba.runs.choosing import Beginning, layers, merged, reasons
+from dygmamba.runs.factoring import Alone, Factoring, factoring
 from dygmamba.runs.making import go_on_alike, made_with
 from dygmamba.runs.opening import build_scorer, data_of, link_data, link_stream, seeded_scorer, split_of
 from dygmamba.sampling.negatives import SEEDS
@@ -189,12 +190,18 @@ def link_rows(
     chosen: list[Choice],
     rule: Rule,
     calibration: Calibration | None = None,
+    factored: Factoring | None = None,
 ) -> list[dict[str, Any]]:
     """One result row per (negatives, split, setting) that has events; `about` names dataset, model and seed."""
-    return [
-        link_row(exam, score, about | exam.about | rule.about, calibration)
-        for exam, score in link_scores(scorer, stream, chosen, rule, about["seed"])
-    ]
+
+    def ask(exam: Exam) -> Tensor:
+        return examine(scorer, stream, exam, rule, about["seed"])
+
+    rows = []
+    for exam, said in link_scores(scorer, stream, chosen, rule, about["seed"]):
+        score, weighed = (factored or Alone())(exam, said, ask)
+        rows.append(link_row(exam, score, about | exam.about | rule.about | weighed, calibration))
+    return rows
 
 
 def link_scores(
@@ -236,11 +243,15 @@ class Heuristics:
     stream: Stream
     rule: Rule = STRICT
     folder: Path | None = None  # where drawn negatives are kept
+    factored: Factoring = dataclasses.field(default_factory=Alone)  # of one model where it weighs anything
 
     @staticmethod
-    def of(dataset: Dataset, rule: Rule = STRICT, folder: Path | None = None) -> "Heuristics":
+    def of(
+        dataset: Dataset, rule: Rule = STRICT, folder: Path | None = None, activity: bool = False
+    ) -> "Heuristics":
         """On the dataset's own split."""
-        return Heuristics(dataset.name, link_stream(dataset, torch.device("cpu")), rule, folder)
+        stream = link_stream(dataset, torch.device("cpu"))
+        return Heuristics(dataset.name, stream, rule, folder, factoring(activity, stream))
 
     def row(
         self,
@@ -255,10 +266,13 @@ class Heuristics:
         strategy, name, setting = chosen
         exam = link_exam(store, split, name, setting, strategy, seed, self.folder)
         score = self.scores(model, exam, advance, settings)
+        score, weighed = self.factored(
+            exam, score, lambda other: self.scores(model, other, settings=settings)
+        )
         drawn_with = SEEDS[name, setting] if seed is None else seed
         about = {"dataset": self.name, "model": model, "seed": drawn_with, **exam.about}
         found = dataclasses.asdict(link_metrics(score, exam.pairs.label, exam.pairs.group))
-        return {**about, **self.rule.about, **found}
+        return {**about, **self.rule.about, **weighed, **found}
 
     def scores(
         self, model: str, exam: Exam, advance: Advance = unwatched, settings: dict[str, Any] | None = None

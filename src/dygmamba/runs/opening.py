@@ -74,6 +74,11 @@ class OpenRun:
         return self.how.rule
 
     @property
+    def activity(self) -> bool:
+        """Whether its scores count how active a source is, where sources compete."""
+        return bool(self.folder.config()["train"].get("activity", False))
+
+    @property
     def how(self) -> FitConfig:
         """How it was trained."""
         kind = LinkFitConfig if self.folder.task == "link" else FitConfig

@@ -10,6 +10,7 @@ Legend: r rows, f columns (features), t trees, n nodes of a tree, b bins.
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Float32, Float64, Int32, Int64, UInt8
 from torch import Tensor
@@ -39,6 +40,14 @@ class Trees:
         """All that is known, in the order of the fields."""
         return self.feature, self.threshold, self.left, self.right, self.value, self.cover
 
+    def part(self, first: int, last: int | None) -> "Trees":
+        """Some of them, one after another."""
+        return Trees(*(column[first:last] for column in self.columns))
+
+    def clone(self) -> "Trees":
+        """The same, which nobody changes."""
+        return Trees(*(column.clone() for column in self.columns))
+
 
 @dataclass(frozen=True, slots=True)
 class Growth:
@@ -57,9 +66,9 @@ def bin_edges(x: Float32[Tensor, "r f"]) -> Float32[Tensor, "f b"]:
     edges = torch.full((x.shape[1], BINS - 1), torch.inf)
     share = torch.arange(1, BINS) / BINS
     for column in range(x.shape[1]):
-        values = torch.unique(x[:, column])
+        ordered = torch.from_numpy(np.sort(x[:, column].numpy()))
+        values = torch.unique_consecutive(ordered)
         if len(values) >= BINS:
-            ordered = x[:, column].sort().values
             values = torch.unique(ordered[(share * (len(ordered) - 1)).long()])
             values = values[:-1] if values[-1] == ordered[-1] else values
         else:
@@ -85,9 +94,20 @@ def grow(
     return TREES["cpu"].grow(bins, slopes, rows, columns, edges, growth)
 
 
-def tree_sums(trees: Trees, x: Float32[Tensor, "r f"]) -> Float64[Tensor, "r"]:
-    """The sum of each row's leaves, tree after tree."""
-    return TREES[x.device.type].tree_sums(trees, x)
+def tree_sums(
+    trees: Trees, x: Float32[Tensor, "r f"], before: Float64[Tensor, "r"] | None = None
+) -> Float64[Tensor, "r"]:
+    """The sum of each row's leaves, tree after tree; `before` is what earlier trees said, to be gone on from."""
+    start = torch.zeros(len(x), dtype=torch.float64, device=x.device) if before is None else before
+    return TREES[x.device.type].tree_sums(trees, x, start)
+
+
+def binned_sums(
+    trees: Trees, bins: UInt8[Tensor, "f r"], edges: Float32[Tensor, "f b"], before: Float64[Tensor, "r"]
+) -> Float64[Tensor, "r"]:
+    """The same of rows whose bins are known, for trees that were grown from these edges: the same bits, sooner."""
+    cut = torch.searchsorted(edges[trees.feature.clamp(min=0).long()], trees.threshold[..., None])[..., 0]
+    return TREES["cpu"].binned_sums(trees, bins, cut, before)
 
 
 def contributions(

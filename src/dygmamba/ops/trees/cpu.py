@@ -42,6 +42,7 @@ class Growing:
         self.cut = np.zeros(most, np.int64)
         self.table = np.empty((growth.leaves, len(columns), kernels.BINS, 3))
         self.spare = np.empty(len(rows), np.int32)
+        self.ordered = np.empty((len(rows), 2))
         self.bounds: list[tuple[int, int]] = [(0, len(rows))]
         self.slot = [0]
         self.best: dict[int, tuple[float, int, int]] = {}  # of each leaf that can be split: gain, column, bin
@@ -84,7 +85,7 @@ class Growing:
     def _count(self, node: int) -> None:
         """The node's histograms."""
         rows = self.rows[slice(*self.bounds[node])]
-        given = (self.bins, self.slopes, rows, self.columns, self.table[self.slot[node]])
+        given = (self.bins, self.slopes, rows, self.columns, self.ordered, self.table[self.slot[node]])
         kernels.histogram(0, len(self.columns), *given)
 
     def _judge(self, node: int) -> None:
@@ -97,11 +98,20 @@ class Growing:
             self.best[node] = (float(gain[column]), column, int(cut[column]))
 
 
-def tree_sums(trees: "Trees", x: Tensor) -> Tensor:
+def tree_sums(trees: "Trees", x: Tensor, before: Tensor) -> Tensor:
     """Every row walks down every tree."""
-    total = torch.zeros(len(x), dtype=torch.float64)
+    total = before.clone()
     arrays = [column.contiguous().numpy() for column in (*trees.columns[:-1], x, total)]
     spread(kernels.tree_sums, len(x), 8 * len(x) * len(trees.feature), *arrays)
+    return total
+
+
+def binned_sums(trees: "Trees", bins: Tensor, cut: Tensor, before: Tensor) -> Tensor:
+    """The same by bins."""
+    total = before.clone()
+    given = (trees.feature, cut, trees.left, trees.right, trees.value, bins, total)
+    arrays = [column.contiguous().numpy() for column in given]
+    spread(kernels.binned_sums, len(total), 8 * len(total) * len(trees.feature), *arrays)
     return total
 
 

@@ -6,19 +6,39 @@ from dygmamba.ops.compiled import kernel, part
 
 BINS = 256
 DEEPEST = 64  # distinct columns on one path
+TOGETHER = 128  # rows that stay near the processor while all trees are asked
+
+
+@part()
+def add(place, slope, bend):
+    """One more row in a bin."""
+    place[0] += slope
+    place[1] += bend
+    place[2] += 1.0
 
 
 @kernel()
-def histogram(low, high, bins, slopes, rows, columns, table):
-    """Sums of both derivatives and the number of rows, for each of these columns and each bin."""
-    for j in range(low, high):
+def histogram(low, high, bins, slopes, rows, columns, ordered, table):
+    """Sums of both derivatives and the number of rows, for each of these columns and each bin.
+
+    `ordered` is room for the rows' derivatives one after another, gathered once for all columns.
+    """
+    for i in range(rows.shape[0]):
+        ordered[i, 0] = slopes[rows[i], 0]
+        ordered[i, 1] = slopes[rows[i], 1]
+    table[low:high] = 0.0
+    for j in range(low, high - 3, 4):
+        a, b, c, d = bins[columns[j]], bins[columns[j + 1]], bins[columns[j + 2]], bins[columns[j + 3]]
+        for i in range(rows.shape[0]):  # four columns at once: no sum waits for the one before it
+            row, slope, bend = rows[i], ordered[i, 0], ordered[i, 1]
+            add(table[j, a[row]], slope, bend)
+            add(table[j + 1, b[row]], slope, bend)
+            add(table[j + 2, c[row]], slope, bend)
+            add(table[j + 3, d[row]], slope, bend)
+    for j in range(high - (high - low) % 4, high):
         own, column = table[j], bins[columns[j]]
-        own[:] = 0.0
         for i in range(rows.shape[0]):
-            place = own[column[rows[i]]]
-            place[0] += slopes[rows[i], 0]
-            place[1] += slopes[rows[i], 1]
-            place[2] += 1.0
+            add(own[column[rows[i]]], ordered[i, 0], ordered[i, 1])
 
 
 @kernel()
@@ -76,12 +96,26 @@ def sums(slopes, rows):
 
 @kernel()
 def tree_sums(low, high, feature, threshold, left, right, value, x, total):
+    """Some rows through all trees, then the next: each row's sum runs in the order of the trees all the same."""
+    for first in range(low, high, TOGETHER):
+        for tree in range(feature.shape[0]):
+            column, edge, down, other = feature[tree], threshold[tree], left[tree], right[tree]
+            for i in range(first, min(first + TOGETHER, high)):
+                at = 0
+                while column[at] >= 0:
+                    at = down[at] if x[i, column[at]] <= edge[at] else other[at]
+                total[i] += value[tree, at]
+
+
+@kernel()
+def binned_sums(low, high, feature, cut, left, right, value, bins, total):
+    """The same of rows whose bins are known, column by column."""
     for tree in range(feature.shape[0]):
-        column, edge, down, other = feature[tree], threshold[tree], left[tree], right[tree]
+        column, last, down, other = feature[tree], cut[tree], left[tree], right[tree]
         for i in range(low, high):
             at = 0
             while column[at] >= 0:
-                at = down[at] if x[i, column[at]] <= edge[at] else other[at]
+                at = down[at] if bins[column[at], i] <= last[at] else other[at]
             total[i] += value[tree, at]
 
 

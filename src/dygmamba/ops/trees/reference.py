@@ -1,5 +1,6 @@
 """Trees by definition: every split tried by sums over its rows, every coalition of columns asked."""
 
+from dataclasses import replace
 from itertools import combinations
 from math import factorial
 from typing import TYPE_CHECKING
@@ -69,9 +70,9 @@ def _best(
     return best
 
 
-def tree_sums(trees: "Trees", x: Tensor) -> Tensor:
+def tree_sums(trees: "Trees", x: Tensor, before: Tensor) -> Tensor:
     """Every row walks down every tree."""
-    total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+    total = before.clone()
     rows = torch.arange(len(x), device=x.device)
     for feature, threshold, left, right, value, _ in zip(*trees.columns, strict=True):
         at = torch.zeros_like(rows)
@@ -81,6 +82,11 @@ def tree_sums(trees: "Trees", x: Tensor) -> Tensor:
             at = torch.where(inner, torch.where(lower, left[at], right[at]).long(), at)
         total += value[at]
     return total
+
+
+def binned_sums(trees: "Trees", bins: Tensor, cut: Tensor, before: Tensor) -> Tensor:
+    """Bins are numbers, and a cut is the last of them that goes left."""
+    return tree_sums(replace(trees, threshold=cut.float()), bins.T.float(), before)
 
 
 def expected(trees: "Trees") -> Tensor:

@@ -1,0 +1,52 @@
+"""Who has acted before a time: every source's events as fading lists, for the rate at which it acts.
+
+Everything is strictly earlier than the question: `Senders` answers about (source, time) and has no other way to be
+asked. A row of `kernels` is what a self-exciting rate is linear in: a constant, exp(-age / scale) / scale summed over
+the source's earlier events on each scale, and their number; in events per unit of time.
+
+Legend: e events, p questions, s scales, k = s + 2 kernels.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from dygmamba.ops.fading import Fading, fading, fading_counts, past_of
+
+
+@dataclass(frozen=True, slots=True)
+class Senders:
+    """Every event of a stream, or the training events alone, by its source; on the host."""
+
+    lists: Fading
+    period: float  # the time in which the constant, and each event that never fades, count as one event
+
+    @staticmethod
+    def build(
+        src: Int64[Tensor, "e"],
+        time: Float64[Tensor, "e"],
+        num_nodes: int,
+        scales: tuple[float, ...],
+        period: float,
+    ) -> "Senders":
+        """The lists of events in time order."""
+        return Senders(fading(src, time, num_nodes, torch.tensor(scales, dtype=torch.float64)), period)
+
+    def kernels(self, src: Int64[Tensor, "p"], time: Float64[Tensor, "p"]) -> Float64[Tensor, "p k"]:
+        """What the rate of each source is a sum of, strictly before each time; a stranger has the constant alone."""
+        group = torch.where(src < len(self.lists.start), src, -1)
+        counts = fading_counts(self.lists, group, time) / self.lists.scale
+        number, _ = past_of(self.lists, group, time)
+        always = torch.full_like(time, 1 / self.period)
+        return torch.cat([always[:, None], counts, number.double()[:, None] / self.period], dim=1)
+
+    def expected(
+        self, time: Float64[Tensor, "e"], start: float, end: float, sources: int
+    ) -> Float64[Tensor, "k"]:
+        """The kernels of all sources integrated from `start` to `end`, given the times of their events in between."""
+        left = end - time
+        fades = -torch.expm1(-left[:, None] / self.lists.scale)
+        always = torch.tensor([sources * (end - start) / self.period], dtype=torch.float64)
+        return torch.cat([always, fades.sum(0), left.sum()[None] / self.period])

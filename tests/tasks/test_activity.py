@@ -1,0 +1,131 @@
+"""The rate of a source: its likelihood is the definition's, its fit the best there is, its past strictly earlier.
+
+Legend: k kernels.
+"""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contract_cases import sample_store
+from dygmamba.sampling.senders import Senders
+from dygmamba.tasks.activity import Activity, best_weight, fit_activity, likeliest
+from dygmamba.tasks.metrics import link_metrics
+from strategies import event_streams
+
+SCALES, PERIOD = (0.5, 4.0, 30.0), 10.0
+SOME = Activity(SCALES, (0.3, 0.5, 0.0, 0.2, 0.1), 1, 0.0)
+
+
+def senders(store, count=None):
+    return Senders.build(store.src[:count], store.time[:count], store.num_nodes, SCALES, PERIOD)
+
+
+def by_hand(store, u, now):
+    past = [t for a, t in zip(store.src.tolist(), store.time.tolist(), strict=True) if a == u and t < now]
+    fades = [sum(math.exp(-(now - t) / scale) for t in past) / scale for scale in SCALES]
+    return [1 / PERIOD, *fades, len(past) / PERIOD]
+
+
+@settings(max_examples=25)
+@given(store=event_streams(min_events=1), at=st.integers(0, 59), later=st.sampled_from([0.0, 0.5, 40.0]))
+def test_a_rate_is_the_sum_over_strictly_earlier_events_of_the_source(store, at, later):
+    """For all streams, sources and times, those of events and others: kernel by kernel, by brute force."""
+    now = float(store.time[at % len(store)]) + later
+    nodes = torch.arange(store.num_nodes + 2)  # two are strangers
+    found = senders(store).kernels(nodes, torch.full((len(nodes),), now, dtype=torch.float64))
+    expected = torch.tensor([by_hand(store, u, now) for u in nodes.tolist()], dtype=torch.float64)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+@settings(max_examples=25)
+@given(store=event_streams(min_events=1), cut=st.integers(0, 59))
+def test_what_comes_at_its_time_or_later_changes_no_rate(store, cut):
+    """For all streams S and times t: the log rates at t of S and of its events before t are the same bits."""
+    now = store.time[cut % len(store)]
+    known = int(torch.searchsorted(store.time, now))
+    nodes = torch.arange(store.num_nodes)
+    time = now.expand(len(nodes)).contiguous()
+    rates = [SOME.log_rate(senders(store, count), nodes, time) for count in (len(store), known)]
+    assert torch.equal(*rates)
+
+
+def test_a_rate_depends_on_no_other_question():
+    """Asked alone, in another order or among many: the same bits."""
+    store = sample_store()
+    among, order = senders(store), torch.randperm(len(store))
+    together = SOME.log_rate(among, store.src, store.time)
+    assert torch.equal(SOME.log_rate(among, store.src[order], store.time[order]), together[order])
+    for k in range(5):
+        assert torch.equal(
+            SOME.log_rate(among, store.src[k : k + 1], store.time[k : k + 1]), together[k : k + 1]
+        )
+
+
+def test_the_integral_is_that_of_the_rate():
+    """What all sources together are expected to do, in closed form and summed up in small steps."""
+    store = sample_store()
+    among, start, end = senders(store), float(store.time[0]), float(store.time[-1])
+    grid = torch.linspace(start, end, 40_001, dtype=torch.float64)
+    middle = (grid[1:] + grid[:-1]) / 2
+    sources = store.src.unique()
+    summed = (
+        sum(among.kernels(u.expand(len(middle)).contiguous(), middle).sum(0) for u in sources)
+        * (end - start)
+        / len(middle)
+    )
+    closed = among.expected(store.time, start, end, len(sources))
+    torch.testing.assert_close(summed, closed, rtol=2e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_other_weights_are_likelier(seed):
+    """The conditions of the one best fit hold: the slope is 0 where a weight is above 0, and at most 0 elsewhere."""
+    rng = torch.Generator().manual_seed(seed)
+    x = torch.rand(300, 6, generator=rng, dtype=torch.float64) ** 4 + 1e-3
+    w = likeliest(x)
+    slope = (x / (x @ w)[:, None]).mean(0) - 1
+    assert float(w.min()) >= 0
+    assert float(w.sum()) == pytest.approx(1)
+    assert float(slope.max()) < 1e-7
+    assert float((w * slope).abs().max()) < 1e-7
+
+
+def test_a_fit_explains_as_many_events_as_there_are_and_knows_no_unit():
+    """Expected events = events at the best fit; in minutes instead of seconds every rate is 60 times as high."""
+    store = sample_store()
+    among = senders(store)
+    found = fit_activity(among, store.src, store.time)
+    expected = among.expected(
+        store.time, float(store.time[0]), float(store.time[-1]), len(store.src.unique())
+    )
+    assert float(expected @ torch.tensor(found.weights, dtype=torch.float64)) == pytest.approx(len(store))
+    scales, time = tuple(scale / 60 for scale in SCALES), store.time / 60
+    other = Senders.build(store.src, time, store.num_nodes, scales, PERIOD / 60)
+    again = fit_activity(other, store.src, time)
+    rates = found.log_rate(among, store.src, store.time), again.log_rate(other, store.src, time)
+    torch.testing.assert_close(rates[0] + math.log(60), rates[1], rtol=1e-6, atol=1e-6)
+
+
+def test_one_instant_has_no_rate():
+    """Nothing is divided by nothing: all sources are as active."""
+    src, time = torch.tensor([0, 1, 1]), torch.full((3,), 5.0, dtype=torch.float64)
+    among = Senders.build(src, time, 3, SCALES, PERIOD)
+    assert fit_activity(among, src, time).log_rate(among, src, time).unique().numel() == 1
+
+
+def test_the_weight_is_no_worse_than_none_and_knows_no_unit():
+    """0 where the rate says nothing; else a better AP than the score has; ten times the score, ten times the weight."""
+    rng = torch.Generator().manual_seed(0)
+    label = (torch.arange(800) < 400).float()
+    group = torch.arange(400).repeat(2)
+    score, rate = (torch.randn(800, generator=rng).double() + label for _ in range(2))
+    weight = best_weight(score, rate, label, group)
+    assert 0.3 < weight < 3
+    assert link_metrics(score + weight * rate, label, group).ap > link_metrics(score, label, group).ap
+    assert best_weight(10 * score, rate, label, group) == pytest.approx(10 * weight)
+    assert best_weight(score, torch.zeros(800).double(), label, group) == 0
+    assert best_weight(score, -rate, label, group) == 0

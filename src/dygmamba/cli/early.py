@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dygmamba.config import check_device, check_settings, is_preset_file, legal, preset_file, size_preset
-from dygmamba.data.cuts import shares, words_of
+from dygmamba.data.cuts import BOARD, shares, words_of
+from dygmamba.data.folders import folder_format
 from dygmamba.data.places import checked_name, require_dataset
 from dygmamba.door.asking import (
     asked_metrics,
@@ -39,6 +40,7 @@ __all__ = [
     "require_file",
     "require_model",
     "require_run",
+    "require_source",
 ]
 
 
@@ -68,6 +70,12 @@ def require_file(path: Path | None, option: str) -> None:
         raise FileError(f"{path} does not exist; check the name and the folder, or give {option} another")
 
 
+def require_source(path: Path) -> None:
+    """Refuse a file that is not there, and a folder that is no scoreboard's."""
+    if folder_format(path.expanduser()) is None:
+        require_file(path, "the command")
+
+
 def check_names(option: str, given: str | None) -> None:
     """Refuse names that an option does not take."""
     if given is not None:
@@ -83,7 +91,7 @@ def check_choice(option: str, given: str) -> None:
 
 def check_split(given: str | None) -> None:
     """Refuse shares that are none; whether two times are any, the stream says."""
-    if given is not None:
+    if given not in (None, BOARD):
         shares(words_of(given))
 
 

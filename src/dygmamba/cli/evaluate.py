@@ -28,7 +28,10 @@ def evaluate(
         str | None, typer.Option(help="ap, auc, mrr, hits@K; comma-separated. ap,auc unless said.")
     ] = None,
     candidates: Annotated[
-        str | None, typer.Option(help="Destinations that ranks are among: a number, or all; 100 unless said.")
+        str | None,
+        typer.Option(
+            help="Destinations that ranks are among: a number (100 unless said), all, or board (TGB's)."
+        ),
     ] = None,
     filtered: Annotated[
         bool,

@@ -34,7 +34,10 @@ ZONES = {
 
 def import_(
     file: Annotated[
-        Path, typer.Argument(help="CSV, SNAP, KONECT, JSONL, Parquet, JODIE, DyGLib ml_*.csv or npz file.")
+        Path,
+        typer.Argument(
+            help="CSV, SNAP, KONECT, JSONL, Parquet, JODIE, DyGLib ml_*.csv, npz; folder of TGB, TGB-Seq, RelBench."
+        ),
     ],
     src: Annotated[
         str | None, typer.Option(help="Column of the source ids, by name or number from 0.")
@@ -53,7 +56,9 @@ def import_(
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Go on without rows that cannot be read.")
     ] = False,
-    format: Annotated[str, typer.Option(help="auto, csv, jsonl, parquet, jodie, dyglib or npz.")] = "auto",
+    format: Annotated[
+        str, typer.Option(help="auto, csv, jsonl, parquet, jodie, dyglib, npz, tgb, tgb-seq or relbench.")
+    ] = "auto",
     header: Annotated[
         bool | None, typer.Option("--header/--no-header", help="Whether the first line names the columns.")
     ] = None,
@@ -64,7 +69,7 @@ def import_(
     json: Json = False,
 ) -> None:
     """Turn a file of events into a dataset, and say how it was understood and what looks odd."""
-    early.require_file(file, "the command")
+    early.require_source(file)
     early.check_choice("format", format)
     early.check_choice("time_unit", time_unit)
     if out is not None:
@@ -96,10 +101,15 @@ def _import(
     from dataclasses import replace
 
     from dygmamba.cli.console import progress
+    from dygmamba.data.folders import BOARDS, folder_format
     from dygmamba.data.formats import read_dataset
     from dygmamba.data.places import checked_name, data_folder
 
-    name = checked_name(out or file.name.split(".")[0].removeprefix("ml_"))
+    format = folder_format(file) or format if format == "auto" else format
+    own = (
+        None if format in BOARDS else file.name.split(".")[0].removeprefix("ml_")
+    )  # boards have names of their own
+    name = None if out is None and own is None else checked_name(out or str(own))
     with progress() as bar:
         options = replace(options, watch=lambda batches, expected: bar.track(batches, expected))
         dataset = read_dataset(file, options, format=format, name=name)

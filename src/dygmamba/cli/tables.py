@@ -76,6 +76,7 @@ def rank_table(rows: list[dict[str, Any]]) -> "Table":
         groups.setdefault((row["split"], row["setting"]), []).append(row)
     seeds = max(len(own) for own in groups.values())
     among = f"among {first['candidates']} destinations{', filtered' if first['filtered'] else ''}"
+    among = f"among the candidates of {first['board']}" if first.get("board") else among
     title = f"{first['model']} on {first['dataset']}, ranks {among}, ties: {first['ties']}"
     title += f", mean ± std of {seeds}" if seeds > 1 else ""
     title += f", memory sees {first['visible']}"

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dygmamba.errors import ConfigError
-from dygmamba.tasks.asked import SOME, hits_at
+from dygmamba.tasks.asked import BOARD, SOME, hits_at
 
 Names = str | Sequence[str]
 TASKS = ("link", "node")
@@ -48,8 +48,11 @@ def check_visible(visible: str | None) -> None:
 
 def asked_metrics(
     metrics: Names | None, candidates: int | str | None, filtered: bool
-) -> tuple[bool, tuple[str, ...], int | None]:
-    """Whether AP and AUC are asked for, which metrics of ranks, and among how many candidates; None: all."""
+) -> tuple[bool, tuple[str, ...], int | str | None]:
+    """Whether AP and AUC are asked for, which metrics of ranks, and among how many candidates; None: all.
+
+    "board" are those that a dataset's scoreboard lists.
+    """
     given = ",".join(PAIRWISE) if metrics is None else metrics
     names = [part.strip() for part in given.split(",")] if isinstance(given, str) else list(given)
     ranks = tuple(dict.fromkeys(name for name in names if name not in PAIRWISE))
@@ -58,12 +61,16 @@ def asked_metrics(
             hits_at(name)
     if not ranks and (candidates is not None or filtered):
         raise ConfigError("`candidates` are of ranks; ask for them with `metrics`, such as mrr,hits@10")
+    if candidates == BOARD and filtered:
+        raise ConfigError("a scoreboard's `candidates` are listed; leave out `filtered`")
     return len(ranks) < len(set(names)), ranks, _count(candidates)
 
 
-def _count(candidates: int | str | None) -> int | None:
+def _count(candidates: int | str | None) -> int | str | None:
     if candidates is None:
         return SOME
+    if candidates == BOARD:
+        return BOARD
     if candidates == "all":
         return None
     try:
@@ -71,5 +78,5 @@ def _count(candidates: int | str | None) -> int | None:
     except ValueError:
         count = 0
     if count < 1:
-        raise ConfigError(f"`candidates` takes a number of at least 1 or 'all', got '{candidates}'")
+        raise ConfigError(f"`candidates` takes a number of at least 1, 'all' or 'board', got '{candidates}'")
     return count

@@ -75,7 +75,7 @@ def run_rows(
         about |= trained_against(run.folder)
         put = (run.scorer, run.stream, about, chosen, ruled(run.rule, visible))
         rows = link_rows(*put, load_calibration(run.folder)) if pairwise else []
-        return _some(rows + ([] if ranking is None else rank_rows(*put, ranking)))
+        return _some(rows + ([] if ranking is None else rank_rows(*put, ranking.on(run.dataset))))
     if ranking is not None:
         raise ConfigError(f"{path} classifies nodes and ranks none; leave out `metrics`")
     if negatives is not None:
@@ -110,6 +110,7 @@ def untrained_rows(
     """The rows of a model without training, for each draw of the negatives or the candidates."""
     untrained = Heuristics.of(dataset, ruled(STRICT, visible), folder)
     pairwise, ranking = asked
+    ranking = None if ranking is None else ranking.on(dataset)
     watch, there = meter or Meter(), [one for one in chosen if untrained.has(one)]
 
     def rows() -> Iterator[dict[str, Any]]:
@@ -120,7 +121,7 @@ def untrained_rows(
 
     def ranks(ranking: Ranking) -> Iterator[dict[str, Any]]:
         for one in {one[1:]: one for one in there}.values():
-            for seed in seeds if ranking.count is not None else (None,):
+            for seed in seeds if ranking.drawn else (None,):
                 with watch.exam(" ".join(("ranks", *one[1:]))) as advance:
                     drawn = replace(ranking, seed=seed)
                     yield untrained.rank_row(model, settings, one, drawn, advance)
@@ -152,7 +153,8 @@ def evaluate(
     """How good a model without training is (edgebank, recency, ...): a row per negatives, split and setting.
 
     `seeds` draw other negatives than the published ones. `metrics` such as "mrr,hits@10" rank each event's destination
-    among `candidates`, a number or "all", a row per split and setting; `filtered` leaves out those that are true too.
+    among `candidates`, a number, "all", or "board": those that the dataset's scoreboard lists, a row per split and
+    setting; `filtered` leaves out those that are true too.
 
     >>> import dygmamba as dm
     >>> table = dm.evaluate(dm.generate(nodes=40, events=800, communities=4), "recency")

@@ -15,7 +15,7 @@ from dygmamba.engine.walk import Advance, Walk, unwatched
 from dygmamba.models.base import Scorer
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.base import Exam
-from dygmamba.tasks.candidates import Candidates
+from dygmamba.tasks.candidates import Rivals
 from dygmamba.tasks.metrics import places_before
 
 STRICT = Rule()
@@ -40,7 +40,7 @@ def place(
     scorer: Scorer,
     stream: Stream,
     exam: Exam,
-    candidates: Candidates,
+    candidates: Rivals,
     rule: Rule = STRICT,
     seed: int = 0,
     advance: Advance = unwatched,
@@ -70,6 +70,8 @@ def place(
             pairs = PairBatch.of(*ends, store.time[own].repeat_interleave(c))
             score = walk(pairs, told.repeat_interleave(c), advance).view(dst.shape)
             true = score[:, 0] if true is None else true
+            # a list may hold the true one: the same question has the same answer, wherever rounding has put it
+            score = torch.where(dst == store.dst[own][:, None], true[:, None], score)
             rank[rows] += places_before(true, score.masked_fill(~counts, -inf))
     return rank
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dygmamba.config import build_config, preset, to_settings
+from dygmamba.data.boards import Board, board_of, usual_split
 from dygmamba.data.splits import PUBLISHED, Split, SplitBy
 from dygmamba.data.store import Dataset
 from dygmamba.engine.clock import Rule
@@ -28,10 +29,10 @@ from dygmamba.runs.making import go_on_alike, made_with
 from dygmamba.runs.opening import build_scorer, data_of, link_data, link_stream, seeded_scorer, split_of
 from dygmamba.sampling.negatives import SEEDS
 from dygmamba.sampling.view import NeighborRequest
-from dygmamba.tasks.asked import SOME
+from dygmamba.tasks.asked import BOARD, SOME
 from dygmamba.tasks.base import Exam
 from dygmamba.tasks.calibration import Calibration, reliability
-from dygmamba.tasks.candidates import Candidates
+from dygmamba.tasks.candidates import Candidates, Listed, Rivals
 from dygmamba.tasks.link import LinkTask, has_events, link_exam
 from dygmamba.tasks.metrics import link_metrics, rank_metrics
 
@@ -42,15 +43,28 @@ ENTRY = 16  # bytes: a neighbour, its event and its time
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ranking:
-    """Which ranks are asked for: metrics such as mrr and hits@10, and among how many candidates, None for all."""
+    """Which ranks are asked for: metrics such as mrr and hits@10, and among how many candidates, None for all.
+
+    With a board they are among those that it lists, and `count` says no more than that.
+    """
 
     metrics: tuple[str, ...]
-    count: int | None = SOME
+    count: int | str | None = SOME
     filtered: bool = False
     seed: int | None = None  # of the candidates, by default the published one of the exam's negatives
     most: int | None = (
         None  # events that are ranked, drawn with the same seed where there are more; None for all
     )
+    board: Board | None = None
+
+    def on(self, dataset: Dataset) -> "Ranking":
+        """The same with the dataset's own scoreboard, where that is what is asked for."""
+        return dataclasses.replace(self, board=board_of(dataset)) if self.count == BOARD else self
+
+    @property
+    def drawn(self) -> bool:
+        """Whether candidates are drawn, so that another seed draws others."""
+        return isinstance(self.count, int)
 
     def row(
         self,
@@ -64,16 +78,22 @@ class Ranking:
         """What a result row says of an exam's ranks; the exam's negatives are not asked about."""
         name, setting = exam.about["split"], exam.about["setting"]
         drawn = SEEDS[name, setting] if self.seed is None else self.seed
-        among = Candidates.of(stream.store, self.count, drawn, self.filtered)
+        among = self._among(stream, exam, drawn)
         rank = place(scorer, stream, exam, among, rule, seed, advance, self._chosen(len(exam.events), drawn))
         found = rank_metrics(rank, self.metrics)
         about = {"split": name, "setting": setting, **among.about, **rule.about}
         return {**about, **found, "n": len(rank)}
 
+    def _among(self, stream: Stream, exam: Exam, seed: int) -> Rivals:
+        if self.board is not None:
+            return Listed.of(self.board, "val" if exam.about["split"] == "val" else "test", exam.events)
+        assert not isinstance(self.count, str)
+        return Candidates.of(stream.store, self.count, seed, self.filtered)
+
     def questions(self, exam: Exam) -> int:
         """Pairs that are scored where the candidates are counted; of all, at least so many."""
         events = len(exam.events) if self.most is None else min(self.most, len(exam.events))
-        return events * (1 + (self.count or 0))
+        return events * (1 + (self.count if isinstance(self.count, int) else 0))
 
     def _chosen(self, events: int, seed: int) -> Tensor | None:
         if self.most is None or self.most >= events:
@@ -239,7 +259,8 @@ class Heuristics:
     @staticmethod
     def of(dataset: Dataset, rule: Rule = STRICT, folder: Path | None = None) -> "Heuristics":
         """On the dataset's own split."""
-        return Heuristics(dataset.name, link_stream(dataset, torch.device("cpu")), rule, folder)
+        stream = link_stream(dataset, torch.device("cpu"), usual_split(dataset))
+        return Heuristics(dataset.name, stream, rule, folder)
 
     def row(
         self,

@@ -12,7 +12,7 @@ from dygmamba.errors import ConfigError, FileError, NotFoundError
 
 COLUMNS = ("src", "dst", "time", "features", "label")
 FIXED = ("bipartite", "time_unit", "time_format", "fill", "skip_bad", "header")  # what files of arrays settle
-FORMATS = ("auto", "csv", "jsonl", "parquet", "jodie", "dyglib", "npz")
+FORMATS = ("auto", "csv", "jsonl", "parquet", "jodie", "dyglib", "npz", "tgb", "tgb-seq", "relbench")
 # ticks per second; auto: by their size, plain: numbers that are no times since 1970
 TIME_UNITS = {"auto": 0, "s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000, "plain": 0}
 

@@ -58,6 +58,12 @@ def train(
     train_negatives: Annotated[
         str | None, typer.Option(help="Train against random (default), historical or mixed pairs.")
     ] = None,
+    loss: Annotated[
+        str | None, typer.Option(help="pairwise (default), or ranking: each event among --train-candidates.")
+    ] = None,
+    train_candidates: Annotated[
+        int | None, typer.Option(min=1, help="Destinations of the same source, for --loss ranking.")
+    ] = None,
     visible: Annotated[
         str | None, typer.Option(help="What a memory may see: strict (strictly earlier; default) or batch.")
     ] = None,
@@ -81,7 +87,8 @@ def train(
         raise ConfigError(
             "give a dataset to train on, or --resume RUN to go on with a run; not both, not neither"
         )
-    own = {"epochs": epochs, "visible": visible, "train_negatives": train_negatives}
+    own = {"epochs": epochs, "visible": visible, "train_negatives": train_negatives, "loss": loss}
+    own |= {"train_candidates": train_candidates}
     settings = parse_overrides(overrides or []) | {key: value for key, value in own.items() if value}
     numbers = parse_seeds(seeds)
     early.check_names("negatives", negatives)

@@ -15,6 +15,9 @@ OPTIONS = {
         *("backbone", "finetune", "balance", "model", "seeds", "metrics", "candidates", "preset", "epochs"),
         *(
             "train_negatives",
+            "train_candidates",
+            "loss",
+            "filtered",
             "orders",
             "header",
             "time_format",

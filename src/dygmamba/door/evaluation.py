@@ -19,9 +19,10 @@ from dygmamba.engine.walk import Advance, unwatched
 from dygmamba.errors import ConfigError, EventError
 from dygmamba.models import find_model
 from dygmamba.runs.calibrating import load_calibration
-from dygmamba.runs.link import Choice, Heuristics, Ranking, link_rows, rank_rows
+from dygmamba.runs.link import Choice, Heuristics, link_rows
 from dygmamba.runs.node import node_rows, open_node_run
 from dygmamba.runs.opening import choose_device, open_run, task_of, trained_against
+from dygmamba.runs.ranking import Ranking, rank_rows
 from dygmamba.sampling.negatives import SAMPLERS
 from dygmamba.tasks.link import SETTINGS, SPLITS
 

@@ -17,8 +17,8 @@ from dygmamba.engine.folder import RunFolder
 from dygmamba.errors import FileError
 from dygmamba.files.writing import write_text
 from dygmamba.models.base import RoundLearner
-from dygmamba.runs.link import Ranking
 from dygmamba.runs.node import node_row
+from dygmamba.runs.ranking import Ranking
 from dygmamba.runs.tested import Told
 from dygmamba.tasks.asked import SOME
 from dygmamba.tasks.base import Exam

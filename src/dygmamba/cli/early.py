@@ -12,7 +12,9 @@ from dygmamba.data.folders import folder_format
 from dygmamba.data.places import checked_name, require_dataset
 from dygmamba.door.asking import (
     asked_metrics,
+    asks_properties,
     check_backbone_decides,
+    check_forecast,
     check_task,
     check_visible,
     chosen_names,
@@ -24,9 +26,11 @@ from dygmamba.known import hints_of, known, require_model
 
 __all__ = [
     "asked_metrics",
+    "asks_properties",
     "check_backbone_decides",
     "check_choice",
     "check_device",
+    "check_forecast",
     "check_generator",
     "check_names",
     "check_split",

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dygmamba.errors import ConfigError
-from dygmamba.tasks.asked import BOARD, SOME, hits_at
+from dygmamba.tasks.asked import BOARD, FORECASTS, NDCG, SOME, hits_at
 
 Names = str | Sequence[str]
 TASKS = ("link", "node")
@@ -64,6 +64,24 @@ def asked_metrics(
     if candidates == BOARD and filtered:
         raise ConfigError("a scoreboard's `candidates` are listed; leave out `filtered`")
     return len(ranks) < len(set(names)), ranks, _count(candidates)
+
+
+def asks_properties(metrics: Names | None, **given: Any) -> bool:
+    """Whether node properties are asked for; with them goes nothing that is of links."""
+    names = [part.strip() for part in metrics.split(",")] if isinstance(metrics, str) else list(metrics or ())
+    if NDCG not in names:
+        return False
+    wrong = [name for name, value in given.items() if value]
+    if len(set(names)) > 1 or wrong:
+        what = f"`{wrong[0]}`" if wrong else "the other metrics"
+        raise ConfigError(f"{NDCG} is of node properties; leave out {what}")
+    return True
+
+
+def check_forecast(model: str) -> None:
+    """Refuse what foresees no node properties."""
+    if model not in FORECASTS:
+        raise ConfigError(f"{NDCG} takes `model` {' or '.join(FORECASTS)}, got '{model}'; choose one of them")
 
 
 def _count(candidates: int | str | None) -> int | str | None:

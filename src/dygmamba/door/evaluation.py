@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from dygmamba.data.library import open_dataset
 from dygmamba.data.store import Dataset
-from dygmamba.door.asking import Names, asked_metrics, check_visible
+from dygmamba.door.asking import Names, asked_metrics, asks_properties, check_visible
 from dygmamba.door.asking import chosen_names as chosen_names
+from dygmamba.door.properties import property_rows
 from dygmamba.door.states import require_test, tell_unfinished
 from dygmamba.engine.clock import Rule
 from dygmamba.engine.examine import STRICT
@@ -155,7 +156,8 @@ def evaluate(
 
     `seeds` draw other negatives than the published ones. `metrics` such as "mrr,hits@10" rank each event's destination
     among `candidates`, a number, "all", or "board": those that the dataset's scoreboard lists, a row per split and
-    setting; `filtered` leaves out those that are true too.
+    setting; `filtered` leaves out those that are true too. "ndcg@10" judges the forecasts of node properties,
+    "persistent" and "moving-average".
 
     >>> import dygmamba as dm
     >>> table = dm.evaluate(dm.generate(nodes=40, events=800, communities=4), "recency")
@@ -163,10 +165,16 @@ def evaluate(
     (['dataset', 'model', 'seed'], 2)
     """
     name = data if isinstance(data, str) else data.name
-    require_untrained(model, name)
+    properties = asks_properties(
+        metrics, candidates=candidates, filtered=filtered, seeds=seeds, visible=visible
+    )
+    if not properties:
+        require_untrained(model, name)
     dataset = (
         open_dataset(data, None if data_dir is None else Path(data_dir)) if isinstance(data, str) else data
     )
+    if properties:
+        return as_table(property_rows(dataset, model, split))
     drawn = (None,) if seeds is None else tuple(seeds)
     chosen, asked = choices(negatives, split, setting), rankings(metrics, candidates, filtered)
     return as_table(

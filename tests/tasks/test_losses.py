@@ -34,7 +34,7 @@ def stream():
     return Stream(store, chronological_split(store), CPU)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(b=st.integers(1, 7), c=st.integers(1, 6), seed=st.integers(0, 2**31))
 def test_it_is_the_cross_entropy_of_the_true_one(b, c, seed):
     """For all events and candidates: the mean over pairs is torch's mean over events, gradient and all."""

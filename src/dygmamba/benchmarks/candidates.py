@@ -18,7 +18,7 @@ from dygmamba.tasks.candidates import Candidates
 from dygmamba.tasks.link import link_exam
 
 MODELS = {"dyg-mamba": {"length": 32}, "graphmixer": {}, "tgn": {}}
-COUNTS = {"cpu": (40, 160), "cuda": (100, 1_000)}  # each several passes
+COUNTS = {"cpu": (80, 160), "cuda": (100, 1_000)}  # each several passes
 EVENTS = {"cpu": 8, "cuda": 200}
 SMALL = 2_000  # tokens of a pass, for the check
 MOVED = 0.02  # share of the ranks that rounding may move, where scores are all but level

@@ -12,13 +12,16 @@ EVENTS = Path("db") / "events.parquet"
 
 def folder_format(path: Path) -> str | None:
     """Which scoreboard's a folder is, None where it is no known one's."""
-    if not path.is_dir():
+    try:
+        if not path.is_dir():
+            return None
+        if any(EDGES.fullmatch(file.name) for file in path.iterdir()):
+            return "tgb"
+        if (path / EVENTS).is_file():
+            return "relbench"
+        return "tgb-seq" if _with_splits(path) else None
+    except (OSError, ValueError):  # a name no folder can have, or one that may not be looked into
         return None
-    if any(EDGES.fullmatch(file.name) for file in path.iterdir()):
-        return "tgb"
-    if (path / EVENTS).is_file():
-        return "relbench"
-    return "tgb-seq" if _with_splits(path) else None
 
 
 def edges_of(path: Path) -> tuple[Path, str, str]:

@@ -47,6 +47,7 @@ def table_rows(name, events=120, seed=0):
                 f"0x{user}",
                 f"0x{item}" if name.startswith("tgbl") or name == "tgbn-trade" else f"kind{item}",
             ]
+            ends = [{"0x3": "none", "kind2": "NULL"}.get(end, end) for end in ends]  # ids like any other
             rest = {
                 "tgbl-comment": [50 * k, k - 3],
                 "tgbn-reddit": [9, k - 2],

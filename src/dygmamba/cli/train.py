@@ -48,7 +48,7 @@ def train(
     split: Annotated[
         str | None,
         typer.Option(
-            help="Shares 0.7,0.15,0.15, or when validation and test begin: 2024-01-01,2024-06-01.",
+            help="Shares, or when validation and test begin: 2024-01-01,2024-06-01; board: its scoreboard's, if any.",
             show_default=False,
         ),
     ] = None,

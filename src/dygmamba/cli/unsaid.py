@@ -11,7 +11,7 @@ UNSAID = {
     "model": "dyg-mamba on a GPU, else trees",
     "preset": "paper",
     "epochs": "the preset's",
-    "split": "0.7,0.15,0.15; a scoreboard's own",
+    "split": "0.7,0.15,0.15",
     "visible": "strict",
     "train_negatives": "random",
     "loss": "pairwise",

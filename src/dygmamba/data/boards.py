@@ -150,8 +150,7 @@ def board_of(dataset: Dataset) -> Board:
     path = board_file(dataset)
     if path is None:
         raise ConfigError(
-            f"dataset '{dataset.name}' has no scoreboard of its own; import a folder of TGB, TGB-Seq or RelBench, "
-            "or choose `candidates` by a number"
+            f"dataset '{dataset.name}' has no scoreboard of its own; import a folder of TGB, TGB-Seq or RelBench"
         )
     return load_board(path, dataset)
 

@@ -36,6 +36,7 @@ from dygmamba.tasks.metrics import link_metrics
 
 COPIES = 5  # of the weights while they are trained: their gradient, Adam's two moments, the best so far
 ENTRY = 16  # bytes: a neighbour, its event and its time
+LEAST = 4  # entries that a pair itself takes as much as
 
 
 def split_settings(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -129,7 +130,7 @@ def _require_room(scorer: Scorer, how: LinkFitConfig, events: int) -> None:
     batch, length = min(how.batch, events), NeighborRequest.longest(scorer.requests)
     looked_up = f"a batch of {batch:,} events with {length:,} entries looked up for each node"
     others = how.train_candidates if how.loss == "ranking" else 1
-    require_room((2 + others) * batch * length * ENTRY, looked_up)
+    require_room((2 + others) * batch * max(length, LEAST) * ENTRY, looked_up)
 
 
 def _fit(run: RunFolder, stream: Stream, scorer: nn.Module) -> Fit:

@@ -138,7 +138,7 @@ def read_labels(file: Path, dataset: "Dataset") -> "Labels":
     ends = []
     sides: tuple[tuple[pa.ChunkedArray, Side], ...] = ((node, "src"), (kind, "dst"))
     for column, side in sides:
-        found = dataset.ids.to_node(column.combine_chunks(), side)
+        found = dataset.ids.to_node(pc.utf8_trim_whitespace(column).combine_chunks(), side)
         if (found < 0).any():
             row = int((found < 0).argmax())
             raise FileError(

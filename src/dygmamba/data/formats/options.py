@@ -66,6 +66,7 @@ class ReadOptions:
     time_format: str | None = None  # as strptime has it; None: found out
     date_order: str = ""  # of day and month, where dates leave it open: dmy or mdy
     skip_bad: bool = False  # go on without rows that cannot be read
+    any_id: bool = False  # "none" and "null" are ids like any other, as in a published table
     watch: Watch = field(default=lambda batches, expected: batches, compare=False)  # for a progress bar
 
     def __post_init__(self) -> None:

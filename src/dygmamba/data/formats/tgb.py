@@ -32,6 +32,7 @@ def read(path: Path, options: ReadOptions) -> "Dataset":
     """The events of a folder, or of its table, named as TGB names it."""
     options.refuse("TGB", *COLUMNS, "bipartite", "header")
     table, name, version = edges_of(path)
+    options = replace(options, any_id=True)
     if name in JODIES:
         columns, ids, origin = _as_jodie(table, options)
     elif name in LAYOUTS:

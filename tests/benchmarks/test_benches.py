@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from commands import invoke
-from dygmamba.benchmarks import epoch, length, memory, scan, step, workload
+from dygmamba.benchmarks import candidates, epoch, length, memory, scan, step, workload
 from dygmamba.benchmarks.anchors import EpochAnchor
 from dygmamba.benchmarks.verify import Row, WrongAnswer
 from dygmamba.data.generate import GeneratorConfig, generate_stream
@@ -22,6 +22,7 @@ from dygmamba.report.figures import Lines
 
 TOY = {"length": 6, "width": 4, "states": 2, "blocks": 1, "out": 8, "time_dim": 4}
 BENCHES = {"scan": scan, "step": step, "epoch": epoch, "length": length, "memory": memory}
+BENCHES |= {"candidates": candidates}
 SIZES = {
     step: {"SETTINGS": TOY, "BATCH": 20, "REFERENCE_BATCH": {"cpu": 5}, "REPEATS": 1, "PRODUCT": 64},
     epoch: {
@@ -33,6 +34,13 @@ SIZES = {
     },
     length: {"NODES": 8, "BATCH": {"cpu": 2}, "LENGTHS": {"cpu": (8, 16)}, "CHECKED": 8, "REPEATS": 1},
     memory: {"SIZES": {"cpu": ((2, 8),)}, "LENGTHS": (4, 8), "BATCH": {"cpu": 4}, "PAIRS": 20},
+    candidates: {
+        "MODELS": {"dyg-mamba": TOY},
+        "COUNTS": {"cpu": (3, 9)},
+        "EVENTS": {"cpu": 4},
+        "PAIRS": 20,
+        "MOVED": 0.5,
+    },
     scan: {"SIZE": (2, 16, 8, 4), "SMALL": (2, 9, 8, 4)},
 }
 
@@ -41,7 +49,7 @@ SIZES = {
 def toy_sizes(monkeypatch):
     store = generate_stream(GeneratorConfig(seed=2, nodes=40, events=1_500))
     toy = Stream(store, chronological_split(store), torch.device("cpu"))
-    for module in (step, epoch, memory):
+    for module in (step, epoch, memory, candidates):
         monkeypatch.setattr(module, "find_stream", lambda device: ("toy", toy))
     for module, sizes in SIZES.items():
         for name, value in sizes.items():

@@ -15,8 +15,8 @@ from dygmamba.engine.examine import examine, place
 from dygmamba.engine.folder import RunFolder
 from dygmamba.errors import FileError, NotFoundError
 from dygmamba.runs.calibrating import NAME, load_calibration, load_kept
-from dygmamba.runs.link import Ranking
 from dygmamba.runs.opening import open_run
+from dygmamba.runs.ranking import Ranking
 from dygmamba.tasks.calibration import calibrate
 from dygmamba.tasks.candidates import Candidates
 from dygmamba.tasks.link import link_exam

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from dygmamba.benchmarks.verify import Row
 
-BENCHES = ("sampling", "scan", "step", "epoch", "length", "memory")
+BENCHES = ("sampling", "scan", "step", "epoch", "length", "memory", "candidates")
 
 # heading -> cell of a row; a column in which no row has anything is left out
 COLUMNS: dict[str, Callable[["Row"], str]] = {

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dygmamba.config import check_device, check_settings, is_preset_file, legal, preset_file, size_preset
-from dygmamba.data.cuts import shares, words_of
+from dygmamba.data.cuts import BOARD, shares, words_of
+from dygmamba.data.folders import folder_format
 from dygmamba.data.places import checked_name, require_dataset
 from dygmamba.door.asking import (
     asked_logs,
     asked_metrics,
+    asks_properties,
     check_backbone_decides,
+    check_forecast,
     check_task,
     check_visible,
     chosen_names,
@@ -25,9 +28,11 @@ from dygmamba.known import hints_of, known, require_model
 __all__ = [
     "asked_logs",
     "asked_metrics",
+    "asks_properties",
     "check_backbone_decides",
     "check_choice",
     "check_device",
+    "check_forecast",
     "check_generator",
     "check_names",
     "check_split",
@@ -41,6 +46,7 @@ __all__ = [
     "require_file",
     "require_model",
     "require_run",
+    "require_source",
 ]
 
 
@@ -70,6 +76,12 @@ def require_file(path: Path | None, option: str) -> None:
         raise FileError(f"{path} does not exist; check the name and the folder, or give {option} another")
 
 
+def require_source(path: Path) -> None:
+    """Refuse a file that is not there, and a folder that is no scoreboard's."""
+    if folder_format(path.expanduser()) is None:
+        require_file(path, "the command")
+
+
 def check_names(option: str, given: str | None) -> None:
     """Refuse names that an option does not take."""
     if given is not None:
@@ -85,7 +97,7 @@ def check_choice(option: str, given: str) -> None:
 
 def check_split(given: str | None) -> None:
     """Refuse shares that are none; whether two times are any, the stream says."""
-    if given is not None:
+    if given not in (None, BOARD):
         shares(words_of(given))
 
 

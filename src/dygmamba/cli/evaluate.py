@@ -15,7 +15,10 @@ from dygmamba.errors import ConfigError
 def evaluate(
     data: Annotated[str, typer.Argument(help="A run folder, or a dataset for a model without training.")],
     model: Annotated[
-        str, typer.Option(help="Model without training: edgebank, popularity, recency, source-recency.")
+        str,
+        typer.Option(
+            help="Without training: edgebank, popularity, recency, source-recency, persistent, moving-average."
+        ),
     ] = "edgebank",
     negatives: Annotated[
         str | None, typer.Option(help="random, historical, inductive; comma-separated.")
@@ -25,10 +28,13 @@ def evaluate(
         str, typer.Option(help="transductive (all nodes), inductive (new nodes); comma-separated.")
     ] = "transductive,inductive",
     metrics: Annotated[
-        str | None, typer.Option(help="ap, auc, mrr, hits@K; comma-separated. ap,auc unless said.")
+        str | None, typer.Option(help="ap, auc, mrr, hits@K; comma-separated. Or ndcg@10 of node properties.")
     ] = None,
     candidates: Annotated[
-        str | None, typer.Option(help="Destinations that ranks are among: a number, or all; 100 unless said.")
+        str | None,
+        typer.Option(
+            help="Destinations that ranks are among: a number (100 unless said), all, or board (TGB's)."
+        ),
     ] = None,
     filtered: Annotated[
         bool,
@@ -61,6 +67,16 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Rank what happened against negatives (AP, AUC) or among many candidates (MRR, hits@K)."""
+    of_links = {
+        "negatives": negatives,
+        "candidates": candidates,
+        "filtered": filtered,
+        "seed": seed,
+        "visible": visible,
+    }
+    if early.asks_properties(metrics, **of_links):
+        _properties(data, model, split, data_dir, as_json)
+        return
     settings = parse_overrides(overrides or [])
     for option, given in (("negatives", negatives), ("split", split), ("setting", setting)):
         early.check_names(option, given)
@@ -96,6 +112,23 @@ def evaluate(
             asked=asked,
             activity=activity,
         )
+    if as_json:
+        emit_json({"results": rows})
+    else:
+        for table in tables_of(rows):
+            stdout().print(table)
+
+
+def _properties(data: str, model: str, split: str, data_dir: Path | None, as_json: bool) -> None:
+    """What a forecast of node properties reaches."""
+    early.check_names("split", split)
+    early.check_forecast(model)
+    early.require_dataset(data, data_dir)
+
+    from dygmamba.data.library import open_dataset
+    from dygmamba.door.properties import property_rows
+
+    rows = property_rows(open_dataset(data, data_dir), model, split)
     if as_json:
         emit_json({"results": rows})
     else:

@@ -35,7 +35,9 @@ ZONES = {
 def import_(
     file: Annotated[
         Path,
-        typer.Argument(help="CSV, SNAP, KONECT, JSONL, Parquet, Arrow, JODIE, DyGLib ml_*.csv or npz file."),
+        typer.Argument(
+            help="CSV, SNAP, KONECT, JSONL, Parquet, Arrow, JODIE, DyGLib, npz; folder of TGB, TGB-Seq, RelBench."
+        ),
     ],
     src: Annotated[
         str | None, typer.Option(help="Column of the source ids, by name or number from 0.")
@@ -55,7 +57,8 @@ def import_(
         bool, typer.Option("--skip-bad", help="Go on without rows that cannot be read.")
     ] = False,
     format: Annotated[
-        str, typer.Option(help="auto, csv, jsonl, parquet, arrow, jodie, dyglib or npz.")
+        str,
+        typer.Option(help="auto, csv, jsonl, parquet, arrow, jodie, dyglib, npz, tgb, tgb-seq or relbench."),
     ] = "auto",
     header: Annotated[
         bool | None, typer.Option("--header/--no-header", help="Whether the first line names the columns.")
@@ -67,7 +70,7 @@ def import_(
     json: Json = False,
 ) -> None:
     """Turn a file of events into a dataset, and say how it was understood and what looks odd."""
-    early.require_file(file, "the command")
+    early.require_source(file)
     early.check_choice("format", format)
     early.check_choice("time_unit", time_unit)
     if out is not None:
@@ -99,10 +102,15 @@ def _import(
     from dataclasses import replace
 
     from dygmamba.cli.console import progress
+    from dygmamba.data.folders import BOARDS, folder_format
     from dygmamba.data.formats import read_dataset
     from dygmamba.data.places import checked_name, data_folder
 
-    name = checked_name(out or file.name.split(".")[0].removeprefix("ml_"))
+    format = folder_format(file) or format if format == "auto" else format
+    own = (
+        None if format in BOARDS else file.name.split(".")[0].removeprefix("ml_")
+    )  # boards have names of their own
+    name = None if out is None and own is None else checked_name(out or str(own))
     with progress() as bar:
         options = replace(options, watch=lambda batches, expected: bar.track(batches, expected))
         dataset = read_dataset(file, options, format=format, name=name)

@@ -15,6 +15,8 @@ SCORES = {"mrr": "MRR", "hits@10": "Hits@10", "ece_raw": "ECE of logits", "ece":
 
 def tables_of(rows: list[dict[str, Any]], rules: list[dict[str, Any]] | None = None) -> "list[Table]":
     """The tables of an evaluation: ranks stand in one of their own, and so does what scores are worth."""
+    if rows[0].get("task") == "property":
+        return [property_table(rows)]
     ranks = [row for row in rows if "ties" in row]
     rest = [row for row in rows if "ties" not in row]
     judged = [row for row in rest if row.get("setting") and (row.get("mrr") or row.get("ece")) is not None]
@@ -79,6 +81,7 @@ def rank_table(rows: list[dict[str, Any]]) -> "Table":
         groups.setdefault((row["split"], row["setting"]), []).append(row)
     seeds = max(len(own) for own in groups.values())
     among = f"among {first['candidates']} destinations{', filtered' if first['filtered'] else ''}"
+    among = f"among the candidates of {first['board']}" if first.get("board") else among
     title = f"{first['model']} on {first['dataset']}, ranks {among}, ties: {first['ties']}"
     title += f", mean ± std of {seeds}" if seeds > 1 else ""
     title += f", memory sees {first['visible']}"
@@ -92,6 +95,16 @@ def rank_table(rows: list[dict[str, Any]]) -> "Table":
             *(mean_and_spread([row[key] for row in own]) for key in keys),
             f"{own[0]['n']:,}",
         )
+    return table
+
+
+def property_table(rows: list[dict[str, Any]]) -> "Table":
+    """One line per period."""
+    first = rows[0]
+    title = f"{first['model']} on {first['dataset']}, node properties of {first['board']}, labels strictly earlier"
+    table = plain_table("split", title=title, figures=("NDCG@10", "moments", "nodes asked"))
+    for row in rows:
+        table.add_row(row["split"], f"{100 * row['ndcg@10']:.2f}", f"{row['moments']:,}", f"{row['n']:,}")
     return table
 
 

@@ -48,7 +48,7 @@ def train(
     split: Annotated[
         str | None,
         typer.Option(
-            help="Shares 0.7,0.15,0.15, or when validation and test begin: 2024-01-01,2024-06-01.",
+            help="Shares, or when validation and test begin: 2024-01-01,2024-06-01; board: its scoreboard's, if any.",
             show_default=False,
         ),
     ] = None,
@@ -64,6 +64,12 @@ def train(
             "--activity", help="Add the source's rate to the score where negatives replace the source."
         ),
     ] = False,
+    loss: Annotated[
+        str | None, typer.Option(help="pairwise (default), or ranking: each event among --train-candidates.")
+    ] = None,
+    train_candidates: Annotated[
+        int | None, typer.Option(min=1, help="Destinations of the same source, for --loss ranking.")
+    ] = None,
     visible: Annotated[
         str | None, typer.Option(help="What a memory may see: strict (strictly earlier; default) or batch.")
     ] = None,
@@ -89,6 +95,7 @@ def train(
             "give a dataset to train on, or --resume RUN to go on with a run; not both, not neither"
         )
     own = {"epochs": epochs, "visible": visible, "train_negatives": train_negatives, "activity": activity}
+    own |= {"loss": loss, "train_candidates": train_candidates}
     settings = parse_overrides(overrides or []) | {key: value for key, value in own.items() if value}
     numbers = parse_seeds(seeds)
     early.check_names("negatives", negatives)

@@ -14,6 +14,8 @@ UNSAID = {
     "split": "0.7,0.15,0.15",
     "visible": "strict",
     "train_negatives": "random",
+    "loss": "pairwise",
+    "train_candidates": "20",
     "negatives": "random; of a run all three",
     "metrics": "ap,auc",
     "candidates": "100",

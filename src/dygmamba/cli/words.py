@@ -16,6 +16,9 @@ OPTIONS = {
         *(
             "train_negatives",
             "activity",
+            "train_candidates",
+            "loss",
+            "filtered",
             "orders",
             "header",
             "time_format",

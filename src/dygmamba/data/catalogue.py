@@ -30,8 +30,8 @@ class Entry:
 
     `members` must be in the archive (the events first), `extras` are taken where they are there; `readable`
     says whether `open_dataset` reads them as they are. `columns` are the places of source, destination and
-    time in a csv that must be imported, empty where the importer knows them; `bipartite` is for the importer
-    too. A checksum is "md5:..." or "sha256:...", None where none is published.
+    time in a csv that must be imported, empty where its layout is JODIE's. A checksum is "md5:..." or "sha256:...",
+    None where none is published.
     """
 
     name: str
@@ -45,7 +45,6 @@ class Entry:
     row_bytes: int
     extras: tuple[str, ...] = ()
     columns: tuple[int, ...] = ()
-    bipartite: bool = False
     checksum: str | None = None
     licence: str | None = None
     note: str | None = None

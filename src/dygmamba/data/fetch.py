@@ -100,20 +100,16 @@ def sources(entry: Entry) -> tuple[str, ...]:
 
 
 def import_line(fetched: Fetched) -> str | None:
-    """The command that makes a dataset of a fetched csv, with the column names of its own first line.
+    """The command that makes a dataset of a fetched folder, its split and negatives beside it.
 
     None where there is nothing left to do, or the file does not look as TGB's loaders expect.
     """
     entry, events = fetched.entry, fetched.folder / fetched.entry.members[0]
     if entry.readable or not events.is_file() or _opens(entry, fetched.folder.parent):
         return None
-    header = _header(events)
-    if entry.columns and len(header) <= max(entry.columns):
+    if len(_header(events)) <= max(entry.columns, default=0):
         return None
-    words = [str(events), "--out", entry.name]
-    for option, place in zip(("--src", "--dst", "--time"), entry.columns, strict=False):
-        words += [option, header[place]]
-    words += ["--bipartite"] if entry.bipartite else []
+    words = [str(fetched.folder)]
     if fetched.folder.parent != data_folder():
         words += ["--data-dir", str(fetched.folder.parent)]
     return f"dygmamba data import {shlex.join(words)}"

@@ -50,11 +50,13 @@ class Split:
 class SplitBy:
     """How a stream is cut: into shares of its events, at the two times when validation and test begin, or not at all.
 
-    Whatever cuts it, a tenth of the nodes is held out of training, as published, unless nothing is cut.
+    Whatever cuts it, a tenth of the nodes is held out of training, as published, unless nothing is cut or the events of
+    each period are counted, as scoreboards do.
     """
 
     numbers: tuple[float, ...]  # three shares, two times, or none: everything is trained on
     said: str  # in the user's words
+    counted: bool = False  # whether the three are numbers of events
 
     @property
     def stamp(self) -> dict[str, Any]:
@@ -64,19 +66,25 @@ class SplitBy:
     @property
     def section(self) -> dict[str, Any]:
         """What a configuration says of it, for `read`."""
-        return {} if self == PUBLISHED else {"split_by": self.said, "split_at": list(self.numbers)}
+        if self == PUBLISHED:
+            return {}
+        how = {"split_counted": True} if self.counted else {}
+        return {"split_by": self.said, "split_at": list(self.numbers)} | how
 
     @staticmethod
     def read(about: dict[str, Any]) -> "SplitBy":
         """What `section` wrote; runs that say nothing have the published one."""
         if "split_by" not in about:
             return PUBLISHED
-        return SplitBy(tuple(float(number) for number in about["split_at"]), about["split_by"])
+        numbers = tuple(float(number) for number in about["split_at"])
+        return SplitBy(numbers, about["split_by"], bool(about.get("split_counted", False)))
 
     def split(self, store: EventStore, new_node_share: float = NEW_NODE_SHARE) -> Split:
         """The three periods of a stream."""
         if not self.numbers:
             return everything(store)
+        if self.counted:
+            return _counted(store, *(int(number) for number in self.numbers))
         if len(self.numbers) == 3:
             return chronological_split(store, self.numbers[1], self.numbers[2], new_node_share)
         time = _times(store)
@@ -98,6 +106,14 @@ def chronological_split(
     time = _times(store)
     val_time, test_time = np.quantile(time, [1 - val_share - test_share, 1 - test_share])
     return _split(store, time > val_time, time > test_time, new_node_share)
+
+
+def _counted(store: EventStore, train: int, val: int, test: int) -> Split:
+    """So many events each; no node is held out."""
+    place = np.arange(len(_times(store)))
+    if train + val + test != len(place):
+        raise EventError(f"the split is of {train + val + test:,} events and the stream has {len(place):,}")
+    return _split(store, place >= train, place >= train + val, 0.0)
 
 
 def everything(store: EventStore) -> Split:

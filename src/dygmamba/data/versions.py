@@ -11,6 +11,8 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
+from dygmamba.data.boards import SUFFIX as BOARD
+from dygmamba.data.boards import as_published, save_board
 from dygmamba.data.store import (
     FORMAT,
     OLDER,
@@ -55,7 +57,16 @@ class Version:
 
 
 def save_version(dataset: Dataset, folder: Path) -> Saved:
-    """Write NAME.safetensors, the other dataset that had this name kept; the same one again changes nothing."""
+    """Write NAME.safetensors, the other dataset that had this name kept; the same one again changes nothing.
+
+    What a scoreboard says of it lies beside it.
+    """
+    if (board := as_published(dataset)) is not None:
+        save_board(board, dataset, folder)
+    return _save(dataset, folder)
+
+
+def _save(dataset: Dataset, folder: Path) -> Saved:
     path = folder / (checked_name(dataset.name) + SUFFIX)
     make_folder(folder)
     if not path.exists():  # nothing to keep, and a folder that cannot be written to is left as it was
@@ -105,6 +116,8 @@ def remove_version(version: Version) -> None:
     lock = Lock(folder / f".{name}.lock")
     try:
         remove_file(version.path)
+        for board in folder.glob(f"{name}{OLDER}{version.version}{BOARD}"):
+            remove_file(board)
         rest = versions_in(folder, name)
         if version.newest and rest:
             publish(rest[0].path, folder / f"{name}{SUFFIX}")

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from dygmamba.errors import ConfigError
-from dygmamba.tasks.asked import SOME, hits_at
+from dygmamba.tasks.asked import BOARD, FORECASTS, NDCG, SOME, hits_at
 
 Names = str | Sequence[str]
 TASKS = ("link", "node")
@@ -63,8 +63,11 @@ def check_visible(visible: str | None) -> None:
 
 def asked_metrics(
     metrics: Names | None, candidates: int | str | None, filtered: bool
-) -> tuple[bool, tuple[str, ...], int | None]:
-    """Whether AP and AUC are asked for, which metrics of ranks, and among how many candidates; None: all."""
+) -> tuple[bool, tuple[str, ...], int | str | None]:
+    """Whether AP and AUC are asked for, which metrics of ranks, and among how many candidates; None: all.
+
+    "board" are those that a dataset's scoreboard lists.
+    """
     given = ",".join(PAIRWISE) if metrics is None else metrics
     names = [part.strip() for part in given.split(",")] if isinstance(given, str) else list(given)
     ranks = tuple(dict.fromkeys(name for name in names if name not in PAIRWISE))
@@ -73,12 +76,34 @@ def asked_metrics(
             hits_at(name)
     if not ranks and (candidates is not None or filtered):
         raise ConfigError("`candidates` are of ranks; ask for them with `metrics`, such as mrr,hits@10")
+    if candidates == BOARD and filtered:
+        raise ConfigError("a scoreboard's `candidates` are listed; leave out `filtered`")
     return len(ranks) < len(set(names)), ranks, _count(candidates)
 
 
-def _count(candidates: int | str | None) -> int | None:
+def asks_properties(metrics: Names | None, **given: Any) -> bool:
+    """Whether node properties are asked for; with them goes nothing that is of links."""
+    names = [part.strip() for part in metrics.split(",")] if isinstance(metrics, str) else list(metrics or ())
+    if NDCG not in names:
+        return False
+    wrong = [name for name, value in given.items() if value]
+    if len(set(names)) > 1 or wrong:
+        what = f"`{wrong[0]}`" if wrong else "the other metrics"
+        raise ConfigError(f"{NDCG} is of node properties; leave out {what}")
+    return True
+
+
+def check_forecast(model: str) -> None:
+    """Refuse what foresees no node properties."""
+    if model not in FORECASTS:
+        raise ConfigError(f"{NDCG} takes `model` {' or '.join(FORECASTS)}, got '{model}'; choose one of them")
+
+
+def _count(candidates: int | str | None) -> int | str | None:
     if candidates is None:
         return SOME
+    if candidates == BOARD:
+        return BOARD
     if candidates == "all":
         return None
     try:
@@ -86,5 +111,5 @@ def _count(candidates: int | str | None) -> int | None:
     except ValueError:
         count = 0
     if count < 1:
-        raise ConfigError(f"`candidates` takes a number of at least 1 or 'all', got '{candidates}'")
+        raise ConfigError(f"`candidates` takes a number of at least 1, 'all' or 'board', got '{candidates}'")
     return count

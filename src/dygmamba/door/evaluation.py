@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from dygmamba.data.library import open_dataset
 from dygmamba.data.store import Dataset
-from dygmamba.door.asking import Names, asked_metrics, check_visible
+from dygmamba.door.asking import Names, asked_metrics, asks_properties, check_visible
 from dygmamba.door.asking import chosen_names as chosen_names
+from dygmamba.door.properties import property_rows
 from dygmamba.door.states import require_test, tell_unfinished
 from dygmamba.engine.clock import Rule
 from dygmamba.engine.examine import STRICT
@@ -20,9 +21,10 @@ from dygmamba.errors import ConfigError, EventError
 from dygmamba.models import find_model
 from dygmamba.runs.calibrating import load_calibration
 from dygmamba.runs.factoring import factoring
-from dygmamba.runs.link import Choice, Heuristics, Ranking, link_rows, rank_rows
+from dygmamba.runs.link import Choice, Heuristics, link_rows
 from dygmamba.runs.node import node_rows, open_node_run
 from dygmamba.runs.opening import choose_device, open_run, task_of, trained_against
+from dygmamba.runs.ranking import Ranking, rank_rows
 from dygmamba.sampling.negatives import SAMPLERS
 from dygmamba.tasks.link import SETTINGS, SPLITS
 
@@ -78,7 +80,7 @@ def run_rows(
         put = (run.scorer, run.stream, about, chosen, ruled(run.rule, visible))
         factored = factoring(activity or run.activity, run.stream)
         rows = link_rows(*put, load_calibration(run.folder), factored) if pairwise else []
-        return _some(rows + ([] if ranking is None else rank_rows(*put, ranking)))
+        return _some(rows + ([] if ranking is None else rank_rows(*put, ranking.on(run.dataset))))
     if activity:
         raise ConfigError(f"{path} classifies nodes, which do not compete; leave out `activity`")
     if ranking is not None:
@@ -116,6 +118,7 @@ def untrained_rows(
     """The rows of a model without training, for each draw of the negatives or the candidates."""
     untrained = Heuristics.of(dataset, ruled(STRICT, visible), folder, activity)
     pairwise, ranking = asked
+    ranking = None if ranking is None else ranking.on(dataset)
     watch, there = meter or Meter(), [one for one in chosen if untrained.has(one)]
 
     def rows() -> Iterator[dict[str, Any]]:
@@ -126,7 +129,7 @@ def untrained_rows(
 
     def ranks(ranking: Ranking) -> Iterator[dict[str, Any]]:
         for one in {one[1:]: one for one in there}.values():
-            for seed in seeds if ranking.count is not None else (None,):
+            for seed in seeds if ranking.drawn else (None,):
                 with watch.exam(" ".join(("ranks", *one[1:]))) as advance:
                     drawn = replace(ranking, seed=seed)
                     yield untrained.rank_row(model, settings, one, drawn, advance)
@@ -159,8 +162,10 @@ def evaluate(
     """How good a model without training is (edgebank, recency, ...): a row per negatives, split and setting.
 
     `seeds` draw other negatives than the published ones. `metrics` such as "mrr,hits@10" rank each event's destination
-    among `candidates`, a number or "all", a row per split and setting; `filtered` leaves out those that are true too.
-    `activity` adds the rate of the source to the score where negatives replace it, weighed on the validation period.
+    among `candidates`, a number, "all", or "board": those that the dataset's scoreboard lists, a row per split and
+    setting; `filtered` leaves out those that are true too. "ndcg@10" judges the forecasts of node properties,
+    "persistent" and "moving-average". `activity` adds the rate of the source to the score where negatives replace it,
+    weighed on the validation period.
 
     >>> import dygmamba as dm
     >>> table = dm.evaluate(dm.generate(nodes=40, events=800, communities=4), "recency")
@@ -168,10 +173,16 @@ def evaluate(
     (['dataset', 'model', 'seed'], 2)
     """
     name = data if isinstance(data, str) else data.name
-    require_untrained(model, name)
+    properties = asks_properties(
+        metrics, candidates=candidates, filtered=filtered, seeds=seeds, visible=visible
+    )
+    if not properties:
+        require_untrained(model, name)
     dataset = (
         open_dataset(data, None if data_dir is None else Path(data_dir)) if isinstance(data, str) else data
     )
+    if properties:
+        return as_table(property_rows(dataset, model, split))
     drawn = (None,) if seeds is None else tuple(seeds)
     chosen, asked = choices(negatives, split, setting), rankings(metrics, candidates, filtered)
     return as_table(

@@ -15,7 +15,7 @@ from dygmamba.engine.walk import Advance, Walk, unwatched
 from dygmamba.models.base import Scorer
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.base import Exam
-from dygmamba.tasks.candidates import Candidates
+from dygmamba.tasks.candidates import Rivals
 from dygmamba.tasks.metrics import places_before
 
 STRICT = Rule()
@@ -40,23 +40,24 @@ def place(
     scorer: Scorer,
     stream: Stream,
     exam: Exam,
-    candidates: Candidates,
+    candidates: Rivals,
     rule: Rule = STRICT,
     seed: int = 0,
     advance: Advance = unwatched,
     chosen: Int64[Tensor, "g"] | None = None,
+    tokens: int | None = None,
 ) -> Float[Tensor, "g"]:
     """The rank of each of an exam's events among its candidates, 1 the best, ties as TGB counts them.
 
     `chosen` are the places of the events to rank, all unless said; a memory is told of the others all the same.
 
     Everything is asked at the event's time and sees what the event itself sees; however many candidates there are, only
-    so many scores are held at once.
+    so many scores are held at once, and `tokens` bounds what a pass reads.
     """
     store, events = stream.store, exam.events
     clock, before = _clock(stream, exam, rule)
     places = torch.arange(len(events)) if chosen is None else chosen
-    walk, rank = Walk(scorer, stream, seed, clock), torch.ones(len(places), dtype=torch.float64)
+    walk, rank = Walk(scorer, stream, seed, clock, tokens), torch.ones(len(places), dtype=torch.float64)
     for rows in torch.arange(len(places)).split(max(1, TOGETHER // (candidates.width + 1))):
         own = events[places[rows]]
         told = clock.seen(rule.visible, before + places[rows], store.time[own])
@@ -70,6 +71,8 @@ def place(
             pairs = PairBatch.of(*ends, store.time[own].repeat_interleave(c))
             score = walk(pairs, told.repeat_interleave(c), advance).view(dst.shape)
             true = score[:, 0] if true is None else true
+            # a list may hold the true one: the same question has the same answer, wherever rounding has put it
+            score = torch.where(dst == store.dst[own][:, None], true[:, None], score)
             rank[rows] += places_before(true, score.masked_fill(~counts, -inf))
     return rank
 

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from dygmamba.engine.clock import Rule, Visible
 from dygmamba.settings import Bounds, Settings
+from dygmamba.tasks.losses import LOSSES, Loss, LossName
 from dygmamba.tasks.opponents import TrainNegatives
 
 
@@ -37,6 +38,13 @@ class LinkFitConfig(FitConfig):
         "random"  # pairs that were not: any destination, a pair seen before, or both
     )
     activity: bool = False  # where negatives replace the source, add its log rate to the score
+    loss: LossName = "pairwise"  # of every pair alone, or of each event among candidates of its source
+    train_candidates: Annotated[int, Bounds(1, 1_000_000)] = 20  # of each event, for the ranking loss
+
+    @property
+    def judge(self) -> Loss:
+        """What a step is judged by."""
+        return LOSSES[self.loss].of(self.train_candidates)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,10 @@ from dygmamba.engine.folder import RunFolder
 from dygmamba.errors import FileError
 from dygmamba.files.writing import write_text
 from dygmamba.models.base import RoundLearner
-from dygmamba.runs.link import Ranking
 from dygmamba.runs.node import node_row
+from dygmamba.runs.ranking import Ranking
 from dygmamba.runs.tested import Told
+from dygmamba.tasks.asked import SOME
 from dygmamba.tasks.base import Exam
 from dygmamba.tasks.calibration import Calibration, Reliability, calibrate, reliability
 from dygmamba.tasks.link import SETTINGS, SPLITS, has_events, link_exam
@@ -166,7 +167,7 @@ def affordable(fit: Fit) -> int:
         asked += PASSES * (1 + fit.scorer.negatives) * len(split.train)
     else:
         asked += PASSES * len(fit.progress.entries) * 2 * len(split.train)
-    events = SHARE * asked / (len(SETTINGS) * (Ranking(RANKS).count or 1))
+    events = SHARE * asked / (len(SETTINGS) * SOME)
     return int(min(max(events, LEAST), MOST))
 
 

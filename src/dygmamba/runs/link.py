@@ -5,15 +5,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from dygmamba.config import build_config, preset, to_settings
+from dygmamba.data.boards import usual_split
 from dygmamba.data.splits import PUBLISHED, Split, SplitBy
 from dygmamba.data.store import Dataset
 from dygmamba.engine.clock import Rule
-from dygmamba.engine.examine import STRICT, examine, place
+from dygmamba.engine.examine import STRICT, examine
 from dygmamba.engine.fit import Fit
 from dygmamba.engine.fit_config import LinkFitConfig
 from dygmamba.engine.folder import RunFolder
@@ -21,66 +21,23 @@ from dygmamba.engine.stream import Stream
 from dygmamba.engine.walk import Advance, unwatched
 from dygmamba.errors import ConfigError, EventError
 from dygmamba.models import find_model
-from dygmamba.models.base import DatasetFacts, Scorer
+from dygmamba.models.base import DatasetFacts, RoundLearner, Scorer
 from dygmamba.room import require_room
 from dygmamba.runs.choosing import Beginning, layers, merged, reasons
 from dygmamba.runs.factoring import Alone, Factoring, factoring
 from dygmamba.runs.making import go_on_alike, made_with
 from dygmamba.runs.opening import build_scorer, data_of, link_data, link_stream, seeded_scorer, split_of
+from dygmamba.runs.ranking import Choice, Ranking
 from dygmamba.sampling.negatives import SEEDS
 from dygmamba.sampling.view import NeighborRequest
-from dygmamba.tasks.asked import SOME
 from dygmamba.tasks.base import Exam
 from dygmamba.tasks.calibration import Calibration, reliability
-from dygmamba.tasks.candidates import Candidates
 from dygmamba.tasks.link import LinkTask, has_events, link_exam
-from dygmamba.tasks.metrics import link_metrics, rank_metrics
+from dygmamba.tasks.metrics import link_metrics
 
-Choice = tuple[str, str, str]  # negatives, split, setting
 COPIES = 5  # of the weights while they are trained: their gradient, Adam's two moments, the best so far
 ENTRY = 16  # bytes: a neighbour, its event and its time
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Ranking:
-    """Which ranks are asked for: metrics such as mrr and hits@10, and among how many candidates, None for all."""
-
-    metrics: tuple[str, ...]
-    count: int | None = SOME
-    filtered: bool = False
-    seed: int | None = None  # of the candidates, by default the published one of the exam's negatives
-    most: int | None = (
-        None  # events that are ranked, drawn with the same seed where there are more; None for all
-    )
-
-    def row(
-        self,
-        scorer: Scorer,
-        stream: Stream,
-        exam: Exam,
-        rule: Rule,
-        seed: int = 0,
-        advance: Advance = unwatched,
-    ) -> dict[str, Any]:
-        """What a result row says of an exam's ranks; the exam's negatives are not asked about."""
-        name, setting = exam.about["split"], exam.about["setting"]
-        drawn = SEEDS[name, setting] if self.seed is None else self.seed
-        among = Candidates.of(stream.store, self.count, drawn, self.filtered)
-        rank = place(scorer, stream, exam, among, rule, seed, advance, self._chosen(len(exam.events), drawn))
-        found = rank_metrics(rank, self.metrics)
-        about = {"split": name, "setting": setting, **among.about, **rule.about}
-        return {**about, **found, "n": len(rank)}
-
-    def questions(self, exam: Exam) -> int:
-        """Pairs that are scored where the candidates are counted; of all, at least so many."""
-        events = len(exam.events) if self.most is None else min(self.most, len(exam.events))
-        return events * (1 + (self.count or 0))
-
-    def _chosen(self, events: int, seed: int) -> Tensor | None:
-        if self.most is None or self.most >= events:
-            return None
-        drawn = np.random.default_rng([seed % 2**64, events]).choice(events, self.most, replace=False)
-        return torch.from_numpy(np.sort(drawn))
+LEAST = 4  # entries that a pair itself takes as much as
 
 
 def split_settings(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -111,6 +68,7 @@ def start_link_run(
     stream = link_stream(dataset, device, begun.by)
     _require_events(stream.split, begun.by)
     scorer = seeded_scorer(spec, config, seed, stream, COPIES)
+    _check_loss(model, scorer, how)
     _require_room(scorer, how, len(stream.split.train))
     chosen = begun.why | reasons(dataset, stream, scorer, how, config, found)
     about = data_of(dataset, root)
@@ -156,31 +114,32 @@ def resume_link_run(path: Path, device: torch.device, data_dir: Path | None = No
     return fit
 
 
+def _check_loss(model: str, scorer: Scorer, how: LinkFitConfig) -> None:
+    """Refuse a loss over candidates where it would have to be ignored."""
+    if how.loss == "pairwise":
+        return
+    if isinstance(scorer, RoundLearner):
+        raise ConfigError(f"model '{model}' learns from a table of single pairs; leave out `loss`")
+    if how.train_negatives != "random":
+        raise ConfigError(
+            f"`loss='{how.loss}'` asks about destinations of the same source; leave out `train_negatives`"
+        )
+
+
 def _require_room(scorer: Scorer, how: LinkFitConfig, events: int) -> None:
-    """Refuse a step whose look-ups alone would fill the memory: of a source, a destination and another one."""
+    """Refuse a step whose look-ups alone would fill the memory: of a source, a destination and the other ones."""
     batch, length = min(how.batch, events), NeighborRequest.longest(scorer.requests)
     looked_up = f"a batch of {batch:,} events with {length:,} entries looked up for each node"
-    require_room(3 * batch * length * ENTRY, looked_up)
+    others = how.train_candidates if how.loss == "ranking" else 1
+    require_room((2 + others) * batch * max(length, LEAST) * ENTRY, looked_up)
 
 
 def fit_of(run: RunFolder, stream: Stream, scorer: nn.Module) -> Fit:
     """A fit as a run's configuration says, at its beginning."""
     sections = run.config()
     config, seed = build_config(LinkFitConfig, sections["train"]), int(sections["run"]["seed"])
-    task = LinkTask.of(stream.store, stream.split, stream.device, config.train_negatives)
+    task = LinkTask.of(stream.store, stream.split, stream.device, config.train_negatives, config.judge)
     return Fit(task, scorer.to(stream.device), stream, config, run, seed)
-
-
-def rank_rows(
-    scorer: Scorer, stream: Stream, about: dict[str, Any], chosen: list[Choice], rule: Rule, ranking: Ranking
-) -> list[dict[str, Any]]:
-    """One result row per split and setting that has events: where each event ranks among its candidates."""
-    rows = []
-    for name, setting in dict.fromkeys((name, setting) for _, name, setting in chosen):
-        if has_events(stream.store, stream.split, name, setting):
-            exam = link_exam(stream.store, stream.split, name, setting)
-            rows.append({**about, **ranking.row(scorer, stream, exam, rule, about["seed"])})
-    return rows
 
 
 def link_rows(
@@ -250,7 +209,7 @@ class Heuristics:
         dataset: Dataset, rule: Rule = STRICT, folder: Path | None = None, activity: bool = False
     ) -> "Heuristics":
         """On the dataset's own split."""
-        stream = link_stream(dataset, torch.device("cpu"))
+        stream = link_stream(dataset, torch.device("cpu"), usual_split(dataset))
         return Heuristics(dataset.name, stream, rule, folder, factoring(activity, stream))
 
     def row(

@@ -22,6 +22,7 @@ from dygmamba.room import building
 from dygmamba.runs.own_data import data_of as data_of
 from dygmamba.runs.own_data import keep_dataset as keep_dataset
 from dygmamba.runs.own_data import open_data as open_data
+from dygmamba.tasks.losses import LOSSES
 
 
 def choose_device(name: str) -> torch.device:
@@ -85,10 +86,12 @@ class OpenRun:
         return build_config(kind, self.folder.config()["train"])
 
 
-def trained_against(folder: RunFolder) -> dict[str, str]:
+def trained_against(folder: RunFolder) -> dict[str, Any]:
     """What a result row says of a link run's training; runs that do not say were trained against random pairs."""
-    against = folder.config()["train"].get("train_negatives", "random")
-    return {"train_negatives": against, **split_of(folder).stamp}
+    how = folder.config()["train"]
+    against, judge = how.get("train_negatives", "random"), LOSSES[how.get("loss", "pairwise")]
+    told = judge.of(int(how.get("train_candidates", 1))).about
+    return {"train_negatives": against, **told, **split_of(folder).stamp}
 
 
 def task_of(path: Path) -> str:

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from dygmamba.data.boards import as_published, save_board
 from dygmamba.data.library import data_folders, find_dataset, is_table, open_dataset
 from dygmamba.data.store import SUFFIX, Dataset, load_dataset, save_dataset
 from dygmamba.engine.folder import RunFolder
@@ -68,7 +69,10 @@ def keep_dataset(dataset: Dataset, root: Path, data_dir: Path | None = None) -> 
         pass
     path = _kept(root / dataset.name, dataset.digest, dataset.version)[0]
     if not path.exists():
-        save_dataset(replace(dataset, name=path.stem), path.parent)
+        kept = replace(dataset, name=path.stem)
+        if (board := as_published(dataset)) is not None:
+            save_board(board, kept, path.parent)
+        save_dataset(kept, path.parent)
 
 
 def _kept(folder: Path, digest: str, version: str) -> tuple[Path, Path]:

@@ -2,20 +2,23 @@
 
 import pyarrow as pa
 
-from dygmamba.data.cuts import TAKES, Cuts, shares, words_of
+from dygmamba.data.boards import board_of, usual_split
+from dygmamba.data.cuts import BOARD, TAKES, Cuts, shares, words_of
 from dygmamba.data.formats import ReadOptions
 from dygmamba.data.formats.pairs import read_times
 from dygmamba.data.formats.values import Place
-from dygmamba.data.splits import PUBLISHED, SplitBy
+from dygmamba.data.splits import SplitBy
 from dygmamba.data.store import Dataset
 from dygmamba.errors import ConfigError, FileError
 from dygmamba.runs.questions import Desk
 
 
 def split_by(dataset: Dataset, given: Cuts | None, time_unit: str = "auto") -> SplitBy:
-    """How a dataset is cut; as published where nothing is said."""
+    """How a dataset is cut; where nothing is said as its scoreboard does, or as published."""
     if given is None:
-        return PUBLISHED
+        return usual_split(dataset)
+    if given == BOARD:
+        return board_of(dataset).split
     words = words_of(given)
     said = ",".join(words)
     found = shares(words)

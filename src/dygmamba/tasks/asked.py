@@ -5,6 +5,9 @@ from dygmamba.errors import ConfigError
 # what a setting is called where people read it: `inductive` also names negatives, and one word must not be two things
 NODES = {"transductive": "all nodes", "inductive": "new nodes"}
 SOME = 100  # candidates that are drawn unless said otherwise
+BOARD = "board"  # in place of a number of candidates: those that a dataset's scoreboard lists
+NDCG = "ndcg@10"  # of node properties
+FORECASTS = ("persistent", "moving-average")  # what foresees them
 
 
 def hits_at(name: str) -> int:

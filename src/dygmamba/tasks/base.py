@@ -36,6 +36,11 @@ class Task(Protocol):
         """What an epoch's weights are judged by; none where everything is trained on."""
         ...
 
+    @property
+    def together(self) -> bool:
+        """Whether an event's pairs must be in one pass: the loss is no sum over pairs."""
+        ...
+
     def others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
         """For each training event the other node that is asked about beside it, the same on every device."""
         ...

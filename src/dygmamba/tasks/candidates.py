@@ -4,16 +4,36 @@ Legend: m destinations of the stream, b events, c candidates.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
+from dygmamba.data.boards import Board, Period
 from dygmamba.data.events import EventStore
 from dygmamba.errors import ConfigError, EventError
-from dygmamba.tasks.asked import SOME
+from dygmamba.tasks.asked import BOARD, SOME
+
+
+@runtime_checkable
+class Rivals(Protocol):
+    """Whom each of some events is ranked against."""
+
+    @property
+    def width(self) -> int:
+        """The most candidates that an event can have."""
+        ...
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What a result row says of them."""
+        ...
+
+    def against(self, events: Int64[Tensor, "b"]) -> tuple[Int64[Tensor, "b c"], Bool[Tensor, "b c"]]:
+        """The candidates of some events, and which of them count: an event may have fewer than others."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,3 +102,57 @@ class Candidates:
         high = int(torch.searchsorted(store.time, store.time[event], side="right"))
         same = store.src[low:high] == store.src[event]
         return torch.unique(store.dst[low:high][same])
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The candidates that a scoreboard lists for each event of a period, as they stand there.
+
+    One that is the event's own destination, as in lists that were drawn without a look, is level with it.
+    """
+
+    board: Board
+    period: Period
+
+    @staticmethod
+    def of(board: Board, period: Period, events: Int64[Tensor, "k"]) -> "Listed":
+        """Those of a period, if all of these events are in it."""
+        if period not in board.negatives:
+            raise ConfigError(
+                f"the scoreboard '{board.name}' lists no candidates of {period}; choose `candidates` by a number"
+            )
+        first, count = board.first(period), len(board.negatives[period])
+        if len(events) and not first <= int(events.min()) <= int(events.max()) < first + count:
+            raise ConfigError(
+                f"the {period} of this split is not the scoreboard's; train with `split='board'`, or choose "
+                "`candidates` by a number"
+            )
+        return Listed(board, period)
+
+    @property
+    def width(self) -> int:
+        """The longest list's."""
+        start = self.board.negatives[self.period].start
+        return int(start.diff().max()) if len(start) > 1 else 0
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Whose lists they are."""
+        return {
+            "candidates": BOARD,
+            "board": self.board.name,
+            "candidate_seed": None,
+            "filtered": False,
+            "ties": "mean rank",
+        }
+
+    def against(self, events: Int64[Tensor, "b"]) -> tuple[Int64[Tensor, "b c"], Bool[Tensor, "b c"]]:
+        """The lists of some events, those that are shorter filled up."""
+        lists = self.board.negatives[self.period]
+        row = events - self.board.first(self.period)
+        start, count = lists.start[row], lists.start[row + 1] - lists.start[row]
+        place = torch.arange(self.width)
+        counts = place < count[:, None]
+        at = (start[:, None] + place).clamp(max=max(0, len(lists.node) - 1))
+        node = lists.node[at].long() if len(lists.node) else torch.zeros(counts.shape, dtype=torch.int64)
+        return node.masked_fill(~counts, 0), counts

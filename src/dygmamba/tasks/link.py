@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 from dygmamba.data.events import EventBatch, EventStore
 from dygmamba.data.splits import Split
@@ -19,8 +18,9 @@ from dygmamba.errors import EventError
 from dygmamba.sampling.negatives import SEEDS, NegativeRequest, draw_negatives, stored_negatives
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.base import Exam
+from dygmamba.tasks.losses import PAIRWISE, Among, Loss
 from dygmamba.tasks.metrics import link_metrics
-from dygmamba.tasks.opponents import OPPONENTS, Opponents, TrainNegatives
+from dygmamba.tasks.opponents import OPPONENTS, ManyDestinations, Opponents, TrainNegatives
 
 SPLITS = ("val", "test")
 SETTINGS = ("transductive", "inductive")
@@ -37,19 +37,28 @@ class LinkTask:
 
     opponents: Opponents
     validation: Exam | None
+    judge: Loss = PAIRWISE
 
     @staticmethod
     def of(
-        store: EventStore, split: Split, device: torch.device, against: TrainNegatives = "random"
+        store: EventStore,
+        split: Split,
+        device: torch.device,
+        against: TrainNegatives = "random",
+        judge: Loss = PAIRWISE,
     ) -> "LinkTask":
         """Link prediction on a stream, validated against what it is trained against; random pairs as published."""
         if not len(split.train):
             raise EventError("no training events are left after holding out new nodes; use a longer stream")
-        opponents = OPPONENTS[against].of(store, split, device)
+        opponents = (
+            ManyDestinations.of(store, split, device, judge.candidates)
+            if isinstance(judge, Among)
+            else OPPONENTS[against].of(store, split, device)
+        )
         if not len(split.val) and not len(split.test):
-            return LinkTask(opponents, None)
+            return LinkTask(opponents, None, judge)
         exams = [link_exam(store, split, "val", strategy=kind) for kind in VALIDATED_BY[against]]
-        return LinkTask(opponents, joined(exams))
+        return LinkTask(opponents, joined(exams), judge)
 
     def others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
         """For each training event a number that says which pair is asked about beside it."""
@@ -60,8 +69,13 @@ class LinkTask:
         return self.opponents.questions(events, others)
 
     def loss(self, logits: Float32[Tensor, "p"], label: Float32[Tensor, "p"]) -> Tensor:
-        """Binary cross-entropy."""
-        return binary_cross_entropy_with_logits(logits, label, reduction="sum")
+        """Of every pair alone, or of each event among its candidates."""
+        return self.judge(logits, label)
+
+    @property
+    def together(self) -> bool:
+        """Whether an event's pairs must be in one pass."""
+        return self.judge.together
 
     def metrics(self, score: Float[Tensor, "p"], exam: Exam) -> dict[str, Any]:
         """AP and AUC, both ways."""

@@ -62,6 +62,11 @@ class NodeTask:
         """That of `val` or `test`."""
         return {"val": self.validation, "test": self.test}[name]
 
+    @property
+    def together(self) -> bool:
+        """Every question is judged alone."""
+        return False
+
     def others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
         """The events' own destinations: nothing is drawn."""
         return self.partner

@@ -16,6 +16,8 @@ from torch import Tensor
 
 from dygmamba.data.events import EventBatch, EventStore
 from dygmamba.data.splits import Split
+from dygmamba.errors import EventError
+from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.view import PairBatch
 
 TrainNegatives = Literal["random", "historical", "mixed"]
@@ -140,6 +142,52 @@ class Mixed:
     def questions(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
         """As of training pairs."""
         return self.paired.questions(events, others)
+
+
+@dataclass(frozen=True, slots=True)
+class ManyDestinations:
+    """The event's source with several training destinations, none of them its own; the number is a key to their draws.
+
+    They are drawn with replacement, as a function of seed, epoch and event; an epoch of many candidates is held in as
+    little as one of one.
+    """
+
+    events: int
+    destinations: Int64[Tensor, "m"]  # on the device, sorted
+    count: int
+    draws: Draws
+
+    @staticmethod
+    def of(store: EventStore, split: Split, device: torch.device, count: int) -> "ManyDestinations":
+        """So many beside each training event."""
+        destinations = torch.unique(store.dst[split.train]).to(device)
+        if len(destinations) < 2:
+            raise EventError("training has one destination; there is nothing to rank it among")
+        return ManyDestinations(len(split.train), destinations, count, Draws.of(0, device=device))
+
+    def others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
+        """One key per training event."""
+        rng = torch.Generator().manual_seed((seed << 20) + epoch)
+        return torch.randint(1 << 62, (self.events,), generator=rng).to(self.destinations.device)
+
+    def questions(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
+        """All pairs of an event share the source's row; first the events, then a candidate of each, then another."""
+        b, c = others.shape[0], self.count
+        place = (
+            self.draws.uniform(others, events.time, 0, c).T * (len(self.destinations) - 1)
+        ).long()  # [c b]
+        own = torch.searchsorted(self.destinations, events.dst)
+        node = self.destinations[place + (place >= own)]
+        row = torch.arange(b, device=others.device)
+        every = torch.arange((1 + c) * b, device=others.device)
+        return PairBatch(
+            node=torch.cat([events.src, events.dst, node.flatten()]),
+            when=events.time.repeat(2 + c),
+            src_row=row.repeat(1 + c),
+            dst_row=every + b,
+            label=(every < b).float(),
+            group=row.repeat(1 + c),
+        )
 
 
 OPPONENTS: dict[TrainNegatives, type[RandomDestinations] | type[TrainingPairs] | type[Mixed]] = {

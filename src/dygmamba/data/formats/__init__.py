@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dygmamba.data.formats import csv, dyglib, ipc, jodie, jsonl, npz, parquet
+from dygmamba.data.folders import BOARDS, folder_format
+from dygmamba.data.formats import csv, dyglib, ipc, jodie, jsonl, npz, parquet, relbench, tgb, tgb_seq
 from dygmamba.data.formats.options import FORMATS, ReadOptions
 from dygmamba.data.places import SUFFIX, checked_name
 from dygmamba.errors import ConfigError, FileError
@@ -23,6 +24,9 @@ READERS: dict[str, Callable[[Path, ReadOptions], "Dataset"]] = {
     "jodie": jodie.read,
     "dyglib": dyglib.read,
     "npz": npz.read,
+    "tgb": tgb.read,
+    "tgb-seq": tgb_seq.read,
+    "relbench": relbench.read,
 }
 
 KINDS = {b"SQLi": "database", b"\x89HDF": "HDF5 file", b"%PDF": "PDF document"}
@@ -37,13 +41,16 @@ def read_dataset(
     options = options or ReadOptions()
     if format not in FORMATS:
         raise ConfigError(f"format {format!r} is unknown; choose one of {', '.join(FORMATS)}")
-    _require_file(path)
+    if not (path.is_dir() and (format in BOARDS or (format == "auto" and folder_format(path)))):
+        _require_file(path)
     dataset = READERS[detect_format(path, options) if format == "auto" else format](path, options)
     return replace(dataset, name=dataset.name if name is None else checked_name(name), path=path.absolute())
 
 
 def detect_format(path: Path, options: ReadOptions | None = None) -> str:
-    """What a file is, by its first bytes and, for text, by its column names."""
+    """What a file is, by its first bytes and, for text, by its column names; what a folder is, by its files."""
+    if (board := folder_format(path)) is not None:
+        return board
     _require_file(path)
     with path.open("rb") as file:
         start = file.read(8)

@@ -12,7 +12,10 @@ from dygmamba.errors import ConfigError, FileError, NotFoundError
 
 COLUMNS = ("src", "dst", "time", "features", "label")
 FIXED = ("bipartite", "time_unit", "time_format", "fill", "skip_bad", "header")  # what files of arrays settle
-FORMATS = ("auto", "csv", "jsonl", "parquet", "arrow", "jodie", "dyglib", "npz")
+FORMATS = (
+    *("auto", "csv", "jsonl", "parquet", "arrow", "jodie", "dyglib", "npz"),
+    *("tgb", "tgb-seq", "relbench"),
+)
 # ticks per second; auto: by their size, plain: numbers that are no times since 1970
 TIME_UNITS = {"auto": 0, "s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000, "plain": 0}
 
@@ -66,6 +69,7 @@ class ReadOptions:
     time_format: str | None = None  # as strptime has it; None: found out
     date_order: str = ""  # of day and month, where dates leave it open: dmy or mdy
     skip_bad: bool = False  # go on without rows that cannot be read
+    any_id: bool = False  # "none" and "null" are ids like any other, as in a published table
     watch: Watch = field(default=lambda batches, expected: batches, compare=False)  # for a progress bar
 
     def __post_init__(self) -> None:

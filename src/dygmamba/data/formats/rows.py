@@ -17,6 +17,7 @@ from dygmamba.data.formats.values import BadValue, Place, is_text, numbers
 
 # what programs write for nothing
 NO_IDS = pa.array(["", "nan", "null", "none", "n/a", "#n/a", "<na>", "\\n"])
+NOTHING = NO_IDS.slice(0, 1)
 NAMED = "remove the row or name both its nodes"
 
 
@@ -44,7 +45,10 @@ class RowReader:
     def read(self, batch: pa.RecordBatch) -> Values:
         """All columns of some rows."""
         roles, fill = self.roles, self.options.fill
-        src, dst = (_identifiers(batch.column(name), self._place(name)) for name in (roles.src, roles.dst))
+        missing = NOTHING if self.options.any_id else NO_IDS
+        src, dst = (
+            _identifiers(batch.column(name), self._place(name), missing) for name in (roles.src, roles.dst)
+        )
         time = self.clock.seconds(batch.column(roles.time), self._place(roles.time))
         edge = np.empty((batch.num_rows, len(roles.features)), np.float32)
         for k, name in enumerate(roles.features):
@@ -83,15 +87,15 @@ def without_bad(reader: RowReader, batch: pa.RecordBatch, faults: Faults) -> pa.
     return good
 
 
-def _identifiers(ids: pa.DictionaryArray, place: Place) -> pa.DictionaryArray:
-    """The ids of a batch, white space around them ignored, none of them missing."""
+def _identifiers(ids: pa.DictionaryArray, place: Place, nothing: pa.Array) -> pa.DictionaryArray:
+    """The ids of a batch, white space around them ignored, none of them a word for nothing."""
     if ids.null_count:
         row = pc.index(pc.is_null(ids), True).as_py()
         raise place.error(row, "is empty", NAMED)
     if not is_text(ids.dictionary.type):
         return ids
     pool = pc.utf8_trim_whitespace(ids.dictionary)
-    missing = pc.indices_nonzero(pc.is_in(pc.utf8_lower(pool), value_set=NO_IDS.cast(pool.type)))
+    missing = pc.indices_nonzero(pc.is_in(pc.utf8_lower(pool), value_set=nothing.cast(pool.type)))
     if len(missing):
         bad = pc.is_in(ids.indices, value_set=missing.cast(ids.indices.type))
         row = pc.index(bad, True).as_py()

@@ -62,7 +62,7 @@ def executor_for(
     if stream.device.type == "cpu":
         keep_freed_memory()
     shares = WHOLE
-    if work.scorer.elastic and work.full:
+    if work.scorer.elastic and work.full and not task.together:
         most = NeighborRequest.longest(work.scorer.requests)
         shares = best_shares(history_lengths(work, epoch(0)), most, COSTS[stream.device.type])
     if shares == WHOLE:

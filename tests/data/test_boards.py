@@ -1,0 +1,202 @@
+"""TGB, TGB-Seq and RelBench folders: TGB's own numbers and features, its split, its negatives, and what is wrong."""
+
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import dygmamba as dm
+from board_cases import HEADERS, VERSION, relbench_folder, seq_folder, tgb_folder, write_table
+from commands import invoke
+from dygmamba.data.boards import board_of, load_board, own_split, save_board
+from dygmamba.errors import ConfigError, FileError
+from dygmamba.tasks.candidates import Listed
+
+LINKS = [name for name in HEADERS if name.startswith("tgbl")]
+
+
+def triples(store):
+    return list(zip(store.src.tolist(), store.dst.tolist(), store.time.long().tolist(), strict=True))
+
+
+def require_lists(board, rows, negatives):
+    """Every event of both periods has the nodes that the dictionary has of it."""
+    for period, known in negatives.items():
+        lists, first = board.negatives[period], board.first(period)
+        assert len(lists) == board.sizes[1 + (period == "test")] > 0
+        for k in range(len(lists)):
+            found = lists.node[lists.start[k] : lists.start[k + 1]].tolist()
+            assert found == known[rows[first + k]].astype(int).tolist()
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_a_link_set_has_tgbs_numbers_split_and_negatives(tmp_path, name):
+    """For all five: nodes as TGB numbers them, periods by its quantiles, and to each event its own negatives."""
+    rows, negatives = tgb_folder(tmp_path / name, name)
+    data = dm.read(tmp_path / name)
+    assert data.name == name
+    assert triples(data.store) == rows
+    board = board_of(data)
+    time = np.array([row[2] for row in rows])
+    val, test = np.quantile(time, [0.7, 0.85])
+    assert board.sizes == ((time <= val).sum(), ((time > val) & (time <= test)).sum(), (time > test).sum())
+    split = board.split.split(data.store)
+    assert (len(split.train), len(split.val), len(split.test)) == board.sizes  # nobody is held out
+    require_lists(board, rows, negatives)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # TGB leaves its files open
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("name", HEADERS)
+def test_features_are_those_of_tgbs_loaders(tmp_path, name):
+    """For all nine: numbers and edge features as py-tgb makes them of the same file."""
+    pre = pytest.importorskip("tgb.utils.pre_process", reason="py-tgb is not installed")
+    tgb_folder(tmp_path, name)
+    table = str(tmp_path / f"{name}_edgelist{VERSION.get(name, '')}.csv")
+    loaders = {
+        "tgbl-wiki": pre.load_edgelist_wiki,
+        "tgbl-coin": pre.csv_to_pd_data_sc,
+        "tgbl-review": pre.csv_to_pd_data_sc,
+        "tgbl-comment": pre.csv_to_pd_data_rc,
+        "tgbl-flight": pre.csv_to_pd_data,
+        "tgbn-trade": pre.load_edgelist_trade,
+        "tgbn-genre": pre.load_edgelist_datetime,
+        "tgbn-reddit": pre.load_edgelist_sr,
+        "tgbn-token": pre.load_edgelist_token,
+    }
+    frame, features, *_ = loaders[name](table)
+    if name in ("tgbl-coin", "tgbl-review"):
+        features = frame["w"].to_numpy()[:, None]
+    if name == "tgbl-comment":  # TGB repeats the words
+        features = np.column_stack([features[:, 0], frame["w"]])
+    if name == "tgbn-token":  # TGB takes the logarithm when it loads the file again
+        features[:, 0] = np.log(np.where(features[:, 0] > 0, features[:, 0], 1))
+    store = dm.read(tmp_path).store
+    assert torch.allclose(store.features.edge, torch.from_numpy(np.asarray(features, np.float32)), rtol=1e-6)
+    if name.startswith("tgbl"):
+        assert store.src.tolist() == frame["u"].astype(int).tolist()
+        assert store.dst.tolist() == frame["i"].astype(int).tolist()
+    if name == "tgbl-flight":
+        known = pre.csv_to_pd_data(table)[2]
+        assert store.features.node.shape == (len(known), 2 + 2 + 7 + 2)
+        row = store.features.node[known["B3"]].tolist()
+        assert row == [0, 1, 0, 1, *pre.convert_str2int("US-NY!!").tolist(), -73.75, 40.5]
+
+
+def test_tgb_seq_keeps_its_own_periods(tmp_path):
+    """The split is the file's, also inside ties; a row of the array per event of the test, nothing of validation."""
+    rows, drawn = seq_folder(tmp_path)
+    data = dm.read(tmp_path, format="tgb-seq")
+    board = board_of(data)
+    assert (data.name, board.sizes, data.store.bipartite) == ("GoogleLocal", (70, 15, 15), True)
+    assert triples(data.store) == [(a, b, int(t)) for a, b, t, _ in rows]
+    lists = board.negatives["test"]
+    assert torch.equal(lists.node.view(15, -1), torch.from_numpy(drawn).int())
+    path = dm.save(data, data_dir=tmp_path / "data")
+    again = dm.load("GoogleLocal", tmp_path / "data")
+    assert own_split(again) == board.split
+    with pytest.raises(ConfigError, match="lists no candidates of val"):
+        Listed.of(board_of(again), "val", torch.arange(70, 85))
+    assert path.exists()
+
+
+@pytest.mark.parametrize("two_sides", [True, False])
+def test_relbench_has_tgbs_numbers(tmp_path, two_sides):
+    """Local numbers become TGB's: destinations behind the sources where there are two tables of nodes."""
+    rows, negatives = relbench_folder(tmp_path / "tgbl-small", two_sides=two_sides)
+    data = dm.read(tmp_path / "tgbl-small")
+    assert (data.name, triples(data.store), data.store.bipartite) == ("tgbl-small", rows, two_sides)
+    assert data.store.features.edge.shape[1] == 1
+    require_lists(board_of(data), rows, negatives)
+
+
+def test_a_board_goes_with_its_dataset(monkeypatch, capsys, tmp_path):
+    """One command imports both; the version's board is found by any name, and goes when the dataset goes."""
+    tgb_folder(tmp_path / "tgbl_wiki")
+    words = ("data", "import", str(tmp_path / "tgbl_wiki"), "--data-dir", str(tmp_path / "data"))
+    code, out, error = invoke(monkeypatch, capsys, *words)
+    assert (code, error) == (0, "")
+    assert "tgbl-wiki: 16 nodes" in out
+    data = dm.load("tgbl-wiki", tmp_path / "data")
+    (file,) = (tmp_path / "data").glob("*.board")
+    board = board_of(data)
+    assert file.name == f"tgbl-wiki@{data.version}.board"
+    assert own_split(data) == board.split
+    assert own_split(dm.generate(nodes=20, events=100, communities=2)) is None
+    other = replace(data, digest="0" * 64)
+    with pytest.raises(FileError, match="no scoreboard"):
+        load_board(file, other)
+    save_board(board, data, tmp_path / "data")
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(FileError, match="damaged"):
+        board_of(data)
+    dm.remove("tgbl-wiki", data_dir=tmp_path / "data")
+    assert not list((tmp_path / "data").glob("*.board"))
+
+
+WRONG = (
+    *("no such event", "a node that is none", "a word", "half a node", "cut", "empty", "names alone"),
+    *("too few columns", "named nodes", "no time", "a node far away", "another set", "no table"),
+)
+
+
+def broken(folder):
+    """What can be wrong with a folder, each as a change of a good one."""
+    table, lists = folder / "tgbl-wiki_edgelist_v2.csv", folder / "tgbl-wiki_val_ns_v2.pkl"
+    known = pickle.loads(lists.read_bytes())
+    return {
+        "no such event": lambda: lists.write_bytes(pickle.dumps({(1, 2, 3): [4]})),
+        "a node that is none": lambda: lists.write_bytes(pickle.dumps({key: [99] for key in known})),
+        "a word": lambda: lists.write_bytes(pickle.dumps({key: ["x"] for key in known})),
+        "half a node": lambda: lists.write_bytes(pickle.dumps({key: [0.5] for key in known})),
+        "cut": lambda: lists.write_bytes(lists.read_bytes()[:50]),
+        "empty": lambda: table.write_text(""),
+        "names alone": lambda: table.write_text(HEADERS["tgbl-wiki"] + "\n"),
+        "too few columns": lambda: write_table(table, "a,b,c", [[0, 1, 2]]),
+        "named nodes": lambda: write_table(table, HEADERS["tgbl-wiki"], [["ann", "bob", 1, 0, 1]]),
+        "no time": lambda: write_table(table, HEADERS["tgbl-wiki"], [[0, 1, "soon", 0, 1]]),
+        "a node far away": lambda: write_table(table, HEADERS["tgbl-wiki"], [[0, 10**12, 1, 0, 1]]),
+        "another set": lambda: table.rename(folder / "tgbl-moon_edgelist.csv"),
+        "no table": lambda: table.unlink(),
+    }
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_with_a_folder_is_one_sentence(monkeypatch, capsys, tmp_path, name):
+    """For all of these: exit code 2, one line, and no dataset."""
+    tgb_folder(tmp_path / "wiki")
+    broken(tmp_path / "wiki")[name]()
+    words = (
+        "data",
+        "import",
+        str(tmp_path / "wiki"),
+        "--format",
+        "tgb",
+        "--data-dir",
+        str(tmp_path / "data"),
+    )
+    code, _, error = invoke(monkeypatch, capsys, *words)
+    assert (code, error.count("\n")) == (2, 1)
+    assert not list(tmp_path.glob("data/*.safetensors"))
+
+
+def test_what_is_wrong_with_the_others_is_one_sentence(monkeypatch, capsys, tmp_path):
+    """TGB-Seq: periods out of order, an array of another length, of objects; RelBench: nodes beyond their table."""
+    seq_folder(tmp_path / "order")
+    (tmp_path / "order" / "GoogleLocal.csv").write_text("src,dst,time,split\n0,1,1,1\n0,1,2,0\n")
+    seq_folder(tmp_path / "short")
+    np.save(tmp_path / "short" / "GoogleLocal_test_ns.npy", np.zeros((3, 2), np.int64))
+    seq_folder(tmp_path / "objects")
+    np.save(tmp_path / "objects" / "GoogleLocal_test_ns.npy", np.array([[{}]], object), allow_pickle=True)
+    relbench_folder(tmp_path / "beyond")
+    (tmp_path / "beyond" / "db" / "dst_nodes.parquet").write_bytes(
+        (tmp_path / "beyond" / "db" / "src_nodes.parquet").read_bytes()[:9]
+    )
+    (tmp_path / "nothing").mkdir()
+    for folder in ("order", "short", "objects", "beyond", "nothing"):
+        words = ("data", "import", str(tmp_path / folder), "--data-dir", str(tmp_path / "data"))
+        code, _, error = invoke(monkeypatch, capsys, *words)
+        assert (code, error.count("\n")) == (2, 1), folder

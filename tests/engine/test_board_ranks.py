@@ -1,0 +1,148 @@
+"""Ranks among a scoreboard's own candidates: TGB's evaluator, a loop over its pickles, and what a row says."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import dygmamba as dm
+from board_cases import seq_folder, tgb_folder
+from commands import invoke
+from contract_cases import TINY
+from dygmamba.config import build_config
+from dygmamba.data.boards import board_of
+from dygmamba.engine.clock import Rule
+from dygmamba.engine.examine import examine, place
+from dygmamba.engine.stream import Stream
+from dygmamba.errors import ConfigError
+from dygmamba.models import find_model
+from dygmamba.models.base import DatasetFacts
+from dygmamba.sampling.view import PairBatch
+from dygmamba.tasks.base import Exam
+from dygmamba.tasks.candidates import Listed
+from dygmamba.tasks.link import link_exam
+from dygmamba.tasks.metrics import places_before, rank_metrics
+
+# scores of five events and of six candidates each, ties among them, and what py-tgb 2.3.0 made of them, event by event
+POSITIVE = (0.5, 0.25, -1.0, 0.75, 2.0)
+NEGATIVE = (
+    (0.5, 0.5, 0.0, 0.75, -2.0, 0.5),
+    (0.0, -1.0, 0.0, 0.125, 0.0, 0.0),
+    (0.0, 1.0, 2.0, 3.0, 4.0, -1.0),
+    (0.75, 0.75, 0.75, 0.75, 0.75, 0.75),
+    (3.0, 1.0, 1.0, 2.0, 2.0, 4.0),
+)
+TGB_MRR = (0.2857142984867096, 1.0, 0.1538461595773697, 0.25, 0.25)
+TGB_HITS_3 = (0.0, 1.0, 0.0, 0.0, 0.0)
+
+
+def test_the_evaluator_is_tgbs():
+    """Stored figures of py-tgb, event by event in its 32 bits; the mean is that of the exact ranks to 1e-12."""
+    positive, negative = torch.tensor(POSITIVE).double(), torch.tensor(NEGATIVE).double()
+    rank = 1 + places_before(positive, negative)
+    assert [float(np.float32(1 / one)) for one in rank.tolist()] == list(TGB_MRR)
+    assert [float(one <= 3) for one in rank.tolist()] == list(TGB_HITS_3)
+    exact = [3.5, 1.0, 6.5, 4.0, 4.0]
+    assert rank.tolist() == exact
+    found = rank_metrics(rank, ("mrr", "hits@3"))
+    assert abs(found["mrr"] - sum(1 / one for one in exact) / 5) < 1e-12
+    assert found["hits@3"] == 0.2
+
+
+def test_the_stored_figures_are_py_tgbs():
+    """Where py-tgb is installed: the figures above come out of its evaluator again."""
+    evaluate = pytest.importorskip("tgb.linkproppred.evaluate", reason="py-tgb is not installed")
+    judge = evaluate.Evaluator(name="tgbl-wiki", k_value=3)
+    for one, others, mrr, hits in zip(POSITIVE, NEGATIVE, TGB_MRR, TGB_HITS_3, strict=True):
+        found = judge.eval(
+            {"y_pred_pos": np.array([one]), "y_pred_neg": np.array(others), "eval_metric": ["mrr"]}
+        )
+        assert (float(found["mrr"]), float(found["hits@3"])) == (mrr, hits)
+
+
+@pytest.fixture(scope="module")
+def wiki(tmp_path_factory):
+    """A tiny tgbl-wiki in a data folder, and what was written."""
+    folder = tmp_path_factory.mktemp("wiki")
+    rows, negatives = tgb_folder(folder / "tgbl_wiki", events=200)
+    dm.save(dm.read(folder / "tgbl_wiki"), data_dir=folder)
+    return folder, rows, negatives
+
+
+@pytest.mark.parametrize("visible", ["strict", "batch"])
+@pytest.mark.parametrize("name", ["dyg-mamba", "tgn", "edgebank"])
+def test_ranks_are_among_the_pickled_negatives(wiki, name, visible):
+    """Stateless, with memory, without weights: each event of the test against what TGB's dictionary has of it."""
+    folder, rows, negatives = wiki
+    data = dm.load("tgbl-wiki", folder)
+    board, spec, rule = board_of(data), find_model(name), Rule(visible, cell=20)
+    stream = Stream(data.store, board.split.split(data.store), torch.device("cpu"))
+    torch.manual_seed(0)
+    scorer = spec.build(
+        build_config(spec.config, TINY.get(name, {})), DatasetFacts.of(data.store, stream.split.train)
+    )
+    exam = link_exam(data.store, stream.split, "test")
+    rank = place(scorer, stream, exam, Listed.of(board, "test", exam.events), rule)
+    for number, event in list(enumerate(exam.events.tolist()))[::7]:
+        asked = torch.tensor([rows[event][1], *negatives["test"][rows[event]].astype(int)])
+        times = data.store.time[event].expand(len(asked))
+        pairs = PairBatch.of(data.store.src[event].expand(len(asked)), asked, times)
+        own = Exam(exam.about, exam.events, exam.earlier, pairs, torch.full((len(asked),), number))
+        score = examine(scorer, stream, own, rule).double()
+        score[1:][asked[1:] == asked[0]] = score[0]
+        above, level = (score[1:] > score[0] + 1e-6).sum(), (score[1:] >= score[0] - 1e-6).sum()
+        assert float(rank[number]) == float(1 + (above + level) / 2)
+
+
+def test_a_run_is_trained_on_the_boards_split_and_says_so(wiki, monkeypatch, capsys):
+    """Unless told: no node is held out, and rows say whose candidates, whose split and what a memory saw."""
+    folder, *_ = wiki
+    data = dm.load("tgbl-wiki", folder)
+    how = {"out": folder / "runs", "device": "cpu", "epochs": 1, "data_dir": folder, "time_dim": 6}
+    (run,) = dm.train(data, "jodie", **how)
+    words = (
+        "evaluate",
+        str(run.path),
+        "--metrics",
+        "mrr,hits@10",
+        "--candidates",
+        "board",
+        "--split",
+        "val,test",
+    )
+    code, out, _ = invoke(monkeypatch, capsys, *words, "--json", "--data-dir", str(folder), "--device", "cpu")
+    rows = json.loads(out)["results"]
+    assert (code, [row["split"] for row in rows]) == (0, ["val", "test"])
+    about = {key: rows[1][key] for key in ("candidates", "board", "ties", "visible", "split_by", "n")}
+    assert about == {
+        "candidates": "board",
+        "board": "tgb",
+        "ties": "mean rank",
+        "visible": "strict",
+        "split_by": "board tgb",
+        "n": 30,
+    }
+    again = dm.open(run.path, device="cpu", data_dir=folder).evaluate(metrics="mrr", candidates="board")
+    assert again.to_pylist()[0]["mrr"] == rows[1]["mrr"]
+    (held,) = dm.train(data, "jodie", split="0.6,0.2,0.2", **how)
+    with pytest.raises(ConfigError, match="not the scoreboard's"):
+        held.evaluate(metrics="mrr", candidates="board")
+
+
+def test_mistakes_are_one_sentence(wiki, monkeypatch, capsys, tmp_path):
+    """Candidates of a board that is not there, filtered ones, a split of none; TGB-Seq's test goes."""
+    folder, *_ = wiki
+    dm.save(dm.generate(nodes=40, events=600, communities=4, name="plain"), data_dir=folder)
+    for words in (
+        ("evaluate", "plain", "--metrics", "mrr", "--candidates", "board"),
+        ("evaluate", "tgbl-wiki", "--metrics", "mrr", "--candidates", "board", "--filtered"),
+        ("train", "plain", "--split", "board", "--device", "cpu", "--out", str(tmp_path)),
+    ):
+        code, _, error = invoke(monkeypatch, capsys, *words, "--data-dir", str(folder))
+        assert (code, error.count("\n")) == (2, 1), words
+    _, drawn = seq_folder(tmp_path / "seq")
+    table = dm.evaluate(
+        dm.read(tmp_path / "seq"), "popularity", metrics="mrr", candidates="board"
+    ).to_pylist()
+    assert [(row["board"], row["n"]) for row in table] == [("tgb-seq", len(drawn))]

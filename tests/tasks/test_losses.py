@@ -1,0 +1,149 @@
+"""A loss over candidates: torch's cross-entropy, whatever the model, and nothing else of a run changes."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+
+import dygmamba as dm
+from contract_cases import TINY, TRAINABLE
+from dygmamba.config import build_config
+from dygmamba.data.generate import GeneratorConfig, generate_stream
+from dygmamba.data.splits import chronological_split
+from dygmamba.engine.clock import Clock
+from dygmamba.engine.executor import Epoch, executor_for
+from dygmamba.engine.executor.eager import Batch, Parts, Whole
+from dygmamba.engine.fit_config import LinkFitConfig
+from dygmamba.engine.stream import Stream
+from dygmamba.errors import ConfigError
+from dygmamba.models import find_model
+from dygmamba.models.base import DatasetFacts, RoundLearner
+from dygmamba.sampling.draws import Draws
+from dygmamba.tasks.link import LinkTask
+from dygmamba.tasks.losses import Among
+from dygmamba.tasks.opponents import ManyDestinations, RandomDestinations
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def stream():
+    """A small stream with busy and idle nodes."""
+    store = generate_stream(GeneratorConfig(nodes=40, events=600, seed=3))
+    return Stream(store, chronological_split(store), CPU)
+
+
+@settings(deadline=None, max_examples=20)
+@given(b=st.integers(1, 7), c=st.integers(1, 6), seed=st.integers(0, 2**31))
+def test_it_is_the_cross_entropy_of_the_true_one(b, c, seed):
+    """For all events and candidates: the mean over pairs is torch's mean over events, gradient and all."""
+    logits = torch.randn((1 + c) * b, generator=torch.Generator().manual_seed(seed), requires_grad=True)
+    label = (torch.arange((1 + c) * b) < b).float()
+    ours = Among(c)(logits, label) / len(logits)
+    (grad,) = torch.autograd.grad(ours, logits)
+    rows = torch.stack([torch.stack([logits[k * b + event] for k in range(1 + c)]) for event in range(b)])
+    theirs = cross_entropy(rows, torch.zeros(b, dtype=torch.int64))
+    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(grad, torch.autograd.grad(theirs, logits)[0])
+
+
+def test_candidates_are_of_the_same_source_and_never_the_true_one(stream):
+    """For all training events: training destinations at the event's time, a function of seed, epoch and event."""
+    store, train = stream.store, stream.split.train
+    task = LinkTask.of(store, stream.split, CPU, judge=Among(7))
+    keys = task.others(3, 1)
+    whole = task.questions(store.select(train), keys)
+    b = len(train)
+    assert len(whole) == 8 * b
+    assert torch.equal(whole.label, (torch.arange(8 * b) < b).float())
+    assert torch.equal(whole.src.view(8, b), store.src[train].expand(8, b))
+    assert torch.equal(whole.time.view(8, b), store.time[train].expand(8, b))
+    dst = whole.dst.view(8, b)
+    assert torch.equal(dst[0], store.dst[train])
+    assert not bool((dst[1:] == dst[0]).any())
+    assert bool(torch.isin(dst, store.dst[train]).all())
+    for chosen in torch.arange(b).split(37):
+        part = task.questions(store.select(train[chosen]), keys[chosen])
+        assert torch.equal(part.dst.view(8, -1), dst[:, chosen])
+    assert not torch.equal(task.questions(store.select(train), task.others(3, 2)).dst, whole.dst)
+    counts = torch.bincount(dst[1:].flatten(), minlength=store.num_nodes)[store.dst[train].unique()]
+    assert float(counts.float().std()) < 5 * float(counts.float().mean()) ** 0.5
+
+
+@pytest.mark.parametrize("name", TRAINABLE)
+def test_every_model_that_follows_a_gradient_takes_it(stream, name):
+    """For all of them: a step over candidates has the loss of the scores it was given, and moves the weights."""
+    spec = find_model(name)
+    torch.manual_seed(0)
+    scorer = spec.build(
+        build_config(spec.config, TINY[name]), DatasetFacts.of(stream.store, stream.split.train)
+    )
+    if isinstance(scorer, RoundLearner):
+        return
+    how = LinkFitConfig(batch=50, loss="ranking", train_candidates=3)
+    task = LinkTask.of(stream.store, stream.split, CPU, judge=how.judge)
+
+    def epoch(number):
+        return Epoch(number, task.others(0, number), Draws.of(0, number))
+
+    executor = executor_for(task, scorer, stream, how, epoch)
+    assert isinstance(executor, Whole)
+    assert not isinstance(executor, Parts), "an event's candidates would be in several parts"
+    told = Clock.of(stream.store, (stream.split.train,), 50).steps("strict") if scorer.stateful else [0, 0]
+    before = [weight.detach().clone() for weight in scorer.parameters()]
+    scorer.train()
+    scorer.reset()
+    loss = executor.step(Batch(epoch(0), 1, range(told[1])))
+    assert 0 < float(loss) < 20
+    moved = zip(before, scorer.parameters(), strict=True)
+    assert any(not torch.equal(old, new) for old, new in moved)
+
+
+def test_the_default_is_what_it_was(stream):
+    """Without a word: one random destination beside each event, drawn as ever, and binary cross-entropy."""
+    task = LinkTask.of(stream.store, stream.split, CPU, judge=LinkFitConfig().judge)
+    assert isinstance(task.opponents, RandomDestinations)
+    assert not task.together
+    pool = stream.store.dst[stream.split.train].unique()
+    rng = torch.Generator().manual_seed((5 << 20) + 2)
+    assert torch.equal(
+        task.others(5, 2), pool[torch.randint(len(pool), (len(stream.split.train),), generator=rng)]
+    )
+    logits, label = torch.randn(9), torch.randint(2, (9,)).float()
+    assert torch.equal(
+        task.loss(logits, label), binary_cross_entropy_with_logits(logits, label, reduction="sum")
+    )
+    assert isinstance(
+        LinkTask.of(stream.store, stream.split, CPU, judge=Among(2)).opponents, ManyDestinations
+    )
+
+
+def test_it_is_on_the_config_and_on_every_row(tmp_path):
+    """Of a run: both settings in config.toml, both on result rows; the published loss says nothing on rows."""
+    data = dm.generate(nodes=40, events=600, communities=4)
+    how = {"out": tmp_path, "device": "cpu", "epochs": 1, "time_dim": 6}
+    (run,) = dm.train(data, "jodie", loss="ranking", train_candidates=4, **how)
+    config = (run.path / "config.toml").read_text()
+    assert 'loss = "ranking"' in config
+    assert "train_candidates = 4" in config
+    rows = run.evaluate(metrics="ap,mrr", candidates=5).to_pylist()
+    assert {(row["loss"], row["train_candidates"], row["visible"]) for row in rows} == {
+        ("ranking", 4, "strict")
+    }
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "match"),
+    [
+        ("trees", {}, "single pairs"),
+        ("jodie", {"train_negatives": "mixed"}, "same source"),
+        ("jodie", {"train_candidates": 0}, "train_candidates"),
+    ],
+)
+def test_what_it_does_not_go_with_is_refused(tmp_path, model, settings, match):
+    """Trees, negatives of other sources, no candidates: one sentence, and no run folder."""
+    data = dm.generate(nodes=40, events=600, communities=4)
+    with pytest.raises(ConfigError, match=match):
+        dm.train(data, model, loss="ranking", out=tmp_path, device="cpu", **settings)
+    assert not list(tmp_path.glob("*/*/*"))

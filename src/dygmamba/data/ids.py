@@ -99,29 +99,69 @@ def number_nodes(
     Sorted, so the numbering depends neither on the order of the rows nor on how the file was cut, and ids
     that already are 0..N-1 keep their numbers. Bipartite: all sources, then all destinations.
     """
-    groups = [list(src), list(dst)] if bipartite else [[*src, *dst]]
-    codes, pools = zip(*(_unified(group) for group in groups), strict=True)
-    integers = [found for pool in pools if (found := _integers(pool)) is not None]
-    pools = integers if len(integers) == len(pools) else [pool.cast(pa.large_string()) for pool in pools]
-    nodes, values, start = [], [], 0
-    for code, pool in zip(codes, pools, strict=True):
-        order = pc.sort_indices(pool)
-        rank = np.empty(len(pool), dtype=np.int64)
-        rank[order.to_numpy()] = np.arange(start, start + len(pool))
-        nodes.append(rank[code])
-        values.append(pool.take(order))
-        start += len(pool)
-    joined = np.concatenate(nodes)
-    cut = sum(len(chunk) for chunk in src)
-    return joined[:cut], joined[cut:], NodeIds(pa.concat_arrays(values), len(pools[0]) if bipartite else None)
+    numbers = Numbering(bipartite)
+    codes = numbers.add(src, dst)
+    node_of, ids = numbers.finish()
+    return node_of["src"][codes[0]], node_of["dst"][codes[1]], ids
 
 
-def _unified(chunks: list[pa.DictionaryArray]) -> tuple[np.ndarray, pa.Array]:
-    """One code per row and the values the codes point at, each value once."""
-    column = pa.chunked_array(chunks).unify_dictionaries()
-    pool = _without_point(column.chunk(0).dictionary).dictionary_encode()
-    codes = np.concatenate([chunk.indices.to_numpy() for chunk in column.chunks])
-    return pool.indices.to_numpy()[codes], pool.dictionary
+class Numbering:
+    """The ids of two columns, met in any number of parts and numbered when all of them are known."""
+
+    def __init__(self, bipartite: bool) -> None:
+        self._bipartite = bipartite
+        self._pools = [_Pool() for _ in range(1 + bipartite)]
+
+    def add(
+        self, src: Sequence[pa.DictionaryArray], dst: Sequence[pa.DictionaryArray]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """A code for each row of either column, for the arrays that `finish` returns."""
+        if self._bipartite:
+            return self._pools[0].codes(src), self._pools[1].codes(dst)
+        cut = sum(len(chunk) for chunk in src)
+        both = self._pools[0].codes([*src, *dst])
+        return both[:cut], both[cut:]
+
+    def finish(self) -> tuple[dict[str, np.ndarray], NodeIds]:
+        """The node of each code, column by column, and the ids."""
+        whole = [_without_point(pool.values).dictionary_encode() for pool in self._pools]
+        pools = [one.dictionary for one in whole]
+        integers = [found for pool in pools if (found := _integers(pool)) is not None]
+        pools = integers if len(integers) == len(pools) else [pool.cast(pa.large_string()) for pool in pools]
+        nodes, values, start = [], [], 0
+        for codes, pool in zip(whole, pools, strict=True):
+            order = pc.sort_indices(pool)
+            rank = np.empty(len(pool), dtype=np.int64)
+            rank[order.to_numpy()] = np.arange(start, start + len(pool))
+            nodes.append(rank[codes.indices.to_numpy()])
+            values.append(pool.take(order))
+            start += len(pool)
+        ids = NodeIds(pa.concat_arrays(values), len(pools[0]) if self._bipartite else None)
+        return {"src": nodes[0], "dst": nodes[-1]}, ids
+
+
+class _Pool:
+    """Distinct ids in the order they came; a part of a column is looked up as a whole, so few parts cost least."""
+
+    def __init__(self) -> None:
+        self.values: pa.Array = pa.array([], pa.large_string())
+
+    def codes(self, chunks: Sequence[pa.DictionaryArray]) -> np.ndarray:
+        """The place of each row's id among all of them; new ones are put behind the others."""
+        column = pa.chunked_array(list(chunks)).unify_dictionaries()
+        local = column.chunk(0).dictionary
+        kind = local.type if pa.types.is_integer(local.type) else pa.large_string()
+        met = local.cast(kind).dictionary_encode()  # blanks were cut off: one id may be there twice
+        if not len(self.values):
+            self.values = met.dictionary[:0]
+        found = pc.index_in(met.dictionary, value_set=self.values)
+        new = pc.is_null(found)
+        place = pc.fill_null(found, 0).to_numpy(zero_copy_only=False).astype(np.int32)
+        fresh = new.to_numpy(zero_copy_only=False)
+        place[fresh] = len(self.values) + np.arange(np.count_nonzero(fresh))
+        self.values = pa.concat_arrays([self.values, met.dictionary.filter(new)])
+        local_codes = np.concatenate([chunk.indices.to_numpy() for chunk in column.chunks])
+        return place[met.indices.to_numpy()[local_codes]]
 
 
 def _without_point(pool: pa.Array) -> pa.Array:

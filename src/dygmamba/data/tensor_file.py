@@ -6,16 +6,18 @@ The layout is the published one (huggingface/safetensors, "Format"), so every re
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load
 from torch import Tensor
 
+from dygmamba.data.pages import map_file, pieces, tensor_of
 from dygmamba.errors import FileError
 from dygmamba.files.writing import write_file
 
@@ -31,6 +33,7 @@ DTYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
+TYPES = {name: dtype for dtype, name in DTYPES.items()}
 OPENING = b'{"__metadata__":{"sha256":"'
 SEAL = slice(8 + len(OPENING), 8 + len(OPENING) + 64)  # where the digest stands, behind the header's length
 
@@ -60,7 +63,7 @@ class Damaged(FileError):
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
     """A file whose content its reader checks in a way of its own."""
     columns = _columns(tensors)
-    write_file(path, [memoryview(_header(columns, metadata)), *(column.data for column in columns)])
+    write_file(path, _pieces(_header(columns, metadata), columns))
 
 
 def write_sealed(
@@ -69,9 +72,8 @@ def write_sealed(
     """A file that vouches for itself; what it replaces is kept under another name if one is given."""
     columns = _columns(tensors)
     header = _header(columns, {"sha256": "0" * 64, **metadata})
-    pieces = [memoryview(header), *(column.data for column in columns)]
-    header[SEAL] = _digest(pieces)
-    write_file(path, pieces, keep)
+    header[SEAL] = _digest(_pieces(header, columns))
+    write_file(path, _pieces(header, columns), keep)
 
 
 def read_sealed(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -87,6 +89,22 @@ def read_sealed(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         return load(content), json.loads(content[8 : 8 + length])["__metadata__"]
     except (SafetensorError, ValueError, KeyError) as error:
         raise Damaged(f"{path} is damaged: {error}") from error
+
+
+def map_tensors(path: Path, handle: int) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of an open file as its mapped pages, and the metadata; what is no such file is a SafetensorError."""
+    with safe_open(
+        path, framework="np"
+    ) as file:  # checks the header; as "pt" it would ask for room for all of it
+        metadata = file.metadata() or {}
+    pages = map_file(handle)
+    begin = 8 + int.from_bytes(pages[:8], "little")
+    tensors = {}
+    for name, about in json.loads(pages[8:begin]).items():
+        if name != "__metadata__":
+            first = begin + about["data_offsets"][0]
+            tensors[name] = tensor_of(pages, TYPES[about["dtype"]], tuple(about["shape"]), first)
+    return tensors, metadata
 
 
 def seal_of(path: Path) -> str:
@@ -108,6 +126,14 @@ def _digest(pieces: Iterable[memoryview]) -> bytes:
         else:
             sha.update(piece)
     return sha.hexdigest().encode()
+
+
+def _pieces(header: bytearray, columns: list[Column]) -> Iterator[memoryview]:
+    """A file from its beginning to its end; mapped pages are given back as they are passed."""
+    yield memoryview(header)
+    for column in columns:
+        for piece in pieces(np.frombuffer(column.data, np.uint8)):
+            yield piece.data
 
 
 def _columns(tensors: Mapping[str, Tensor]) -> list[Column]:

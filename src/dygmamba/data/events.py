@@ -172,6 +172,7 @@ class EventStore:
             time=self.time[rows],
             label=None if self.label is None else self.label[rows],
             features=FeatureTable(self.features.node, self.features.edge[rows]),
+            source=None if self.source is None else replace(self.source, digest=""),
         )
 
     def select(self, events: Int64[Tensor, "b"]) -> EventBatch:

@@ -133,6 +133,7 @@ def load_dataset(path: Path) -> Dataset:
             f"{path} has format version {metadata.get('version')}, this program reads {VERSION}; {mend}"
         )
     try:
+        source = replace(source, digest=metadata["digest"])
         dataset = _dataset(path.stem.partition(OLDER)[0], tensors, metadata, source)
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError, EventError, ConfigError) as error:
         raise FileError(f"{path} is corrupt ({first_line(error)}); {mend}") from error

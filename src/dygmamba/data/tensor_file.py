@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,21 @@ class Column:
     dtype: str
     shape: list[int]
     width: int
-    data: memoryview
+    data: memoryview = memoryview(b"")
+
+    def __lt__(self, other: "Column") -> bool:
+        """The widest numbers first, so that each is aligned; then by name."""
+        return (-self.width, self.name) < (-other.width, other.name)
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes."""
+        return self.width * prod(self.shape)
+
+    @staticmethod
+    def room(name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> "Column":
+        """A place for a tensor that is not there yet."""
+        return Column(name, DTYPES[dtype], list(shape), dtype.itemsize)
 
     @staticmethod
     def of(name: str, tensor: Tensor) -> "Column":
@@ -63,7 +78,7 @@ class Damaged(FileError):
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
     """A file whose content its reader checks in a way of its own."""
     columns = _columns(tensors)
-    write_file(path, _pieces(_header(columns, metadata), columns))
+    write_file(path, _pieces(header_of(columns, metadata), columns))
 
 
 def write_sealed(
@@ -71,7 +86,7 @@ def write_sealed(
 ) -> None:
     """A file that vouches for itself; what it replaces is kept under another name if one is given."""
     columns = _columns(tensors)
-    header = _header(columns, {"sha256": "0" * 64, **metadata})
+    header = header_of(columns, {"sha256": "0" * 64, **metadata})
     header[SEAL] = _digest(_pieces(header, columns))
     write_file(path, _pieces(header, columns), keep)
 
@@ -137,17 +152,15 @@ def _pieces(header: bytearray, columns: list[Column]) -> Iterator[memoryview]:
 
 
 def _columns(tensors: Mapping[str, Tensor]) -> list[Column]:
-    """The widest numbers first, so that each is aligned; then by name."""
-    columns = [Column.of(name, tensor) for name, tensor in tensors.items()]
-    return sorted(columns, key=lambda column: (-column.width, column.name))
+    return sorted(Column.of(name, tensor) for name, tensor in tensors.items())
 
 
-def _header(columns: list[Column], metadata: Mapping[str, str]) -> bytearray:
+def header_of(columns: list[Column], metadata: Mapping[str, str]) -> bytearray:
     """The length of the header, and the header, filled up with spaces so that the data is aligned."""
     about: dict[str, Any] = {"__metadata__": dict(metadata)}
     at = 0
     for column in columns:
-        offsets = [at, at := at + len(column.data)]
+        offsets = [at, at := at + column.size]
         about[column.name] = {"dtype": column.dtype, "shape": column.shape, "data_offsets": offsets}
     text = json.dumps(about, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)

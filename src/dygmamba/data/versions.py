@@ -11,6 +11,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
+from dygmamba.data.places import index_files
 from dygmamba.data.store import (
     FORMAT,
     OLDER,
@@ -108,6 +109,9 @@ def remove_version(version: Version) -> None:
         rest = versions_in(folder, name)
         if version.newest and rest:
             publish(rest[0].path, folder / f"{name}{SUFFIX}")
+        if not any(other.digest == version.digest for other in versions_in(folder)):
+            for path in index_files(folder, version.digest):
+                remove_file(path)
     finally:
         lock.release()
 

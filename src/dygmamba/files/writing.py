@@ -85,14 +85,19 @@ def write_file(path: Path, pieces: Iterable[Bytes], keep: Path | None = None) ->
 
 def new_scratch(folder: Path) -> int:
     """A file without a name, open: it is gone when it is closed, or the process ends, however it ends."""
-    make_folder(folder)
-    with described(folder / "scratch"):
-        sweep(folder)
-        path = folder / _part_name()
-        handle = disk.create(path)
-        with suppress(PermissionError):  # Windows keeps the name until the file is closed; it is swept later
-            disk.remove(path)
-        return handle
+    part, handle = new_part(folder / "scratch")
+    with suppress(PermissionError):  # Windows keeps the name until the file is closed; it is swept later
+        disk.remove(part)
+    return handle
+
+
+def new_part(path: Path) -> tuple[Path, int]:
+    """A temporary file beside a target, open; who asks for it fills, flushes, closes and publishes or removes it."""
+    make_folder(path.parent)
+    with described(path):
+        sweep(path.parent)
+        part = path.with_name(_part_name())
+        return part, disk.create(part)
 
 
 def write_at(handle: int, place: int, piece: Bytes, path: Path) -> None:

@@ -1,5 +1,7 @@
 """An index on the disk answers as one in memory does, is made once, and made again where it is damaged."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,12 +11,13 @@ from dygmamba.data.ids import NodeIds
 from dygmamba.data.places import INDEX_FOLDER
 from dygmamba.data.store import Dataset, load_dataset, save_dataset
 from dygmamba.data.versions import remove_version, version_of
-from dygmamba.errors import FileError
+from dygmamba.errors import EventError, FileError
 from dygmamba.ops.recent.passes import passes
-from dygmamba.sampling import kept
+from dygmamba.sampling import kept, kept_counts
+from dygmamba.sampling.counts import CountRequest
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.index import STRATEGIES, NeighborIndex
-from dygmamba.sampling.view import NeighborRequest
+from dygmamba.sampling.view import NeighborRequest, PairBatch
 
 EVENTS = 3_000
 
@@ -29,7 +32,9 @@ def path(tmp_path_factory):
 def on_disk(monkeypatch):
     """A few hundred entries are many; events come in short runs."""
     monkeypatch.setattr(kept, "LARGE", 24 * 400)
-    monkeypatch.setattr(kept, "cuts", lambda rows, width: (slice(k, min(k + 700, rows)) for k in range(0, rows, 700)))
+    monkeypatch.setattr(
+        kept, "cuts", lambda rows, width: (slice(k, min(k + 700, rows)) for k in range(0, rows, 700))
+    )
 
 
 def subsets():
@@ -59,6 +64,28 @@ def test_answers_are_equal(path, which, on_disk, monkeypatch):
             assert torch.equal(one.node, other.node)
             assert torch.equal(one.event, other.event)
             assert torch.equal(one.time, other.time)
+
+
+@pytest.mark.parametrize("which", ["all", "some"])
+def test_counts_are_equal_to_the_last_bit(path, which, on_disk, monkeypatch):
+    """For all kinds of list: fading counts, numbers of events, ages, what neighbours did, of pairs that met or not."""
+    monkeypatch.setattr(kept_counts, "BUDGET", 8 * 16 * 7 * 500)  # some hundred entries at a time
+    store, events = load_dataset(path).store, subsets()[which]
+    loops = torch.arange(0, EVENTS, 50)
+    store.dst[loops] = store.src[loops]  # a private page; self-loops are one event of their node
+    store = replace(store, source=None)
+    disk = NeighborIndex.build(store, events)
+    memory = NeighborIndex(disk.entries, disk.edges)
+    rng = torch.Generator().manual_seed(2)
+    src, dst = (torch.randint(0, 60, (300,), generator=rng) for _ in range(2))
+    when = store.time[torch.randint(0, EVENTS, (300,), generator=rng)]
+    request = CountRequest((1e3, 1e5, 1e7), 4)
+    both = [index.numbers(request, PairBatch.of(src, dst, when)) for index in (disk, memory)]
+    assert torch.equal(*both)
+    assert float(both[0].abs().sum()) > 0
+    assert isinstance(disk.counts(request.scales).groups["pair"], kept_counts.KeptGroups)
+    with pytest.raises(EventError, match="build them anew"):
+        disk.counts(request.scales).append(src[:1], dst[:1], when[:1] + 1e9)
 
 
 def test_it_is_made_once_and_again_when_damaged(path, on_disk, monkeypatch):

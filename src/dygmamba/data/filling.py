@@ -21,7 +21,10 @@ class Filling:
     """`with` it: columns of stated shapes, put down row by row, and a name once all of it is on the disk."""
 
     def __init__(
-        self, path: Path, shapes: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], metadata: Mapping[str, str]
+        self,
+        path: Path,
+        shapes: Mapping[str, tuple[torch.dtype, tuple[int, ...]]],
+        metadata: Mapping[str, str],
     ) -> None:
         self._path = path
         self._columns = sorted(Column.room(name, *what) for name, what in shapes.items())

@@ -5,13 +5,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dygmamba.errors import EventError, NotFoundError
+
+if TYPE_CHECKING:  # compiled when there is more than memory takes
+    from dygmamba.ops.keymap import KeyMap
 
 Side = Literal["src", "dst"]
 
@@ -141,27 +144,72 @@ class Numbering:
 
 
 class _Pool:
-    """Distinct ids in the order they came; a part of a column is looked up as a whole, so few parts cost least."""
+    """Distinct ids in the order they came.
+
+    A part of a column is looked up as a whole. From the second part on, integers, written as such or as text, go
+    through a map that is not made anew for each part; where an id is none, and for small columns, Arrow does it.
+    """
 
     def __init__(self) -> None:
-        self.values: pa.Array = pa.array([], pa.large_string())
+        self._values: pa.Array = pa.array([], pa.large_string())
+        self._parts, self._map = 0, None
 
     def codes(self, chunks: Sequence[pa.DictionaryArray]) -> np.ndarray:
         """The place of each row's id among all of them; new ones are put behind the others."""
-        column = pa.chunked_array(list(chunks)).unify_dictionaries()
+        self._parts += 1
+        if self._parts == 2:
+            self._map = _map_of(_whole_numbers(self._values))
+        if self._map is not None:
+            numbers = [_whole_numbers(chunk.dictionary) for chunk in chunks]
+            if all(found is not None for found in numbers):
+                places = [self._map.insert(found) for found in numbers if found is not None]
+                return np.concatenate(
+                    [place[chunk.indices] for place, chunk in zip(places, chunks, strict=True)]
+                ).astype(np.int32)
+            self._values, self._map = self.values, None
+        return self._looked_up(pa.chunked_array(list(chunks)).unify_dictionaries())
+
+    @property
+    def values(self) -> pa.Array:
+        """All of them."""
+        if self._map is None:
+            return self._values
+        return pa.array(self._map.keys()).cast(self._values.type)
+
+    def _looked_up(self, column: pa.ChunkedArray) -> np.ndarray:
         local = column.chunk(0).dictionary
         kind = local.type if pa.types.is_integer(local.type) else pa.large_string()
         met = local.cast(kind).dictionary_encode()  # blanks were cut off: one id may be there twice
-        if not len(self.values):
-            self.values = met.dictionary[:0]
-        found = pc.index_in(met.dictionary, value_set=self.values)
+        if not len(self._values):
+            self._values = met.dictionary[:0]
+        found = pc.index_in(met.dictionary, value_set=self._values)
         new = pc.is_null(found)
         place = pc.fill_null(found, 0).to_numpy(zero_copy_only=False).astype(np.int32)
         fresh = new.to_numpy(zero_copy_only=False)
-        place[fresh] = len(self.values) + np.arange(np.count_nonzero(fresh))
-        self.values = pa.concat_arrays([self.values, met.dictionary.filter(new)])
-        local_codes = np.concatenate([chunk.indices.to_numpy() for chunk in column.chunks])
-        return place[met.indices.to_numpy()[local_codes]]
+        place[fresh] = len(self._values) + np.arange(np.count_nonzero(fresh))
+        self._values = pa.concat_arrays([self._values, met.dictionary.filter(new)])
+        codes = np.concatenate([chunk.indices.to_numpy() for chunk in column.chunks])
+        return place[met.indices.to_numpy()[codes]]
+
+
+def _whole_numbers(pool: pa.Array) -> np.ndarray | None:
+    """The ids as integers from 0, if all of them are and are written so."""
+    found = _integers(pool)
+    if found is None or (len(found) and pc.min(found).as_py() < 0):
+        return None
+    return found.to_numpy(zero_copy_only=False)
+
+
+def _map_of(numbers: np.ndarray | None) -> "KeyMap | None":
+    """Each number at its place."""
+    if numbers is None:
+        return None
+
+    from dygmamba.ops.keymap import KeyMap
+
+    found = KeyMap(max(1024, len(numbers)))
+    found.insert(numbers)
+    return found
 
 
 def _without_point(pool: pa.Array) -> pa.Array:

@@ -39,6 +39,9 @@ OPENING = b'{"__metadata__":{"sha256":"'
 SEAL = slice(8 + len(OPENING), 8 + len(OPENING) + 64)  # where the digest stands, behind the header's length
 
 
+NOTHING = memoryview(b"")
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """A tensor as the file holds it."""
@@ -47,7 +50,7 @@ class Column:
     dtype: str
     shape: list[int]
     width: int
-    data: memoryview = memoryview(b"")
+    data: memoryview = NOTHING
 
     def __lt__(self, other: "Column") -> bool:
         """The widest numbers first, so that each is aligned; then by name."""

@@ -28,6 +28,7 @@ from dygmamba.sampling.counts import CountRequest, Counts, Neighbors
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.fades import FadeRequest, Fades
 from dygmamba.sampling.kept import Edges, is_large, kept_entries
+from dygmamba.sampling.kept_counts import kept_groups
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch, PairView, Request
 from dygmamba.sampling.walks import WalkRequest, Walks
 
@@ -109,11 +110,18 @@ class NeighborIndex:
         return tuple(hops)
 
     def counts(self, scales: tuple[float, ...]) -> Counts:
-        """The events as fading counts, made once for these scales and kept on the host."""
+        """The events as fading counts, made once for these scales and kept on the host, of many on its disk."""
         if scales not in self._counts:
-            edges = self.edges
-            self._counts[scales] = Counts.build(edges.src, edges.dst, edges.time, edges.num_nodes, scales)
+            self._counts[scales] = self._counted(scales)
         return self._counts[scales]
+
+    def _counted(self, scales: tuple[float, ...]) -> Counts:
+        edges = self.edges
+        if self.source is None:
+            return Counts.build(edges.src, edges.dst, edges.time, edges.num_nodes, scales)
+        scale = torch.tensor(scales, dtype=torch.float64)
+        groups = kept_groups(self.entries, edges.columns[0], scale, self.source.path.parent)
+        return Counts(edges.num_nodes, scale, groups)
 
     def numbers(self, request: CountRequest, pairs: PairBatch) -> Float32[Tensor, "p f"]:
         """What a request asks about each pair, strictly before its time.

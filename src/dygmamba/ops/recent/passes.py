@@ -1,7 +1,7 @@
 """An adjacency that does not fit into memory: the counting sort of `cpu`, some nodes at a time.
 
-Each pass reads all events and keeps the entries of a run of nodes, so that what is made lies in order and can be written
-to a file from its beginning to its end.
+Each pass reads all events and keeps the entries of a run of nodes, so that what is made lies in order and can be
+written to a file from its beginning to its end.
 
 Legend: n nodes, s events of the index, m entries.
 """
@@ -12,7 +12,9 @@ import numpy as np
 
 from dygmamba.ops.compiled import kernel
 
-Blocks = Callable[[], Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]]  # source, destination and event, in time order
+Blocks = Callable[
+    [], Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]
+]  # source, destination and event, in time order
 Entries = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # key, neighbour, event and time
 ENTRY_BYTES = 24
 

@@ -79,10 +79,10 @@ def rows_of(events: int, found: dict[str, Any]) -> list[Row]:
     rows = []
     for lap in LAPS:
         if lap in found["laps"]:
-            seconds = found["laps"][lap]
-            note = f"{events / seconds:,.0f} events a second" if lap in PER_EVENT else None
+            seconds, own = found["laps"][lap]
+            note = f"{own:,.3g} s of the processor, {found['own'] / 1e9:.2f} GB without pages of files"
             if lap == "steps":
-                note = f"{found['laps']['grown MB']:,.0f} MB more after {size_stages.STEPS} steps"
+                note += f", {found['laps']['grown MB'][0]:,.0f} MB more after {size_stages.STEPS} steps"
             rows.append(Row.of(f"{lap}, {events:,} events", seconds, peak_mb=found["peak"] / 1e6, note=note))
     return rows
 
@@ -112,14 +112,25 @@ def write(rows: list[Row], folder: Path) -> list[Path]:
 
 def markdown(rows: list[Row]) -> str:
     """One line per lap and size."""
-    lines = ["| lap | events | seconds | events a second | peak GB |", "|---|---|---|---|---|"]
+    lines = [
+        "| lap | events | seconds | of the processor | events a second | peak GB |",
+        "|---|---|---|---|---|---|",
+    ]
     for row in rows:
         lap, _, size = row.case.partition(", ")
-        pace = (row.note or "").removesuffix(" events a second") if lap in PER_EVENT else ""
-        seconds = f"{row.seconds:.3g}" if row.seconds and row.seconds < 100 else f"{row.seconds:,.0f}"
-        lines.append(
-            f"| {lap} | {size.removesuffix(' events')} | {seconds} | {pace} | {row.peak_mb / 1e3:.2f} |"
-        )
+        events, seconds = float(size.removesuffix(" events").replace(",", "")), row.seconds or 0.0
+        own, _, rest = (row.note or "").partition(" s of the processor, ")
+        pace = f"{events / seconds:,.0f}" if lap in PER_EVENT and seconds else ""
+        cells = [
+            lap,
+            f"{events:,.0f}",
+            f"{seconds:,.3g}",
+            own,
+            pace,
+            f"{row.peak_mb / 1e3:.2f}",
+            rest.partition(" ")[0],
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 

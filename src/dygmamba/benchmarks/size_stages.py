@@ -9,8 +9,8 @@ import resource
 import sys
 import time
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
+from threading import Event, Thread
 
 import numpy as np
 
@@ -20,7 +20,25 @@ BLOCK = 1 << 20  # rows that are written at a time
 PAIRS, NEIGHBORS, SCALES, STEPS = 200, 20, 8, 10
 SMALL = {"length": 16, "width": 20, "blocks": 1}  # a DyG-Mamba for CPUs, as `preset small` has it
 
-Laps = dict[str, float]
+Laps = dict[str, tuple[float, float]]  # seconds that passed, and of the processor
+
+
+class Watch:
+    """How long each lap took since the one before."""
+
+    def __init__(self) -> None:
+        self.laps: Laps = {}
+        self._at = self._now()
+
+    def lap(self, name: str, times: int = 1) -> None:
+        """The one that ends here, which did its work so many times."""
+        now = self._now()
+        self.laps[name] = ((now[0] - self._at[0]) / times, (now[1] - self._at[1]) / times)
+        self._at = now
+
+    @staticmethod
+    def _now() -> tuple[float, float]:
+        return time.perf_counter(), time.process_time()
 
 
 def write(folder: Path, events: int) -> Laps:
@@ -45,12 +63,13 @@ def import_(folder: Path, events: int) -> Laps:
     from dygmamba.data.formats import ReadOptions, read_dataset
     from dygmamba.data.versions import save_version
 
-    start = time.perf_counter()
+    watch = Watch()
     options = ReadOptions(time_unit="plain", scratch=folder)
     dataset = read_dataset(folder / f"{NAME}.parquet", options)
     check(dataset)
     save_version(dataset, folder)
-    return {"import": time.perf_counter() - start}
+    watch.lap("import")
+    return watch.laps
 
 
 def index(folder: Path, events: int) -> Laps:
@@ -60,19 +79,18 @@ def index(folder: Path, events: int) -> Laps:
     from dygmamba.data.store import load_dataset
     from dygmamba.sampling.index import NeighborIndex
 
-    marks = [time.perf_counter()]
+    watch = Watch()
     store = load_dataset(folder / f"{NAME}.safetensors").store
-    marks.append(time.perf_counter())
+    watch.lap("open")
     NeighborIndex.build(store)
-    marks.append(time.perf_counter())
+    watch.lap("index")
     found = NeighborIndex.build(store)
-    marks.append(time.perf_counter())
+    watch.lap("open index")
     last = torch.arange(len(store) - PAIRS, len(store))
     node, when = torch.cat([store.src[last], store.dst[last]]), store.time[last].repeat(2)
     found.recent(node, when, NEIGHBORS)
-    marks.append(time.perf_counter())
-    spans = [after - before for before, after in pairwise(marks)]
-    return dict(zip(("open", "index", "open index", "first batch"), spans, strict=True))
+    watch.lap("first batch")
+    return watch.laps
 
 
 def counts(folder: Path, events: int) -> Laps:
@@ -88,13 +106,14 @@ def counts(folder: Path, events: int) -> Laps:
     found = NeighborIndex.build(store)
     period = float(store.time[-1] - store.time[0])
     scales = tuple(float(scale) for scale in period * 2.0 ** -np.arange(SCALES, 0, -1))
-    start = time.perf_counter()
+    watch = Watch()
     found.counts(scales)
-    made = time.perf_counter()
+    watch.lap("counts")
     last = torch.arange(len(store) - PAIRS, len(store))
     asked = PairBatch.of(store.src[last], store.dst[last], store.time[last])
     found.numbers(CountRequest(scales, NEIGHBORS), asked)
-    return {"counts": made - start, "first counts": time.perf_counter() - made}
+    watch.lap("first counts")
+    return watch.laps
 
 
 def train(folder: Path, events: int) -> Laps:
@@ -107,16 +126,17 @@ def train(folder: Path, events: int) -> Laps:
     from dygmamba.engine.stream import Stream
 
     store = load_dataset(folder / f"{NAME}.safetensors").store
-    start = time.perf_counter()
+    watch = Watch()
     stream = Stream(store, chronological_split(store), torch.device("cpu"))
     fit = fit_of("dyg-mamba", stream, SMALL)
     epoch, last = fit.epoch(0), last_full(fit)
     fit.executor.step(fit.batch(epoch, last))
-    ready, before = time.perf_counter(), _memory()
-    for step in range(STEPS):
+    watch.lap("first step")
+    before = _memory()
+    for step in range(1, 1 + STEPS):
         fit.executor.step(fit.batch(epoch, last - step))
-    spent = time.perf_counter() - ready
-    return {"first step": ready - start, "steps": spent / STEPS, "grown MB": (_memory() - before) / 1e6}
+    watch.lap("steps", STEPS)
+    return watch.laps | {"grown MB": ((_memory() - before) / 1e6, 0.0)}
 
 
 STAGES: dict[str, Callable[[Path, int], Laps]] = {
@@ -126,6 +146,24 @@ STAGES: dict[str, Callable[[Path, int], Laps]] = {
     "counts": counts,
     "train": train,
 }
+
+
+class Own(Thread):
+    """The most that this process had for itself, pages of files aside, looked at now and then."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.peak, self._over = 0.0, Event()
+
+    def run(self) -> None:
+        """Look until it is over."""
+        while not self._over.wait(0.1):
+            self.peak = max(self.peak, _memory("RssAnon"))
+
+    def end(self) -> float:
+        """Bytes."""
+        self._over.set()
+        return max(self.peak, _memory("RssAnon"))
 
 
 def _memory(which: str = "VmHWM") -> float:
@@ -138,7 +176,7 @@ def _memory(which: str = "VmHWM") -> float:
 
 
 if __name__ == "__main__":
+    own = Own()
+    own.start()
     laps = STAGES[sys.argv[1]](Path(sys.argv[2]), int(sys.argv[3]))
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    found = {"laps": laps, "peak": _memory(), "cpu": used.ru_utime + used.ru_stime}
-    sys.stdout.write(json.dumps(found) + "\n")
+    sys.stdout.write(json.dumps({"laps": laps, "peak": _memory(), "own": own.end()}) + "\n")

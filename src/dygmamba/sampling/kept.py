@@ -33,7 +33,7 @@ from dygmamba.room import BUDGET
 
 LARGE = BUDGET // 4  # bytes of entries that are made and held in memory
 COLUMNS = {"key": torch.int64, "neighbor": torch.int32, "event": torch.int32, "time": torch.float64}
-SAMPLE = 1 << 12  # rows that tell a store from one that was made of it
+SAMPLE = 1 << 8  # rows that tell a store from one that was made of it: each costs a page or some
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,29 @@ def test_bad_rows_are_counted_alike(tmp_path, small_blocks):
     assert memory.origin.skipped == 4
 
 
+def test_a_parquet_file_is_held_a_part_at_a_time(tmp_path):
+    """However many parts it has, what Arrow holds while it is read is that of a few."""
+    size = 20_000
+    columns = {name: np.random.default_rng(1).integers(0, 50, 40 * size) for name in ("src", "dst", "time")}
+    columns["x"] = np.random.default_rng(2).standard_normal(40 * size)
+    path = tmp_path / "t.parquet"
+    parquet.write_table(
+        pa.table(columns), path, row_group_size=size, use_dictionary=False, compression="none"
+    )
+    held = []
+
+    def watch(batches, expected):
+        for batch in batches:
+            held.append(pa.total_allocated_bytes())
+            yield batch
+
+    options = ReadOptions(
+        features=("x",), memory=TINY * 100, scratch=tmp_path, time_unit="plain", watch=watch
+    )
+    assert len(read_dataset(path, options)) == 40 * size
+    assert max(held) - min(held) < 0.3 * path.stat().st_size
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=12), min_size=1, max_size=6), st.integers(1, 40)

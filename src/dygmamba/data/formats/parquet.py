@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def read(path: Path, options: ReadOptions) -> "Dataset":
     """A Parquet file with one event per row; its types decide what is a number and what a date."""
     try:
-        with parquet.ParquetFile(path) as file:
+        with parquet.ParquetFile(path, pre_buffer=False) as file:  # which would keep all that was read
             roles = assign_roles(path, file.schema_arrow.names, options)
             rows = file.iter_batches(batch_size=ROWS, columns=roles.columns)
             batches = with_id_columns(path, file.schema_arrow, rows, roles)

@@ -11,7 +11,8 @@ from dygmamba.data.ids import NodeIds
 from dygmamba.data.places import INDEX_FOLDER
 from dygmamba.data.store import Dataset, load_dataset, save_dataset
 from dygmamba.data.versions import remove_version, version_of
-from dygmamba.errors import EventError, FileError
+from dygmamba.errors import EventError, FileError, WriteError
+from dygmamba.files import writing
 from dygmamba.ops.recent.passes import passes
 from dygmamba.sampling import kept, kept_counts
 from dygmamba.sampling.counts import CountRequest
@@ -131,6 +132,31 @@ def test_a_folder_that_cannot_be_written_to_costs_nothing_but_time(path, on_disk
     index = NeighborIndex.build(store)
     assert len(index.entries.key) == 2 * EVENTS
     assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_no_index(path, on_disk, monkeypatch, tmp_path):
+    """Whichever write fails, beside the dataset and in the temporary folder."""
+    copy = tmp_path / "data" / path.name
+    copy.parent.mkdir()
+    copy.write_bytes(path.read_bytes())
+    store = load_dataset(copy).store
+    monkeypatch.setattr(kept, "gettempdir", lambda: str(tmp_path / "data"))
+    for writes in (0, 3, 12):
+
+        class Full(type(writing.disk)):
+            left = writes
+
+            def write(self, handle, piece):
+                Full.left -= 1
+                if Full.left < 0:
+                    raise OSError(28, "No space left on device")
+                return super().write(handle, piece)
+
+        with monkeypatch.context() as failing:
+            failing.setattr(writing, "disk", Full())
+            with pytest.raises(WriteError, match="No space left on device"):
+                NeighborIndex.build(store)
+        assert [one for one in copy.parent.rglob("*") if one.is_file()] == [copy]
 
 
 def test_what_was_made_for_a_dataset_goes_with_it(path, on_disk, tmp_path):

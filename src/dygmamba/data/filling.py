@@ -51,15 +51,17 @@ class Filling:
         try:
             if error is None:
                 self._seal()
-        except BaseException:
-            error = error or OSError()
-            raise
+                self._close()
+                publish(self._part, self._path)
         finally:
-            writing.disk.close(self._handle)
-            if error is not None:
-                with suppress(OSError):
-                    writing.disk.remove(self._part)
-        publish(self._part, self._path) if error is None else None
+            self._close()
+            with suppress(OSError):
+                writing.disk.remove(self._part)  # published, it has another name
+
+    def _close(self) -> None:
+        if self._handle >= 0:
+            handle, self._handle = self._handle, -1
+            writing.disk.close(handle)
 
     def _seal(self) -> None:
         """The digest of all bytes into the header, and all of it onto the disk."""

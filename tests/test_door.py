@@ -32,7 +32,7 @@ FUNCTIONS = {
     "filtered: bool = False, seeds: Sequence[int] | None = None, activity: bool = False, data_dir: Path | str | None = "
     "None, "
     "**settings: Any) -> Table",
-    "generate": "(*, name: str = generated, **settings: Any) -> Dataset",
+    "generate": "(*, name: str = generated, scratch: Path | str | None = None, **settings: Any) -> Dataset",
     "load": "(name: str, data_dir: Path | str | None = None) -> Dataset",
     "open": "(folder: Path | str, *, device: str = auto, data_dir: Path | str | None = None, time_unit: str = "
     "auto) -> Run",
@@ -44,7 +44,7 @@ FUNCTIONS = {
     "None, features: str | int | Sequence[str | int] = (), label: str | int | None = None, name: str | None = None, "
     "bipartite: bool | None = None, time_unit: str = auto, time_format: str | None = None, fill: float | None = None, "
     "format: str = auto, header: bool | None = None, delimiter: str | None = None, encoding: str = utf-8, skip_bad: "
-    "bool = False) -> Dataset",
+    "bool = False, memory: float = 1.0, scratch: Path | str | None = None) -> Dataset",
     "refit": "(folder: Path | str, *, device: str = auto, data_dir: Path | str | None = None, progress: "
     "Callable[[dict[str, Any]], None] | None = None) -> Run",
     "register": "(name: str, config: type, build: Callable[[Any, DatasetFacts], Encoder | Scorer], *, title: str "

@@ -23,6 +23,7 @@ MAKERS = (
     "rand",
     "randn",
 )  # functions of torch that make a tensor of a size
+BUDGET = 10**9  # bytes: beyond it, columns and look-ups are made and kept on the disk
 UNKNOWN = 1 << 62
 
 
@@ -95,6 +96,13 @@ def shortage(error: BaseException) -> str:
 def amount(size: float) -> str:
     """Bytes as a person says them."""
     return f"{size / 1e9:,.2f} GB" if size < 1e15 else f"{size / 1e9:.1e} GB"
+
+
+def bytes_of(gigabytes: float) -> int:
+    """What a person calls so many GB."""
+    if not 0.001 <= gigabytes < 1e6:
+        raise ConfigError(f"`memory` is {gigabytes:g} GB; give at least 0.001 and less than a million")
+    return int(gigabytes * 1e9)
 
 
 def _numbers(args: Any, named: dict[str, Any]) -> int:

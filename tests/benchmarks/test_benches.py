@@ -3,12 +3,14 @@
 import json
 import xml.etree.ElementTree as ElementTree
 from dataclasses import fields
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from commands import invoke
-from dygmamba.benchmarks import candidates, epoch, length, memory, scan, step, workload
+from dygmamba.benchmarks import candidates, epoch, length, memory, scan, size, size_stages, step, workload
 from dygmamba.benchmarks.anchors import EpochAnchor
 from dygmamba.benchmarks.verify import Row, WrongAnswer
 from dygmamba.data.generate import GeneratorConfig, generate_stream
@@ -204,3 +206,33 @@ def test_a_device_that_is_not_there_is_said_so(monkeypatch, capsys, device):
     assert not out
     assert err.startswith("error: --device")
     assert err.count("\n") == 1
+
+
+def test_cost_against_size_is_measured_stage_by_stage(tmp_path, monkeypatch):
+    """Stages that follow one another in one folder, a row for each lap, a table and a picture; nothing else is left."""
+    laps = {}
+
+    def stage(command, **_):
+        name, folder, events = command[-3:]
+        laps[name] = size_stages.STAGES[name](Path(folder), int(events))
+        return SimpleNamespace(stdout=json.dumps({"laps": laps[name], "peak": 2e9, "own": 1e9}) + "\n")
+
+    monkeypatch.setattr(size.subprocess, "run", stage)
+    monkeypatch.setattr(size_stages, "STEPS", 1)
+    monkeypatch.setattr(size, "TRAINED", 2_000)
+    rows = size.run("cpu", lambda text: None, (2_000, 4_000), tmp_path)
+    assert not list(tmp_path.iterdir())
+    assert [row.case.partition(",")[0] for row in rows if "2,000" in row.case] == list(size.LAPS)
+    assert len(rows) == 2 * len(size.LAPS) - 2
+    assert all(row.growth for row in rows if row.case == "import, 4,000 events")
+    texts = {path.suffix: path.read_text() for path in size.write(rows, tmp_path / "made")}
+    assert "| import | 4,000 |" in texts[".md"]
+    assert "peak of resident memory" in texts[".svg"]
+
+
+def test_sizes_that_are_none_are_refused(monkeypatch, capsys):
+    """One sentence, before anything is made."""
+    for sizes in ("many", "10", "1e12"):
+        code, _, err = invoke(monkeypatch, capsys, "bench", "size", "--sizes", sizes)
+        assert code == 2
+        assert "give numbers" in err

@@ -11,7 +11,7 @@ import typer
 
 from dygmamba.cli import early
 from dygmamba.cli.console import emit_json, note, plain_table, stderr, stdout, tell
-from dygmamba.errors import NotFoundError
+from dygmamba.errors import ConfigError, NotFoundError
 from dygmamba.files.writing import make_folder
 
 if TYPE_CHECKING:
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
     from dygmamba.benchmarks.verify import Row
 
-BENCHES = ("sampling", "scan", "step", "epoch", "length", "memory", "candidates")
+BENCHES = ("sampling", "scan", "step", "epoch", "length", "memory", "candidates", "size")
+
+SMALLEST = 2_000  # events of 'size'
+WRITTEN = ("length", "size")  # what leaves a table and a picture
 
 # heading -> cell of a row; a column in which no row has anything is left out
 COLUMNS: dict[str, Callable[["Row"], str]] = {
@@ -42,9 +45,14 @@ COLUMNS: dict[str, Callable[["Row"], str]] = {
 def bench(
     name: Annotated[str, typer.Argument(help=", ".join(BENCHES) + ".")],
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    out: Annotated[Path, typer.Option(help="Folder of the tables and the picture of 'length'.")] = Path(
-        "bench-length"
-    ),
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the tables and the picture of 'length' or 'size'; default: bench-NAME."),
+    ] = None,
+    sizes: Annotated[
+        str,
+        typer.Option(help="Events of 'size', separated by commas; files of the largest lie in the folder."),
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Time a part of the project against its reference, inside one run.
@@ -59,11 +67,14 @@ def bench(
 
     kind = choose_device(device).type
     module = import_module(f"dygmamba.benchmarks.{name}")
-    if name == "length":  # minutes of work need a place
-        make_folder(out)
-    rows = module.run(kind, stderr().print)
-    if name == "length":
-        for path in module.write(rows, out):
+    place, more = out or Path(f"bench-{name}"), {}
+    if name in WRITTEN:  # minutes of work need a place
+        make_folder(place)
+    if name == "size":
+        more = {"sizes": _sizes(sizes) or module.SIZES, "folder": place}
+    rows = module.run(kind, stderr().print, **more)
+    if name in WRITTEN:
+        for path in module.write(rows, place):
             note(f"wrote {path}")
     if as_json:
         emit_json({"bench": name, "device": kind, "rows": [_plain(row) for row in rows]})
@@ -72,6 +83,17 @@ def bench(
     for row in rows:
         if row.note:
             tell(f"{row.case.strip()}: {row.note}")
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    """Numbers of events, smallest first; 1e6 is one too."""
+    try:
+        found = sorted(int(float(word)) for word in text.split(",") if word.strip())
+    except (ValueError, OverflowError) as error:
+        raise ConfigError(f"`sizes` is {text!r}; give numbers like 1e6,1e7") from error
+    if found and not (found[0] >= SMALLEST and found[-1] < 2**31):
+        raise ConfigError(f"`sizes` is {text!r}; give numbers from {SMALLEST:,} to below {2**31:,}")
+    return tuple(found)
 
 
 def _table(rows: list["Row"]) -> "Table":

@@ -47,8 +47,9 @@ def generate(
 
     config = build_config(GeneratorConfig, asked)
     with stderr().status(f"generating {config.events:,} events"):
-        dataset = make(name=out, **asdict(config))
-        path = save_dataset(dataset, data_folder(data_dir))
+        folder = data_folder(data_dir)
+        dataset = make(name=out, scratch=folder, **asdict(config))
+        path = save_dataset(dataset, folder)
     if as_json:
         emit_json({"name": out, "file": str(path), "digest": dataset.digest, "config": asdict(config)})
         return

@@ -7,6 +7,7 @@ import typer
 
 from dygmamba.cli import early
 from dygmamba.cli.data import DataDir, Json
+from dygmamba.room import BUDGET, bytes_of
 
 if TYPE_CHECKING:  # torch and pyarrow wait until the command needs them
     from dygmamba.data.checkup import Odd
@@ -65,6 +66,9 @@ def import_(
     ] = None,
     delimiter: Annotated[str | None, typer.Option(help="Found out unless given; also tab, blanks.")] = None,
     encoding: Annotated[str, typer.Option(help="Of a text file.")] = "utf-8",
+    memory: Annotated[
+        float, typer.Option(help="GB that rows may take; more of them are sorted on the disk.")
+    ] = BUDGET / 1e9,
     out: Annotated[str | None, typer.Option(help="Name of the dataset; default: the file's.")] = None,
     data_dir: DataDir = None,
     json: Json = False,
@@ -77,6 +81,7 @@ def import_(
         early.checked_name(out)
 
     from dygmamba.data.formats import ReadOptions
+    from dygmamba.data.places import data_folder
 
     options = ReadOptions(
         src=src,
@@ -92,6 +97,8 @@ def import_(
         header=header,
         delimiter=DELIMITERS.get(delimiter or "", delimiter),
         encoding=encoding,
+        memory=bytes_of(memory),
+        scratch=data_folder(data_dir),
     )
     _import(file, options, format, out, data_dir, json)
 

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from dygmamba.data.events import EventStore
 from dygmamba.data.ids import NodeIds
+from dygmamba.data.pages import cuts, pieces, release
 from dygmamba.data.statistics import as_date, as_duration
 from dygmamba.data.store import Dataset
 
@@ -67,43 +68,76 @@ def _times(time: np.ndarray, dated: bool) -> Iterator[Odd]:
             f"{late:,} events are in the future, the last at {as_date(time[-1])}; check time and unit",
         )
     if len(time) >= FEW:
-        gaps = np.diff(time)
-        longest = int(gaps.argmax())
-        if gaps[longest] > SILENCE * (time[-1] - time[0]):
-            span = as_duration(gaps[longest]) if dated else f"{gaps[longest]:.6g}"
+        longest, gap = _longest_gap(time)
+        if gap > SILENCE * (time[-1] - time[0]):
+            span = as_duration(gap) if dated else f"{gap:.6g}"
             since = as_date(time[longest]) if dated else f"{time[longest]:.12g}"
             yield Odd(
                 "silence", f"nothing happens for {span} after {since}, over a quarter of the whole time"
             )
 
 
+def _longest_gap(time: np.ndarray) -> tuple[int, float]:
+    """Behind which event nothing happens for longest, and for how long; some rows at a time."""
+    longest, gap = 0, -1.0
+    for rows in cuts(len(time) - 1, 8):
+        gaps = np.diff(time[rows.start : rows.stop + 1])
+        if gaps.max() > gap:
+            longest, gap = rows.start + int(gaps.argmax()), float(gaps.max())
+        release(time[rows])
+    return longest, gap
+
+
 def _events(store: EventStore, time: np.ndarray) -> Iterator[Odd]:
     events = len(store)
     src, dst = store.src.numpy(), store.dst.numpy()
-    loops = int((src == dst).sum())
+    loops = 0
+    for rows in cuts(events, 8):
+        loops += int((src[rows] == dst[rows]).sum())
+        release(src[rows]), release(dst[rows])
     if loops > LOOPS * events:
         yield Odd("self-loops", f"{_share(loops, events)} of the events lead from a node to itself")
     if events < FEW or time[0] == time[-1]:
         return
-    starts = np.concatenate([[True], time[1:] != time[:-1]])
-    runs = np.diff(np.append(np.flatnonzero(starts), events))
-    tied = int(runs[runs > 1].sum())
+    tied = sum(_tied(time[rows]) for rows in _whole_instants(time))
     if tied > TIED * events:
         yield Odd(
             "ties", f"{_share(tied, events)} of the events share their time with another; is it rounded?"
         )
     if tied > SAME * events:  # only tied events can be the same
-        keys = np.stack([np.cumsum(starts), src, dst], axis=1)
-        again = events - len(np.unique(keys, axis=0))
+        again = sum(_repeated(time[rows], src[rows], dst[rows]) for rows in _whole_instants(time))
         if again > SAME * events:
             yield Odd(
                 "duplicates", f"{_share(again, events)} of the events repeat another: same pair, same time"
             )
 
 
+def _whole_instants(time: np.ndarray) -> Iterator[slice]:
+    """Runs of rows that cut no instant in two."""
+    start = 0
+    for rows in cuts(len(time), 8):
+        stop = len(time) if rows.stop == len(time) else int(np.searchsorted(time, time[rows.stop]))
+        if stop > start:
+            yield slice(start, stop)
+            release(time[start:stop])
+            start = stop
+
+
+def _tied(time: np.ndarray) -> int:
+    """Events that share their time with another."""
+    runs = np.diff(np.append(np.flatnonzero(np.concatenate([[True], time[1:] != time[:-1]])), len(time)))
+    return int(runs[runs > 1].sum())
+
+
+def _repeated(time: np.ndarray, src: np.ndarray, dst: np.ndarray) -> int:
+    """Events that are another's in every respect."""
+    instant = np.cumsum(np.concatenate([[True], time[1:] != time[:-1]]))
+    return len(time) - len(np.unique(np.stack([instant, src, dst], axis=1), axis=0))
+
+
 def _nodes(dataset: Dataset) -> Iterator[Odd]:
     store, events = dataset.store, len(dataset.store)
-    src, dst = (np.bincount(column.numpy(), minlength=store.num_nodes) for column in (store.src, store.dst))
+    src, dst = (_occurrences(column.numpy(), store.num_nodes) for column in (store.src, store.dst))
     if events >= FEW:
         busiest = int((src + dst).argmax())
         of = max(int(src[busiest]), int(dst[busiest]))
@@ -118,6 +152,13 @@ def _nodes(dataset: Dataset) -> Iterator[Odd]:
             "two kinds",
             "no node is both a source and a destination; give `bipartite=True` if they are of two kinds",
         )
+
+
+def _occurrences(column: np.ndarray, nodes: int) -> np.ndarray:
+    count = np.zeros(nodes, np.int64)
+    for piece in pieces(column):
+        count += np.bincount(piece, minlength=nodes)
+    return count
 
 
 def _ids(ids: NodeIds) -> Iterator[Odd]:
@@ -143,7 +184,8 @@ def _features(dataset: Dataset) -> Iterator[Odd]:
     edge = dataset.store.features.edge
     if len(edge) < 2 or not edge.shape[1]:
         return
-    constant = np.flatnonzero((edge.amin(0) == edge.amax(0)).numpy())
+    first = edge[0].numpy()
+    constant = np.flatnonzero(np.all([(piece == first).all(0) for piece in pieces(edge.numpy())], axis=0))
     if len(constant):
         names = dataset.origin.features
         told = ", ".join(names[k] if k < len(names) else str(k) for k in constant[:5])

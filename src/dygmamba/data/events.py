@@ -3,6 +3,7 @@
 Legend: e events, n nodes, b batch.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -11,6 +12,7 @@ from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
 from dygmamba.data.mapped import MappedFile
+from dygmamba.data.pages import cuts, release
 from dygmamba.errors import EventError
 
 CROWD = 0.5  # edge features take at most this share of a GPU's free memory
@@ -91,20 +93,28 @@ class EventStore:
             self.unchanged()._check_values()
 
     def _check_values(self) -> None:
-        if not bool(torch.isfinite(self.time).all()):
-            row = int((~torch.isfinite(self.time)).nonzero()[0])
-            raise EventError(
-                f"event {row} has time {float(self.time[row])}; remove it or give it a finite time"
-            )
-        late = self.time[1:] < self.time[:-1]
-        if bool(late.any()):
-            raise EventError(
-                f"event {int(late.nonzero()[0]) + 1} is earlier than its predecessor; "
-                "call EventStore.sorted(...) or sort the source file by time"
-            )
-        low = int(min(self.src.min(), self.dst.min()))
-        high = int(max(self.src.max(), self.dst.max()))
+        """Look at all rows, some at a time, so that a mapped store is never in memory whole."""
+        low, high, before = 0, -1, -math.inf
+        for rows in cuts(len(self), 8):
+            time = self.time[rows]
+            if not bool(torch.isfinite(time).all()):
+                row = int((~torch.isfinite(time)).nonzero()[0])
+                raise EventError(
+                    f"event {rows.start + row} has time {float(time[row])}; remove it or give it a finite time"
+                )
+            late = torch.cat([time[:1] < before, time[1:] < time[:-1]])
+            if bool(late.any()):
+                raise EventError(
+                    f"event {rows.start + int(late.nonzero()[0])} is earlier than its predecessor; "
+                    "call EventStore.sorted(...) or sort the source file by time"
+                )
+            src, dst, before = self.src[rows], self.dst[rows], float(time[-1])
+            low = min(low, int(src.min()), int(dst.min()))
+            high = max(high, int(src.max()), int(dst.max()))
+            for column in (time, src, dst):
+                release(column)
         if low < 0 or high >= self.num_nodes:
+            low = int(min(self.src.min(), self.dst.min()))
             raise EventError(
                 f"node ids span {low}..{high}, but {self.num_nodes} nodes were declared; "
                 f"renumber them to 0..{self.num_nodes - 1}"
@@ -162,6 +172,7 @@ class EventStore:
             time=self.time[rows],
             label=None if self.label is None else self.label[rows],
             features=FeatureTable(self.features.node, self.features.edge[rows]),
+            source=None if self.source is None else replace(self.source, digest=""),
         )
 
     def select(self, events: Int64[Tensor, "b"]) -> EventBatch:

@@ -4,19 +4,25 @@ The process and every parameter are written out in docs/generated-stream.md.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import gettempdir
 from typing import Annotated
 
 import numpy as np
 import torch
 
 from dygmamba.data.events import EventStore, FeatureTable
-from dygmamba.data.process import LAWS, Moods, Past, Rates, Seats, Simulation, World, compiled
+from dygmamba.data.pages import cuts
+from dygmamba.data.process import LAWS, SESSION, Moods, Past, Rates, Seats, Simulation, World, compiled
+from dygmamba.data.scratch import Scratch
 from dygmamba.errors import ConfigError
-from dygmamba.room import require_room
+from dygmamba.room import BUDGET, require_room
 from dygmamba.settings import Bounds, Settings
 
+BLOCK = 1 << 20  # events that are made at a time
 GRID_BITS = 10  # times lie on a grid of about gap / 1024, so that sums of gaps are exact
 
 
@@ -71,8 +77,12 @@ class GeneratorConfig(Settings):
     @property
     def size(self) -> int:
         """Bytes that are taken at least: the events' columns, what the nodes remember, the features' codes."""
-        remembered = self.nodes * (12 * self.memory + 50)
-        return self.events * (50 + 4 * self.edge_dim) + remembered + 4 * self.communities * self.edge_dim
+        return self.events * (50 + 4 * self.edge_dim) + self.state
+
+    @property
+    def state(self) -> int:
+        """Bytes that are taken however many events there are: what the nodes remember, the features' codes."""
+        return self.nodes * (12 * self.memory + 50) + 4 * self.communities * self.edge_dim
 
     @property
     def grid(self) -> float:
@@ -86,19 +96,35 @@ def forgetting_law(config: GeneratorConfig) -> Callable[[np.ndarray], np.ndarray
     return lambda span: law(np.asarray(span, dtype=np.float64), half_life)
 
 
-def _clock(rng: np.random.Generator, config: GeneratorConfig) -> np.ndarray:
-    """Sorted times: Lomax gaps of mean `gap`, rounded up to the grid; a tie has no gap."""
-    steps = rng.random(config.events)
-    np.subtract(1.0, steps, out=steps)
-    np.power(steps, -1.0 / config.tail, out=steps)
-    steps -= 1.0
-    steps *= config.gap * (config.tail - 1.0) / config.grid
-    np.maximum(np.ceil(steps, out=steps), 1.0, out=steps)
-    steps[rng.random(config.events, dtype=np.float32) < config.ties] = 0.0
-    steps[0] = math.floor(config.origin / config.grid)
-    np.cumsum(steps, out=steps)
-    steps *= config.grid
-    return steps
+class _Clock:
+    """Sorted times, a run of them at a time: Lomax gaps of mean `gap`, rounded up to the grid; a tie has no gap.
+
+    All gaps are drawn before all ties, and both before anything else: each has a generator that stands where it begins.
+    """
+
+    def __init__(self, rng: np.random.Generator, config: GeneratorConfig) -> None:
+        self._config, self._steps = config, float(math.floor(config.origin / config.grid))
+        self._gaps, self._first = deepcopy(rng), True
+        rng.bit_generator.advance(config.events)  # type: ignore[attr-defined]
+        self._ties = deepcopy(rng)
+        for rows in cuts(config.events, 4):
+            rng.random(rows.stop - rows.start, dtype=np.float32)
+
+    def next(self, count: int) -> np.ndarray:
+        """So many more."""
+        config = self._config
+        steps = self._gaps.random(count)
+        np.subtract(1.0, steps, out=steps)
+        np.power(steps, -1.0 / config.tail, out=steps)
+        steps -= 1.0
+        steps *= config.gap * (config.tail - 1.0) / config.grid
+        np.maximum(np.ceil(steps, out=steps), 1.0, out=steps)
+        steps[self._ties.random(count, dtype=np.float32) < config.ties] = 0.0
+        steps[0] = self._steps + (0.0 if self._first else steps[0])
+        np.cumsum(steps, out=steps)  # exact, as these are whole numbers
+        self._steps, self._first = float(steps[-1]), False
+        steps *= config.grid
+        return steps
 
 
 def _start(rng: np.random.Generator, config: GeneratorConfig, begin: float) -> World:
@@ -119,19 +145,10 @@ def _start(rng: np.random.Generator, config: GeneratorConfig, begin: float) -> W
     )
 
 
-def simulate(config: GeneratorConfig) -> Simulation:
-    """Run the process; the same config gives the same bytes."""
-    require_room(config.size, f"a stream of {config.events:,} events and {config.nodes:,} nodes")
+def simulated(config: GeneratorConfig, size: int = BLOCK) -> Iterator[Simulation]:
+    """Run the process, so many events at a time; the same config gives the same bytes, whatever the size."""
     rng = np.random.Generator(np.random.PCG64(config.seed))
-    e, time = config.events, _clock(rng, config)
-    out = Simulation(
-        src=np.empty(e, np.int64),
-        dst=np.empty(e, np.int64),
-        time=time,
-        label=np.empty(e, np.float32),
-        choice=np.empty(e, np.int8),
-        home=np.empty(e, np.int32),
-    )
+    clock = _Clock(rng, config)
     rates = Rates(
         half_life=float(config.half_life),
         novelty=float(config.novelty),
@@ -144,29 +161,80 @@ def simulate(config: GeneratorConfig) -> Simulation:
         popularity=float(config.popularity),
         burst=float(config.burst),
     )
-    compiled(LAWS[config.law])(rng, _start(rng, config, time[0]), rates, out)
+    walk, world, swap_at, before = compiled(LAWS[config.law]), None, 0.0, _room(0)
+    for start in range(0, config.events, size):
+        time = clock.next(min(size, config.events - start))
+        if world is None:
+            # a swap at once changes nothing: the seats were dealt at random
+            world, swap_at = _start(rng, config, time[0]), time[0]
+        begin = len(before.time)
+        out = Simulation(*map(np.concatenate, zip(before, _room(len(time))._replace(time=time), strict=True)))
+        swap_at = walk(rng, world, rates, out, begin, swap_at)
+        yield Simulation(*(column[begin:] for column in out))
+        kept = min(len(out.time), max(1, config.nodes // SESSION))  # what a burst looks back over
+        before = Simulation(*(column[len(column) - kept :] for column in out))
+
+
+def _room(events: int) -> Simulation:
+    kinds = (np.int64, np.int64, np.float64, np.float32, np.int8, np.int32)
+    return Simulation(*(np.empty(events, kind) for kind in kinds))
+
+
+def simulate(config: GeneratorConfig) -> Simulation:
+    """All events at once."""
+    require_room(config.size, f"a stream of {config.events:,} events and {config.nodes:,} nodes")
+    out, start = _room(config.events), 0
+    for run in simulated(config):
+        for column, part in zip(out, run, strict=True):
+            column[start : start + len(part)] = part
+        start += len(run.time)
     return out
 
 
-def _edge_features(config: GeneratorConfig, home: np.ndarray) -> torch.Tensor:
+class _Features:
     """A noisy sign code of the source's community: +-1 per column, plus a unit normal."""
-    rng = np.random.Generator(np.random.PCG64([config.seed, 1]))
-    code = rng.choice(np.array([-1.0, 1.0], np.float32), (config.communities, config.edge_dim))
-    noise = rng.standard_normal((len(home), config.edge_dim), dtype=np.float32)
-    return torch.from_numpy(np.add(noise, code[home], out=noise))
+
+    def __init__(self, config: GeneratorConfig) -> None:
+        self._rng = np.random.Generator(np.random.PCG64([config.seed, 1]))
+        signs = np.array([-1.0, 1.0], np.float32)
+        self._code = self._rng.choice(signs, (config.communities, config.edge_dim))
+
+    def next(self, home: np.ndarray) -> np.ndarray:
+        """Of the events that come next."""
+        noise = self._rng.standard_normal((len(home), self._code.shape[1]), dtype=np.float32)
+        return np.add(noise, self._code[home], out=noise)
 
 
-def generate_stream(config: GeneratorConfig) -> EventStore:
-    """The stream of a config; its label is the source's hidden state, 1 while it roams."""
-    run = simulate(config)
+def generate_stream(config: GeneratorConfig, scratch: Path | None = None) -> EventStore:
+    """The stream of a config; its label is the source's hidden state, 1 while it roams.
+
+    One that is large is made on the disk, in that folder or the system's temporary one, and lies there without a name.
+    """
+    if config.size <= BUDGET:
+        run = simulate(config)
+        columns = [torch.from_numpy(column) for column in (run.src, run.dst, run.time, run.label)]
+        edge = torch.from_numpy(_Features(config).next(run.home))
+    else:
+        columns, edge = _on_disk(config, scratch or Path(gettempdir()))
     return EventStore.of(
-        torch.from_numpy(run.src),
-        torch.from_numpy(run.dst),
-        torch.from_numpy(run.time),
-        label=torch.from_numpy(run.label),
+        *columns[:3],
+        label=columns[3],
         num_nodes=config.nodes,
-        features=FeatureTable(torch.zeros(config.nodes, 0), _edge_features(config, run.home)),
+        features=FeatureTable(torch.zeros(config.nodes, 0), edge),
     )
+
+
+def _on_disk(config: GeneratorConfig, folder: Path) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Source, destination, time and label, and the edges' features, as mapped pages."""
+    require_room(config.state, f"what {config.nodes:,} nodes remember")
+    names, features = ("src", "dst", "time", "label"), _Features(config)
+    columns = [Scratch(folder, kind) for kind in (np.int64, np.int64, np.float64, np.float32)]
+    edge = Scratch(folder, np.float32, (config.edge_dim,))
+    for run in simulated(config):
+        for column, name in zip(columns, names, strict=True):
+            column.append(getattr(run, name))
+        edge.append(features.next(run.home))
+    return [column.mapped() for column in columns], edge.mapped()
 
 
 def generated_dataset_store(seed: int = 0) -> EventStore:

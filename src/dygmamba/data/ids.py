@@ -5,13 +5,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dygmamba.errors import EventError, NotFoundError
+
+if TYPE_CHECKING:  # compiled when there is more than memory takes
+    from dygmamba.ops.keymap import KeyMap
 
 Side = Literal["src", "dst"]
 
@@ -99,29 +102,114 @@ def number_nodes(
     Sorted, so the numbering depends neither on the order of the rows nor on how the file was cut, and ids
     that already are 0..N-1 keep their numbers. Bipartite: all sources, then all destinations.
     """
-    groups = [list(src), list(dst)] if bipartite else [[*src, *dst]]
-    codes, pools = zip(*(_unified(group) for group in groups), strict=True)
-    integers = [found for pool in pools if (found := _integers(pool)) is not None]
-    pools = integers if len(integers) == len(pools) else [pool.cast(pa.large_string()) for pool in pools]
-    nodes, values, start = [], [], 0
-    for code, pool in zip(codes, pools, strict=True):
-        order = pc.sort_indices(pool)
-        rank = np.empty(len(pool), dtype=np.int64)
-        rank[order.to_numpy()] = np.arange(start, start + len(pool))
-        nodes.append(rank[code])
-        values.append(pool.take(order))
-        start += len(pool)
-    joined = np.concatenate(nodes)
-    cut = sum(len(chunk) for chunk in src)
-    return joined[:cut], joined[cut:], NodeIds(pa.concat_arrays(values), len(pools[0]) if bipartite else None)
+    numbers = Numbering(bipartite)
+    codes = numbers.add(src, dst)
+    node_of, ids = numbers.finish()
+    return node_of["src"][codes[0]], node_of["dst"][codes[1]], ids
 
 
-def _unified(chunks: list[pa.DictionaryArray]) -> tuple[np.ndarray, pa.Array]:
-    """One code per row and the values the codes point at, each value once."""
-    column = pa.chunked_array(chunks).unify_dictionaries()
-    pool = _without_point(column.chunk(0).dictionary).dictionary_encode()
-    codes = np.concatenate([chunk.indices.to_numpy() for chunk in column.chunks])
-    return pool.indices.to_numpy()[codes], pool.dictionary
+class Numbering:
+    """The ids of two columns, met in any number of parts and numbered when all of them are known."""
+
+    def __init__(self, bipartite: bool) -> None:
+        self._bipartite = bipartite
+        self._pools = [_Pool() for _ in range(1 + bipartite)]
+
+    def add(
+        self, src: Sequence[pa.DictionaryArray], dst: Sequence[pa.DictionaryArray]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """A code for each row of either column, for the arrays that `finish` returns."""
+        if self._bipartite:
+            return self._pools[0].codes(src), self._pools[1].codes(dst)
+        cut = sum(len(chunk) for chunk in src)
+        both = self._pools[0].codes([*src, *dst])
+        return both[:cut], both[cut:]
+
+    def finish(self) -> tuple[dict[str, np.ndarray], NodeIds]:
+        """The node of each code, column by column, and the ids."""
+        whole = [_without_point(pool.values).dictionary_encode() for pool in self._pools]
+        pools = [one.dictionary for one in whole]
+        integers = [found for pool in pools if (found := _integers(pool)) is not None]
+        pools = integers if len(integers) == len(pools) else [pool.cast(pa.large_string()) for pool in pools]
+        nodes, values, start = [], [], 0
+        for codes, pool in zip(whole, pools, strict=True):
+            order = pc.sort_indices(pool)
+            rank = np.empty(len(pool), dtype=np.int64)
+            rank[order.to_numpy()] = np.arange(start, start + len(pool))
+            nodes.append(rank[codes.indices.to_numpy()])
+            values.append(pool.take(order))
+            start += len(pool)
+        ids = NodeIds(pa.concat_arrays(values), len(pools[0]) if self._bipartite else None)
+        return {"src": nodes[0], "dst": nodes[-1]}, ids
+
+
+class _Pool:
+    """Distinct ids in the order they came.
+
+    A part of a column is looked up as a whole. From the second part on, integers, written as such or as text, go
+    through a map that is not made anew for each part; where an id is none, and for small columns, Arrow does it.
+    """
+
+    def __init__(self) -> None:
+        self._values: pa.Array = pa.array([], pa.large_string())
+        self._parts, self._map = 0, None
+
+    def codes(self, chunks: Sequence[pa.DictionaryArray]) -> np.ndarray:
+        """The place of each row's id among all of them; new ones are put behind the others."""
+        self._parts += 1
+        if self._parts == 2:
+            self._map = _map_of(_whole_numbers(self._values))
+        if self._map is not None:
+            numbers = [_whole_numbers(chunk.dictionary) for chunk in chunks]
+            if all(found is not None for found in numbers):
+                places = [self._map.insert(found) for found in numbers if found is not None]
+                return np.concatenate(
+                    [place[chunk.indices] for place, chunk in zip(places, chunks, strict=True)]
+                ).astype(np.int32)
+            self._values, self._map = self.values, None
+        return self._looked_up(pa.chunked_array(list(chunks)).unify_dictionaries())
+
+    @property
+    def values(self) -> pa.Array:
+        """All of them."""
+        if self._map is None:
+            return self._values
+        return pa.array(self._map.keys()).cast(self._values.type)
+
+    def _looked_up(self, column: pa.ChunkedArray) -> np.ndarray:
+        local = column.chunk(0).dictionary
+        kind = local.type if pa.types.is_integer(local.type) else pa.large_string()
+        met = local.cast(kind).dictionary_encode()  # blanks were cut off: one id may be there twice
+        if not len(self._values):
+            self._values = met.dictionary[:0]
+        found = pc.index_in(met.dictionary, value_set=self._values)
+        new = pc.is_null(found)
+        place = pc.fill_null(found, 0).to_numpy(zero_copy_only=False).astype(np.int32)
+        fresh = new.to_numpy(zero_copy_only=False)
+        place[fresh] = len(self._values) + np.arange(np.count_nonzero(fresh))
+        self._values = pa.concat_arrays([self._values, met.dictionary.filter(new)])
+        codes = np.concatenate([chunk.indices.to_numpy() for chunk in column.chunks])
+        return place[met.indices.to_numpy()[codes]]
+
+
+def _whole_numbers(pool: pa.Array) -> np.ndarray | None:
+    """The ids as integers from 0, if all of them are and are written so."""
+    found = _integers(pool)
+    if found is None or (len(found) and pc.min(found).as_py() < 0):
+        return None
+    return found.to_numpy(zero_copy_only=False)
+
+
+def _map_of(numbers: np.ndarray | None) -> "KeyMap | None":
+    """Each number at its place."""
+    if numbers is None:
+        return None
+
+    from dygmamba.ops.keymap import KeyMap
+
+    found = KeyMap(max(1024, len(numbers)))
+    found.insert(numbers)
+    return found
 
 
 def _without_point(pool: pa.Array) -> pa.Array:

@@ -33,6 +33,7 @@ class MappedFile:
     inode: int
     size: int
     changed: int  # nanoseconds
+    digest: str = ""  # of all that is in it, where that is known and all of it is meant
 
     @staticmethod
     def of(path: Path) -> "MappedFile":

@@ -11,6 +11,7 @@ from dygmamba.errors import ConfigError, FileError, NotFoundError
 from dygmamba.files.names import LONGEST
 
 SUFFIX = ".safetensors"  # of a dataset's own file
+INDEX_FOLDER = ".index"  # in a data folder, look-ups into its large datasets
 GENERATED = "generated"  # the embedded default stream, unless a file of that name is found
 TABLE_SUFFIXES = {".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".parquet", ".pq", ".arrow", ".feather", ".gz"}
 
@@ -37,6 +38,11 @@ def dataset_files(folder: Path) -> Iterator[tuple[str, Path]]:
             name = path.stem.removeprefix("ml_") if path.suffix == ".csv" else path.stem
             if pattern != "*/ml_*.csv" or path.parent.name == name:
                 yield name, path
+
+
+def index_files(folder: Path, digest: str) -> list[Path]:
+    """What was made for looking into the events of this digest: nothing that cannot be made again."""
+    return sorted((folder / INDEX_FOLDER).glob(f"{digest[:16]}-*"))
 
 
 def checked_name(name: str) -> str:

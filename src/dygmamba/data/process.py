@@ -194,11 +194,11 @@ def compiled(law: Law) -> Any:
         register_jitable(part)
 
     @no_type_check
-    def walk(rng, world, rates, out):
+    def walk(rng, world, rates, out, begin, swap_at):
+        """Fill `out` from event `begin` on, those before it known; returns when the next swap is due."""
         busy, seats, past, moods = world
         left = np.zeros(past.partner.shape[1])
-        swap_at = out.time[0]  # a swap at once changes nothing: the seats were dealt at random
-        for e in range(out.time.size):
+        for e in range(begin, out.time.size):
             t = out.time[e]
             while rates.swap_rate > 0.0 and swap_at <= t:
                 _swap(rng, seats)
@@ -222,5 +222,6 @@ def compiled(law: Law) -> Any:
             _remember(past, v, u, t)
             out.src[e], out.dst[e], out.label[e], out.choice[e] = u, v, roams, choice
             out.home[e] = seats.home_of[seats.seat_of[u]]
+        return swap_at
 
     return kernel()(walk)

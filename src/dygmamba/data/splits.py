@@ -1,11 +1,16 @@
 """Who trains, who validates, who tests: DyGLib's chronological split with held-out new nodes."""
 
+# pyarrow.compute makes its functions at import, where pyright cannot see them
+# pyright: reportAttributeAccessIssue=false
+
 import hashlib
 import random
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
@@ -141,8 +146,7 @@ def _split(store: EventStore, later: np.ndarray, last: np.ndarray, new_node_shar
     train = np.flatnonzero(~later & ~held_out[src] & ~held_out[dst])
     new_nodes = np.ones(store.num_nodes, dtype=bool)
     new_nodes[src[train]] = new_nodes[dst[train]] = False
-    present = np.zeros(store.num_nodes, dtype=bool)
-    present[src] = present[dst] = True
+    present = _present(src, dst, store.num_nodes)
     return Split(
         train=torch.from_numpy(train),
         val=torch.from_numpy(np.flatnonzero(later & ~last)),
@@ -153,9 +157,21 @@ def _split(store: EventStore, later: np.ndarray, last: np.ndarray, new_node_shar
 
 def _held_out_nodes(store: EventStore, later: np.ndarray, share: float) -> np.ndarray:
     src, dst = store.src.cpu().numpy(), store.dst.cpu().numpy()
-    population = tuple(set((src[later] + 1).tolist()).union(set((dst[later] + 1).tolist())))
-    count = int(share * len(np.union1d(src, dst)))
+    population = tuple(set(_distinct(src[later] + 1)).union(set(_distinct(dst[later] + 1))))
+    count = int(share * np.count_nonzero(_present(src, dst, store.num_nodes)))
     sampled = random.Random(NEW_NODE_SEED).sample(population, min(count, len(population)))
     held_out = np.zeros(store.num_nodes, dtype=bool)
     held_out[np.asarray(sampled, dtype=np.int64) - 1] = True
     return held_out
+
+
+def _present(src: np.ndarray, dst: np.ndarray, nodes: int) -> np.ndarray:
+    """Which nodes have an event."""
+    found = np.zeros(nodes, dtype=bool)
+    found[src] = found[dst] = True
+    return found
+
+
+def _distinct(ids: np.ndarray) -> list[int]:
+    """Each id once, where it first occurs: a set that is made of these is iterated as one that is made of all."""
+    return pc.unique(pa.array(ids)).to_pylist()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 
 from dygmamba.data import outgoing
@@ -23,10 +23,11 @@ from dygmamba.data.ids import NodeIds
 from dygmamba.data.mapped import MappedFile
 from dygmamba.data.origin import Origin as Origin
 from dygmamba.data.origin import origin_of
+from dygmamba.data.pages import pieces
 from dygmamba.data.places import SUFFIX as SUFFIX
 from dygmamba.data.places import checked_name as checked_name
 from dygmamba.data.statistics import Statistics, describe
-from dygmamba.data.tensor_file import write_tensors
+from dygmamba.data.tensor_file import map_tensors, write_tensors
 from dygmamba.errors import ConfigError, EventError, FileError, first_line
 from dygmamba.files.writing import make_folder
 from dygmamba.settings import checked
@@ -155,11 +156,9 @@ def load_dataset(path: Path) -> Dataset:
     except OSError as error:
         raise FileError(f"{path} cannot be read ({error.strerror}); allow it, or {mend}") from error
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
+        tensors, metadata = map_tensors(path, source.handle.number)
         source.check_name()
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise FileError(f"{path} is not a whole {SUFFIX} file ({first_line(error)}); {mend}") from error
     if metadata.get("format") != FORMAT:
         raise FileError(f"{path} is a {SUFFIX} file, but holds no events; give one that data import wrote")
@@ -168,6 +167,7 @@ def load_dataset(path: Path) -> Dataset:
             f"{path} has format version {metadata.get('version')}, this program reads {VERSION}; {mend}"
         )
     try:
+        source = replace(source, digest=metadata["digest"])
         dataset = _dataset(path.stem.partition(OLDER)[0], tensors, metadata, source)
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError, EventError, ConfigError) as error:
         raise FileError(f"{path} is corrupt ({first_line(error)}); {mend}") from error
@@ -209,8 +209,8 @@ def _check_column(name: str, column: Tensor) -> None:
     kind, dimensions = COLUMNS.get(name, (None, 0))
     if (column.dtype, column.dim()) != (kind, dimensions):
         raise ValueError(f"its column {name[:60]!r} is {column.dtype} of {column.dim()} dimensions")
-    ends = torch.aminmax(column) if column.is_floating_point() and column.numel() else ()
-    if not all(bool(torch.isfinite(end)) for end in ends):
+    looked = pieces(column.numpy()) if column.is_floating_point() and column.numel() else ()
+    if not all(np.isfinite(piece.min()) and np.isfinite(piece.max()) for piece in looked):
         raise ValueError(f"its column {name!r} holds a value that is no finite number")
 
 
@@ -262,5 +262,6 @@ def _digest(columns: Mapping[str, Tensor] | Mapping[str, np.ndarray]) -> str:
     for name, column in sorted(columns.items()):
         array = column.cpu().contiguous().numpy() if isinstance(column, Tensor) else column
         digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
-        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        for piece in pieces(np.ascontiguousarray(array).reshape(-1).view(np.uint8)):
+            digest.update(piece.data)
     return digest.hexdigest()

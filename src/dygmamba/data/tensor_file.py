@@ -6,16 +6,19 @@ The layout is the published one (huggingface/safetensors, "Format"), so every re
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load
 from torch import Tensor
 
+from dygmamba.data.pages import map_file, pieces, tensor_of
 from dygmamba.errors import FileError
 from dygmamba.files.writing import write_file
 
@@ -31,8 +34,12 @@ DTYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
+TYPES = {name: dtype for dtype, name in DTYPES.items()}
 OPENING = b'{"__metadata__":{"sha256":"'
 SEAL = slice(8 + len(OPENING), 8 + len(OPENING) + 64)  # where the digest stands, behind the header's length
+
+
+NOTHING = memoryview(b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +50,21 @@ class Column:
     dtype: str
     shape: list[int]
     width: int
-    data: memoryview
+    data: memoryview = NOTHING
+
+    def __lt__(self, other: "Column") -> bool:
+        """The widest numbers first, so that each is aligned; then by name."""
+        return (-self.width, self.name) < (-other.width, other.name)
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes."""
+        return self.width * prod(self.shape)
+
+    @staticmethod
+    def room(name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> "Column":
+        """A place for a tensor that is not there yet."""
+        return Column(name, DTYPES[dtype], list(shape), dtype.itemsize)
 
     @staticmethod
     def of(name: str, tensor: Tensor) -> "Column":
@@ -60,7 +81,7 @@ class Damaged(FileError):
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
     """A file whose content its reader checks in a way of its own."""
     columns = _columns(tensors)
-    write_file(path, [memoryview(_header(columns, metadata)), *(column.data for column in columns)])
+    write_file(path, _pieces(header_of(columns, metadata), columns))
 
 
 def write_sealed(
@@ -68,10 +89,9 @@ def write_sealed(
 ) -> None:
     """A file that vouches for itself; what it replaces is kept under another name if one is given."""
     columns = _columns(tensors)
-    header = _header(columns, {"sha256": "0" * 64, **metadata})
-    pieces = [memoryview(header), *(column.data for column in columns)]
-    header[SEAL] = _digest(pieces)
-    write_file(path, pieces, keep)
+    header = header_of(columns, {"sha256": "0" * 64, **metadata})
+    header[SEAL] = _digest(_pieces(header, columns))
+    write_file(path, _pieces(header, columns), keep)
 
 
 def read_sealed(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -87,6 +107,22 @@ def read_sealed(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         return load(content), json.loads(content[8 : 8 + length])["__metadata__"]
     except (SafetensorError, ValueError, KeyError) as error:
         raise Damaged(f"{path} is damaged: {error}") from error
+
+
+def map_tensors(path: Path, handle: int) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of an open file as its mapped pages, and the metadata; what is no such file is a SafetensorError."""
+    with safe_open(
+        path, framework="np"
+    ) as file:  # checks the header; as "pt" it would ask for room for all of it
+        metadata = file.metadata() or {}
+    pages = map_file(handle)
+    begin = 8 + int.from_bytes(pages[:8], "little")
+    tensors = {}
+    for name, about in json.loads(pages[8:begin]).items():
+        if name != "__metadata__":
+            first = begin + about["data_offsets"][0]
+            tensors[name] = tensor_of(pages, TYPES[about["dtype"]], tuple(about["shape"]), first)
+    return tensors, metadata
 
 
 def seal_of(path: Path) -> str:
@@ -110,18 +146,24 @@ def _digest(pieces: Iterable[memoryview]) -> bytes:
     return sha.hexdigest().encode()
 
 
+def _pieces(header: bytearray, columns: list[Column]) -> Iterator[memoryview]:
+    """A file from its beginning to its end; mapped pages are given back as they are passed."""
+    yield memoryview(header)
+    for column in columns:
+        for piece in pieces(np.frombuffer(column.data, np.uint8)):
+            yield piece.data
+
+
 def _columns(tensors: Mapping[str, Tensor]) -> list[Column]:
-    """The widest numbers first, so that each is aligned; then by name."""
-    columns = [Column.of(name, tensor) for name, tensor in tensors.items()]
-    return sorted(columns, key=lambda column: (-column.width, column.name))
+    return sorted(Column.of(name, tensor) for name, tensor in tensors.items())
 
 
-def _header(columns: list[Column], metadata: Mapping[str, str]) -> bytearray:
+def header_of(columns: list[Column], metadata: Mapping[str, str]) -> bytearray:
     """The length of the header, and the header, filled up with spaces so that the data is aligned."""
     about: dict[str, Any] = {"__metadata__": dict(metadata)}
     at = 0
     for column in columns:
-        offsets = [at, at := at + len(column.data)]
+        offsets = [at, at := at + column.size]
         about[column.name] = {"dtype": column.dtype, "shape": column.shape, "data_offsets": offsets}
     text = json.dumps(about, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)

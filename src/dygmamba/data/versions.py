@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 
 from dygmamba.data.boards import SUFFIX as BOARD
 from dygmamba.data.boards import as_published, save_board
+from dygmamba.data.places import index_files
 from dygmamba.data.store import (
     FORMAT,
     OLDER,
@@ -121,6 +122,9 @@ def remove_version(version: Version) -> None:
         rest = versions_in(folder, name)
         if version.newest and rest:
             publish(rest[0].path, folder / f"{name}{SUFFIX}")
+        if not any(other.digest == version.digest for other in versions_in(folder)):
+            for path in index_files(folder, version.digest):
+                remove_file(path)
     finally:
         lock.release()
 

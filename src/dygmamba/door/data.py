@@ -12,6 +12,7 @@ from dygmamba.data.generate import GeneratorConfig, generate_stream
 from dygmamba.data.ids import NodeIds
 from dygmamba.data.library import GENERATED, open_dataset
 from dygmamba.data.store import Dataset, Origin, checked_name
+from dygmamba.room import BUDGET, bytes_of
 
 if TYPE_CHECKING:
     import networkx
@@ -53,6 +54,8 @@ def read(
     delimiter: str | None = None,
     encoding: str = "utf-8",
     skip_bad: bool = False,
+    memory: float = BUDGET / 1e9,
+    scratch: Path | str | None = None,
 ) -> Dataset:
     """The events of a file, a data frame, an Arrow table, a dict of columns, a TemporalData, a graph or rows.
 
@@ -62,7 +65,8 @@ def read(
     edges. `bipartite`: source 7 is not destination 7.
     `time_unit` of numbers: auto (by their size), s, ms, us, ns since 1970, or plain; `time_format` of dates, such as
     "%d.%m.%Y %H:%M"; without a zone they are UTC. `header=False`: the first line is an event. `skip_bad`: go on
-    without rows that cannot be read.
+    without rows that cannot be read. `memory`: GB that the rows of a file may take; more of them are sorted on
+    the disk, in `scratch` or the system's temporary folder, and lie there, without a name, as long as they are used.
 
     >>> import dygmamba as dm
     >>> dm.read([("ann", "bob", "2024-05-01"), ("bob", "cid", "2024-05-02")], name="mail")
@@ -82,6 +86,8 @@ def read(
         header=header,
         time_format=time_format,
         skip_bad=skip_bad,
+        memory=bytes_of(memory),
+        scratch=None if scratch is None else Path(scratch),
     )
     if isinstance(source, str | Path):
         return read_dataset(Path(source), options, format=format, name=name)
@@ -103,8 +109,10 @@ def load(name: str, data_dir: Path | str | None = None) -> Dataset:
     return open_dataset(str(name), None if data_dir is None else Path(data_dir))
 
 
-def generate(*, name: str = GENERATED, **settings: Any) -> Dataset:
+def generate(*, name: str = GENERATED, scratch: Path | str | None = None, **settings: Any) -> Dataset:
     """A stream whose forgetting law is known; docs/generated-stream.md explains the settings.
+
+    One that is too large for memory is made on the disk, in `scratch` or the system's temporary folder.
 
     >>> import dygmamba as dm
     >>> dm.generate(nodes=30, events=200, communities=3, law="power").describe().events
@@ -112,4 +120,5 @@ def generate(*, name: str = GENERATED, **settings: Any) -> Dataset:
     """
     config = build_config(GeneratorConfig, settings)
     ids = NodeIds.identity(config.nodes)
-    return Dataset.of(checked_name(name), generate_stream(config), ids, Origin(format=GENERATED))
+    store = generate_stream(config, None if scratch is None else Path(scratch))
+    return Dataset.of(checked_name(name), store, ids, Origin(format=GENERATED))

@@ -15,13 +15,17 @@ class Disk:
     """The real one."""
 
     def create(self, path: Path) -> int:
-        """A new file, open for writing, as public as the umask says."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        """A new file, open for writing and reading, as public as the umask says."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         return os.open(path, flags, 0o666)
 
     def write(self, handle: int, piece: memoryview) -> int:
         """How many of the bytes were taken."""
         return os.write(handle, piece)
+
+    def seek(self, handle: int, place: int) -> None:
+        """What is written next goes there."""
+        os.lseek(handle, place, os.SEEK_SET)
 
     def sync(self, handle: int) -> None:
         """A file's bytes are on the disk."""

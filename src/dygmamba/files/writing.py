@@ -70,7 +70,7 @@ def write_file(path: Path, pieces: Iterable[Bytes], keep: Path | None = None) ->
     with described(path):
         target = _target(path)
         sweep(target.parent)
-        part = target.with_name(f".dygmamba-{here()}-{os.getpid()}-{started()}-{next(_numbers)}.part")
+        part = target.with_name(_part_name())
         try:
             _fill(part, pieces)
             if keep is not None and target.exists():
@@ -81,6 +81,30 @@ def write_file(path: Path, pieces: Iterable[Bytes], keep: Path | None = None) ->
                 disk.remove(part)
             raise
         disk.sync_folder(target.parent)
+
+
+def new_scratch(folder: Path) -> int:
+    """A file without a name, open: it is gone when it is closed, or the process ends, however it ends."""
+    part, handle = new_part(folder / "scratch")
+    with suppress(PermissionError):  # Windows keeps the name until the file is closed; it is swept later
+        disk.remove(part)
+    return handle
+
+
+def new_part(path: Path) -> tuple[Path, int]:
+    """A temporary file beside a target, open; who asks for it fills, flushes, closes and publishes or removes it."""
+    make_folder(path.parent)
+    with described(path):
+        sweep(path.parent)
+        part = path.with_name(_part_name())
+        return part, disk.create(part)
+
+
+def write_at(handle: int, place: int, piece: Bytes, path: Path) -> None:
+    """Bytes into a file that is open, from this place on; `path` is what an error calls it."""
+    with described(path):
+        disk.seek(handle, place)
+        _write_all(handle, piece)
 
 
 def publish(part: Path, target: Path) -> None:
@@ -170,12 +194,20 @@ def _fill(part: Path, pieces: Iterable[Bytes]) -> None:
     handle = disk.create(part)
     try:
         for piece in _gathered(pieces):
-            rest = memoryview(piece)
-            while rest:
-                rest = rest[disk.write(handle, rest) :]
+            _write_all(handle, piece)
         disk.sync(handle)
     finally:
         disk.close(handle)
+
+
+def _write_all(handle: int, piece: "Bytes | bytearray") -> None:
+    rest = memoryview(piece)
+    while rest:
+        rest = rest[disk.write(handle, rest) :]
+
+
+def _part_name() -> str:
+    return f".dygmamba-{here()}-{os.getpid()}-{started()}-{next(_numbers)}.part"
 
 
 def _gathered(pieces: Iterable[Bytes]) -> Iterator[Bytes | bytearray]:

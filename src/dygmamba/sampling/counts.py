@@ -5,7 +5,9 @@ Everything is strictly earlier than the question: `Counts` answers about (node, 
 Legend: e events, p pairs, s scales, f numbers per pair, k neighbours.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float32, Float64, Int64
@@ -116,13 +118,28 @@ class Grouped:
         return torch.where(key.flatten() >= 0, found, -1).view(key.shape)
 
 
+@runtime_checkable
+class Groups(Protocol):
+    """Fading lists by key, wherever they are."""
+
+    lists: Fading
+
+    def append(self, key: Int64[Tensor, "e"], time: Float64[Tensor, "e"]) -> None:
+        """Later events."""
+        ...
+
+    def group(self, key: Int64[Tensor, "..."]) -> Int64[Tensor, "..."]:
+        """The group of each key, -1 where it never occurred."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Counts:
     """Every event of a stream, or the training events alone, as fading lists of nodes and of pairs; on the host."""
 
     num_nodes: int
     scale: Float64[Tensor, "s"]
-    groups: dict[str, Grouped] = field(repr=False)
+    groups: Mapping[str, Groups] = field(repr=False)
 
     @staticmethod
     def build(

@@ -13,6 +13,7 @@ from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
 from dygmamba.data.events import EventStore, FeatureTable
+from dygmamba.data.mapped import MappedFile
 from dygmamba.errors import ConfigError
 from dygmamba.ops.recent import (
     Adjacency,
@@ -26,20 +27,12 @@ from dygmamba.ops.recent import (
 from dygmamba.sampling.counts import CountRequest, Counts, Neighbors
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.fades import FadeRequest, Fades
+from dygmamba.sampling.kept import Edges, is_large, kept_entries
+from dygmamba.sampling.kept_counts import kept_groups
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch, PairView, Request
 from dygmamba.sampling.walks import WalkRequest, Walks
 
 KEPT_NUMBERS = 1 << 24  # of answers to count requests, in all: 64 MiB
-
-
-@dataclass(frozen=True, slots=True)
-class Edges:
-    """The events of an index in time order, on the host."""
-
-    src: Int64[Tensor, "s"]
-    dst: Int64[Tensor, "s"]
-    time: Float64[Tensor, "s"]
-    num_nodes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +41,7 @@ class NeighborIndex:
 
     entries: Adjacency
     edges: Edges
+    source: MappedFile | None = field(default=None, repr=False, compare=False)  # whose pages the entries are
     _answers: dict[bytes, Tensor] = field(default_factory=dict, repr=False, compare=False)
     _counts: dict[tuple[float, ...], Counts] = field(default_factory=dict, repr=False, compare=False)
     _weights: dict[float, Weights] = field(default_factory=dict, repr=False, compare=False)
@@ -57,22 +51,34 @@ class NeighborIndex:
 
     @staticmethod
     def build(store: EventStore, events: Int64[Tensor, "s"] | None = None) -> "NeighborIndex":
-        """The index of these events (default: all), on the store's device."""
+        """The index of these events (default: all), on the store's device; that of many lies on the disk."""
+        host = None if events is None else events.cpu()
+        edges = Edges((store.src.cpu(), store.dst.cpu(), store.time.cpu()), store.num_nodes, host)
+        if is_large(len(edges)) and store.time.device.type == "cpu":
+            entries, source = kept_entries(store, edges)
+            return NeighborIndex(entries, edges, source)
         if events is None:
             events = torch.arange(len(store), device=store.time.device)
-            src, dst, time = store.src, store.dst, store.time
+            src, dst = store.src, store.dst
         else:
-            src, dst, time = store.src[events], store.dst[events], store.time[events]
-        edges = Edges(src.cpu(), dst.cpu(), time.cpu(), store.num_nodes)
+            src, dst = store.src[events], store.dst[events]
         return NeighborIndex(adjacency(src, dst, events, store.time, store.num_nodes), edges)
 
     def to(self, device: torch.device | str) -> "NeighborIndex":
         """The same index on another device."""
-        return NeighborIndex(self.entries.to(device), self.edges, _counts=self._counts)
+        entries = self.entries.to(device)
+        source = self.source if entries.key.data_ptr() == self.entries.key.data_ptr() else None
+        return NeighborIndex(entries, self.edges, source, _counts=self._counts)
+
+    def unchanged(self) -> "NeighborIndex":
+        """The index itself, unless the file that its entries are mapped from was written to: then a FileError."""
+        if self.source is not None:
+            self.source.check()
+        return self
 
     def recent(self, node: Int64[Tensor, "q"], time: Float64[Tensor, "q"], k: int) -> NeighborSequence:
         """The k most recent entries strictly before each query."""
-        return NeighborSequence(node, time, *last_k_before(self.entries, node, time, k))
+        return NeighborSequence(node, time, *last_k_before(self.unchanged().entries, node, time, k))
 
     def gather(
         self,
@@ -104,11 +110,18 @@ class NeighborIndex:
         return tuple(hops)
 
     def counts(self, scales: tuple[float, ...]) -> Counts:
-        """The events as fading counts, made once for these scales and kept on the host."""
+        """The events as fading counts, made once for these scales and kept on the host, of many on its disk."""
         if scales not in self._counts:
-            edges = self.edges
-            self._counts[scales] = Counts.build(edges.src, edges.dst, edges.time, edges.num_nodes, scales)
+            self._counts[scales] = self._counted(scales)
         return self._counts[scales]
+
+    def _counted(self, scales: tuple[float, ...]) -> Counts:
+        edges = self.edges
+        if self.source is None:
+            return Counts.build(edges.src, edges.dst, edges.time, edges.num_nodes, scales)
+        scale = torch.tensor(scales, dtype=torch.float64)
+        groups = kept_groups(self.entries, edges.columns[0], scale, self.source.path.parent)
+        return Counts(edges.num_nodes, scale, groups)
 
     def numbers(self, request: CountRequest, pairs: PairBatch) -> Float32[Tensor, "p f"]:
         """What a request asks about each pair, strictly before its time.
@@ -150,7 +163,7 @@ class NeighborIndex:
 
     def past(self, node: Int64[Tensor, "q"], time: Float64[Tensor, "q"]) -> tuple[Tensor, Tensor]:
         """First entry and number of entries of each query's past; a query of node -1 has none."""
-        begin = self.entries.start[node.clamp(min=0)]
+        begin = self.unchanged().entries.start[node.clamp(min=0)]
         return begin, (before(self.entries, node, time) - begin) * (node >= 0)
 
     def weights(self, scale: float) -> Weights:

@@ -56,6 +56,19 @@ def detect_format(path: Path, options: ReadOptions | None = None) -> str:
         start = file.read(8)
     if not start:
         raise FileError(f"{path} is empty; give a file with at least one event")
+    if (found := _by_start(path, start)) is not None:
+        return found
+    options = options or ReadOptions()
+    if jsonl.matches(path, options):
+        return "jsonl"
+    names = csv.read_header(path, options).names
+    if jodie.matches(names):
+        return "jodie"
+    return "dyglib" if dyglib.matches(names) else "csv"
+
+
+def _by_start(path: Path, start: bytes) -> str | None:
+    """What the first bytes or the ending say a file is; nothing of text, which its lines tell apart."""
     if path.suffix == SUFFIX:
         raise FileError(f"{path} is imported already; put it into the data folder")
     if start.startswith(b"PAR1") or path.suffix in {".parquet", ".pq"}:
@@ -66,15 +79,7 @@ def detect_format(path: Path, options: ReadOptions | None = None) -> str:
         raise FileError(f"{path} is a spreadsheet; save it as CSV first")
     if start.startswith((b"SQLite f", b"\x89HDF", b"%PDF")):
         raise FileError(f"{path} is a {KINDS[start[:4]]}; save its events as CSV, JSONL or Parquet first")
-    if start.startswith(b"PK\x03\x04") or path.suffix == ".npz":
-        return "npz"
-    options = options or ReadOptions()
-    if jsonl.matches(path, options):
-        return "jsonl"
-    names = csv.read_header(path, options).names
-    if jodie.matches(names):
-        return "jodie"
-    return "dyglib" if dyglib.matches(names) else "csv"
+    return "npz" if start.startswith(b"PK\x03\x04") or path.suffix == ".npz" else None
 
 
 def _require_file(path: Path) -> None:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from dygmamba.errors import ConfigError, FileError, NotFoundError
+from dygmamba.room import BUDGET
 
 COLUMNS = ("src", "dst", "time", "features", "label")
 FIXED = ("bipartite", "time_unit", "time_format", "fill", "skip_bad", "header")  # what files of arrays settle
@@ -70,6 +71,8 @@ class ReadOptions:
     date_order: str = ""  # of day and month, where dates leave it open: dmy or mdy
     skip_bad: bool = False  # go on without rows that cannot be read
     any_id: bool = False  # "none" and "null" are ids like any other, as in a published table
+    memory: int = BUDGET  # bytes that the rows may take before they are sorted on the disk
+    scratch: Path | None = None  # where they lie meanwhile; None: in the system's temporary folder
     watch: Watch = field(default=lambda batches, expected: batches, compare=False)  # for a progress bar
 
     def __post_init__(self) -> None:

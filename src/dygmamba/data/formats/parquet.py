@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def read(path: Path, options: ReadOptions) -> "Dataset":
     """A Parquet file with one event per row; its types decide what is a number and what a date."""
     try:
-        with parquet.ParquetFile(path) as file:
+        with parquet.ParquetFile(path, pre_buffer=False) as file:  # which would keep all that was read
             names = file.schema_arrow.names
             options = told_by(file.schema_arrow.metadata).fill(options, names)
             roles = assign_roles(path, names, options)

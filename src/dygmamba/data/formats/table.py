@@ -1,7 +1,7 @@
 """From batches of columns to a dataset: what the readers of files and of tables in memory share."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,40 +11,26 @@ import pyarrow as pa
 from dygmamba.data.formats.choosing import choose_clock
 from dygmamba.data.formats.clocks import Clock
 from dygmamba.data.formats.faults import Faults
+from dygmamba.data.formats.gathering import Columns as Columns
+from dygmamba.data.formats.gathering import Gathering
 from dygmamba.data.formats.options import ReadOptions, Roles
-from dygmamba.data.formats.rows import RowReader, without_bad
+from dygmamba.data.formats.rows import RowReader, Values, without_bad
 from dygmamba.data.formats.values import BadValue, Place
-from dygmamba.data.ids import NodeIds, number_nodes
+from dygmamba.data.ids import NodeIds
 from dygmamba.data.origin import Origin
 from dygmamba.errors import EventError, FileError
 
 if TYPE_CHECKING:  # torch waits until a file is read to its end: what is wrong with it is said at once
     from dygmamba.data.store import Dataset
 
+LOOK = 1 << 16  # rows
 UNNAMED = "data"  # what a dataset is called whose source has no name
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """The events of a file before they are sorted; an absent label or node table is None."""
-
-    src: np.ndarray
-    dst: np.ndarray
-    time: np.ndarray
-    edge: np.ndarray
-    label: np.ndarray | None = None
-    node: np.ndarray | None = None
-
-
 @dataclass(slots=True)
-class _Gathered:
-    """The columns so far, one entry per batch; text is gone once a batch is in, so memory stays small."""
+class _Reading:
+    """How far a file was read, and how its times are, once there was one."""
 
-    src: list[pa.DictionaryArray] = field(default_factory=list)
-    dst: list[pa.DictionaryArray] = field(default_factory=list)
-    time: list[np.ndarray] = field(default_factory=list)
-    edge: list[np.ndarray] = field(default_factory=list)
-    label: list[np.ndarray] = field(default_factory=list)
     clock: Clock | None = None
     rows: int = 0
 
@@ -61,15 +47,17 @@ def read_table(
 
     What has no path is called by a few words. Rows that cannot be read are told to `faults`.
     """
-    gathered = _Gathered()
+    gathered, reading = Gathering(roles, options), _Reading()
     faults = Faults(str(path), options.skip_bad) if faults is None else faults
     for batch in batches:
-        _gather(gathered, path, batch, roles, options, faults)
+        values = _values(reading, path, batch, roles, options, faults)
+        if values is not None:
+            gathered.add(values)
     faults.settle()
-    if not gathered.time or gathered.clock is None:
+    if not gathered or reading.clock is None:
         lost = f"no row that can be read ({faults.listed()})" if faults.count else "column names but no rows"
         raise FileError(f"{path} has {lost}; give at least one event")
-    src, dst, ids = number_nodes(gathered.src, gathered.dst, options.bipartite)
+    columns, ids = gathered.finish()
     origin = Origin(
         file=path.name if isinstance(path, Path) else "",
         format=kind,
@@ -78,18 +66,11 @@ def read_table(
         time=roles.time,
         label=roles.label or "",
         features=roles.features,
-        time_unit="s" if gathered.clock.epoch else "",
-        time_origin="1970-01-01T00:00:00Z" if gathered.clock.epoch else "",
+        time_unit="s" if reading.clock.epoch else "",
+        time_origin="1970-01-01T00:00:00Z" if reading.clock.epoch else "",
         skipped=faults.count,
         skipped_first=tuple(map(str, faults.first)),
-        **gathered.clock.words(),
-    )
-    columns = Columns(
-        src=src,
-        dst=dst,
-        time=np.concatenate(gathered.time),
-        edge=np.concatenate(gathered.edge),
-        label=np.concatenate(gathered.label) if roles.label is not None else None,
+        **reading.clock.words(),
     )
     return columns, ids, origin
 
@@ -100,7 +81,7 @@ def arranged(path: Path | str, columns: Columns, ids: NodeIds, origin: Origin) -
         raise FileError(f"{path} has no rows; give at least one event")
     node = np.zeros((len(ids), 0), np.float32) if columns.node is None else columns.node
     for name, values in (("edge features", columns.edge), ("node features", node), ("labels", columns.label)):
-        if values is not None and not np.isfinite(values).all():
+        if values is not None and not all(np.isfinite(values[rows]).all() for rows in _cuts(values)):
             raise FileError(f"{path} has {name} that are not finite; replace what is NaN or infinite")
 
     import torch
@@ -112,9 +93,10 @@ def arranged(path: Path | str, columns: Columns, ids: NodeIds, origin: Origin) -
         torch.from_numpy,
         (columns.src, columns.dst, columns.time.astype(np.float64, copy=False), columns.edge),
     )
-    late = int((time < time.cummax(0).values).sum())
+    known = columns.late is not None  # then they are sorted
+    late = columns.late if columns.late is not None else int((time < time.cummax(0).values).sum())
     try:
-        store = (EventStore.sorted if late else EventStore.of)(
+        store = (EventStore.sorted if late and not known else EventStore.of)(
             src,
             dst,
             time,
@@ -127,6 +109,12 @@ def arranged(path: Path | str, columns: Columns, ids: NodeIds, origin: Origin) -
         raise FileError(f"{path}: {error}") from error
     name = path.name.split(".")[0] if isinstance(path, Path) else UNNAMED
     return Dataset.of(name, store, ids, replace(origin, out_of_order=late))
+
+
+def _cuts(values: np.ndarray) -> Iterator[slice]:
+    """Runs of rows that are few enough to be looked at together."""
+    for start in range(0, len(values), LOOK):
+        yield slice(start, start + LOOK)
 
 
 def without_zeros(columns: Columns) -> Columns:
@@ -143,32 +131,25 @@ def without_zeros(columns: Columns) -> Columns:
     )
 
 
-def _gather(
-    gathered: _Gathered,
+def _values(
+    reading: _Reading,
     path: Path | str,
     batch: pa.RecordBatch,
     roles: Roles,
     options: ReadOptions,
     faults: Faults,
-) -> None:
-    """Another batch: at once if all its rows are good, otherwise without the bad ones."""
+) -> Values | None:
+    """Another batch: at once if all its rows are good, otherwise without the bad ones; None where none is left."""
     if not batch.num_rows:
-        return
-    if gathered.clock is None:
+        return None
+    if reading.clock is None:
         place = Place(str(path), roles.time, 0)
         how = {"form": options.time_format, "order": options.date_order, "guess": True}
-        gathered.clock = choose_clock(batch.column(roles.time), options.time_unit, place, **how)
-    reader = RowReader(path, roles, options, gathered.clock, gathered.rows)
+        reading.clock = choose_clock(batch.column(roles.time), options.time_unit, place, **how)
+    reader = RowReader(path, roles, options, reading.clock, reading.rows)
+    reading.rows += batch.num_rows
     try:
-        values = reader.read(batch)
+        return reader.read(batch)
     except BadValue:
         good = without_bad(reader, batch, faults)
-        values = reader.read(good) if good.num_rows else None
-    if values is not None:
-        gathered.src.append(values.src)
-        gathered.dst.append(values.dst)
-        gathered.time.append(values.time)
-        gathered.edge.append(values.edge)
-        if values.label is not None:
-            gathered.label.append(values.label)
-    gathered.rows += batch.num_rows
+        return reader.read(good) if good.num_rows else None

@@ -27,6 +27,10 @@ class KeyMap:
         """Slot of each key, -1 where it is unknown."""
         return self._in_use().slots(keys)
 
+    def keys(self) -> Int64[np.ndarray, "k"]:
+        """All keys, in the order of their slots."""
+        return self._in_use().keys()
+
     def _in_use(self) -> reference.Table:
         """The table in the form that computes now; where that has changed, the same keys in the same slots."""
         before, form = self._table, KEYMAP["cpu"].Table

@@ -1,0 +1,152 @@
+"""What a stream costs against its size: written in no order, imported, indexed, counted, trained on; time and memory.
+
+Every stage is a process of its own (`size_stages`), under the budgets that users have. Before anything is timed, a
+small stream goes both ways, through memory and over the disk, and has to be the same.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from dygmamba.benchmarks import size_stages
+from dygmamba.benchmarks.length import comma_separated
+from dygmamba.benchmarks.verify import Row, require
+from dygmamba.data.formats import ReadOptions, read_dataset
+from dygmamba.files.writing import make_folder, write_text
+from dygmamba.report.charts import standing_alone
+from dygmamba.report.figures import Lines
+
+SIZES = (1_000_000, 4_000_000, 16_000_000)
+CHECKED = 20_000  # events that go both ways
+COUNTED = 30_000_000  # counts of more events take more of the disk than most have: 430 bytes an event
+TRAINED = 30_000_000  # the split of more is not made in little memory
+LAPS = (
+    "import",
+    "open",
+    "index",
+    "open index",
+    "first batch",
+    "counts",
+    "first counts",
+    "first step",
+    "steps",
+)
+PER_EVENT = ("import", "index", "counts")
+
+Say = Callable[[str], Any]
+
+
+def run(device: str, say: Say, sizes: Sequence[int] = SIZES, folder: Path | None = None) -> list[Row]:
+    """A row per size and lap; files of a size are removed before those of the next are made."""
+    with TemporaryDirectory(dir=folder) as place:
+        _check(Path(place))
+    rows: list[Row] = []
+    for events in sizes:
+        with TemporaryDirectory(dir=folder) as place:
+            rows += _stages(Path(place), events, say)
+    return _grown(rows)
+
+
+def _check(folder: Path) -> None:
+    """A few dozen rows at a time on the disk, or all at once: the same events."""
+    size_stages.write(folder, CHECKED)
+    path, options = folder / f"{size_stages.NAME}.parquet", ReadOptions(time_unit="plain")
+    memory, disk = (
+        read_dataset(path, replace(options, memory=most, scratch=folder)).content for most in (10**9, 10**5)
+    )
+    require(memory == disk, f"{CHECKED:,} events imported over the disk are those imported through memory")
+
+
+def _stages(folder: Path, events: int, say: Say) -> list[Row]:
+    rows = []
+    for stage in size_stages.STAGES:
+        if (stage == "counts" and events > COUNTED) or (stage == "train" and events > TRAINED):
+            continue
+        say(f"{stage}, {events:,} events")
+        command = [sys.executable, "-m", size_stages.__name__, stage, str(folder), str(events)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        rows += rows_of(events, json.loads(done.stdout.splitlines()[-1]))
+    return rows
+
+
+def rows_of(events: int, found: dict[str, Any]) -> list[Row]:
+    """What one stage said, a row for each of its laps."""
+    rows = []
+    for lap in LAPS:
+        if lap in found["laps"]:
+            seconds, own = found["laps"][lap]
+            note = f"{own:,.3g} s of the processor, {found['own'] / 1e9:.2f} GB without pages of files"
+            if lap == "steps":
+                note += f", {found['laps']['grown MB'][0]:,.0f} MB more after {size_stages.STEPS} steps"
+            rows.append(Row.of(f"{lap}, {events:,} events", seconds, peak_mb=found["peak"] / 1e6, note=note))
+    return rows
+
+
+def _grown(rows: list[Row]) -> list[Row]:
+    """The same rows with each lap's growth against the size before it."""
+    last: dict[str, Row] = {}
+    found = []
+    for row in rows:
+        lap = row.case.partition(",")[0]
+        before = last.get(lap)
+        if before is not None and before.seconds and row.seconds:
+            row = replace(row, growth=row.seconds / before.seconds, growth_mb=row.peak_mb / before.peak_mb)
+        last[lap] = row
+        found.append(row)
+    return found
+
+
+def write(rows: list[Row], folder: Path) -> list[Path]:
+    """The table as CSV and markdown, and the picture as SVG."""
+    make_folder(folder)
+    texts = {"csv": comma_separated(rows), "md": markdown(rows), "svg": standing_alone(panels(rows))}
+    for kind, text in texts.items():
+        write_text(folder / f"size.{kind}", text)
+    return [folder / f"size.{kind}" for kind in texts]
+
+
+def markdown(rows: list[Row]) -> str:
+    """One line per lap and size."""
+    lines = [
+        "| lap | events | seconds | of the processor | events a second | peak GB |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        lap, _, size = row.case.partition(", ")
+        events, seconds = float(size.removesuffix(" events").replace(",", "")), row.seconds or 0.0
+        own, _, rest = (row.note or "").partition(" s of the processor, ")
+        pace = f"{events / seconds:,.0f}" if lap in PER_EVENT and seconds else ""
+        cells = [
+            lap,
+            f"{events:,.0f}",
+            f"{seconds:,.3g}",
+            own,
+            pace,
+            f"{row.peak_mb / 1e3:.2f}",
+            rest.partition(" ")[0],
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def panels(rows: list[Row]) -> list[Lines]:
+    """Time and memory against size, a line per lap."""
+    times: dict[str, list[tuple[float, float]]] = {}
+    peaks: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        lap, _, size = row.case.partition(", ")
+        if lap not in PER_EVENT:
+            continue
+        events = float(size.removesuffix(" events").replace(",", ""))
+        times.setdefault(lap, []).append((events, row.seconds or 0.0))
+        peaks.setdefault(lap, []).append((events, row.peak_mb / 1e3))
+    named = {"time": ("s", times), "peak of resident memory": ("GB", peaks)}
+    return [
+        Lines(title, "events", unit, lines, x_kind="log", y_kind="log")
+        for title, (unit, lines) in named.items()
+    ]

@@ -1,0 +1,193 @@
+"""An index on the disk answers as one in memory does, is made once, and made again where it is damaged."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from dygmamba.data.generate import GeneratorConfig, generate_stream
+from dygmamba.data.ids import NodeIds
+from dygmamba.data.places import INDEX_FOLDER
+from dygmamba.data.store import Dataset, load_dataset, save_dataset
+from dygmamba.data.versions import remove_version, version_of
+from dygmamba.errors import EventError, FileError, WriteError
+from dygmamba.files import writing
+from dygmamba.ops.recent.passes import passes
+from dygmamba.sampling import kept, kept_counts
+from dygmamba.sampling.counts import CountRequest
+from dygmamba.sampling.draws import Draws
+from dygmamba.sampling.index import STRATEGIES, NeighborIndex
+from dygmamba.sampling.view import NeighborRequest, PairBatch
+
+EVENTS = 3_000
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    store = generate_stream(GeneratorConfig(nodes=60, events=EVENTS, communities=3, ties=0.3, edge_dim=2))
+    return save_dataset(Dataset.of("large", store, NodeIds.identity(60)), tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture
+def on_disk(monkeypatch):
+    """A few hundred entries are many; events come in short runs."""
+    monkeypatch.setattr(kept, "LARGE", 24 * 400)
+    monkeypatch.setattr(
+        kept, "cuts", lambda rows, width: (slice(k, min(k + 700, rows)) for k in range(0, rows, 700))
+    )
+
+
+def subsets():
+    some = torch.arange(EVENTS)[torch.arange(EVENTS) % 3 != 1]
+    return {"all": None, "first": torch.arange(2_000), "some": some}
+
+
+@pytest.mark.parametrize("which", subsets())
+def test_answers_are_equal(path, which, on_disk, monkeypatch):
+    """For all strategies and sets of events: the same neighbours, and the same entries to the last bit."""
+    store, events = load_dataset(path).store, subsets()[which]
+    disk = NeighborIndex.build(store, events)
+    with monkeypatch.context() as small:
+        small.setattr(kept, "LARGE", 10**9)
+        memory = NeighborIndex.build(store, events)
+    assert disk.source is not None
+    assert memory.source is None
+    for name in ("start", "key", "neighbor", "event", "time"):
+        assert torch.equal(getattr(disk.entries, name), getattr(memory.entries, name))
+    rng = torch.Generator().manual_seed(1)
+    node = torch.randint(-1, 60, (200,), generator=rng)
+    when = store.time[torch.randint(0, EVENTS, (200,), generator=rng)]
+    for strategy in STRATEGIES:
+        request = NeighborRequest((5, 2), strategy, 1e-5)
+        both = [index.gather(request, node, when, Draws.of(0, 0)) for index in (disk, memory)]
+        for one, other in zip(*both, strict=True):
+            assert torch.equal(one.node, other.node)
+            assert torch.equal(one.event, other.event)
+            assert torch.equal(one.time, other.time)
+
+
+@pytest.mark.parametrize("which", ["all", "some"])
+def test_counts_are_equal_to_the_last_bit(path, which, on_disk, monkeypatch):
+    """For all kinds of list: fading counts, numbers of events, ages, what neighbours did, of pairs that met or not."""
+    monkeypatch.setattr(kept_counts, "BUDGET", 8 * 16 * 7 * 500)  # some hundred entries at a time
+    store, events = load_dataset(path).store, subsets()[which]
+    loops = torch.arange(0, EVENTS, 50)
+    store.dst[loops] = store.src[loops]  # a private page; self-loops are one event of their node
+    store = replace(store, source=None)
+    disk = NeighborIndex.build(store, events)
+    memory = NeighborIndex(disk.entries, disk.edges)
+    rng = torch.Generator().manual_seed(2)
+    src, dst = (torch.randint(0, 60, (300,), generator=rng) for _ in range(2))
+    when = store.time[torch.randint(0, EVENTS, (300,), generator=rng)]
+    request = CountRequest((1e3, 1e5, 1e7), 4)
+    both = [index.numbers(request, PairBatch.of(src, dst, when)) for index in (disk, memory)]
+    assert torch.equal(*both)
+    assert float(both[0].abs().sum()) > 0
+    assert isinstance(disk.counts(request.scales).groups["pair"], kept_counts.KeptGroups)
+    with pytest.raises(EventError, match="build them anew"):
+        disk.counts(request.scales).append(src[:1], dst[:1], when[:1] + 1e9)
+
+
+def test_it_is_made_once_and_again_when_damaged(path, on_disk, monkeypatch):
+    """The second process finds the file of the first; one flipped bit, and it is made anew; another store, another."""
+    store = load_dataset(path).store
+    NeighborIndex.build(store)
+    folder = path.parent / INDEX_FOLDER
+    made = []
+    real = kept._make
+    monkeypatch.setattr(kept, "_make", lambda path, *rest: (made.append(path), real(path, *rest)))
+    NeighborIndex.build(store)
+    assert made == []
+    for one in folder.iterdir():
+        content = bytearray(one.read_bytes())
+        content[-5] ^= 1
+        one.write_bytes(content)
+    good = NeighborIndex.build(store)
+    assert len(made) == 1
+    assert torch.equal(good.entries.time.sort().values, store.time.repeat_interleave(2))
+    NeighborIndex.build(store[:2_500])
+    assert len(made) == 2  # a part of a store is not the store
+    assert made[1].parent != folder
+    with good.source.path.open("r+b") as other:
+        other.truncate(100)
+    with pytest.raises(FileError, match="while it was in use"):
+        good.recent(torch.tensor([1]), torch.tensor([1e10], dtype=torch.float64), 3)
+
+
+def test_a_folder_that_cannot_be_written_to_costs_nothing_but_time(path, on_disk, monkeypatch, tmp_path):
+    """The index is made elsewhere, has no name there, and answers."""
+    store = load_dataset(path).store
+    real = kept._make
+
+    def refused(target, *rest):
+        if target.parent.name == INDEX_FOLDER:
+            raise kept.WriteError("cannot write")
+        real(target, *rest)
+
+    monkeypatch.setattr(kept, "_make", refused)
+    monkeypatch.setattr(kept, "gettempdir", lambda: str(tmp_path))
+    for file in (path.parent / INDEX_FOLDER).glob("*"):
+        file.unlink()
+    index = NeighborIndex.build(store)
+    assert len(index.entries.key) == 2 * EVENTS
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_no_index(path, on_disk, monkeypatch, tmp_path):
+    """Whichever write fails, beside the dataset and in the temporary folder."""
+    copy = tmp_path / "data" / path.name
+    copy.parent.mkdir()
+    copy.write_bytes(path.read_bytes())
+    store = load_dataset(copy).store
+    monkeypatch.setattr(kept, "gettempdir", lambda: str(tmp_path / "data"))
+    for writes in (0, 3, 12):
+
+        class Full(type(writing.disk)):
+            left = writes
+
+            def write(self, handle, piece):
+                Full.left -= 1
+                if Full.left < 0:
+                    raise OSError(28, "No space left on device")
+                return super().write(handle, piece)
+
+        with monkeypatch.context() as failing:
+            failing.setattr(writing, "disk", Full())
+            with pytest.raises(WriteError, match="No space left on device"):
+                NeighborIndex.build(store)
+        assert [one for one in copy.parent.rglob("*") if one.is_file()] == [copy]
+
+
+def test_what_was_made_for_a_dataset_goes_with_it(path, on_disk, tmp_path):
+    """Removing the dataset removes its index."""
+    copy = tmp_path / path.name
+    copy.write_bytes(path.read_bytes())
+    NeighborIndex.build(load_dataset(copy).store)
+    assert list((tmp_path / INDEX_FOLDER).iterdir())
+    remove_version(version_of(copy))
+    assert not list((tmp_path / INDEX_FOLDER).iterdir())
+
+
+def test_passes_cover_all_nodes_within_the_budget():
+    """For all budgets: consecutive runs; only a node alone may have more entries than there is room for."""
+    start = np.concatenate([[0], np.cumsum(np.random.default_rng(0).integers(0, 9, 50))])
+    for most in (1, 5, 40, 1000):
+        runs = list(passes(start, most))
+        assert [low for low, _ in runs] == [0, *(high for _, high in runs[:-1])]
+        assert runs[-1][1] == 50
+        assert all(start[high] - start[low] <= most or high == low + 1 for low, high in runs)
+
+
+def test_features_are_gathered_from_mapped_pages(path):
+    """The features of a loaded store are its file's pages, and a view has no copy of the table."""
+    from dygmamba.data.pages import _maps
+    from dygmamba.ops.rows import take_rows
+
+    store = load_dataset(path).store
+    edge = store.features.edge
+    inside = [start for start, pages in _maps.items() if start <= edge.data_ptr() < start + len(pages)]
+    assert inside
+    assert store.to("cpu").features.edge.data_ptr() == edge.data_ptr()
+    row = torch.tensor([2_999, 0, 7])
+    assert torch.equal(take_rows(edge, row), edge.clone()[row])

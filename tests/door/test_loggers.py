@@ -100,6 +100,7 @@ def test_a_missing_package_is_a_sentence_before_the_training(monkeypatch, capsys
     assert not (tmp_path / "r").exists()
 
 
+@pytest.mark.filterwarnings("ignore")  # its own
 def test_tensorboards_own_reader_finds_the_curves(tmp_path):
     """What was written is what metrics.jsonl and results.json hold."""
     pytest.importorskip("tensorboard", reason="the extra `track` is not installed")
@@ -112,6 +113,7 @@ def test_tensorboards_own_reader_finds_the_curves(tmp_path):
     assert "test/transductive/random/ap" in found.Tags()["scalars"]
 
 
+@pytest.mark.filterwarnings("ignore")  # its own
 def test_mlflows_own_client_finds_the_run(tmp_path, monkeypatch):
     """Parameters, metrics by epoch, finished; resumed, it is the same MLflow run."""
     pytest.importorskip("mlflow", reason="mlflow is not installed")

@@ -128,7 +128,12 @@ class Launch:
             errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
             speaks = {"stdout": subprocess.DEVNULL, "stderr": errors}
         process = subprocess.Popen(
-            self.command, env=os.environ | own, stdin=subprocess.DEVNULL, text=True, start_new_session=True, **speaks
+            self.command,
+            env=os.environ | own,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+            **speaks,
         )
         return Member(number, process, errors)
 

@@ -15,7 +15,9 @@ from typing import Any
 
 from dygmamba.errors import ConfigError, first_line
 
-PATIENCE = timedelta(hours=2)  # for a process that is alive and says nothing: the first one may write a page alone
+PATIENCE = timedelta(
+    hours=2
+)  # for a process that is alive and says nothing: the first one may write a page alone
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h of glibc
 MOST = 2**31 - 1
 

@@ -1,5 +1,6 @@
 """`dygmamba train`: one loop for every model, resumable, with a table of mean and spread at the end."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,7 @@ from dygmamba.cli.tables import tables_of
 from dygmamba.cli.words import parse_overrides, parse_seeds, spoken
 from dygmamba.engine.folder import RunFolder
 from dygmamba.errors import ConfigError
+from dygmamba.launching import Ended, is_member, launch
 
 # what a run is: given with --resume, these are refused; settings are compared with the run's own
 DECIDED = ("model", "preset", "backbone", "finetune", "balance", "seeds", "split", "out")
@@ -70,6 +72,10 @@ def train(
     refit: Annotated[
         str | None, typer.Option(help="all: then train the same on every event, as a run for use.")
     ] = None,
+    processes: Annotated[
+        int,
+        typer.Option(min=1, help="Processes of this machine that share every batch; one per GPU, or cores."),
+    ] = 1,
     tensorboard: Annotated[
         bool, typer.Option(help="Also write TensorBoard events into the run folder.")
     ] = False,
@@ -99,12 +105,15 @@ def train(
         early.check_trained(model, settings, task, preset, device)
     if data is not None:
         early.require_dataset(data, data_dir)
+    if processes > 1:
+        return in_processes(processes)
 
-    from dygmamba.cli.watching import Bars
+    from dygmamba.cli.watching import Bars, Unseen
     from dygmamba.data.library import open_dataset
     from dygmamba.door.choosing import pick_model
     from dygmamba.door.evaluation import chosen_names
     from dygmamba.door.refitting import refit_link
+    from dygmamba.door.together import joined
     from dygmamba.door.training import Plan, resume_any, train_link, train_node
     from dygmamba.process_wide import repeat_every_bit
     from dygmamba.runs.opening import choose_device
@@ -114,7 +123,7 @@ def train(
     where = choose_device(device)
     if deterministic:
         repeat_every_bit()
-    with Bars(tensorboard) as bars:
+    with joined(where) as ranks, Bars(tensorboard) if ranks.leads else Unseen() as bars:
         if resume is not None:
             fits = [resume_any(resume, where, strategies, bars, data_dir, settings)]
         else:
@@ -129,7 +138,25 @@ def train(
             dataset, work = open_dataset(str(data), data_dir), train_node if task == "node" else train_link
             fits = [work(dataset, plan, seed, bars) for seed in numbers]
         refits = [refit_link(fit.run.path, where, bars, data_dir) for fit in fits if refit]
-    _show([fit.run for fit in fits], [fit.run.path for fit in refits], as_json)
+    if ranks.leads:
+        _show([fit.run for fit in fits], [fit.run.path for fit in refits], as_json)
+
+
+def in_processes(count: int) -> None:
+    """The same command line in so many processes, of which the first one speaks."""
+    if is_member():
+        raise ConfigError("this is one of several processes already; leave out --processes")
+    words, skip = [], False
+    for word in sys.argv[1:]:
+        if not skip and word != "--processes" and not word.startswith("--processes="):
+            words.append(word)
+        skip = word == "--processes"
+    try:
+        launch(words, count)
+    except Ended as ended:
+        if ended.said:
+            raise typer.Exit(ended.exit_code) from None
+        raise
 
 
 def _show(runs: "list[RunFolder]", refits: list[Path], as_json: bool) -> None:

@@ -1,5 +1,6 @@
-"""One of the processes that `dygmamba.train(..., processes=N)` starts; the first says on stdout, a JSON line each, how
-it goes: epochs, then the folders of the runs, or an error.
+"""One of the processes that `dygmamba.train(..., processes=N)` starts.
+
+The first says on stdout, a JSON line each, how it goes: epochs, then the folders of the runs, or an error.
 """
 
 import json

@@ -83,7 +83,7 @@ class Together(Ranks):
         _heard(lambda: dist.all_reduce(tensor))
 
     def collect(self, rows: Tensor) -> Tensor:
-        """A sum with zeros changes no bit; the first process knows the rows' shape, as it always has the first piece."""
+        """A sum with zeros changes no bit; the first process knows the shape, as it always has the first piece."""
         shape, kind = self.led(lambda: (rows.shape, rows.dtype))
         whole = rows if (rows.shape, rows.dtype) == (shape, kind) else torch.zeros(shape, dtype=kind)
         self.sum(whole)

@@ -17,7 +17,6 @@ from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import PairBatch, PairView, Request
 
-
 MADE = ("events", "train", "index", "training_index")  # on demand, once
 
 

@@ -62,7 +62,9 @@ class Work:
         )
         self.ranks = stream.ranks
         self.bucket = Bucket(self.trained, self.ranks) if self.ranks.several else OwnGradients()
-        self.first, self.after = self.ranks.share(config.batch)  # of a full batch, which events are asked here
+        self.first, self.after = self.ranks.share(
+            config.batch
+        )  # of a full batch, which events are asked here
         self.draws = Draws.of(
             0, 0, stream.device
         )  # captured graphs read its key, so an epoch's is copied into it

@@ -51,7 +51,9 @@ class Bucket(OwnGradients):
 
     def __init__(self, trained: Sequence[nn.Parameter], ranks: Ranks) -> None:
         self.ranks, self.pieces = ranks, []
-        for kind, leaves in groupby(sorted(trained, key=lambda leaf: str(leaf.dtype)), lambda leaf: leaf.dtype):
+        for kind, leaves in groupby(
+            sorted(trained, key=lambda leaf: str(leaf.dtype)), lambda leaf: leaf.dtype
+        ):
             self.pieces.append(_laid_out(list(leaves), kind))
 
     def sum(self, loss: Tensor) -> Tensor:

@@ -68,6 +68,9 @@ class Launch:
             self._tell(signal.SIGKILL)
             for member in self.members:
                 member.process.wait()
+                for heard in (member.errors, member.process.stdout):
+                    if heard is not None:
+                        heard.close()
             with suppress(ValueError):
                 for number, handler in before.items():
                     signal.signal(number, handler)

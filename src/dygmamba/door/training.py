@@ -26,6 +26,7 @@ from dygmamba.runs.final import final_evaluation
 from dygmamba.runs.link import resume_link_run, start_link_run
 from dygmamba.runs.node import NodeSettings, check_backbone, resume_node_run, start_node_run
 from dygmamba.runs.opening import OpenRun, open_data, split_of, task_of, trained_against
+from dygmamba.runs.restarting import begun_before
 from dygmamba.runs.splitting import Cuts, split_by
 from dygmamba.runs.tested import keep_test
 from dygmamba.tasks.link import SETTINGS, SPLITS
@@ -82,6 +83,11 @@ def train_link(dataset: Dataset, plan: Plan, seed: int, watcher: Watcher) -> Fit
     """One link run, finished."""
     model = plan.model or NETWORK
     beginning = Beginning(split_by(dataset, plan.split), plan.size, plan.why)
+    again = here().led(lambda: begun_before(plan.out, dataset.name, model, seed))
+    if again is not None:
+        fit = resume_link_run(again, plan.device)
+        _tell_resumed(fit, watcher)
+        return finish_link(fit, dataset, plan.strategies, watcher)
     fit = start_link_run(dataset, model, seed, plan.settings, plan.device, plan.out, beginning)
     _tell_start(fit, watcher)
     return finish_link(fit, dataset, plan.strategies, watcher)

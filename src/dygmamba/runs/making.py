@@ -18,6 +18,7 @@ from dygmamba.engine.folder import RunFolder
 from dygmamba.engine.ranks import here
 from dygmamba.errors import ConfigError, DygWarning
 from dygmamba.process_wide import use_threads
+from dygmamba.runs.restarting import job
 
 MATTER = ("device", "processes", "threads", "processor", "torch", "numba", "dygmamba")
 
@@ -42,7 +43,7 @@ def begin(create: Callable[[], RunFolder], sections: dict[str, dict[str, Any]]) 
 
     def made() -> Path:
         run = create()
-        run.write_config(sections)
+        run.write_config(sections | {"made_with": sections["made_with"] | job()})
         return run.path
 
     return RunFolder(here().led(made), here().leads)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from dygmamba.benchmarks.verify import Row
 
-BENCHES = ("sampling", "scan", "step", "epoch", "length", "memory")
+BENCHES = ("sampling", "scan", "step", "epoch", "length", "memory", "scaling")
 
 # heading -> cell of a row; a column in which no row has anything is left out
 COLUMNS: dict[str, Callable[["Row"], str]] = {
@@ -42,9 +42,9 @@ COLUMNS: dict[str, Callable[["Row"], str]] = {
 def bench(
     name: Annotated[str, typer.Argument(help=", ".join(BENCHES) + ".")],
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    out: Annotated[Path, typer.Option(help="Folder of the tables and the picture of 'length'.")] = Path(
-        "bench-length"
-    ),
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the tables and the picture of 'length' and 'scaling'.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Time a part of the project against its reference, inside one run.
@@ -59,11 +59,12 @@ def bench(
 
     kind = choose_device(device).type
     module = import_module(f"dygmamba.benchmarks.{name}")
-    if name == "length":  # minutes of work need a place
-        make_folder(out)
+    draws, place = hasattr(module, "write"), out or Path(f"bench-{name}")
+    if draws:  # minutes of work need a place
+        make_folder(place)
     rows = module.run(kind, stderr().print)
-    if name == "length":
-        for path in module.write(rows, out):
+    if draws:
+        for path in module.write(rows, place):
             note(f"wrote {path}")
     if as_json:
         emit_json({"bench": name, "device": kind, "rows": [_plain(row) for row in rows]})

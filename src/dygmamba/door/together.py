@@ -23,10 +23,15 @@ from dygmamba.process_wide import join_others, leave_others
 def joined(device: torch.device) -> Iterator[Ranks]:
     """Inside, the processes that a launcher started for one command train together; one process is alone.
 
-    After an error the group is left as it is: who is gone cannot be waited for.
+    After an error a group with GPUs is left as it is: who is gone cannot be waited for.
     """
     met = join_others(device.type)
-    yield here()
+    try:
+        yield here()
+    except BaseException:
+        if met and device.type == "cpu":
+            leave_others()
+        raise
     if met:
         leave_others()
 

@@ -1,6 +1,6 @@
 """A job that torchrun starts again goes on with the run it began, instead of beginning another.
 
-torchrun ends all processes where one is lost, and with `--max-restarts` gives the same command again. Who asks finds the
+torchrun ends all processes where one is lost, and gives the same command again if it was told to. Who asks finds the
 run by the name that torchrun has for the job, which the run's configuration holds.
 """
 

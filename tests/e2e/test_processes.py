@@ -13,7 +13,8 @@ import dygmamba as dm
 from dygmamba.errors import ConfigError, DygWarning
 from dygmamba.launching import Ended, Launch
 
-SMALL = {"length": 4, "width": 4, "blocks": 1, "time_dim": 4, "dropout": 0.0, "batch": 60}
+MODEL = "graphmixer"
+SMALL = {"neighbors": 4, "time_dim": 4, "dropout": 0.0, "batch": 60}
 WATCHED = ("loss", "val_ap", "val_auc")
 LONG = 120  # seconds after which a process that should have ended is a failure
 
@@ -30,7 +31,7 @@ def test_a_killed_process_ends_the_others_and_one_process_goes_on(tmp_path):
         "train",
         str(path),
         "--model",
-        "dyg-mamba",
+        MODEL,
         "--device",
         "cpu",
     ]
@@ -48,7 +49,7 @@ def test_a_killed_process_ends_the_others_and_one_process_goes_on(tmp_path):
     with pytest.warns(DygWarning, match="begun with processes 2"):
         rest = dm.resume(run, epochs=epochs, device="cpu")
     (whole,) = dm.train(
-        data, "dyg-mamba", epochs=epochs, patience=1000, out=tmp_path / "one", device="cpu", **SMALL
+        data, MODEL, epochs=epochs, patience=1000, out=tmp_path / "one", device="cpu", **SMALL
     )
     assert rest.metrics.num_rows == epochs
     for there, here in zip(rest.metrics.to_pylist(), whole.metrics.to_pylist(), strict=True):
@@ -117,8 +118,8 @@ def test_what_cannot_be_is_refused(monkeypatch, tmp_path):
     """No processes, and processes of processes."""
     data = dm.generate(nodes=30, events=400, communities=3)
     with pytest.raises(ConfigError, match="`processes` must be 1 or more"):
-        dm.train(data, "dyg-mamba", processes=0, out=tmp_path, device="cpu")
+        dm.train(data, MODEL, processes=0, out=tmp_path, device="cpu")
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
         monkeypatch.setenv(name, "1")
     with pytest.raises(ConfigError, match="one of several processes already"):
-        dm.train(data, "dyg-mamba", processes=2, out=tmp_path, device="cpu")
+        dm.train(data, MODEL, processes=2, out=tmp_path, device="cpu")

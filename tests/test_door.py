@@ -49,7 +49,8 @@ FUNCTIONS = {
     "remove": "(name: str, *, data_dir: Path | str | None = None, runs: Path | str = runs, force: bool = False) -> "
     "list[str]",
     "resume": "(folder: Path | str, *, device: str = auto, negatives: str | Sequence[str] = random, data_dir: "
-    "Path | str | None = None, progress: Callable[[dict[str, Any]], None] | None = None, processes: int = 1, **settings: Any) -> Run",
+    "Path | str | None = None, progress: Callable[[dict[str, Any]], None] | None = None, processes: int = 1, "
+    "**settings: Any) -> Run",
     "save": "(dataset: Dataset, *, data_dir: Path | str | None = None) -> Path",
     "train": "(data: Dataset | str, model: str | None = None, *, seeds: int | Sequence[int] = (0,), task: str = "
     "link, device: str = auto, out: Path | str = runs, negatives: str | Sequence[str] = random, "

@@ -3,6 +3,7 @@
 Importing this is light: the first function must be called before torch is imported.
 """
 
+import atexit
 import ctypes
 import io
 import os
@@ -101,14 +102,16 @@ def join_others(kind: str) -> bool:
             f"the processes of this training did not find each other ({first_line(error)}); start them with torchrun, "
             "or unset RANK to train with one"
         ) from error
+    atexit.register(leave_others)
     return True
 
 
 def leave_others() -> None:
-    """The end of what `join_others` began."""
+    """The end of what `join_others` began, at the latest with the process."""
     from torch import distributed
 
-    distributed.destroy_process_group()
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def use_threads(count: int) -> None:

@@ -2,80 +2,62 @@
 
 import os
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 import dygmamba as dm
+from commands import invoke
 from dygmamba.errors import ConfigError, DygWarning
 from dygmamba.launching import Ended, Launch
 
 MODEL = "graphmixer"
-SMALL = {"neighbors": 4, "time_dim": 4, "dropout": 0.0, "batch": 60}
+SMALL = {"neighbors": 4, "time_dim": 4, "blocks": 1, "dropout": 0.0, "batch": 60}
 WATCHED = ("loss", "val_ap", "val_auc")
-LONG = 120  # seconds after which a process that should have ended is a failure
 
 
-def test_a_killed_process_ends_the_others_and_one_process_goes_on(tmp_path):
-    """Two processes, one killed: exit code 1 and one sentence; resumed with one, the curve is that of one process."""
+def test_a_killed_process_ends_the_others_and_one_process_goes_on(tmp_path, monkeypatch):
+    """Two processes, one killed: a sentence that names it; resumed with one, the curve is that of one process."""
+    monkeypatch.setattr("dygmamba.runs.calibrating.MOST", 5)  # events that are ranked
     data = dm.generate(nodes=30, events=400, communities=3)
-    path = dm.save(data, data_dir=tmp_path)
-    settings = {**SMALL, "epochs": 1000, "patience": 1000, "save_every": 0}
-    command = [
-        sys.executable,
-        "-m",
-        "dygmamba",
-        "train",
-        str(path),
-        "--model",
-        MODEL,
-        "--device",
-        "cpu",
-    ]
-    command += [f"--set={name}={value}" for name, value in settings.items()]
-    job = subprocess.Popen(
-        [*command, "--processes=2", "--out", str(tmp_path / "runs")], stderr=subprocess.PIPE, text=True
-    )
-    run = killed(job, tmp_path / "runs")
-    said = job.communicate(timeout=LONG)[1]
-    assert job.returncode == 1
-    assert "error: process 2 of 2 was ended by SIGKILL" in said
-    assert "Traceback" not in said
+    long = {**SMALL, "epochs": 1000, "patience": 1000, "save_every": 0.0, "device": "cpu"}
+    with pytest.raises(Ended, match="process 2 of 2 was ended by SIGKILL") as ended:
+        dm.train(data, MODEL, processes=2, out=tmp_path / "two", progress=kill_the_second, **long)
+    assert ended.value.exit_code == 1
 
+    (run,) = (tmp_path / "two").glob("*/*/*-seed0")
     epochs = len((run / "metrics.jsonl").read_text().splitlines()) + 1
     with pytest.warns(DygWarning, match="begun with processes 2"):
         rest = dm.resume(run, epochs=epochs, device="cpu")
-    (whole,) = dm.train(
-        data, MODEL, epochs=epochs, patience=1000, out=tmp_path / "one", device="cpu", **SMALL
-    )
+    (whole,) = dm.train(data, MODEL, out=tmp_path / "one", **long | {"epochs": epochs})
     assert rest.metrics.num_rows == epochs
     for there, here in zip(rest.metrics.to_pylist(), whole.metrics.to_pylist(), strict=True):
         assert [there[name] for name in WATCHED] == pytest.approx([here[name] for name in WATCHED], abs=1e-5)
     for name in ("ap", "auc", "mrr"):
-        expected = [value or 0 for value in whole.results.column(name).to_pylist()]
-        assert [value or 0 for value in rest.results.column(name).to_pylist()] == pytest.approx(
-            expected, abs=1e-5
-        )
+        there, here = (run.results.column(name).to_pylist() for run in (rest, whole))
+        assert [value or 0 for value in there] == pytest.approx([value or 0 for value in here], abs=1e-5)
 
 
-def killed(job: subprocess.Popen, runs: Path) -> Path:
-    """The run of a job whose second process was killed after its first epoch."""
-    until = time.monotonic() + LONG
-    while not (found := [path for path in runs.glob("*/*/*/metrics.jsonl") if path.stat().st_size]):
-        assert job.poll() is None, job.communicate()[1]
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    children = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
-    (second,) = (
-        number
-        for number in children
-        if b"RANK=1" in Path(f"/proc/{number}/environ").read_bytes().split(b"\0")
+def kill_the_second(entry: dict) -> None:
+    """Of the processes that this one started."""
+    for children in Path("/proc/self/task").glob("*/children"):
+        for number in children.read_text().split():
+            if b"RANK=1" in Path(f"/proc/{number}/environ").read_bytes().split(b"\0"):
+                os.kill(int(number), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("given", [("--processes", "3"), ("--processes=3",)])
+def test_the_command_line_is_given_once_more_without_its_processes(given, monkeypatch, capsys):
+    """All other words stay as they are; what is wrong with them is said before anything is started."""
+    calls = []
+    monkeypatch.setattr("dygmamba.cli.train.launch", lambda words, count: calls.append((words, count)))
+    assert (
+        invoke(monkeypatch, capsys, "train", "generated", *given, "--model", "tgn", "--epochs", "2")[0] == 0
     )
-    os.kill(int(second), signal.SIGKILL)
-    return found[0].parent
+    assert calls == [(["train", "generated", "--model", "tgn", "--epochs", "2"], 3)]
+    assert invoke(monkeypatch, capsys, "train", "generated", *given, "--model", "tgm")[0] == 2
+    assert len(calls) == 1
 
 
 @pytest.mark.parametrize(

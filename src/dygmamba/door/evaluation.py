@@ -13,6 +13,7 @@ from dygmamba.data.store import Dataset
 from dygmamba.door.asking import Names, asked_metrics, check_visible
 from dygmamba.door.asking import chosen_names as chosen_names
 from dygmamba.door.states import require_test, tell_unfinished
+from dygmamba.door.together import joined
 from dygmamba.engine.clock import Rule
 from dygmamba.engine.examine import STRICT
 from dygmamba.engine.walk import Advance, unwatched
@@ -70,12 +71,13 @@ def run_rows(
     require_test(path, "evaluate")
     tell_unfinished(path)
     if task_of(path) == "link":
-        run = open_run(path, choose_device(device), data_dir)
-        about = {"dataset": run.dataset.name, "model": run.about["model"], "seed": run.seed}
-        about |= trained_against(run.folder)
-        put = (run.scorer, run.stream, about, chosen, ruled(run.rule, visible))
-        rows = link_rows(*put, load_calibration(run.folder)) if pairwise else []
-        return _some(rows + ([] if ranking is None else rank_rows(*put, ranking)))
+        with joined(where := choose_device(device)):
+            run = open_run(path, where, data_dir)
+            about = {"dataset": run.dataset.name, "model": run.about["model"], "seed": run.seed}
+            about |= trained_against(run.folder)
+            put = (run.scorer, run.stream, about, chosen, ruled(run.rule, visible))
+            rows = link_rows(*put, load_calibration(run.folder)) if pairwise else []
+            return _some(rows + ([] if ranking is None else rank_rows(*put, ranking)))
     if ranking is not None:
         raise ConfigError(f"{path} classifies nodes and ranks none; leave out `metrics`")
     if negatives is not None:

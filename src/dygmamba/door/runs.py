@@ -228,7 +228,8 @@ def refit(
     (True, 0, 2)
     """
     path, data = Path(folder), None if data_dir is None else Path(data_dir)
-    made = refit_link(path, choose_device(device), _watcher(progress), data)
+    with joined(where := choose_device(device)):
+        made = refit_link(path, where, _watcher(progress), data)
     return Run(made.run.path, device, data)
 
 

@@ -13,27 +13,21 @@ from typing import Any
 import torch
 
 from dygmamba import errors
-from dygmamba.engine.ranks import Ranks, here
+from dygmamba.engine.ranks import Ranks, together
 from dygmamba.errors import ConfigError, DygError
 from dygmamba.launching import Ended, Launch, is_member
-from dygmamba.process_wide import join_others, leave_others
+from dygmamba.process_wide import join_others
 
 
 @contextmanager
 def joined(device: torch.device) -> Iterator[Ranks]:
-    """Inside, the processes that a launcher started for one command train together; one process is alone.
+    """Inside, the processes that a launcher started for one command work together; one process is alone.
 
-    After an error a group with GPUs is left as it is: who is gone cannot be waited for.
+    They meet once and part when they end: a group that has parted cannot meet again under the same name.
     """
-    met = join_others(device.type)
-    try:
-        yield here()
-    except BaseException:
-        if met and device.type == "cpu":
-            leave_others()
-        raise
-    if met:
-        leave_others()
+    join_others(device.type)
+    with together() as ranks:
+        yield ranks
 
 
 def in_processes(

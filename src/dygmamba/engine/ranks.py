@@ -5,7 +5,9 @@ first of them writes. One process is the identity of everything here, so nobody 
 (decision 030).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -109,8 +111,8 @@ class Together(Ranks):
         return told[0]
 
     def wait(self) -> None:
-        """A sum of nothing, on the host."""
-        self.any()
+        """A sum that nobody needs, on the host: one of nothing would not wait."""
+        self.any(True)
 
     def reseed(self, key: int, step: int, alike: bool) -> None:
         """A function of run, epoch, step and process, so that a resumed run draws what it would have drawn."""
@@ -119,9 +121,25 @@ class Together(Ranks):
         torch.manual_seed(int(words[0]) >> 1)
 
 
+_now: ContextVar[Ranks] = ContextVar("ranks", default=ALONE)
+
+
 def here() -> Ranks:
-    """Who this process is."""
-    return Together(dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else ALONE
+    """Who this process is at the moment."""
+    return _now.get()
+
+
+@contextmanager
+def together() -> Iterator[Ranks]:
+    """Inside, this process is one of its group; outside it works for itself, as others may not be asked the same."""
+    if here().several or not dist.is_initialized():
+        yield here()
+        return
+    before = _now.set(Together(dist.get_rank(), dist.get_world_size()))
+    try:
+        yield here()
+    finally:
+        _now.reset(before)
 
 
 def _heard(call: Callable[[], Any]) -> None:

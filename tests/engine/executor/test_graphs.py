@@ -14,7 +14,7 @@ from dygmamba.engine.executor.graphs import GraphedHalves, GraphedParts, Graphed
 from dygmamba.engine.fit import Fit, Reporter
 from dygmamba.engine.fit_config import FitConfig
 from dygmamba.engine.folder import RunFolder
-from dygmamba.engine.ranks import here
+from dygmamba.engine.ranks import Together
 from dygmamba.engine.stream import Stream
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
@@ -116,7 +116,7 @@ def test_a_group_of_one_sums_over_nccl_between_its_graphs(stream, tmp_path, monk
         monkeypatch.setenv(name, str(value))
     assert join_others("cuda")
     try:
-        grouped = fit_of("dyg-mamba", replace(stream, ranks=here()), tmp_path)
+        grouped = fit_of("dyg-mamba", replace(stream, ranks=Together(0, 1)), tmp_path)
         grouped.train_epoch(Reporter())
         scores = grouped.examine(grouped.task.validation)
     finally:

@@ -7,6 +7,7 @@ import copy
 import threading
 from dataclasses import dataclass, field
 
+from dygmamba.engine import ranks as engine
 from dygmamba.engine.ranks import Together
 
 
@@ -55,7 +56,9 @@ def act(size, work):
     def play(rank):
         with stage.turn:
             try:
-                found[rank] = work(Acted(rank, size, stage))
+                own = Acted(rank, size, stage)
+                engine._now.set(own)  # of this thread alone
+                found[rank] = work(own)
             except BaseException as error:
                 errors.append(error)
                 stage.failed = True

@@ -9,8 +9,8 @@ import pytest
 
 import dygmamba as dm
 from commands import invoke
+from dygmamba.engine.launching import Ended, Launch
 from dygmamba.errors import ConfigError, DygWarning
-from dygmamba.launching import Ended, Launch
 
 MODEL = "graphmixer"
 SMALL = {"neighbors": 4, "time_dim": 4, "blocks": 1, "dropout": 0.0, "batch": 60}
@@ -87,8 +87,8 @@ def test_the_one_to_blame_is_named(script, code, sentence):
 
 def test_who_is_told_to_end_is_not_left(monkeypatch):
     """One fails and another neither notices nor obeys: it is ended all the same."""
-    monkeypatch.setattr("dygmamba.launching.NOTICE", 0.2)
-    monkeypatch.setattr("dygmamba.launching.PATIENCE", 0.2)
+    monkeypatch.setattr("dygmamba.engine.launching.NOTICE", 0.2)
+    monkeypatch.setattr("dygmamba.engine.launching.PATIENCE", 0.2)
     script = "import os, signal, sys, time; os.environ['RANK'] == '1' and sys.exit(2); "
     script += "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     with pytest.raises(Ended), Launch([sys.executable, "-c", script], 2).started() as all_:

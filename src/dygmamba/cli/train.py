@@ -11,8 +11,8 @@ from dygmamba.cli.console import emit_json, stdout, tell
 from dygmamba.cli.tables import tables_of
 from dygmamba.cli.words import parse_overrides, parse_seeds, spoken
 from dygmamba.engine.folder import RunFolder
+from dygmamba.engine.launching import Ended, is_member, launch
 from dygmamba.errors import ConfigError
-from dygmamba.launching import Ended, is_member, launch
 
 # what a run is: given with --resume, these are refused; settings are compared with the run's own
 DECIDED = ("model", "preset", "backbone", "finetune", "balance", "seeds", "split", "out")

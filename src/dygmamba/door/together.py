@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from dygmamba import errors
+from dygmamba.engine.launching import Ended, Launch, is_member
 from dygmamba.engine.ranks import Ranks, together
 from dygmamba.errors import ConfigError, DygError
-from dygmamba.launching import Ended, Launch, is_member
 from dygmamba.process_wide import join_others
 
 

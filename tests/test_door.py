@@ -57,13 +57,14 @@ FUNCTIONS = {
     "list[str]",
     "resume": "(folder: Path | str, *, device: str = auto, negatives: str | Sequence[str] = random, data_dir: "
     "Path | str | None = None, progress: Callable[[dict[str, Any]], None] | None = None, log: str | Sequence[str] | "
-    "None = None, **settings: Any) -> Run",
+    "None = None, processes: int = 1, **settings: Any) -> Run",
     "save": "(dataset: Dataset, *, data_dir: Path | str | None = None) -> Path",
     "train": "(data: Dataset | str, model: str | None = None, *, seeds: int | Sequence[int] = (0,), task: str = "
     "link, device: str = auto, out: Path | str = runs, negatives: str | Sequence[str] = random, "
     "backbone: Path | str | None = None, finetune: bool = False, balance: bool = False, preset: str | None = None, "
     "split: str | Sequence[float | str] | None = None, data_dir: Path | str | None = None, progress: "
-    "Callable[[dict[str, Any]], None] | None = None, log: str | Sequence[str] | None = None, **settings: Any) -> Runs",
+    "Callable[[dict[str, Any]], None] | None = None, log: str | Sequence[str] | None = None, processes: int = 1, "
+    "**settings: Any) -> Runs",
     "tune": "(data: Dataset | str, model: str | None = None, *, trials: int | None = None, hours: float | None = None, "
     "out: Path | str | None = None, resume: bool = False, seed: int = 0, preset: str | None = None, split: "
     "str | Sequence[float | str] | None = None, device: str = auto, studies: Path | str = studies, data_dir: "

@@ -3,6 +3,7 @@
 Importing this is light: the first function must be called before torch is imported.
 """
 
+import atexit
 import ctypes
 import io
 import os
@@ -10,8 +11,14 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
+from dygmamba.errors import ConfigError, first_line
+
+PATIENCE = timedelta(
+    hours=2
+)  # for a process that is alive and says nothing: the first one may write a page alone
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h of glibc
 MOST = 2**31 - 1
 
@@ -65,6 +72,46 @@ def repeat_every_bit() -> None:
 
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
+
+
+def join_others(kind: str) -> bool:
+    """Meet the processes that torchrun, or `processes=`, started for the same training; whether there are any.
+
+    On GPUs each takes one of its machine's; what is decided and gathered on the hosts goes over gloo, gradients over
+    NCCL.
+    """
+    if not {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= set(os.environ):
+        return False
+    import torch
+    from torch import distributed
+
+    if distributed.is_initialized():
+        return False
+    place = int(os.environ.get("LOCAL_RANK", "0"))
+    if kind == "cuda":
+        if place >= torch.cuda.device_count():
+            raise ConfigError(
+                f"process {place + 1} of this machine has no GPU, torch sees {torch.cuda.device_count()}; "
+                "start one process per GPU, or use the cpu"
+            )
+        torch.cuda.set_device(place)
+    try:
+        distributed.init_process_group("cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo", timeout=PATIENCE)
+    except (RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"the processes of this training did not find each other ({first_line(error)}); start them with torchrun, "
+            "or unset RANK to train with one"
+        ) from error
+    atexit.register(leave_others)
+    return True
+
+
+def leave_others() -> None:
+    """The end of what `join_others` began, at the latest with the process."""
+    from torch import distributed
+
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def use_threads(count: int) -> None:

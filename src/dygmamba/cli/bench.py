@@ -19,10 +19,9 @@ if TYPE_CHECKING:
 
     from dygmamba.benchmarks.verify import Row
 
-BENCHES = ("sampling", "scan", "step", "epoch", "length", "memory", "candidates", "size")
+BENCHES = ("sampling", "scan", "step", "epoch", "length", "memory", "candidates", "size", "scaling")
 
 SMALLEST = 2_000  # events of 'size'
-WRITTEN = ("length", "size")  # what leaves a table and a picture
 
 # heading -> cell of a row; a column in which no row has anything is left out
 COLUMNS: dict[str, Callable[["Row"], str]] = {
@@ -47,7 +46,9 @@ def bench(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder of the tables and the picture of 'length' or 'size'; default: bench-NAME."),
+        typer.Option(
+            help="Folder of the tables and the picture of 'length', 'size' or 'scaling'; default: bench-NAME."
+        ),
     ] = None,
     sizes: Annotated[
         str,
@@ -67,13 +68,13 @@ def bench(
 
     kind = choose_device(device).type
     module = import_module(f"dygmamba.benchmarks.{name}")
-    place, more = out or Path(f"bench-{name}"), {}
-    if name in WRITTEN:  # minutes of work need a place
+    draws, place, more = hasattr(module, "write"), out or Path(f"bench-{name}"), {}
+    if draws:  # minutes of work need a place
         make_folder(place)
     if name == "size":
         more = {"sizes": _sizes(sizes) or module.SIZES, "folder": place}
     rows = module.run(kind, stderr().print, **more)
-    if name in WRITTEN:
+    if draws:
         for path in module.write(rows, place):
             note(f"wrote {path}")
     if as_json:

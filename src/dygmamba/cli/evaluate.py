@@ -94,10 +94,15 @@ def evaluate(
     from dygmamba.cli.watching import ExamBars
     from dygmamba.data.library import open_dataset
     from dygmamba.door.evaluation import choices, rankings, run_rows, untrained_rows
+    from dygmamba.door.together import joined
+    from dygmamba.runs.opening import choose_device
 
     asked = rankings(metrics, candidates, filtered)
     if early.is_run(data):
-        rows = run_rows(Path(data), negatives, split, setting, visible, device, data_dir, asked, activity)
+        with joined(choose_device(device)) as ranks:
+            rows = run_rows(Path(data), negatives, split, setting, visible, device, data_dir, asked, activity)
+        if not ranks.leads:
+            return
     else:
         chosen = choices(negatives or "random", split, setting)
         rows = untrained_rows(

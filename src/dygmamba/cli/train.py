@@ -1,5 +1,6 @@
 """`dygmamba train`: one loop for every model, resumable, with a table of mean and spread at the end."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ from dygmamba.cli.console import emit_json, stdout, tell
 from dygmamba.cli.tables import tables_of
 from dygmamba.cli.words import parse_overrides, parse_seeds, spoken
 from dygmamba.engine.folder import RunFolder
+from dygmamba.engine.launching import Ended, is_member, launch
 from dygmamba.errors import ConfigError
 
 # what a run is: given with --resume, these are refused; settings are compared with the run's own
@@ -86,6 +88,10 @@ def train(
         str | None,
         typer.Option(help="Also write it down with tensorboard, mlflow, or both.", show_default=False),
     ] = None,
+    processes: Annotated[
+        int,
+        typer.Option(min=1, help="Processes of this machine that share every batch; one per GPU, or cores."),
+    ] = 1,
     data_dir: Annotated[Path | None, typer.Option(help="Where datasets are.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
@@ -114,13 +120,16 @@ def train(
         early.check_trained(model, settings, task, preset, device)
     if data is not None:
         early.require_dataset(data, data_dir)
+    if processes > 1:
+        return in_processes(processes)
 
-    from dygmamba.cli.watching import Bars
+    from dygmamba.cli.watching import Bars, Unseen
     from dygmamba.data.library import open_dataset
     from dygmamba.door.choosing import pick_model
     from dygmamba.door.evaluation import chosen_names
     from dygmamba.door.loggers import Logged
     from dygmamba.door.refitting import refit_link
+    from dygmamba.door.together import joined
     from dygmamba.door.training import Plan, resume_any, train_link, train_node
     from dygmamba.process_wide import repeat_every_bit
     from dygmamba.runs.opening import choose_device
@@ -130,8 +139,8 @@ def train(
     where = choose_device(device)
     if deterministic:
         repeat_every_bit()
-    with Bars() as shown:
-        bars = Logged(shown, logs) if logs else shown
+    with joined(where) as ranks, Bars() if ranks.leads else Unseen() as shown:
+        bars = Logged(shown, logs) if logs and ranks.leads else shown
         if resume is not None:
             fits = [resume_any(resume, where, strategies, bars, data_dir, settings)]
         else:
@@ -146,7 +155,25 @@ def train(
             dataset, work = open_dataset(str(data), data_dir), train_node if task == "node" else train_link
             fits = [work(dataset, plan, seed, bars) for seed in numbers]
         refits = [refit_link(fit.run.path, where, bars, data_dir) for fit in fits if refit]
-    show_runs([fit.run for fit in fits], [fit.run.path for fit in refits], as_json)
+    if ranks.leads:
+        show_runs([fit.run for fit in fits], [fit.run.path for fit in refits], as_json)
+
+
+def in_processes(count: int) -> None:
+    """The same command line in so many processes, of which the first one speaks."""
+    if is_member():
+        raise ConfigError("this is one of several processes already; leave out --processes")
+    words, skip = [], False
+    for word in sys.argv[1:]:
+        if not skip and word != "--processes" and not word.startswith("--processes="):
+            words.append(word)
+        skip = word == "--processes"
+    try:
+        launch(words, count)
+    except Ended as ended:
+        if ended.said:
+            raise typer.Exit(ended.exit_code) from None
+        raise
 
 
 def show_runs(runs: "list[RunFolder]", refits: list[Path], as_json: bool) -> None:

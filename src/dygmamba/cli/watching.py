@@ -1,7 +1,7 @@
 """What is seen of a training in a terminal: bars, sentences, and Ctrl-C that saves at every moment."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
@@ -11,7 +11,9 @@ from dygmamba.door.evaluation import Meter
 from dygmamba.door.pace import Pace
 from dygmamba.door.training import Watcher
 from dygmamba.engine.fit import Fit, Reporter
-from dygmamba.engine.walk import Advance
+from dygmamba.engine.walk import Advance, unwatched
+from dygmamba.errors import DygWarning
+from dygmamba.process_wide import tell_warnings
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -27,10 +29,12 @@ def say(sentence: str) -> None:
 class Interrupts:
     """Ctrl-C and SIGTERM: asked for at once in a stage, and while steps are done, between two of them.
 
-    A step changes weights, optimizer and generators, so it is never left half-done; whoever asks twice does not wait.
+    A step changes weights, optimizer and generators, so it is never left half-done; whoever presses Ctrl-C twice does
+    not wait. Who starts several processes may tell them to end in both ways at once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, say: Callable[[str], None] = note) -> None:
+        self.say = say
         self.asked = self.holding = False
         self._before: dict[int, Any] = {}
 
@@ -43,11 +47,12 @@ class Interrupts:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _hear(self, *_: object) -> None:
-        if not self.holding or self.asked:
+    def _hear(self, number: int, _: object) -> None:
+        if not self.holding or (self.asked and number == signal.SIGINT):
             raise KeyboardInterrupt
-        self.asked = True
-        note("stopping after this step, then saving; once more to stop at once")
+        if not self.asked:
+            self.asked = True
+            self.say("stopping after this step, then saving; once more to stop at once")
 
     @contextmanager
     def hold(self, holding: bool) -> Iterator[None]:
@@ -125,6 +130,33 @@ class Bars(Watcher):
         """On stderr, above the bars."""
         console = getattr(self._bar, "console", None) or stderr()
         console.print(spoken(sentence), soft_wrap=True)
+
+
+class Unseen(Watcher):
+    """Of several processes all but the first: nothing is shown, and Ctrl-C stops them where it stops the first."""
+
+    def __init__(self) -> None:
+        self._interrupts = Interrupts(lambda said: None)
+
+    def __enter__(self) -> Self:
+        tell_warnings(DygWarning, lambda said: None)
+        self._interrupts.__enter__()
+        return self
+
+    def __exit__(self, *about: Any) -> None:
+        self._interrupts.__exit__(*about)
+
+    @contextmanager
+    def fitting(self, fit: Fit, name: str, metric: str) -> Iterator[Reporter]:
+        """Asked whether to stop."""
+        with self._interrupts.hold(True):
+            yield Reporter(stop=lambda: self._interrupts.asked, stage=self.stage)
+
+    @contextmanager
+    def stage(self, name: str, total: int) -> Iterator[Advance]:
+        """Ctrl-C is heard at once."""
+        with self._interrupts.hold(False):
+            yield unwatched
 
 
 class Trials(Bars):

@@ -28,10 +28,10 @@ OPTIONS = {
             "trials",
             "hours",
         ),
-        *("resume", "raw", "log"),
+        *("resume", "raw", "log", "processes"),
     )
 } | {"name": "--out"}
-SETTINGS = ("patience",)  # those that have no option of their own
+SETTINGS = ("patience", "batch")  # those that have no option of their own
 MOST_SEEDS = 10_000  # each is a training
 SEEDS_BELOW = 2**63  # what a generator of random numbers takes
 CALLS = {

@@ -14,6 +14,7 @@ from dygmamba.door.asking import Names, asked_metrics, asks_properties, check_vi
 from dygmamba.door.asking import chosen_names as chosen_names
 from dygmamba.door.properties import property_rows
 from dygmamba.door.states import require_test, tell_unfinished
+from dygmamba.door.together import joined
 from dygmamba.engine.clock import Rule
 from dygmamba.engine.examine import STRICT
 from dygmamba.engine.walk import Advance, unwatched
@@ -74,13 +75,14 @@ def run_rows(
     require_test(path, "evaluate")
     tell_unfinished(path)
     if task_of(path) == "link":
-        run = open_run(path, choose_device(device), data_dir)
-        about = {"dataset": run.dataset.name, "model": run.about["model"], "seed": run.seed}
-        about |= trained_against(run.folder)
-        put = (run.scorer, run.stream, about, chosen, ruled(run.rule, visible))
-        factored = factoring(activity or run.activity, run.stream)
-        rows = link_rows(*put, load_calibration(run.folder), factored) if pairwise else []
-        return _some(rows + ([] if ranking is None else rank_rows(*put, ranking.on(run.dataset))))
+        with joined(where := choose_device(device)):
+            run = open_run(path, where, data_dir)
+            about = {"dataset": run.dataset.name, "model": run.about["model"], "seed": run.seed}
+            about |= trained_against(run.folder)
+            put = (run.scorer, run.stream, about, chosen, ruled(run.rule, visible))
+            factored = factoring(activity or run.activity, run.stream)
+            rows = link_rows(*put, load_calibration(run.folder), factored) if pairwise else []
+            return _some(rows + ([] if ranking is None else rank_rows(*put, ranking.on(run.dataset))))
     if activity:
         raise ConfigError(f"{path} classifies nodes, which do not compete; leave out `activity`")
     if ranking is not None:

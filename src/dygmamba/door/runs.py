@@ -16,6 +16,7 @@ from dygmamba.door.evaluation import Names, as_table, chosen_names
 from dygmamba.door.loggers import Logged
 from dygmamba.door.refitting import refit_link
 from dygmamba.door.run import Run
+from dygmamba.door.together import in_processes, joined
 from dygmamba.door.training import (
     Epochs,
     Plan,
@@ -113,6 +114,7 @@ def train(
     data_dir: Path | str | None = None,
     progress: Progress | None = None,
     log: Names | None = None,
+    processes: int = 1,
     **settings: Any,
 ) -> Runs:
     """Train a model, one run folder per seed under `out`, and evaluate its best weights and simple rules beside them.
@@ -123,7 +125,9 @@ def train(
     and the model's own, such as epochs, lr, batch or length; the published ones hold where a dataset has them. Data
     that no name leads to are stored beside the runs. With task="node", `backbone` is a finished link run to build on,
     whose model it then is (else one is trained first), `finetune` trains it too, and `balance` weighs both classes the
-    same. `progress` is told of every epoch; `log` is "tensorboard" or "mlflow", or both, which are told too.
+    same. `progress` is told of every epoch; `log` is "tensorboard" or "mlflow", or both, which are told too. So many
+    `processes` of this machine, one per GPU or sharing its cores, train each run together: every batch is shared among
+    them, and what one would compute is computed. A script that torchrun starts does the same without it.
 
     >>> import dygmamba as dm
     >>> data = dm.generate(nodes=40, events=600, communities=4)
@@ -155,11 +159,23 @@ def train(
         why=why,
     )
     check_plan(plan)
-    if not isinstance(data, str):
-        keep_dataset(dataset, root, folder)
-    work = train_node if task == "node" else train_link
     numbers = (seeds,) if isinstance(seeds, int) else tuple(seeds)
-    paths = [work(dataset, plan, seed, watcher).run.path for seed in numbers]
+    if processes != 1:
+        job = {"data": dataset.name} if not isinstance(data, str) else {"data": data}
+        kept = None if isinstance(data, str) else keep_dataset(dataset, root, folder)
+        job |= {} if kept is None else {"kept": str(kept)}
+        job |= {"model": model, "seeds": numbers, "task": task, "device": device, "out": str(root)}
+        job |= {"negatives": strategies, "finetune": finetune, "balance": balance, "preset": preset}
+        job |= {"backbone": None if backbone is None else str(backbone), "split": split, "log": log}
+        job |= {"data_dir": None if folder is None else str(folder), **settings}
+        paths = in_processes("train", processes, progress, job)
+        return Runs([Run(path, device, folder) for path in paths])
+    work = train_node if task == "node" else train_link
+    with joined(where) as ranks:
+        if not isinstance(data, str):
+            ranks.led(lambda: keep_dataset(dataset, root, folder))
+        watcher = watcher if ranks.leads else _watcher(progress)
+        paths = [work(dataset, plan, seed, watcher).run.path for seed in numbers]
     return Runs([Run(path, device, folder) for path in paths])
 
 
@@ -171,12 +187,13 @@ def resume(
     data_dir: Path | str | None = None,
     progress: Progress | None = None,
     log: Names | None = None,
+    processes: int = 1,
     **settings: Any,
 ) -> Run:
     """Go on with a run that was stopped, exactly as it would have gone on, and evaluate it; a finished one stays.
 
     `epochs=50` makes it, finished or not, the run that would have been started with 50; `patience` can grow too. Any
-    other setting is refused.
+    other setting is refused. `processes` may be others than it began with; then its last bits are others.
 
     >>> import dygmamba as dm
     >>> small = {"length": 4, "width": 4, "blocks": 1}
@@ -188,7 +205,14 @@ def resume(
     """
     path, data = Path(folder), None if data_dir is None else Path(data_dir)
     strategies = chosen_names("negatives", negatives, SAMPLERS)
-    resume_any(path, choose_device(device), strategies, _watcher(progress, log), data, settings)
+    watcher = _watcher(progress, log)
+    if processes != 1:
+        job = {"folder": str(path), "device": device, "negatives": strategies, "log": log, **settings}
+        job |= {"data_dir": None if data is None else str(data)}
+        in_processes("resume", processes, progress, job)
+        return Run(path, device, data)
+    with joined(where := choose_device(device)) as ranks:
+        resume_any(path, where, strategies, watcher if ranks.leads else _watcher(progress), data, settings)
     return Run(path, device, data)
 
 
@@ -210,7 +234,8 @@ def refit(
     (True, 0, 2)
     """
     path, data = Path(folder), None if data_dir is None else Path(data_dir)
-    made = refit_link(path, choose_device(device), _watcher(progress), data)
+    with joined(where := choose_device(device)):
+        made = refit_link(path, where, _watcher(progress), data)
     return Run(made.run.path, device, data)
 
 

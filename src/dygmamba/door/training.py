@@ -17,6 +17,7 @@ from dygmamba.door.page import page_of
 from dygmamba.engine.fit import Fit, Interrupted, Reporter
 from dygmamba.engine.fit_config import NodeFitConfig
 from dygmamba.engine.folder import RunFolder
+from dygmamba.engine.ranks import here
 from dygmamba.engine.walk import Advance, unwatched
 from dygmamba.runs.calibrating import finished_node_rows, inherit_calibration
 from dygmamba.runs.choosing import CHANGED, Beginning
@@ -25,6 +26,7 @@ from dygmamba.runs.final import final_evaluation
 from dygmamba.runs.link import resume_link_run, start_link_run
 from dygmamba.runs.node import NodeSettings, check_backbone, resume_node_run, start_node_run
 from dygmamba.runs.opening import OpenRun, open_data, split_of, task_of, trained_against
+from dygmamba.runs.restarting import begun_before
 from dygmamba.runs.splitting import Cuts, split_by
 from dygmamba.runs.tested import keep_test
 from dygmamba.tasks.link import SETTINGS, SPLITS
@@ -84,6 +86,11 @@ def train_link(dataset: Dataset, plan: Plan, seed: int, watcher: Watcher) -> Fit
     """One link run, finished."""
     model = plan.model or NETWORK
     beginning = Beginning(split_by(dataset, plan.split), plan.size, plan.why)
+    again = here().led(lambda: begun_before(plan.out, dataset.name, model, seed))
+    if again is not None:
+        fit = resume_link_run(again, plan.device)
+        _tell_resumed(fit, watcher)
+        return finish_link(fit, dataset, plan.strategies, watcher)
     fit = start_link_run(dataset, model, seed, plan.settings, plan.device, plan.out, beginning)
     _tell_start(fit, watcher)
     return finish_link(fit, dataset, plan.strategies, watcher)
@@ -102,7 +109,7 @@ def finish_link(fit: Fit, dataset: Dataset, strategies: tuple[str, ...], watcher
     with _stoppable(fit):
         found = final_evaluation(fit, names, chosen, watcher.stage, keep_test(fit.run))
         fit.run.write_results(found.rows, rules=found.rules, verdict=found.verdict, **found.activity)
-        page_of(_opened(fit, dataset))
+        _write_page(fit, dataset)
     watcher.finished(fit.run)
     watcher.say(f"finished: {fit.run.path}")
     return fit
@@ -139,7 +146,7 @@ def resume_any(
 ) -> Fit:
     """The rest of a run that was stopped, or more of it: `changes` may be epochs and patience, nothing else."""
     folder = RunFolder(path)
-    said = extend(folder, changes) if changes else None
+    said = here().led(lambda: extend(folder, changes)) if changes else None
     if said:
         watcher.say(said)
     if task_of(path) == "link":
@@ -158,10 +165,12 @@ def check_plan(plan: Plan) -> None:
     check_backbone_decides(plan.backbone, preset=plan.size, split=plan.split)
 
 
-def _opened(fit: Fit, dataset: Dataset) -> OpenRun:
-    """A run that has just ended, as if it was opened."""
+def _write_page(fit: Fit, dataset: Dataset) -> None:
+    """The page of a run that has just ended; of several processes the first writes it, and the others wait."""
     scorer: Any = fit.scorer
-    return OpenRun(fit.run, dataset, fit.stream, scorer)
+    if fit.run.writes:
+        page_of(OpenRun(fit.run, dataset, fit.stream.alone(), scorer))
+    fit.ranks.wait()
 
 
 def _finish_node(fit: Fit, dataset: Dataset, watcher: Watcher) -> Fit:
@@ -169,7 +178,7 @@ def _finish_node(fit: Fit, dataset: Dataset, watcher: Watcher) -> Fit:
         fit(report)
     with _stoppable(fit):
         fit.run.write_results(finished_node_rows(fit, watcher.stage, keep_test(fit.run)))
-        page_of(_opened(fit, dataset))
+        _write_page(fit, dataset)
     watcher.finished(fit.run)
     watcher.say(f"finished: {fit.run.path}")
     return fit
@@ -179,9 +188,10 @@ def _keep_untested(fit: Fit, about: dict[str, Any], watcher: Watcher) -> Fit:
     """The end of a run on every event: nothing is left to judge it by, and its results say so."""
     of = about.get("refit_of")
     said = f"none: every event was trained on; how good these settings are is in the results of {of}"
-    if of is not None:
+    if of is not None and fit.run.writes:
         inherit_calibration(fit.run, RunFolder(Path(of)))
     fit.run.write_results([], test=said, refit_of=of)
+    fit.ranks.wait()
     watcher.finished(fit.run)
     watcher.say(f"finished: {fit.run.path} (on every event, so it has no test)")
     return fit

@@ -63,11 +63,16 @@ class Keeper:
         )
 
     def save(self, progress: Progress, better: bool = False) -> None:
-        """Commit the state; with `better` its weights become the best ones."""
+        """Commit the state; with `better` its weights become the best ones.
+
+        Of several processes all have the same state, and the first one writes it.
+        """
         if better:
             self._best = {
                 f"best.{name}": value.detach().cpu().clone() for name, value in _weights(self.model)
             }
+        if not self.run.writes:
+            return
         tensors = {f"model.{name}": value for name, value in _weights(self.model)} | self._best
         states = {} if self.optimizer is None else self.optimizer.state_dict()["state"]
         for number, state in states.items():
@@ -90,7 +95,7 @@ class Keeper:
         _restore_generators(tensors)
         self._whole = path == self.run.last
         self._best = {name: value for name, value in tensors.items() if name.startswith("best.")}
-        if self._best and not self._best_is_right(progress):
+        if self.run.writes and self._best and not self._best_is_right(progress):
             self._write_best(progress)
         self.run.write_metrics(progress.entries)
         return progress

@@ -20,6 +20,7 @@ from dygmamba.engine.examine import examine
 from dygmamba.engine.executor import Batch, Epoch, executor_for
 from dygmamba.engine.fit_config import FitConfig
 from dygmamba.engine.folder import RunFolder
+from dygmamba.engine.ranks import RankLost
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.walk import Advance, unwatched
 from dygmamba.errors import DygError, ScoreError
@@ -66,7 +67,7 @@ class Fit:
     ) -> None:
         assert isinstance(scorer, Scorer)
         self.task, self.scorer, self.stream = task, scorer, stream
-        self.config, self.run, self.seed = config, run, seed
+        self.config, self.run, self.seed, self.ranks = config, run, seed, stream.ranks
         self.executor = executor_for(task, scorer, stream, config, self.epoch)
         self.progress, self.keeper = Progress(), Keeper(run, scorer, self.executor.optimizer)
         clock = Clock.of(stream.store, (stream.split.train,), config.batch)
@@ -99,6 +100,11 @@ class Fit:
         self.run.lock()
         try:
             self._run(report or Reporter())
+        except RankLost as error:
+            raise RankLost(
+                f"another process of this training ended; what was saved before is kept, go on with: "
+                f"`dygmamba.resume('{self.run.path}')`"
+            ) from error
         finally:
             self.run.unlock()
 
@@ -128,7 +134,8 @@ class Fit:
             return {}
         try:
             with report.stage("validation", len(exam.pairs)) as advance:
-                return self.validate(advance)
+                found = self.validate(advance)
+            return self.ranks.led(lambda: found)  # early stopping is decided once
         except KeyboardInterrupt:
             self._save()
             raise self._interrupted("stopped in validation") from None
@@ -147,7 +154,7 @@ class Fit:
         for step in range(self.progress.step, self.steps_per_epoch):
             losses.append(self.executor.step(self.batch(epoch, step)))
             report.step(epoch.number, step)
-            asked, due = report.stop(), time.monotonic() - self._saved > self.config.save_every
+            asked, due = self.ranks.any(report.stop(), self._due)
             if asked or due or len(losses) == LOOK_EVERY:
                 self._note(losses, step + 1)
             if asked or due:
@@ -155,6 +162,11 @@ class Fit:
                 if asked:
                     raise self._interrupted("stopped")
         self._note(losses, self.progress.step if not losses else self.steps_per_epoch)
+
+    @property
+    def _due(self) -> bool:
+        """Whether it is time to save; who does not write goes by who does."""
+        return self.run.writes and time.monotonic() - self._saved > self.config.save_every
 
     def _study(self, report: Reporter) -> None:
         """What the executor makes once, before the first step; stopped there, the run stands where it stood."""

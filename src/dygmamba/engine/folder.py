@@ -24,6 +24,7 @@ class RunFolder:
     """The files of one training run, each written whole or not at all."""
 
     path: Path
+    writes: bool = True  # of several processes that train together, only the first does
     _locks: list[Lock] = field(default_factory=list, compare=False, repr=False)
 
     @staticmethod
@@ -46,7 +47,7 @@ class RunFolder:
 
     def lock(self) -> None:
         """No other process trains into this folder until `unlock`, or the end of this one."""
-        if not self._locks:
+        if self.writes and not self._locks:
             self._locks.append(Lock(self.path / ".lock"))
 
     def unlock(self) -> None:
@@ -148,7 +149,8 @@ class RunFolder:
 
     def write_metrics(self, entries: list[dict[str, Any]]) -> None:
         """Replace the epochs' entries."""
-        write_text(self.path / "metrics.jsonl", "".join(json.dumps(entry) + "\n" for entry in entries))
+        if self.writes:
+            write_text(self.path / "metrics.jsonl", "".join(json.dumps(entry) + "\n" for entry in entries))
 
     @property
     def finished(self) -> bool:
@@ -157,7 +159,8 @@ class RunFolder:
 
     def write_results(self, rows: list[dict[str, Any]], **beside: Any) -> None:
         """The final evaluation, and what is known beside it: rules on the same exams, or why there is none."""
-        write_text(self.path / "results.json", json.dumps({"results": rows, **beside}, indent=1) + "\n")
+        if self.writes:
+            write_text(self.path / "results.json", json.dumps({"results": rows, **beside}, indent=1) + "\n")
 
     def results(self) -> list[dict[str, Any]]:
         """What write_results wrote; nothing if the run is not finished."""

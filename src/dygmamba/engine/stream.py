@@ -12,9 +12,12 @@ from torch import Tensor
 
 from dygmamba.data.events import EventStore
 from dygmamba.data.splits import Split
+from dygmamba.engine.ranks import ALONE, Ranks
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import PairBatch, PairView, Request
+
+MADE = ("events", "train", "index", "training_index")  # on demand, once
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,7 @@ class Stream:
     store: EventStore
     split: Split
     device: torch.device
+    ranks: Ranks = ALONE  # who else asks the same questions, and answers a part of them
 
     @cached_property
     def events(self) -> EventStore:
@@ -62,4 +66,10 @@ class Stream:
 
     def without_labels(self) -> "Stream":
         """The same stream with nothing to read the answers from."""
-        return Stream(replace(self.store, label=None), self.split, self.device)
+        return Stream(replace(self.store, label=None), self.split, self.device, self.ranks)
+
+    def alone(self) -> "Stream":
+        """The same stream, and what was made of it, asked by this process with nobody's help."""
+        one = Stream(self.store, self.split, self.device)
+        one.__dict__.update({name: made for name, made in self.__dict__.items() if name in MADE})
+        return one

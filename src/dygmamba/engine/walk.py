@@ -3,12 +3,15 @@
 It owns what a memory has been told of, the draws, how questions are cut by the length of their histories and into
 passes, and progress. Validation, evaluation, prediction, ranking, embeddings, probes and benchmarks go through it. A
 score depends on its pair, its time and strictly earlier events; how the questions are cut changes nothing but rounding.
+Several processes cut them alike and answer the passes in turn, each telling its own memory of everything, so the
+answers are one process's to the last bit.
 
 Legend: p questions, k events told, l length.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import count
 
 import torch
 from jaxtyping import Float, Float64, Int64
@@ -55,12 +58,15 @@ class Walk:
     ) -> Tensor:
         """An answer per pair, on the host, in the order asked; `seen`: how many of the clock's events each may see."""
         here, answers = asked.to(self.stream.device), Answers(len(asked))
+        passes = count()
         for rows in self._moments(seen, len(asked)):
             for chosen, requests in self._passes(here, rows.to(self.stream.device)):
-                pairs = here.shared(chosen, self.stream.store.num_nodes)
-                answers.put(chosen, ask(self.scorer, self.stream.view(pairs, requests, self.draws)))
+                if self.stream.ranks.is_mine(next(passes)):
+                    pairs = here.shared(chosen, self.stream.store.num_nodes)
+                    answers.put(chosen, ask(self.scorer, self.stream.view(pairs, requests, self.draws)))
                 advance(len(chosen))
         self.stream.store.unchanged()  # nor while the last questions were asked
+        answers.found = self.stream.ranks.collect(answers.found)
         return answers.finite(asked.time)
 
     def _moments(self, seen: Int64[Tensor, "p"] | None, count: int) -> Iterator[Int64[Tensor, "_"]]:

@@ -127,7 +127,8 @@ class Curves:
 
     def save(self) -> None:
         """Into the run's folder."""
-        save_calibration(self.run, self.kept)
+        if self.run.writes:
+            save_calibration(self.run, self.kept)
 
 
 def fitted(fit: Fit, stage: Stage) -> tuple[Calibration, tuple[Exam, Tensor]]:

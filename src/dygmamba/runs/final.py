@@ -5,7 +5,7 @@ in each the average precision of both is taken, and the mean of the differences 
 its standard errors. Blocks are consecutive, so that what is special about a week is in few of them.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import sqrt
 from typing import Any
 
@@ -16,7 +16,6 @@ from torch import Tensor
 from dygmamba.engine.examine import examine
 from dygmamba.engine.fit import Fit, Stage
 from dygmamba.engine.fit_config import LinkFitConfig
-from dygmamba.engine.stream import Stream
 from dygmamba.models.base import Scorer
 from dygmamba.runs.calibrating import ASKED, Curves, fitted, with_ranks
 from dygmamba.runs.factoring import factoring
@@ -54,7 +53,7 @@ def final_evaluation(fit: Fit, about: Row, chosen: list[Choice], stage: Stage, t
     assert isinstance(fit.scorer, Scorer)
     assert isinstance(fit.config, LinkFitConfig)
     stream, rule = fit.stream, fit.config.rule
-    here = stream if stream.device.type == "cpu" else Stream(stream.store, stream.split, torch.device("cpu"))
+    here = stream if stream.device.type == "cpu" else replace(stream, device=torch.device("cpu"))
     heuristics = Heuristics(about["dataset"], here, rule)
     calibration, known = fitted(fit, stage)
     factored = factoring(fit.config.activity, here)

@@ -14,9 +14,11 @@ from dygmamba.data.splits import PUBLISHED, Split, SplitBy
 from dygmamba.data.store import Dataset
 from dygmamba.engine.clock import Rule
 from dygmamba.engine.examine import STRICT, examine
+from dygmamba.engine.executor import require_shareable
 from dygmamba.engine.fit import Fit
 from dygmamba.engine.fit_config import LinkFitConfig
 from dygmamba.engine.folder import RunFolder
+from dygmamba.engine.ranks import here
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.walk import Advance, unwatched
 from dygmamba.errors import ConfigError, EventError
@@ -25,7 +27,7 @@ from dygmamba.models.base import DatasetFacts, RoundLearner, Scorer
 from dygmamba.room import require_room
 from dygmamba.runs.choosing import Beginning, layers, merged, reasons
 from dygmamba.runs.factoring import Alone, Factoring, factoring
-from dygmamba.runs.making import go_on_alike, made_with
+from dygmamba.runs.making import begin, go_on_alike, made_with
 from dygmamba.runs.opening import build_scorer, data_of, link_data, link_stream, seeded_scorer, split_of
 from dygmamba.runs.ranking import Choice, Ranking
 from dygmamba.sampling.negatives import SEEDS
@@ -69,11 +71,12 @@ def start_link_run(
     _require_events(stream.split, begun.by)
     scorer = seeded_scorer(spec, config, seed, stream, COPIES)
     _check_loss(model, scorer, how)
+    require_shareable(scorer, stream.ranks, how.batch)
     _require_room(scorer, how, len(stream.split.train))
     chosen = begun.why | reasons(dataset, stream, scorer, how, config, found)
-    about = data_of(dataset, root)
-    run = RunFolder.create(root, dataset.name, model, seed, "" if begun.of is None else "-all")
-    run.write_config(
+    about = stream.ranks.led(lambda: data_of(dataset, root))
+    run = begin(
+        lambda: RunFolder.create(root, dataset.name, model, seed, "" if begun.of is None else "-all"),
         {
             "run": {
                 **about,
@@ -88,7 +91,7 @@ def start_link_run(
             "model": to_settings(config),
             "chosen": chosen,
             "made_with": made_with(device),
-        }
+        },
     )
     return fit_of(run, stream, scorer)
 
@@ -104,9 +107,9 @@ def _require_events(split: Split, by: SplitBy) -> None:
 
 def resume_link_run(path: Path, device: torch.device, data_dir: Path | None = None) -> Fit:
     """A run folder as it stands, to go on from."""
-    run = RunFolder(path)
+    run = RunFolder(path, here().leads)
     run.config()
-    run.lock()
+    here().led(run.lock)
     go_on_alike(run, device)
     stream = link_stream(link_data(run, data_dir), device, split_of(run))
     fit = fit_of(run, stream, build_scorer(run, stream))

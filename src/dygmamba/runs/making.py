@@ -6,17 +6,21 @@ difference is in the last bits only, but a run that promised every bit must not 
 
 import platform
 import warnings
+from collections.abc import Callable
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from dygmamba._version import __version__
 from dygmamba.engine.folder import RunFolder
+from dygmamba.engine.ranks import here
 from dygmamba.errors import ConfigError, DygWarning
 from dygmamba.process_wide import use_threads
+from dygmamba.runs.restarting import job
 
-MATTER = ("device", "threads", "processor", "torch", "numba", "dygmamba")
+MATTER = ("device", "processes", "threads", "processor", "torch", "numba", "dygmamba")
 
 
 def made_with(device: torch.device) -> dict[str, Any]:
@@ -27,10 +31,22 @@ def made_with(device: torch.device) -> dict[str, Any]:
         "python": platform.python_version(),
         "device": str(device) if device.type == "cpu" else torch.cuda.get_device_name(device),
     }
+    common |= {"processes": here().size} if here().several else {}
     if device.type != "cpu":
         return common
     own = {"threads": torch.get_num_threads(), "numba": version("numba"), "processor": _processor()}
     return common | own
+
+
+def begin(create: Callable[[], RunFolder], sections: dict[str, dict[str, Any]]) -> RunFolder:
+    """A new run folder with its configuration in it; of several processes the first one makes it."""
+
+    def made() -> Path:
+        run = create()
+        run.write_config(sections | {"made_with": sections["made_with"] | job()})
+        return run.path
+
+    return RunFolder(here().led(made), here().leads)
 
 
 def go_on_alike(run: RunFolder, device: torch.device) -> None:
@@ -44,7 +60,7 @@ def go_on_alike(run: RunFolder, device: torch.device) -> None:
         return
     if exact and device.type == "cpu" and begun.get("threads"):
         use_threads(int(begun["threads"]))
-    now = made_with(device)
+    begun, now = ({"processes": 1} | about for about in (begun, made_with(device)))
     other = [key for key in MATTER if key in begun and key in now and begun[key] != now[key]]
     if not other:
         return

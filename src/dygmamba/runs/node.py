@@ -17,13 +17,14 @@ from dygmamba.engine.clock import Clock
 from dygmamba.engine.fit import Fit, Interrupted
 from dygmamba.engine.fit_config import FitConfig, NodeFitConfig
 from dygmamba.engine.folder import RunFolder
+from dygmamba.engine.ranks import here
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.walk import Advance, Walk, unwatched
 from dygmamba.errors import ConfigError, FileError
 from dygmamba.models.base import Encoder
 from dygmamba.models.classifiers import FrozenClassifier, NodeClassifier, SourceEmbedding
 from dygmamba.runs.link import calibration_errors
-from dygmamba.runs.making import go_on_alike, made_with
+from dygmamba.runs.making import begin, go_on_alike, made_with
 from dygmamba.runs.opening import (
     OpenRun,
     build_scorer,
@@ -62,7 +63,7 @@ class NodeSettings:
 
 def node_stream(dataset: Dataset, device: torch.device, by: SplitBy = PUBLISHED) -> Stream:
     """A dataset with every node in training, its labels apart: what a backbone is shown holds none."""
-    return Stream(dataset.store, node_split(dataset.store, by), device).without_labels()
+    return Stream(dataset.store, node_split(dataset.store, by), device, here()).without_labels()
 
 
 def check_backbone(path: Path, dataset: Dataset, model: str | None) -> None:
@@ -93,10 +94,10 @@ def start_node_run(
     """A new run folder with its configuration written, ready to train on a finished link run."""
     trained = open_run(backbone, device, dataset=dataset)
     model, by = trained.about["model"], split_of(trained.folder)
-    about = data_of(dataset, root)
-    run = RunFolder.create(root, dataset.name, f"{model}-node", seed)
+    about = here().led(lambda: data_of(dataset, root))
     settings = to_settings(config)
-    run.write_config(
+    run = begin(
+        lambda: RunFolder.create(root, dataset.name, f"{model}-node", seed),
         {
             "run": {
                 "task": "node",
@@ -112,7 +113,7 @@ def start_node_run(
             "train": settings,
             "model": trained.folder.config()["model"],
             "made_with": made_with(device),
-        }
+        },
     )
     return _fit(run, dataset, encoder_of(trained.scorer, trained.folder), device, None, advance)
 
@@ -122,7 +123,7 @@ def resume_node_run(
 ) -> Fit:
     """A classifier standing where it was stopped; one that was stopped before it saved starts on its backbone again."""
     run, dataset, encoder = _reopened(path, device, data_dir)
-    run.lock()
+    here().led(run.lock)
     go_on_alike(run, device)
     if not run.started:
         backbone = Path(run.config()["run"]["backbone"])
@@ -151,7 +152,7 @@ def open_classifier(path: Path, device: torch.device, data_dir: Path | None = No
 
 
 def _reopened(path: Path, device: torch.device, data_dir: Path | None) -> tuple[RunFolder, Dataset, Encoder]:
-    run = RunFolder(path)
+    run = RunFolder(path, here().leads)
     sections = run.config()
     about = sections.get("run", {})
     if not ({"train", "model"} <= set(sections) and {"backbone", *PARTS} <= set(about)):

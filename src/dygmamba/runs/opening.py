@@ -14,6 +14,7 @@ from dygmamba.engine.checkpoint import load_best
 from dygmamba.engine.clock import Rule
 from dygmamba.engine.fit_config import FitConfig, LinkFitConfig
 from dygmamba.engine.folder import RunFolder
+from dygmamba.engine.ranks import here
 from dygmamba.engine.stream import Stream
 from dygmamba.errors import ConfigError, FileError
 from dygmamba.models import find_model
@@ -37,7 +38,7 @@ def choose_device(name: str) -> torch.device:
 
 def link_stream(dataset: Dataset, device: torch.device, by: SplitBy = PUBLISHED) -> Stream:
     """A dataset split as link prediction is, as published unless told."""
-    return Stream(dataset.store, by.split(dataset.store), device)
+    return Stream(dataset.store, by.split(dataset.store), device, here())
 
 
 def split_of(folder: RunFolder) -> SplitBy:

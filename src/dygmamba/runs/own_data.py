@@ -60,11 +60,14 @@ def data_of(dataset: Dataset, root: Path) -> dict[str, str]:
     return {"data": dataset.name, "digest": dataset.digest, "version": dataset.version} | where
 
 
-def keep_dataset(dataset: Dataset, root: Path, data_dir: Path | None = None) -> None:
-    """See to it that runs under `root` find their data again: what no name leads to is stored beside them, once."""
+def keep_dataset(dataset: Dataset, root: Path, data_dir: Path | None = None) -> Path | None:
+    """See to it that runs under `root` find their data again: what no name leads to is stored beside them, once.
+
+    Where that is; None where the name does.
+    """
     try:
         if open_dataset(dataset.name, data_dir).content == dataset.content:
-            return
+            return None
     except DygError:
         pass
     path = _kept(root / dataset.name, dataset.digest, dataset.version)[0]
@@ -73,6 +76,7 @@ def keep_dataset(dataset: Dataset, root: Path, data_dir: Path | None = None) -> 
         if (board := as_published(dataset)) is not None:
             save_board(board, kept, path.parent)
         save_dataset(kept, path.parent)
+    return path
 
 
 def _kept(folder: Path, digest: str, version: str) -> tuple[Path, Path]:

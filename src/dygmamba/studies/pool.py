@@ -33,6 +33,20 @@ class Event:
 Watch = Callable[[Event], None]
 
 
+def visible_gpus() -> list[str]:
+    """What CUDA calls the GPUs that this process may use."""
+    import torch
+
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return named.split(",") if named else [str(place) for place in range(torch.cuda.device_count())]
+
+
+def own_gpu(device: str, number: int) -> dict[str, str]:
+    """What a worker is told of the GPUs: where there are several, one of them, in turn."""
+    gpus = visible_gpus() if device == "cuda" else []
+    return {"CUDA_VISIBLE_DEVICES": gpus[number % len(gpus)]} if len(gpus) > 1 else {}
+
+
 def worker_count(device: str, asked: int | None, alone: bool) -> int:
     """How many workers: as asked, one where each job needs the machine alone, else what the device bears."""
     if alone:
@@ -40,7 +54,7 @@ def worker_count(device: str, asked: int | None, alone: bool) -> int:
     if asked is not None:
         return asked
     cores = os.cpu_count() or 1
-    return min(GPU_WORKERS, cores + 2) if device == "cuda" else cores
+    return min(GPU_WORKERS * max(1, len(visible_gpus())), cores + 2) if device == "cuda" else cores
 
 
 class Pool:
@@ -142,7 +156,7 @@ class Pool:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env=os.environ | own,
+                env=os.environ | own | own_gpu(self.device, number),
             )
         self._live.append(process)
         return process

@@ -10,14 +10,17 @@ from dygmamba.data.generate import GeneratorConfig, generate_stream
 from dygmamba.data.splits import chronological_split
 from dygmamba.engine import executor as engine
 from dygmamba.engine.executor.cuts import CHOICES, WHOLE
-from dygmamba.engine.executor.graphs import GraphedParts, GraphedWhole
+from dygmamba.engine.executor.graphs import GraphedHalves, GraphedParts, GraphedWhole
 from dygmamba.engine.fit import Fit, Reporter
 from dygmamba.engine.fit_config import FitConfig
 from dygmamba.engine.folder import RunFolder
+from dygmamba.engine.ranks import Together
 from dygmamba.engine.stream import Stream
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
+from dygmamba.process_wide import join_others, leave_others
 from dygmamba.tasks.link import LinkTask
+from ranks_cases import act
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
@@ -84,3 +87,41 @@ def test_no_step_waits_for_the_device(stream, tmp_path):
             fit.executor.step(fit.batch(epoch, number))
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("model", ["dyg-mamba", "tgn", "tgat"])
+@pytest.mark.parametrize("shares", [WHOLE, CHOICES[3]])
+def test_ranks_that_replay_their_shares_train_as_one(model, shares, stream, tmp_path, monkeypatch):
+    """Two ranks, each its share of every batch as graphs with a sum between them: one rank's losses and weights."""
+    monkeypatch.setattr(engine, "best_shares", lambda lengths, most, costs: shares)
+
+    def trained(ranks):
+        fit = fit_of(model, replace(stream, ranks=ranks), tmp_path)
+        assert isinstance(fit.executor, GraphedHalves | GraphedParts) or not ranks.several
+        fit.train_epoch(Reporter())
+        return torch.tensor(fit.progress.losses), fit.scorer.state_dict()
+
+    (loss, weights), (first, second) = trained(stream.ranks), act(2, trained)
+    torch.testing.assert_close(first[0], loss, rtol=1e-3, atol=1e-4)
+    for name, weight in weights.items():
+        torch.testing.assert_close(first[1][name], weight, rtol=1e-2, atol=1e-3, msg=name)
+        assert torch.equal(first[1][name], second[1][name]), name
+
+
+def test_a_group_of_one_sums_over_nccl_between_its_graphs(stream, tmp_path, monkeypatch):
+    """Every call that several GPUs make is made by one that is a group, and changes nothing."""
+    fit = fit_of("dyg-mamba", stream, tmp_path)
+    fit.train_epoch(Reporter())
+    for name, value in {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 29431}.items():
+        monkeypatch.setenv(name, str(value))
+    assert join_others("cuda")
+    try:
+        grouped = fit_of("dyg-mamba", replace(stream, ranks=Together(0, 1)), tmp_path)
+        grouped.train_epoch(Reporter())
+        scores = grouped.examine(grouped.task.validation)
+    finally:
+        leave_others()
+    torch.testing.assert_close(
+        torch.tensor(grouped.progress.losses), torch.tensor(fit.progress.losses), rtol=1e-3, atol=1e-4
+    )
+    torch.testing.assert_close(scores, fit.examine(fit.task.validation), rtol=1e-2, atol=1e-3)

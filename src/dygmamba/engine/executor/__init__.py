@@ -12,17 +12,19 @@ from torch import Tensor, nn
 
 from dygmamba.engine.executor.cuts import COSTS, WHOLE, best_shares
 from dygmamba.engine.executor.eager import Batch, Epoch, Parts, Whole, Work, history_lengths
-from dygmamba.engine.executor.graphs import GraphedParts, GraphedWhole
+from dygmamba.engine.executor.graphs import GraphedHalves, GraphedParts, GraphedWhole
 from dygmamba.engine.executor.rounds import Rounds
 from dygmamba.engine.fit_config import FitConfig
+from dygmamba.engine.ranks import Ranks
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.walk import Advance
+from dygmamba.errors import ConfigError
 from dygmamba.models.base import RoundLearner
 from dygmamba.process_wide import keep_freed_memory
 from dygmamba.sampling.view import NeighborRequest
 from dygmamba.tasks.base import Task
 
-__all__ = ["Batch", "Epoch", "Executor", "Work", "executor_for"]
+__all__ = ["Batch", "Epoch", "Executor", "Work", "executor_for", "require_shareable"]
 
 
 class Executor(Protocol):
@@ -49,6 +51,22 @@ class Executor(Protocol):
         ...
 
 
+def require_shareable(scorer: object, ranks: Ranks, batch: int) -> None:
+    """Refuse what several processes cannot do together."""
+    if not ranks.several:
+        return
+    if isinstance(scorer, RoundLearner):
+        raise ConfigError(
+            f"this model learns in rounds from one table, which {ranks.size} processes cannot share; train it with "
+            "`processes=1`, which uses every core, or take another, such as `model='dyg-mamba'`"
+        )
+    if batch < ranks.size:
+        raise ConfigError(
+            f"a batch of {batch} events leaves some of {ranks.size} processes without any; take fewer processes, or "
+            f"`batch={ranks.size}` or more"
+        )
+
+
 def executor_for(
     task: Task, scorer: nn.Module, stream: Stream, config: FitConfig, epoch: Callable[[int], Epoch]
 ) -> Whole | Parts | Rounds:
@@ -56,6 +74,7 @@ def executor_for(
 
     So a resumed run goes on as it began.
     """
+    require_shareable(scorer, stream.ranks, config.batch)
     if isinstance(scorer, RoundLearner):
         return Rounds(task, scorer, stream, epoch)
     work, graphs = Work(task, scorer, stream, config), stream.device.type == "cuda" and config.graphs
@@ -66,5 +85,6 @@ def executor_for(
         most = NeighborRequest.longest(work.scorer.requests)
         shares = best_shares(history_lengths(work, epoch(0)), most, COSTS[stream.device.type])
     if shares == WHOLE:
-        return GraphedWhole(work) if graphs else Whole(work)
+        graphed = GraphedHalves if stream.ranks.several else GraphedWhole
+        return graphed(work) if graphs else Whole(work)
     return GraphedParts(work, shares) if graphs else Parts(work, shares)

@@ -13,7 +13,7 @@ from jaxtyping import Float32, Int64
 from torch import Tensor, nn
 
 from dygmamba.engine.executor.cuts import Plan, Shares, arrange
-from dygmamba.engine.executor.gradients import PartGradients
+from dygmamba.engine.executor.gradients import Bucket, OwnGradients, PartGradients
 from dygmamba.engine.fit_config import FitConfig
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.walk import Advance
@@ -60,6 +60,11 @@ class Work:
         self.optimizer = torch.optim.Adam(
             self.trained, lr=config.lr, capturable=on_gpu and config.graphs, fused=on_gpu or None
         )
+        self.ranks = stream.ranks
+        self.bucket = Bucket(self.trained, self.ranks) if self.ranks.several else OwnGradients()
+        self.first, self.after = self.ranks.share(
+            config.batch
+        )  # of a full batch, which events are asked here
         self.draws = Draws.of(
             0, 0, stream.device
         )  # captured graphs read its key, so an epoch's is copied into it
@@ -69,9 +74,26 @@ class Work:
         """Full batches of an epoch."""
         return len(self.stream.train) // self.config.batch
 
+    @property
+    def size(self) -> int:
+        """Events of a full batch that this process asks about: all, unless there are others."""
+        return self.after - self.first
+
     def rows(self, number: int) -> slice:
         """Which of the training events a step, or a cell, takes."""
-        return slice(number * self.config.batch, (number + 1) * self.config.batch)
+        start = number * self.config.batch
+        return slice(start, min(start + self.config.batch, len(self.stream.train)))
+
+    def own(self, number: int) -> slice:
+        """Which of a step's events this process asks about; of a last, short one perhaps none."""
+        whole = self.rows(number)
+        first, after = self.ranks.share(whole.stop - whole.start)
+        return slice(whole.start + first, whole.start + after)
+
+    def asked(self, pairs: int, number: int) -> int:
+        """How many pairs a step asks about in all processes, given how many in this one."""
+        whole, own = self.rows(number), self.own(number)
+        return pairs * (whole.stop - whole.start) // (own.stop - own.start)
 
     def view(self, events: Int64[Tensor, "b"], others: Int64[Tensor, "b"]) -> PairView:
         """What a step asks, and what the model may see for it."""
@@ -101,6 +123,7 @@ class Whole:
         self.work = work
         self.optimizer = work.optimizer
         self.prepared = -1  # the epoch that the next steps are of
+        self.key = 0  # what its chance is a function of
 
     @property
     def steps(self) -> int:
@@ -112,8 +135,11 @@ class Whole:
         if batch.epoch.number != self.prepared:
             self.prepare(batch.epoch)
             self.prepared = batch.epoch.number
+        ranks = self.work.ranks
+        ranks.reseed(self.key, batch.number, alike=True)  # every process has the same memory
         for cell in batch.told:
             self.tell(cell)
+        ranks.reseed(self.key, batch.number, alike=False)
         return self.issue(batch)
 
     def study(self, advance: Advance) -> None:
@@ -122,6 +148,7 @@ class Whole:
     def prepare(self, epoch: Epoch) -> None:
         """What all steps of an epoch have in common."""
         self.work.draws.key.copy_(epoch.draws.key)
+        self.key = int(epoch.draws.key)
 
     def tell(self, cell: int) -> None:
         """Let the memory take in a cell."""
@@ -129,19 +156,28 @@ class Whole:
 
     def issue(self, batch: Batch) -> Float32[Tensor, ""]:
         """Gradients of a whole batch, and the update."""
-        rows = self.work.rows(batch.number)
-        return self.whole(self.work.stream.train[rows], batch.epoch.others[rows])
+        rows = self.work.own(batch.number)
+        return self.update(self.whole(self.work.stream.train[rows], batch.epoch.others[rows], batch.number))
 
-    def whole(self, events: Int64[Tensor, "b"], others: Int64[Tensor, "b"]) -> Float32[Tensor, ""]:
-        """The same for these events."""
+    def whole(
+        self, events: Int64[Tensor, "b"], others: Int64[Tensor, "b"], number: int = 0
+    ) -> Float32[Tensor, ""]:
+        """The gradients of these events of a step, and their part of its mean loss."""
         work = self.work
-        work.optimizer.zero_grad(set_to_none=self.fresh_gradients)
+        work.optimizer.zero_grad(set_to_none=self.fresh_gradients and work.bucket.fresh)
+        if not len(events):  # the others have this short batch
+            return work.draws.key.new_zeros((), dtype=torch.float32)
         view = work.view(events, others)
         with work.precision():
-            loss = work.loss(view) / len(view.pairs)
+            loss = work.loss(view) / work.asked(len(view.pairs), number)
             loss.backward()
-        work.optimizer.step()
         return loss.detach()
+
+    def update(self, loss: Float32[Tensor, ""]) -> Float32[Tensor, ""]:
+        """Follow the gradient of all processes; their loss."""
+        loss = self.work.bucket.sum(loss)
+        self.optimizer.step()
+        return loss
 
 
 class Parts(Whole):
@@ -164,29 +200,29 @@ class Parts(Whole):
         """Gradients of the parts, added up, and the update."""
         if batch.number >= self.work.full or self.plan is None:
             return super().issue(batch)
-        rows = self.work.rows(batch.number)
+        rows = self.work.own(batch.number)
         view = self.work.view(self.work.stream.train[rows], batch.epoch.others[rows])
         parts = zip(
             self.plan.order[batch.number].split(self.plan.sizes), self.plan.lengths[batch.number], strict=True
         )
         self.gradients.begin()
         losses = [self.part(view, chosen, length) for chosen, length in parts]
-        self.work.optimizer.step()
-        return torch.stack(losses).sum()
+        return self.update(torch.stack(losses).sum())
 
     def part(self, view: PairView, chosen: Int64[Tensor, "p"], length: int | None = None) -> Tensor:
         """Add the gradients of some pairs of a step, none with a history beyond `length`; their part of the loss."""
         with self.work.precision():
-            loss = self.work.loss(view.part(chosen, length)) / len(view.pairs)
+            loss = self.work.loss(view.part(chosen, length)) / self.work.asked(len(view.pairs), 0)
             self.gradients.add(loss)
         return loss.detach()
 
 
 def history_lengths(work: Work, epoch: Epoch) -> Int64[Tensor, "s r"]:
-    """The longer history of each pair of the full batches, at most as long as is ever looked up."""
-    steps, size = work.full, work.config.batch
-    events = work.stream.train[: steps * size]
-    pairs = work.task.questions(work.stream.events.select(events), epoch.others[: steps * size])
+    """The longer history of each own pair of the full batches, at most as long as is ever looked up."""
+    steps, size, train = work.full, work.size, work.stream.train
+    rows = torch.arange(steps * work.config.batch, device=train.device).view(steps, -1)
+    rows = rows[:, work.first : work.after].flatten()
+    pairs = work.task.questions(work.stream.events.select(train[rows]), epoch.others[rows])
     most = NeighborRequest.longest(work.scorer.requests)
     past = work.stream.training_index.past(pairs.node, pairs.when)[1].clamp(max=most)
     lengths = torch.maximum(past[pairs.src_row], past[pairs.dst_row])

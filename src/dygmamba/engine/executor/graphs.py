@@ -1,7 +1,8 @@
 """Steps as replays of captured CUDA graphs: nothing is issued operation by operation but what is shorter than a batch.
 
-A step in one pass is one graph; in parts, one graph begins it, one ends it, and there is one per length. What a memory
-is told is a graph of its own. Graphs read a step's number and an epoch's nodes and draws from fixed places.
+A step in one pass is one graph, of several processes two; in parts, one graph begins it, one ends it, and there is one
+per length. What processes sum is issued between graphs. What a memory is told is a graph of its own. Graphs read a
+step's number and an epoch's nodes and draws from fixed places.
 """
 
 from collections.abc import Callable, Hashable
@@ -65,11 +66,16 @@ class Places:
         self.step, self.cell, self.first = torch.zeros(3, dtype=torch.int64, device=train.device)
         self.others = torch.zeros_like(train)
         self.offset = torch.arange(size, device=train.device)
+        self.mine = self.offset[work.first : work.after]
         self.loss = torch.zeros((), device=train.device)
 
     def rows(self, number: Tensor) -> Tensor:
-        """The training events' rows of a full step or cell."""
+        """The training events' rows of a full cell."""
         return number * len(self.offset) + self.offset
+
+    def own(self, number: Tensor) -> Tensor:
+        """Those of a full step that this process asks about."""
+        return number * len(self.offset) + self.mine
 
 
 class GraphedWhole(Whole):
@@ -84,8 +90,12 @@ class GraphedWhole(Whole):
         super().prepare(epoch)
         self.places.others.copy_(epoch.others)
         if self.work.full:
-            self.recorder.capture("step", self._step)
+            self.record()
             record_tell(self.recorder, self.places)
+
+    def record(self) -> None:
+        """The graph of a step."""
+        self.recorder.capture("step", self._step)
 
     def tell(self, cell: int) -> None:
         """A replay."""
@@ -100,8 +110,31 @@ class GraphedWhole(Whole):
         return self.places.loss.clone()
 
     def _step(self) -> None:
-        rows = self.places.rows(self.places.step)
+        self._gradients()
+        self.optimizer.step()
+
+    def _gradients(self) -> None:
+        rows = self.places.own(self.places.step)
         self.places.loss.copy_(self.whole(self.places.train[rows], self.places.others[rows]))
+
+
+class GraphedHalves(GraphedWhole):
+    """A full batch as two replays, with what the processes sum between them."""
+
+    def record(self) -> None:
+        """The graphs of a step's gradients and of its update."""
+        self.recorder.capture("step", self._gradients, keep_grads=True)
+        self.recorder.capture("end", self.optimizer.step, keep_grads=True)
+
+    def issue(self, batch: Batch) -> Float32[Tensor, ""]:
+        """The replays, but of a last, shorter batch."""
+        if batch.number >= self.work.full:
+            return super().issue(batch)
+        self.places.step.fill_(batch.number)
+        self.recorder.replay("step")
+        loss = self.work.bucket.sum(self.places.loss)
+        self.recorder.replay("end")
+        return loss
 
 
 class GraphedParts(Parts):
@@ -121,7 +154,7 @@ class GraphedParts(Parts):
         if not self.work.full:
             return
         if self.view is None:
-            first = self.work.rows(0)
+            first = self.work.own(0)
             self.view = self.work.view(self.places.train[first], epoch.others[first])
             self.order = torch.zeros_like(self.plan.order.flatten())
         assert self.order is not None
@@ -149,12 +182,13 @@ class GraphedParts(Parts):
             self.places.first.fill_(first)
             self.recorder.replay(shape)
             first += shape[0]
+        loss = self.work.bucket.sum(self.places.loss)
         self.recorder.replay("end")
-        return self.places.loss.clone()
+        return loss.clone()
 
     def _begin(self) -> None:
         assert self.view is not None
-        rows = self.places.rows(self.places.step)
+        rows = self.places.own(self.places.step)
         view = self.work.view(self.places.train[rows], self.places.others[rows])
         for column, new in zip(self.view.columns, view.columns, strict=True):
             column.copy_(new)

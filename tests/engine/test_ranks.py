@@ -1,0 +1,132 @@
+"""Several ranks compute what one does: each its share of every step, all of them the same state."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dygmamba.config import build_config
+from dygmamba.data.generate import GeneratorConfig, generate_stream
+from dygmamba.engine.executor import require_shareable
+from dygmamba.engine.fit import Fit, Interrupted, Reporter
+from dygmamba.engine.fit_config import FitConfig
+from dygmamba.engine.folder import RunFolder
+from dygmamba.engine.ranks import ALONE, Ranks
+from dygmamba.errors import ConfigError
+from dygmamba.models import MODELS
+from dygmamba.models.base import DatasetFacts
+from dygmamba.tasks.link import LinkTask
+from ranks_cases import act
+from streams import split_stream
+
+QUICK = GeneratorConfig(nodes=30, events=330, communities=3)
+VARIANTS = {  # in parts by length; in one pass; with a memory; with two hops that are drawn
+    "dyg-mamba": {"length": 40, "width": 4, "blocks": 1, "time_dim": 4, "out": 4},
+    "graphmixer": {"neighbors": 4},
+    "tgn": {"out": 8, "time_dim": 4, "neighbors": 3},
+    "dyrep": {"out": 8, "time_dim": 4, "neighbors": 3},
+    "tgat": {"neighbors": 3, "time_dim": 4},
+}
+
+
+@pytest.fixture(scope="module")
+def stream():
+    """Times of some hundreds: a trained time encoding multiplies what rounding does to its weights by the time."""
+    store = generate_stream(QUICK)
+    return split_stream(replace(store, time=(store.time - store.time[0]) / 1000))
+
+
+def fit_of(stream, model, ranks, folder, **loop):
+    spec = MODELS[model]
+    torch.manual_seed(0)
+    config = build_config(spec.config, VARIANTS[model] | {"dropout": 0.0} | loop.pop("settings", {}))
+    scorer = spec.build(config, DatasetFacts.of(stream.store, stream.split.train))
+    own = replace(stream, ranks=ranks)
+    how = FitConfig(**{"batch": 50, "epochs": 1, "lr": 1e-3} | loop)
+    task = LinkTask.of(own.store, own.split, own.device)
+    return Fit(task, scorer, own, how, RunFolder(folder, ranks.leads), 0)
+
+
+@pytest.mark.parametrize("model", list(VARIANTS))
+def test_several_ranks_train_as_one(model, stream, tmp_path, monkeypatch):
+    """For batches that no number of ranks divides: the losses, the weights and the scores are one rank's to rounding.
+
+    The scores of given weights are one rank's to the last bit, and what the ranks have is the same to the last bit.
+    """
+    monkeypatch.setattr("dygmamba.engine.executor.best_shares", lambda *_: (5, 15))
+
+    def trained(ranks):
+        fit = fit_of(stream, model, ranks, tmp_path / f"{ranks.size}")
+        fit.train_epoch(Reporter())
+        return fit.progress.losses, fit.scorer.state_dict(), fit.examine(fit.task.validation)
+
+    losses, weights, scores = trained(ALONE)
+    found = act(3, trained)
+    for other in found:
+        assert other[0] == found[0][0]
+        assert all(torch.equal(value, found[0][1][name]) for name, value in other[1].items())
+        assert torch.equal(other[2], found[0][2])
+    torch.testing.assert_close(torch.tensor(found[0][0]), torch.tensor(losses), rtol=0, atol=2e-6)
+    for name, value in weights.items():
+        torch.testing.assert_close(found[0][1][name], value, rtol=0, atol=1e-4)
+    torch.testing.assert_close(found[0][2], scores, rtol=0, atol=1e-4)
+
+    def examined(ranks):
+        fit = fit_of(stream, model, ranks, tmp_path / "asked")
+        fit.scorer.load_state_dict(weights)
+        return fit.examine(fit.task.validation)
+
+    assert all(torch.equal(other, examined(ALONE)) for other in act(2, examined))
+
+
+def test_a_memory_that_draws_is_the_same_in_every_rank(stream, tmp_path):
+    """Masks of dropout are each rank's own in its questions, and all ranks' in what a memory is told (DyRep)."""
+
+    def trained(ranks):
+        fit = fit_of(stream, "dyrep", ranks, tmp_path, settings={"dropout": 0.5})
+        fit.train_epoch(Reporter())
+        return fit.scorer.state_dict()
+
+    first, second = act(2, trained)
+    assert all(torch.equal(value, second[name]) for name, value in first.items())
+
+
+def test_one_rank_that_is_told_to_stop_stops_all_and_the_first_one_saves(stream, tmp_path):
+    """Whichever it is: all end after the same step, the checkpoint is of that step, and one rank goes on from it."""
+
+    def stopped(ranks):
+        fit = fit_of(stream, "dyg-mamba", ranks, tmp_path)
+        with pytest.raises(Interrupted):
+            fit(Reporter(stop=lambda: ranks.rank == 1))
+        return fit.progress.step
+
+    assert act(2, stopped) == [1, 1]
+    (tmp_path / "whole").mkdir()
+    rest, whole = (fit_of(stream, "dyg-mamba", ALONE, tmp_path / part) for part in ("", "whole"))
+    rest.resume()
+    assert rest.progress.step == 1
+    for fit in (rest, whole):
+        fit()
+    (there,), (here,) = rest.run.metrics(), whole.run.metrics()
+    assert there["val_ap"] == pytest.approx(here["val_ap"], abs=1e-6)
+    assert there["loss"] == pytest.approx(here["loss"], abs=1e-6)
+
+
+def test_shares_are_all_there_is_and_no_two_overlap():
+    """For all counts and sizes: the shares lie end to end, and differ by one at most."""
+    for size in range(1, 6):
+        for count in range(13):
+            shares = [Ranks(rank, size).share(count) for rank in range(size)]
+            assert [0, *(after for _, after in shares)] == [*(first for first, _ in shares), count]
+            assert len({after - first for first, after in shares} | {count // size}) <= 2
+
+
+def test_what_cannot_be_shared_is_refused():
+    """Rounds, and batches with fewer events than there are processes, in a sentence each."""
+    spec = MODELS["trees"]
+    trees = spec.build(spec.config(), DatasetFacts(3, 0, 0))
+    with pytest.raises(ConfigError, match="rounds"):
+        act(2, lambda ranks: require_shareable(trees, ranks, 200))
+    with pytest.raises(ConfigError, match="a batch of 1 events"):
+        act(2, lambda ranks: require_shareable(object(), ranks, 1))
+    require_shareable(trees, ALONE, 1)

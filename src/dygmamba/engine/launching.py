@@ -12,10 +12,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any
 
 from dygmamba.errors import ConfigError, DygError
 
@@ -40,7 +40,7 @@ class Member:
 
     number: int
     process: subprocess.Popen[str]
-    errors: IO[str] | None
+    errors: Any  # a text file, or None
 
 
 class Launch:
@@ -76,8 +76,8 @@ class Launch:
                     signal.signal(number, handler)
 
     @property
-    def words(self) -> IO[str]:
-        """What the first process writes on stdout, where somebody listens."""
+    def words(self) -> Iterable[str]:
+        """What the first process writes on stdout, line by line, where somebody listens."""
         said = self.members[0].process.stdout
         assert said is not None
         return said

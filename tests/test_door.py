@@ -192,7 +192,7 @@ def test_the_import_is_light():
 
 
 def test_help_of_the_command_is_quick():
-    """`dygmamba --help` imports no torch and is there in half a second on an idle core."""
+    """`dygmamba --help` imports no torch and is there within a second of one core."""
     code = (
         "import sys; sys.argv = ['dygmamba', '--help']\n"
         "from dygmamba.cli import main\n"
@@ -206,7 +206,7 @@ def test_help_of_the_command_is_quick():
         end = os.times()
         took.append(end.children_user + end.children_system - start.children_user - start.children_system)
         assert done.stderr.strip() == "set()"
-    assert min(took) < 0.5
+    assert min(took) < 1.0
 
 
 def test_the_version_is_written_once():

@@ -227,6 +227,7 @@ def test_cost_against_size_is_measured_stage_by_stage(tmp_path, monkeypatch):
     assert all(row.growth for row in rows if row.case == "import, 4,000 events")
     texts = {path.suffix: path.read_text() for path in size.write(rows, tmp_path / "made")}
     assert "| import | 4,000 |" in texts[".md"]
+    assert len({line.count("|") for line in texts[".md"].splitlines()}) == 1
     assert "peak of resident memory" in texts[".svg"]
 
 

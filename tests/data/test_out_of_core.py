@@ -119,8 +119,9 @@ def test_a_parquet_file_is_held_a_part_at_a_time(tmp_path):
     options = ReadOptions(
         features=("x",), memory=TINY * 100, scratch=tmp_path, time_unit="plain", watch=watch
     )
+    before = pa.total_allocated_bytes()
     assert len(read_dataset(path, options)) == 40 * size
-    assert max(held) - min(held) < 0.3 * path.stat().st_size
+    assert max(held) - before < 0.7 * path.stat().st_size
 
 
 @settings(max_examples=60, deadline=None)

@@ -6,6 +6,8 @@ Legend: q queries, k entries per query, m adjacency entries.
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 import torch
@@ -28,7 +30,7 @@ from dygmamba.sampling.counts import CountRequest, Counts, Neighbors
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.fades import FadeRequest, Fades
 from dygmamba.sampling.kept import Edges, is_large, kept_entries
-from dygmamba.sampling.kept_counts import kept_groups
+from dygmamba.sampling.kept_counts import are_large, kept_groups
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch, PairView, Request
 from dygmamba.sampling.walks import WalkRequest, Walks
 
@@ -117,10 +119,12 @@ class NeighborIndex:
 
     def _counted(self, scales: tuple[float, ...]) -> Counts:
         edges = self.edges
-        if self.source is None:
+        on_disk = self.source is not None or are_large(len(edges), len(scales))
+        if not on_disk or self.entries.key.device.type != "cpu":
             return Counts.build(edges.src, edges.dst, edges.time, edges.num_nodes, scales)
+        folder = Path(gettempdir()) if self.source is None else self.source.path.parent
         scale = torch.tensor(scales, dtype=torch.float64)
-        groups = kept_groups(self.entries, edges.columns[0], scale, self.source.path.parent)
+        groups = kept_groups(self.entries, edges.columns[0], scale, folder)
         return Counts(edges.num_nodes, scale, groups)
 
     def numbers(self, request: CountRequest, pairs: PairBatch) -> Float32[Tensor, "p f"]:

@@ -23,7 +23,13 @@ from dygmamba.ops.recent import Adjacency
 from dygmamba.ops.recent.passes import passes
 from dygmamba.room import BUDGET
 
+LARGE = BUDGET  # bytes of lists that are held in memory
 HELD = 16  # numbers of 64 bits per entry and scale that are in memory at a time, at most
+
+
+def are_large(events: int, scales: int) -> bool:
+    """Whether the lists of so many events, five kinds of them and one of both ends, are better kept on the disk."""
+    return 6 * 8 * (1 + scales) * events > LARGE
 
 
 class KeptGroups:

@@ -48,7 +48,7 @@ site: $(READY)
 # kills, power cuts, failing disks, flipped bits and fuzzed inputs, for so many seconds; seeds and a table are printed
 SECONDS := 600
 torture: $(READY)
-	DYGMAMBA_TORTURE=$(SECONDS) $(BIN)/pytest -s tests/torture
+	DYGMAMBA_TORTURE=$(SECONDS) $(BIN)/pytest -s tests/torture tests/e2e/test_demo.py
 
 # docs/results.md out of docs/results/: the stored results and the text around them
 results: $(READY)

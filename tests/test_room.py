@@ -1,5 +1,6 @@
 """Memory: what would take more than there is is one sentence, before it is made or when it is asked for."""
 
+import shutil
 import subprocess
 import sys
 
@@ -39,9 +40,10 @@ def test_look_ups_larger_than_the_memory_are_refused(tmp_path, monkeypatch):
         start_link_run(tiny_dataset(tmp_path), "dyg-mamba", 0, {"length": 10**6}, CPU, tmp_path / "runs")
 
 
-def test_a_stream_larger_than_the_memory_is_refused(monkeypatch):
-    """By what its columns take."""
-    monkeypatch.setattr(room, "free_memory", lambda: 8 * 10**9)
+def test_a_stream_larger_than_the_disk_is_refused(monkeypatch):
+    """By what its columns take, before any of it is made."""
+    free = shutil.disk_usage(".")._replace(free=8 * 10**9)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: free)
     with pytest.raises(ConfigError, match="2,147,483,647 events"):
         generate_stream(GeneratorConfig(events=2**31 - 1))
 

@@ -6,14 +6,13 @@ DyG-Mamba here is the NeurIPS 2025 paper (openreview ja2wA4UncJ), not DyGMamba (
     load        a dataset by name; save, datasets, remove              -> Dataset
     generate    a stream whose forgetting law is known                 -> Dataset
     train       a model on a dataset, one run per seed                 -> Runs
-    blend       finished runs added up into one                        -> Run
     tune        settings that suit a dataset, as a preset for train    -> Tuning
     resume      a run that was stopped; refit: one on every event      -> Run
     open        a run folder, to score, rank, embed, classify, observe -> Run
     push, pull  a run to others and from others: a folder, the Hub     -> Run
     evaluate    a model without training                               -> table
     reproduce   a study of the paper, run again                        -> Book
-    compare     finished runs beside one another                       -> Sheet
+    compare     finished runs beside one another; blend: as one run    -> Sheet
     audit       what a stream's test allows, what a score depends on   -> Audit
     models      every model by name; register one of your own, check_model it
     batches     for a training loop of your own, strictly causal

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from browser import find_browser
+from torture_cases import SECONDS
 
 pytestmark = pytest.mark.e2e
 
@@ -85,6 +86,7 @@ def test_the_run_folder_is_whole(told, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not SECONDS, reason="a minute; `make torture` runs it")
 def test_the_whole_demo_comes_close_to_the_law(tmp_path):
     """Ten points of AP above the best heuristic, a forgetting curve near the true one: in a table and two sentences."""
     done = command("demo", "--out", str(tmp_path), "--epochs", "9")

@@ -1,7 +1,7 @@
 from itertools import pairwise
 
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dygmamba.ops.recent import (
@@ -37,6 +37,7 @@ def test_compiled_adjacency_equals_the_reference(store):
         assert torch.equal(a, b)
 
 
+@settings(max_examples=40)
 @given(store=event_streams(), k=st.integers(1, 9))
 def test_last_k_equals_brute_force(store, k):
     """For all streams, queries (v, t) and k: the look-up is the last k events of v with time < t, in order."""

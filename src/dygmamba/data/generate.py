@@ -4,6 +4,7 @@ The process and every parameter are written out in docs/generated-stream.md.
 """
 
 import math
+import shutil
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
@@ -227,6 +228,12 @@ def generate_stream(config: GeneratorConfig, scratch: Path | None = None) -> Eve
 def _on_disk(config: GeneratorConfig, folder: Path) -> tuple[list[torch.Tensor], torch.Tensor]:
     """Source, destination, time and label, and the edges' features, as mapped pages."""
     require_room(config.state, f"what {config.nodes:,} nodes remember")
+    free = shutil.disk_usage(folder).free
+    if config.size - config.state > free:
+        raise ConfigError(
+            f"a stream of {config.events:,} events takes {(config.size - config.state) / 1e9:,.0f} GB on the disk of "
+            f"{folder}, where {free / 1e9:,.0f} GB are free; ask for fewer events"
+        )
     names, features = ("src", "dst", "time", "label"), _Features(config)
     columns = [Scratch(folder, kind) for kind in (np.int64, np.int64, np.float64, np.float32)]
     edge = Scratch(folder, np.float32, (config.edge_dim,))

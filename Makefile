@@ -30,7 +30,7 @@ check: $(READY)
 	$(BIN)/codespell src tests docs examples site mkdocs.yml README.md CONTRIBUTING.md CHANGELOG.md
 
 test: $(READY) browser check
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 # the same tests with another torch, in an environment of its own; the oldest that is claimed is 2.11
 TORCH := 2.11.0
@@ -45,10 +45,12 @@ site: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "build/site/index.html"
 
-# kills, power cuts, failing disks, flipped bits and fuzzed inputs, for so many seconds; seeds and a table are printed
+# kills, power cuts, failing disks, flipped bits and fuzzed inputs, for so many seconds; seeds and a table are printed;
+# then the files with tests that take too long for `make test`
 SECONDS := 600
+LONG := tests/e2e/test_demo.py tests/e2e/test_locales.py tests/door/test_runs.py tests/ops/test_compiled.py
 torture: $(READY)
-	DYGMAMBA_TORTURE=$(SECONDS) $(BIN)/pytest -s tests/torture tests/e2e/test_demo.py
+	DYGMAMBA_TORTURE=$(SECONDS) $(BIN)/pytest -s tests/torture $(LONG)
 
 # docs/results.md out of docs/results/: the stored results and the text around them
 results: $(READY)

@@ -11,6 +11,7 @@ import dygmamba as dm
 from door_cases import COLUMNS, PEOPLE, SMALL, letters, python
 from dygmamba.errors import ConfigError, FileError, NotFoundError
 from dygmamba.runs.calibrating import load_calibration
+from torture_cases import SECONDS
 
 pytestmark = pytest.mark.e2e
 
@@ -45,7 +46,7 @@ print(best.to_json(), after.to_json(), run.report(), sep="\\n")
 """
 
 
-@pytest.mark.parametrize("name", [*SCRIPTS, "TemporalData"])
+@pytest.mark.parametrize("name", ["TemporalData", *(SCRIPTS if SECONDS else ["pandas"])])
 def test_twelve_lines_from_a_frame_to_a_page(name, tmp_path):
     """In a fresh process: frame, training, a ranking as a frame, the score of a new pair after `observe`, a page."""
     code = TEMPORAL if name == "TemporalData" else TWELVE.format(frame=SCRIPTS[name])

@@ -58,6 +58,7 @@ def entries(cache: Path) -> list[Path]:
     return sorted(cache.rglob("*.kernel"))
 
 
+@pytest.mark.skipif(not SECONDS, reason="compiles for half a minute; `make torture` runs it")
 def test_compiling_and_reading_give_the_same_bits(tmp_path):
     """For all shapes, values and gradients: as compiled here and as read from the cache."""
     first, second = (json.loads(said(SCAN, NUMBA_CACHE_DIR=str(tmp_path))) for _ in range(2))

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from dygmamba.ops.compiled import kernel, part
+from dygmamba.ops.recent.passes import entries_of, first_entries
 from dygmamba.ops.search import first_not_less
 
 if TYPE_CHECKING:
@@ -15,8 +16,10 @@ if TYPE_CHECKING:
 
 def adjacency(src: Tensor, dst: Tensor, event: Tensor, event_time: Tensor, num_nodes: int):
     """Start, key, neighbour, event and time columns, sorted by (node, event), in linear time."""
-    columns = _counting_sort(src.numpy(), dst.numpy(), event.numpy(), event_time.numpy(), num_nodes)
-    return tuple(torch.from_numpy(column) for column in columns)
+    events = (src.numpy(), dst.numpy(), event.numpy())
+    start = first_entries(lambda: iter((events,)), num_nodes)
+    entries = entries_of(lambda: iter((events,)), event_time.numpy(), start, 0, num_nodes)
+    return tuple(torch.from_numpy(column) for column in (start, *entries))
 
 
 def last_k_before(
@@ -95,40 +98,6 @@ def _place_of_share(running, begin, count, share, place):
                 else:
                     high = middle
             place[i, j] = low
-
-
-@kernel()
-def _counting_sort(src, dst, event, event_time, num_nodes):
-    s = src.shape[0]
-    start = np.zeros(num_nodes + 1, np.int64)
-    for i in range(s):
-        start[src[i] + 1] += 1
-        start[dst[i] + 1] += 1
-    for v in range(num_nodes):
-        start[v + 1] += start[v]
-    fill = start[:-1].copy()
-    key = np.empty(2 * s, np.int64)
-    neighbor = np.empty(2 * s, np.int32)
-    entry = np.empty(2 * s, np.int32)
-    time = np.empty(2 * s, np.float64)
-    stride = event_time.shape[0] + 1
-    rank = np.int64(0)
-    rank_time = event_time[0] if event_time.shape[0] else 0.0
-    for i in range(s):
-        if event_time[event[i]] != rank_time:
-            rank = event[i]
-            rank_time = event_time[rank]
-            while rank > 0 and event_time[rank - 1] == rank_time:
-                rank -= 1
-        for side in range(2):
-            v, w = (src[i], dst[i]) if side == 0 else (dst[i], src[i])
-            at = fill[v]
-            fill[v] = at + 1
-            key[at] = v * stride + rank
-            neighbor[at] = w
-            entry[at] = event[i]
-            time[at] = rank_time
-    return start, key, neighbor, entry, time
 
 
 @part(inline="always")

@@ -1,4 +1,4 @@
-"""An adjacency that does not fit into memory: the counting sort of `cpu`, some nodes at a time.
+"""The adjacency by counting sort, all nodes at once or, where it does not fit into memory, some at a time.
 
 Each pass reads all events and keeps the entries of a run of nodes, so that what is made lies in order and can be
 written to a file from its beginning to its end.
@@ -38,7 +38,7 @@ def passes(start: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
 
 
 def entries_of(blocks: Blocks, event_time: np.ndarray, start: np.ndarray, low: int, high: int) -> Entries:
-    """The entries of the nodes from `low` to below `high`, as `cpu.adjacency` orders them."""
+    """The entries of the nodes from `low` to below `high`, sorted by (node, event)."""
     fill = start[low:high] - start[low]
     size = int(start[high] - start[low])
     key, time = np.empty(size, np.int64), np.empty(size, np.float64)

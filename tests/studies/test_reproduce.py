@@ -18,7 +18,9 @@ from dygmamba.studies.job import Results
 from dygmamba.studies.jobs import Ask
 from dygmamba.studies.plan import STUDIES, plan
 from dygmamba.studies.records import Book
+from dygmamba.studies.reproduce import gather, publish
 
+SIZES = {"length": 6, "width": 4}
 SMALL = ("--set", "length=6", "--set", "width=6", "--set", "blocks=1", "--set", "batch=300", "--epochs", "2")
 
 
@@ -92,6 +94,32 @@ def test_every_study_has_a_plan(study, data):
     jobs = plan(study, Ask(["tiny"], None, (0,), None, {}, data))
     assert jobs
     assert all(job.needs is None or job.needs in {one.key for one in jobs} for job in jobs)
+
+
+@pytest.mark.parametrize(
+    ("study", "variants"),
+    [
+        ("ablation", ["no-timespan"]),
+        ("length", ["5"]),
+        ("efficiency", ["5"]),
+        ("convergence", None),
+        ("robustness", None),
+        ("sensitivity", ["blocks"]),
+        ("case-study", None),
+    ],
+)
+def test_every_study_comes_to_rows_and_a_page(study, variants, data, tmp_path_factory):
+    """Each kind of work done once, in this process: what no study of links would notice."""
+    small = {"batch": 300, "epochs": 1} | ({"width": 4} if study == "efficiency" else SIZES)
+    ask, place = Ask(["tiny"], ["dyg-mamba"], (0,), variants, small, data), tmp_path_factory.getbasetemp()
+    results = Results(place / "studies")
+    jobs = plan(study, ask)
+    for job in results.missing(jobs):
+        results.keep(job, works.WORKS[job.work](job, works.Place(results, "cpu", data)))
+    book = gather(study, jobs, results, "dygmamba")
+    assert all(one.rows for one in book.records)
+    assert len(book.records) == len(jobs)
+    assert publish(book, place / "pages")[0].stat().st_size > 3_000
 
 
 @pytest.mark.parametrize(

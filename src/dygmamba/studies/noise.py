@@ -11,7 +11,7 @@ Two definitions (decision 026):
 Legend: e events, m noise events, q queries, l entries.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Int64
@@ -91,8 +91,8 @@ def overwritable(requests: tuple[Request, ...]) -> bool:
 class Overwritten(Stream):
     """The stream as the released robustness test shows it."""
 
-    rate: float = 0.0
-    seed: int = 0
+    rate: float = field(default=0.0, kw_only=True)
+    seed: int = field(default=0, kw_only=True)
 
     def view(self, pairs: PairBatch, requests: tuple[Request, ...], draws: Draws | None = None) -> PairView:
         """What a model sees: of each history the last entries after a share of the whole was overwritten."""

@@ -114,7 +114,7 @@ def robustness(job: Job, place: Place) -> Found:
             noisy = insert(run.stream, rate, seed=job.asks["seed"])
             stream, exam = noisy.stream, noisy.exam(clean)
         elif rate:
-            stream = Overwritten(stream.store, stream.split, stream.device, rate, job.asks["seed"])
+            stream = Overwritten(stream.store, stream.split, stream.device, rate=rate, seed=job.asks["seed"])
         score = examine(run.scorer, stream, exam, run.rule, run.seed)
         found = dataclasses.asdict(link_metrics(score, exam.pairs.label, exam.pairs.group))
         rows.append({**about, **exam.about, **run.rule.about, "noise": rate, **found})

@@ -44,6 +44,15 @@ def scores_of(run):
     return examine(opened.scorer, opened.stream, exam, opened.rule, opened.seed).double()
 
 
+def test_trees_alone_blend_too(data, parts, tmp_path):
+    """A sum without a single weight that follows a gradient."""
+    (others,) = dm.train(data, "trees", out=tmp_path, seeds=(1,), **TREES)
+    both = dm.blend([parts[0].path, others.path], out=tmp_path)
+    first, second, total = (scores_of(run) for run in (parts[0], others, both))
+    weights = both.config["model"]["weights"]
+    assert torch.allclose(weights[0] * first + weights[1] * second, total)
+
+
 def validated(run):
     """Its AP on the validation period."""
     rows = run.results.to_pylist()

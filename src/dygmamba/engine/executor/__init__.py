@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from dygmamba.engine.executor.cuts import COSTS, WHOLE, best_shares
 from dygmamba.engine.executor.eager import Batch, Epoch, Parts, Whole, Work, history_lengths
 from dygmamba.engine.executor.graphs import GraphedHalves, GraphedParts, GraphedWhole
+from dygmamba.engine.executor.nothing import Nothing, has_nothing_to_learn
 from dygmamba.engine.executor.rounds import Rounds
 from dygmamba.engine.fit_config import FitConfig
 from dygmamba.engine.ranks import Ranks
@@ -69,7 +70,7 @@ def require_shareable(scorer: object, ranks: Ranks, batch: int) -> None:
 
 def executor_for(
     task: Task, scorer: nn.Module, stream: Stream, config: FitConfig, epoch: Callable[[int], Epoch]
-) -> Whole | Parts | Rounds:
+) -> Whole | Parts | Rounds | Nothing:
     """The executor that suits device and model; how batches are cut is read off a run's first epoch.
 
     So a resumed run goes on as it began.
@@ -77,6 +78,8 @@ def executor_for(
     require_shareable(scorer, stream.ranks, config.batch)
     if isinstance(scorer, RoundLearner):
         return Rounds(task, scorer, stream, epoch)
+    if has_nothing_to_learn(scorer):
+        return Nothing()
     work, graphs = Work(task, scorer, stream, config), stream.device.type == "cuda" and config.graphs
     if stream.device.type == "cpu":
         keep_freed_memory()

@@ -13,7 +13,7 @@ from torch.nn.functional import pad, relu
 
 from dygmamba.data.events import EventBatch, EventStore
 from dygmamba.errors import ConfigError
-from dygmamba.sampling.view import NeighborRequest, PairView, Request
+from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +109,9 @@ class Scorer(Protocol):
         ...
 
 
+Offset = Callable[[PairBatch], Tensor | None]
+
+
 @runtime_checkable
 class RoundLearner(Protocol):
     """A scorer that learns from all training questions at once, round after round, instead of along a gradient.
@@ -120,8 +123,11 @@ class RoundLearner(Protocol):
     rounds: int
     negatives: int
 
-    def study(self, views: Iterable[PairView]) -> Any:
-        """What the rounds learn from: all questions of the training period, as views of strictly earlier events."""
+    def study(self, views: Iterable[PairView], offset: Offset | None = None) -> Any:
+        """What the rounds learn from: all questions of the training period, as views of strictly earlier events.
+
+        `offset` says what is added to the logits of such questions where they are judged, and in no score.
+        """
         ...
 
     def learn(self, lesson: Any) -> Float[Tensor, ""]:

@@ -1,5 +1,7 @@
 """Negatives whose odds are known: drawn as often as said, taken out of what is learned and of nothing else."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -26,9 +28,13 @@ from dygmamba.models.trees import level
 from dygmamba.runs.link import resume_link_run, start_link_run
 from dygmamba.runs.opening import keep_dataset
 from dygmamba.sampling.draws import Draws
+from dygmamba.sampling.fades import Lists
+from dygmamba.sampling.senders import Senders
 from dygmamba.sampling.view import PairBatch
+from dygmamba.tasks.activity import fit_activity
 from dygmamba.tasks.link import LinkTask, link_exam
-from dygmamba.tasks.opponents import CELL, OPPONENTS, MixedOdds
+from dygmamba.tasks.odds import STRANGER, Odds, Turns
+from dygmamba.tasks.opponents import CELL, OPPONENTS, Mixed, MixedOdds
 
 CPU = torch.device("cpu")
 EPOCHS = 400
@@ -49,11 +55,23 @@ def dense():
     return type(store).of(src, store.dst, store.time, num_nodes=NODES)
 
 
+class Steady:
+    """Whoever acts does so as often at all times: shares that are known exactly."""
+
+    def __init__(self, store):
+        self.share = torch.bincount(store.src, minlength=NODES).double() / len(store)
+
+    def of(self, src, time):
+        """Of all its events."""
+        return self.share[src]
+
+
 @pytest.fixture(scope="module")
 def asked(dense):
     """How often each pair was asked about, as an event and as one that was not, over all epochs; and the opponents."""
     split = trained_on(dense)
-    opponents = MixedOdds.of(dense, split, CPU)
+    mixed = Mixed.of(dense, split, CPU)
+    opponents = MixedOdds(mixed, Odds.of_both(mixed.paired.pool, Steady(dense), CPU))
     negative = torch.zeros(NODES**2)
     for epoch in range(EPOCHS):
         negative += torch.bincount(opponents.others(0, epoch), minlength=NODES**2)
@@ -75,7 +93,7 @@ def test_the_odds_are_how_often_a_pair_is_drawn(dense, asked):
     pairs, key = all_pairs(dense)
     acts = torch.bincount(dense.src, minlength=NODES).double()
     random = EPOCHS * acts[pairs.src] / len(dense.dst.unique())
-    expected = random * opponents.odds.log(pairs.src, pairs.dst).double().exp()
+    expected = random * opponents.odds.log(pairs.src, pairs.dst, pairs.time).double().exp()
     assert float(negative.sum()) == pytest.approx(float(expected.sum()), rel=1e-6), "nothing else is drawn"
     assert bool(((negative[key] - expected).abs() < 5 * expected.sqrt()).all())
     assert not bool(((negative[key] - random).abs() < 5 * random.sqrt()).all()), "and it matters"
@@ -103,6 +121,30 @@ def test_what_is_best_is_whom_a_source_chooses(dense, asked):
 
     assert float(pull(best + offset).abs().max()) < 5
     assert float(pull(best).abs().max()) > 20
+
+
+def test_shares_are_the_rates_before_and_sum_up_to_one(dense):
+    """For all instants: of all sources, the fitted rate by the sum of rates, to rounding; later events change none."""
+    src, time = dense.src, dense.time
+    senders = Senders.of(dense, torch.arange(len(dense)))
+    turns, rate = Turns.fitted(senders, src, time, CPU), fit_activity(senders, src, time)
+    sources, instant = src.unique(), time.unique()
+    who, when = sources.repeat(len(instant)), instant.repeat_interleave(len(sources))
+    found = turns.of(who, when).view(-1, len(sources))
+    torch.testing.assert_close(
+        found.sum(dim=1), torch.ones(len(instant), dtype=torch.float64), rtol=1e-6, atol=0
+    )
+    least = STRANGER * len(src) / len(sources) / senders.period
+    rates = (rate.log_rate(senders, who, when).exp() + least).view(-1, len(sources))
+    torch.testing.assert_close(found, rates / rates.sum(dim=1, keepdim=True), rtol=1e-5, atol=1e-9)
+    assert float(found.min()) > 0
+    early = len(instant) // 2
+    cut = int(torch.searchsorted(time, instant[early]))
+    other = src.clone()
+    other[cut:] = other[cut:].flip(0)
+    again = replace(turns, lists=Lists.build(other, time, NODES, turns.scale, instant))
+    asked = who[: (early + 1) * len(sources)], when[: (early + 1) * len(sources)]
+    assert torch.equal(again.of(*asked), turns.of(*asked))
 
 
 def test_other_kinds_have_no_offset(dense):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
 from dygmamba.data.events import EventBatch, EventStore
+from dygmamba.data.statistics import typical_gap
 from dygmamba.errors import ConfigError
 from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView, Request
 
@@ -50,7 +51,7 @@ class DatasetFacts:
             start=float(time[0]) if len(time) else 0.0,
             src_gap=_gap_statistics(store.src[kept], time),
             dst_gap=_gap_statistics(store.dst[kept], time),
-            node_gap=_typical_gap(torch.cat([store.src[kept], store.dst[kept]]), time.repeat(2)),
+            node_gap=typical_gap(torch.cat([store.src[kept], store.dst[kept]]), time.repeat(2)),
             period=period if period > 0 else 1.0,
         )
 
@@ -65,15 +66,6 @@ def _gap_statistics(node: Int64[Tensor, "k"], time: Float64[Tensor, "k"]) -> tup
     gap = since - torch.where(again, since.roll(1), 0)
     deviation = float(gap.std(correction=0))
     return float(gap.mean()), deviation if deviation > 0 else 1.0
-
-
-def _typical_gap(node: Int64[Tensor, "k"], time: Float64[Tensor, "k"]) -> float:
-    """The median span between consecutive events of a node; 1 where no node has two instants."""
-    order = torch.argsort(time, stable=True)
-    order = order[torch.argsort(node[order], stable=True)]
-    gap = time[order].diff()[node[order].diff() == 0]
-    gap = gap[gap > 0]
-    return float(gap.median()) if len(gap) else 1.0
 
 
 @runtime_checkable

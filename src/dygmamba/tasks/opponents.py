@@ -18,8 +18,9 @@ from dygmamba.data.events import EventBatch, EventStore
 from dygmamba.data.splits import Split
 from dygmamba.errors import EventError
 from dygmamba.sampling.draws import Draws
+from dygmamba.sampling.senders import Senders
 from dygmamba.sampling.view import PairBatch
-from dygmamba.tasks.odds import Odds, Pool
+from dygmamba.tasks.odds import Odds, Pool, Turns
 
 TrainNegatives = Literal["random", "historical", "mixed", "mixed-odds"]
 CELL = 200  # events around a training event whose pairs are not asked about as ones that were not, as in evaluation
@@ -108,6 +109,12 @@ class TrainingPairs(AsTheyAre):
         random = RandomDestinations.of(store, split, torch.device("cpu"))
         return TrainingPairs(src, pairs, busy, store.num_nodes, random, device)
 
+    @property
+    def pool(self) -> Pool:
+        """What is drawn from, and how."""
+        known = (self.src, self.pairs, self.busy, self.num_nodes)
+        return Pool(*known, destinations=len(self.random.destinations), cell=CELL, tries=TRIES)
+
     def others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
         """One pair per training event, each of the period's distinct pairs as likely."""
         rng = torch.Generator().manual_seed((seed << 20) + epoch + (1 << 19))
@@ -172,17 +179,10 @@ class MixedOdds:
     def of(store: EventStore, split: Split, device: torch.device) -> "MixedOdds":
         """Of both kinds."""
         mixed = Mixed.of(store, split, device)
-        drawn = mixed.paired
-        pool = Pool(
-            src=drawn.src,
-            pairs=drawn.pairs,
-            busy=drawn.busy,
-            num_nodes=drawn.num_nodes,
-            destinations=len(drawn.random.destinations),
-            cell=CELL,
-            tries=TRIES,
+        turns = Turns.fitted(
+            Senders.of(store, split.train), mixed.paired.src, store.time[split.train], device
         )
-        return MixedOdds(mixed, Odds.of_both(pool, device))
+        return MixedOdds(mixed, Odds.of_both(mixed.paired.pool, turns, device))
 
     def others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
         """The same pairs."""
@@ -193,8 +193,8 @@ class MixedOdds:
         return self.mixed.questions(events, others)
 
     def offset(self, pairs: PairBatch) -> Float32[Tensor, "p"]:
-        """Of the pair and the sampler alone, so the same in any batch, part and process."""
-        return -self.odds.log(pairs.src, pairs.dst)
+        """Of each question alone, so the same in any batch, part and process."""
+        return -self.odds.log(pairs.src, pairs.dst, pairs.time)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,20 +54,19 @@ class Turns:
     ) -> "Turns":
         """Of the training events, which are all that `senders` knows, in time order."""
         always, *weights, number = fit_activity(senders, src, time).weights
-        scale, instant, sources = senders.lists.scale, torch.unique(time), len(src.unique())
-        least = STRANGER * len(src) / sources
-        base, scale = (always + least) / senders.period, torch.cat([scale, scale.new_tensor([ALWAYS])])
-        weight = torch.tensor([*weights, number], dtype=torch.float64)
-        weight /= torch.cat([scale[:-1], scale.new_tensor([senders.period])])
-        scale[-1] *= senders.period
+        instant, sources = torch.unique(time), len(src.unique())
+        base = (always + STRANGER * len(src) / sources) / senders.period
+        per = torch.cat([senders.lists.scale, senders.lists.scale.new_tensor([senders.period])])
+        weight = torch.tensor([*weights, number], dtype=torch.float64) / per
+        scale = torch.cat([per[:-1], ALWAYS * per[-1:]])
         own, all_of_them = (
             Lists.build(group, time, groups, scale, instant)
             for group, groups in ((src, len(senders.lists.start)), (torch.zeros_like(src), 1))
         )
         found = Turns(instant, torch.ones_like(instant), scale, weight, sources * base, all_of_them)
         total = found.of(torch.zeros_like(instant).long(), instant)
-        moved = (part.to(device) for part in (instant, total, scale, weight))
-        return Turns(*moved, base, own.to(device))
+        instant, total, scale, weight = (part.to(device) for part in (instant, total, scale, weight))
+        return Turns(instant, total, scale, weight, base, own.to(device))
 
     def of(self, src: Int64[Tensor, "p"], time: Float64[Tensor, "p"]) -> Float64[Tensor, "p"]:
         """Strictly before each time, which is one of the instants."""
@@ -116,8 +115,8 @@ class Odds:
         acts = torch.bincount(pool.src, minlength=pool.num_nodes).clamp(min=1)
         failed = torch.bincount(pool.src, (taken**pool.tries)[cell], minlength=pool.num_nodes)
         random = (1 + failed / acts) / 2  # where no pair was found, a random destination is asked about
-        columns = (pool.pairs, drawn / 2 * pool.destinations, random)
-        return Odds(*(column.to(device) for column in columns), pool.num_nodes, shares)
+        drawn = (drawn / 2 * pool.destinations).to(device)
+        return Odds(pool.pairs.to(device), drawn, random.to(device), pool.num_nodes, shares)
 
     def log(
         self, src: Int64[Tensor, "p"], dst: Int64[Tensor, "p"], time: Float64[Tensor, "p"]

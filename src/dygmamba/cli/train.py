@@ -58,7 +58,10 @@ def train(
         str, typer.Option(help="Final evaluation: random, historical, inductive.")
     ] = "random",
     train_negatives: Annotated[
-        str | None, typer.Option(help="Train against random (default), historical or mixed pairs.")
+        str | None,
+        typer.Option(
+            help="Train against random (default), historical or mixed pairs; mixed-odds: mixed, their odds known."
+        ),
     ] = None,
     activity: Annotated[
         bool,

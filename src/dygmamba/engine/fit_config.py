@@ -35,7 +35,7 @@ class LinkFitConfig(FitConfig):
     """The same of link prediction: what events are told from, and whether it counts how active a source is."""
 
     train_negatives: TrainNegatives = (
-        "random"  # pairs that were not: any destination, a pair seen before, or both
+        "random"  # pairs that were not: any destination, one seen before, both, or both at known odds
     )
     activity: bool = False  # where negatives replace the source, add its log rate to the score
     loss: LossName = "pairwise"  # of every pair alone, or of each event among candidates of its source

@@ -102,7 +102,8 @@ class Work:
 
     def loss(self, view: PairView) -> Tensor:
         """The sum over the pairs of a view."""
-        return self.task.loss(self.scorer(view).float(), view.pairs.label)
+        logits, offset = self.scorer(view).float(), self.task.offset(view.pairs)
+        return self.task.loss(logits if offset is None else logits + offset, view.pairs.label)
 
     def precision(self) -> AbstractContextManager[Any]:
         """Inside, products are computed as the run wants them."""

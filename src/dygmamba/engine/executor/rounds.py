@@ -49,7 +49,7 @@ class Rounds:
                 yield view
                 advance(len(view.pairs))
 
-        self._lesson = self.scorer.study(told())
+        self._lesson = self.scorer.study(told(), self.task.offset)
 
     def step(self, batch: Batch) -> Float32[Tensor, ""]:
         """One round; the mean loss before it."""

@@ -226,11 +226,14 @@ def gather_view(
     requests: tuple[Request, ...],
     draws: Draws | None = None,
 ) -> PairView:
-    """The view of a batch: every row looked up once per request; without `draws` only the most recent."""
+    """The view of a batch: every row looked up once per request; without `draws` only the most recent.
+
+    Counts answer at the time that tables are asked at, sequences at the pair's own.
+    """
     neighbors, counts, walks, fades = [], [], [], []
     for request in requests:
         if isinstance(request, CountRequest):
-            counts.append(index.numbers(request, pairs))
+            counts.append(index.numbers(request, pairs.at_known()))
         elif isinstance(request, WalkRequest):
             walks.append(index.walks(request))
         elif isinstance(request, FadeRequest):

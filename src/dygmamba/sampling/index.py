@@ -144,8 +144,8 @@ class NeighborIndex:
         recent = self.recent(pairs.node, pairs.when, request.neighbors)
         age = ((recent.query_time[:, None] - recent.time) * recent.mask).cpu()
         node = torch.where(recent.mask, recent.node.long(), -1).cpu()
-        rows = [row.cpu() for row in (pairs.src_row, pairs.dst_row)]
-        near = Neighbors(node[rows[0]], age[rows[0]]), Neighbors(node[rows[1]], age[rows[1]])
+        rows = pairs.src_row.cpu(), pairs.dst_row.cpu()
+        near = Neighbors(node, age, pairs.when.cpu(), rows)
         asked = (pairs.src.cpu(), pairs.dst.cpu(), pairs.time.cpu())
         return self.counts(request.scales).numbers(*asked, near).to(pairs.node.device)
 

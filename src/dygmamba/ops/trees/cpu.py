@@ -101,7 +101,8 @@ class Growing:
 def tree_sums(trees: "Trees", x: Tensor, before: Tensor) -> Tensor:
     """Every row walks down every tree."""
     total = before.clone()
-    arrays = [column.contiguous().numpy() for column in (*trees.columns[:-1], x, total)]
+    given = (trees.feature, trees.threshold, _children(trees), trees.value, x, total)
+    arrays = [column.contiguous().numpy() for column in given]
     spread(kernels.tree_sums, len(x), 8 * len(x) * len(trees.feature), *arrays)
     return total
 
@@ -109,10 +110,17 @@ def tree_sums(trees: "Trees", x: Tensor, before: Tensor) -> Tensor:
 def binned_sums(trees: "Trees", bins: Tensor, cut: Tensor, before: Tensor) -> Tensor:
     """The same by bins."""
     total = before.clone()
-    given = (trees.feature, cut, trees.left, trees.right, trees.value, bins, total)
+    given = (trees.feature, cut, _children(trees), trees.value, bins, total)
     arrays = [column.contiguous().numpy() for column in given]
     spread(kernels.binned_sums, len(total), 8 * len(total) * len(trees.feature), *arrays)
     return total
+
+
+def _children(trees: "Trees") -> Tensor:
+    """Both children of each node side by side; a leaf is its own."""
+    own = torch.arange(trees.feature.shape[1], dtype=torch.int32)
+    sides = [torch.where(trees.feature >= 0, side, own) for side in (trees.left, trees.right)]
+    return torch.stack(sides, dim=2)
 
 
 def expected(trees: "Trees") -> Tensor:

@@ -12,6 +12,8 @@ from dygmamba.ops.trees import cpu_kernels as kernels
 if TYPE_CHECKING:
     from dygmamba.ops.trees import Growth, Trees
 
+EFFORT = 2  # updates that a row's way down a tree counts as, where work is dealt out to threads
+
 
 def grow(
     bins: Tensor, slopes: Tensor, rows: Tensor, columns: Tensor, edges: Tensor, growth: "Growth"
@@ -103,7 +105,7 @@ def tree_sums(trees: "Trees", x: Tensor, before: Tensor) -> Tensor:
     total = before.clone()
     given = (trees.feature, trees.threshold, _children(trees), trees.value, x, total)
     arrays = [column.contiguous().numpy() for column in given]
-    spread(kernels.tree_sums, len(x), 8 * len(x) * len(trees.feature), *arrays)
+    spread(kernels.tree_sums, len(x), EFFORT * len(x) * len(trees.feature), *arrays)
     return total
 
 
@@ -112,7 +114,7 @@ def binned_sums(trees: "Trees", bins: Tensor, cut: Tensor, before: Tensor) -> Te
     total = before.clone()
     given = (trees.feature, cut, _children(trees), trees.value, bins, total)
     arrays = [column.contiguous().numpy() for column in given]
-    spread(kernels.binned_sums, len(total), 8 * len(total) * len(trees.feature), *arrays)
+    spread(kernels.binned_sums, len(total), EFFORT * len(total) * len(trees.feature), *arrays)
     return total
 
 

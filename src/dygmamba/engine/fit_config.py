@@ -19,7 +19,7 @@ class FitConfig(Settings):
     patience: Annotated[int, Bounds(1, 1_000_000)] = (
         20  # epochs without a better validation after which training ends
     )
-    visible: Visible = "strict"  # what a memory may have been told of when it is asked
+    visible: Visible = "strict"  # what a memory, or a table of the past, may know of when it is asked
     precision: Literal["float32", "tf32", "bf16"] = "tf32"  # of training; evaluation is in float32
     graphs: bool = True  # on a GPU, replay the step as captured graphs
     save_every: Annotated[float, Bounds(0, 1e9)] = 30.0  # seconds between checkpoints inside an epoch

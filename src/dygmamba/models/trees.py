@@ -150,7 +150,7 @@ class BoostedTrees(nn.Module):
     def numbers(self, view: PairView) -> Float32[Tensor, "p f"]:
         """All that is known of each pair, in the order of `names`."""
         ends, chosen = (
-            (view.pairs.src, view.pairs.dst, view.pairs.time),
+            (view.pairs.src, view.pairs.dst, view.pairs.known),
             self.overlaps.to(view.pairs.node.device),
         )
         walked = [pair_overlaps(walks, *ends)[:, chosen] for walks in view.walks]

@@ -63,7 +63,9 @@ def line_chart(chart: Lines) -> str:
     parts = _curves(chart)
     if not parts:
         return ""
-    return marks.svg(parts, chart.title) + marks.legend(list(chart.series), list(chart.bands), chart.diagonal)
+    return marks.svg(parts, chart.title) + marks.legend(
+        list(chart.series), list(chart.bands), chart.diagonal, dots=chart.dots
+    )
 
 
 def _curves(chart: Lines) -> list[str]:
@@ -86,7 +88,8 @@ def _curves(chart: Lines) -> list[str]:
         parts.append(marks.band(upper, lower, place))
     for place, (name, line) in enumerate(chart.series.items()):
         said = chart.about.get(name) or [f"{name}: {x.shown(a)}, {y.shown(b)}" for a, b, *_ in line]
-        parts += _curve(place, line, said, at, y.log)
+        lone = marks.dots([at(a, b) for a, b, *_ in line], said, place) if name in chart.dots else None
+        parts += _curve(place, line, said, at, y.log) if lone is None else lone
     if chart.level is not None:
         name, level = chart.level
         up = at(x.first, level)[1]

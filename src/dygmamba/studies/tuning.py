@@ -46,6 +46,7 @@ class Search:
     fixed: dict[str, Any] = field(default_factory=dict)
     size: str | None = None
     by: SplitBy = PUBLISHED
+    named: str = ""  # what leads to the dataset, where that is not its name
 
     @property
     def begun(self) -> dict[str, Any]:

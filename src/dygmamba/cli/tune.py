@@ -1,5 +1,7 @@
 """`dygmamba tune`: settings that suit a dataset, found on its validation period, kept as a preset for `train`."""
 
+import shlex
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -76,7 +78,9 @@ def tune(
         pick = pick_model(where, "link", settings, preset)
         model, preset = pick.model, pick.size
         say(pick.sentence)
-    what = Search(dataset, model, where, seed, settings, preset, split_by(dataset, split), data)
+    what = Search(
+        dataset, model, where, seed, settings, preset, split_by(dataset, split), partial(_training, data)
+    )
     with Trials() as bars:
         found = watched_tune(what, studies, bars.trial, trials, hours, out, resume)
     if as_json:
@@ -85,6 +89,10 @@ def tune(
         _print(found, data)
     if found.ended == "stopped":
         raise typer.Exit(130)
+
+
+def _training(data: str, preset: Path) -> str:
+    return shlex.join(["dygmamba", "train", data, "--preset", str(preset)])
 
 
 def _print(found: "Tuning", data: str) -> None:
@@ -98,7 +106,7 @@ def _print(found: "Tuning", data: str) -> None:
         tell(f"{why}; the same command goes on in {found.folder}")
     tell(f"page: {found.page}")
     tell(f"preset: {found.preset}")
-    tell(f"next: dygmamba train {data} --preset {found.preset}")
+    tell(f"next: {_training(data, found.preset)}")
 
 
 def _table(found: "Tuning") -> "Table":

@@ -60,8 +60,7 @@ def tune(
     if model is None:
         pick = pick_model(where, "link", settings, preset)
         chosen = (pick.model, pick.size)
-    by, named = split_by(dataset, split), data if isinstance(data, str) else ""
-    what = Search(dataset, str(chosen[0]), where, seed, settings, chosen[1], by, named)
+    what = Search(dataset, str(chosen[0]), where, seed, settings, chosen[1], split_by(dataset, split))
     watching = _silent if progress is None else _Told(progress)
     return watched_tune(
         what, Path(studies), watching, trials, hours, None if out is None else Path(out), resume

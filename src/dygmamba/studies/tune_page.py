@@ -1,6 +1,5 @@
 """A search as a page: what was found, how it went on, the score against each setting, every trial."""
 
-import shlex
 from collections.abc import Callable, Iterator
 from itertools import accumulate
 from statistics import median
@@ -79,11 +78,15 @@ def _found(what: Search, found: Tuning) -> Section:
     strongest = dict(sorted(share.items(), key=lambda one: -one[1]))
     bars = Bars(
         "What mattered",
-        "share of the differences between trials (%)",
+        "share (%)",
         {"by setting (PED-ANOVA)": {name: 100 * part for name, part in strongest.items()}},
         next(iter(strongest), ""),
     )
-    command = shlex.join(["dygmamba", "train", what.named or found.data, "--preset", str(found.preset)])
+    command = (
+        f"dygmamba.train({found.data!r}, preset={str(found.preset)!r})"
+        if what.training is None
+        else what.training(found.preset)
+    )
     text = f"{found.sentence[0].upper()}{found.sentence[1:]}. To train with the chosen settings:"
     return Section("What was found", text, (grid,), (bars,) if strongest else (), command)
 
@@ -143,7 +146,7 @@ def _picture(found: Tuning, rows: list[Row], across: Across, over: bool = False)
     series: dict[str, list[Point]] = {
         name: [(at(row), 100 * max(row["ap"], floor)) for row in own] for name, own in groups.items()
     }
-    series |= {SO_FAR: _so_far(groups[FINISHED], at)} if over else {}
+    series |= {SO_FAR: _so_far(rows, at)} if over else {}
     about = {
         name: [f"trial {row['trial']}, {name}: {at(row):.4g}, {_percent(row['ap'])}" for row in own]
         for name, own in groups.items()
@@ -160,9 +163,10 @@ def _sums(rows: list[Row]) -> Iterator[float]:
     return accumulate(row["seconds"] for row in rows)
 
 
-def _so_far(finished: list[Row], at: Callable[[Row], float]) -> list[Point]:
-    best = accumulate((row["ap"] for row in finished), max)
-    return [(at(row), 100 * value) for row, value in zip(finished, best, strict=True)]
+def _so_far(rows: list[Row], at: Callable[[Row], float]) -> list[Point]:
+    """The best finished trial until each."""
+    best = accumulate((row["ap"] if row["state"] == "done" else 0.0 for row in rows), max)
+    return [(at(row), 100 * value) for row, value in zip(rows, best, strict=True) if value]
 
 
 def _floor(found: Tuning) -> float:

@@ -46,7 +46,7 @@ class Search:
     fixed: dict[str, Any] = field(default_factory=dict)
     size: str | None = None
     by: SplitBy = PUBLISHED
-    named: str = ""  # what leads to the dataset, where that is not its name
+    training: Callable[[Path], str] | None = None  # how to train with a preset, in the words of who asks
 
     @property
     def begun(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from dygmamba.cli import early
-from dygmamba.cli.console import emit_json, tell
+from dygmamba.cli.console import emit_json, progress, tell
 from dygmamba.cli.exporting import require_place
 from dygmamba.errors import ConfigError
 
@@ -29,7 +29,9 @@ def export(
 
     from dygmamba.door.run import open as open_run
 
-    open_run(run, device="cpu", data_dir=data_dir).export(to)
+    with progress() as bar:
+        bar.add_task("following the scorer, and checking what is written", total=None)
+        open_run(run, device="cpu", data_dir=data_dir).export(to)
     if as_json:
         emit_json({"path": str(to), "bytes": to.stat().st_size})
     else:

@@ -63,7 +63,7 @@ def exam_of(store):
     return Exam({}, ids, (), PairBatch.of(*ends, store.time.repeat(2)), ids.repeat(2))
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(store=event_streams(min_events=4, max_events=16))
 def test_tables_that_lag_hold_the_events_before_the_batch(store):
     """For all streams with ties: a batch's answers are those of tables that were made of the events before it alone."""
@@ -81,7 +81,7 @@ def test_tables_that_lag_hold_the_events_before_the_batch(store):
         torch.testing.assert_close(found[rows], expected)
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(store=event_streams(min_events=1, max_events=25))
 def test_neither_sequences_nor_the_strict_rule_know_of_a_lag(store):
     """For all streams: strictly, tables are asked at the pair's own time; a sequence is so by either rule."""

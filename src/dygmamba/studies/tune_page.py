@@ -72,7 +72,7 @@ def _found(what: Search, found: Tuning) -> Section:
         )
         for name, value in found.settings.items()
     )
-    columns = ("setting", "chosen", "without a search", "what mattered")
+    columns = ("setting", "chosen", "as it is", "mattered")
     note = f"trial {found.best['trial']}, validation AP {_percent(found.score)}"
     grid = Grid("Chosen settings", note, columns, rows).without_empty()
     strongest = dict(sorted(share.items(), key=lambda one: -one[1]))

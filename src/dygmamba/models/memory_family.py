@@ -191,8 +191,11 @@ class MemoryEncoder(Encoder):
         return [*self.memory.buffers(), *self.partner.buffers()]
 
 
-def _memory(config: JODIEConfig, facts: DatasetFacts, cell: str) -> MemoryConfig:
-    return MemoryConfig(facts.num_nodes, facts.edge_dim, config.out, config.time_dim, cell, facts.start)
+def _memory(
+    config: JODIEConfig, facts: DatasetFacts, cell: str, shared_time: bool = False
+) -> MemoryConfig:
+    sizes = (facts.num_nodes, facts.edge_dim, config.out, config.time_dim)
+    return MemoryConfig(*sizes, cell, facts.start, shared_time)
 
 
 def jodie(config: JODIEConfig, facts: DatasetFacts) -> MemoryEncoder:
@@ -207,7 +210,7 @@ def dyrep(config: DyRepConfig, facts: DatasetFacts) -> MemoryEncoder:
 
 def tgn(config: TGNConfig, facts: DatasetFacts) -> MemoryEncoder:
     """TGN without a head."""
-    return MemoryEncoder(_memory(config, facts, "gru"), Attended(config, facts), Remembered())
+    return MemoryEncoder(_memory(config, facts, "gru", shared_time=True), Attended(config, facts), Remembered())
 
 
 JODIE = ModelSpec(

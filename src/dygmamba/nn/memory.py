@@ -38,6 +38,14 @@ class Ends:
         row = order // 2
         return Ends(node[order], other[order], events.event[row], events.time[row])
 
+    @staticmethod
+    def by_role(events: EventBatch) -> "Ends":
+        """The same ends by node, but all a node's events as a source before all those as a destination."""
+        node, other = torch.cat([events.src, events.dst]), torch.cat([events.dst, events.src])
+        order = torch.argsort(node, stable=True)
+        row = order % len(events)
+        return Ends(node[order], other[order], events.event[row], events.time[row])
+
     def last(self, nobody: int) -> "Ends":
         """As many rows; those that are not their node's last are given to `nobody`.
 

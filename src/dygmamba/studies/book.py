@@ -1,11 +1,13 @@
 """docs/results.md out of stored results: prose with marks, each of which becomes a table or its stamp.
 
-A mark is a line `<!-- table FILE DATA SETTING NEGATIVES -->` (link prediction), or `<!-- stamp FILE DATA -->`, FILE a
-study's saved results beside the text. Nothing else is computed, so the page is rebuilt byte for byte without a GPU.
+A mark is a line `<!-- table FILE DATA SETTING NEGATIVES -->` (link prediction), `<!-- study FILE DATA -->` (all tables of
+a study of one stream) or `<!-- stamp FILE DATA -->`, FILE a study's saved results beside the text. Nothing else is
+computed, so the page is rebuilt byte for byte without a GPU.
 """
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from dygmamba.errors import FileError
@@ -13,10 +15,11 @@ from dygmamba.files.writing import write_text
 from dygmamba.report.sheets import markdown
 from dygmamba.studies.jobs import FULL
 from dygmamba.studies.records import Book, Record
+from dygmamba.studies.sheets import sheet
 from dygmamba.studies.tables import link_grid, stamp
 
 TEMPLATE = "results.in.md"
-MARK = re.compile(r"^<!-- (table|stamp) (.+) -->$", re.MULTILINE)
+MARK = re.compile(r"^<!-- (table|study|stamp) (.+) -->$", re.MULTILINE)
 
 
 def results_page(folder: Path) -> str:
@@ -29,6 +32,9 @@ def results_page(folder: Path) -> str:
         own = [record for record in book.records if record.data == data]
         if found[1] == "stamp":
             return f"*{stamp(own, f'`{book.command}`')}*"
+        if found[1] == "study":
+            parts = sheet(replace(book, records=tuple(own))).sections
+            return "\n\n".join(markdown(grid).rstrip("\n") for part in parts for grid in part.grids)
         setting, negatives = asked
         grid = link_grid(
             book, own, _label, (setting, negatives), FULL not in map(_label, own), _reference(own)

@@ -1,6 +1,7 @@
 """From the records of a study to its tables and charts: SECTIONS by study."""
 
 from collections.abc import Callable
+from statistics import mean
 from typing import Any
 
 from dygmamba.report.figures import Heat
@@ -16,7 +17,7 @@ from dygmamba.studies.jobs import FULL
 from dygmamba.studies.plan import STUDIES
 from dygmamba.studies.published import Cell as Printed
 from dygmamba.studies.published import key, table
-from dygmamba.studies.records import Book, of_work
+from dygmamba.studies.records import Book, Record, of_work
 from dygmamba.studies.tables import figures, grouped, link_grids, printed, stamp
 
 
@@ -78,9 +79,10 @@ def node_sections(book: Book) -> list[Section]:
 
 
 def case_sections(book: Book) -> list[Section]:
-    """Similarity maps of hidden states."""
-    parts = []
-    for record in of_work(book.records, "similarity"):
+    """Similarity maps of hidden states, and how alike these are on the whole."""
+    records = of_work(book.records, "similarity")
+    parts = [Section("How alike hidden states are", "", (_likeness(records),))] if records else []
+    for record in records:
         row = record.rows[0]
         maps = tuple(
             Heat(f"{record.model}: {name}", x, y, tuple(map(tuple, row[field])), 0.0, 1.0)
@@ -94,6 +96,22 @@ def case_sections(book: Book) -> list[Section]:
         text += f"{row['tokens_per_state']} token(s) a state."
         parts.append(Section(f"{record.data}, {record.model}, seed {record.seed}", text, (), maps))
     return parts
+
+
+def _likeness(records: list[Record]) -> Grid:
+    """Means of the maps, a state beside itself left out; of neighbouring tokens too."""
+    columns = ("model", "source, neighbours", "source, all", "destination, neighbours", "destination, all")
+    rows = []
+    for record in records:
+        row, means = record.rows[0], []
+        for field in ("src", "dst"):
+            means.append(mean(line[at + 1] for at, line in enumerate(row[field][:-1])))
+            means.append(
+                mean(one for at, line in enumerate(row[field]) for to, one in enumerate(line) if to != at)
+            )
+        means.append(mean(one for line in row["across"] for one in line))
+        rows.append((Cell(f"{record.model}, seed {record.seed}"), *(Cell(f"{one:.3f}") for one in means)))
+    return Grid("Mean cosine similarity", stamp(records), (*columns, "across the pair"), tuple(rows))
 
 
 SECTIONS: dict[str, Callable[[Book], list[Section]]] = {

@@ -22,7 +22,7 @@ from dygmamba.models import MODELS, find_model
 from dygmamba.models.base import DatasetFacts, RoundLearner
 from dygmamba.models.edgebank import MEMORIES
 from dygmamba.ops.keymap import KeyMap
-from dygmamba.sampling.view import PairBatch
+from dygmamba.sampling.view import NeighborRequest, PairBatch
 from dygmamba.tasks.base import Exam
 from streams import unsplit
 
@@ -242,8 +242,13 @@ WAYS: dict[str, Way] = {
 }
 CASES: list[Case] = [*((name, {}) for name in TRAINABLE), BLENDED, *DRAWN, *UNTRAINED]
 STATEFUL = [case for case in CASES if build(case, sample_store()).stateful]
-# a score is a function of what is strictly earlier, but for a memory under the published rule
-KEPT = [(case, way) for case in CASES for way in WAYS if way != "batch" or case not in STATEFUL]
+TABLED = [
+    case
+    for case in CASES
+    if not all(isinstance(request, NeighborRequest) for request in build(case, sample_store()).requests)
+]
+# a score is a function of what is strictly earlier, but for what lags under the published rule: a memory, and tables
+KEPT = [(case, way) for case in CASES for way in WAYS if way != "batch" or case not in (*STATEFUL, *TABLED)]
 
 
 def label_of(value: Any) -> str | None:

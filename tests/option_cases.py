@@ -230,6 +230,7 @@ def predict(rng: random.Random) -> list[str]:
         time=("src", *ODD),
         features=("w", "src,src", *ODD),
         time_unit=("ms", "ns", "days", *ODD),
+        time_format=("%d.%m.%Y", "%Y", "%s", *ODD),
         fill=("0", *HUGE, *ODD[:12]),
         delimiter=(";", "tab", "\\t", "ab", "\r", "\n", '"', *ODD[:8]),
         encoding=("latin-1", "utf-16", "hex", "idna", "punycode", "undefined", *ODD),

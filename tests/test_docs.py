@@ -136,6 +136,7 @@ def test_the_commands_of_interoperate_run(place, typed):
     assert "unchanged" not in out
     assert parquet.read_table(place / "scores.parquet").num_rows == 2
     assert (place / "best.jsonl").read_text().count("\n") == 6
+    assert (place / "trees.onnx").stat().st_size > 1000
     assert list(place.glob("elsewhere/mail/trees/*/checkpoint/best.safetensors"))
 
 

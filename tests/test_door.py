@@ -35,7 +35,7 @@ FUNCTIONS = {
     "generate": "(*, name: str = generated, scratch: Path | str | None = None, **settings: Any) -> Dataset",
     "load": "(name: str, data_dir: Path | str | None = None) -> Dataset",
     "open": "(folder: Path | str, *, device: str = auto, data_dir: Path | str | None = None, time_unit: str = "
-    "auto) -> Run",
+    "auto, time_format: str | None = None) -> Run",
     "push": "(run: Run | Path | str, target: Path | str, *, data: bool = False, public: bool = False, data_dir: "
     "Path | str | None = None) -> str",
     "pull": "(source: Path | str, *, out: Path | str = runs, revision: str | None = None, device: str = auto, "
@@ -100,6 +100,7 @@ CLASSES = {
         "device": "",
         "data_dir": "",
         "time_unit": "",
+        "time_format": "",
         "config": "",
         "task": "",
         "finished": "",

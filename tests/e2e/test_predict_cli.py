@@ -24,9 +24,12 @@ from dygmamba.data.generate import GeneratorConfig, generate_stream
 from dygmamba.data.ids import NodeIds
 from dygmamba.data.store import Dataset, save_dataset
 from dygmamba.engine.examine import examine
+from dygmamba.errors import ConfigError
 from dygmamba.runs.calibrating import calibrate_link_run
 from dygmamba.runs.link import start_link_run
 from dygmamba.runs.predictor import Predictor
+from dygmamba.runs.questions import Desk
+from dygmamba.runs.splitting import split_by
 from dygmamba.tasks.link import link_exam
 from tables import table, write_csv
 
@@ -138,6 +141,41 @@ def test_what_happens_after_the_question_does_not_answer_it(payments, tmp_path):
     assert early.table["score"][1].as_py() == pytest.approx(known[1], abs=1e-6)
 
 
+def test_times_may_be_written_in_a_format_that_is_said(payments, ask, tmp_path):
+    """Pairs, `--at` and events with `--time-format` are those with ISO dates, and come back as they were written."""
+    iso, own = ("2024-05-12T09:05", "2024-05-11T12:00"), ("12/05/24 09.05", "11/05/24 12.00")
+    found = {}
+    for (asked, happened), how in ((iso, ()), (own, ("--time-format", "%d/%m/%y %H.%M"))):
+        events = write_csv(tmp_path / "new.csv", HEADER, [[happened, "ann", "bob", 3]])
+        timed = write_csv(tmp_path / "timed.csv", ["who", "whom", "when"], [["ann", "bob", asked]])
+        plain = write_csv(tmp_path / "plain.csv", ["who", "whom"], [["ann", "bob"]])
+        for words in (("--pairs", timed), ("--pairs", plain, "--at", asked)):
+            code, out, err = ask(payments, *words, "--events", events, *how)
+            assert code == 0, err
+            (row,) = rows_of(out)
+            assert row.pop("time") == asked
+            found.setdefault(how, []).append(row)
+    assert found[()] == found[how]
+    assert found[()][0] == found[()][1]
+    run = dm.open(payments.run, device="cpu", data_dir=payments.folder, time_format="%d/%m/%y %H.%M")
+    knows = run.observe({"who": ["ann"], "whom": ["bob"], "when": [own[1]], "euros": [3]})
+    assert knows.time_format == run.time_format
+    assert knows.score([("ann", "bob")], own[0])["score"][0].as_py() == pytest.approx(float(row["score"]))
+
+
+def test_a_question_may_be_written_as_the_data_were(tmp_path):
+    """Without a word, `at` and a cut take the format that the dataset was imported with, and ISO dates as well."""
+    rows = [["a", "b", f"{day:02}x05x2024"] for day in range(1, 13)]
+    file = write_csv(tmp_path / "own.csv", ["src", "dst", "time"], rows)
+    data = read_dataset(file, ReadOptions(time_format="%dx%mx%Y"))
+    desk = Desk(data, ReadOptions(), integers=False)
+    said, iso = (desk.read({"src": ["a"]}, at).when for at in ("11x05x2024", "2024-05-11"))
+    assert torch.equal(said, iso)
+    assert split_by(data, "08x05x2024,10x05x2024").numbers == split_by(data, "2024-05-08,2024-05-10").numbers
+    with pytest.raises(ConfigError, match="`at` takes a date"):
+        desk.read({"src": ["a"]}, "31x31x2024")
+
+
 @pytest.mark.parametrize("tokens", [None, 70])
 def test_scores_are_those_of_the_evaluation(numbered, tokens):
     """Every test event of a trained run gets the probability of the logit that evaluation gave it, in any passes."""
@@ -221,6 +259,15 @@ def test_numbers_stay_numbers(numbered, ask, tmp_path, monkeypatch):
         ("src,dst,time\nann,bob,1714550400000\n", "", "", "give --time-unit ms"),
         ("src,dst\nann,\n", "", "", "data row 1, column 'dst' is empty"),
         ("src,dst\nann,bob\n", "", "--at soon", "--at takes a date"),
+        (
+            "src,dst\nann,bob\n",
+            "",
+            "--at 2024-05-20 --time-format %d.%m.%Y",
+            "--at takes a date like %d.%m.%Y",
+        ),
+        ("src,dst\nann,bob\n", "", "--time-format %H:%M", "has no year, month and day"),
+        ("src,dst,time\nann,bob,2024-05-20\n", "", "--time-format %d.%m.%Y", "check --time-format"),
+        ("src,dst,time\nann,bob,5\n", "", "--time-format %d.%m.%Y --time-unit s", "leave out --time-unit"),
         ("src,dst,time\nann,bob,2024-05-01\n", "", "--at 2024-05-02", "leave out that column or --at"),
         ("src,dst\nann,bob\n", "", "--out none/scores.csv", "is no folder"),
         ("src,dst\nann,bob\n", "", "--sources ann", "--pairs FILE"),

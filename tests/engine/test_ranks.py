@@ -37,18 +37,20 @@ def stream():
 
 
 def fit_of(stream, model, ranks, folder, **loop):
-    spec = MODELS[model]
+    spec, against = MODELS[model], loop.pop("against", "random")
     torch.manual_seed(0)
     config = build_config(spec.config, VARIANTS[model] | {"dropout": 0.0} | loop.pop("settings", {}))
     scorer = spec.build(config, DatasetFacts.of(stream.store, stream.split.train))
     own = replace(stream, ranks=ranks)
     how = FitConfig(**{"batch": 50, "epochs": 1, "lr": 1e-3} | loop)
-    task = LinkTask.of(own.store, own.split, own.device)
+    task = LinkTask.of(own.store, own.split, own.device, against)
     return Fit(task, scorer, own, how, RunFolder(folder, ranks.leads), 0)
 
 
-@pytest.mark.parametrize("model", list(VARIANTS))
-def test_several_ranks_train_as_one(model, stream, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("model", "against"), [*((model, "random") for model in VARIANTS), ("dyg-mamba", "mixed-odds")]
+)
+def test_several_ranks_train_as_one(model, against, stream, tmp_path, monkeypatch):
     """For batches that no number of ranks divides: the losses, the weights and the scores are one rank's to rounding.
 
     The scores of given weights are one rank's to the last bit, and what the ranks have is the same to the last bit.
@@ -56,7 +58,7 @@ def test_several_ranks_train_as_one(model, stream, tmp_path, monkeypatch):
     monkeypatch.setattr("dygmamba.engine.executor.best_shares", lambda *_: (5, 15))
 
     def trained(ranks):
-        fit = fit_of(stream, model, ranks, tmp_path / f"{ranks.size}")
+        fit = fit_of(stream, model, ranks, tmp_path / f"{ranks.size}", against=against)
         fit.train_epoch(Reporter())
         return fit.progress.losses, fit.scorer.state_dict(), fit.examine(fit.task.validation)
 

@@ -1,8 +1,8 @@
 """A score depends on the pair, the query time and strictly earlier events: for every model, as it is really asked.
 
 Evaluation and prediction, through the walk, on streams of snapshots whose ties cross the borders of cells. Under the
-published rule `batch` this holds for models without memory only; what it means for the others is
-`test_contract_memory.py`.
+published rule `batch` this holds for models that read sequences alone; what it means for a memory is in
+`test_contract_memory.py`, for tables of the past in `tests/engine/test_lag.py`.
 """
 
 from dataclasses import replace

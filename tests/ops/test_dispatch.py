@@ -19,7 +19,7 @@ from dygmamba import ops
 from dygmamba.ops.conv import conv_silu
 from dygmamba.ops.cooccurrence import cooccurrence
 from dygmamba.ops.dispatch import OPS, Dispatch, use_reference
-from dygmamba.ops.fading import Near, appended, counts_nearby, fading, fading_counts, past_of
+from dygmamba.ops.fading import Near, appended, busy_nearby, fading, fading_counts, meetings_nearby, past_of
 from dygmamba.ops.gated_sum import gated_sum
 from dygmamba.ops.halves import halves
 from dygmamba.ops.keymap import KeyMap
@@ -71,11 +71,12 @@ def faded() -> list[Tensor]:
     lists = appended(fading(group, time, 4, scale), group[:2], time[-2:] + 2)
     asked = torch.tensor([-1, 0, 3]), torch.tensor([9.0, 4.0, 2.0], dtype=torch.float64)
     own = torch.tensor([[0, 1], [2, -1], [-1, -1]])
-    near = Near(own, own.flip(1), torch.ones(3, 2, dtype=torch.float64))
+    near = Near(own.flip(1), torch.tensor([1, 0, 1]), torch.ones(2, 2, dtype=torch.float64))
     return [
         fading_counts(lists, *asked),
         *past_of(lists, *asked),
-        counts_nearby(lists, lists, near, asked[1]),
+        meetings_nearby(lists, near, asked[1]),
+        busy_nearby(lists, own, asked[1]),
     ]
 
 

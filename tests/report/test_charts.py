@@ -45,6 +45,15 @@ def test_a_chart_shows_every_point_inside_its_frame():
     assert all(LEFT <= x <= WIDTH - RIGHT and 0 <= y <= HEIGHT - BOTTOM for x, y in places)
 
 
+def test_dots_are_all_seen_and_no_line_joins_them():
+    """However many points: each is a mark that says what it is, and only curves that are no dots have a line."""
+    many = [(float(k), float(k % 7)) for k in range(500)]
+    said = draw(Lines("t", "x", "y", {"a": many, "b": many[:2]}, about={"a": ["said"] * 500}, dots=("a",)))
+    assert said.count("<title>said</title>") == said.count('class="dot c0"') - 1 == 500  # one is the legend's
+    assert said.count('class="line c0"') == 0
+    assert said.count('class="line c1"') == 2
+
+
 def test_a_histogram_is_as_high_as_its_counts():
     """Bars of one slice stand on one another: their heights add up, and are in the ratio of the counts."""
     rects = re.findall(r'y="([\d.]+)" width="[\d.]+" height="([\d.]+)" class="bar', draw(PICTURES[2]))

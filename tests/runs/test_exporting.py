@@ -1,10 +1,12 @@
-"""A scorer that was exported answers as the run does, with torch alone and for any number of pairs."""
+"""A scorer that was exported answers as the run does, without this package and for any number of pairs."""
 
 import json
 import os
+import sys
 import zipfile
 from types import SimpleNamespace
 
+import onnxruntime
 import pytest
 import torch
 
@@ -12,8 +14,11 @@ import dygmamba as dm
 from commands import invoke
 from dygmamba.errors import ConfigError
 from dygmamba.models import MODELS
-from dygmamba.runs import exporting
 from dygmamba.runs.link import start_link_run
+from dygmamba.runs.onnx_files import NETWORKS as CAN
+from dygmamba.runs.onnx_steps import IN_OTHER_STEPS
+from dygmamba.runs.onnx_trees import trees_graph
+from dygmamba.runs.programs import ABOUT
 
 TINY = {"length": 2, "width": 2, "states": 2, "blocks": 1, "time_dim": 2, "out": 4}
 DATA = dm.generate(nodes=40, events=300, communities=4)
@@ -24,11 +29,13 @@ CLOSE = 1e-5
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A run of a model that has weights, though no training."""
+    """A run of a model that has weights, most of them without training."""
     folder = tmp_path_factory.mktemp("exported")
 
-    def make(model: str, settings: dict) -> dm.Run:
+    def make(model: str, settings: dict, train: bool = False) -> dm.Run:
         fit = start_link_run(DATA, model, 0, settings, torch.device("cpu"), folder)
+        if train:
+            fit()
         fit.keeper.save(fit.progress, better=True)
         fit.run.write_results([])
         dm.save(DATA, data_dir=folder)
@@ -42,7 +49,7 @@ def test_the_program_is_the_scorer(made, model, tmp_path, monkeypatch, capsys):
     """For all batches, of one pair or of many, strangers among them: |program - run| <= 1e-5; torch loads it alone."""
     run = made(model, TINY if model in NETWORKS[:2] else {})
     file = tmp_path / "scorer.pt2"
-    about, loaded = {exporting.ABOUT: ""}, []
+    about, loaded = {ABOUT: ""}, []
     load = torch.export.load  # seconds, and done once: what was held against the run is what is asked here
 
     def loading(content):
@@ -57,19 +64,129 @@ def test_the_program_is_the_scorer(made, model, tmp_path, monkeypatch, capsys):
     (program,) = loaded
     assert zipfile.is_zipfile(file)
     assert not [node for node in program.graph.nodes if "dygmamba" in str(node.target)]
-    assert json.loads(about[exporting.ABOUT])["digest"] == DATA.digest
+    assert json.loads(about[ABOUT])["digest"] == DATA.digest
     module = program.module()
+    with torch.no_grad():
+        assert furthest(run, module) <= CLOSE
+
+
+def furthest(run, answer) -> float:
+    """How far answers are from the run's own, for one pair, for many, and with a stranger."""
+    far = 0.0
     for pairs in ([(3, 5)], [(k % 40, 39 - k % 40) for k in range(90)], [(999, 3), (1, 2)]):
-        with torch.no_grad():
-            found = module(run.inputs(pairs))
         asking = run._predictor._asking(pairs, None)
         wanted = run._predictor.links.logits(asking.src, asking.dst, asking.when)
-        assert float((found - wanted).abs().max()) <= CLOSE
+        far = max(far, float((answer(run.inputs(pairs)) - wanted).abs().max()))
+    return far
+
+
+def opened(file):
+    """The graph as anyone runs it, and what it says of itself."""
+    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+
+    def answer(inputs):
+        (found,) = session.run(["logit"], {name: column.numpy() for name, column in inputs.items()})
+        return torch.from_numpy(found)
+
+    return answer, json.loads(session.get_modelmeta().custom_metadata_map[ABOUT])
+
+
+@pytest.mark.parametrize("model", NETWORKS if ASKED == NETWORKS else ["graphmixer"])  # the quickest
+def test_the_onnx_graph_is_the_scorer(made, model, tmp_path, monkeypatch, capfd):
+    """For all batches |graph - run| <= 1e-5; onnxruntime alone runs it, and nothing is said on the way."""
+    few = {"neighbors": 4, "window": 9} if model == "graphmixer" else {}
+    run = made(model, TINY if model in NETWORKS[:2] else few)
+    file = tmp_path / "scorer.onnx"
+    words = ("export", str(run.path), "--to", str(file), "--data-dir", str(run.data_dir))
+    code, out, err = invoke(monkeypatch, capfd, *words)
+    assert code == 0, err
+    assert len(out.splitlines()) == 2
+    assert set(err.splitlines()) <= {"following the scorer, and checking what is written"}
+    answer, about = opened(file)
+    assert about["digest"] == DATA.digest
+    assert list(tmp_path.iterdir()) == [file]
+    assert furthest(run, answer) <= CLOSE
+
+
+def step(name: str):
+    """What is written in place of an op, with the op."""
+    (op,) = (op for op in IN_OTHER_STEPS if name in str(op))
+    return IN_OTHER_STEPS[op], op
+
+
+def test_steps_that_onnx_has_are_the_ops_they_stand_for():
+    """For all inputs, ties, powers of two and empty tables among them: the same numbers, or the op is left alone."""
+    draw = torch.Generator().manual_seed(0)
+    table, rows = torch.randint(9, (5, 7), generator=draw), torch.randint(9, (5, 4), generator=draw)
+    search, op = step("searchsorted")
+    for right in (False, True):
+        found = search(table.sort().values, rows, out_int32=True, right=right)
+        assert torch.equal(found, op(table.sort().values, rows, out_int32=True, right=right))
+    sizes = torch.cat([torch.rand(500, generator=draw) * 9, 2.0 ** torch.arange(-126, 127)])
+    frexp, op = step("frexp")
+    assert all(map(torch.equal, frexp(sizes), op(sizes)))
+    for name, given in {
+        "roll": (table, [3], [0]), "split_with": (table, [1, 0, 6], 1), "split.Tensor": (table, 3, 1),
+        "index": (table, [rows[:, 0].int() % 5, None]), "view": (table[:, :0], [7, 5, 0]),
+    }.items():  # fmt: skip
+        mine, op = step(name)
+        mine, theirs = mine(*given), op(*given)
+        pairs = zip(mine, theirs, strict=True) if isinstance(theirs, list) else [(mine, theirs)]
+        assert all(torch.equal(one, other) for one, other in pairs)
+    roll, op = step("roll")
+    assert torch.equal(roll(rows[0], [1]), op(rows[0], [1]))
+    assert (
+        roll(table, [1])
+        is step("index")[0](table, [rows[0]])
+        is step("view")[0](table, [35])
+        is NotImplemented
+    )
+
+
+def test_the_onnx_graph_of_trees_is_their_sum(made, tmp_path):
+    """For all pairs the graph's 64-bit sums are the run's, trees of one leaf and numbers on a threshold too."""
+    run = made("trees", {"epochs": 2, "rounds": 3, "neighbors": 0, "scales": 2}, train=True)
+    scorer = run._predictor.run.scorer
+    answer, about = opened(run.export(tmp_path / "trees.onnx"))
+    assert about["numbers"] == scorer.names
+    assert furthest(run, answer) <= 1e-12
+    assert int(scorer.grown) > 2
+    scorer.feature[1], scorer.value[1, 0] = -1, 0.25
+    numbers = scorer.threshold[: int(scorer.grown)].flatten()[:, None].repeat(1, len(scorer.names))
+    told = trees_graph(scorer, {"model": "trees"}).answer({"numbers": numbers})
+    assert torch.allclose(told, scorer.base + scorer._sums(numbers), rtol=0, atol=1e-12)
+    assert len(told.unique()) > 2
+    none = made("trees", {"neighbors": 0, "scales": 2})._predictor.run.scorer
+    assert trees_graph(none, {"model": "trees"}).answer({"numbers": numbers}).tolist() == [0.0] * len(numbers)
+
+
+def test_what_onnx_needs_is_said(made, tmp_path, monkeypatch, capsys):
+    """A missing package, an ending that says nothing and a step without a form are a sentence each, and no file."""
+    run = made("graphmixer", {"neighbors": 4, "window": 9})
+    words = ("export", str(run.path), "--data-dir", str(run.data_dir), "--to")
+    code, _, err = invoke(monkeypatch, capsys, *words, str(tmp_path / "x.txt"))
+    assert (code, "end in .pt2 or .onnx" in err) == (2, True)
+
+    def refuse(*given, **how):
+        raise torch.onnx.OnnxExporterError("no function for aten.odd\nmore")
+
+    monkeypatch.setattr(
+        "dygmamba.runs.onnx_files.traced", lambda *given: SimpleNamespace(run_decompositions=refuse)
+    )
+    code, _, err = invoke(monkeypatch, capsys, *words, str(tmp_path / "x.onnx"))
+    assert (code, err.count("\n"), "(no function for aten.odd)" in err) == (2, 1, True), err
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    code, _, err = invoke(monkeypatch, capsys, *words, str(tmp_path / "x.onnx"))
+    assert (code, err.count("\n"), "pip install 'dyg-mamba[onnx]'" in err) == (2, 1, True), err
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_program_that_answers_otherwise_is_not_written(made, tmp_path, monkeypatch):
     """What is loaded again is held against the run; where it differs there is no file."""
-    wrong = SimpleNamespace(module=lambda: lambda inputs: torch.full(inputs["src_row"].shape, 7.0))
+    wrong = SimpleNamespace(
+        module=lambda: lambda inputs: torch.full(inputs["src_row"].shape, 7.0),
+        graph=SimpleNamespace(nodes=[]),
+    )
     monkeypatch.setattr(torch.export, "export", lambda *given, **how: wrong)
     monkeypatch.setattr(torch.export, "save", lambda *given, **how: None)
     monkeypatch.setattr(torch.export, "load", lambda *given, **how: wrong)
@@ -81,7 +198,7 @@ def test_a_program_that_answers_otherwise_is_not_written(made, tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("model", "settings", "sentence"),
     [
-        ("trees", {"rounds": 1, "neighbors": 0, "scales": 2}, "adds up trees"),
+        ("trees", {"rounds": 1, "neighbors": 0, "scales": 2}, "let the name end in .onnx"),
         ("tgn", {}, "keeps a memory"),
         ("dyg-mamba", TINY | {"beside": ["fading-pair"]}, "tables of the whole past"),
     ],
@@ -91,4 +208,4 @@ def test_what_is_no_function_of_sequences_is_refused(made, model, settings, sent
     with pytest.raises(ConfigError, match=sentence):
         made(model, settings).export(tmp_path / "x.pt2")
     assert not (tmp_path / "x.pt2").exists()
-    assert set(NETWORKS) <= set(MODELS)
+    assert set(NETWORKS) == set(CAN) <= set(MODELS)

@@ -1,6 +1,7 @@
 """A search goes on where it was killed, compares like with like, and never looks at the test."""
 
 import json
+import re
 import sys
 from dataclasses import replace
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 import dygmamba as dm
+from browser import find_browser
 from commands import invoke
 from dygmamba.config import preset_file, presets
 from dygmamba.data.splits import chronological_split
@@ -15,11 +17,17 @@ from dygmamba.data.store import save_dataset
 from dygmamba.errors import ConfigError, DygError, FileError, LockedError
 from dygmamba.files.locking import Lock
 from dygmamba.models import MODELS
+from dygmamba.report.sheet_page import page
 from dygmamba.studies.spaces import Choices, Range, space_of
 from dygmamba.studies.trials import FILE
+from dygmamba.studies.tune_page import tune_sheet
+from dygmamba.studies.tuning import Search
 
 SMALL = {"epochs": 4, "patience": 4, "rounds": 2, "neighbors": 0, "scales": 2, "others": 1}
 TRIALS = 9
+MEASURE = """<script>onload = () => setTimeout(() => {
+document.body.dataset.told = [...document.querySelectorAll("iframe")].map(one =>
+one.contentDocument.documentElement.scrollWidth).join(" ") }, 100)</script>"""
 FIXED = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
 
 
@@ -122,6 +130,7 @@ def test_the_command_says_what_was_found(data, whole, tmp_path, monkeypatch, cap
     words = ["tune", "generated", "--model", "trees", "--studies", str(whole.folder.parent), *FIXED]
     code, out, _ = invoke(monkeypatch, capsys, *words, "--trials", str(TRIALS), "--json")
     assert code == 0
+    assert json.loads(out)["page"] == str(whole.page)
     assert json.loads(out)["best"]["ap"] == whole.score
     code, out, _ = invoke(
         monkeypatch, capsys, *words, "--resume", "--out", str(tmp_path / "mine.toml"), "--trials", "9"
@@ -129,7 +138,64 @@ def test_the_command_says_what_was_found(data, whole, tmp_path, monkeypatch, cap
     assert code == 0
     assert f"next: dygmamba train generated --preset {tmp_path / 'mine.toml'}" in out
     assert "what mattered" not in out or "%" in out
+    assert (
+        f"<code>dygmamba train generated --preset {tmp_path / 'mine.toml'}</code>" in whole.page.read_text()
+    )
     assert (tmp_path / "mine.toml").read_text() == whole.preset.read_text()
+
+
+def test_the_page_shows_every_trial_and_how_to_train(data, whole):
+    """Each trial is a row and, where it has a score, a point against every setting; nothing is asked of a network."""
+    page = whole.page.read_text()
+    assert re.search("<code>dygmamba(.train.*preset=| train .*--preset )", page)
+    assert "<script" not in page
+    assert len(page) < 200_000
+    sheet = tune_sheet(Search(data, "trees", torch.device("cpu"), fixed=SMALL), whole)
+    found, course, against, table = sheet.sections
+    assert found.command == f"dygmamba.train('generated', preset='{whole.preset}')"
+    assert [row[0].text for row in found.grids[0].rows] == list(whole.settings)
+    assert {chart.x for chart in against.charts} == set(whole.settings)
+    for chart in (*course.charts, *against.charts):
+        drawn = len(chart.series["finished"]) + len(chart.series["cut off"])
+        assert drawn == sum(row["ap"] is not None for row in whole.trials) == TRIALS
+        assert chart.series["chosen"][0][1] == 100 * whole.score
+    best = [height for _, height in course.charts[0].series["best so far"]]
+    assert best == sorted(best)
+    assert best[-1] == 100 * whole.score
+    assert sorted(int(row[0].text) for row in table.grids[0].rows) == list(range(1, TRIALS + 1))
+    assert table.grids[0].rows[0][0].text == str(whole.best["trial"])
+
+
+def test_a_page_of_odd_trials(data, whole):
+    """Refused trials, one far below, words for values and names that would be markup are all told, and as text."""
+    evil = "<script>alert(1)</script>"
+    odd = [
+        {**row, "settings": row["settings"] | {"pool": (evil, "mean")[row["trial"] % 2]}}
+        for row in whole.trials
+    ]
+    odd[1] |= {"ap": None, "state": "cut off", "why": evil}
+    odd[2] |= {"ap": 0.01, "state": "done"}
+    found = replace(whole, trials=odd, best=max(odd[3:], key=lambda row: row["ap"]), importances={})
+    sheet = tune_sheet(Search(data, "trees", torch.device("cpu")), found)
+    (words,) = [chart for chart in sheet.sections[2].charts if "pool" in chart.title]
+    assert words.x == f"pool: 0 {evil}, 1 mean"
+    assert "far below the others" in words.note
+    assert min(height for line in words.series.values() for _, height in line) > 1.0
+    text = page(sheet)
+    assert "refused" in text
+    assert evil not in text
+
+
+def test_the_page_fits_a_phone_and_a_desk(whole, tmp_path):
+    browser = find_browser(tmp_path / "profile")
+    measured = tmp_path / "measured.html"
+    frames = [
+        f"<iframe src='{whole.page.as_uri()}' width={width} height=800></iframe>" for width in (400, 1200)
+    ]
+    measured.write_text("".join(frames) + MEASURE)
+    dom, console = browser.dom(measured, "--allow-file-access-from-files")
+    assert console == []
+    assert 'data-told="400 1200"' in dom
 
 
 @pytest.mark.parametrize(

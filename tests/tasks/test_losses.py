@@ -138,6 +138,7 @@ def test_it_is_on_the_config_and_on_every_row(tmp_path):
     [
         ("trees", {}, "single pairs"),
         ("jodie", {"train_negatives": "mixed"}, "same source"),
+        ("jodie", {"train_negatives": "mixed-odds"}, "same source"),
         ("jodie", {"train_candidates": 0}, "train_candidates"),
     ],
 )

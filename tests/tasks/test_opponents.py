@@ -96,7 +96,7 @@ def test_an_unknown_kind_is_one_sentence():
     from dygmamba.config import build_config
     from dygmamba.engine.fit_config import LinkFitConfig
 
-    with pytest.raises(ConfigError, match="random, historical, mixed"):
+    with pytest.raises(ConfigError, match="random, historical, mixed, mixed-odds"):
         build_config(LinkFitConfig, {"train_negatives": "hard"})
 
 

@@ -50,7 +50,7 @@ def evaluate(
     visible: Annotated[
         str | None,
         typer.Option(
-            help="What a memory may see: strict (strictly earlier), batch (as published); a run's own."
+            help="What a memory or a table may know: strict (strictly earlier), batch (as published); a run's own."
         ),
     ] = None,
     store_negatives: Annotated[

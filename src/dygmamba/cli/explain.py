@@ -33,6 +33,9 @@ def explain(
     time_unit: Annotated[
         str, typer.Option(help="auto (numbers as they are), or s, ms, us, ns since 1970.")
     ] = "auto",
+    time_format: Annotated[
+        str | None, typer.Option(help='Of dates in --at and --events, like "%d.%m.%Y %H:%M".')
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     data_dir: Annotated[Path | None, typer.Option(help="Where datasets are.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
@@ -52,7 +55,7 @@ def explain(
     from dygmamba.door.run import open as open_run
     from dygmamba.report.why import write_why
 
-    opened = open_run(run, device=device, data_dir=data_dir, time_unit=time_unit)
+    opened = open_run(run, device=device, data_dir=data_dir, time_unit=time_unit, time_format=time_format)
     opened = opened if events is None else opened.observe(events)
     found = opened.explain(asked or "", at, orders=orders)
     for said in found.notes:

@@ -34,7 +34,7 @@ class Work:
     def line(self) -> str:
         """What there is to say of it now."""
         if self.total is None:
-            return f"{self.description}: {self.completed:,.0f}"
+            return f"{self.description}: {self.completed:,.0f}" if self.completed else self.description
         said = f"{self.description}: {self.completed:,.0f} of {self.total:,.0f}"
         done, left = self.completed - self.before, self.total - self.completed
         if done <= 0 or left <= 0:

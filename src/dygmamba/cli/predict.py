@@ -9,6 +9,7 @@ import typer
 
 from dygmamba.cli import early
 from dygmamba.cli.exporting import require_place
+from dygmamba.cli.importing import DELIMITERS
 from dygmamba.errors import ConfigError
 from dygmamba.files.cells import harmless
 
@@ -63,8 +64,11 @@ def predict(
     time_unit: Annotated[
         str, typer.Option(help="auto (numbers as they are), or s, ms, us, ns since 1970.")
     ] = "auto",
+    time_format: Annotated[
+        str | None, typer.Option(help='Of dates in files and in --at, like "%d.%m.%Y %H:%M".')
+    ] = None,
     fill: Annotated[float | None, typer.Option(help="Stands in for missing features.")] = None,
-    delimiter: Annotated[str | None, typer.Option(help="Default: comma, tab for .tsv.")] = None,
+    delimiter: Annotated[str | None, typer.Option(help="Found out unless given; also tab, blanks.")] = None,
     encoding: Annotated[str, typer.Option(help="Of text files.")] = "utf-8",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     data_dir: Annotated[Path | None, typer.Option(help="Where datasets are.")] = None,
@@ -103,8 +107,9 @@ def predict(
         time=time,
         features=tuple(_listed(features)),
         time_unit=time_unit,
+        time_format=time_format,
         fill=fill,
-        delimiter={"\\t": "\t", "tab": "\t"}.get(delimiter or "", delimiter),
+        delimiter=DELIMITERS.get(delimiter or "", delimiter),
         encoding=encoding,
     )
     predictor = Predictor.open(run, device, data_dir, options)

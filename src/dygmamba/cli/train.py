@@ -58,7 +58,10 @@ def train(
         str, typer.Option(help="Final evaluation: random, historical, inductive.")
     ] = "random",
     train_negatives: Annotated[
-        str | None, typer.Option(help="Train against random (default), historical or mixed pairs.")
+        str | None,
+        typer.Option(
+            help="Train against random (default), historical or mixed pairs; mixed-odds: mixed, their odds known."
+        ),
     ] = None,
     activity: Annotated[
         bool,
@@ -73,7 +76,8 @@ def train(
         int | None, typer.Option(min=1, help="Destinations of the same source, for --loss ranking.")
     ] = None,
     visible: Annotated[
-        str | None, typer.Option(help="What a memory may see: strict (strictly earlier; default) or batch.")
+        str | None,
+        typer.Option(help="What a memory or a table may know: strict (strictly earlier; default) or batch."),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     deterministic: Annotated[bool, typer.Option(help="Refuse operations that are not reproducible.")] = False,

@@ -1,5 +1,7 @@
 """`dygmamba tune`: settings that suit a dataset, found on its validation period, kept as a preset for `train`."""
 
+import shlex
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -76,7 +78,9 @@ def tune(
         pick = pick_model(where, "link", settings, preset)
         model, preset = pick.model, pick.size
         say(pick.sentence)
-    what = Search(dataset, model, where, seed, settings, preset, split_by(dataset, split))
+    what = Search(
+        dataset, model, where, seed, settings, preset, split_by(dataset, split), partial(_training, data)
+    )
     with Trials() as bars:
         found = watched_tune(what, studies, bars.trial, trials, hours, out, resume)
     if as_json:
@@ -87,30 +91,29 @@ def tune(
         raise typer.Exit(130)
 
 
+def _training(data: str, preset: Path) -> str:
+    return shlex.join(["dygmamba", "train", data, "--preset", str(preset)])
+
+
 def _print(found: "Tuning", data: str) -> None:
     stdout().print(_table(found))
     mattered = sorted(found.importances.items(), key=lambda one: -one[1])
     if mattered:
         tell("what mattered: " + ", ".join(f"{name} {share:.0%}" for name, share in mattered[:6]))
-    first = found.trials[0]["ap"]
-    if found.best["trial"] == 1:
-        said = f"nothing was better than {found.model} as it is, validation AP {100 * found.score:.2f}"
-    elif first is None:
-        said = f"validation AP {100 * found.score:.2f}"
-    else:
-        said = f"validation AP {100 * found.score:.2f}, without a search {100 * first:.2f}"
-    tell(f"{said}; the best of many looks better than it is, and the test was not looked at")
+    tell(found.sentence)
     if found.ended != "done":
         why = "the time is up" if found.ended == "time" else "stopped"
         tell(f"{why}; the same command goes on in {found.folder}")
+    tell(f"page: {found.page}")
     tell(f"preset: {found.preset}")
-    tell(f"next: dygmamba train {data} --preset {found.preset}")
+    tell(f"next: {_training(data, found.preset)}")
 
 
 def _table(found: "Tuning") -> "Table":
     """The best trials, the model as it is among them, and what each changed."""
-    cut = sum(row["state"] == "cut off" for row in found.trials)
-    title = f"{shown(found.model)} on {shown(found.data)}: {len(found.trials)} trials, {cut} cut off"
+    title = (
+        f"{shown(found.model)} on {shown(found.data)}: {len(found.trials)} trials, {found.cut_off} cut off"
+    )
     table = plain_table(title=title, figures=("trial", "val AP", "epochs", "time"))
     table.add_column("settings")
     done = sorted((row for row in found.trials if row["state"] == "done"), key=lambda row: -row["ap"])

@@ -6,6 +6,9 @@ from datetime import UTC, datetime
 from itertools import pairwise
 
 import numpy as np
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
 
 from dygmamba.data.events import EventStore
 
@@ -137,6 +140,15 @@ def _node_gaps(src: np.ndarray, dst: np.ndarray, time: np.ndarray) -> np.ndarray
     node, row = np.divmod(packed, max(events, 1))
     when = time[row]
     return (when[1:] - when[:-1])[node[1:] == node[:-1]]
+
+
+def typical_gap(node: Int64[Tensor, "k"], time: Float64[Tensor, "k"]) -> float:
+    """The median span between consecutive events of a node; 1 where no node has two instants."""
+    order = torch.argsort(time, stable=True)
+    order = order[torch.argsort(node[order], stable=True)]
+    gap = time[order].diff()[node[order].diff() == 0]
+    gap = gap[gap > 0]
+    return float(gap.median()) if len(gap) else 1.0
 
 
 def sparkline(counts: Sequence[int], *, unicode: bool = True, log: bool = False) -> str:

@@ -1,7 +1,7 @@
 """A finished run, asked in the user's own ids and times; tables are Arrow tables, which have `.to_pandas()`."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,11 +46,12 @@ class Run:
     device: str = "auto"
     data_dir: Path | None = None
     time_unit: str = "auto"
+    time_format: str | None = None
     _known: Predictor | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def _predictor(self) -> Predictor:
-        options = ReadOptions(time_unit=self.time_unit)
+        options = ReadOptions(time_unit=self.time_unit, time_format=self.time_format)
         return self._known or Predictor.open(self.path, self.device, self.data_dir, options)
 
     @property
@@ -152,7 +153,7 @@ class Run:
         Nothing is trained; columns are looked for under the names the run's own data had, then under the usual ones.
         """
         known = self._predictor.with_events(events)
-        return Run(self.path, self.device, self.data_dir, self.time_unit, known)
+        return replace(self, _known=known)
 
     def evaluate(
         self,
@@ -178,10 +179,11 @@ class Run:
         return as_table(run_rows(self.path, negatives, split, setting, visible, *where, asked, activity))
 
     def export(self, to: Path | str) -> Path:
-        """Write the scorer as a program that torch alone runs, a .pt2 of torch.export; where it is.
+        """Write the scorer as a program that torch alone runs, NAME.pt2, or as an ONNX graph, NAME.onnx; where it is.
 
-        Loaded again and held against this run's answers before it has its name. `torch.export.load(to).module()` takes
-        what `inputs` gives, for any number of pairs, and gives a logit each. Networks that read sequences have one.
+        Loaded again and held against this run's answers before it has its name. It takes what `inputs` gives, for any
+        number of pairs, and gives a logit each: `torch.export.load(to).module()`, or onnxruntime's `InferenceSession`.
+        Networks that read sequences can be written, and trees as ONNX, which needs the extra `onnx`.
         """
         return export_run(self.path, Path(to), self.data_dir)
 
@@ -200,8 +202,12 @@ def open(
     device: str = "auto",
     data_dir: Path | str | None = None,
     time_unit: str = "auto",
+    time_format: str | None = None,
 ) -> Run:
-    """The run in this folder, with its best weights; `time_unit` is that of numbers asked about.
+    """The run in this folder, with its best weights.
+
+    `time_unit` is that of numbers asked about, `time_format` that of dates; without it, dates may be written as the
+    run's own data wrote them, or as ISO has them.
 
     A model from outside the package is imported from the module that registered it, which the folder names.
 
@@ -215,7 +221,7 @@ def open(
     """
     path = Path(folder)
     tell_unfinished(path)  # a folder that is no run is said now, too
-    return Run(path, device, None if data_dir is None else Path(data_dir), time_unit)
+    return Run(path, device, None if data_dir is None else Path(data_dir), time_unit, time_format)
 
 
 def _require_some(k: int) -> None:

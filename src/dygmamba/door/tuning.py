@@ -11,10 +11,12 @@ from dygmamba.data.store import Dataset
 from dygmamba.door.choosing import pick_model
 from dygmamba.engine.fit import Fit, Interrupted, Reporter
 from dygmamba.errors import ConfigError
+from dygmamba.report.sheet_page import write_sheet
 from dygmamba.runs.opening import choose_device
 from dygmamba.runs.splitting import Cuts, split_by
 from dygmamba.studies.trials import FILE
-from dygmamba.studies.tuned import Tuning, require_file_name, summed_up
+from dygmamba.studies.tune_page import tune_sheet
+from dygmamba.studies.tuned import PAGE, Tuning, require_file_name, summed_up
 from dygmamba.studies.tuning import Bound, Search, Watching, search, study_folder
 
 TRIALS = 30  # where nothing bounds a search
@@ -42,7 +44,8 @@ def tune(
     `trials` are counted over the whole study, 30 unless `hours` bound it; the first is the model as it is. The study is
     the folder `studies`/tune-DATA-MODEL: killed, stopped or to be made longer, the same call goes on, and with `resume`
     it is an error if there is nothing to go on with. `settings` are fixed and not searched; epochs and patience are
-    those of a trial. `train(data, preset=tuning.preset)` takes what was found, and is the first to see the test.
+    those of a trial. `train(data, preset=tuning.preset)` takes what was found, and is the first to see the test;
+    `tuning.page` shows all trials.
 
     >>> import dygmamba as dm
     >>> data = dm.generate(nodes=40, events=600, communities=4)
@@ -87,6 +90,7 @@ def watched_tune(
         raise Interrupted(
             f"stopped before a trial was finished, so there is no preset yet; the same call goes on in {folder}"
         )
+    write_sheet(tune_sheet(what, found), folder, PAGE)
     return found
 
 

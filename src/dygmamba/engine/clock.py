@@ -26,7 +26,11 @@ CELL = 200  # events that a memory takes in at once, as published
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a memory may have been told of when it is asked, and how many events it takes in at once."""
+    """What a memory may have been told of when it is asked, and how many events it takes in at once.
+
+    By `batch`, tables of the past (counts, fades, walks) lag as well: a question is answered as of the first event of
+    its cell.
+    """
 
     visible: Visible = "strict"
     cell: int = CELL
@@ -76,6 +80,13 @@ class Clock:
     ) -> Int64[Tensor, "p"]:
         """How many events a question beside the event at `place`, asked at `time`, sees by a rule."""
         return self.cells_before(place) if visible == "batch" else self.earlier_cells(time)
+
+    def known(self, visible: Visible, place: Int64[Tensor, "p"]) -> Float64[Tensor, "p"] | None:
+        """When tables of the past are asked beside the event at `place`: at its cell's first event; None: at its own.
+
+        So tables that lag know of nothing of the cell, and of nothing of their own time either.
+        """
+        return self.time[self.cells_before(place)] if visible == "batch" else None
 
     def earlier(self, time: Float64[Tensor, "p"]) -> Int64[Tensor, "p"]:
         """How many events are strictly earlier than each time; the last cell among them may be cut short."""

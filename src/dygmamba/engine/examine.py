@@ -32,8 +32,10 @@ def examine(
 ) -> Float[Tensor, "p"]:
     """A score per pair of an exam, on the host; a memory is told of the periods before it and of its events."""
     clock, before = _clock(stream, exam, rule)
-    told = clock.seen(rule.visible, before + exam.number, exam.pairs.time)
-    return Walk(scorer, stream, seed, clock)(exam.pairs, told, advance)
+    beside = before + exam.number
+    told = clock.seen(rule.visible, beside, exam.pairs.time)
+    asked = exam.pairs.as_of(clock.known(rule.visible, beside))
+    return Walk(scorer, stream, seed, clock)(asked, told, advance)
 
 
 def place(
@@ -61,6 +63,7 @@ def place(
     for rows in torch.arange(len(places)).split(max(1, TOGETHER // (candidates.width + 1))):
         own = events[places[rows]]
         told = clock.seen(rule.visible, before + places[rows], store.time[own])
+        known = clock.known(rule.visible, before + places[rows])
         others, real = candidates.against(own)
         asked = torch.cat([store.dst[own][:, None], others], dim=1)  # the true one is no candidate of itself
         real = torch.cat([torch.zeros_like(real[:, :1]), real], dim=1)
@@ -69,6 +72,7 @@ def place(
             c = dst.shape[1]
             ends = store.src[own].repeat_interleave(c), dst.flatten()
             pairs = PairBatch.of(*ends, store.time[own].repeat_interleave(c))
+            pairs = pairs.as_of(None if known is None else known.repeat_interleave(c))
             score = walk(pairs, told.repeat_interleave(c), advance).view(dst.shape)
             true = score[:, 0] if true is None else true
             # a list may hold the true one: the same question has the same answer, wherever rounding has put it

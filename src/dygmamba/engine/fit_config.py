@@ -19,7 +19,7 @@ class FitConfig(Settings):
     patience: Annotated[int, Bounds(1, 1_000_000)] = (
         20  # epochs without a better validation after which training ends
     )
-    visible: Visible = "strict"  # what a memory may have been told of when it is asked
+    visible: Visible = "strict"  # what a memory, or a table of the past, may know of when it is asked
     precision: Literal["float32", "tf32", "bf16"] = "tf32"  # of training; evaluation is in float32
     graphs: bool = True  # on a GPU, replay the step as captured graphs
     save_every: Annotated[float, Bounds(0, 1e9)] = 30.0  # seconds between checkpoints inside an epoch
@@ -35,7 +35,7 @@ class LinkFitConfig(FitConfig):
     """The same of link prediction: what events are told from, and whether it counts how active a source is."""
 
     train_negatives: TrainNegatives = (
-        "random"  # pairs that were not: any destination, a pair seen before, or both
+        "random"  # pairs that were not: any destination, one seen before, both, or both at known odds
     )
     activity: bool = False  # where negatives replace the source, add its log rate to the score
     loss: LossName = "pairwise"  # of every pair alone, or of each event among candidates of its source

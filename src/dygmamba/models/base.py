@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
 from dygmamba.data.events import EventBatch, EventStore
+from dygmamba.data.statistics import typical_gap
 from dygmamba.errors import ConfigError
-from dygmamba.sampling.view import NeighborRequest, PairView, Request
+from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class DatasetFacts:
             start=float(time[0]) if len(time) else 0.0,
             src_gap=_gap_statistics(store.src[kept], time),
             dst_gap=_gap_statistics(store.dst[kept], time),
-            node_gap=_typical_gap(torch.cat([store.src[kept], store.dst[kept]]), time.repeat(2)),
+            node_gap=typical_gap(torch.cat([store.src[kept], store.dst[kept]]), time.repeat(2)),
             period=period if period > 0 else 1.0,
         )
 
@@ -65,15 +66,6 @@ def _gap_statistics(node: Int64[Tensor, "k"], time: Float64[Tensor, "k"]) -> tup
     gap = since - torch.where(again, since.roll(1), 0)
     deviation = float(gap.std(correction=0))
     return float(gap.mean()), deviation if deviation > 0 else 1.0
-
-
-def _typical_gap(node: Int64[Tensor, "k"], time: Float64[Tensor, "k"]) -> float:
-    """The median span between consecutive events of a node; 1 where no node has two instants."""
-    order = torch.argsort(time, stable=True)
-    order = order[torch.argsort(node[order], stable=True)]
-    gap = time[order].diff()[node[order].diff() == 0]
-    gap = gap[gap > 0]
-    return float(gap.median()) if len(gap) else 1.0
 
 
 @runtime_checkable
@@ -109,6 +101,9 @@ class Scorer(Protocol):
         ...
 
 
+Offset = Callable[[PairBatch], Tensor | None]
+
+
 @runtime_checkable
 class RoundLearner(Protocol):
     """A scorer that learns from all training questions at once, round after round, instead of along a gradient.
@@ -120,8 +115,11 @@ class RoundLearner(Protocol):
     rounds: int
     negatives: int
 
-    def study(self, views: Iterable[PairView]) -> Any:
-        """What the rounds learn from: all questions of the training period, as views of strictly earlier events."""
+    def study(self, views: Iterable[PairView], offset: Offset | None = None) -> Any:
+        """What the rounds learn from: all questions of the training period, as views of strictly earlier events.
+
+        `offset` says what is added to the logits of such questions where they are judged, and in no score.
+        """
         ...
 
     def learn(self, lesson: Any) -> Float[Tensor, ""]:

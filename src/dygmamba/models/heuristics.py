@@ -70,7 +70,8 @@ class Recency(Heuristic):
 class SourceRecency(Heuristic):
     """Pairs whose source acted last, the latest first: who is active now, and nothing of whom they choose.
 
-    It remembers nothing: what it asks for is looked up, so unlike a memory it does not lag by a cell of events.
+    It remembers nothing: what it asks for is looked up, so unlike a memory it lags by a cell of events only where the
+    rule says `batch`.
     """
 
     stateful = False

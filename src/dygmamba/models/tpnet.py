@@ -77,7 +77,7 @@ class TPNet(Encoder):
             lookup(view.features.node, seq.node, seq.mask),
             lookup(view.features.edge, seq.event, seq.mask),
             self.time(torch.log1p(seq.age)),
-            self.relation.of_tokens(walks, seq.node, seq.mask, ends, seq.query_time),
+            self.relation.of_tokens(walks, seq.node, seq.mask, ends, pairs.known.repeat(2)),
         )
         x, taken = newest_last(self.token(torch.cat(parts, dim=-1)), seq, self.slots)
         for block in self.blocks:
@@ -88,7 +88,7 @@ class TPNet(Encoder):
     def beside(self, view: PairView) -> tuple[Float[Tensor, "p w"]]:
         """r(source, destination) of each pair."""
         (walks,), pairs = view.walks, view.pairs
-        return (self.relation.of_pairs(walks, pairs.src, pairs.dst, pairs.time),)
+        return (self.relation.of_pairs(walks, pairs.src, pairs.dst, pairs.known),)
 
 
 SPEC = ModelSpec(

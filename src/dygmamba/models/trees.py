@@ -22,14 +22,15 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from dygmamba.data.events import EventBatch
 from dygmamba.errors import FileError
-from dygmamba.models.base import DatasetFacts, ModelSpec
+from dygmamba.models.base import DatasetFacts, ModelSpec, Offset
 from dygmamba.nn.walks import pair_overlaps
 from dygmamba.ops.trees import Growth, Trees, bin_edges, binned, binned_sums, grow, tree_sums
 from dygmamba.sampling.counts import CountRequest
-from dygmamba.sampling.view import PairView
+from dygmamba.sampling.view import PairBatch, PairView
 from dygmamba.sampling.walks import WalkRequest
 from dygmamba.settings import Bounds, Count, Settings
 
+HALVES = 50  # after which an interval is as small as a number of 64 bits tells
 PieceOf = Annotated[float, Bounds(1e-6, 1)]
 
 
@@ -149,7 +150,7 @@ class BoostedTrees(nn.Module):
     def numbers(self, view: PairView) -> Float32[Tensor, "p f"]:
         """All that is known of each pair, in the order of `names`."""
         ends, chosen = (
-            (view.pairs.src, view.pairs.dst, view.pairs.time),
+            (view.pairs.src, view.pairs.dst, view.pairs.known),
             self.overlaps.to(view.pairs.node.device),
         )
         walked = [pair_overlaps(walks, *ends)[:, chosen] for walks in view.walks]
@@ -167,20 +168,18 @@ class BoostedTrees(nn.Module):
         self._said[place] = Said(alive, trees.clone(), sums)
         return sums
 
-    def study(self, views: Iterable[PairView]) -> Lesson:
-        """All questions as one table in bins."""
+    def study(self, views: Iterable[PairView], offset: Offset | None = None) -> Lesson:
+        """All questions as one table in bins; the trees go on from their offsets and hold none of them."""
         parts = [
-            (self.numbers(view).cpu(), view.pairs.label.cpu().double(), view.pairs.time.cpu())
+            (self.numbers(view).cpu(), *(column.cpu() for column in _asked(view.pairs, offset)))
             for view in views
         ]
-        x, label, time = (torch.cat(column) for column in zip(*parts, strict=True))
+        x, label, start, time = (torch.cat(column) for column in zip(*parts, strict=True))
         late = time >= time.sort().values[int(self.config.skip * len(time))]
-        x, label = x[late], label[late]
-        share = label.mean().clamp(1e-6, 1 - 1e-6)
-        self.base.copy_(torch.logit(share))
+        x, label, start = x[late], label[late], start[late]
+        self.base.copy_(level(label, start))
         edges = bin_edges(x)
-        score = torch.full_like(label, float(self.base))
-        return Lesson(edges, binned(x, edges), label, score, 0)
+        return Lesson(edges, binned(x, edges), label, self.base.cpu() + start, 0)
 
     def learn(self, lesson: Lesson) -> Float[Tensor, ""]:
         """One more tree along the gradient of the logistic loss; none beyond the most there may be."""
@@ -219,6 +218,23 @@ class BoostedTrees(nn.Module):
 
     def restore(self, kept: Any) -> None:
         """Be as before."""
+
+
+def _asked(pairs: PairBatch, offset: Offset | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Label, offset and time of each question."""
+    start = None if offset is None else offset(pairs)
+    start = torch.zeros_like(pairs.label) if start is None else start
+    return pairs.label.double(), start.double(), pairs.time
+
+
+def level(label: Float64[Tensor, "r"], start: Float64[Tensor, "r"]) -> Float64[Tensor, ""]:
+    """The constant that, added to where rows start from, is right on average; found by halves, as it only rises."""
+    share = label.mean().clamp(1e-6, 1 - 1e-6)
+    low, high = torch.logit(share) - start.max(), torch.logit(share) - start.min()
+    for _ in range(HALVES if low < high else 0):
+        middle = (low + high) / 2
+        low, high = (middle, high) if torch.sigmoid(middle + start).mean() < share else (low, middle)
+    return (low + high) / 2
 
 
 def _on_host(trees: Trees) -> Trees:

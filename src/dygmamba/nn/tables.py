@@ -28,7 +28,7 @@ class TableConfig:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Whom each sequence belongs to, whom it is held against, and when."""
+    """Whom each sequence belongs to, whom it is held against, and at which time tables are asked."""
 
     view: PairView
     own: Int64[Tensor, "r"]
@@ -40,7 +40,7 @@ class Asked:
         """Sources, then destinations."""
         pairs = view.pairs
         own, other = torch.cat([pairs.src, pairs.dst]), torch.cat([pairs.dst, pairs.src])
-        return Asked(view, own, other, pairs.time.repeat(2))
+        return Asked(view, own, other, pairs.known.repeat(2))
 
 
 class TokenFades(nn.Module):
@@ -107,9 +107,9 @@ class PairFades(nn.Module):
         (fades,), pairs = view.fades, view.pairs
         with torch.no_grad():
             counts = [
-                fades.of_node(pairs.src, pairs.time),
-                fades.of_node(pairs.dst, pairs.time),
-                fades.of_pair(pairs.src, pairs.dst, pairs.time),
+                fades.of_node(pairs.src, pairs.known),
+                fades.of_node(pairs.dst, pairs.known),
+                fades.of_pair(pairs.src, pairs.dst, pairs.known),
             ]
         return self.encode(torch.log1p(torch.cat(counts, dim=-1)))
 
@@ -126,7 +126,7 @@ class PairWalks(nn.Module):
     def forward(self, view: PairView) -> Float[Tensor, "p b"]:
         """Numbers for the head."""
         (walks,), pairs = view.walks, view.pairs
-        return self.drop(self.relation.of_pairs(walks, pairs.src, pairs.dst, pairs.time))
+        return self.drop(self.relation.of_pairs(walks, pairs.src, pairs.dst, pairs.known))
 
 
 # What a token is told, and what the head is told of the pair.

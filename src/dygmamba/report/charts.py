@@ -63,7 +63,9 @@ def line_chart(chart: Lines) -> str:
     parts = _curves(chart)
     if not parts:
         return ""
-    return marks.svg(parts, chart.title) + marks.legend(list(chart.series), list(chart.bands), chart.diagonal)
+    return marks.svg(parts, chart.title) + marks.legend(
+        list(chart.series), list(chart.bands), chart.diagonal, dots=chart.dots
+    )
 
 
 def _curves(chart: Lines) -> list[str]:
@@ -84,9 +86,12 @@ def _curves(chart: Lines) -> list[str]:
     for place, edges in enumerate(chart.bands.values()):
         upper, lower = ([at(a, sides[which]) for a, *sides in edges] for which in (1, 0))
         parts.append(marks.band(upper, lower, place))
-    for place, (name, line) in enumerate(chart.series.items()):
+    for place, (name, line) in sorted(
+        enumerate(chart.series.items()), key=lambda one: one[1][0] in chart.dots
+    ):
         said = chart.about.get(name) or [f"{name}: {x.shown(a)}, {y.shown(b)}" for a, b, *_ in line]
-        parts += _curve(place, line, said, at, y.log)
+        lone = marks.dots([at(a, b) for a, b, *_ in line], said, place) if name in chart.dots else None
+        parts += _curve(place, line, said, at, y.log) if lone is None else lone
     if chart.level is not None:
         name, level = chart.level
         up = at(x.first, level)[1]
@@ -156,7 +161,7 @@ def bar_chart(chart: Bars) -> str:
     if not rows:
         return ""
     longest = int(0.4 * WIDTH / LETTER)
-    left = 12 + LETTER * min(longest, max(len(name) for name, _ in rows))
+    left = 12 + 1.13 * LETTER * min(longest, max(len(name) for name, _ in rows))
     wide = (WIDTH - left - 56) / max(max(value for _, value in rows) - chart.low, 1e-9)
     up, parts = 14.0, []
     for kind, own in chart.values.items():

@@ -13,6 +13,7 @@ class Lines:
     """Curves over one axis; `level` is a line across with a name, a band is named, of points (x, low, high).
 
     `note` is the sentence under the picture; `about` says of each point of a curve what a pointer resting on it shows.
+    The curves in `dots` are points without a line.
     """
 
     title: str
@@ -28,6 +29,7 @@ class Lines:
     diagonal: str = ""  # what the line of equal x and y is called, where there is one
     note: str = ""
     about: dict[str, list[str]] = field(default_factory=dict)
+    dots: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,12 @@ def circle(place: Place, size: float, kind: str, said: str) -> str:
     return f'<circle cx="{place[0]:.1f}" cy="{place[1]:.1f}" r="{size}" class="{kind}">{title(said)}</circle>'
 
 
+def dots(places: Sequence[Place], said: Sequence[str], number: int) -> list[str]:
+    """All points of a curve without a line, in the colour of this number."""
+    tone = f"dot c{number % COLOURS}"
+    return [circle(place, 3.2, tone, words) for place, words in zip(places, said, strict=True)]
+
+
 def band(upper: Sequence[Place], lower: Sequence[Place], number: int) -> str:
     """What lies between two lines, in the colour of this number."""
     corners = " ".join(f"{a:.1f},{b:.1f}" for a, b in [*upper, *reversed(lower)])
@@ -91,11 +97,22 @@ def dash_of(number: int) -> str:
     return DASHES[number // COLOURS % len(DASHES)]
 
 
-def legend(lines: Sequence[str], bands: Sequence[str] = (), across: str = "", thick: bool = False) -> str:
+def legend(
+    lines: Sequence[str],
+    bands: Sequence[str] = (),
+    across: str = "",
+    thick: bool = False,
+    dots: Sequence[str] = (),
+) -> str:
     """What each colour is, bands and the dashed line across behind the lines; nothing where there is one thing only."""
     kind = "line thick" if thick else "line"
     marks = [
-        (line(((0, 4), (22, 4)), f"{kind} c{number % COLOURS}", dash_of(number)), name)
+        (
+            circle((11, 4), 3.5, f"dot c{number % COLOURS}", "")
+            if name in dots
+            else line(((0, 4), (22, 4)), f"{kind} c{number % COLOURS}", dash_of(number)),
+            name,
+        )
         for number, name in enumerate(lines)
     ]
     marks += [(rect((0, 0), (22, 8), f"band c{number}", ""), name) for number, name in enumerate(bands)]

@@ -43,6 +43,7 @@ class Section:
     text: str = ""
     grids: tuple[Grid, ...] = ()
     charts: tuple[Picture, ...] = ()
+    command: str = ""  # what to type next, where there is something
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,146 +1,93 @@
-"""The scorer of a run as a program of its own: torch.export's .pt2, which torch alone loads and runs.
+"""The scorer of a run as a file of its own: torch.export's .pt2, which torch alone runs, or ONNX, which many do.
 
-It is a function of the tensors that a view holds: who is asked about and when, what is known of their past, features.
-Every op is in it by its definition, so no kernel of this package is needed. What is written has been loaded again and
-held against the run's own answers.
+What is written has been loaded again and held against the run's own answers.
 """
 
-import io
-import json
-import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.fx.experimental import _config as experimental
 
-from dygmamba.data.events import FeatureTable
 from dygmamba.engine.stream import Stream
 from dygmamba.errors import ConfigError
 from dygmamba.files.writing import write_file
-from dygmamba.models.base import RoundLearner
-from dygmamba.ops.dispatch import use_reference
+from dygmamba.models.trees import BoostedTrees
+from dygmamba.runs.onnx_files import NETWORKS, network_graph, require_onnx
+from dygmamba.runs.onnx_trees import trees_graph
 from dygmamba.runs.opening import OpenRun, open_run
+from dygmamba.runs.programs import Inputs, Made, inputs_of, torch_file
 from dygmamba.sampling.draws import Draws
-from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch, PairView, Request
+from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView, Request
 
-SUFFIX = ".pt2"
-ABOUT = "dygmamba.json"  # beside the program: what it is, and what its inputs are
-COLUMNS = ("query_node", "query_time", "node", "event", "time", "length")  # of a sequence, as it has them
-CLOSE = 1e-5  # how far the program's logits may be from the run's own
-TRACED, CHECKED = 3, (1, 2, 7, 64)  # pairs to follow the scorer with, and to check the program with
-
-Inputs = dict[str, Tensor]
-
-
-def inputs_of(view: PairView) -> Inputs:
-    """The tensors of a view by name: `node`, `when`, `src_row`, `dst_row`, features, and `past.R.H.COLUMN`.
-
-    R is the number of a request and H that of a hop, from 0.
-    """
-    pairs = view.pairs
-    asked = {"node": pairs.node, "when": pairs.when, "src_row": pairs.src_row, "dst_row": pairs.dst_row}
-    asked |= {"node_features": view.features.node, "edge_features": view.features.edge}
-    past = {
-        f"past.{request}.{hop}.{name}": column
-        for request, hops in enumerate(view.neighbors)
-        for hop, sequence in enumerate(hops)
-        for name, column in zip(COLUMNS, sequence.columns, strict=True)
-    }
-    return {
-        name: column.clone() for name, column in (asked | past).items()
-    }  # exported tensors share no memory
-
-
-class Program(nn.Module):
-    """A scorer that takes tensors by name."""
-
-    def __init__(self, scorer: nn.Module, hops: list[int]) -> None:
-        super().__init__()
-        self.scorer, self.hops = scorer, hops
-
-    def forward(self, inputs: Inputs) -> Tensor:
-        """One logit per pair."""
-        src_row = inputs["src_row"]
-        asked = PairBatch(
-            inputs["node"],
-            inputs["when"],
-            src_row,
-            inputs["dst_row"],
-            torch.zeros_like(src_row).float(),
-            src_row,
-        )
-        neighbors = tuple(
-            tuple(
-                NeighborSequence(*(inputs[f"past.{request}.{hop}.{name}"] for name in COLUMNS))
-                for hop in range(hops)
-            )
-            for request, hops in enumerate(self.hops)
-        )
-        features = FeatureTable(inputs["node_features"], inputs["edge_features"])
-        return self.scorer(PairView(asked, neighbors, features))
+TORCH, ONNX = ".pt2", ".onnx"
+CAN = f"{', '.join(NETWORKS)}, or as {ONNX} trees and walk-trees"
+CLOSE = 1e-5  # how far the file's logits may be from the run's own
+TRACED, CHECKED = 3, (1, 2, 7, 64)  # pairs to follow the scorer with, and to check the file with
 
 
 def require_exportable(scorer: Any, model: str) -> None:
-    """Refuse a model whose score is no function of a few sequences."""
-    if isinstance(scorer, RoundLearner):
-        raise ConfigError(f"'{model}' counts the past and adds up trees; export a network, such as dyg-mamba")
+    """Refuse a model whose score is no function of a few tensors."""
     if scorer.stateful:
         raise ConfigError(
-            f"'{model}' keeps a memory, which a program of one call has not; export dyg-mamba or tgat"
+            f"'{model}' keeps a memory, which a program of one call has not; export one of {CAN}"
         )
+    if isinstance(scorer, BoostedTrees):
+        return
     if not all(isinstance(request, NeighborRequest) for request in scorer.requests):
         raise ConfigError(
-            f"'{model}' with these settings reads tables of the whole past; export one that reads sequences alone"
+            f"'{model}' with these settings reads tables of the whole past; export one that reads sequences: {CAN}"
         )
+
+
+def asked_of(scorer: Any, view: PairView) -> Inputs:
+    """What the exported scorer takes instead of a view: its tensors, or of trees the numbers they ask about."""
+    return {"numbers": scorer.numbers(view)} if isinstance(scorer, BoostedTrees) else inputs_of(view)
+
+
+def require_ending(to: Path) -> None:
+    """Refuse a name that does not say what to write, and a format whose packages are missing."""
+    if to.suffix not in (TORCH, ONNX):
+        raise ConfigError(f"{to} does not say what to write; let its name end in {TORCH} or {ONNX}")
+    if to.suffix == ONNX:
+        require_onnx()
 
 
 def export_run(path: Path, to: Path, data_dir: Path | None = None) -> Path:
     """Write the scorer of a link run as a program, checked; where it is."""
-    if to.suffix != SUFFIX:
-        raise ConfigError(f"{to} does not say what to write; let its name end in {SUFFIX}")
+    require_ending(to)
     run = open_run(path, torch.device("cpu"), data_dir)
     require_exportable(run.scorer, run.about["model"])
-    content = _exported(run)
+    content = _checked(run, _made(run, to.suffix))
     write_file(to, [content])
     return to
 
 
-def _exported(run: OpenRun) -> bytes:
+def _made(run: OpenRun, ending: str) -> Made:
+    scorer, model = run.scorer, run.about["model"]
+    if isinstance(scorer, BoostedTrees) and ending == TORCH:
+        raise ConfigError(f"'{model}' adds up trees, which are no tensor program; let the name end in {ONNX}")
     view = _view(run, TRACED)
-    program = Program(run.scorer, [len(hops) for hops in view.neighbors]).eval()
-    given = inputs_of(view)
-    open_sizes = {name: {0: torch.export.Dim.AUTO} for name in given}
-    make: Any = experimental  # its functions are made at import, where pyright cannot see them
-    one_too = make.patch(backed_size_oblivious=True)  # or a batch of one pair would be another program
-    with use_reference(), torch.no_grad(), one_too, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's own, of its tracing
-        exported = torch.export.export(program, (given,), dynamic_shapes=(open_sizes,), strict=False)
-    held = io.BytesIO()
-    about = {"model": run.about["model"], "data": run.about["data"], "digest": run.about["digest"]}
-    about |= {"requests": [_said(request) for request in run.scorer.requests]}
+    given = asked_of(scorer, view)
+    about = {"model": model, "data": run.about["data"], "digest": run.about["digest"]}
+    about |= {"requests": [_said(request) for request in scorer.requests]}
     about |= {"inputs": {name: [str(column.dtype), list(column.shape)] for name, column in given.items()}}
-    torch.export.save(exported, held, extra_files={ABOUT: json.dumps(about)})
-    _check(run, held)
-    return held.getvalue()
+    if isinstance(scorer, BoostedTrees):
+        return trees_graph(scorer, about | {"numbers": list(scorer.names)})
+    return (torch_file if ending == TORCH else network_graph)(scorer, view, about)
 
 
-def _check(run: OpenRun, held: io.BytesIO) -> None:
-    """Hold what would be written against the run's own answers, for batches of several sizes."""
-    held.seek(0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        program = torch.export.load(held).module()
+def _checked(run: OpenRun, made: Made) -> bytes:
+    """What would be written, held against the run's own answers, for batches of several sizes."""
     with torch.no_grad():
         for count in CHECKED:
             view = _view(run, count)
-            found, wanted = program(inputs_of(view)), run.scorer(view)
+            found, wanted = made.answer(asked_of(run.scorer, view)), run.scorer(view)
             far = float((found - wanted).abs().max() / wanted.abs().max().clamp(min=1))
             if not far <= CLOSE:
                 raise ConfigError(
                     f"the exported program is {far:.2g} off for {count} pairs, {CLOSE} is allowed; nothing was written"
                 )
+    return made.content
 
 
 def _view(run: OpenRun, count: int) -> PairView:
@@ -156,5 +103,7 @@ def view_of(stream: Stream, requests: tuple[Request, ...], pairs: PairBatch, see
     return stream.view(pairs.to(stream.device), requests, Draws.of(seed, device=stream.device))
 
 
-def _said(request: NeighborRequest) -> dict[str, Any]:
+def _said(request: Request) -> dict[str, Any]:
+    if not isinstance(request, NeighborRequest):
+        return {"kind": type(request).__name__}
     return {"fanout": list(request.fanout), "strategy": request.strategy, "scale": request.scale}

@@ -9,18 +9,14 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from dygmamba.engine.stream import Stream
-from dygmamba.models.base import DatasetFacts
 from dygmamba.sampling.senders import Senders
 from dygmamba.tasks.activity import Activity, best_weight, fit_activity
 from dygmamba.tasks.base import Exam
 from dygmamba.tasks.link import has_events, link_exam
 
-SCALES = 12  # from a tenth of the typical gap of a node to the length of the training period
-SHORTEST = 0.1
 WITHIN_A_SOURCE = ("random",)  # negatives that keep the source
 CHOSEN_ON = ("val", "transductive")
 
@@ -53,14 +49,9 @@ class WithActivity:
     def of(stream: Stream) -> "WithActivity":
         """The rate of the training events' sources, to be asked about every event before a question."""
         store, train = stream.store, stream.split.train
-        facts = DatasetFacts.of(store, train)
-        shortest = SHORTEST * min(facts.node_gap, facts.period)
-        scales = tuple(np.geomspace(shortest, facts.period, SCALES).tolist())
-        known, every = (
-            Senders.build(src, time, store.num_nodes, scales, facts.period)
-            for src, time in ((store.src[train], store.time[train]), (store.src, store.time))
-        )
-        return WithActivity(stream, fit_activity(known, store.src[train], store.time[train]), every)
+        known = Senders.of(store, train)
+        rate = fit_activity(known, store.src[train], store.time[train])
+        return WithActivity(stream, rate, known.among(store.src, store.time))
 
     def __call__(self, exam: Exam, score: Tensor, ask: Ask) -> tuple[Tensor, dict[str, Any]]:
         """The factored score and its stamp; `ask` is asked about the validation period where that is still open."""

@@ -198,7 +198,8 @@ def embed(
     clock = Clock.of(store, (split.train, split.val, split.test), config.batch)
     seen = clock.seen(config.visible, everything, store.time)
     walk = Walk(SourceEmbedding(encoder), stream, seed, clock)
-    return walk(PairBatch.of(store.src, store.dst, store.time), seen, advance)
+    asked = PairBatch.of(store.src, store.dst, store.time)
+    return walk(asked.as_of(clock.known(config.visible, everything)), seen, advance)
 
 
 def node_rows(

@@ -26,7 +26,7 @@ from dygmamba.models.base import EncoderScorer
 from dygmamba.models.classifiers import NodeClassifier, SourceEmbedding
 from dygmamba.runs.answers import Predictions, chances, predictions, scores
 from dygmamba.runs.calibrating import load_calibration
-from dygmamba.runs.exporting import inputs_of, require_exportable, view_of
+from dygmamba.runs.exporting import asked_of, require_exportable, view_of
 from dygmamba.runs.node import open_classifier
 from dygmamba.runs.opening import OpenRun, choose_device, encoder_of, open_run, task_of
 from dygmamba.runs.questions import STRANGERS, Asking, Desk, Moment
@@ -100,10 +100,9 @@ class Predictor:
             names = {part: getattr(options, part) or getattr(origin, part) or None for part in USUAL_NAMES}
             features = options.features or origin.features
             options = replace(options, **names, features=features, bipartite=bipartite)
+            own = origin.time_format if options.time_unit == "auto" else ""
             options = replace(
-                options,
-                time_format=options.time_format or origin.time_format or None,
-                date_order=origin.order,
+                options, time_format=options.time_format or own or None, date_order=origin.order
             )
             if options.time_unit == "auto" and not origin.guessed and not origin.time_origin:
                 options = replace(options, time_unit="plain")  # numbers like the dataset's own
@@ -128,7 +127,8 @@ class Predictor:
         asking, walk = self._asking(pairs, at), self.links.walk
         asked = PairBatch.of(asking.src, asking.dst, asking.when)
         require_exportable(self.run.scorer, self.run.about["model"])
-        return inputs_of(view_of(walk.stream, self.run.scorer.requests, asked, self.run.seed))
+        view = view_of(walk.stream, self.run.scorer.requests, asked, self.run.seed)
+        return asked_of(self.run.scorer, view)
 
     def top(
         self,

@@ -15,7 +15,7 @@ from torch import Tensor
 from dygmamba.data.extension import just_after
 from dygmamba.data.formats.id_lists import read_ids, read_list
 from dygmamba.data.formats.options import ReadOptions
-from dygmamba.data.formats.pairs import Asked, Pairs, Times, iso, read_pairs, read_times
+from dygmamba.data.formats.pairs import Asked, Pairs, Times, iso, own_times, read_pairs
 from dygmamba.data.formats.values import Place
 from dygmamba.data.statistics import looks_like_epoch
 from dygmamba.data.store import Dataset
@@ -135,11 +135,11 @@ class Desk:
 
     def _moment(self, at: Moment) -> Times:
         try:
-            time = read_times(pa.array([str(at)]), Place("`at`", "time", 0), self.options.time_unit)
+            time = own_times(pa.array([str(at)]), Place("`at`", "time", 0), self.options, self.dataset.origin)
         except (FileError, UnicodeEncodeError) as error:
-            raise ConfigError(
-                f"`at` takes a date like 2024-05-31T12:00:00Z or a number, got '{at}'"
-            ) from error
+            form = self.options.time_format
+            takes = "a date like 2024-05-31T12:00:00Z or a number" if form is None else f"a date like {form}"
+            raise ConfigError(f"`at` takes {takes}, got '{at}'") from error
         self.check_times("`at`", time.epoch, time.value)
         return time
 

@@ -5,7 +5,7 @@ import pyarrow as pa
 from dygmamba.data.boards import board_of, usual_split
 from dygmamba.data.cuts import BOARD, TAKES, Cuts, shares, words_of
 from dygmamba.data.formats import ReadOptions
-from dygmamba.data.formats.pairs import read_times
+from dygmamba.data.formats.pairs import own_times
 from dygmamba.data.formats.values import Place
 from dygmamba.data.splits import SplitBy
 from dygmamba.data.store import Dataset
@@ -13,7 +13,7 @@ from dygmamba.errors import ConfigError, FileError
 from dygmamba.runs.questions import Desk
 
 
-def split_by(dataset: Dataset, given: Cuts | None, time_unit: str = "auto") -> SplitBy:
+def split_by(dataset: Dataset, given: Cuts | None) -> SplitBy:
     """How a dataset is cut; where nothing is said as its scoreboard does, or as published."""
     if given is None:
         return usual_split(dataset)
@@ -22,12 +22,12 @@ def split_by(dataset: Dataset, given: Cuts | None, time_unit: str = "auto") -> S
     words = words_of(given)
     said = ",".join(words)
     found = shares(words)
-    return SplitBy(_moments(dataset, words, said, time_unit) if found is None else found, said)
+    return SplitBy(_moments(dataset, words, said) if found is None else found, said)
 
 
-def _moments(dataset: Dataset, words: list[str], said: str, time_unit: str) -> tuple[float, ...]:
+def _moments(dataset: Dataset, words: list[str], said: str) -> tuple[float, ...]:
     try:
-        times = read_times(pa.array(words), Place("`split`", "time", 0), time_unit)
+        times = own_times(pa.array(words), Place("`split`", "time", 0), ReadOptions(), dataset.origin)
     except (FileError, UnicodeEncodeError) as error:
         raise ConfigError(f"{TAKES}; got '{said[:80]}'") from error
     Desk(dataset, ReadOptions(), integers=False).check_times("`split`", times.epoch, times.value)

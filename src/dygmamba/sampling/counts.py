@@ -2,7 +2,7 @@
 
 Everything is strictly earlier than the question: `Counts` answers about (node, time) and has no other way to be asked.
 
-Legend: e events, p pairs, s scales, f numbers per pair, k neighbours.
+Legend: e events, p pairs, q ends of pairs, s scales, f numbers per pair, k neighbours.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,17 @@ from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
 from dygmamba.errors import ConfigError
-from dygmamba.ops.fading import Fading, Near, appended, counts_nearby, fading, fading_counts, past_of, widened
+from dygmamba.ops.fading import (
+    Fading,
+    Near,
+    appended,
+    busy_nearby,
+    fading,
+    fading_counts,
+    meetings_nearby,
+    past_of,
+    widened,
+)
 from dygmamba.ops.keymap import KeyMap
 
 CHEAP = 16  # neighbours that cost what a token costs
@@ -171,26 +181,31 @@ class Counts:
         src: Int64[Tensor, "p"],
         dst: Int64[Tensor, "p"],
         time: Float64[Tensor, "p"],
-        near: "tuple[Neighbors, Neighbors]",
+        near: "Neighbors",
     ) -> Float32[Tensor, "p f"]:
         """All numbers about each pair, in the order of `CountRequest.names`; `near` are both ends' neighbours."""
         pair, way = pair_key(src, dst, self.num_nodes), src * self.num_nodes + dst
         asked = {"node": src, "partner": dst, "pair": pair, "sent": src, "received": dst, "way": way}
         fades = [self.of(KINDS[kind], key, time) for kind, key in asked.items()]
-        nearby = [self._nearby(seen, other, time) for seen, other in zip(near, (dst, src), strict=True)]
+        busy = busy_nearby(self.groups["node"].lists, self.groups["node"].group(near.node), near.time)
+        ends = zip(near.rows, (dst, src), strict=True)
+        nearby = [part for row, other in ends for part in (self._met(near, row, other, time), busy[row])]
         single = (("node", src), ("node", dst), ("pair", pair), ("sent", src), ("received", dst))
         plain = [self._past(kind, key, time) for kind, key in single]
         return torch.cat([torch.log1p(torch.cat(fades, 1)), *nearby, *plain], dim=1).float()
 
-    def _nearby(self, seen: "Neighbors", other: Int64[Tensor, "p"], time: Float64[Tensor, "p"]) -> Tensor:
-        nodes, pairs = self.groups["node"], self.groups["pair"]
-        key = torch.where(
-            seen.node >= 0, pair_key(seen.node, other[:, None].expand_as(seen.node), self.num_nodes), -1
-        )
-        near = Near(nodes.group(seen.node), pairs.group(key), seen.age)
-        found = counts_nearby(nodes.lists, pairs.lists, near, time)
-        found[:, :2] = torch.log1p(found[:, :2])
-        return found.flatten(1)
+    def _met(
+        self,
+        near: "Neighbors",
+        row: Int64[Tensor, "p"],
+        other: Int64[Tensor, "p"],
+        time: Float64[Tensor, "p"],
+    ) -> Tensor:
+        """How the other end of each pair has met the neighbours of the end at `row`."""
+        node, pairs = near.node[row], self.groups["pair"]
+        key = torch.where(node >= 0, pair_key(node, other[:, None].expand_as(node), self.num_nodes), -1)
+        found = meetings_nearby(pairs.lists, Near(pairs.group(key), row, near.age), time)
+        return torch.log1p(found).flatten(1)
 
     def _past(self, kind: str, key: Int64[Tensor, "p"], time: Float64[Tensor, "p"]) -> Tensor:
         """log(1 + events) and log(1 + age of the last one in units of the shortest scale), -1 for none."""
@@ -212,10 +227,15 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Neighbors:
-    """The last neighbours of one end of each pair, -1 where there is none, and how long ago they met."""
+    """The last neighbours of ends of pairs, -1 where there is none, how long ago they met, and when that is asked.
 
-    node: Int64[Tensor, "p k"]
-    age: Float64[Tensor, "p k"]
+    An end that several pairs share stands once; `rows` are where the pairs' sources and destinations stand.
+    """
+
+    node: Int64[Tensor, "q k"]
+    age: Float64[Tensor, "q k"]
+    time: Float64[Tensor, "q"]
+    rows: tuple[Int64[Tensor, "p"], Int64[Tensor, "p"]]
 
 
 def pair_key(a: Int64[Tensor, "*p"], b: Int64[Tensor, "*p"], num_nodes: int) -> Int64[Tensor, "*p"]:

@@ -144,8 +144,8 @@ class NeighborIndex:
         recent = self.recent(pairs.node, pairs.when, request.neighbors)
         age = ((recent.query_time[:, None] - recent.time) * recent.mask).cpu()
         node = torch.where(recent.mask, recent.node.long(), -1).cpu()
-        rows = [row.cpu() for row in (pairs.src_row, pairs.dst_row)]
-        near = Neighbors(node[rows[0]], age[rows[0]]), Neighbors(node[rows[1]], age[rows[1]])
+        rows = pairs.src_row.cpu(), pairs.dst_row.cpu()
+        near = Neighbors(node, age, pairs.when.cpu(), rows)
         asked = (pairs.src.cpu(), pairs.dst.cpu(), pairs.time.cpu())
         return self.counts(request.scales).numbers(*asked, near).to(pairs.node.device)
 
@@ -226,11 +226,14 @@ def gather_view(
     requests: tuple[Request, ...],
     draws: Draws | None = None,
 ) -> PairView:
-    """The view of a batch: every row looked up once per request; without `draws` only the most recent."""
+    """The view of a batch: every row looked up once per request; without `draws` only the most recent.
+
+    Counts answer at the time that tables are asked at, sequences at the pair's own.
+    """
     neighbors, counts, walks, fades = [], [], [], []
     for request in requests:
         if isinstance(request, CountRequest):
-            counts.append(index.numbers(request, pairs))
+            counts.append(index.numbers(request, pairs.at_known()))
         elif isinstance(request, WalkRequest):
             walks.append(index.walks(request))
         elif isinstance(request, FadeRequest):

@@ -7,13 +7,19 @@ the source's earlier events on each scale, and their number; in events per unit 
 Legend: e events, p questions, s scales, k = s + 2 kernels.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from dygmamba.data.events import EventStore
+from dygmamba.data.statistics import typical_gap
 from dygmamba.ops.fading import Fading, fading, fading_counts, past_of
+
+SCALES = 12  # from a tenth of the typical gap of a node to the length of the training period
+SHORTEST = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +39,19 @@ class Senders:
     ) -> "Senders":
         """The lists of events in time order."""
         return Senders(fading(src, time, num_nodes, torch.tensor(scales, dtype=torch.float64)), period)
+
+    @staticmethod
+    def of(store: EventStore, train: Int64[Tensor, "e"]) -> "Senders":
+        """Those of the training events, on scales of their own."""
+        src, dst, time = store.src[train], store.dst[train], store.time[train]
+        period = float(time[-1] - time[0]) or 1.0
+        shortest = SHORTEST * min(typical_gap(torch.cat([src, dst]), time.repeat(2)), period)
+        scales = tuple(np.geomspace(shortest, period, SCALES).tolist())
+        return Senders.build(src, time, store.num_nodes, scales, period)
+
+    def among(self, src: Int64[Tensor, "e"], time: Float64[Tensor, "e"]) -> "Senders":
+        """Other events, in time order, on the same scales."""
+        return replace(self, lists=fading(src, time, len(self.lists.start), self.lists.scale))
 
     def kernels(self, src: Int64[Tensor, "p"], time: Float64[Tensor, "p"]) -> Float64[Tensor, "p k"]:
         """What the rate of each source is a sum of, strictly before each time; a stranger has the constant alone."""

@@ -92,7 +92,8 @@ class PairBatch:
     """What is asked: pairs pointing at two rows of (node, time) queries; a negative has label 0.
 
     Pairs that share a query point at the same row, so its look-up is done once. `group` is the number
-    of the positive a pair belongs to.
+    of the positive a pair belongs to. With `until` tables of the past lag behind the questions, as a memory does that
+    is brought up to date after each batch; sequences never do.
     """
 
     node: Int64[Tensor, "q"]
@@ -101,6 +102,9 @@ class PairBatch:
     dst_row: Int64[Tensor, "p"]
     label: Float32[Tensor, "p"]
     group: Int64[Tensor, "p"]
+    until: Float64[Tensor, "p"] | None = (
+        None  # before which tables know of events; None: before the pair's own time
+    )
 
     def __len__(self) -> int:
         return self.src_row.shape[0]
@@ -120,10 +124,26 @@ class PairBatch:
         """Query time of each pair."""
         return self.when[self.src_row]
 
+    @property
+    def known(self) -> Float64[Tensor, "p"]:
+        """The time that tables of the past are asked at: they know what is strictly earlier."""
+        return self.time if self.until is None else self.until
+
+    def as_of(self, until: Float64[Tensor, "p"] | None) -> "PairBatch":
+        """The same pairs, tables asked at these times instead of the pairs' own."""
+        return replace(self, until=until)
+
+    def at_known(self) -> "PairBatch":
+        """The pairs as questions at the time that tables are asked at."""
+        if self.until is None:
+            return self
+        return PairBatch.of(self.src, self.dst, self.until, self.label, self.group)
+
     def to(self, device: torch.device | str) -> "PairBatch":
         """The same pairs on another device."""
         columns = (self.node, self.when, self.src_row, self.dst_row, self.label, self.group)
-        return PairBatch(*(column.to(device) for column in columns))
+        until = None if self.until is None else self.until.to(device)
+        return PairBatch(*(column.to(device) for column in columns), until=until)
 
     def of_label(self, label: float) -> "PairBatch":
         """The pairs of that label, two rows each."""
@@ -132,7 +152,7 @@ class PairBatch:
     def of_rows(self, chosen: Int64[Tensor, "r"]) -> "PairBatch":
         """Some of the pairs, two rows each."""
         columns = (self.src, self.dst, self.time, self.label, self.group)
-        return PairBatch.of(*(column[chosen] for column in columns))
+        return PairBatch.of(*(column[chosen] for column in columns)).as_of(self._until(chosen))
 
     def shared(self, chosen: Int64[Tensor, "r"], num_nodes: int) -> "PairBatch":
         """Some of the pairs; equal (node, time) queries become one row, so each is looked up and encoded once."""
@@ -141,7 +161,18 @@ class PairBatch:
         keys, row = torch.unique(self.node[rows] + num_nodes * instant, return_inverse=True)
         src, dst = row.chunk(2)
         when = instants[keys // num_nodes]
-        return PairBatch(keys % num_nodes, when, src, dst, self.label[chosen], self.group[chosen])
+        told = self.label[chosen], self.group[chosen], self._until(chosen)
+        return PairBatch(keys % num_nodes, when, src, dst, *told)
+
+    def part(self, chosen: Int64[Tensor, "r"]) -> "PairBatch":
+        """Some of the pairs; all rows are kept."""
+        rows = self.src_row[chosen], self.dst_row[chosen]
+        return PairBatch(
+            self.node, self.when, *rows, self.label[chosen], self.group[chosen], self._until(chosen)
+        )
+
+    def _until(self, chosen: Int64[Tensor, "r"]) -> Float64[Tensor, "r"] | None:
+        return None if self.until is None else self.until[chosen]
 
     @staticmethod
     def of(
@@ -177,14 +208,12 @@ class PairView:
     @property
     def columns(self) -> tuple[Tensor, ...]:
         """What is different from batch to batch, whatever their size is."""
-        hops = [hop for hops in self.neighbors for hop in hops]
-        return self.pairs.node, self.pairs.when, *(column for hop in hops for column in hop.columns)
+        hops, pairs = [hop for hops in self.neighbors for hop in hops], self.pairs
+        lag = () if pairs.until is None else (pairs.until,)
+        return pairs.node, pairs.when, *lag, *(column for hop in hops for column in hop.columns)
 
     def part(self, chosen: Int64[Tensor, "r"], length: int | None = None) -> "PairView":
         """Some of the pairs, without the padding beyond `length` entries of their one hop; all rows are kept."""
-        asked = self.pairs
-        rows = {"src_row": asked.src_row[chosen], "dst_row": asked.dst_row[chosen]}
-        pairs = replace(asked, **rows, label=asked.label[chosen], group=asked.group[chosen])
         cut = tuple((hop if length is None else hop.cut(length),) for (hop,) in self.neighbors)
         counts = tuple(numbers[chosen] for numbers in self.counts)
-        return PairView(pairs, cut, self.features, counts, self.walks, self.fades)
+        return PairView(self.pairs.part(chosen), cut, self.features, counts, self.walks, self.fades)

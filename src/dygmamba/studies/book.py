@@ -1,7 +1,7 @@
 """docs/results.md out of stored results: prose with marks, each of which becomes a table or its stamp.
 
-A mark is a line `<!-- table FILE DATA SETTING NEGATIVES -->` (link prediction), `<!-- study FILE DATA -->` (all tables of
-a study of one stream) or `<!-- stamp FILE DATA -->`, FILE a study's saved results beside the text. Nothing else is
+A mark is a line `<!-- table FILE DATA SETTING NEGATIVES -->` (link prediction), `<!-- study FILE DATA -->` (all tables
+of a study of one stream) or `<!-- stamp FILE DATA -->`, FILE a study's saved results beside the text. Nothing else is
 computed, so the page is rebuilt byte for byte without a GPU.
 """
 

@@ -11,7 +11,7 @@ from dygmamba.files.writing import write_text
 from dygmamba.studies.trials import Journal, Row
 from dygmamba.studies.tuning import LOOP, Search
 
-PRESET = "preset.toml"
+PRESET, PAGE = "preset.toml", "tune"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,31 @@ class Tuning:
         """Its validation AP."""
         return self.best["ap"]
 
+    @property
+    def page(self) -> Path:
+        """All of it as a page that opens offline, and its tables beside it."""
+        return self.folder / f"{PAGE}.html"
+
+    @property
+    def cut_off(self) -> int:
+        """How many trials were not finished."""
+        return sum(row["state"] == "cut off" for row in self.trials)
+
+    @property
+    def sentence(self) -> str:
+        """What it came to."""
+        said, first = f"validation AP {100 * self.score:.2f}", self.trials[0]["ap"]
+        if self.best["trial"] == 1:
+            said = f"nothing was better than {self.model} as it is, {said}"
+        elif first is not None:
+            said += f", without a search {100 * first:.2f}"
+        return f"{said}; the best of many looks better than it is, and the test was not looked at"
+
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
         names = ("data", "model", "best", "trials", "importances", "ended")
         plain = {name: getattr(self, name) for name in names}
-        return plain | {"folder": str(self.folder), "preset": str(self.preset)}
+        return plain | {"folder": str(self.folder), "preset": str(self.preset), "page": str(self.page)}
 
     def __repr__(self) -> str:
         said = f"{len(self.trials)} trials of {self.model} on {self.data}, best validation AP {100 * self.score:.2f}"

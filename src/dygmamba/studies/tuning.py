@@ -46,6 +46,7 @@ class Search:
     fixed: dict[str, Any] = field(default_factory=dict)
     size: str | None = None
     by: SplitBy = PUBLISHED
+    training: Callable[[Path], str] | None = None  # how to train with a preset, in the words of who asks
 
     @property
     def begun(self) -> dict[str, Any]:

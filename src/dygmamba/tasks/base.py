@@ -49,6 +49,10 @@ class Task(Protocol):
         """What is asked of a batch of training events."""
         ...
 
+    def offset(self, pairs: PairBatch) -> Float32[Tensor, "p"] | None:
+        """What is added to logits before the loss of training takes them, and nowhere else; none where nothing is."""
+        ...
+
     def loss(self, logits: Float32[Tensor, "p"], label: Float32[Tensor, "p"]) -> Tensor:
         """The sum over pairs."""
         ...

@@ -28,6 +28,7 @@ VALIDATED_BY: dict[TrainNegatives, tuple[str, ...]] = {
     "random": ("random",),
     "historical": ("historical",),
     "mixed": ("random", "historical"),
+    "mixed-odds": ("random",),  # what it learns is whom a source chooses, and these keep the source
 }
 
 
@@ -47,7 +48,7 @@ class LinkTask:
         against: TrainNegatives = "random",
         judge: Loss = PAIRWISE,
     ) -> "LinkTask":
-        """Link prediction on a stream, validated against what it is trained against; random pairs as published."""
+        """Link prediction on a stream, validated by what it is to answer; random pairs as published."""
         if not len(split.train):
             raise EventError("no training events are left after holding out new nodes; use a longer stream")
         opponents = (
@@ -71,6 +72,10 @@ class LinkTask:
     def loss(self, logits: Float32[Tensor, "p"], label: Float32[Tensor, "p"]) -> Tensor:
         """Of every pair alone, or of each event among its candidates."""
         return self.judge(logits, label)
+
+    def offset(self, pairs: PairBatch) -> Float32[Tensor, "p"] | None:
+        """Minus the log of how often each is asked, where that is to be taken out of what is learned."""
+        return self.opponents.offset(pairs)
 
     @property
     def together(self) -> bool:

@@ -19,15 +19,21 @@ PUBLISHED_BATCH = 200
 
 def average_precision(score: Float[Tensor, "p"], label: Float[Tensor, "p"]) -> float:
     """Sum over thresholds of (recall step) * precision; equal scores share one threshold (scikit-learn)."""
-    hits, total = _counts_by_threshold(score, label)
+    return _precision(*_counts_by_threshold(*_columns(score, label)))
+
+
+def roc_auc(score: Float[Tensor, "p"], label: Float[Tensor, "p"]) -> float:
+    """Probability that a positive outranks a negative, a tie counting half; nan if one class is missing."""
+    return _area(*_counts_by_threshold(*_columns(score, label)))
+
+
+def _precision(hits: np.ndarray, total: np.ndarray) -> float:
     if not hits[-1]:
         return float("nan")
     return float((np.diff(hits, prepend=0) * (hits / total)).sum() / hits[-1])
 
 
-def roc_auc(score: Float[Tensor, "p"], label: Float[Tensor, "p"]) -> float:
-    """Probability that a positive outranks a negative, a tie counting half; nan if one class is missing."""
-    hits, total = _counts_by_threshold(score, label)
+def _area(hits: np.ndarray, total: np.ndarray) -> float:
     misses = total - hits
     positives, negatives = hits[-1], misses[-1]
     if not positives or not negatives:
@@ -58,12 +64,16 @@ def rank_metrics(rank: Float[Tensor, "g"], names: Sequence[str]) -> dict[str, fl
     }
 
 
-def _counts_by_threshold(score: Tensor, label: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """At each distinct score, from the highest: positives and pairs that reach it."""
+def _columns(score: Tensor, label: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Scores in 64 bits, and which of them are of positives."""
     if not score.numel():
         raise ScoreError("there are no scores to judge; ask about at least one pair")
     _require_finite(score)
-    values, truth = score.detach().cpu().double().numpy(), label.detach().cpu().numpy() > 0
+    return score.detach().cpu().double().numpy(), label.detach().cpu().numpy() > 0
+
+
+def _counts_by_threshold(values: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """At each distinct score, from the highest: positives and pairs that reach it."""
     order = np.argsort(-values, kind="stable")
     values, truth = values[order], truth[order]
     last = np.append(np.flatnonzero(values[1:] != values[:-1]), len(values) - 1)
@@ -102,13 +112,18 @@ def link_metrics(
     The batches are an arithmetic of the metric, not of the computation: how the pairs were scored is free.
     """
     order = torch.argsort(group // batch, stable=True)
-    score, label, number = score[order].cpu(), label[order].cpu(), (group // batch)[order].cpu()
-    sizes = torch.unique_consecutive(number, return_counts=True)[1].tolist()
-    parts = list(zip(score.split(sizes), label.split(sizes), strict=True))
+    values, truth = _columns(score[order], label[order])
+    number = (group // batch)[order].cpu().numpy()
+    cuts = np.flatnonzero(np.diff(number)) + 1
+    parts = [
+        _counts_by_threshold(*part)
+        for part in zip(np.split(values, cuts), np.split(truth, cuts), strict=True)
+    ]
+    whole = _counts_by_threshold(values, truth)
     return LinkMetrics(
-        ap=float(np.mean([average_precision(s, y) for s, y in parts])),
-        auc=float(np.mean([roc_auc(s, y) for s, y in parts])),
-        ap_pooled=average_precision(score, label),
-        auc_pooled=roc_auc(score, label),
-        n=int((label > 0).sum()),
+        ap=float(np.mean([_precision(*part) for part in parts])),
+        auc=float(np.mean([_area(*part) for part in parts])),
+        ap_pooled=_precision(*whole),
+        auc_pooled=_area(*whole),
+        n=int(truth.sum()),
     )

@@ -75,6 +75,9 @@ class NodeTask:
         """Each event as a question about its source; `group` is its row in the stream."""
         return PairBatch.of(events.src, others, events.time, self.label[events.event], events.event)
 
+    def offset(self, pairs: PairBatch) -> None:
+        """Nothing: no question is drawn."""
+
     def loss(self, logits: Float32[Tensor, "p"], label: Float32[Tensor, "p"]) -> Tensor:
         """Binary cross-entropy, positives by their weight."""
         return binary_cross_entropy_with_logits(logits, label, pos_weight=self.weight, reduction="sum")

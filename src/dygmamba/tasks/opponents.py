@@ -1,4 +1,4 @@
-"""What is asked beside each training event: pairs that were not, of one of three kinds.
+"""What is asked beside each training event: pairs that were not, of one kind or another.
 
 Evaluation asks about random, historical and inductive negatives; a model that is trained against random ones alone has
 never had to tell who is active now. What is asked beside an event is one number per event and epoch, a function of
@@ -11,16 +11,18 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float32, Int64
 from torch import Tensor
 
 from dygmamba.data.events import EventBatch, EventStore
 from dygmamba.data.splits import Split
 from dygmamba.errors import EventError
 from dygmamba.sampling.draws import Draws
+from dygmamba.sampling.senders import Senders
 from dygmamba.sampling.view import PairBatch
+from dygmamba.tasks.odds import Odds, Pool, Turns
 
-TrainNegatives = Literal["random", "historical", "mixed"]
+TrainNegatives = Literal["random", "historical", "mixed", "mixed-odds"]
 CELL = 200  # events around a training event whose pairs are not asked about as ones that were not, as in evaluation
 TRIES = 8
 
@@ -37,9 +39,22 @@ class Opponents(Protocol):
         """Each event as a pair of label 1, then the pairs beside them with label 0."""
         ...
 
+    def offset(self, pairs: PairBatch) -> Float32[Tensor, "p"] | None:
+        """What is added to the logits of these questions where they are judged in training, and nowhere else."""
+        ...
+
+
+class AsTheyAre:
+    """Questions that are judged by the logits themselves."""
+
+    __slots__ = ()
+
+    def offset(self, pairs: PairBatch) -> None:
+        """Nothing."""
+
 
 @dataclass(frozen=True, slots=True)
-class RandomDestinations:
+class RandomDestinations(AsTheyAre):
     """The event's source with any training destination: the number is the destination."""
 
     events: int
@@ -71,7 +86,7 @@ class RandomDestinations:
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingPairs:
+class TrainingPairs(AsTheyAre):
     """A pair of the training period that does not meet around the event, both ends replaced; the number is the pair.
 
     Drawn from the whole period, pairs that meet only later among them (`docs/beyond.md` has why). Where a few tries
@@ -93,6 +108,12 @@ class TrainingPairs:
         busy = torch.unique(torch.arange(len(src)) // CELL * len(pairs) + pair)
         random = RandomDestinations.of(store, split, torch.device("cpu"))
         return TrainingPairs(src, pairs, busy, store.num_nodes, random, device)
+
+    @property
+    def pool(self) -> Pool:
+        """What is drawn from, and how."""
+        known = (self.src, self.pairs, self.busy, self.num_nodes)
+        return Pool(*known, destinations=len(self.random.destinations), cell=CELL, tries=TRIES)
 
     def others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
         """One pair per training event, each of the period's distinct pairs as likely."""
@@ -121,7 +142,7 @@ class TrainingPairs:
 
 
 @dataclass(frozen=True, slots=True)
-class Mixed:
+class Mixed(AsTheyAre):
     """Every other event against a random destination, the rest against a training pair; next epoch vice versa."""
 
     paired: TrainingPairs
@@ -145,7 +166,39 @@ class Mixed:
 
 
 @dataclass(frozen=True, slots=True)
-class ManyDestinations:
+class MixedOdds:
+    """The questions of `Mixed`, each judged from minus the log of how often it is asked.
+
+    So what is learned is whom a source chooses, as against random destinations alone (`tasks/odds.py`).
+    """
+
+    mixed: Mixed
+    odds: Odds
+
+    @staticmethod
+    def of(store: EventStore, split: Split, device: torch.device) -> "MixedOdds":
+        """Of both kinds."""
+        mixed = Mixed.of(store, split, device)
+        turns = Turns.fitted(
+            Senders.of(store, split.train), mixed.paired.src, store.time[split.train], device
+        )
+        return MixedOdds(mixed, Odds.of_both(mixed.paired.pool, turns, device))
+
+    def others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
+        """The same pairs."""
+        return self.mixed.others(seed, epoch)
+
+    def questions(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
+        """The same questions."""
+        return self.mixed.questions(events, others)
+
+    def offset(self, pairs: PairBatch) -> Float32[Tensor, "p"]:
+        """Of each question alone, so the same in any batch, part and process."""
+        return -self.odds.log(pairs.src, pairs.dst, pairs.time)
+
+
+@dataclass(frozen=True, slots=True)
+class ManyDestinations(AsTheyAre):
     """The event's source with several training destinations, none of them its own; the number is a key to their draws.
 
     They are drawn with replacement, as a function of seed, epoch and event; an epoch of many candidates is held in as
@@ -190,8 +243,11 @@ class ManyDestinations:
         )
 
 
-OPPONENTS: dict[TrainNegatives, type[RandomDestinations] | type[TrainingPairs] | type[Mixed]] = {
+OPPONENTS: dict[
+    TrainNegatives, type[RandomDestinations] | type[TrainingPairs] | type[Mixed] | type[MixedOdds]
+] = {
     "random": RandomDestinations,
     "historical": TrainingPairs,
     "mixed": Mixed,
+    "mixed-odds": MixedOdds,
 }

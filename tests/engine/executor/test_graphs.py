@@ -45,25 +45,28 @@ def stream():
     return Stream(store, chronological_split(store), torch.device("cuda"))
 
 
-def fit_of(model, stream, folder, **loop):
+def fit_of(model, stream, folder, against="random", **loop):
     torch.manual_seed(0)
     spec = MODELS[model]
     facts = DatasetFacts.of(stream.store, stream.split.train)
     scorer = spec.build(build_config(spec.config, SETTINGS[model]), facts).cuda()
-    task = LinkTask.of(stream.store, stream.split, stream.device)
+    task = LinkTask.of(stream.store, stream.split, stream.device, against)
     config = FitConfig(batch=20, precision="float32", save_every=1e9, **loop)
     return Fit(task, scorer, stream, config, RunFolder(folder), seed=0)
 
 
-@pytest.mark.parametrize("model", list(SETTINGS))
+@pytest.mark.parametrize(
+    ("model", "against"),
+    [*((model, "random") for model in SETTINGS), ("dyg-mamba", "mixed-odds"), ("tgn", "mixed-odds")],
+)
 @pytest.mark.parametrize("shares", [WHOLE, CHOICES[3]])
 @pytest.mark.parametrize("visible", ["strict", "batch"])
-def test_an_epoch_of_replays_is_the_epoch(model, shares, visible, stream, tmp_path, monkeypatch):
+def test_an_epoch_of_replays_is_the_epoch(model, against, shares, visible, stream, tmp_path, monkeypatch):
     """Losses, weights and memory after an epoch of replayed graphs are those of issued steps, whole or in parts."""
     monkeypatch.setattr(engine, "best_shares", lambda lengths, most, costs: shares)
     results = []
     for graphs in (False, True):
-        fit = fit_of(model, stream, tmp_path, graphs=graphs, visible=visible)
+        fit = fit_of(model, stream, tmp_path, against, graphs=graphs, visible=visible)
         assert isinstance(fit.executor, GraphedWhole | GraphedParts) is graphs
         fit.train_epoch(Reporter())
         results.append((torch.tensor(fit.progress.losses), fit.scorer.state_dict()))
@@ -74,9 +77,10 @@ def test_an_epoch_of_replays_is_the_epoch(model, shares, visible, stream, tmp_pa
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")  # torch calls it a prototype
-def test_no_step_waits_for_the_device(stream, tmp_path):
+@pytest.mark.parametrize("against", ["random", "mixed-odds"])
+def test_no_step_waits_for_the_device(against, stream, tmp_path):
     """After the first epoch, an epoch of replays asks the device for nothing until its losses are read."""
-    fit = fit_of("tgn", stream, tmp_path)
+    fit = fit_of("tgn", stream, tmp_path, against)
     fit.train_epoch(Reporter())
     epoch = fit.epoch(1)
     fit.executor.step(fit.batch(epoch, 0))

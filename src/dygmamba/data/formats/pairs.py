@@ -75,13 +75,14 @@ def read_pairs(pairs: Pairs, options: ReadOptions, origin: Origin) -> Asked:
         where,
         as_ids(columns["src"], places["src"]),
         as_ids(columns["dst"], places["dst"]) if "dst" in roles else None,
-        _own_times(columns["time"], places["time"], options, origin) if "time" in roles else None,
+        own_times(columns["time"], places["time"], options, origin) if "time" in roles else None,
     )
 
 
-def _own_times(column: pa.Array, place: Place, options: ReadOptions, origin: Origin) -> Times:
+def own_times(column: pa.Array, place: Place, options: ReadOptions, origin: Origin) -> Times:
     """Times written as the dataset's own file wrote them, unless the options say otherwise."""
-    if origin.time_format and not options.time_format and is_text(column.type):
+    told = options.time_format is not None or options.time_unit != "auto"
+    if origin.time_format and not told and is_text(column.type):
         try:
             return read_times(column, place, form=origin.time_format)
         except FileError:  # written in another way after all

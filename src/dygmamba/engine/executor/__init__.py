@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor, nn
 
+from dygmamba.engine.executor.asking import Asking
 from dygmamba.engine.executor.cuts import COSTS, WHOLE, best_shares
 from dygmamba.engine.executor.eager import Batch, Epoch, Parts, Whole, Work, history_lengths
 from dygmamba.engine.executor.graphs import GraphedHalves, GraphedParts, GraphedWhole
@@ -77,7 +78,7 @@ def executor_for(
     """
     require_shareable(scorer, stream.ranks, config.batch)
     if isinstance(scorer, RoundLearner):
-        return Rounds(task, scorer, stream, epoch)
+        return Rounds(Asking.of(task, stream, config.rule), scorer, stream, epoch)
     if has_nothing_to_learn(scorer):
         return Nothing()
     work, graphs = Work(task, scorer, stream, config), stream.device.type == "cuda" and config.graphs

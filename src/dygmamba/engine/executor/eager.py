@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor, nn
 
+from dygmamba.engine.executor.asking import Asking
 from dygmamba.engine.executor.cuts import Plan, Shares, arrange
 from dygmamba.engine.executor.gradients import Bucket, OwnGradients, PartGradients
 from dygmamba.engine.fit_config import FitConfig
@@ -54,7 +55,7 @@ class Work:
     def __init__(self, task: Task, scorer: nn.Module, stream: Stream, config: FitConfig) -> None:
         assert isinstance(scorer, Scorer)
         self.task, self.scorer, self.stream, self.config = task, scorer, stream, config
-        self.device = stream.device.type
+        self.device, self.asking = stream.device.type, Asking.of(task, stream, config.rule)
         self.trained = [parameter for parameter in scorer.parameters() if parameter.requires_grad]
         on_gpu = self.device == "cuda"
         self.optimizer = torch.optim.Adam(
@@ -97,12 +98,12 @@ class Work:
 
     def view(self, events: Int64[Tensor, "b"], others: Int64[Tensor, "b"]) -> PairView:
         """What a step asks, and what the model may see for it."""
-        pairs = self.task.questions(self.stream.events.select(events), others)
-        return self.stream.training_view(pairs, self.scorer.requests, self.draws)
+        return self.stream.training_view(self.asking(events, others), self.scorer.requests, self.draws)
 
     def loss(self, view: PairView) -> Tensor:
         """The sum over the pairs of a view."""
-        return self.task.loss(self.scorer(view).float(), view.pairs.label)
+        logits, offset = self.scorer(view).float(), self.task.offset(view.pairs)
+        return self.task.loss(logits if offset is None else logits + offset, view.pairs.label)
 
     def precision(self) -> AbstractContextManager[Any]:
         """Inside, products are computed as the run wants them."""

@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
+from dygmamba.engine.executor.asking import Asking
 from dygmamba.engine.executor.eager import Batch, Epoch
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.walk import Advance, unwatched
 from dygmamba.models.base import RoundLearner
 from dygmamba.sampling.view import PairView
-from dygmamba.tasks.base import Task
 
 TOGETHER = 4096  # training events that are looked up in one pass; changes no bit
 
@@ -26,9 +26,9 @@ class Rounds:
     optimizer = None  # there is no gradient to follow
 
     def __init__(
-        self, task: Task, scorer: RoundLearner, stream: Stream, epoch: Callable[[int], Epoch]
+        self, asking: Asking, scorer: RoundLearner, stream: Stream, epoch: Callable[[int], Epoch]
     ) -> None:
-        self.task, self.scorer, self.stream, self.epoch = task, scorer, stream, epoch
+        self.asking, self.scorer, self.stream, self.epoch = asking, scorer, stream, epoch
         self._lesson: Any = None
 
     @property
@@ -49,7 +49,7 @@ class Rounds:
                 yield view
                 advance(len(view.pairs))
 
-        self._lesson = self.scorer.study(told())
+        self._lesson = self.scorer.study(told(), self.asking.task.offset)
 
     def step(self, batch: Batch) -> Float32[Tensor, ""]:
         """One round; the mean loss before it."""
@@ -66,7 +66,7 @@ class Rounds:
             for events, others in zip(
                 stream.train.split(TOGETHER), epoch.others.split(TOGETHER), strict=True
             ):
-                pairs = self.task.questions(stream.events.select(events), others)
+                pairs = self.asking(events, others)
                 asked = torch.ones_like(pairs.label) if number == 0 else 1 - pairs.label
                 chosen = pairs.shared(asked.nonzero()[:, 0], stream.store.num_nodes)
                 yield stream.training_view(chosen, requests, epoch.draws)

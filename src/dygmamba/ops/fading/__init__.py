@@ -99,22 +99,28 @@ def past_of(
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """Neighbours w of one end of each pair: the group of w, the group of w with the other end, the age of the meeting.
+    """Pairs of one end and the neighbours w of the other: the group of w with it, and the age of each w's own meeting.
 
-    A group is -1 where there is no neighbour, or where the two never met.
+    A group is -1 where there is no neighbour, or where the two never met. The ages stand once for all pairs that share
+    the end: `row` says where.
     """
 
-    own: Int64[Tensor, "q k"]
     met: Int64[Tensor, "q k"]
-    age: Float64[Tensor, "q k"]
+    row: Int64[Tensor, "q"]
+    age: Float64[Tensor, "r k"]
 
 
-def counts_nearby(
-    nodes: Fading, pairs: Fading, near: Near, time: Float64[Tensor, "q"]
-) -> Float64[Tensor, "q 3 s"]:
-    """Over the neighbours w of one end: how the other end has met them, and how busy they are.
+def meetings_nearby(pairs: Fading, near: Near, time: Float64[Tensor, "q"]) -> Float64[Tensor, "q 2 s"]:
+    """How one end has met the neighbours of the other.
 
-    On every scale the sum of the counts of w with the other end, each weighted by the fading of w's own meeting; the
-    largest of these counts; and the mean of log(1 + count of w). Zero where there are no neighbours.
+    On every scale the sum of the counts of w with it, each weighted by the fading of w's own meeting, and the largest
+    of these counts. Zero where there are no neighbours.
     """
-    return FADING[time.device.type].counts_nearby(nodes, pairs, near, time)
+    return FADING[time.device.type].meetings_nearby(pairs, near, time)
+
+
+def busy_nearby(
+    nodes: Fading, own: Int64[Tensor, "r k"], time: Float64[Tensor, "r"]
+) -> Float64[Tensor, "r s"]:
+    """How busy neighbours are: on every scale the mean of log(1 + count) over groups that are not -1, 0 of none."""
+    return FADING[time.device.type].busy_nearby(nodes, own, time)

@@ -64,15 +64,24 @@ def past_of(lists: "Fading", group: Tensor, time: Tensor) -> tuple[Tensor, Tenso
     return number, age
 
 
-def counts_nearby(nodes: "Fading", pairs: "Fading", near: "Near", time: Tensor) -> Tensor:
-    """Sum, maximum and mean over the neighbours, pair by pair."""
-    out = torch.empty(len(time), 3, len(nodes.scale), dtype=torch.float64)
-    of = (nodes.start, nodes.size, nodes.time, nodes.running)
-    between = (pairs.start, pairs.size, pairs.time, pairs.running)
-    asked = (near.own.contiguous(), near.met.contiguous(), near.age.contiguous(), time.contiguous(), out)
-    arrays = [column.numpy() for column in (*of, *between, nodes.scale, *asked)]
-    spread(_nearby, len(time), near.own.numel() * 3 * len(nodes.scale), *arrays)
+def meetings_nearby(pairs: "Fading", near: "Near", time: Tensor) -> Tensor:
+    """Sum and maximum over the neighbours, pair by pair."""
+    out = torch.empty(len(time), 2, len(pairs.scale), dtype=torch.float64)
+    asked = (near.met, near.row, near.age, time)
+    spread(_meetings, len(time), near.met.numel() * len(pairs.scale), *_arrays(pairs, *asked, out))
     return out
+
+
+def busy_nearby(nodes: "Fading", own: Tensor, time: Tensor) -> Tensor:
+    """Mean over the neighbours, end by end."""
+    out = torch.empty(len(time), len(nodes.scale), dtype=torch.float64)
+    spread(_busy, len(time), own.numel() * len(nodes.scale), *_arrays(nodes, own, time, out))
+    return out
+
+
+def _arrays(lists: "Fading", *asked: Tensor) -> list[np.ndarray]:
+    given = (lists.start, lists.size, lists.time, lists.running, lists.scale)
+    return [column.contiguous().numpy() for column in (*given, *asked)]
 
 
 def _grown(column: np.ndarray, length: int) -> np.ndarray:
@@ -166,18 +175,34 @@ def _multiply(product, logs, factor, s):
 
 
 @kernel()
-def _nearby(
-    low, high, start, size, entries, running, met_start, met_size, met_entries, met_running, scale, own, met, age, time,
-    out,
-):  # fmt: skip
+def _meetings(low, high, start, size, entries, running, scale, met, row, age, time, out):
+    scales, rate = scale.shape[0], 1.0 / scale
+    for i in range(low, high):
+        total, most = out[i, 0], out[i, 1]
+        out[i] = 0.0
+        for j in range(met.shape[1]):
+            pair = met[i, j]
+            if pair < 0:
+                continue
+            end = first_not_less(entries, start[pair], start[pair] + size[pair], time[i])
+            if end > start[pair]:
+                since = time[i] - entries[end - 1]
+                for s in range(scales):
+                    count = running[end - 1, s] * np.exp(-since * rate[s])
+                    most[s] = max(most[s], count)
+                    total[s] += count * np.exp(-age[row[i], j] * rate[s])
+
+
+@kernel()
+def _busy(low, high, start, size, entries, running, scale, own, time, out):
     scales, rate, product = scale.shape[0], 1.0 / scale, np.empty(scale.shape[0])
     for i in range(low, high):
-        total, most, busy = out[i, 0], out[i, 1], out[i, 2]
-        out[i] = 0.0
+        busy = out[i]
+        busy[:] = 0.0
         product[:] = 1.0
         found = 0
         for j in range(own.shape[1]):
-            v, pair = own[i, j], met[i, j]
+            v = own[i, j]
             if v < 0:
                 continue
             found += 1
@@ -186,13 +211,5 @@ def _nearby(
                 since = time[i] - entries[end - 1]
                 for s in range(scales):
                     _multiply(product, busy, 1.0 + running[end - 1, s] * np.exp(-since * rate[s]), s)
-            first = met_start[pair] if pair >= 0 else 0
-            end = first_not_less(met_entries, first, first + met_size[pair], time[i]) if pair >= 0 else 0
-            if end > first:
-                since = time[i] - met_entries[end - 1]
-                for s in range(scales):
-                    count = met_running[end - 1, s] * np.exp(-since * rate[s])
-                    most[s] = max(most[s], count)
-                    total[s] += count * np.exp(-age[i, j] * rate[s])
         for s in range(scales):
             busy[s] = (busy[s] + np.log(product[s])) / max(found, 1)

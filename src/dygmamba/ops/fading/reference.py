@@ -71,16 +71,18 @@ def past_of(lists: "Fading", group: Tensor, time: Tensor) -> tuple[Tensor, Tenso
     return number, torch.where(number > 0, time - lists.time[(end - 1).clamp(min=0)], -1)
 
 
-def counts_nearby(nodes: "Fading", pairs: "Fading", near: "Near", time: Tensor) -> Tensor:
-    """Sum, maximum and mean over the neighbours."""
-    k, scales = near.own.shape[1], len(nodes.scale)
-    when = time.repeat_interleave(k)
-    met, own = (
-        fading_counts(lists, group.flatten(), when).view(-1, k, scales)
-        for lists, group in ((pairs, torch.where(near.own >= 0, near.met, -1)), (nodes, near.own))
-    )
+def meetings_nearby(pairs: "Fading", near: "Near", time: Tensor) -> Tensor:
+    """Sum and maximum over the neighbours."""
+    (q, k), scales = near.met.shape, len(pairs.scale)
     if not k:
-        return time.new_zeros(len(time), 3, scales)
-    weight = torch.exp(-near.age[..., None] / nodes.scale)
-    some = (near.own >= 0).sum(dim=1).clamp(min=1)[:, None]
-    return torch.stack([(met * weight).sum(1), met.amax(1), torch.log1p(own).sum(1) / some], dim=1)
+        return time.new_zeros(q, 2, scales)
+    met = fading_counts(pairs, near.met.flatten(), time.repeat_interleave(k)).view(q, k, scales)
+    weight = torch.exp(-near.age[near.row][..., None] / pairs.scale)
+    return torch.stack([(met * weight).sum(1), met.amax(1)], dim=1)
+
+
+def busy_nearby(nodes: "Fading", own: Tensor, time: Tensor) -> Tensor:
+    """Mean over the neighbours."""
+    r, k = own.shape
+    counts = fading_counts(nodes, own.flatten(), time.repeat_interleave(k)).view(r, k, len(nodes.scale))
+    return torch.log1p(counts).sum(1) / (own >= 0).sum(dim=1).clamp(min=1)[:, None]

@@ -12,6 +12,8 @@ from dygmamba.ops.trees import cpu_kernels as kernels
 if TYPE_CHECKING:
     from dygmamba.ops.trees import Growth, Trees
 
+EFFORT = 2  # updates that a row's way down a tree counts as, where work is dealt out to threads
+
 
 def grow(
     bins: Tensor, slopes: Tensor, rows: Tensor, columns: Tensor, edges: Tensor, growth: "Growth"
@@ -101,18 +103,26 @@ class Growing:
 def tree_sums(trees: "Trees", x: Tensor, before: Tensor) -> Tensor:
     """Every row walks down every tree."""
     total = before.clone()
-    arrays = [column.contiguous().numpy() for column in (*trees.columns[:-1], x, total)]
-    spread(kernels.tree_sums, len(x), 8 * len(x) * len(trees.feature), *arrays)
+    given = (trees.feature, trees.threshold, _children(trees), trees.value, x, total)
+    arrays = [column.contiguous().numpy() for column in given]
+    spread(kernels.tree_sums, len(x), EFFORT * len(x) * len(trees.feature), *arrays)
     return total
 
 
 def binned_sums(trees: "Trees", bins: Tensor, cut: Tensor, before: Tensor) -> Tensor:
     """The same by bins."""
     total = before.clone()
-    given = (trees.feature, cut, trees.left, trees.right, trees.value, bins, total)
+    given = (trees.feature, cut, _children(trees), trees.value, bins, total)
     arrays = [column.contiguous().numpy() for column in given]
-    spread(kernels.binned_sums, len(total), 8 * len(total) * len(trees.feature), *arrays)
+    spread(kernels.binned_sums, len(total), EFFORT * len(total) * len(trees.feature), *arrays)
     return total
+
+
+def _children(trees: "Trees") -> Tensor:
+    """Both children of each node side by side; a leaf is its own."""
+    own = torch.arange(trees.feature.shape[1], dtype=torch.int32)
+    sides = [torch.where(trees.feature >= 0, side, own) for side in (trees.left, trees.right)]
+    return torch.stack(sides, dim=2)
 
 
 def expected(trees: "Trees") -> Tensor:

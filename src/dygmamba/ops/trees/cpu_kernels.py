@@ -10,11 +10,12 @@ TOGETHER = 128  # rows that stay near the processor while all trees are asked
 
 
 @part()
-def add(place, slope, bend):
-    """One more row in a bin."""
-    place[0] += slope
-    place[1] += bend
-    place[2] += 1.0
+def add(table, bin, slope, bend):
+    """One more row in a bin; unsigned places need no check of their sign, which is half of the work here."""
+    at = np.uint64(bin) * np.uint64(3)
+    table[at] += slope
+    table[at + np.uint64(1)] += bend
+    table[at + np.uint64(2)] += 1.0
 
 
 @kernel()
@@ -29,16 +30,18 @@ def histogram(low, high, bins, slopes, rows, columns, ordered, table):
     table[low:high] = 0.0
     for j in range(low, high - 3, 4):
         a, b, c, d = bins[columns[j]], bins[columns[j + 1]], bins[columns[j + 2]], bins[columns[j + 3]]
+        of_a, of_b = table[j].ravel(), table[j + 1].ravel()
+        of_c, of_d = table[j + 2].ravel(), table[j + 3].ravel()
         for i in range(rows.shape[0]):  # four columns at once: no sum waits for the one before it
-            row, slope, bend = rows[i], ordered[i, 0], ordered[i, 1]
-            add(table[j, a[row]], slope, bend)
-            add(table[j + 1, b[row]], slope, bend)
-            add(table[j + 2, c[row]], slope, bend)
-            add(table[j + 3, d[row]], slope, bend)
+            row, slope, bend = np.uint32(rows[i]), ordered[i, 0], ordered[i, 1]
+            add(of_a, a[row], slope, bend)
+            add(of_b, b[row], slope, bend)
+            add(of_c, c[row], slope, bend)
+            add(of_d, d[row], slope, bend)
     for j in range(high - (high - low) % 4, high):
-        own, column = table[j], bins[columns[j]]
+        own, column = table[j].ravel(), bins[columns[j]]
         for i in range(rows.shape[0]):
-            add(own[column[rows[i]]], ordered[i, 0], ordered[i, 1])
+            add(own, column[np.uint32(rows[i])], ordered[i, 0], ordered[i, 1])
 
 
 @kernel()
@@ -70,15 +73,15 @@ def best_splits(low, high, table, least, l2, gain, cut):
 
 @kernel()
 def divide(rows, column, cut, spare):
-    """Rows of the left side first, both in their order; how many there are."""
+    """Rows of the left side first, both in their order; how many there are. Both sides are written, one counts."""
     left, right = 0, 0
     for i in range(rows.shape[0]):
-        if column[rows[i]] <= cut:
-            rows[left] = rows[i]
-            left += 1
-        else:
-            spare[right] = rows[i]
-            right += 1
+        row = rows[i]
+        goes = column[np.uint32(row)] <= cut
+        rows[left] = row
+        spare[right] = row
+        left += goes
+        right += not goes
     for i in range(right):
         rows[left + i] = spare[i]
     return left
@@ -95,28 +98,54 @@ def sums(slopes, rows):
 
 
 @kernel()
-def tree_sums(low, high, feature, threshold, left, right, value, x, total):
-    """Some rows through all trees, then the next: each row's sum runs in the order of the trees all the same."""
+def tree_sums(low, high, feature, threshold, child, value, x, total):
+    """Some rows through all trees, then the next: each row's sum runs in the order of the trees all the same.
+
+    Four rows go down at once, none waiting for another; who has arrived stays, as a leaf's children are itself.
+    """
     for first in range(low, high, TOGETHER):
+        last = min(first + TOGETHER, high)
         for tree in range(feature.shape[0]):
-            column, edge, down, other = feature[tree], threshold[tree], left[tree], right[tree]
-            for i in range(first, min(first + TOGETHER, high)):
-                at = 0
-                while column[at] >= 0:
-                    at = down[at] if x[i, column[at]] <= edge[at] else other[at]
-                total[i] += value[tree, at]
+            column, edge, down, says = feature[tree], threshold[tree], child[tree].ravel(), value[tree]
+            for i in range(first, last - 3, 4):
+                a, b, c, d = 0, 0, 0, 0
+                while column[a] >= 0 or column[b] >= 0 or column[c] >= 0 or column[d] >= 0:
+                    a = down[2 * a + (not x[i, max(column[a], 0)] <= edge[a])]
+                    b = down[2 * b + (not x[i + 1, max(column[b], 0)] <= edge[b])]
+                    c = down[2 * c + (not x[i + 2, max(column[c], 0)] <= edge[c])]
+                    d = down[2 * d + (not x[i + 3, max(column[d], 0)] <= edge[d])]
+                total[i] += says[a]
+                total[i + 1] += says[b]
+                total[i + 2] += says[c]
+                total[i + 3] += says[d]
+            for i in range(last - (last - first) % 4, last):
+                a = 0
+                while column[a] >= 0:
+                    a = down[2 * a + (not x[i, column[a]] <= edge[a])]
+                total[i] += says[a]
 
 
 @kernel()
-def binned_sums(low, high, feature, cut, left, right, value, bins, total):
+def binned_sums(low, high, feature, cut, child, value, bins, total):
     """The same of rows whose bins are known, column by column."""
     for tree in range(feature.shape[0]):
-        column, last, down, other = feature[tree], cut[tree], left[tree], right[tree]
-        for i in range(low, high):
-            at = 0
-            while column[at] >= 0:
-                at = down[at] if bins[column[at], i] <= last[at] else other[at]
-            total[i] += value[tree, at]
+        column, edge, down, says = feature[tree], cut[tree], child[tree].ravel(), value[tree]
+        for i in range(low, high - 3, 4):
+            a, b, c, d = 0, 0, 0, 0
+            while column[a] >= 0 or column[b] >= 0 or column[c] >= 0 or column[d] >= 0:
+                a = down[2 * a + (bins[max(column[a], 0), i] > edge[a])]
+                b = down[2 * b + (bins[max(column[b], 0), i + 1] > edge[b])]
+                c = down[2 * c + (bins[max(column[c], 0), i + 2] > edge[c])]
+                d = down[2 * d + (bins[max(column[d], 0), i + 3] > edge[d])]
+            total[i] += says[a]
+            total[i + 1] += says[b]
+            total[i + 2] += says[c]
+            total[i + 3] += says[d]
+        for i in range(high - (high - low) % 4, high):
+            a = 0
+            while column[a] >= 0:
+                a = down[2 * a + (bins[column[a], i] > edge[a])]
+            total[i] += says[a]
 
 
 @kernel()

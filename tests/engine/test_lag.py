@@ -1,0 +1,195 @@
+"""The rule `batch` for tables of the past: counts, fades and walks are as of the first event of a question's batch."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+
+from dygmamba.data.generate import GeneratorConfig, generate_stream
+from dygmamba.engine.clock import Rule
+from dygmamba.engine.examine import examine, place
+from dygmamba.engine.fit import Fit
+from dygmamba.engine.fit_config import FitConfig, LinkFitConfig
+from dygmamba.engine.folder import RunFolder
+from dygmamba.models import find_model
+from dygmamba.models.base import DatasetFacts, Heuristic
+from dygmamba.nn.walks import pair_overlaps
+from dygmamba.runs.link import link_rows
+from dygmamba.sampling.counts import CountRequest
+from dygmamba.sampling.fades import FadeRequest, Fades
+from dygmamba.sampling.index import NeighborIndex, gather_view
+from dygmamba.sampling.view import NeighborRequest, PairBatch
+from dygmamba.sampling.walks import WalkRequest, Walks
+from dygmamba.tasks.base import Exam
+from dygmamba.tasks.candidates import Candidates
+from dygmamba.tasks.link import LinkTask
+from strategies import event_streams
+from streams import split_stream, unsplit
+
+CELL = 3
+TABLES = (CountRequest((2.0, 9.0), 4), FadeRequest((2.0, 9.0)), WalkRequest(2, 5, 0.1))
+
+
+def told(view):
+    """All that tables say of each pair of a view, as one number."""
+    (counts,), (fades,), (walks,), pairs = view.counts, view.fades, view.walks, view.pairs
+    ends = (pairs.src, pairs.dst, pairs.known)
+    single = (fades.of_node(pairs.src, pairs.known), fades.of_node(pairs.dst, pairs.known))
+    found = torch.cat([counts, *single, fades.of_pair(*ends), pair_overlaps(walks, *ends)], dim=1).double()
+    return found @ torch.linspace(1, 2, found.shape[1], dtype=torch.float64)
+
+
+class Reader(Heuristic):
+    """Answers with what the tables say, or with how many neighbours the source has, which is no table's."""
+
+    stateful = False
+
+    def __init__(self, *requests):
+        self.requests = requests
+
+    def __call__(self, view):
+        return view.neighbors[0][0].length[view.pairs.src_row].float() if view.neighbors else told(view)
+
+    def observe(self, events):
+        """Nothing."""
+
+    def reset(self):
+        """Nothing."""
+
+
+def exam_of(store):
+    """Every event, and every event turned round as its negative."""
+    ids = torch.arange(len(store))
+    ends = torch.cat([store.src, store.dst]), torch.cat([store.dst, store.src])
+    return Exam({}, ids, (), PairBatch.of(*ends, store.time.repeat(2)), ids.repeat(2))
+
+
+@settings(max_examples=15)
+@given(store=event_streams(min_events=4, max_events=16))
+def test_tables_that_lag_hold_the_events_before_the_batch(store):
+    """For all streams with ties: a batch's answers are those of tables that were made of the events before it alone."""
+    exam = exam_of(store)
+    found = examine(Reader(*TABLES), unsplit(store), exam, Rule("batch", CELL))
+    for first in range(0, len(store), CELL):
+        began = store.time[first]
+        past = store[: int((store.time < began).sum())]
+        rows = torch.cat(
+            [torch.arange(first, min(first + CELL, len(store))) + k * len(store) for k in (0, 1)]
+        )
+        pairs = exam.pairs.of_rows(rows)
+        asked = PairBatch.of(pairs.src, pairs.dst, began.expand(len(rows)).clone())
+        expected = told(gather_view(NeighborIndex.build(past), past.features, asked, TABLES))
+        torch.testing.assert_close(found[rows], expected)
+
+
+@settings(max_examples=15)
+@given(store=event_streams(min_events=1, max_events=25))
+def test_neither_sequences_nor_the_strict_rule_know_of_a_lag(store):
+    """For all streams: strictly, tables are asked at the pair's own time; a sequence is so by either rule."""
+    exam, stream = exam_of(store), unsplit(store)
+    expected = told(stream.view(exam.pairs, TABLES))
+    torch.testing.assert_close(examine(Reader(*TABLES), stream, exam, Rule("strict", CELL)), expected)
+    reader = Reader(NeighborRequest((4,)))
+    both = [examine(reader, stream, exam, Rule(visible, CELL)).tolist() for visible in ("strict", "batch")]
+    assert both[0] == both[1] == stream.index.past(exam.pairs.src, exam.pairs.time)[1].clamp(max=4).tolist()
+
+
+def test_a_candidate_sees_what_its_event_sees():
+    """A rank by the rule `batch` is that of the event's score in the exam among its candidates' at the same moment."""
+    store = generate_stream(GeneratorConfig(nodes=20, events=60, seed=2))
+    exam, stream, rule, reader = exam_of(store), unsplit(store), Rule("batch", 8), Reader(*TABLES)
+    rank = place(reader, stream, exam, Candidates.of(store, None, 0), rule)
+    for event in range(0, len(store), 7):
+        others = torch.unique(store.dst)
+        others = others[others != store.dst[event]]
+        dst = torch.cat([store.dst[event : event + 1], others])
+        pairs = PairBatch.of(store.src[event].expand_as(dst), dst, store.time[event].expand(len(dst)).clone())
+        score = examine(
+            reader, stream, Exam({}, exam.events, (), pairs, torch.full((len(dst),), event)), rule
+        )
+        above, level = int((score[1:] > score[0]).sum()), int((score[1:] == score[0]).sum())
+        assert float(rank[event]) == 1 + above + level / 2
+
+
+class Noting(torch.nn.Module):
+    """A trainable witness of the times that tables are asked at."""
+
+    requests, stateful, elastic = (), False, False
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.asked = []
+
+    def forward(self, view):
+        self.asked.append((view.pairs.known.clone(), view.pairs.time.clone()))
+        return self.weight.expand(len(view.pairs))
+
+    def observe(self, events):
+        """Nothing."""
+
+    def reset(self):
+        """Nothing."""
+
+    snapshot = restore = observe
+
+
+@pytest.mark.parametrize("visible", ["strict", "batch"])
+def test_a_step_asks_tables_when_its_batch_began(visible, tmp_path):
+    """In training a step's tables are as of its first event, or strictly as of each question."""
+    stream, witness = split_stream(generate_stream(GeneratorConfig(nodes=30, events=300, seed=1))), Noting()
+    task = LinkTask.of(stream.store, stream.split, stream.device)
+    fit = Fit(task, witness, stream, FitConfig(batch=10, visible=visible), RunFolder(tmp_path), 0)
+    for step in range(fit.steps_per_epoch):
+        fit.executor.step(fit.batch(fit.epoch(0), step))
+    for number, (known, time) in enumerate(witness.asked):
+        began = float(stream.store.time[stream.split.train[10 * number]])
+        assert known.tolist() == ([began] * len(time) if visible == "batch" else time.tolist())
+
+
+@pytest.mark.parametrize("batch", [7, 10_000])
+def test_trees_study_a_table_that_lags(batch, tmp_path):
+    """For all batches: the rows that trees learn from are as of the batch's first event, however they are looked up."""
+    stream = split_stream(generate_stream(GeneratorConfig(nodes=30, events=200, seed=1)))
+    spec, train = find_model("walk-trees"), stream.split.train
+    facts = DatasetFacts.of(stream.store, train)
+    scorer = spec.build(spec.config(neighbors=3), facts)
+    task = LinkTask.of(stream.store, stream.split, stream.device)
+    fit = Fit(task, scorer, stream, LinkFitConfig(batch=batch, visible="batch"), RunFolder(tmp_path), 0)
+    view = next(fit.executor._views())
+    began = stream.store.time[train][torch.arange(len(train)) // batch * batch]
+    assert torch.equal(view.pairs.known, began.repeat(2))
+    assert torch.equal(view.pairs.time, stream.store.time[train].repeat(2))
+    pairs = PairBatch.of(view.pairs.src, view.pairs.dst, began.repeat(2))
+    expected = scorer.numbers(stream.training_view(pairs, scorer.requests))
+    torch.testing.assert_close(scorer.numbers(view), expected)
+
+
+def test_a_row_says_by_which_rule_its_tables_answered():
+    """A result of the rule `batch` says so, and is another one."""
+    stream = split_stream(generate_stream(GeneratorConfig(nodes=30, events=2000, seed=1)))
+    scorer = find_model("source-recency")
+    model = scorer.build(scorer.config(), DatasetFacts.of(stream.store, stream.split.train))
+    asked = [("historical", "test", "transductive")]
+    about = {"dataset": "made", "model": "source-recency", "seed": 0}
+    strict, batch = (
+        link_rows(model, stream, about, asked, Rule(rule, 50))[0] for rule in ("strict", "batch")
+    )
+    assert (strict["visible"], batch["visible"]) == ("strict", "batch")
+    assert strict["ap"] != batch["ap"]
+
+
+@pytest.mark.parametrize("name", ["tpnet", "fading-mamba", "walk-trees"])
+def test_models_ask_tables_when_the_pairs_say(name, monkeypatch):
+    """Whatever a model asks of fades and walks, about tokens and about pairs, it asks at the lagging time."""
+    store, asked = generate_stream(GeneratorConfig(nodes=20, events=80, seed=3)), []
+    spec = find_model(name)
+    scorer = spec.build(spec.config(), DatasetFacts.of(store, torch.arange(len(store)))).eval()
+    pairs = PairBatch.of(store.src[60:], store.dst[60:], store.time[60:]).as_of(store.time[40].repeat(20))
+    for kind, method in ((Walks, "at"), (Fades, "of_node"), (Fades, "of_pair")):
+        own = getattr(kind, method)
+        monkeypatch.setattr(
+            kind, method, lambda *given, own=own: asked.append(given[-1].unique()) or own(*given)
+        )
+    scorer(unsplit(store).view(pairs, scorer.requests))
+    assert asked
+    assert {time for times in asked for time in times.tolist()} == {float(store.time[40])}

@@ -1,0 +1,252 @@
+"""Negatives whose odds are known: drawn as often as said, taken out of what is learned and of nothing else."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+import dygmamba as dm
+from contract_cases import TINY, TRAINABLE, sample_store
+from dygmamba.config import build_config
+from dygmamba.data.generate import GeneratorConfig, generate_stream
+from dygmamba.data.splits import Split, chronological_split
+from dygmamba.engine import executor as engine
+from dygmamba.engine.checkpoint import read_checkpoint
+from dygmamba.engine.clock import Clock
+from dygmamba.engine.executor import Batch, Epoch, executor_for
+from dygmamba.engine.executor.cuts import CHOICES, WHOLE
+from dygmamba.engine.executor.eager import Parts
+from dygmamba.engine.fit import Interrupted, Reporter
+from dygmamba.engine.fit_config import LinkFitConfig
+from dygmamba.engine.stream import Stream
+from dygmamba.models import find_model
+from dygmamba.models.base import DatasetFacts, RoundLearner
+from dygmamba.models.trees import level
+from dygmamba.runs.link import resume_link_run, start_link_run
+from dygmamba.runs.opening import keep_dataset, trained_against
+from dygmamba.sampling.draws import Draws
+from dygmamba.sampling.fades import Lists
+from dygmamba.sampling.senders import Senders
+from dygmamba.sampling.view import PairBatch
+from dygmamba.tasks.activity import fit_activity
+from dygmamba.tasks.link import LinkTask, link_exam
+from dygmamba.tasks.odds import STRANGER, Odds, Turns
+from dygmamba.tasks.opponents import CELL, OPPONENTS, Mixed, MixedOdds
+
+CPU = torch.device("cpu")
+EPOCHS = 200
+NODES = 14
+
+
+def trained_on(store):
+    ids = torch.arange(len(store))
+    return Split(ids, ids[:0], ids[:0], torch.zeros(store.num_nodes, dtype=torch.bool))
+
+
+@pytest.fixture(scope="module")
+def dense():
+    """Few pairs, busy and rare sources, cells in which most pairs meet: every turn of the sampler is taken often."""
+    store = sample_store(2 * CELL + 50, nodes=NODES, seed=1)
+    rng = torch.Generator().manual_seed(0)
+    src = (torch.rand(len(store), generator=rng) ** 2 * (NODES - 1)).long()
+    return type(store).of(src, store.dst, store.time, num_nodes=NODES)
+
+
+class Steady:
+    """Whoever acts does so as often at all times: shares that are known exactly."""
+
+    def __init__(self, store):
+        self.share = torch.bincount(store.src, minlength=NODES).double() / len(store)
+
+    def of(self, src, time):
+        """Of all its events."""
+        return self.share[src]
+
+
+@pytest.fixture(scope="module")
+def asked(dense):
+    """How often each pair was asked about, as an event and as one that was not, over all epochs; and the opponents."""
+    split = trained_on(dense)
+    mixed = Mixed.of(dense, split, CPU)
+    opponents = MixedOdds(mixed, Odds.of_both(mixed.paired.pool, Steady(dense), CPU))
+    negative = torch.zeros(NODES**2)
+    for epoch in range(EPOCHS):
+        negative += torch.bincount(opponents.others(0, epoch), minlength=NODES**2)
+    positive = EPOCHS * torch.bincount(dense.src * NODES + dense.dst, minlength=NODES**2).float()
+    return positive.double(), negative.double(), opponents
+
+
+def all_pairs(store):
+    """Every training source with every training destination."""
+    src, dst = (
+        ends.flatten() for ends in torch.meshgrid(store.src.unique(), store.dst.unique(), indexing="ij")
+    )
+    return PairBatch.of(src, dst, torch.zeros(len(src), dtype=torch.float64)), src * NODES + dst
+
+
+def test_the_odds_are_how_often_a_pair_is_drawn(dense, asked):
+    """For all pairs: as often as random destinations alone would ask, times the odds, within five deviations."""
+    _, negative, opponents = asked
+    pairs, key = all_pairs(dense)
+    acts = torch.bincount(dense.src, minlength=NODES).double()
+    random = EPOCHS * acts[pairs.src] / len(dense.dst.unique())
+    expected = random * opponents.odds.log(pairs.src, pairs.dst, pairs.time).double().exp()
+    assert float(negative.sum()) == pytest.approx(float(expected.sum()), rel=1e-6), "nothing else is drawn"
+    assert bool(((negative[key] - expected).abs() < 5 * expected.sqrt()).all())
+    assert not bool(((negative[key] - random).abs() < 5 * random.sqrt()).all()), "and it matters"
+
+
+def test_what_is_best_is_whom_a_source_chooses(dense, asked):
+    """A table with a logit per pair is judged best, with its offsets, at log p(destination | source) + log m.
+
+    That is where training against random destinations has its best too; without the offsets it lies elsewhere.
+    """
+    positive, negative, opponents = asked
+    task = LinkTask(opponents, None)
+    pairs, key = all_pairs(dense)
+    met = positive[key] > 0
+    acts = torch.bincount(dense.src, minlength=NODES).double() * EPOCHS
+    best = (positive[key] / acts[pairs.src] * len(dense.dst.unique())).log()[met].float().requires_grad_()
+    offset = task.offset(pairs)[met]
+
+    def pull(logits):
+        """The slope of the loss over all that was asked, by its deviation."""
+        said = [task.loss(logits, torch.full_like(logits, label)) for label in (1.0, 0.0)]
+        slopes = [torch.autograd.grad(loss, best, retain_graph=True)[0].double() for loss in said]
+        spread = negative[key][met] * slopes[1] ** 2
+        return (positive[key][met] * slopes[0] + negative[key][met] * slopes[1]) / spread.sqrt()
+
+    assert float(pull(best + offset).abs().max()) < 5
+    assert float(pull(best).abs().max()) > 20
+
+
+def test_shares_are_the_rates_before_and_sum_up_to_one(dense):
+    """For all instants: of all sources, the fitted rate by the sum of rates, to rounding; later events change none."""
+    src, time = dense.src, dense.time
+    senders = Senders.of(dense, torch.arange(len(dense)))
+    turns, rate = Turns.fitted(senders, src, time, CPU), fit_activity(senders, src, time)
+    sources, instant = src.unique(), time.unique()
+    who, when = sources.repeat(len(instant)), instant.repeat_interleave(len(sources))
+    found = turns.of(who, when).view(-1, len(sources))
+    torch.testing.assert_close(
+        found.sum(dim=1), torch.ones(len(instant), dtype=torch.float64), rtol=1e-6, atol=0
+    )
+    least = STRANGER * len(src) / len(sources) / senders.period
+    rates = (rate.log_rate(senders, who, when).exp() + least).view(-1, len(sources))
+    torch.testing.assert_close(found, rates / rates.sum(dim=1, keepdim=True), rtol=1e-5, atol=1e-9)
+    assert float(found.min()) > 0
+    early = len(instant) // 2
+    cut = int(torch.searchsorted(time, instant[early]))
+    other = src.clone()
+    other[cut:] = other[cut:].flip(0)
+    again = replace(turns, lists=Lists.build(other, time, NODES, turns.scale, instant))
+    asked = who[: (early + 1) * len(sources)], when[: (early + 1) * len(sources)]
+    assert torch.equal(again.of(*asked), turns.of(*asked))
+
+
+def test_other_kinds_have_no_offset(dense):
+    """What is trained against random, historical or mixed pairs is judged by its logits, as it always was."""
+    pairs, _ = all_pairs(dense)
+    for kind in OPPONENTS.keys() - {"mixed-odds"}:
+        assert LinkTask.of(dense, trained_on(dense), CPU, kind).offset(pairs) is None
+
+
+@pytest.fixture(scope="module")
+def stream():
+    """A small stream with busy and idle nodes."""
+    store = generate_stream(GeneratorConfig(nodes=40, events=600, seed=3))
+    return Stream(store, chronological_split(store), CPU)
+
+
+def test_the_questions_are_those_of_mixed_and_validation_is_random(stream):
+    """The same pairs to the last one; the best epoch is chosen where the source is kept."""
+    mixed, known = (LinkTask.of(stream.store, stream.split, CPU, kind) for kind in ("mixed", "mixed-odds"))
+    assert torch.equal(mixed.others(1, 3), known.others(1, 3))
+    exam = link_exam(stream.store, stream.split, "val")
+    assert torch.equal(known.validation.pairs.node, exam.pairs.node)
+    assert known.validation.about == exam.about
+
+
+@pytest.mark.parametrize("name", TRAINABLE)
+@pytest.mark.parametrize("shares", [WHOLE, CHOICES[3]])
+def test_every_model_is_judged_with_it(stream, name, shares, monkeypatch):
+    """For all of them, whole or in parts: the loss of a step is that of its scores and offsets; scores have none."""
+    monkeypatch.setattr(engine, "best_shares", lambda lengths, most, costs: shares)
+    spec, how = find_model(name), LinkFitConfig(batch=50, train_negatives="mixed-odds", precision="float32")
+    torch.manual_seed(0)
+    config = build_config(spec.config, TINY[name])
+    scorer = spec.build(config, DatasetFacts.of(stream.store, stream.split.train))
+    task = LinkTask.of(stream.store, stream.split, CPU, "mixed-odds")
+
+    def epoch(number):
+        return Epoch(number, task.others(0, number), Draws.of(0, number))
+
+    executor = executor_for(task, scorer, stream, how, epoch)
+    if isinstance(scorer, RoundLearner) or (shares != WHOLE and not isinstance(executor, Parts)):
+        return
+    scorer.eval()  # no chance
+    told = Clock.of(stream.store, (stream.split.train,), 50).steps("strict")[1] if scorer.stateful else 0
+    rows, batch = executor.work.rows(1), Batch(epoch(0), 1, range(told))
+    pairs = task.questions(stream.events.select(stream.train[rows]), batch.epoch.others[rows])
+    executor.prepare(batch.epoch)
+    executor.prepared = 0
+    scorer.reset()
+    for cell in batch.told:
+        executor.tell(cell)
+    with torch.no_grad():
+        said = scorer(stream.training_view(pairs, scorer.requests, executor.work.draws))
+    expected = binary_cross_entropy_with_logits(said + task.offset(pairs), pairs.label)
+    assert float(executor.issue(batch)) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_trees_go_on_from_it_and_hold_none(stream):
+    """A table's rows start from a constant that is right on average and their offsets; without any, from the logit."""
+    label = torch.tensor([1.0, 0, 0, 1, 0], dtype=torch.float64)
+    start = torch.tensor([2.0, -4, 1, 0, 0.5], dtype=torch.float64)
+    found = torch.sigmoid(level(label, start) + start)
+    assert float(found.mean()) == pytest.approx(0.4, abs=1e-12)
+    assert torch.equal(level(label, 0 * start), torch.logit(label.mean()))
+    spec = find_model("trees")
+    facts = DatasetFacts.of(stream.store, stream.split.train)
+    task = LinkTask.of(stream.store, stream.split, CPU, "mixed-odds")
+    pairs = task.questions(stream.events.select(stream.train), task.others(0, 0))
+    views, lessons, scores = [], [], []
+    for offset in (None, lambda pairs: None, task.offset):
+        torch.manual_seed(0)
+        scorer = spec.build(build_config(spec.config, TINY["trees"] | {"skip": 0.0}), facts)
+        views.append(stream.training_view(pairs, scorer.requests))
+        lessons.append(scorer.study(views[-1:], offset))
+        for _ in range(4):
+            scorer.learn(lessons[-1])
+        scores.append(scorer(views[-1]))
+    assert torch.equal(scores[0], scores[1])
+    assert not torch.equal(scores[0], scores[2])
+    scorer.learn(lessons[2])
+    known = lessons[2].score - task.offset(pairs).double()
+    torch.testing.assert_close(known, scores[2], rtol=0, atol=1e-12)
+
+
+TREES = {"trees": 8, "rounds": 4, "least": 5, "scales": 3, "neighbors": 4}
+RUNS = {"trees": TREES, "jodie": {"time_dim": 6}}
+
+
+@pytest.mark.parametrize("model", RUNS)
+def test_a_stopped_run_ends_with_the_same_bits_and_says_what_it_is(model, tmp_path):
+    """Trees and a network: weights and losses of a resumed run; result rows say what it was trained against."""
+    data = dm.generate(nodes=40, events=900, communities=4)
+    how = {"train_negatives": "mixed-odds", "epochs": 2} | RUNS[model]
+    whole = start_link_run(data, model, 0, how, CPU, tmp_path)
+    whole()
+    assert trained_against(whole.run)["train_negatives"] == "mixed-odds"
+    fit, calls = start_link_run(data, model, 0, how, CPU, tmp_path / "stopped"), []
+    with pytest.raises(Interrupted):
+        fit(Reporter(step=lambda *at: calls.append(at), stop=lambda: len(calls) >= 3))
+    fit.run.unlock()
+    keep_dataset(data, tmp_path / "stopped")
+    again = resume_link_run(fit.run.path, CPU)
+    again()
+    first, second = (read_checkpoint(run, run.best)[0] for run in (whole.run, again.run))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    losses = [[entry["loss"] for entry in run.metrics()] for run in (whole.run, again.run)]
+    assert losses[0] == losses[1]

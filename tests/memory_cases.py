@@ -116,7 +116,7 @@ class Reference:
         return found[-2:]
 
     def observe(self, batch):
-        """Commit the batch's nodes, then leave the messages one after another: the last one stays."""
+        """Commit the batch's nodes, then leave the messages, to destinations after all sources: the last one stays."""
         events = list(
             zip(
                 batch.src.tolist(), batch.dst.tolist(), batch.time.tolist(), batch.event.tolist(), strict=True
@@ -127,10 +127,8 @@ class Reference:
         for n, (memory, updated) in fresh.items():
             self.memory[n], self.updated[n] = memory, updated
             self.message.pop(n, None)
-        new = {}
-        for s, d, t, e in events:
-            new[s] = (self.partner(d, t), t, e)
-            new[d] = (self.partner(s, t), t, e)
+        new = {s: (self.partner(d, t), t, e) for s, d, t, e in events}
+        new |= {d: (self.partner(s, t), t, e) for s, d, t, e in events}
         self.message.update(new)
         self.seen += events
 

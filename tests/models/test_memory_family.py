@@ -153,6 +153,31 @@ def test_stored_memory_has_no_gradient_and_the_cell_has():
     assert all(not buffer.requires_grad for buffer in model.buffers())
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_the_encoding_of_spans_learns_nothing_from_messages(name):
+    """Training moves φ by TGN's attention alone: its gradient is that of a model whose messages hold φ's values fixed.
+
+    JODIE and DyRep read φ in messages only, so there it has no gradient at all.
+    """
+    store = ten_events()
+    model, pairs = build(name, store).train(), all_pairs(ten_events())
+    replay(model, store)
+    time = model.encoder.memory.time
+    model(view_of(model, store, pairs)).sum().backward()
+    if name != "tgn":
+        assert not any(parameter.requires_grad for parameter in time.parameters())
+        return
+    found = time.omega.grad.clone()
+    model.zero_grad()
+    nodes, edge = torch.arange(store.num_nodes), store.features.edge
+    told, when = model.encoder.memory.read(nodes, edge)  # messages taken in before φ is asked
+    model.encoder.memory.state[:-1], model.encoder.memory.updated[:-1] = told.detach(), when
+    model.encoder.memory.waiting.zero_()
+    model(view_of(model, store, pairs)).sum().backward()
+    assert bool(found.any())
+    torch.testing.assert_close(time.omega.grad, found)
+
+
 @given(store=event_streams())
 def test_gap_statistics_are_those_of_a_loop(store):
     """For all streams: mean and deviation of the spans since a node's last event in its role, or since the start."""

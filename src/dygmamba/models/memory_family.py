@@ -1,8 +1,7 @@
 """JODIE, DyRep and TGN: three builds of one memory, which takes in cells of events at once (engine/clock.py).
 
-The released code keeps,
-of a node's messages in a batch, the last one as a destination if there is any; here the last event wins,
-whatever the role. A node's first span is counted from the start of the training events, not from time 0.
+Of a node's messages in a cell the last one as a destination is kept, else the last one as a source, as in the released
+code of TGN and in DyGLib. A node's first span is counted from the start of the training events, not from time 0.
 
 Legend: q rows, p pairs, u nodes that a batch touches, l neighbours, d width.
 """
@@ -108,7 +107,7 @@ class Remembered(nn.Module):
         """What each message says of the node at the other end."""
         return memory.state[ends.other]
 
-    def observe(self, ends: Ends) -> None:
+    def observe(self, events: EventBatch) -> None:
         """Nothing but the memory is remembered."""
 
     def reset(self) -> None:
@@ -135,9 +134,9 @@ class Surroundings(nn.Module):
         asked = Neighborhood(node, self.recent.node[node], self.recent.event[node], age, mask)
         return self.attention(asked, memory, features)
 
-    def observe(self, ends: Ends) -> None:
+    def observe(self, events: EventBatch) -> None:
         """These events are part of the neighbourhoods from now on."""
-        self.recent.add(ends)
+        self.recent.add(Ends.of(events))
 
     def reset(self) -> None:
         """Forget all neighbours."""
@@ -164,11 +163,10 @@ class MemoryEncoder(Encoder):
     def observe(self, events: EventBatch) -> None:
         """Take in the waiting messages of the batch's nodes, then leave each its new one."""
         if len(events):
-            ends = Ends.of(events)
-            last = ends.last(self.memory.nobody)
+            last = Ends.by_role(events).last(self.memory.nobody)
             self.memory.take_in(last.node, events.features.edge)
             self.memory.leave(last, self.partner(last, self.memory, events.features))
-            self.partner.observe(ends)
+            self.partner.observe(events)
 
     def reset(self) -> None:
         """Forget everything observed."""
@@ -191,8 +189,9 @@ class MemoryEncoder(Encoder):
         return [*self.memory.buffers(), *self.partner.buffers()]
 
 
-def _memory(config: JODIEConfig, facts: DatasetFacts, cell: str) -> MemoryConfig:
-    return MemoryConfig(facts.num_nodes, facts.edge_dim, config.out, config.time_dim, cell, facts.start)
+def _memory(config: JODIEConfig, facts: DatasetFacts, cell: str, shared_time: bool = False) -> MemoryConfig:
+    sizes = (facts.num_nodes, facts.edge_dim, config.out, config.time_dim)
+    return MemoryConfig(*sizes, cell, facts.start, shared_time)
 
 
 def jodie(config: JODIEConfig, facts: DatasetFacts) -> MemoryEncoder:
@@ -207,7 +206,9 @@ def dyrep(config: DyRepConfig, facts: DatasetFacts) -> MemoryEncoder:
 
 def tgn(config: TGNConfig, facts: DatasetFacts) -> MemoryEncoder:
     """TGN without a head."""
-    return MemoryEncoder(_memory(config, facts, "gru"), Attended(config, facts), Remembered())
+    return MemoryEncoder(
+        _memory(config, facts, "gru", shared_time=True), Attended(config, facts), Remembered()
+    )
 
 
 JODIE = ModelSpec(

@@ -38,6 +38,14 @@ class Ends:
         row = order // 2
         return Ends(node[order], other[order], events.event[row], events.time[row])
 
+    @staticmethod
+    def by_role(events: EventBatch) -> "Ends":
+        """The same ends by node, but all a node's events as a source before all those as a destination."""
+        node, other = torch.cat([events.src, events.dst]), torch.cat([events.dst, events.src])
+        order = torch.argsort(node, stable=True)
+        row = order % len(events)
+        return Ends(node[order], other[order], events.event[row], events.time[row])
+
     def last(self, nobody: int) -> "Ends":
         """As many rows; those that are not their node's last are given to `nobody`.
 
@@ -49,7 +57,10 @@ class Ends:
 
 @dataclass(frozen=True, slots=True)
 class MemoryConfig:
-    """What a memory is built from; `start` is the time at which nodes that did nothing yet stand."""
+    """What a memory is built from; `start` is the time at which nodes that did nothing yet stand.
+
+    `shared_time`: an attention reads φ too, and trains it.
+    """
 
     num_nodes: int
     edge_dim: int
@@ -57,16 +68,18 @@ class MemoryConfig:
     time_dim: int
     cell: str
     start: float
+    shared_time: bool = False
 
 
 class NodeMemory(nn.Module):
     """A vector per node, and the last message it has not taken in yet (TGN, Rossi et al. 2020, section 3).
 
     A node's message is [own memory ‖ partner ‖ φ(t - last update) ‖ edge features] and a recurrent cell takes it
-    in. The message is stored raw (partner, time, event) and encoded when it is taken in, so φ is trained; the
-    released code encodes and detaches it at once, where JODIE's φ keeps its initial values. Own memory and
-    last update do not change while a message waits, so they are not stored with it. The last row is nobody's:
-    what is written there is wiped out.
+    in. The message is stored raw (partner, time, event) and encoded when it is taken in. No gradient goes from it
+    to φ, as published (DyGLib): spans are in seconds, so a step of the learning rate turns the slow frequencies by
+    many rounds, and the memory of whoever was idle becomes noise (docs/results.md). Own memory and last update do
+    not change while a message waits, so they are not stored with it. The last row is nobody's: what is written
+    there is wiped out.
     """
 
     state: Tensor
@@ -80,7 +93,7 @@ class NodeMemory(nn.Module):
         super().__init__()
         n, d = config.num_nodes + 1, config.dim
         self.start, self.nobody = config.start, config.num_nodes
-        self.time = TimeEncoding(config.time_dim, trainable=True)
+        self.time = TimeEncoding(config.time_dim, trainable=config.shared_time)
         self.cell = CELLS[config.cell](2 * d + config.time_dim + config.edge_dim, d)
         self.register_buffer("state", torch.zeros(n, d))
         self.register_buffer("updated", torch.full((n,), config.start, dtype=torch.float64))
@@ -105,7 +118,7 @@ class NodeMemory(nn.Module):
         parts = (
             state,
             self.partner[asked],
-            self.time((when - updated).float()),
+            self.time((when - updated).float()).detach(),
             lookup(edge, self.event[asked], waiting),
         )
         fresh = self.cell(torch.cat(parts, dim=-1), state).to(state.dtype)

@@ -146,3 +146,18 @@ def test_sums_go_on_and_bins_say_the_same(rows, seed, cut):
     assert torch.equal(binned_sums(trees, binned(x, edges), edges, torch.zeros_like(whole)), whole)
     with use_reference():
         assert torch.equal(binned_sums(trees, binned(x, edges), edges, torch.zeros_like(whole)), whole)
+
+
+def test_threads_change_no_bit(monkeypatch):
+    """Columns dealt out to any number of threads: the same tree."""
+    from dygmamba.ops.trees import cpu
+
+    x, growth = table(500, 11, 2), Growth(9, 5, 0.5)
+    alone = grown(x, 2, growth)
+    monkeypatch.setattr(cpu, "ALONE", 500)
+    for threads in (2, 3, 16):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        shared = grown(x, 2, growth)
+        assert all(
+            torch.equal(ours, theirs) for ours, theirs in zip(shared.columns, alone.columns, strict=True)
+        )

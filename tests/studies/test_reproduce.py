@@ -34,7 +34,7 @@ def data(tmp_path_factory):
 
 
 def command(data, out, *more):
-    words = ["reproduce", "link", "--datasets", "tiny", "--models", "recency,dyg-mamba", "--seeds", "0,1"]
+    words = ["reproduce", "link", "--datasets", "tiny", "--models", "recency,dyg-mamba", "--seeds", "0"]
     return [*words, *SMALL, "--workers", "1", "--data-dir", str(data), "--out", str(out), *more]
 
 
@@ -77,7 +77,7 @@ def test_what_is_done_is_not_done_again_and_other_settings_are(data, tmp_path, m
     assert results.missing([job]) == [job]
     code, out, _ = invoke(monkeypatch, capsys, *command(data, tmp_path, "--dry-run", "--json"))
     assert code == 0
-    assert json.loads(out)["runs"] == 3
+    assert json.loads(out)["runs"] == 2
 
 
 def test_a_failing_run_is_named_and_the_others_are_kept(data, tmp_path, monkeypatch, capsys):

@@ -81,12 +81,19 @@ class Clock:
         """How many events a question beside the event at `place`, asked at `time`, sees by a rule."""
         return self.cells_before(place) if visible == "batch" else self.earlier_cells(time)
 
-    def known(self, visible: Visible, place: Int64[Tensor, "p"]) -> Float64[Tensor, "p"] | None:
+    def known(
+        self, visible: Visible, place: Int64[Tensor, "p"], time: Float64[Tensor, "p"]
+    ) -> Float64[Tensor, "p"] | None:
         """When tables of the past are asked beside the event at `place`: at its cell's first event; None: at its own.
 
-        So tables that lag know of nothing of the cell, and of nothing of their own time either.
+        So tables that lag know of nothing of the cell, and of nothing of their own time either. Who asks after the last
+        event asks at its own time.
         """
-        return self.time[self.cells_before(place)] if visible == "batch" else None
+        if visible != "batch":
+            return None
+        first = self.cells_before(place)
+        begun = torch.cat([self.time, self.time.new_zeros(1)])[first]
+        return torch.where(first < len(self.time), begun, time)
 
     def earlier(self, time: Float64[Tensor, "p"]) -> Int64[Tensor, "p"]:
         """How many events are strictly earlier than each time; the last cell among them may be cut short."""

@@ -34,7 +34,7 @@ def examine(
     clock, before = _clock(stream, exam, rule)
     beside = before + exam.number
     told = clock.seen(rule.visible, beside, exam.pairs.time)
-    asked = exam.pairs.as_of(clock.known(rule.visible, beside))
+    asked = exam.pairs.as_of(clock.known(rule.visible, beside, exam.pairs.time))
     return Walk(scorer, stream, seed, clock)(asked, told, advance)
 
 
@@ -63,7 +63,7 @@ def place(
     for rows in torch.arange(len(places)).split(max(1, TOGETHER // (candidates.width + 1))):
         own = events[places[rows]]
         told = clock.seen(rule.visible, before + places[rows], store.time[own])
-        known = clock.known(rule.visible, before + places[rows])
+        known = clock.known(rule.visible, before + places[rows], store.time[own])
         others, real = candidates.against(own)
         asked = torch.cat([store.dst[own][:, None], others], dim=1)  # the true one is no candidate of itself
         real = torch.cat([torch.zeros_like(real[:, :1]), real], dim=1)

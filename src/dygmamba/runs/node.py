@@ -199,7 +199,7 @@ def embed(
     seen = clock.seen(config.visible, everything, store.time)
     walk = Walk(SourceEmbedding(encoder), stream, seed, clock)
     asked = PairBatch.of(store.src, store.dst, store.time)
-    return walk(asked.as_of(clock.known(config.visible, everything)), seen, advance)
+    return walk(asked.as_of(clock.known(config.visible, everything, store.time)), seen, advance)
 
 
 def node_rows(

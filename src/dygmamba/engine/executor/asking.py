@@ -27,7 +27,8 @@ class Asking:
     def of(task: Task, stream: Stream, rule: Rule) -> "Asking":
         """By a rule: training is cut into batches from its beginning."""
         train = stream.split.train
-        began = Clock.of(stream.store, (train,), rule.cell).known(rule.visible, torch.arange(len(train)))
+        clock = Clock.of(stream.store, (train,), rule.cell)
+        began = clock.known(rule.visible, torch.arange(len(train)), clock.time)
         if began is None:
             return Asking(task, stream, None)
         known = torch.zeros(len(stream.store), dtype=torch.float64)

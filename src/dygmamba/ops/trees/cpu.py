@@ -1,5 +1,6 @@
 """Trees in Numba: histograms and splits in `cpu_kernels`."""
 
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,18 +14,20 @@ if TYPE_CHECKING:
     from dygmamba.ops.trees import Growth, Trees
 
 EFFORT = 2  # updates that a row's way down a tree counts as, where work is dealt out to threads
+ALONE = 150_000  # updates of histograms that are not worth another thread
 
 
 def grow(
     bins: Tensor, slopes: Tensor, rows: Tensor, columns: Tensor, edges: Tensor, growth: "Growth"
 ) -> "Trees":
-    """One tree, leaf by leaf, on one thread: two of them on one core took longer (docs/log.md)."""
+    """One tree, leaf by leaf; the histograms of many rows are counted by several threads, each some of the columns."""
     from dygmamba.ops.trees import Trees
 
     own = rows.to(torch.int32).numpy().copy()
-    tree = Growing(bins.numpy(), slopes.numpy(), own, columns.numpy(), growth)
-    while tree.leaves < growth.leaves and tree.divide():
-        pass
+    with ThreadPoolExecutor(max(1, torch.get_num_threads() - 1)) as others:
+        tree = Growing(bins.numpy(), slopes.numpy(), own, columns.numpy(), growth, others)
+        while tree.leaves < growth.leaves and tree.divide():
+            pass
     feature, cut = tree.feature, tree.cut
     threshold = np.where(feature >= 0, edges.numpy()[np.maximum(feature, 0), cut], 0).astype(np.float32)
     found = (feature, threshold, tree.left, tree.right, *tree.values())
@@ -35,16 +38,23 @@ class Growing:
     """A tree under way: its nodes, the run of rows that each holds, and the best split of every leaf."""
 
     def __init__(
-        self, bins: np.ndarray, slopes: np.ndarray, rows: np.ndarray, columns: np.ndarray, growth: "Growth"
+        self,
+        bins: np.ndarray,
+        slopes: np.ndarray,
+        rows: np.ndarray,
+        columns: np.ndarray,
+        growth: "Growth",
+        others: Executor,
     ) -> None:
         self.bins, self.slopes, self.rows, self.columns, self.growth = bins, slopes, rows, columns, growth
+        self.others = others
         most = 2 * growth.leaves - 1
         self.feature = np.full(most, -1, np.int32)
         self.left, self.right = np.zeros(most, np.int32), np.zeros(most, np.int32)
         self.cut = np.zeros(most, np.int64)
         self.table = np.empty((growth.leaves, len(columns), kernels.BINS, 3))
         self.spare = np.empty(len(rows), np.int32)
-        self.ordered = np.empty((len(rows), 2))
+        self.room = [np.empty((len(rows), 2)) for _ in range(_threads(len(rows) * len(columns)))]
         self.bounds: list[tuple[int, int]] = [(0, len(rows))]
         self.slot = [0]
         self.best: dict[int, tuple[float, int, int]] = {}  # of each leaf that can be split: gain, column, bin
@@ -87,8 +97,16 @@ class Growing:
     def _count(self, node: int) -> None:
         """The node's histograms."""
         rows = self.rows[slice(*self.bounds[node])]
-        given = (self.bins, self.slopes, rows, self.columns, self.ordered, self.table[self.slot[node]])
-        kernels.histogram(0, len(self.columns), *given)
+        given, table = (self.bins, self.slopes, rows, self.columns), self.table[self.slot[node]]
+        threads, many = _threads(len(rows) * len(self.columns)), len(self.columns)
+        cuts = [many * piece // threads // 4 * 4 for piece in range(threads)] + [many]  # four columns at once
+        started = [
+            self.others.submit(kernels.histogram, low, high, *given, room, table)
+            for low, high, room in zip(cuts[1:-1], cuts[2:], self.room[1:], strict=False)
+        ]
+        kernels.histogram(cuts[0], cuts[1], *given, self.room[0], table)
+        for piece in started:
+            piece.result()
 
     def _judge(self, node: int) -> None:
         """The node's best split, if it has one."""
@@ -98,6 +116,11 @@ class Growing:
         if len(gain) and gain.max() > 0:
             column = int(gain.argmax())
             self.best[node] = (float(gain[column]), column, int(cut[column]))
+
+
+def _threads(updates: int) -> int:
+    """How many count histograms of so many updates; each column is counted by one, so the sums have the same bits."""
+    return max(1, min(torch.get_num_threads(), updates // ALONE))
 
 
 def tree_sums(trees: "Trees", x: Tensor, before: Tensor) -> Tensor:

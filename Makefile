@@ -49,6 +49,7 @@ site: $(READY)
 # then the files with tests that take too long for `make test`
 SECONDS := 600
 LONG := tests/e2e/test_demo.py tests/e2e/test_locales.py tests/door/test_runs.py tests/ops/test_compiled.py
+LONG += tests/door/test_register.py tests/test_examples.py tests/benchmarks/test_benches.py
 torture: $(READY)
 	DYGMAMBA_TORTURE=$(SECONDS) $(BIN)/pytest -s tests/torture $(LONG)
 

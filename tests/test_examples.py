@@ -8,6 +8,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from torture_cases import SECONDS
+
 STRICT = """import warnings
 warnings.simplefilter("error")
 warnings.filterwarnings("ignore", module="ipykernel")
@@ -53,7 +55,7 @@ def test_the_analyst_gets_a_ranking_a_changed_score_and_a_page(tmp_path):
 
 
 @pytest.mark.e2e
-@pytest.mark.slow
+@pytest.mark.skipif(not SECONDS, reason="a notebook of many trainings; `make torture` runs it")
 def test_the_researcher_gets_a_contract_tables_and_a_loop(tmp_path):
     """Their model keeps the contract, two seeds of it, two ablations and the trees are one table, their loop learns."""
     text = shown("researcher", tmp_path)

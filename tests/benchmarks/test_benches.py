@@ -21,6 +21,7 @@ from dygmamba.ops.dispatch import use_reference
 from dygmamba.ops.scan import cpu as scan_cpu
 from dygmamba.report.charts import standing_alone
 from dygmamba.report.figures import Lines
+from torture_cases import SECONDS
 
 TOY = {"length": 6, "width": 4, "states": 2, "blocks": 1, "out": 8, "time_dim": 4}
 BENCHES = {"scan": scan, "step": step, "epoch": epoch, "length": length, "memory": memory}
@@ -59,7 +60,7 @@ def toy_sizes(monkeypatch):
     return toy
 
 
-@pytest.mark.parametrize("name", BENCHES)
+@pytest.mark.parametrize("name", [name for name in BENCHES if SECONDS or name != "scan"])  # it compiles all
 def test_every_bench_emits_one_object_of_rows(monkeypatch, capsys, tmp_path, name):
     """On a CPU each prints one JSON object, its rows have every column, and progress stays on stderr."""
     code, out, err = invoke(monkeypatch, capsys, "bench", name, "--json", "--out", str(tmp_path / "made"))
@@ -178,6 +179,7 @@ def test_a_line_without_points_draws_nothing():
     assert not drawn.findall(".//{*}circle")
 
 
+@pytest.mark.skipif(not SECONDS, reason="compiles for long; `make torture` runs it")
 def test_an_epoch_stands_beside_its_anchors(monkeypatch, toy_sizes):
     """On the anchors' GPU and stream each anchor is a row: the same seconds, its own ratio."""
     both = [EpochAnchor("dygformer", 4, by, seconds) for by, seconds in (("one", 20.0), ("two", 8.0))]

@@ -9,6 +9,7 @@ from door_cases import python
 from dygmamba.errors import ConfigError, NotFoundError
 from dygmamba.runs.contract import ContractError
 from outside_models import NoSettings, Sound
+from torture_cases import SECONDS
 
 pytestmark = pytest.mark.e2e
 
@@ -48,6 +49,7 @@ def test_a_model_of_a_module_trains_and_opens_in_a_new_process(tmp_path):
     assert (float(again), held) == (float(score), "7")
 
 
+@pytest.mark.skipif(not SECONDS, reason="three processes; `make torture` runs it")
 def test_a_model_of_a_notebook_says_what_to_do(tmp_path):
     """What was registered in a script cannot be imported: the sentence says to register it again, and then it opens."""
     path, score = python(TEN + REGISTER + TRAIN, tmp_path).split()
@@ -57,6 +59,7 @@ def test_a_model_of_a_notebook_says_what_to_do(tmp_path):
     assert float(python(TEN + REGISTER + ask, tmp_path)) == float(score)
 
 
+@pytest.mark.skipif(not SECONDS, reason="three processes; `make torture` runs it")
 def test_an_installed_package_offers_its_models(tmp_path):
     """An entry point of group dygmamba.models is found by name, by Python and by the command line, and reopened."""
     spec = (

@@ -46,7 +46,7 @@ print(best.to_json(), after.to_json(), run.report(), sep="\\n")
 """
 
 
-@pytest.mark.parametrize("name", ["TemporalData", *(SCRIPTS if SECONDS else ["pandas"])])
+@pytest.mark.parametrize("name", ["TemporalData", *SCRIPTS] if SECONDS else ["pandas"])
 def test_twelve_lines_from_a_frame_to_a_page(name, tmp_path):
     """In a fresh process: frame, training, a ranking as a frame, the score of a new pair after `observe`, a page."""
     code = TEMPORAL if name == "TemporalData" else TWELVE.format(frame=SCRIPTS[name])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -43,10 +44,16 @@ def figures(out):
     return {(one.model, one.seed, i): row for one in book.records for i, row in enumerate(one.rows)}
 
 
-def test_killed_half_way_and_given_again_the_same_table_comes_out(data, tmp_path):
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    line = [sys.executable, "-m", "dygmamba"]
-    subprocess.run([*line, *command(data, whole)], check=True, capture_output=True)
+@pytest.fixture(scope="module")
+def whole(data, tmp_path_factory):
+    """The study, done by one command."""
+    out = tmp_path_factory.mktemp("whole")
+    subprocess.run([sys.executable, "-m", "dygmamba", *command(data, out)], check=True, capture_output=True)
+    return out
+
+
+def test_killed_half_way_and_given_again_the_same_table_comes_out(data, whole, tmp_path):
+    broken, line = tmp_path / "broken", [sys.executable, "-m", "dygmamba"]
     first = subprocess.Popen(
         [*line, *command(data, broken)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -59,7 +66,8 @@ def test_killed_half_way_and_given_again_the_same_table_comes_out(data, tmp_path
     first.wait()
     done = len(list(broken.glob("jobs/*/result.json")))
     again = subprocess.run([*line, *command(data, broken)], check=True, capture_output=True, text=True)
-    assert f"{done} of them done already" in again.stderr or first.returncode == 0
+    kept = re.search(r"(\d+) of them done already", again.stderr)  # a worker may have ended what it had begun
+    assert (kept is not None and int(kept[1]) >= done) or first.returncode == 0
     assert figures(broken) == figures(whole)
 
 
@@ -140,10 +148,9 @@ def test_a_mistake_is_one_sentence(words, tmp_path, monkeypatch, capsys):
     assert len(err.strip().splitlines()) == 1
 
 
-def test_the_page_reads_on_a_phone_and_a_desk(data, tmp_path, monkeypatch, capsys):
+def test_the_page_reads_on_a_phone_and_a_desk(whole, tmp_path):
     browser = find_browser(tmp_path / "profile")
-    invoke(monkeypatch, capsys, *command(data, tmp_path))
-    page = tmp_path / "link" / "link.html"
+    page = whole / "link" / "link.html"
     assert page.stat().st_size < 100_000
     text, said = browser.dom(page)
     assert said == []

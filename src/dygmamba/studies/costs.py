@@ -1,8 +1,10 @@
 """What a run took: time, memory, parameters."""
 
+import gc
 import time
+from collections.abc import Iterable
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 import torch
@@ -11,6 +13,7 @@ from dygmamba.engine.fit import Fit, Reporter
 from dygmamba.engine.stream import Stream
 
 STEPS = 20  # timed where an epoch's cost is measured on a CPU
+LIMIT = 12.0  # seconds of epochs on a GPU, beyond which some steps of one are timed
 
 
 def spent(fit: Fit) -> dict[str, Any]:
@@ -30,33 +33,58 @@ def spent(fit: Fit) -> dict[str, Any]:
 
 
 def timed(fit: Fit, epochs: int) -> dict[str, Any]:
-    """The last of so many epochs on a GPU; on a CPU some steps, scaled to the epoch."""
-    device, seconds = fit.stream.device.type, []
-    if device == "cuda":
+    """The last of so many epochs on a GPU; on a CPU, or where epochs are long, some steps, scaled to the epoch."""
+    if fit.stream.device.type == "cuda":
+        gc.collect()  # of what was timed before
         torch.cuda.reset_peak_memory_stats()
-        for _ in range(epochs):
-            began = time.perf_counter()
-            fit.train_epoch(Reporter())
-            torch.cuda.synchronize()
-            seconds.append(time.perf_counter() - began)
-            fit.progress.step = 0
-        steps = fit.steps_per_epoch
+        seconds, steps = _on_gpu(fit, epochs)
     else:
-        epoch, last = fit.epoch(0), fit.steps_per_epoch
-        steps = min(STEPS, last)
-        fit.scorer.train()
-        for number in range(last - steps, last):  # the last ones, whose nodes have a past
-            began = time.perf_counter()
-            fit.executor.step(fit.batch(epoch, number)).item()
-            seconds.append((time.perf_counter() - began) * last)
-        seconds = [median(seconds[1:] or seconds)]
+        last = fit.steps_per_epoch
+        chosen = range(last - min(STEPS, last), last)  # the last ones, whose nodes have a past
+        each, steps = _each(fit, chosen), len(chosen)
+        seconds = median(each[1:] or each) * last
     return {
-        "epoch_seconds": round(seconds[-1], 4),
+        "epoch_seconds": round(seconds, 4),
         "stepstimed": steps,
         "steps": fit.steps_per_epoch,
         "parameters": _parameters(fit),
         "peak_mb": _peak_mb(fit.stream),
     }
+
+
+def _on_gpu(fit: Fit, epochs: int) -> tuple[float, int]:
+    """Seconds of an epoch and the steps they were measured in: all of the last epoch, or as many as time allows.
+
+    A few steps, asked twice because the first time compiles and captures, say how long an epoch is.
+    """
+    last = fit.steps_per_epoch
+    probe = range(last // 6, last, max(1, last // 3))
+    _each(fit, probe)
+    each = _each(fit, probe)
+    whole = mean(each) * last
+    if whole * epochs > LIMIT:
+        chosen = range(0, last, max(1, round(whole / LIMIT)))
+        each = _each(fit, chosen) if mean(each) * len(chosen) > sum(each) else each
+        return mean(each) * last, len(each)
+    seconds = 0.0
+    for _ in range(epochs):
+        began = time.perf_counter()
+        fit.train_epoch(Reporter())
+        torch.cuda.synchronize()
+        seconds = time.perf_counter() - began
+        fit.progress.step = 0
+    return seconds, last
+
+
+def _each(fit: Fit, numbers: Iterable[int]) -> list[float]:
+    """Seconds of each of these steps."""
+    epoch, seconds = fit.epoch(0), []
+    fit.scorer.train()
+    for number in numbers:
+        began = time.perf_counter()
+        fit.executor.step(fit.batch(epoch, number)).item()
+        seconds.append(time.perf_counter() - began)
+    return seconds
 
 
 def _parameters(fit: Fit) -> int:

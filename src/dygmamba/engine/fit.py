@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dygmamba.data.marks import Mark
 from dygmamba.engine.checkpoint import Keeper, Progress
 from dygmamba.engine.clock import Clock
 from dygmamba.engine.examine import examine
@@ -24,7 +25,7 @@ from dygmamba.engine.ranks import RankLost
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.walk import Advance, unwatched
 from dygmamba.errors import DygError, ScoreError
-from dygmamba.models.base import Scorer
+from dygmamba.models.base import Carrier, Scorer
 from dygmamba.sampling.draws import Draws
 from dygmamba.tasks.base import Exam, Task
 
@@ -148,6 +149,8 @@ class Fit:
         self.scorer.train()
         if self.progress.step == 0:
             self.scorer.reset()
+            if self._carries:
+                self._carrier.let_go()
         self._study(report)
         epoch = self.epoch(self.progress.epoch)
         losses = []  # device scalars, read now and then so that no step waits for the device
@@ -162,6 +165,26 @@ class Fit:
                 if asked:
                     raise self._interrupted("stopped")
         self._note(losses, self.progress.step if not losses else self.steps_per_epoch)
+        if self._carries and self._carrier.carried is None:
+            self._carry(epoch)
+
+    @property
+    def _carries(self) -> bool:
+        """Whether the memory that training leaves is kept with the weights."""
+        return isinstance(self.scorer, Carrier) and self.scorer.carries
+
+    @property
+    def _carrier(self) -> Carrier:
+        assert isinstance(self.scorer, Carrier)
+        return self.scorer
+
+    def _carry(self, epoch: Epoch) -> None:
+        """Let the memory take in what is left of the training events, and keep it; once an epoch, for it goes on."""
+        told = self._tellable[-1] if self._tellable else 0
+        self.executor.catch_up(Batch(epoch, self.steps_per_epoch, range(told, self.steps_per_epoch)))
+        later = torch.cat([self.stream.split.val, self.stream.split.test])
+        trained = int(later.min()) if len(later) else len(self.stream.store)
+        self._carrier.carry(Mark.at(self.stream.store, trained))
 
     @property
     def _due(self) -> bool:

@@ -17,11 +17,12 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor, nn
 
+from dygmamba.data.events import EventStore
 from dygmamba.engine.clock import Clock
 from dygmamba.engine.lengths import by_length, pairs_per_pass
 from dygmamba.engine.stream import Stream
 from dygmamba.errors import ScoreError
-from dygmamba.models.base import Scorer
+from dygmamba.models.base import Carrier, Scorer
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView, Request
 
@@ -52,6 +53,7 @@ class Walk:
         self.scorer, self.stream, self.clock, self.tokens = scorer, stream, clock, tokens
         self.draws = Draws.of(seed, device=stream.device)
         self._told = -1  # events of the clock that the memory has taken in; -1: unknown
+        self._kept = 0 if clock is None else carried_events(scorer, stream.store, clock)
 
     def __call__(
         self, asked: PairBatch, seen: Int64[Tensor, "p"] | None = None, advance: Advance = unwatched
@@ -82,12 +84,16 @@ class Walk:
 
     @contextmanager
     def _told_of(self, clock: Clock, level: int) -> Iterator[None]:
-        """The scorer, its memory told of the clock's first `level` events; a cut cell is taken back afterwards."""
-        whole = int(clock.cells_before(torch.tensor([level])))
+        """The scorer, its memory told of the clock's first `level` events; a cut cell is taken back afterwards.
+
+        Who sees all that is in the memory that training left goes on from there, everybody else from nothing.
+        """
+        first = self._kept if level >= self._kept else 0
+        whole = max(first, int(clock.cells_before(torch.tensor([level]))))
         told, self._told = self._told, -1  # unknown until all is told: whoever is interrupted starts again
-        if not 0 <= told <= whole:
-            self.scorer.reset()
-            told = 0
+        if not first <= told <= whole:
+            begin(self.scorer, first)
+            told = first
         for cell in clock.between(told, whole):
             self._tell(cell)
         self._told = whole
@@ -125,6 +131,25 @@ class Walk:
         ]
         for chosen, length in by_length(torch.maximum(*past), most, device, self.tokens):
             yield rows[chosen], tuple(request.cut(length) for request in requests)
+
+
+def carried_events(scorer: Scorer, store: EventStore, clock: Clock) -> int:
+    """How many of a clock's first events are in the memory that training left and the scorer has kept.
+
+    None are where it has kept nothing, or what it has kept is of another stream.
+    """
+    mark = scorer.carried if isinstance(scorer, Carrier) else None
+    if mark is None or not mark.is_of(store):
+        return 0
+    return int(torch.searchsorted(clock.events, mark.rows))
+
+
+def begin(scorer: Scorer, carried: int) -> None:
+    """The memory that training left, if events are carried in it, else an empty one."""
+    if carried and isinstance(scorer, Carrier):
+        scorer.recall()
+    else:
+        scorer.reset()
 
 
 class Answers:

@@ -195,6 +195,11 @@ def _notes(game: Game, asking: Asking) -> tuple[str, ...]:
             f"this model sees more than two lists of events: the {len(game.players)} newest events of the pair were "
             "taken out of the stream; what lies further back is in the base"
         )
+    if game.carried:
+        notes.append(
+            f"its memory goes on from what training left of the first {game.carried:,} events, which is part of the "
+            "model as its weights are: only later events were tried; of a run with memory='replayed' all can be"
+        )
     grouped = [player for player in game.players if len(player.events) > 1]
     if grouped:
         count = sum(len(player.events) for player in grouped)

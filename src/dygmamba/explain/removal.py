@@ -20,7 +20,7 @@ from torch import Tensor
 from dygmamba.engine.clock import CELL, Clock
 from dygmamba.engine.lengths import by_length
 from dygmamba.engine.stream import Stream
-from dygmamba.engine.walk import ask_all
+from dygmamba.engine.walk import ask_all, begin, carried_events
 from dygmamba.explain.players import Player, arranged, newest
 from dygmamba.models.base import Scorer
 from dygmamba.sampling.draws import Draws
@@ -42,6 +42,9 @@ class Game(Protocol):
     removal: str
     orders: int  # pairs of orders that may be asked about, at most
     tries: int  # players that are tried at each step of a search
+    carried: (
+        int  # events in the memory that training left, which is part of the model: none of them is a player
+    )
 
     def logits(self, keep: Bool[Tensor, "m n"]) -> Float64[Tensor, "m"]:
         """The pair's logit, had only these players happened."""
@@ -66,7 +69,7 @@ def game_of(scorer: Scorer, stream: Stream, pair: PairBatch, seed: int, cell: in
 class Window:
     """The lists of recent events, shortened."""
 
-    removal, orders, tries = "window", 1_000, 12
+    removal, orders, tries, carried = "window", 1_000, 12, 0
 
     def __init__(self, scorer: Scorer, stream: Stream, pair: PairBatch) -> None:
         self.scorer, self.stream, self.pair = scorer, stream, pair
@@ -140,12 +143,14 @@ class Replay:
         self.scorer, self.stream, self.pair = scorer, stream, pair
         self.draws = Draws.of(seed, device=stream.device)
         self._level = int(torch.searchsorted(stream.store.time, pair.time.cpu()))  # events strictly earlier
-        self._clock, self._told = None, 0
+        self._clock, self._told, self.carried = None, 0, 0
         walks = any(isinstance(request, WalkRequest) for request in scorer.requests)
         self.orders, self._cost = (1, WALKS_COST) if walks else (2, 1)
         if scorer.stateful:
             self._clock = Clock.of(stream.store, (torch.arange(len(stream.store)),), cell)
             self.scorer = deepcopy(scorer)
+            kept = carried_events(scorer, stream.store, self._clock)
+            self.carried = kept if kept <= self._level else 0
         self.players = self._affordable()
         if self._clock is not None:
             self._tell_the_beginning(self._clock)
@@ -155,6 +160,7 @@ class Replay:
         players: tuple[Player, ...] = ()
         for each in range(LEAST_EACH, MOST_EACH + 1):
             more = newest(self.stream.index, self.pair, each, each // 2)
+            more = tuple(player for player in more if player.events[0] >= self.carried)
             asked = (2 * self.orders + 2) * len(more)
             read, told = asked * self._level * self._cost, asked * self._again(more)
             if players and (read > EVENTS_READ or told > EVENTS_TOLD):
@@ -170,9 +176,9 @@ class Replay:
 
     def _tell_the_beginning(self, clock: Clock) -> None:
         first = self.players[0].events[0] if self.players else self._level
-        self._told = int(clock.cells_before(torch.tensor([first])))
-        self.scorer.reset()
-        for cell in clock.between(0, self._told):
+        self._told = max(self.carried, int(clock.cells_before(torch.tensor([first]))))
+        begin(self.scorer, self.carried)
+        for cell in clock.between(self.carried, self._told):
             self.scorer.observe(self._events(cell))
 
     def _events(self, ids: Int64[Tensor, "_"]):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
 from dygmamba.data.events import EventBatch, EventStore
+from dygmamba.data.marks import Mark
 from dygmamba.data.statistics import typical_gap
 from dygmamba.errors import ConfigError
 from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView, Request
@@ -127,6 +128,33 @@ class RoundLearner(Protocol):
         ...
 
 
+@runtime_checkable
+class Carrier(Protocol):
+    """A scorer that can keep its memory as training left it, beside its weights (decision 036)."""
+
+    @property
+    def carries(self) -> bool:
+        """Whether it wants to."""
+        ...
+
+    @property
+    def carried(self) -> Mark | None:
+        """The events that are in the memory it has kept; None where it has kept none."""
+        ...
+
+    def carry(self, mark: Mark) -> None:
+        """Keep the memory as it is, told of these events."""
+        ...
+
+    def recall(self) -> None:
+        """Make the memory what was kept."""
+        ...
+
+    def let_go(self) -> None:
+        """Keep nothing any more."""
+        ...
+
+
 class Heuristic:
     """A score without weights, from what was observed; asks for no neighbours."""
 
@@ -172,6 +200,25 @@ class Encoder(nn.Module):
 
     def restore(self, kept: Any) -> None:
         """Be as when `kept` was made."""
+
+    @property
+    def carries(self) -> bool:
+        """Whether the memory that training leaves is kept; without memory there is none."""
+        return False
+
+    @property
+    def carried(self) -> Mark | None:
+        """The events that are in it."""
+        return None
+
+    def carry(self, mark: Mark) -> None:
+        """Keep the memory as it is."""
+
+    def recall(self) -> None:
+        """Make the memory what was kept."""
+
+    def let_go(self) -> None:
+        """Keep nothing any more."""
 
 
 class NodeEncoder(Encoder):
@@ -226,7 +273,33 @@ class OnEncoder(nn.Module):
         self.snapshot, self.restore = encoder.snapshot, encoder.restore
 
 
-class EncoderScorer(OnEncoder):
+class CarryingOnEncoder(OnEncoder):
+    """The same, with the memory that training of links left, if the encoder keeps it."""
+
+    @property
+    def carries(self) -> bool:
+        """Whether the encoder keeps its memory."""
+        return self.encoder.carries
+
+    @property
+    def carried(self) -> Mark | None:
+        """The events that are in what it has kept."""
+        return self.encoder.carried
+
+    def carry(self, mark: Mark) -> None:
+        """Keep the memory as it is."""
+        self.encoder.carry(mark)
+
+    def recall(self) -> None:
+        """Make the memory what was kept."""
+        self.encoder.recall()
+
+    def let_go(self) -> None:
+        """Keep nothing any more."""
+        self.encoder.let_go()
+
+
+class EncoderScorer(CarryingOnEncoder):
     """An encoder with a link head."""
 
     def __init__(self, encoder: Encoder) -> None:

@@ -16,8 +16,9 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 
 from dygmamba.data.events import EventBatch
+from dygmamba.data.marks import Mark
 from dygmamba.errors import ConfigError
-from dygmamba.models.base import DatasetFacts, ModelSpec, Scorer
+from dygmamba.models.base import Carrier, DatasetFacts, ModelSpec, Scorer
 from dygmamba.sampling.counts import CountRequest
 from dygmamba.sampling.fades import FadeRequest
 from dygmamba.sampling.view import PairView, Request
@@ -96,6 +97,40 @@ class Blend(nn.Module):
         """Each part as it was."""
         for part, own in zip(self._scorers, kept, strict=True):
             part.restore(own)
+
+    @property
+    def carries(self) -> bool:
+        """Nothing is trained here, so nothing is kept but what the parts have."""
+        return False
+
+    @property
+    def carried(self) -> Mark | None:
+        """The events in the memories that training left, where every part with a memory has kept the same."""
+        marks = {self._mark(part) for part in self._scorers if part.stateful}
+        return marks.pop() if len(marks) == 1 else None
+
+    @staticmethod
+    def _mark(part: Any) -> Mark | None:
+        return part.carried if isinstance(part, Carrier) else None
+
+    def carry(self, mark: Mark) -> None:
+        """Every part keeps its memory."""
+        for part in self._carriers:
+            part.carry(mark)
+
+    def recall(self) -> None:
+        """Every part goes on from what it has kept."""
+        for part in self._carriers:
+            part.recall()
+
+    def let_go(self) -> None:
+        """No part keeps anything."""
+        for part in self._carriers:
+            part.let_go()
+
+    @property
+    def _carriers(self) -> list[Carrier]:
+        return [part for part in self._scorers if isinstance(part, Carrier)]
 
 
 def blend_spec(find: Find) -> ModelSpec:

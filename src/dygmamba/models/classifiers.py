@@ -6,11 +6,11 @@ Legend: p pairs, e events, d width.
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from dygmamba.models.base import Encoder, OnEncoder
+from dygmamba.models.base import CarryingOnEncoder, Encoder, OnEncoder
 from dygmamba.sampling.view import PairView
 
 
-class SourceEmbedding(OnEncoder):
+class SourceEmbedding(CarryingOnEncoder):
     """What an encoder makes of the first node of each pair."""
 
     def forward(self, view: PairView) -> Float[Tensor, "p d"]:

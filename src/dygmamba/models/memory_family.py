@@ -7,18 +7,21 @@ Legend: q rows, p pairs, u nodes that a batch touches, l neighbours, d width.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from dygmamba.data.events import EventBatch, FeatureTable
+from dygmamba.data.marks import Mark
 from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, with_link_head
 from dygmamba.nn.graph_attention import AttentionConfig, MemoryAttention, Neighborhood
-from dygmamba.nn.memory import Ends, MemoryConfig, NodeMemory, RecentNeighbors
+from dygmamba.nn.memory import Carried, Ends, MemoryConfig, NodeMemory, RecentNeighbors
 from dygmamba.sampling.view import NeighborRequest, PairView, Strategy
 from dygmamba.settings import Count, Length, Rate, Settings, Width
 
+MemoryKept = Literal["carried", "replayed"]
 Embeddings = tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]
 
 
@@ -29,6 +32,7 @@ class JODIEConfig(Settings):
     out: Width = 172  # columns of the memory and of the vector of a node
     time_dim: Width = 100  # columns of the time encoding
     dropout: Rate = 0.1  # share of activations left out in training
+    memory: MemoryKept = "carried"  # after training: what it left, or told again from the first event
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +158,7 @@ class MemoryEncoder(Encoder):
         super().__init__()
         self.requests, self.out_dim = embed.requests, config.dim
         self.memory, self.embed, self.partner = NodeMemory(config), embed, partner
+        self.kept = Carried(self._tables()) if config.carries else None
 
     def forward(self, view: PairView) -> Embeddings:
         """Source and destination embedding of each pair; the memory's cell gets its gradient here."""
@@ -184,6 +189,31 @@ class MemoryEncoder(Encoder):
         for table, row in zip(self._tables(), rows, strict=True):
             table[nodes] = row
 
+    @property
+    def carries(self) -> bool:
+        """Whether the memory that training leaves is kept."""
+        return self.kept is not None
+
+    @property
+    def carried(self) -> Mark | None:
+        """The events that are in it."""
+        return None if self.kept is None else self.kept.kept
+
+    def carry(self, mark: Mark) -> None:
+        """Keep the memory as it is."""
+        if self.kept is not None:
+            self.kept.keep(self._tables(), mark)
+
+    def recall(self) -> None:
+        """Make the memory what was kept."""
+        if self.kept is not None:
+            self.kept.put_back(self._tables())
+
+    def let_go(self) -> None:
+        """Keep nothing any more."""
+        if self.kept is not None:
+            self.kept.let_go()
+
     def _tables(self) -> list[Tensor]:
         """What is remembered, one row per node."""
         return [*self.memory.buffers(), *self.partner.buffers()]
@@ -191,7 +221,7 @@ class MemoryEncoder(Encoder):
 
 def _memory(config: JODIEConfig, facts: DatasetFacts, cell: str, shared_time: bool = False) -> MemoryConfig:
     sizes = (facts.num_nodes, facts.edge_dim, config.out, config.time_dim)
-    return MemoryConfig(*sizes, cell, facts.start, shared_time)
+    return MemoryConfig(*sizes, cell, facts.start, shared_time, config.memory == "carried")
 
 
 def jodie(config: JODIEConfig, facts: DatasetFacts) -> MemoryEncoder:

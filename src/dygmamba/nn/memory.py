@@ -3,6 +3,7 @@
 Legend: n nodes, u nodes that a batch touches, d memory width, k remembered neighbours, c columns of features.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from dygmamba.data.events import EventBatch
+from dygmamba.data.marks import Mark
 from dygmamba.nn.attention import lookup
 from dygmamba.nn.encodings import TimeEncoding
 
@@ -59,7 +61,7 @@ class Ends:
 class MemoryConfig:
     """What a memory is built from; `start` is the time at which nodes that did nothing yet stand.
 
-    `shared_time`: an attention reads φ too, and trains it.
+    `shared_time`: an attention reads φ too, and trains it. `carries`: what training leaves is kept.
     """
 
     num_nodes: int
@@ -69,6 +71,7 @@ class MemoryConfig:
     cell: str
     start: float
     shared_time: bool = False
+    carries: bool = False
 
 
 class NodeMemory(nn.Module):
@@ -148,6 +151,42 @@ class NodeMemory(nn.Module):
         self.waiting.index_fill_(0, ends.node, True)
         for buffer in (self.partner, self.when, self.event, self.waiting):
             buffer[-1:].zero_()
+
+
+class Carried(nn.Module):
+    """Tables of a memory as training left them, kept with the weights, and up to which event of which stream."""
+
+    mark: Tensor
+
+    def __init__(self, tables: Iterable[Tensor]) -> None:
+        super().__init__()
+        self.register_buffer("mark", torch.zeros(2, dtype=torch.int64))
+        for number, table in enumerate(tables):
+            self.register_buffer(f"table{number}", torch.zeros_like(table))
+
+    @property
+    def kept(self) -> Mark | None:
+        """Up to where; None where nothing is kept."""
+        rows, seal = self.mark.tolist()
+        return Mark(rows, seal) if rows else None
+
+    def keep(self, tables: Iterable[Tensor], mark: Mark) -> None:
+        """Copy the tables."""
+        for own, table in zip(self._tables(), tables, strict=True):
+            own.copy_(table)
+        self.mark.copy_(torch.tensor(mark))
+
+    def put_back(self, tables: Iterable[Tensor]) -> None:
+        """Make the tables what they were."""
+        for own, table in zip(self._tables(), tables, strict=True):
+            table.copy_(own)
+
+    def let_go(self) -> None:
+        """Nothing is kept any more."""
+        self.mark.zero_()
+
+    def _tables(self) -> list[Tensor]:
+        return [buffer for name, buffer in self.named_buffers() if name != "mark"]
 
 
 class RecentNeighbors(nn.Module):

@@ -128,6 +128,14 @@ def _check(paths: list[Path]) -> None:
                 raise ConfigError(f"{path} has another {what} than {paths[0]}; give runs of the same {what}")
         if _visible(folder) != _visible(first):
             raise ConfigError(f"{path} was trained with another `visible` or `batch`; give runs of the same")
+    _check_memories(paths)
+
+
+def _check_memories(paths: list[Path]) -> None:
+    """Memories that go on from training and memories that are told again are not told of the same events at once."""
+    found = {RunFolder(path).config().get("model", {}).get("memory") for path in paths} - {None}
+    if len(found) > 1:
+        raise ConfigError("some runs have `memory='carried'` and some 'replayed'; give runs of the same")
 
 
 def _visible(folder: RunFolder) -> tuple[Any, Any]:

@@ -179,6 +179,7 @@ def _fit(
     model = (NodeClassifier if config.finetune else FrozenClassifier)(encoder).to(device)
     if weights is not None:
         weights(run, model)
+    encoder.let_go()  # a classifier learns from all of the training period: its memory is told from the first event
     if isinstance(model, FrozenClassifier):
         try:
             model.use(embed(model.encoder, stream, config, seed, advance).to(device))

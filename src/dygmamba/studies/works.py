@@ -19,7 +19,7 @@ from dygmamba.engine.fit_config import NodeFitConfig
 from dygmamba.engine.folder import RunFolder
 from dygmamba.errors import DygError, FileError, LockedError
 from dygmamba.explain.similarity import state_similarity
-from dygmamba.models.base import Scorer
+from dygmamba.models.base import Carrier, Scorer
 from dygmamba.runs.calibrating import calibrate_link_run
 from dygmamba.runs.link import Heuristics, link_rows, resume_link_run, start_link_run
 from dygmamba.runs.making import made_with
@@ -103,6 +103,9 @@ def robustness(job: Job, place: Place) -> Found:
     """Test AP of a run that was trained on clean data, as noise comes into what it sees."""
     (path,) = place.runs(str(job.needs))[-1:]
     run = open_run(path, choose_device(place.device), place.data_dir)
+    scorer = run.scorer
+    if isinstance(scorer, Carrier):
+        scorer.let_go()  # noise is everywhere, so a memory is told of everything again
     about = {"dataset": job.data, "model": job.model, "seed": job.seed, "noise_kind": job.asks["kind"]}
     clean = link_exam(run.stream.store, run.stream.split, "test")
     if job.asks["kind"] == "release" and not overwritable(run.scorer.requests):

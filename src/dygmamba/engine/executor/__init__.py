@@ -1,6 +1,6 @@
 """How a training step is issued: call by call or as captured graphs, as a whole or in parts by length, or as a round.
 
-An executor has one method, `step(batch)`; nothing above this folder knows which one it is.
+An executor has one method that learns, `step(batch)`; nothing above this folder knows which one it is.
 """
 
 from collections.abc import Callable
@@ -46,6 +46,10 @@ class Executor(Protocol):
 
     def study(self, advance: Advance) -> None:
         """Make what all steps need."""
+        ...
+
+    def catch_up(self, batch: Batch) -> None:
+        """Let a memory take in what the batch may see."""
         ...
 
     def step(self, batch: Batch) -> Float32[Tensor, ""]:

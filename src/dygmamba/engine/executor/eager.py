@@ -133,15 +133,18 @@ class Whole:
 
     def step(self, batch: Batch) -> Float32[Tensor, ""]:
         """Tell the memory what the batch may see, follow its gradient; the mean loss, left on the device."""
+        self.catch_up(batch)
+        self.work.ranks.reseed(self.key, batch.number, alike=False)
+        return self.issue(batch)
+
+    def catch_up(self, batch: Batch) -> None:
+        """Tell the memory what the batch may see."""
         if batch.epoch.number != self.prepared:
             self.prepare(batch.epoch)
             self.prepared = batch.epoch.number
-        ranks = self.work.ranks
-        ranks.reseed(self.key, batch.number, alike=True)  # every process has the same memory
+        self.work.ranks.reseed(self.key, batch.number, alike=True)  # every process has the same memory
         for cell in batch.told:
             self.tell(cell)
-        ranks.reseed(self.key, batch.number, alike=False)
-        return self.issue(batch)
 
     def study(self, advance: Advance) -> None:
         """Nothing: each step looks up its own."""

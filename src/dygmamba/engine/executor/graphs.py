@@ -212,7 +212,11 @@ def record_tell(recorder: Recorder, places: Places) -> None:
 
 
 def replay_tell(recorder: Recorder, places: Places, cell: int) -> None:
-    """Let the memory take in a full cell; a shorter one has no batch after it."""
+    """Let the memory take in a cell; one that is not full is issued."""
+    work = recorder.work
+    if cell >= work.full:
+        work.tell(work.stream.train[work.rows(cell)])
+        return
     places.cell.fill_(cell)
     recorder.replay("tell")
 

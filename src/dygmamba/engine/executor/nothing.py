@@ -19,6 +19,9 @@ class Nothing:
     def study(self, advance: Advance) -> None:
         """There is nothing to look up."""
 
+    def catch_up(self, batch: Batch) -> None:
+        """There is no memory."""
+
     def step(self, batch: Batch) -> Float32[Tensor, ""]:
         """No batch is ever asked for."""
         raise ConfigError(

@@ -51,6 +51,9 @@ class Rounds:
 
         self._lesson = self.scorer.study(told(), self.asking.task.offset)
 
+    def catch_up(self, batch: Batch) -> None:
+        """There is no memory."""
+
     def step(self, batch: Batch) -> Float32[Tensor, ""]:
         """One round; the mean loss before it."""
         if self._lesson is None:

@@ -1,0 +1,275 @@
+"""The memory that training leaves: kept with the weights, gone on from by whoever asks later, and by nobody else."""
+
+from contextlib import nullcontext
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from dygmamba.data.generate import GeneratorConfig, generate_stream
+from dygmamba.data.ids import NodeIds
+from dygmamba.data.library import open_dataset
+from dygmamba.data.marks import LOOKED_AT, Mark
+from dygmamba.data.store import Dataset, Origin, save_dataset
+from dygmamba.engine.clock import Clock
+from dygmamba.engine.examine import examine
+from dygmamba.engine.fit import Fit, Interrupted, Reporter
+from dygmamba.engine.fit_config import FitConfig
+from dygmamba.engine.folder import RunFolder
+from dygmamba.engine.rank import Ranker
+from dygmamba.engine.stream import Stream
+from dygmamba.engine.walk import Walk
+from dygmamba.explain.removal import Replay
+from dygmamba.explain.shapley import Ledger, shares
+from dygmamba.models import find_model
+from dygmamba.models.base import Carrier, DatasetFacts
+from dygmamba.models.blend import Blend
+from dygmamba.runs.link import resume_link_run, start_link_run
+from dygmamba.runs.opening import open_run
+from dygmamba.sampling.view import PairBatch
+from dygmamba.tasks.link import LinkTask, link_exam
+from streams import split_stream
+
+CPU = torch.device("cpu")
+TINY = {"out": 8, "time_dim": 4, "epochs": 2, "batch": 50, "lr": 0.01}
+MODELS = ("jodie", "dyrep", "tgn")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A data folder with one small dataset."""
+    path = tmp_path_factory.mktemp("data")
+    store = generate_stream(GeneratorConfig(seed=3, nodes=40, events=700))
+    save_dataset(Dataset.of("small", store, NodeIds.identity(store.num_nodes), Origin()), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def fits(folder, tmp_path_factory):
+    """Finished runs of the models with a memory."""
+    made = {}
+    for name in MODELS:
+        made[name] = start_link_run(
+            open_dataset("small", folder), name, 0, TINY, CPU, tmp_path_factory.mktemp("runs")
+        )
+        made[name]()
+    return made
+
+
+every_model = pytest.mark.parametrize("name", MODELS)
+
+
+def forgetful(scorer):
+    """The same weights without what training left."""
+    other = deepcopy(scorer)
+    other.let_go()
+    return other
+
+
+def asked_at(stream, rows):
+    """The events at these rows, as questions, and how many events they may see by the clock of all events."""
+    store = stream.store
+    clock = Clock.of(store, (torch.arange(len(store)),), 50)
+    pairs = PairBatch.of(store.src[rows], store.dst[rows], store.time[rows])
+    return clock, pairs, clock.earlier(pairs.time)
+
+
+class Witness(torch.nn.Module):
+    """Learns nothing; keeps which events it was told of."""
+
+    requests, stateful, elastic, carries = (), True, False, True
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.seen, self.left, self.carried, self.times = [], [], None, 0
+
+    def forward(self, view):
+        return self.weight.expand(len(view.pairs))
+
+    def observe(self, events):
+        self.seen += events.event.tolist()
+
+    def reset(self):
+        self.seen = []
+
+    def snapshot(self, events):
+        return list(self.seen)
+
+    def restore(self, kept):
+        self.seen = kept
+
+    def carry(self, mark):
+        self.left, self.carried, self.times = list(self.seen), mark, self.times + 1
+
+    def recall(self):
+        self.seen = list(self.left)
+
+    def let_go(self):
+        self.carried = None
+
+
+@pytest.mark.parametrize("visible", ["strict", "batch"])
+@pytest.mark.parametrize("batch", [10, 47])
+def test_what_is_kept_has_every_training_event_once_and_in_order(visible, batch, tmp_path):
+    """Whatever training lagged behind, and the last batch, full or not; ties across batches too."""
+    store = generate_stream(GeneratorConfig(nodes=30, events=400, seed=1))
+    store = replace(store, time=(store.time / 2e4).floor())
+    stream, witness = split_stream(store), Witness()
+    task = LinkTask.of(store, stream.split, stream.device)
+    fit = Fit(task, witness, stream, FitConfig(batch=batch, visible=visible), RunFolder(tmp_path), 0)
+    for number in (1, 2):
+        fit.train_epoch(Reporter())
+        fit.progress.step = 0
+        assert witness.times == number
+        assert witness.left == stream.split.train.tolist()
+        assert witness.carried == Mark.at(store, int(stream.split.val[0]))
+
+
+@every_model
+def test_an_exam_goes_on_from_the_memory_that_training_left(fits, name):
+    """Told by hand of the validation's cells, the kept memory says what the exam says: and not what a replay says."""
+    fit = fits[name]
+    exam = link_exam(fit.stream.store, fit.stream.split, "val", "transductive", "random")
+    scores = examine(fit.scorer, fit.stream, exam, fit.config.rule, fit.seed)
+    scorer = deepcopy(fit.scorer).eval()
+    scorer.recall()
+    first = exam.number < 50  # the questions beside the first cell see the training events and nothing else
+    pairs = PairBatch.of(exam.pairs.src[first], exam.pairs.dst[first], exam.pairs.time[first])
+    with torch.no_grad():
+        view = fit.stream.view(pairs, scorer.requests, Walk(scorer, fit.stream, fit.seed).draws)
+        torch.testing.assert_close(scorer(view), scores[first], rtol=0, atol=1e-5)
+    again = examine(forgetful(fit.scorer), fit.stream, exam, fit.config.rule, fit.seed)
+    assert float((again - scores).abs().max()) > 1e-4
+
+
+@every_model
+def test_who_asks_earlier_sees_nothing_of_it_whatever_else_is_asked(fits, name):
+    """For questions on both sides of the end of training, in any order: the earlier ones are answered as by a replay.
+
+    And the later ones as when they are asked alone.
+    """
+    fit = fits[name]
+    trained = fit.scorer.carried.rows
+    rows = torch.tensor([trained + 40, trained - 60, trained + 5, trained - 3, trained + 90])
+    clock, pairs, seen = asked_at(fit.stream, rows)
+    mixed = Walk(deepcopy(fit.scorer), fit.stream, 0, clock)
+    scores = torch.stack([mixed(pairs, seen)[k] for k in range(len(rows))])
+    for k in (3, 0, 1, 4, 2):  # one walk, its memory going forward and back
+        alone = PairBatch.of(pairs.src[[k]], pairs.dst[[k]], pairs.time[[k]])
+        torch.testing.assert_close(mixed(alone, seen[[k]])[0], scores[k], rtol=0, atol=1e-6)
+    replay = Walk(forgetful(fit.scorer), fit.stream, 0, clock)(pairs, seen)
+    early = rows < trained
+    torch.testing.assert_close(scores[early], replay[early], rtol=0, atol=1e-6)
+    assert float((scores - replay)[~early].abs().max()) > 1e-4
+
+
+@every_model
+def test_another_stream_is_not_the_one_it_was_left_on(fits, name):
+    """On a stream whose beginning is another one, a memory is told from the first event."""
+    fit = fits[name]
+    store = fit.stream.store
+    other = Stream(replace(store, dst=store.dst.roll(1)), fit.stream.split, CPU)
+    rows = torch.arange(len(store) - 20, len(store))
+    clock, pairs, seen = asked_at(other, rows)
+    found = Walk(deepcopy(fit.scorer), other, 0, clock)(pairs, seen)
+    assert torch.equal(found, Walk(forgetful(fit.scorer), other, 0, clock)(pairs, seen))
+
+
+@pytest.mark.parametrize("rows", [1, 700, 2 * LOOKED_AT])
+def test_a_mark_knows_the_beginning_of_its_stream(rows):
+    """A stream that went on since is known again; one with an event moved, changed or missing is not."""
+    store = generate_stream(GeneratorConfig(seed=1, nodes=40, events=3 * LOOKED_AT))
+    mark = Mark.at(store, rows)
+    assert mark.is_of(store)
+    assert mark.is_of(store[: rows + 5])
+    assert not mark.is_of(store[: rows - 1])
+    assert not mark.is_of(store[1:])
+    for name in ("src", "dst"):
+        assert not mark.is_of(replace(store, **{name: getattr(store, name).roll(1)}))
+    assert not mark.is_of(replace(store, time=store.time + 1))
+
+
+@pytest.mark.parametrize("stop_after", [1, 9, 10, 12, "validation"])
+def test_a_run_stopped_anywhere_ends_as_if_it_was_not(fits, folder, tmp_path, stop_after):
+    """Stop after k steps, the last of an epoch too, or in validation: what is kept is the same to the last bit."""
+    fit = start_link_run(open_dataset("small", folder), "tgn", 0, TINY, CPU, tmp_path)
+    seen, validated = [], []
+
+    def advance(count):
+        raise KeyboardInterrupt
+
+    def stage(name, total):
+        validated.append(name)
+        stops = stop_after == "validation" and len(validated) == TINY["epochs"]
+        return nullcontext(advance if stops else lambda count: None)
+
+    stop = Reporter(
+        step=lambda epoch, step: seen.append(step),
+        stop=lambda: stop_after != "validation" and len(seen) >= stop_after,
+        stage=stage,
+    )
+    with pytest.raises(Interrupted):
+        fit(stop)
+    again = resume_link_run(fit.run.path, CPU, folder)
+    again()
+    ours, whole = load_file(again.run.best), load_file(fits["tgn"].run.best)
+    assert any("kept" in key for key in whole)
+    assert ours.keys() == whole.keys()
+    assert all(torch.equal(ours[key], whole[key]) for key in whole)
+
+
+@every_model
+def test_a_run_that_is_opened_again_says_what_it_said(fits, folder, name):
+    """The kept memory is in the checkpoint: the same scores after training as of the opened run."""
+    fit, run = fits[name], open_run(fits[name].run.path, CPU, folder)
+    exam = link_exam(fit.stream.store, fit.stream.split, "test", "transductive", "random")
+    asked = (exam, fit.config.rule, fit.seed)
+    assert run.scorer.carried == fit.scorer.carried
+    assert torch.equal(examine(run.scorer, run.stream, *asked), examine(fit.scorer, fit.stream, *asked))
+
+
+@every_model
+def test_of_a_memory_that_goes_on_from_training_only_later_events_are_explained(fits, name):
+    """Contributions and base are the logit of a prediction, and no player is an event that training has seen."""
+    fit = fits[name]
+    store, trained = fit.stream.store, fit.scorer.carried.rows
+    for row, carried in ((len(store) - 1, trained), (trained - 10, 0)):
+        pair = PairBatch.of(store.src[[row]], store.dst[[row]], store.time[[row]])
+        logit = Ranker(fit.scorer, fit.stream, 0, cell=50).logits(pair.src, pair.dst, pair.time)
+        game = Replay(fit.scorer, fit.stream, pair, 0, cell=50)
+        found = shares(Ledger(game), 1, seed=0)
+        assert game.carried == carried
+        assert all(event >= carried for player in game.players for event in player.events)
+        assert game.players
+        assert found.logit == pytest.approx(float(logit[0]), abs=1e-5)
+        assert found.base + float(found.value.sum()) == pytest.approx(found.logit, abs=1e-9)
+
+
+def test_a_blend_goes_on_where_its_parts_do(fits):
+    """Two memories that were left on the same events go on together; the blend says the weighted sum."""
+    parts = [fits[name] for name in ("jodie", "tgn")]
+    blend = Blend([deepcopy(fit.scorer) for fit in parts], (0.25, 0.75)).eval()
+    assert isinstance(blend, Carrier)
+    assert blend.carried == parts[0].scorer.carried
+    stream = parts[0].stream
+    exam = link_exam(stream.store, stream.split, "test", "transductive", "random")
+    own = [examine(fit.scorer, stream, exam, fit.config.rule, 0) for fit in parts]
+    found = examine(blend, stream, exam, parts[0].config.rule, 0)
+    torch.testing.assert_close(found, (0.25 * own[0] + 0.75 * own[1]).double(), rtol=0, atol=1e-5)
+    blend.parts[0].let_go()
+    assert blend.carried is None
+
+
+@every_model
+def test_replayed_keeps_nothing(name):
+    """With `memory='replayed'` there is nothing to keep, in the checkpoint neither."""
+    store = generate_stream(GeneratorConfig(seed=3, nodes=40, events=100))
+    spec = find_model(name)
+    scorer = spec.build(spec.config(memory="replayed"), DatasetFacts.of(store))
+    assert not scorer.carries
+    scorer.carry(Mark.at(store, 50))
+    assert scorer.carried is None
+    assert not any("kept" in key for key in scorer.state_dict())

@@ -41,10 +41,8 @@ def explain_pair(
     asking, one = _asked(predictor, pair, at)
     game = game_of(predictor.run.scorer, stream, one, predictor.run.seed, predictor.run.rule.cell)
     if not game.players:
-        named = " and ".join(map(str, _named(predictor, asking, task)))
         raise EventError(
-            f"no event of {named} is strictly before {_shown(asking)}, so nothing that happened moved the score; "
-            "ask about a later time"
+            _nothing(game, " and ".join(map(str, _named(predictor, asking, task))), _shown(asking))
         )
     ledger, scale = Ledger(game), Scale(predictor.calibration)
     found = shares(ledger, orders, seed=0)
@@ -185,6 +183,19 @@ def _named(predictor: Predictor, asking: Asking, task: str) -> list[Any]:
 
 def _shown(asking: Asking) -> Any:
     return asking.time.shown[0].as_py()
+
+
+def _nothing(game: Game, named: str, when: str) -> str:
+    """Why there is nothing to try, and what to do."""
+    if game.carried:
+        return (
+            f"what {named} did strictly before {when} is all in the memory that training left, which is part of the "
+            "model; ask about a time after later events, or train with memory='replayed'"
+        )
+    return (
+        f"no event of {named} is strictly before {when}, so nothing that happened moved the score; "
+        "ask about a later time"
+    )
 
 
 def _notes(game: Game, asking: Asking) -> tuple[str, ...]:

@@ -133,8 +133,8 @@ def _check(paths: list[Path]) -> None:
 
 def _check_memories(paths: list[Path]) -> None:
     """Memories that go on from training and memories that are told again are not told of the same events at once."""
-    found = {RunFolder(path).config().get("model", {}).get("memory") for path in paths} - {None}
-    if len(found) > 1:
+    found = {RunFolder(path).config().get("model", {}).get("memory") for path in paths}
+    if {"carried", "replayed"} <= found:
         raise ConfigError("some runs have `memory='carried'` and some 'replayed'; give runs of the same")
 
 

@@ -21,12 +21,31 @@ def test_every_stored_figure_carries_seed_rule_batch_and_command():
         assert book.command.startswith("dygmamba ")
         for record in book.records:
             assert record.rows
-            if record.work == "similarity":  # of hidden states, which answer no exam
+            if record.work in ("similarity", "cost"):  # of hidden states and of time, which answer no exam
                 continue
             assert all({"visible", "batch", "negatives", "setting"} <= set(row) for row in record.rows)
             assert record.work == "heuristic" or (
                 record.seed is not None and record.settings and record.device
             )
+
+
+def test_a_mark_tells_lengths_and_sizes_of_one_model_apart(tmp_path):
+    """Records that differ in `about` alone are rows of their own, and a cost against length is a table too."""
+    row = {"split": "test", "setting": "transductive", "negatives": "random", "ap": 0.9, "auc": 0.8}
+    rows = [row | {"ap_pooled": 0.9}]
+    for study, about in (("length", {"length": 64}), ("sensitivity", {"setting": "blocks", "value": 3})):
+        book = Book(study, "dygmamba", (Record("link", "uci", "dyg-mamba", 0, about, rows),))
+        book.write(tmp_path / f"{study}.json")
+    cost = [{"epoch_seconds": 1.5, "peak_mb": 2048.0}]
+    record = Record("cost", "uci", "dyg-mamba", 0, {"length": 64, "patch": "none"}, cost)
+    Book("efficiency", "dygmamba", (record,)).write(tmp_path / "efficiency.json")
+    marks = ("table length uci transductive random", "table sensitivity uci transductive random")
+    text = "\n\n".join(f"<!-- {mark} -->" for mark in (*marks, "study efficiency uci"))
+    (tmp_path / "results.in.md").write_text(text, "utf-8")
+    page = results_page(tmp_path)
+    assert "| L = 64 | **90.00** |" in page
+    assert "| blocks = 3 | **90.00** |" in page
+    assert "| 64 | 1.50 | 2,048 |" in page
 
 
 def test_a_book_is_read_as_it_was_written(tmp_path):

@@ -49,7 +49,12 @@ def results_page(folder: Path) -> str:
 
 
 def _label(record: Record) -> str:
-    return str(record.about.get("variant", record.model))
+    about = record.about
+    if "length" in about:
+        return f"L = {about['length']}"
+    if "setting" in about:
+        return f"{about['setting']} = {about['value']}"
+    return str(about.get("variant", record.model))
 
 
 def _reference(records: list[Record]) -> str | None:

@@ -82,19 +82,34 @@ def efficiency_sections(book: Book) -> list[Section]:
             if rows
             else ()
         )
+        times, sizes = (_cost_curves(own, field) for field in ("epoch_seconds", "peak_mb"))
         charts = tuple(
-            Lines(
-                f"{data}: {name} against length",
-                "tokens of a history",
-                unit,
-                _cost_curves(own, field),
-                "log",
-                "log",
-            )
-            for name, field, unit in (("epoch time", "epoch_seconds", "seconds"), ("memory", "peak_mb", "MB"))
+            Lines(f"{data}: {name} against length", "tokens of a history", unit, curves, "log", "log")
+            for name, curves, unit in (("epoch time", times, "seconds"), ("memory", sizes, "MB"))
         )
-        parts.append(Section(data, "", grids, charts))
+        against = (_against_length(own, times, sizes),) if times else ()
+        parts.append(Section(data, "", grids + against, charts))
     return parts
+
+
+def _against_length(
+    records: list[Record],
+    times: dict[str, list[tuple[float, ...]]],
+    sizes: dict[str, list[tuple[float, ...]]],
+) -> Grid:
+    """The points of both charts as a table."""
+    timed = [one for one in records if "length" in one.about]
+    kinds = [
+        (f"{label}: {unit}", {point[0]: point[1] for point in points}, form)
+        for curves, unit, form in ((times, "s", "{:.2f}"), (sizes, "MB", "{:,.0f}"))
+        for label, points in curves.items()
+    ]
+    rows = tuple(
+        (Cell(str(length)), *(or_dash(found.get(float(length)), form) for _, found, form in kinds))
+        for length in sorted({int(one.about["length"]) for one in timed})
+    )
+    columns = ("length", *(name for name, _, _ in kinds))
+    return Grid("A training epoch against length", stamp(timed), columns, rows)
 
 
 def convergence_sections(book: Book) -> list[Section]:

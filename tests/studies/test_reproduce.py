@@ -9,11 +9,14 @@ import sys
 import time
 
 import pytest
+import torch
 
 from browser import find_browser
 from commands import invoke
 from dygmamba.errors import FileError, LockedError
 from dygmamba.report.sheets import Cell, Grid, comma_separated, latex, markdown
+from dygmamba.runs.link import link_rows
+from dygmamba.runs.opening import open_run
 from dygmamba.studies import works
 from dygmamba.studies.job import Results
 from dygmamba.studies.jobs import Ask
@@ -128,6 +131,22 @@ def test_every_study_comes_to_rows_and_a_page(study, variants, data, tmp_path_fa
     assert all(one.rows for one in book.records)
     assert len(book.records) == len(jobs)
     assert publish(book, place / "pages")[0].stat().st_size > 3_000
+
+
+def test_noise_is_in_all_that_a_memory_was_told(data, tmp_path):
+    """Without noise too a memory is replayed, so that rates compare: not what training left, which has none."""
+    ask = Ask(["tiny"], ["jodie"], (0,), ["insert"], {"batch": 100, "epochs": 2, "out": 8, "lr": 0.01}, data)
+    place, found = works.Place(Results(tmp_path), "cpu", data), {}
+    for job in plan("robustness", ask):
+        found[job.work] = works.WORKS[job.work](job, place)
+        place.results.keep(job, found[job.work])
+    (path,) = tmp_path.glob("jobs/*/*/*/*/config.toml")
+    run = open_run(path.parent, torch.device("cpu"), data)
+    asked = (run.stream, {"seed": 0}, [("random", "test", "transductive")], run.rule)
+    carried = link_rows(run.scorer, *asked)[0]["ap"]
+    run.scorer.let_go()
+    assert found["link"]["rows"][0]["ap"] == carried
+    assert found["robustness"]["rows"][0]["ap"] == link_rows(run.scorer, *asked)[0]["ap"] != carried
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,7 @@ def spent(fit: Fit) -> dict[str, Any]:
 def timed(fit: Fit, epochs: int) -> dict[str, Any]:
     """The last of so many epochs on a GPU; on a CPU, or where epochs are long, some steps, scaled to the epoch."""
     if fit.stream.device.type == "cuda":
-        gc.collect()  # of what was timed before
-        torch.cuda.reset_peak_memory_stats()
+        forget_peak()
         seconds, steps = _on_gpu(fit, epochs)
     else:
         last = fit.steps_per_epoch
@@ -85,6 +84,12 @@ def _each(fit: Fit, numbers: Iterable[int]) -> list[float]:
         fit.executor.step(fit.batch(epoch, number)).item()
         seconds.append(time.perf_counter() - began)
     return seconds
+
+
+def forget_peak() -> None:
+    """From here on a GPU's most counts; what an earlier job of this process held and nobody needs is let go first."""
+    gc.collect()
+    torch.cuda.reset_peak_memory_stats()
 
 
 def _parameters(fit: Fit) -> int:

@@ -25,7 +25,7 @@ from dygmamba.runs.link import Heuristics, link_rows, resume_link_run, start_lin
 from dygmamba.runs.making import made_with
 from dygmamba.runs.node import node_rows, resume_node_run, start_node_run
 from dygmamba.runs.opening import choose_device, keep_dataset, open_run
-from dygmamba.studies.costs import spent, timed
+from dygmamba.studies.costs import forget_peak, spent, timed
 from dygmamba.studies.job import Job, Results
 from dygmamba.studies.noise import Overwritten, insert, overwritable
 from dygmamba.tasks.link import SETTINGS, link_exam
@@ -190,7 +190,7 @@ def _fit(
             shutil.rmtree(path)
         fit = start(place.results.folder(job.key))
     if fit.stream.device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
+        forget_peak()
     fit(place.report)
     return fit
 

@@ -48,6 +48,38 @@ def test_a_mark_tells_lengths_and_sizes_of_one_model_apart(tmp_path):
     assert "| 64 | 1.50 | 2,048 |" in page
 
 
+def test_streams_side_by_side_are_ordered_by_the_mean_rank(tmp_path):
+    """Ranks are of those that have a figure everywhere, among themselves; the others come last, with what they have."""
+    found = {
+        "a": {"x": 0.9, "y": 0.6},
+        "b": {"x": 0.8, "y": 0.9},
+        "c": {"x": 0.7, "y": 0.5},
+        "d": {"x": 0.95},
+    }
+    row = {"split": "test", "setting": "transductive", "negatives": "random"}
+    records = [
+        Record("link", data, model, 0, {}, [row | {"ap": ap}])
+        for model, by_stream in found.items()
+        for data, ap in by_stream.items()
+    ]
+    for name, data in (("first", "x"), ("second", "y")):
+        Book("link", "dygmamba", tuple(one for one in records if one.data == data)).write(
+            tmp_path / f"{name}.json"
+        )
+    (tmp_path / "results.in.md").write_text("<!-- overview first,second transductive random -->", "utf-8")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in results_page(tmp_path).splitlines()]
+    assert rows[0] == ["model", "mean rank", "x", "y"]
+    assert rows[2:] == [
+        ["a", "**1.5**", "90.00", "60.00"],
+        ["b", "**1.5**", "80.00", "**90.00**"],
+        ["c", "3.0", "70.00", "50.00"],
+        ["d", "-", "**95.00**", "-"],
+    ]
+    (tmp_path / "results.in.md").write_text("<!-- overview first transductive random -->", "utf-8")
+    with pytest.raises(FileError, match="mend the mark <!-- overview first transductive random -->"):
+        results_page(tmp_path)
+
+
 def test_a_book_is_read_as_it_was_written(tmp_path):
     rows = [{"split": "test", "setting": "transductive", "negatives": "random", "ap": 0.9, "auc": 0.8}]
     records = (

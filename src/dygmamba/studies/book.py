@@ -1,51 +1,60 @@
 """docs/results.md out of stored results: prose with marks, each of which becomes a table or its stamp.
 
-A mark is a line `<!-- table FILE DATA SETTING NEGATIVES -->` (link prediction), `<!-- study FILE DATA -->` (all tables
-of a study of one stream) or `<!-- stamp FILE DATA -->`, FILE a study's saved results beside the text. Nothing else is
-computed, so the page is rebuilt byte for byte without a GPU.
+A mark is a line, FILE a study's saved results beside the text:
+
+    <!-- table FILE DATA SETTING NEGATIVES -->              link prediction on one stream
+    <!-- overview FILE,FILE SETTING NEGATIVES -->           on several streams side by side
+    <!-- study FILE DATA -->                                all tables of a study of one stream
+    <!-- stamp FILE DATA -->                                seeds, rule, batch, hardware, command
+
+Nothing else is computed, so the page is rebuilt byte for byte without a GPU.
 """
 
 import re
 import sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from dygmamba.errors import FileError
 from dygmamba.files.writing import write_text
-from dygmamba.report.sheets import markdown
+from dygmamba.report.sheets import Grid, markdown
 from dygmamba.studies.jobs import FULL
 from dygmamba.studies.records import Book, Record
 from dygmamba.studies.sheets import sheet
-from dygmamba.studies.tables import link_grid, stamp
+from dygmamba.studies.tables import link_grid, overview_grid, stamp
 
 TEMPLATE = "results.in.md"
-MARK = re.compile(r"^<!-- (table|study|stamp) (.+) -->$", re.MULTILINE)
+MARK = re.compile(r"^<!-- (table|overview|study|stamp) (.+) -->$", re.MULTILINE)
 
 
 def results_page(folder: Path) -> str:
     """The text of `folder`/results.in.md with its marks filled in from the results beside it."""
-    books: dict[str, Book] = {}
+    read = cache(lambda file: Book.read(folder / f"{file}.json"))
 
     def filled(found: re.Match[str]) -> str:
+        if found[1] == "overview":
+            files, *asked = found[2].split()
+            records = [record for file in files.split(",") for record in read(file).records]
+            return _table(overview_grid(records, _label, (asked[0], asked[1])), found[0])
         file, data, *asked = found[2].split()
-        book = books.setdefault(file, Book.read(folder / f"{file}.json"))
+        book: Book = read(file)
         own = [record for record in book.records if record.data == data]
         if found[1] == "stamp":
             return f"*{stamp(own, f'`{book.command}`')}*"
         if found[1] == "study":
             parts = sheet(replace(book, records=tuple(own))).sections
-            return "\n\n".join(markdown(grid).rstrip("\n") for part in parts for grid in part.grids)
-        setting, negatives = asked
-        grid = link_grid(
-            book, own, _label, (setting, negatives), FULL not in map(_label, own), _reference(own)
-        )
-        if grid is None:
-            raise FileError(
-                f"{file}.json has no {setting} {negatives} rows of '{data}'; mend the mark {found[0]}"
-            )
-        return markdown(grid).rstrip("\n")
+            return "\n\n".join(_table(grid, found[0]) for part in parts for grid in part.grids)
+        cells = FULL not in map(_label, own)
+        return _table(link_grid(book, own, _label, (asked[0], asked[1]), cells, _reference(own)), found[0])
 
     return MARK.sub(filled, (folder / TEMPLATE).read_text("utf-8"))
+
+
+def _table(grid: Grid | None, mark: str) -> str:
+    if grid is None:
+        raise FileError(f"the stored results have no rows of what is asked for; mend the mark {mark}")
+    return markdown(grid).rstrip("\n")
 
 
 def _label(record: Record) -> str:

@@ -18,7 +18,8 @@ from dygmamba.studies.plan import STUDIES
 from dygmamba.studies.published import Cell as Printed
 from dygmamba.studies.published import key, table
 from dygmamba.studies.records import Book, Record, of_work
-from dygmamba.studies.tables import figures, grouped, link_grids, printed, stamp
+from dygmamba.studies.tables import NEGATIVES, figures, grouped, link_grids, overview_grid, printed, stamp
+from dygmamba.tasks.asked import NODES
 
 
 def sheet(book: Book) -> Sheet:
@@ -29,14 +30,19 @@ def sheet(book: Book) -> Sheet:
 
 
 def link_sections(book: Book) -> list[Section]:
-    """A part per stream, with a table per setting and negatives."""
+    """Streams side by side, where there are several; then a part for each, with a table per setting and negatives."""
     records = of_work(book.records, "link", "heuristic")
-    return [
-        Section(
-            f"{data}", _ceiling_text(book, data), tuple(link_grids(book, own, lambda one: one.model, True))
-        )
+    sides = [overview_grid(records, _model, (setting, kind)) for setting in NODES for kind in NEGATIVES]
+    overviews = tuple(grid for grid in sides if grid is not None)
+    parts = [
+        Section(f"{data}", _ceiling_text(book, data), tuple(link_grids(book, own, _model, True)))
         for data, own in grouped(records, lambda one: one.data).items()
     ]
+    return [Section("All streams", "", overviews), *parts] if overviews else parts
+
+
+def _model(record: Record) -> str:
+    return record.model
 
 
 def ablation_sections(book: Book) -> list[Section]:

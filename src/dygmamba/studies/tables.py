@@ -1,6 +1,8 @@
 """Records as tables: one stream's models or variants beside one another, beside what is published and its ceiling."""
 
 from collections.abc import Callable, Iterable
+from math import inf
+from statistics import mean
 from typing import Any
 
 from dygmamba.report.sheets import Cell, Grid, Tone
@@ -87,6 +89,43 @@ def link_grid(
     note += "" if ceiling is None else f"; ceiling (edge oracle) {100 * ceiling:.2f}"
     title = f"{data}, {NODES[setting]}, {negatives} negatives"
     return Grid(title, note, columns, tuple(rows)).without_empty()
+
+
+def overview_grid(records: list[Record], name: Name, asked: tuple[str, str]) -> Grid | None:
+    """AP of one setting and negatives on several streams side by side, by the mean rank; nothing of a single stream.
+
+    A mean rank is of those that have a figure on every stream, ranked among themselves.
+    """
+    setting, negatives = asked
+    where = {"split": "test", "setting": setting, "negatives": negatives}
+    by_stream = {data: figures(own, name, where, "ap") for data, own in grouped(records, _data).items()}
+    by_stream = {data: found for data, found in by_stream.items() if found}
+    if len(by_stream) < 2:
+        return None
+    labels = list(dict.fromkeys(label for found in by_stream.values() for label in found))
+    whole = [label for label in labels if all(label in found for found in by_stream.values())]
+    places = [ranks({label: found[label] for label in whole}) for found in by_stream.values()]
+    overall = {label: mean(place[label] for place in places) for label in whole}
+    best = {data: max(found, key=lambda label: found[label].mean) for data, found in by_stream.items()}
+    rows = tuple(
+        (
+            Cell(label),
+            or_dash(
+                overall.get(label), "{:.1f}", "best" if overall.get(label) == min(overall.values()) else ""
+            ),
+            *(
+                Cell(str(found.get(label, "-")), "best" if label == best[data] else "")
+                for data, found in by_stream.items()
+            ),
+        )
+        for label in sorted(labels, key=lambda label: overall.get(label, inf))
+    )
+    title = f"AP on {len(by_stream)} streams, {NODES[setting]}, {negatives} negatives"
+    return Grid(title, stamp(records), ("model", "mean rank", *by_stream), rows)
+
+
+def _data(record: Record) -> str:
+    return record.data
 
 
 def figures(records: list[Record], name: Name, where: dict[str, Any], metric: str) -> dict[str, Figure]:

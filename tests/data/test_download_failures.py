@@ -2,6 +2,7 @@
 
 import errno
 import os
+import random
 import socket
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 from bad_server import BODY, QUICK, Act, Handler, Server, claims, left, serving, status, truncated
 from dygmamba.data.download import fetch_file
 from dygmamba.errors import ConfigError, DownloadError
+from raw_server import answering
 
 
 @pytest.fixture
@@ -33,6 +35,18 @@ def test_a_passing_error_is_retried(server, target, code):
     fetch_file(server.url, target, **QUICK)
     assert target.read_bytes() == BODY
     assert len(server.asked) == 3
+
+
+@pytest.mark.parametrize("said", ["9" * 5000, "\u00b2", "-1", "1e3", ""])
+def test_a_header_that_is_no_number_is_as_if_it_was_not_there(said, target, monkeypatch):
+    """Of a length and of a wait: more digits than Python reads, a digit that is none, a sign: the file arrives."""
+    monkeypatch.setenv("no_proxy", "*")
+    busy = f"HTTP/1.1 503 Busy\r\nRetry-After: {said}\r\nConnection: close\r\n\r\n".encode("latin-1")
+    whole = f"HTTP/1.1 200 OK\r\nContent-Length: {said}\r\nConnection: close\r\n\r\n".encode("latin-1") + BODY
+    answers = iter((busy, whole))
+    with answering(lambda _: iter((next(answers),)), random.Random(0)) as url:
+        fetch_file(url, target, **QUICK)
+    assert target.read_bytes() == BODY
 
 
 @pytest.mark.parametrize("code", [401, 403, 404, 410])

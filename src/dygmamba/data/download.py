@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from dygmamba.data.address import Address
 from dygmamba.data.answer import answered
-from dygmamba.data.part import CHUNK, Part, Progress
+from dygmamba.data.part import CHUNK, Part, Progress, number
 from dygmamba.errors import DownloadError
 
 PASSING = {408, 425, 429, 500, 502, 503, 504}  # answers that a later try may not get again
@@ -156,8 +156,7 @@ def _answered(part: Part, error: HTTPError, host: str) -> tuple[str, float]:
             part.beyond(error.headers.get("Content-Range", ""))
         elif error.code not in PASSING:
             raise DownloadError(f"{part.target.name} did not arrive: {reason}; {part.advice}") from error
-    later = error.headers.get("Retry-After", "")
-    return reason, float(later) if later.isdigit() else 0.0
+    return reason, float(number(error.headers.get("Retry-After", "")) or 0)
 
 
 def _unanswered(part: Part, error: URLError, host: str, timeout: float) -> str:

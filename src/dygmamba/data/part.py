@@ -25,6 +25,11 @@ CHUNK = 2**16
 HEADERS = {"User-Agent": "dygmamba", "Accept-Encoding": "identity"}  # a packed body would make lengths lie
 
 
+def number(said: str) -> int | None:
+    """A number in a header; what is none, or longer than a computer reads, is not known."""
+    return int(said) if re.fullmatch(r"[0-9]{1,300}", said) else None
+
+
 class Part:
     """An unfinished download, of at most `limit` bytes; it goes on only if the server still has the same file.
 
@@ -99,8 +104,7 @@ class Part:
             return False
         if response.status != 206:
             self._restart()
-            length = response.headers.get("Content-Length", "")
-            self.total, self._validator = int(length) if length.isdigit() else None, proof
+            self.total, self._validator = number(response.headers.get("Content-Length", "")), proof
             self._remember()
         self._check_limit(self.total or 0)
         self._check_space()
@@ -110,7 +114,7 @@ class Part:
     def beyond(self, content_range: str) -> None:
         """The server says that we ask beyond its end: the file is whole, or it is not this one."""
         known = re.fullmatch(r"bytes \*/(\d+)", content_range)
-        size = int(known[1]) if known else None
+        size = number(known[1]) if known else None
         if size == self.size and self.total in (None, size):
             self.total = size
             self._report()
@@ -158,10 +162,10 @@ class Part:
 
     def _continues(self, response: HTTPResponse, proof: str | None) -> bool:
         span = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", ""))
-        if span is None or int(span[1]) != self.size or proof != self._validator:
+        if span is None or number(span[1]) != self.size or proof != self._validator:
             return False
         if span[2] != "*" and self.total is None:
-            self.total = int(span[2])
+            self.total = number(span[2])
         return span[2] in ("*", str(self.total))
 
     def _restart(self) -> None:

@@ -63,7 +63,8 @@ def _label(record: Record) -> str:
         return f"L = {about['length']}"
     if "setting" in about:
         return f"{about['setting']} = {about['value']}"
-    return str(about.get("variant", record.model))
+    name = str(about.get("variant", record.model))
+    return f"{name}, replayed" if record.settings.get("memory") == "replayed" else name
 
 
 def _reference(records: list[Record]) -> str | None:

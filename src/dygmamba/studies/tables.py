@@ -165,7 +165,8 @@ def printed(said: Printed | None) -> Cell:
 
 
 def _named(cells: dict[str, Printed], label: str) -> Printed | None:
-    return {key(model): cell for model, cell in cells.items()}.get(key(label))
+    """The cell of a label's model; what follows a comma says how that model was run."""
+    return {key(model): cell for model, cell in cells.items()}.get(key(label.partition(",")[0]))
 
 
 def grouped(records: Iterable[Record], name: Name) -> dict[str, list[Record]]:

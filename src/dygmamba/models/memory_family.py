@@ -197,7 +197,7 @@ class MemoryEncoder(Encoder):
     @property
     def carried(self) -> Mark | None:
         """The events that are in it."""
-        return None if self.kept is None else self.kept.kept
+        return None if self.kept is None else self.kept.told
 
     def carry(self, mark: Mark) -> None:
         """Keep the memory as it is."""

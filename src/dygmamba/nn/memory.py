@@ -165,8 +165,8 @@ class Carried(nn.Module):
             self.register_buffer(f"table{number}", torch.zeros_like(table))
 
     @property
-    def kept(self) -> Mark | None:
-        """Up to where; None where nothing is kept."""
+    def told(self) -> Mark | None:
+        """The events that are in them; None where nothing is kept."""
         rows, seal = self.mark.tolist()
         return Mark(rows, seal) if rows else None
 

@@ -31,6 +31,7 @@ from dygmamba.runs.opening import open_run
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.link import LinkTask, link_exam
 from streams import split_stream
+from witnesses import Counter
 
 CPU = torch.device("cpu")
 TINY = {"out": 8, "time_dim": 4, "epochs": 2, "batch": 50, "lr": 0.01}
@@ -76,30 +77,14 @@ def asked_at(stream, rows):
     return clock, pairs, clock.earlier(pairs.time)
 
 
-class Witness(torch.nn.Module):
-    """Learns nothing; keeps which events it was told of."""
+class Witness(Counter):
+    """And keeps what it was told."""
 
-    requests, stateful, elastic, carries = (), True, False, True
+    carries = True
 
     def __init__(self):
         super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(1))
-        self.seen, self.left, self.carried, self.times = [], [], None, 0
-
-    def forward(self, view):
-        return self.weight.expand(len(view.pairs))
-
-    def observe(self, events):
-        self.seen += events.event.tolist()
-
-    def reset(self):
-        self.seen = []
-
-    def snapshot(self, events):
-        return list(self.seen)
-
-    def restore(self, kept):
-        self.seen = kept
+        self.left, self.carried, self.times = [], None, 0
 
     def carry(self, mark):
         self.left, self.carried, self.times = list(self.seen), mark, self.times + 1

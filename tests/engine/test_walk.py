@@ -24,6 +24,7 @@ from dygmamba.tasks.base import Exam
 from dygmamba.tasks.link import LinkTask, link_exam
 from strategies import event_streams
 from streams import split_stream, unsplit
+from witnesses import Counter
 
 SIZES = st.integers(1, 7)
 
@@ -118,33 +119,6 @@ def test_training_tells_a_memory_as_its_rule_says(store, batch, visible):
             assert cells == number
         else:
             assert cells == sum(float(latest) < first for latest in clock.latest)
-
-
-class Counter(torch.nn.Module):
-    """A trainable witness: learns nothing, remembers what it was told before each step."""
-
-    requests, stateful, elastic = (), True, False
-
-    def __init__(self):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(1))
-        self.seen, self.asked = [], []
-
-    def forward(self, view):
-        self.asked.append((list(self.seen), view.pairs.time.tolist()))
-        return self.weight.expand(len(view.pairs))
-
-    def observe(self, events):
-        self.seen += events.event.tolist()
-
-    def reset(self):
-        self.seen = []
-
-    def snapshot(self, events):
-        return list(self.seen)
-
-    def restore(self, kept):
-        self.seen = kept
 
 
 @pytest.mark.parametrize("visible", ["strict", "batch"])

@@ -1,5 +1,6 @@
 """docs/results.md is what the stored results say, to the byte, and a stored book is read as it was written."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,9 @@ def test_streams_side_by_side_are_ordered_by_the_mean_rank(tmp_path):
         ["c", "3.0", "70.00", "50.00"],
         ["d", "-", "**95.00**", "-"],
     ]
+    Book("link", "dygmamba", (replace(records[0], model="e"),)).write(tmp_path / "third.json")
+    (tmp_path / "results.in.md").write_text("<!-- overview third,second transductive random -->", "utf-8")
+    assert "| e | - | **90.00** | - |" in results_page(tmp_path)  # nobody is on both
     (tmp_path / "results.in.md").write_text("<!-- overview first transductive random -->", "utf-8")
     with pytest.raises(FileError, match="mend the mark <!-- overview first transductive random -->"):
         results_page(tmp_path)

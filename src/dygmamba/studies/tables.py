@@ -106,13 +106,12 @@ def overview_grid(records: list[Record], name: Name, asked: tuple[str, str]) -> 
     whole = [label for label in labels if all(label in found for found in by_stream.values())]
     places = [ranks({label: found[label] for label in whole}) for found in by_stream.values()]
     overall = {label: mean(place[label] for place in places) for label in whole}
+    first = min(overall.values(), default=inf)  # of nobody where no model is on every stream
     best = {data: max(found, key=lambda label: found[label].mean) for data, found in by_stream.items()}
     rows = tuple(
         (
             Cell(label),
-            or_dash(
-                overall.get(label), "{:.1f}", "best" if overall.get(label) == min(overall.values()) else ""
-            ),
+            or_dash(overall.get(label), "{:.1f}", "best" if overall.get(label) == first else ""),
             *(
                 Cell(str(found.get(label, "-")), "best" if label == best[data] else "")
                 for data, found in by_stream.items()

@@ -24,8 +24,9 @@ from dygmamba.engine.walk import Walk
 from dygmamba.explain.removal import Replay
 from dygmamba.explain.shapley import Ledger, shares
 from dygmamba.models import find_model
-from dygmamba.models.base import Carrier, DatasetFacts
+from dygmamba.models.base import DatasetFacts
 from dygmamba.models.blend import Blend
+from dygmamba.models.carrier import Carrier
 from dygmamba.runs.link import resume_link_run, start_link_run
 from dygmamba.runs.opening import open_run
 from dygmamba.sampling.view import PairBatch

@@ -25,7 +25,8 @@ from dygmamba.engine.ranks import RankLost
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.walk import Advance, unwatched
 from dygmamba.errors import DygError, ScoreError
-from dygmamba.models.base import Carrier, Scorer
+from dygmamba.models.base import Scorer
+from dygmamba.models.carrier import Carrier
 from dygmamba.sampling.draws import Draws
 from dygmamba.tasks.base import Exam, Task
 
@@ -73,6 +74,7 @@ class Fit:
         self.progress, self.keeper = Progress(), Keeper(run, scorer, self.executor.optimizer)
         clock = Clock.of(stream.store, (stream.split.train,), config.batch)
         self._tellable = clock.steps(config.visible) if scorer.stateful else [0] * self.steps_per_epoch
+        self._carrier = scorer if isinstance(scorer, Carrier) and scorer.carries else None
         self._saved = time.monotonic()
 
     @property
@@ -149,7 +151,7 @@ class Fit:
         self.scorer.train()
         if self.progress.step == 0:
             self.scorer.reset()
-            if self._carries:
+            if self._carrier is not None:
                 self._carrier.let_go()
         self._study(report)
         epoch = self.epoch(self.progress.epoch)
@@ -165,26 +167,16 @@ class Fit:
                 if asked:
                     raise self._interrupted("stopped")
         self._note(losses, self.progress.step if not losses else self.steps_per_epoch)
-        if self._carries and self._carrier.carried is None:
-            self._carry(epoch)
+        if self._carrier is not None and self._carrier.carried is None:
+            self._carry(self._carrier, epoch)
 
-    @property
-    def _carries(self) -> bool:
-        """Whether the memory that training leaves is kept with the weights."""
-        return isinstance(self.scorer, Carrier) and self.scorer.carries
-
-    @property
-    def _carrier(self) -> Carrier:
-        assert isinstance(self.scorer, Carrier)
-        return self.scorer
-
-    def _carry(self, epoch: Epoch) -> None:
+    def _carry(self, carrier: Carrier, epoch: Epoch) -> None:
         """Let the memory take in what is left of the training events, and keep it; once an epoch, for it goes on."""
         told = self._tellable[-1] if self._tellable else 0
         self.executor.catch_up(Batch(epoch, self.steps_per_epoch, range(told, self.steps_per_epoch)))
         later = torch.cat([self.stream.split.val, self.stream.split.test])
         trained = int(later.min()) if len(later) else len(self.stream.store)
-        self._carrier.carry(Mark.at(self.stream.store, trained))
+        carrier.carry(Mark.at(self.stream.store, trained))
 
     @property
     def _due(self) -> bool:

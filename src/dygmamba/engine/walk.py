@@ -22,7 +22,8 @@ from dygmamba.engine.clock import Clock
 from dygmamba.engine.lengths import by_length, pairs_per_pass
 from dygmamba.engine.stream import Stream
 from dygmamba.errors import ScoreError
-from dygmamba.models.base import Carrier, Scorer
+from dygmamba.models.base import Scorer
+from dygmamba.models.carrier import Carrier
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView, Request
 

@@ -128,33 +128,6 @@ class RoundLearner(Protocol):
         ...
 
 
-@runtime_checkable
-class Carrier(Protocol):
-    """A scorer that can keep its memory as training left it, beside its weights (decision 036)."""
-
-    @property
-    def carries(self) -> bool:
-        """Whether it wants to."""
-        ...
-
-    @property
-    def carried(self) -> Mark | None:
-        """The events that are in the memory it has kept; None where it has kept none."""
-        ...
-
-    def carry(self, mark: Mark) -> None:
-        """Keep the memory as it is, told of these events."""
-        ...
-
-    def recall(self) -> None:
-        """Make the memory what was kept."""
-        ...
-
-    def let_go(self) -> None:
-        """Keep nothing any more."""
-        ...
-
-
 class Heuristic:
     """A score without weights, from what was observed; asks for no neighbours."""
 
@@ -182,6 +155,7 @@ class Encoder(nn.Module):
     stateful: bool = False
     # whether a look-up of fewer entries changes nothing, as long as nothing is cut off: one hop, recent entries
     elastic: bool = False
+    carries: bool = False  # whether the memory that training leaves is kept beside the weights
 
     beside_dim: int = 0  # numbers of a pair that a link head reads beside the two vectors
 
@@ -202,13 +176,8 @@ class Encoder(nn.Module):
         """Be as when `kept` was made."""
 
     @property
-    def carries(self) -> bool:
-        """Whether the memory that training leaves is kept; without memory there is none."""
-        return False
-
-    @property
     def carried(self) -> Mark | None:
-        """The events that are in it."""
+        """The events that are in the memory it has kept; without memory there is none."""
         return None
 
     def carry(self, mark: Mark) -> None:
@@ -276,27 +245,15 @@ class OnEncoder(nn.Module):
 class CarryingOnEncoder(OnEncoder):
     """The same, with the memory that training of links left, if the encoder keeps it."""
 
-    @property
-    def carries(self) -> bool:
-        """Whether the encoder keeps its memory."""
-        return self.encoder.carries
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__(encoder)
+        self.carries, self.carry = encoder.carries, encoder.carry
+        self.recall, self.let_go = encoder.recall, encoder.let_go
 
     @property
     def carried(self) -> Mark | None:
-        """The events that are in what it has kept."""
+        """The events that are in what the encoder has kept."""
         return self.encoder.carried
-
-    def carry(self, mark: Mark) -> None:
-        """Keep the memory as it is."""
-        self.encoder.carry(mark)
-
-    def recall(self) -> None:
-        """Make the memory what was kept."""
-        self.encoder.recall()
-
-    def let_go(self) -> None:
-        """Keep nothing any more."""
-        self.encoder.let_go()
 
 
 class EncoderScorer(CarryingOnEncoder):

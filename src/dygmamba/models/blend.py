@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from dygmamba.data.events import EventBatch
 from dygmamba.data.marks import Mark
 from dygmamba.errors import ConfigError
-from dygmamba.models.base import Carrier, DatasetFacts, ModelSpec, Scorer
+from dygmamba.models.base import DatasetFacts, ModelSpec, Scorer
+from dygmamba.models.carrier import Carrier
 from dygmamba.sampling.counts import CountRequest
 from dygmamba.sampling.fades import FadeRequest
 from dygmamba.sampling.view import PairView, Request
@@ -50,6 +51,8 @@ class BlendConfig(Settings):
 
 class Blend(nn.Module):
     """Scores a pair as its parts do, each counting as much as it was found to be worth."""
+
+    carries = False  # nothing is trained here, so nothing is kept but what the parts have
 
     def __init__(self, parts: list[Any], weights: tuple[float, ...]) -> None:
         super().__init__()
@@ -97,11 +100,6 @@ class Blend(nn.Module):
         """Each part as it was."""
         for part, own in zip(self._scorers, kept, strict=True):
             part.restore(own)
-
-    @property
-    def carries(self) -> bool:
-        """Nothing is trained here, so nothing is kept but what the parts have."""
-        return False
 
     @property
     def carried(self) -> Mark | None:

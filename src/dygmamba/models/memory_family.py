@@ -158,6 +158,7 @@ class MemoryEncoder(Encoder):
         super().__init__()
         self.requests, self.out_dim = embed.requests, config.dim
         self.memory, self.embed, self.partner = NodeMemory(config), embed, partner
+        self.carries = config.carries
         self.kept = Carried(self._tables()) if config.carries else None
 
     def forward(self, view: PairView) -> Embeddings:
@@ -188,11 +189,6 @@ class MemoryEncoder(Encoder):
         nodes, rows = kept
         for table, row in zip(self._tables(), rows, strict=True):
             table[nodes] = row
-
-    @property
-    def carries(self) -> bool:
-        """Whether the memory that training leaves is kept."""
-        return self.kept is not None
 
     @property
     def carried(self) -> Mark | None:

@@ -19,7 +19,8 @@ from dygmamba.engine.fit_config import NodeFitConfig
 from dygmamba.engine.folder import RunFolder
 from dygmamba.errors import DygError, FileError, LockedError
 from dygmamba.explain.similarity import state_similarity
-from dygmamba.models.base import Carrier, Scorer
+from dygmamba.models.base import Scorer
+from dygmamba.models.carrier import Carrier
 from dygmamba.runs.calibrating import calibrate_link_run
 from dygmamba.runs.link import Heuristics, link_rows, resume_link_run, start_link_run
 from dygmamba.runs.making import made_with

@@ -98,8 +98,11 @@ class GraphedWhole(Whole):
         self.recorder.capture("step", self._step)
 
     def tell(self, cell: int) -> None:
-        """A replay."""
-        replay_tell(self.recorder, self.places, cell)
+        """A replay, but of a last, shorter cell."""
+        if cell >= self.work.full:
+            super().tell(cell)
+        else:
+            replay_tell(self.recorder, self.places, cell)
 
     def issue(self, batch: Batch) -> Float32[Tensor, ""]:
         """A replay, but of a last, shorter batch."""
@@ -168,8 +171,11 @@ class GraphedParts(Parts):
         record_tell(self.recorder, self.places)
 
     def tell(self, cell: int) -> None:
-        """A replay."""
-        replay_tell(self.recorder, self.places, cell)
+        """A replay, but of a last, shorter cell."""
+        if cell >= self.work.full:
+            super().tell(cell)
+        else:
+            replay_tell(self.recorder, self.places, cell)
 
     def issue(self, batch: Batch) -> Float32[Tensor, ""]:
         """The replays of a full batch; a last, shorter one is issued as a whole, its gradients where they lie."""
@@ -212,11 +218,7 @@ def record_tell(recorder: Recorder, places: Places) -> None:
 
 
 def replay_tell(recorder: Recorder, places: Places, cell: int) -> None:
-    """Let the memory take in a cell; one that is not full is issued."""
-    work = recorder.work
-    if cell >= work.full:
-        work.tell(work.stream.train[work.rows(cell)])
-        return
+    """Let the memory take in a full cell."""
     places.cell.fill_(cell)
     recorder.replay("tell")
 

@@ -63,8 +63,7 @@ def _label(record: Record) -> str:
         return f"L = {about['length']}"
     if "setting" in about:
         return f"{about['setting']} = {about['value']}"
-    name = str(about.get("variant", record.model))
-    return f"{name}, replayed" if record.settings.get("memory") == "replayed" else name
+    return str(about.get("variant", record.model))
 
 
 def _reference(records: list[Record]) -> str | None:

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 from dygmamba.cli.generate import generate
 from dygmamba.data import generate as module
-from dygmamba.data.generate import GeneratorConfig, generate_stream, generated_dataset_store, simulate
+from dygmamba.data.generate import GeneratorConfig, generate_stream, simulate
+from dygmamba.data.library import generated_dataset
 from dygmamba.data.process import LAWS, compiled
 from dygmamba.data.store import load_dataset
 from dygmamba.errors import ConfigError
@@ -74,8 +75,7 @@ def test_a_seed_is_a_stream():
 
 
 def test_the_embedded_dataset_is_the_default_config():
-    """generated_dataset_store(s) = generate_stream(GeneratorConfig(seed=s))."""
-    store, same = generated_dataset_store(3), generate_stream(GeneratorConfig(seed=3))
+    store, same = generated_dataset().store, generate_stream(GeneratorConfig())
     assert torch.equal(store.dst, same.dst)
     assert torch.equal(store.time, same.time)
 

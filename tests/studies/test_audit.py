@@ -77,6 +77,17 @@ def test_a_stream_alone_has_ceilings_and_no_checks(monkeypatch, capsys, folder):
     assert {row["rule"] for row in found["rules"]} >= {"edgebank", "popularity", "recency of the pair"}
 
 
+def test_tables_are_whole_in_a_terminal_of_80_columns(monkeypatch, capsys, folder):
+    """No heading and no cell is cut, and a heading of two lines is two lines."""
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = audit(monkeypatch, capsys, folder, "small")
+    assert code == 0
+    assert "\\n" not in out
+    assert "…" not in out
+    assert re.search(r"ties +who is\n.*broken +there\n", out)
+    assert re.search(r"all nodes +new nodes.*\nrule +random +histor. +induct. ", out)
+
+
 @pytest.mark.parametrize(
     ("kind", "check"),
     [

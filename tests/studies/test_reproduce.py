@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 import torch
 
 from browser import find_browser
 from commands import invoke
+from dygmamba.data.generate import GeneratorConfig
 from dygmamba.errors import FileError, LockedError
 from dygmamba.report.sheets import Cell, Grid, comma_separated, latex, markdown
 from dygmamba.runs.link import link_rows
@@ -20,6 +22,7 @@ from dygmamba.runs.opening import open_run
 from dygmamba.studies import works
 from dygmamba.studies.job import Results
 from dygmamba.studies.jobs import Ask
+from dygmamba.studies.made import Made
 from dygmamba.studies.plan import STUDIES, plan
 from dygmamba.studies.records import Book
 from dygmamba.studies.reproduce import gather, publish
@@ -149,6 +152,25 @@ def test_noise_is_in_all_that_a_memory_was_told(data, tmp_path):
     assert found["robustness"]["rows"][0]["ap"] == link_rows(run.scorer, *asked)[0]["ap"] != carried
 
 
+def test_a_study_makes_its_stream_once_and_not_for_a_plan(tmp_path, monkeypatch, capsys):
+    """Where nobody has it; a plan says what would be made, and writes nothing."""
+    few = Made("many", GeneratorConfig(nodes=40, events=1_200, communities=4))
+    monkeypatch.setitem(STUDIES, "large", replace(STUDIES["large"], made=few))
+    monkeypatch.setattr("dygmamba.studies.jobs.COIN", "many")
+    small = ("--set", "length=6", "--set", "width=4", "--set", "batch=300", "--device", "cpu")
+    places = ("--data-dir", str(tmp_path / "data"), "--out", str(tmp_path / "out"))
+    code, out, err = invoke(monkeypatch, capsys, "reproduce", "large", *small, *places, "--dry-run")
+    assert (code, out) == (0, "")
+    assert "many, 1,200 events among 40 nodes" in err
+    assert not list(tmp_path.iterdir())
+    for made in (True, False):
+        monkeypatch.setattr(Made, "make", Made.make if made else None)
+        code, out, _ = invoke(monkeypatch, capsys, "reproduce", "large", *small, *places, "--json")
+        assert code == 0
+    (row,) = json.loads(out)["rows"]
+    assert row["epoch_seconds"] > 0
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -158,6 +180,8 @@ def test_noise_is_in_all_that_a_memory_was_told(data, tmp_path):
         ("reproduce", "ablation", "--datasets", "generated", "--variants", "no-nothing"),
         ("reproduce", "length", "--datasets", "generated", "--variants", "long"),
         ("reproduce", "robustness", "--datasets", "generated", "--variants", "loud"),
+        ("reproduce", "sensitivity", "--datasets", "generated", "--variants", "colour"),
+        ("reproduce", "convergence", "--datasets", "generated", "--variants", "full"),
         ("reproduce", "link", "--datasets", "generated", "--set", "lenght=3"),
     ],
 )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dygmamba.cli import early
-from dygmamba.cli.console import emit_json, plain_table, stderr, stdout
+from dygmamba.cli.console import emit_json, plain_table, stacked, stderr, stdout
 from dygmamba.cli.words import parse_overrides, shown
 from dygmamba.errors import ConfigError
 from dygmamba.tasks.asked import NODES
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dygmamba.studies.audit import Audit
 
 PAPER = "DyG-Mamba, NeurIPS 2025, "
+SHORT = 6  # letters of a kind of negatives, so that six columns fit a terminal
 
 
 def audit(
@@ -116,7 +117,14 @@ def _percent(value: float | None) -> str:
 
 def _ceilings(found: "Audit") -> "Table":
     title = f"{shown(found.dataset)}: the most that is possible, AP in per cent"
-    figures = ("true\nnegatives", "edge\noracle", "\npooled", "ties\nbroken", "who is\nthere")
+    heads = (
+        ("true", "negatives"),
+        ("edge", "oracle"),
+        ("", "pooled"),
+        ("ties", "broken"),
+        ("who is", "there"),
+    )
+    figures = tuple(stacked(*lines) for lines in heads)
     table = plain_table("split", "nodes", "negatives", title=title, figures=figures)
     for one, _ in found.ceilings:
         oracles = (one.edge_oracle_ap, one.edge_oracle_ap_pooled, one.edge_oracle_ap_untied)
@@ -128,11 +136,16 @@ def _ceilings(found: "Audit") -> "Table":
 def _rules(found: "Audit") -> "Table":
     """A line per rule, a column per question of the test."""
     rows: dict[str, list[str]] = {}
-    heads: dict[str, None] = {}
+    heads: dict[tuple[str, str], None] = {}
     for one in found.rules:
-        heads[f"{NODES[one.setting]}\n{one.negatives[:6]}."] = None
+        negatives = one.negatives if len(one.negatives) <= SHORT else f"{one.negatives[:SHORT]}."
+        heads[NODES[one.setting], negatives] = None
         rows.setdefault(one.rule, []).append(_percent(one.ap))
-    table = plain_table("rule", title="what simple rules reach on the test, AP", figures=tuple(heads))
+    table = plain_table(
+        "rule",
+        title="what simple rules reach on the test, AP",
+        figures=tuple(stacked(*head) for head in heads),
+    )
     for rule, cells in rows.items():
         table.add_row(rule, *cells)
     return table

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TextColumn
     from rich.table import Table
+    from rich.text import Text
 
     from dygmamba.cli.lines import Lines
 
@@ -51,7 +52,7 @@ def note(line: str) -> None:
     stderr().print(line, soft_wrap=True)
 
 
-def plain_table(*headings: str, title: str | None = None, figures: tuple[str, ...] = ()) -> "Table":
+def plain_table(*headings: str, title: str | None = None, figures: "tuple[str | Text, ...]" = ()) -> "Table":
     """A table without a frame; `figures` are further headings, of columns that stand right."""
     from rich import box
     from rich.table import Table
@@ -61,6 +62,13 @@ def plain_table(*headings: str, title: str | None = None, figures: tuple[str, ..
     for name in figures:
         table.add_column(name, justify="right")
     return table
+
+
+def stacked(*lines: str) -> "Text":
+    """A heading of several lines."""
+    from rich.text import Text
+
+    return Text("\n".join(map(shown, lines)))
 
 
 def mean_and_spread(values: list[float]) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dygmamba.cli import early
-from dygmamba.cli.console import emit_json, plain_table, stdout, tell
+from dygmamba.cli.console import emit_json, plain_table, stacked, stdout, tell
 from dygmamba.known import allowed, described, known
 
 if TYPE_CHECKING:
@@ -125,11 +125,10 @@ def _describe(model: str, data: str, facts: "DatasetFacts") -> dict[str, Any]:
 
 def _tables(rows: list[dict[str, Any]], data: str) -> "list[Table]":
     """What each model is and weighs, then what it reads and how its cost grows: both fit 80 columns."""
-    from rich.text import Text
-
     title = f"with the published settings on {data}"
-    sizes = plain_table("model", "paper", "memory", title=title, figures=("parameters", "events"))
-    sizes.columns[-1].header = Text("events\nper query")
+    sizes = plain_table(
+        "model", "paper", "memory", title=title, figures=("parameters", stacked("events", "per query"))
+    )
     views = plain_table("model", "looks at", "cost of a query")
     for row in rows:
         size = f"{row['parameters']:,}" if row["trainable"] else "not trained"

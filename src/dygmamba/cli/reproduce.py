@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dygmamba.cli import early
-from dygmamba.cli.console import emit_json
+from dygmamba.cli.console import emit_json, stderr
 from dygmamba.cli.words import parse_overrides, parse_seeds
 from dygmamba.errors import ConfigError
 from dygmamba.known import known
@@ -58,21 +58,27 @@ def reproduce(
         early.require_dataset(name, data_dir)
     early.check_device(device)
 
-    from dygmamba.cli.study_view import following, show_plan, show_sheet
+    from dygmamba.cli.study_view import following, runs, show_making, show_plan, show_sheet
     from dygmamba.cli.watching import say
     from dygmamba.runs.opening import choose_device
     from dygmamba.studies.jobs import Ask
     from dygmamba.studies.pool import require_done
-    from dygmamba.studies.reproduce import Place, prepare, publish, run
+    from dygmamba.studies.reproduce import Place, lacking, prepare, publish, run
     from dygmamba.studies.sheets import sheet
 
     ask = Ask(_names(datasets), _names(models), numbers, _names(variants), settings, data_dir)
     place = Place(out, device, workers)
+    if (made := lacking(study, ask)) is not None:
+        if dry_run:
+            show_making(made, as_json)
+            return
+        with stderr().status(f"making {made}"):
+            made.make(ask.data_dir)
     jobs, missing = prepare(study, ask, place)
     if dry_run:
         show_plan(jobs, missing, choose_device(device).type, as_json)
         return
-    say(f"{len(jobs)} runs, {len(jobs) - len(missing)} of them done already; results in {out}")
+    say(f"{runs(len(jobs))}, {len(jobs) - len(missing)} of them done already; results in {out}")
     command = shlex.join(["dygmamba", *sys.argv[1:]])
     with following(len(missing)) as watch:
         book, failed = run(study, ask, place, command, watch)

@@ -4,13 +4,17 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from dygmamba.cli.console import emit_json, plain_table, stderr, stdout
 from dygmamba.cli.watching import say
+from dygmamba.cli.words import shown
+from dygmamba.data.statistics import rough_duration
 from dygmamba.report.sheets import Grid, Sheet
 from dygmamba.studies.estimate import guess
 from dygmamba.studies.job import Job
+from dygmamba.studies.made import Made
 from dygmamba.studies.pool import Event, Watch
 
 if TYPE_CHECKING:
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
 
 EVERY = 30.0  # seconds between two lines where there is no terminal
 SHOWN = 24  # runs in the table at most
+UNMEASURED = "not measured"
 
 
 class Board:
@@ -44,7 +49,7 @@ class Board:
         """Where the study stands."""
         failed = f", {self.failed} failed" if self.failed else ""
         return (
-            f"{self.done} of {self.total} runs done{failed}, {len(self.running)} running, "
+            f"{self.done} of {runs(self.total)} done{failed}, {len(self.running)} running, "
             f"{time.monotonic() - self.began:.0f} s"
         )
 
@@ -86,26 +91,33 @@ def show_plan(jobs: list[Job], missing: list[Job], device: str, as_json: bool) -
     """Every run of a study that is to be done, with what it may take alone on this kind of device."""
     guesses = {job.key: guess(job, device) for job in missing}
     if as_json:
-        rows = [{"run": job.title, "key": job.key, "seconds": guesses[job.key].seconds} for job in missing]
+        rows = [{"run": job.title, "key": job.key, **asdict(guesses[job.key])} for job in missing]
         emit_json({"runs": len(jobs), "missing": rows})
         return
-    table = plain_table(
-        "run", title=f"{len(jobs)} runs, {len(missing)} to do", figures=("seconds alone", "MB")
-    )
+    title = f"{runs(len(jobs))}, {len(missing)} to do"
+    table = plain_table("run", title=title, figures=("alone", "MB"))
     for job in missing:
         one = guesses[job.key]
-        table.add_row(job.title, _known(one.seconds, "{:,.0f}"), _known(one.megabytes, "{:,.0f}"))
+        time = UNMEASURED if one.seconds is None else rough_duration(one.seconds)
+        table.add_row(job.title, time, UNMEASURED if one.megabytes is None else f"{one.megabytes:,.0f}")
     stdout().print(table)
     known = [one.seconds for one in guesses.values() if one.seconds is not None]
     unknown = len(guesses) - len(known)
-    say(
-        f"{sum(known):,.0f} s one after another"
-        + (
-            f", and {unknown} runs of which nothing like it was measured on this kind of device"
-            if unknown
-            else ""
-        )
-    )
+    rest = f", and {runs(unknown)} like none that was measured on this kind of device"
+    say(f"about {rough_duration(sum(known))} one after another{rest if unknown else ''}")
+
+
+def runs(number: int) -> str:
+    """So many of them."""
+    return f"{number:,} run" + "s" * (number != 1)
+
+
+def show_making(made: Made, as_json: bool) -> None:
+    """The plan of a study whose stream is still to be made."""
+    if as_json:
+        emit_json({"runs": None, "missing": None, "makes": str(made)})
+    else:
+        say(f"first it makes the stream {made}; what there is to run is known then")
 
 
 def show_sheet(sheet: Sheet) -> None:
@@ -122,9 +134,5 @@ def rich_grid(grid: Grid) -> "Table":
     tones = {"best": "bold", "good": "green", "bad": "red", "soft": "dim", "": ""}
     table = plain_table(grid.columns[0], title=grid.title, figures=grid.columns[1:])
     for row in grid.rows:
-        table.add_row(*(Text(cell.text, style=tones[cell.tone]) for cell in row))
+        table.add_row(*(Text(shown(cell.text), style=tones[cell.tone]) for cell in row))
     return table
-
-
-def _known(value: float | None, form: str) -> str:
-    return "not measured" if value is None else form.format(value)

@@ -242,8 +242,3 @@ def _on_disk(config: GeneratorConfig, folder: Path) -> tuple[list[torch.Tensor],
             column.append(getattr(run, name))
         edge.append(features.next(run.home))
     return [column.mapped() for column in columns], edge.mapped()
-
-
-def generated_dataset_store(seed: int = 0) -> EventStore:
-    """The embedded dataset `generated`: the default config."""
-    return generate_stream(GeneratorConfig(seed=seed))

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dygmamba.data.formats import read_dataset
 from dygmamba.data.ids import NodeIds
@@ -10,9 +11,12 @@ from dygmamba.data.places import GENERATED as GENERATED
 from dygmamba.data.places import TABLE_SUFFIXES as TABLE_SUFFIXES
 from dygmamba.data.places import data_folder as data_folder
 from dygmamba.data.places import data_folders, dataset_files, unknown
-from dygmamba.data.store import OLDER, SUFFIX, Dataset, Origin, load_dataset
+from dygmamba.data.store import OLDER, SUFFIX, Dataset, Origin, checked_name, load_dataset
 from dygmamba.data.versions import version_of
 from dygmamba.errors import DygWarning, FileError, NotFoundError
+
+if TYPE_CHECKING:
+    from dygmamba.data.generate import GeneratorConfig
 
 
 def open_dataset(name_or_path: str, data_dir: Path | None = None) -> Dataset:
@@ -35,10 +39,17 @@ def open_dataset(name_or_path: str, data_dir: Path | None = None) -> Dataset:
 
 def generated_dataset() -> Dataset:
     """The embedded stream, whatever files of that name there may be."""
-    from dygmamba.data.generate import generated_dataset_store
+    from dygmamba.data.generate import GeneratorConfig
 
-    store = generated_dataset_store()
-    return Dataset.of(GENERATED, store, NodeIds.identity(store.num_nodes), Origin(format=GENERATED))
+    return generated_as(GENERATED, GeneratorConfig())
+
+
+def generated_as(name: str, config: "GeneratorConfig", scratch: Path | None = None) -> Dataset:
+    """A generated stream under a name; one that is large is made on the disk, in that folder."""
+    from dygmamba.data.generate import generate_stream
+
+    store = generate_stream(config, scratch)
+    return Dataset.of(checked_name(name), store, NodeIds.identity(config.nodes), Origin(format=GENERATED))
 
 
 def find_dataset(name: str, digest: str, folders: Iterable[Path], version: str = "") -> Dataset | None:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 from dygmamba.config import build_config
 from dygmamba.data.formats import ReadOptions, read_dataset
 from dygmamba.data.formats.memory import read_held
-from dygmamba.data.generate import GeneratorConfig, generate_stream
-from dygmamba.data.ids import NodeIds
-from dygmamba.data.library import GENERATED, open_dataset
-from dygmamba.data.store import Dataset, Origin, checked_name
+from dygmamba.data.generate import GeneratorConfig
+from dygmamba.data.library import GENERATED, generated_as, open_dataset
+from dygmamba.data.store import Dataset, checked_name
 from dygmamba.room import BUDGET, bytes_of
 
 if TYPE_CHECKING:
@@ -119,6 +118,4 @@ def generate(*, name: str = GENERATED, scratch: Path | str | None = None, **sett
     200
     """
     config = build_config(GeneratorConfig, settings)
-    ids = NodeIds.identity(config.nodes)
-    store = generate_stream(config, None if scratch is None else Path(scratch))
-    return Dataset.of(checked_name(name), store, ids, Origin(format=GENERATED))
+    return generated_as(name, config, None if scratch is None else Path(scratch))

@@ -10,7 +10,7 @@ from dygmamba.studies.compare import compare_runs
 from dygmamba.studies.jobs import Ask
 from dygmamba.studies.pool import Event, require_done
 from dygmamba.studies.records import Book
-from dygmamba.studies.reproduce import Place, prepare, publish, run
+from dygmamba.studies.reproduce import Place, lacking, prepare, publish, run
 
 
 def reproduce(
@@ -41,6 +41,8 @@ def reproduce(
         datasets, models, tuple(seeds), variants, settings, None if data_dir is None else Path(data_dir)
     )
     place = Place(Path(out), device, workers)
+    if (made := lacking(study, ask)) is not None:
+        made.make(ask.data_dir)
     jobs, _ = prepare(study, ask, place)
     book, failed = run(study, ask, place, f"dygmamba.reproduce({study!r})", progress or (lambda event: None))
     publish(book, place.out)

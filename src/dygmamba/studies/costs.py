@@ -3,6 +3,8 @@
 import gc
 import time
 from collections.abc import Iterable
+from contextlib import suppress
+from math import inf
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -12,7 +14,8 @@ import torch
 from dygmamba.engine.fit import Fit, Reporter
 from dygmamba.engine.stream import Stream
 
-STEPS = 20  # timed where an epoch's cost is measured on a CPU
+STEPS, FEWEST = 20, 3  # timed where an epoch's cost is measured on a CPU, and fewer where they take long
+LIMIT_CPU = 30.0  # seconds of steps there
 LIMIT = 12.0  # seconds of epochs on a GPU, beyond which some steps of one are timed
 
 
@@ -34,14 +37,14 @@ def spent(fit: Fit) -> dict[str, Any]:
 
 def timed(fit: Fit, epochs: int) -> dict[str, Any]:
     """The last of so many epochs on a GPU; on a CPU, or where epochs are long, some steps, scaled to the epoch."""
+    forget_peak(fit.stream.device)
     if fit.stream.device.type == "cuda":
-        forget_peak()
         seconds, steps = _on_gpu(fit, epochs)
     else:
         last = fit.steps_per_epoch
         chosen = range(last - min(STEPS, last), last)  # the last ones, whose nodes have a past
-        each, steps = _each(fit, chosen), len(chosen)
-        seconds = median(each[1:] or each) * last
+        each = _each(fit, chosen, LIMIT_CPU)
+        seconds, steps = median(each[1:] or each) * last, len(each)
     return {
         "epoch_seconds": round(seconds, 4),
         "stepstimed": steps,
@@ -75,21 +78,27 @@ def _on_gpu(fit: Fit, epochs: int) -> tuple[float, int]:
     return seconds, last
 
 
-def _each(fit: Fit, numbers: Iterable[int]) -> list[float]:
-    """Seconds of each of these steps."""
+def _each(fit: Fit, numbers: Iterable[int], limit: float = inf) -> list[float]:
+    """Seconds of each of these steps; of the first few only, where all would take longer than the limit."""
     epoch, seconds = fit.epoch(0), []
     fit.scorer.train()
     for number in numbers:
         began = time.perf_counter()
         fit.executor.step(fit.batch(epoch, number)).item()
         seconds.append(time.perf_counter() - began)
+        if len(seconds) >= FEWEST and sum(seconds) > limit:
+            break
     return seconds
 
 
-def forget_peak() -> None:
-    """From here on a GPU's most counts; what an earlier job of this process held and nobody needs is let go first."""
+def forget_peak(device: torch.device) -> None:
+    """From here on the most counts; what an earlier job of this process held and nobody needs is let go first."""
     gc.collect()
-    torch.cuda.reset_peak_memory_stats()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        return
+    with suppress(OSError):  # Linux alone can begin anew
+        Path("/proc/self/clear_refs").write_text("5")
 
 
 def _parameters(fit: Fit) -> int:
@@ -97,7 +106,7 @@ def _parameters(fit: Fit) -> int:
 
 
 def _peak_mb(stream: Stream) -> float:
-    """On a GPU what torch held at most since the fit began; on a CPU the process's most."""
+    """On a GPU what torch held at most since the fit began; on a CPU what the process did, or had before elsewhere."""
     if stream.device.type == "cuda":
         return round(torch.cuda.max_memory_allocated() / 2**20, 1)
     import resource

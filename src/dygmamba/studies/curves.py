@@ -1,5 +1,7 @@
 """Studies that are curves: figures against length, size, epoch or noise."""
 
+from typing import Any
+
 from dygmamba.report.figures import Lines
 from dygmamba.report.sheets import Cell, Grid, Section
 from dygmamba.studies.figures import Figure
@@ -70,13 +72,15 @@ def efficiency_sections(book: Book) -> list[Section]:
             (
                 Cell(one.model),
                 or_dash(one.rows[0].get("epoch_seconds"), "{:.2f}"),
+                Cell(_share_timed(one.rows[0])),
                 or_dash(one.rows[0].get("peak_mb"), "{:,.0f}"),
                 or_dash(one.rows[0].get("parameters"), "{:,}"),
                 Cell(str(one.settings.get("length", one.settings.get("neighbors", "")))),
             )
             for one in sorted(whole, key=lambda one: one.rows[0].get("epoch_seconds") or 0)
         )
-        columns = ("model", "seconds an epoch", "peak memory (MB)", "parameters", "length or neighbours")
+        columns = ("model", "seconds an epoch", "steps timed", "peak memory (MB)", "parameters")
+        columns += ("length or neighbours",)
         grids = (
             (Grid("A training epoch with the published settings", stamp(whole), columns, rows),)
             if rows
@@ -90,6 +94,11 @@ def efficiency_sections(book: Book) -> list[Section]:
         against = (_against_length(own, times, sizes),) if times else ()
         parts.append(Section(data, "", grids + against, charts))
     return parts
+
+
+def _share_timed(row: dict[str, Any]) -> str:
+    """How many steps of the epoch its time was measured in."""
+    return f"{row['stepstimed']:,} of {row['steps']:,}" if "steps" in row else ""
 
 
 def _against_length(

@@ -1,25 +1,24 @@
 """What a job will take, before it runs: from what the same or a like training took on the same kind of device.
 
 The measurements are those of `measured.json`: seconds of an epoch, epochs to the end and memory, on an NVIDIA H200
-alone or on one or two cores of a server (docs/log.md). Where a model was not measured on a kind of device there is no
-estimate, and the plan says so; nothing is scaled from one stream to another of another size but by its length.
+alone or on one core of a server (docs/log.md). A stream of another size is taken to cost in proportion to its events, a
+history of another length by a power of it. Where a model was not measured on a kind of device there is no estimate, and
+the plan says so.
 """
 
 import json
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from math import log
 from typing import Any
 
 from dygmamba.studies.job import Job
 
-WEIGHT = {
-    "heuristic": 0.0,
-    "robustness": 0.05,
-    "similarity": 0.02,
-    "node": 0.1,
-    "cost": 0.05,
-}  # of a training
+EPOCHS = {"robustness": 2.0, "similarity": 0.1, "node": 3.0}  # of a training, that these take
+TIMING = 60.0  # seconds that a cost is measured in, whatever the model, its preparation included
+RULE = (1.0, 100.0)  # seconds and megabytes of a rule
+POWER = 0.6  # of the length, that an epoch's time grows by between two lengths that were measured
 UNKNOWN = 1.0  # relative cost of what was never measured, for the order of jobs
 
 
@@ -33,20 +32,25 @@ class Guess:
 
 def guess(job: Job, device: str) -> Guess:
     """By the measurement nearest in length, scaled to the job's events, length and epochs."""
+    if job.work == "heuristic":
+        return Guess(*RULE)
     like = [one for one in measured() if one["model"] == job.model and one["device"] == device]
-    weight = WEIGHT.get(job.work, 1.0)
-    if weight == 0.0:
-        return Guess(1.0, 100.0)
     if not like:
         return Guess(None, None)
-    length = float(job.settings.get("length", 1))
-    same = [one for one in like if one["data"] == job.data] or like
-    near = min(same, key=lambda one: abs(one.get("length", 1) - length))
-    scale = (length / near.get("length", 1)) ** near.get("power", 0.6)
-    epochs = min(near["epochs"], float(job.settings.get("epochs", near["epochs"])))
+    length, patch = (float(job.size.get(name, 1)) for name in ("length", "patch"))
+
+    def far(one: dict[str, Any]) -> tuple[bool, float, float]:
+        apart = (abs(log(one.get(name, 1) / own)) for name, own in (("length", length), ("patch", patch)))
+        return (one["data"] != job.data, *apart)
+
+    near = min(like, key=far)
+    longer = (length / near.get("length", 1)) ** POWER
+    epoch = near["epoch_seconds"] * longer * job.size.get("events", near["events"]) / near["events"]
+    epochs = EPOCHS.get(job.work, min(near["epochs"], job.size.get("epochs", near["epochs"])))
     memory = near["peak_mb"]
     return Guess(
-        near["epoch_seconds"] * scale * epochs * weight, None if memory is None else memory * max(1.0, scale)
+        TIMING if job.work == "cost" else epoch * epochs,
+        None if memory is None else memory * max(1.0, longer),
     )
 
 
@@ -55,7 +59,7 @@ def costliest_first(jobs: list[Job], device: str) -> list[Job]:
 
     def weight(job: Job) -> float:
         found = guess(job, device).seconds
-        return UNKNOWN * float(job.settings.get("length", 1)) if found is None else found
+        return UNKNOWN * float(job.size.get("length", 1)) if found is None else found
 
     return sorted(jobs, key=lambda job: -weight(job))
 

@@ -27,8 +27,8 @@ RESULT = "result.json"
 class Job:
     """What is computed; `settings` are all those of the loop and the model, `asks` what the work is told beside them.
 
-    `about` says where in a study the result stands and is no part of the key; `needs` is the key of a job whose run
-    this one looks at.
+    `about` says where in a study the result stands, `size` how much there is to do; neither is part of the key.
+    `needs` is the key of a job whose run this one looks at.
     """
 
     work: str
@@ -40,11 +40,12 @@ class Job:
     asks: dict[str, Any] = field(default_factory=dict)
     about: dict[str, Any] = field(default_factory=dict)
     needs: str | None = None
+    size: dict[str, float] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
         """The digest of what the result depends on."""
-        said = {name: value for name, value in asdict(self).items() if name not in ("about", "data")}
+        said = {name: value for name, value in asdict(self).items() if name not in ("about", "data", "size")}
         text = json.dumps([said, code_digest()], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:20]
 

@@ -23,6 +23,8 @@ RATES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
 NOISE_SEED = 0
 GRIDS = {"blocks": (1, 2, 3, 4), "states": (4, 8, 16, 32), "expand": (1, 2, 4)}
 FULL = "full"  # a model as it is, beside its ablations
+COIN = "coin-sized"
+SIZES = ("length", "patch", "epochs")  # settings that say how much there is to do
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,13 @@ class Ask:
         for name in self.models or own:
             find_model(name)
         return self.models or own
+
+    def named(self, own: Sequence[str]) -> Sequence[str]:
+        """The variants, of those that the study has; a name that is none is refused now."""
+        for name in self.variants or ():
+            if name not in own:
+                raise ConfigError(f"unknown variant '{name}'; choose from {', '.join(own)}")
+        return self.variants or own
 
 
 def trained() -> list[str]:
@@ -76,7 +85,9 @@ def link_job(dataset: Dataset, model: str, seed: int, settings: dict[str, Any], 
     loop, own = split_settings(preset(model, dataset.name) | settings)
     config = to_settings(build_config(find_model(model).config, own))
     full = to_settings(build_config(LinkFitConfig, loop)) | config
-    return Job("link", dataset.name, dataset.digest, model, seed, full, about={"model": model, **about})
+    about = {"model": model, **about}
+    size = {"events": len(dataset.store)} | {name: full[name] for name in SIZES if name in full}
+    return Job("link", dataset.name, dataset.digest, model, seed, full, about=about, size=size)
 
 
 def node_jobs(ask: Ask) -> list[Job]:
@@ -97,18 +108,15 @@ def _after(
 ) -> Job:
     """A job on what another one trained."""
     about = {"model": run.model, **about}
-    return Job(work, run.data, run.digest, run.model, run.seed, settings or {}, asks, about, run.key)
+    return replace(run, work=work, settings=settings or {}, asks=asks, about=about, needs=run.key)
 
 
 def ablation_jobs(ask: Ask) -> list[Job]:
     """Named variants of DyG-Mamba beside the model as it is."""
-    known = ablations()
-    wanted = ask.variants or [FULL, *known]
-    for name in wanted:
-        if name != FULL and name not in known:
-            raise ConfigError(f"unknown variant '{name}'; choose from {FULL}, {', '.join(known)}")
+    known = {FULL: {}} | ablations()
+    wanted = ask.named(list(known))
     return [
-        link_job(dataset, OURS, seed, known.get(name, {}) | ask.settings, variant=name)
+        link_job(dataset, OURS, seed, known[name] | ask.settings, variant=name)
         for dataset in ask.streams(STREAMS[:4])
         for name in wanted
         for seed in ask.seeds
@@ -160,16 +168,14 @@ def convergence_jobs(ask: Ask) -> list[Job]:
 
 def robustness_jobs(ask: Ask) -> list[Job]:
     """Clean training, noisy histories; both definitions of noise."""
-    for kind in ask.variants or ():
-        if kind not in KINDS:
-            raise ConfigError(f"unknown noise '{kind}'; choose from {', '.join(KINDS)}")
+    kinds = ask.named(KINDS)
     jobs = []
     for dataset in ask.streams(("uci",)):
         for model in ask.chosen(trained()):
             for seed in ask.seeds:
                 clean = link_job(dataset, model, seed, ask.settings)
                 jobs.append(clean)
-                for kind in ask.variants or KINDS:
+                for kind in kinds:
                     asks = {"kind": kind, "rates": list(RATES), "seed": NOISE_SEED}
                     jobs.append(_after(clean, "robustness", asks, noise=kind))
     return jobs
@@ -177,12 +183,12 @@ def robustness_jobs(ask: Ask) -> list[Job]:
 
 def sensitivity_jobs(ask: Ask) -> list[Job]:
     """One size at a time around the default."""
+    wanted = ask.named(list(GRIDS))
     return [
         link_job(dataset, OURS, seed, {name: value} | ask.settings, setting=name, value=value)
         for dataset in ask.streams(("uci",))
-        for name, values in GRIDS.items()
-        if ask.variants is None or name in ask.variants
-        for value in values
+        for name in wanted
+        for value in GRIDS[name]
         for seed in ask.seeds
     ]
 
@@ -199,10 +205,10 @@ def case_jobs(ask: Ask) -> list[Job]:
 
 
 def large_jobs(ask: Ask) -> list[Job]:
-    """An epoch on a stream as large as tgbl-coin, which must be made first (`dygmamba data generate`)."""
+    """An epoch on a stream as large as tgbl-coin."""
     return [
         replace(_timed(dataset, model, ask.settings), asks={"epochs": 1})
-        for dataset in ask.streams(("coin-sized",))
+        for dataset in ask.streams((COIN,))
         for model in ask.chosen((OURS,))
     ]
 

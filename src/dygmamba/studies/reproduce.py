@@ -13,6 +13,7 @@ from dygmamba.studies.ceilings import Moments, ceiling
 from dygmamba.studies.estimate import costliest_first
 from dygmamba.studies.job import Job, Results
 from dygmamba.studies.jobs import Ask
+from dygmamba.studies.made import Made
 from dygmamba.studies.plan import find_study, plan
 from dygmamba.studies.pool import Event, Pool, worker_count
 from dygmamba.studies.records import Book, Record
@@ -30,6 +31,12 @@ class Place:
     out: Path = OUT
     device: str = "auto"
     workers: int | None = None
+
+
+def lacking(study: str, ask: Ask) -> Made | None:
+    """The stream that the study would have to make first."""
+    made = find_study(study).made
+    return None if made is None or ask.datasets or made.there(ask.data_dir) else made
 
 
 def prepare(study: str, ask: Ask, place: Place) -> tuple[list[Job], list[Job]]:

@@ -190,8 +190,7 @@ def _fit(
         for path in place.runs(job.key):
             shutil.rmtree(path)
         fit = start(place.results.folder(job.key))
-    if fit.stream.device.type == "cuda":
-        forget_peak()
+    forget_peak(fit.stream.device)
     fit(place.report)
     return fit
 

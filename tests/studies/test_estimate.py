@@ -1,0 +1,62 @@
+"""What a study will take, told before it runs."""
+
+import json
+from itertools import pairwise
+
+import pytest
+
+from commands import invoke
+from dygmamba.studies.estimate import guess
+from dygmamba.studies.job import Job
+from dygmamba.studies.jobs import trained
+
+SIZE = {"events": 10_000, "length": 32, "patch": 1, "epochs": 5}
+
+
+def job(model="dyg-mamba", work="link", **size):
+    return Job(work, "somewhere", "", model, 0, {}, size=SIZE | size)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("model", trained())
+def test_every_model_of_the_paper_has_an_estimate_on_both_kinds_of_device(model, device):
+    found = guess(job(model), device)
+    assert found.seconds > 0
+    assert found.megabytes > 0
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("model", trained())
+def test_twice_the_events_or_the_epochs_take_twice_as_long(model, device):
+    """As long as no training ends earlier by itself."""
+    once = guess(job(model), device).seconds
+    assert guess(job(model, events=20_000), device).seconds == pytest.approx(2 * once)
+    assert guess(job(model, epochs=10), device).seconds == pytest.approx(2 * once)
+    assert guess(job(model, epochs=10**6), device).seconds < 200 * once
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_longer_history_takes_no_less(device):
+    """Between lengths that were measured too; in time and memory."""
+    found = [guess(job(length=length), device) for length in (8, 32, 64, 128, 256, 512, 1024, 2048, 4096)]
+    for shorter, longer in pairwise(found):
+        assert longer.seconds > shorter.seconds
+        assert longer.megabytes >= shorter.megabytes
+
+
+def test_what_was_never_measured_is_not_guessed():
+    assert guess(job("somebody-elses"), "cpu").seconds is None
+
+
+def test_a_plan_has_time_and_memory_of_every_run(monkeypatch, capsys, tmp_path):
+    """For people in units one speaks of, for machines in seconds and megabytes."""
+    words = ("reproduce", "link", "--datasets", "generated", "--models", "recency,tcl", "--device", "cpu")
+    words += ("--out", str(tmp_path), "--dry-run")
+    code, out, err = invoke(monkeypatch, capsys, *words)
+    assert code == 0
+    assert "2 runs, 2 to do" in out
+    assert "one after another" in err
+    _, out, _ = invoke(monkeypatch, capsys, *words, "--json")
+    for run in json.loads(out)["missing"]:
+        assert run["seconds"] > 0
+        assert run["megabytes"] > 0

@@ -1,10 +1,8 @@
 """The audit as a user meets it: exit codes, JSON, models from outside that leak, and a page in a real browser."""
 
 import json
-import os
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -166,17 +164,12 @@ def test_every_published_cell_above_its_ceiling_is_named():
         assert all(cell.source for cell in cells)
 
 
-REAL = Path(os.environ.get("DYGMAMBA_DATA", "."))
-
-
 @pytest.mark.parametrize(
     ("name", "low", "high", "count"), [("USLegis", 0.777, 0.779, 2), ("CanParl", 0.937, 0.9395, 30)]
 )
-def test_the_two_streams_of_snapshots(name, low, high, count):
-    """Where the data are at hand: the ceilings with random negatives, and how many published cells are above."""
-    if not (REAL / f"{name}.npz").is_file():
-        pytest.skip(f"no {name} in $DYGMAMBA_DATA")
-    found = dm.audit(name, data_dir=REAL)
+def test_the_two_streams_of_snapshots(name, low, high, count, real_data):
+    """The ceilings with random negatives, and how many published cells are above."""
+    found = dm.audit(name, data_dir=real_data)
     first = found.ceilings[0][0]
     assert (first.split, first.setting, first.negatives) == ("test", "transductive", "random")
     assert low <= first.edge_oracle_ap <= high

@@ -14,9 +14,10 @@ import torch
 
 from browser import find_browser
 from commands import invoke
+from dygmamba.cli.study_view import show_sheet
 from dygmamba.data.generate import GeneratorConfig
 from dygmamba.errors import FileError, LockedError
-from dygmamba.report.sheets import Cell, Grid, comma_separated, latex, markdown
+from dygmamba.report.sheets import Cell, Grid, Section, Sheet, comma_separated, latex, markdown
 from dygmamba.runs.link import link_rows
 from dygmamba.runs.opening import open_run
 from dygmamba.studies import works
@@ -209,6 +210,40 @@ def test_a_grid_is_the_same_in_three_forms():
     assert markdown(grid).splitlines()[2] == "| a_b | **97.1 ± 0.2** |"
     assert comma_separated(grid).splitlines() == ["model,AP", "a_b,97.1 ± 0.2", "c,"]
     assert r"a\_b & \textbf{97.1 $\pm$ 0.2} \\" in latex(grid)
+
+
+@pytest.mark.parametrize("width", [50, 80, 100, 200])
+def test_no_table_is_wider_than_the_terminal_and_no_cell_is_cut(width, monkeypatch, capsys):
+    """What has no room is left out whole, and said."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    columns = (
+        "model",
+        "AP",
+        "rank",
+        "against the best other",
+        "published AP",
+        "difference",
+        "AUC",
+        "AP pooled",
+    )
+    words = (
+        "dyg-mamba",
+        "96.90 ± 0.14",
+        "first",
+        "-0.66 (p 0.001)",
+        "96.79 ± 0.08",
+        "+0.11",
+        "96.1 ± 0.1",
+        "97.0 ± 0.1",
+    )
+    show_sheet(Sheet("", "", (Section("", grids=(Grid("all", "", columns, (tuple(map(Cell, words)),)),)),)))
+    out, err = capsys.readouterr()
+    assert max(map(len, out.splitlines())) <= width
+    assert "…" not in out
+    left = err.partition(": ")[2].strip().split(", ") if err else []
+    for name, word in zip(columns, words, strict=True):
+        assert (word in out) == (name not in left)
+    assert bool(left) == (width < 100)
 
 
 def test_a_run_that_another_process_still_saves_is_waited_for_not_deleted(monkeypatch):

@@ -23,6 +23,16 @@ if TYPE_CHECKING:
 EVERY = 30.0  # seconds between two lines where there is no terminal
 SHOWN = 24  # runs in the table at most
 UNMEASURED = "not measured"
+SPARE = (
+    "AP pooled",
+    "AUC",
+    "re-run, leaks closed",
+    "rank",
+    "seeds",
+    "difference",
+    "published AP",
+)  # in this order
+GAP = 2  # between two columns
 
 
 class Board:
@@ -121,18 +131,46 @@ def show_making(made: Made, as_json: bool) -> None:
 
 
 def show_sheet(sheet: Sheet) -> None:
-    """Its tables."""
+    """Its tables, none wider than the terminal."""
+    console, spared = stdout(), {}
     for section in sheet.sections:
         for grid in section.grids:
-            stdout().print(rich_grid(grid))
+            fitting, without = fitted(grid, console.width)
+            console.print(rich_grid(fitting, console.width))
+            spared |= dict.fromkeys(without)
+    if spared:
+        say(f"too wide for this terminal and left out: {', '.join(spared)}")
 
 
-def rich_grid(grid: Grid) -> "Table":
-    """A grid for a terminal."""
+def fitted(grid: Grid, width: int) -> tuple[Grid, list[str]]:
+    """As much of a grid as a terminal has room for, and the columns that were left out."""
+    without = []
+    for name in SPARE:
+        if sum(_narrowest(grid)) + GAP * (len(grid.columns) - 1) <= width:
+            break
+        if name in grid.columns:
+            grid = grid.without(name)
+            without.append(name)
+    return grid, without
+
+
+def _narrowest(grid: Grid) -> list[int]:
+    """How wide each column must be: headings may break between words, cells may not."""
+    cells = [[row[at].text for row in grid.rows] for at in range(len(grid.columns))]
+    return [max(map(len, [*name.split(), *own])) for name, own in zip(grid.columns, cells, strict=True)]
+
+
+def rich_grid(grid: Grid, width: int) -> "Table":
+    """A grid for a terminal; where there is room, headings are on one line."""
     from rich.text import Text
 
-    tones = {"best": "bold", "good": "green", "bad": "red", "soft": "dim", "": ""}
+    tones = {"best": "bold", "good": "green", "bad": "red", "soft": "dim"}
     table = plain_table(grid.columns[0], title=grid.title, figures=grid.columns[1:])
+    widths = _narrowest(grid)
+    room = width - sum(widths) - GAP * (len(widths) - 1)
+    for column, name, own in zip(table.columns, grid.columns, widths, strict=True):
+        more = max(0, min(len(name) - own, room))
+        column.width, room = own + more, room - more
     for row in grid.rows:
-        table.add_row(*(Text(shown(cell.text), style=tones[cell.tone]) for cell in row))
+        table.add_row(*(Text(shown(cell.text), style=tones.get(cell.tone, "")) for cell in row))
     return table

@@ -30,7 +30,13 @@ class Grid:
 
     def without_empty(self) -> "Grid":
         """The same without columns in which nothing stands."""
-        kept = [at for at in range(len(self.columns)) if any(row[at].text for row in self.rows)]
+        return self._kept([at for at in range(len(self.columns)) if any(row[at].text for row in self.rows)])
+
+    def without(self, name: str) -> "Grid":
+        """The same without the column of this name."""
+        return self._kept([at for at, column in enumerate(self.columns) if column != name])
+
+    def _kept(self, kept: list[int]) -> "Grid":
         rows = tuple(tuple(row[at] for at in kept) for row in self.rows)
         return replace(self, columns=tuple(self.columns[at] for at in kept), rows=rows)
 

@@ -79,14 +79,14 @@ def _on_gpu(fit: Fit, epochs: int) -> tuple[float, int]:
 
 
 def _each(fit: Fit, numbers: Iterable[int], limit: float = inf) -> list[float]:
-    """Seconds of each of these steps; of the first few only, where all would take longer than the limit."""
+    """Seconds of each of these steps; of a few only, where all but the first, which may compile, take too long."""
     epoch, seconds = fit.epoch(0), []
     fit.scorer.train()
     for number in numbers:
         began = time.perf_counter()
         fit.executor.step(fit.batch(epoch, number)).item()
         seconds.append(time.perf_counter() - began)
-        if len(seconds) >= FEWEST and sum(seconds) > limit:
+        if len(seconds) >= FEWEST and sum(seconds[1:]) > limit:
             break
     return seconds
 

@@ -1,24 +1,26 @@
 """What a job will take, before it runs: from what the same or a like training took on the same kind of device.
 
 The measurements are those of `measured.json`: seconds of an epoch, epochs to the end and memory, on an NVIDIA H200
-alone or on one core of a server (docs/log.md). A stream of another size is taken to cost in proportion to its events, a
-history of another length by a power of it. Where a model was not measured on a kind of device there is no estimate, and
-the plan says so.
+alone or on two cores of a server (docs/log.md). A stream of another size is taken to cost in proportion to its events,
+a history of another length what lies between those that were measured. A model that was not measured has no estimate,
+and the plan says so.
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from math import log
 from typing import Any
+
+import numpy as np
 
 from dygmamba.studies.job import Job
 
 EPOCHS = {"robustness": 2.0, "similarity": 0.1, "node": 3.0}  # of a training, that these take
 TIMING = 60.0  # seconds that a cost is measured in, whatever the model, its preparation included
 RULE = (1.0, 100.0)  # seconds and megabytes of a rule
-POWER = 0.6  # of the length, that an epoch's time grows by between two lengths that were measured
+POWER = 0.6  # of the length, by which costs grow beyond those that were measured
 UNKNOWN = 1.0  # relative cost of what was never measured, for the order of jobs
 
 
@@ -31,27 +33,35 @@ class Guess:
 
 
 def guess(job: Job, device: str) -> Guess:
-    """By the measurement nearest in length, scaled to the job's events, length and epochs."""
+    """By measurements of the same model, scaled to the job's events, length and epochs."""
     if job.work == "heuristic":
         return Guess(*RULE)
-    like = [one for one in measured() if one["model"] == job.model and one["device"] == device]
+    like = [one for one in measured() if one["model"] == job.model]
+    like = [
+        one for one in like if one["device"] == device
+    ] or like  # trees are grown by cores wherever they are
+    like = [one for one in like if one["data"] == job.data] or like
+    patched = job.size.get("patch", 1) > 1
+    like = [one for one in like if (one.get("patch", 1) > 1) == patched] or like
     if not like:
         return Guess(None, None)
-    length, patch = (float(job.size.get(name, 1)) for name in ("length", "patch"))
+    length = float(job.size.get("length", 1))
+    memory = _at(length, [(one.get("length", 1), one["peak_mb"]) for one in like])
+    if job.work == "cost":
+        return Guess(TIMING, memory)
+    event = _at(length, [(one.get("length", 1), one["epoch_seconds"] / one["events"]) for one in like])
+    most = float(max(one["epochs"] for one in like))
+    epochs = EPOCHS[job.work] if job.work in EPOCHS else min(most, job.size.get("epochs", most))
+    return Guess(event * job.size.get("events", float(like[0]["events"])) * epochs, memory)
 
-    def far(one: dict[str, Any]) -> tuple[bool, float, float]:
-        apart = (abs(log(one.get(name, 1) / own)) for name, own in (("length", length), ("patch", patch)))
-        return (one["data"] != job.data, *apart)
 
-    near = min(like, key=far)
-    longer = (length / near.get("length", 1)) ** POWER
-    epoch = near["epoch_seconds"] * longer * job.size.get("events", near["events"]) / near["events"]
-    epochs = EPOCHS.get(job.work, min(near["epochs"], job.size.get("epochs", near["epochs"])))
-    memory = near["peak_mb"]
-    return Guess(
-        TIMING if job.work == "cost" else epoch * epochs,
-        None if memory is None else memory * max(1.0, longer),
-    )
+def _at(length: float, points: Iterable[tuple[float, float]]) -> float:
+    """A cost at a length: between two that were measured by the power that joins them, beyond them by POWER."""
+    points = sorted(points)
+    lengths, costs = zip(*points, strict=True)
+    near = float(np.clip(length, lengths[0], lengths[-1]))
+    cost = float(np.exp(np.interp(np.log(near), np.log(lengths), np.log(costs))))
+    return cost * (length / near) ** POWER
 
 
 def costliest_first(jobs: list[Job], device: str) -> list[Job]:

@@ -86,7 +86,7 @@ def link_job(dataset: Dataset, model: str, seed: int, settings: dict[str, Any], 
     config = to_settings(build_config(find_model(model).config, own))
     full = to_settings(build_config(LinkFitConfig, loop)) | config
     about = {"model": model, **about}
-    size = {"events": len(dataset.store)} | {name: full[name] for name in SIZES if name in full}
+    size = {"events": float(len(dataset.store))} | {name: full[name] for name in SIZES if name in full}
     return Job("link", dataset.name, dataset.digest, model, seed, full, about=about, size=size)
 
 

@@ -110,6 +110,11 @@ class Pool:
                 self._lock.notify_all()
             if not self._ended:
                 watch(Event(job, told["event"], told))
+            if (
+                job.work == "cost" and self.device == "cpu"
+            ):  # a process that has freed memory may still hold it
+                _end(process)
+                process.wait()
         if process is not None:
             _end(process)
 

@@ -178,7 +178,7 @@ def test_a_generated_stream_is_the_same_made_on_the_disk(tmp_path, monkeypatch):
         runs = [np.concatenate(columns) for columns in zip(*simulated(config, size), strict=True)]
         assert all(np.array_equal(a, b) for a, b in zip(runs, whole, strict=True))
     monkeypatch.setattr("dygmamba.data.generate.BUDGET", 0)
-    disk = generate_stream(config, tmp_path)
+    disk = generate_stream(config, tmp_path / "not" / "there")
     assert (
         Dataset.of("a", disk, NodeIds.identity(60)).digest
         == Dataset.of("a", store, NodeIds.identity(60)).digest

@@ -20,6 +20,7 @@ from dygmamba.data.pages import cuts
 from dygmamba.data.process import LAWS, SESSION, Moods, Past, Rates, Seats, Simulation, World, compiled
 from dygmamba.data.scratch import Scratch
 from dygmamba.errors import ConfigError
+from dygmamba.files.writing import make_folder
 from dygmamba.room import BUDGET, require_room
 from dygmamba.settings import Bounds, Settings
 
@@ -228,6 +229,7 @@ def generate_stream(config: GeneratorConfig, scratch: Path | None = None) -> Eve
 def _on_disk(config: GeneratorConfig, folder: Path) -> tuple[list[torch.Tensor], torch.Tensor]:
     """Source, destination, time and label, and the edges' features, as mapped pages."""
     require_room(config.state, f"what {config.nodes:,} nodes remember")
+    make_folder(folder)
     free = shutil.disk_usage(folder).free
     if config.size - config.state > free:
         raise ConfigError(

@@ -246,6 +246,19 @@ def test_no_table_is_wider_than_the_terminal_and_no_cell_is_cut(width, monkeypat
     assert bool(left) == (width < 100)
 
 
+def test_where_nothing_can_be_left_out_cells_break(monkeypatch, capsys):
+    """Streams side by side in a narrow terminal: every figure is there, on two lines."""
+    monkeypatch.setenv("COLUMNS", "60")
+    names = ("model", "uci", "enron", "USLegis", "CanParl", "wikipedia")
+    row = (Cell("trees"), *(Cell(f"{90 + at}.12 ± 0.34") for at in range(5)))
+    show_sheet(Sheet("", "", (Section("", grids=(Grid("streams", "", names, (row,)),)),)))
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert max(map(len, out.splitlines())) <= 60
+    assert all(word in out for word in (*names, *(f"{90 + at}.12" for at in range(5))))
+    assert out.count("0.34") == 5
+
+
 def test_a_run_that_another_process_still_saves_is_waited_for_not_deleted(monkeypatch):
     answers = [LockedError("process 1 is writing it"), LockedError("process 1 is writing it"), "fit"]
 

@@ -108,12 +108,13 @@ def show_plan(jobs: list[Job], missing: list[Job], device: str, as_json: bool) -
     table = plain_table("run", title=title, figures=("alone", "MB"))
     for job in missing:
         one = guesses[job.key]
-        time = UNMEASURED if one.seconds is None else rough_duration(one.seconds)
-        table.add_row(job.title, time, UNMEASURED if one.megabytes is None else f"{one.megabytes:,.0f}")
+        long = UNMEASURED if one.seconds is None else rough_duration(one.seconds)
+        much = UNMEASURED if one.megabytes is None else f"{one.megabytes:,.0f}"
+        table.add_row(job.title, long, much)
     stdout().print(table)
     known = [one.seconds for one in guesses.values() if one.seconds is not None]
     unknown = len(guesses) - len(known)
-    rest = f", and {runs(unknown)} like none that was measured on this kind of device"
+    rest = f", and {runs(unknown)} of models that were not measured"
     say(f"about {rough_duration(sum(known))} one after another{rest if unknown else ''}")
 
 
@@ -157,20 +158,23 @@ def fitted(grid: Grid, width: int) -> tuple[Grid, list[str]]:
 def _narrowest(grid: Grid) -> list[int]:
     """How wide each column must be: headings may break between words, cells may not."""
     cells = [[row[at].text for row in grid.rows] for at in range(len(grid.columns))]
-    return [max(map(len, [*name.split(), *own])) for name, own in zip(grid.columns, cells, strict=True)]
+    return [
+        max(map(len, [*name.split(), *own]), default=0) for name, own in zip(grid.columns, cells, strict=True)
+    ]
 
 
 def rich_grid(grid: Grid, width: int) -> "Table":
-    """A grid for a terminal; where there is room, headings are on one line."""
+    """A grid for a terminal: headings are on one line where there is room, and cells break where there is none."""
     from rich.text import Text
 
     tones = {"best": "bold", "good": "green", "bad": "red", "soft": "dim"}
     table = plain_table(grid.columns[0], title=grid.title, figures=grid.columns[1:])
     widths = _narrowest(grid)
     room = width - sum(widths) - GAP * (len(widths) - 1)
-    for column, name, own in zip(table.columns, grid.columns, widths, strict=True):
-        more = max(0, min(len(name) - own, room))
-        column.width, room = own + more, room - more
+    if room >= 0:
+        for column, name, own in zip(table.columns, grid.columns, widths, strict=True):
+            more = max(0, min(len(name) - own, room))
+            column.width, room = own + more, room - more
     for row in grid.rows:
         table.add_row(*(Text(shown(cell.text), style=tones.get(cell.tone, "")) for cell in row))
     return table

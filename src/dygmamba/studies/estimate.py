@@ -37,14 +37,13 @@ def guess(job: Job, device: str) -> Guess:
     if job.work == "heuristic":
         return Guess(*RULE)
     like = [one for one in measured() if one["model"] == job.model]
-    like = [
-        one for one in like if one["device"] == device
-    ] or like  # trees are grown by cores wherever they are
-    like = [one for one in like if one["data"] == job.data] or like
-    patched = job.size.get("patch", 1) > 1
-    like = [one for one in like if (one.get("patch", 1) > 1) == patched] or like
     if not like:
         return Guess(None, None)
+    patched = job.size.get("patch", 1) > 1
+    # the nearer, where there is any: trees are grown by cores wherever they are, and most were measured on one stream
+    like = [one for one in like if one["device"] == device] or like
+    like = [one for one in like if one["data"] == job.data] or like
+    like = [one for one in like if (one.get("patch", 1) > 1) == patched] or like
     length = float(job.size.get("length", 1))
     memory = _at(length, [(one.get("length", 1), one["peak_mb"]) for one in like])
     if job.work == "cost":

@@ -41,14 +41,13 @@ def generate(
 
     from dygmamba.config import build_config
     from dygmamba.data.generate import GeneratorConfig
-    from dygmamba.data.library import data_folder
+    from dygmamba.data.library import data_folder, generated_as
     from dygmamba.data.store import save_dataset
-    from dygmamba.door.data import generate as make
 
     config = build_config(GeneratorConfig, asked)
     with stderr().status(f"generating {config.events:,} events"):
         folder = data_folder(data_dir)
-        dataset = make(name=out, scratch=folder, **asdict(config))
+        dataset = generated_as(out, config, folder)
         path = save_dataset(dataset, folder)
     if as_json:
         emit_json({"name": out, "file": str(path), "digest": dataset.digest, "config": asdict(config)})

@@ -23,15 +23,8 @@ if TYPE_CHECKING:
 EVERY = 30.0  # seconds between two lines where there is no terminal
 SHOWN = 24  # runs in the table at most
 UNMEASURED = "not measured"
-SPARE = (
-    "AP pooled",
-    "AUC",
-    "re-run, leaks closed",
-    "rank",
-    "seeds",
-    "difference",
-    "published AP",
-)  # in this order
+# columns that a narrow terminal does without, in this order
+SPARE = ("AP pooled", "AUC", "re-run, leaks closed", "rank", "seeds", "difference", "published AP")
 GAP = 2  # between two columns
 
 

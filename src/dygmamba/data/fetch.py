@@ -13,8 +13,9 @@ from dygmamba.data.catalogue import Entry, difference
 from dygmamba.data.download import arrived, check_sum, digest
 from dygmamba.data.formats import read_dataset
 from dygmamba.data.ledger import ledger_of, record, recorded
-from dygmamba.data.library import data_folder, dataset_files
+from dygmamba.data.library import data_folder
 from dygmamba.data.part import Progress
+from dygmamba.data.places import has_dataset
 from dygmamba.errors import ConfigError, DownloadError, DygError, FileError
 
 MIRROR = "DYGMAMBA_MIRROR"
@@ -84,7 +85,7 @@ class Known:
 def on_disk(entry: Entry, folder: Path) -> bool:
     """Whether the dataset is in the folder, as it was published or in another form that is read."""
     published = all((folder / entry.name / name).is_file() for name in entry.members)
-    return published or _opens(entry, folder)
+    return published or has_dataset([folder], entry.name)
 
 
 def sources(entry: Entry) -> tuple[str, ...]:
@@ -105,7 +106,7 @@ def import_line(fetched: Fetched) -> str | None:
     None where there is nothing left to do, or the file does not look as TGB's loaders expect.
     """
     entry, events = fetched.entry, fetched.folder / fetched.entry.members[0]
-    if entry.readable or not events.is_file() or _opens(entry, fetched.folder.parent):
+    if entry.readable or not events.is_file() or has_dataset([fetched.folder.parent], entry.name):
         return None
     if len(_header(events)) <= max(entry.columns, default=0):
         return None
@@ -113,10 +114,6 @@ def import_line(fetched: Fetched) -> str | None:
     if fetched.folder.parent != data_folder():
         words += ["--data-dir", str(fetched.folder.parent)]
     return f"dygmamba data import {shlex.join(words)}"
-
-
-def _opens(entry: Entry, folder: Path) -> bool:
-    return any(name == entry.name for name, _ in dataset_files(folder))
 
 
 def _download(entry: Entry, archive: Path, known: Known, progress: Progress | None) -> str | None:

@@ -3,7 +3,7 @@
 import difflib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from dygmamba.data.catalogue import catalogue
@@ -40,6 +40,11 @@ def dataset_files(folder: Path) -> Iterator[tuple[str, Path]]:
                 yield name, path
 
 
+def has_dataset(folders: Iterable[Path], *names: str) -> bool:
+    """Whether a dataset in these folders has one of these names."""
+    return any(name in names for folder in folders for name, _ in dataset_files(folder))
+
+
 def index_files(folder: Path, digest: str) -> list[Path]:
     """What was made for looking into the events of this digest: nothing that cannot be made again."""
     return sorted((folder / INDEX_FOLDER).glob(f"{digest[:16]}-*"))
@@ -62,7 +67,7 @@ def require_dataset(name_or_path: str, data_dir: Path | None = None) -> None:
     names = (name_or_path, name_or_path.partition("@")[0])  # an older version is behind an @
     if name_or_path == GENERATED or _is_file(path):
         return
-    if any(name in names for folder in folders for name, _ in dataset_files(folder)):
+    if has_dataset(folders, *names):
         return
     if path.name != name_or_path or path.suffix in {SUFFIX, ".npz", *TABLE_SUFFIXES}:
         raise FileError(

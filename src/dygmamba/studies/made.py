@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dygmamba.data.generate import GeneratorConfig
-from dygmamba.data.library import data_folder, generated_as
-from dygmamba.data.places import data_folders, dataset_files
+from dygmamba.data.library import generated_as
+from dygmamba.data.places import data_folder, data_folders, has_dataset
 from dygmamba.data.store import save_dataset
 
 
@@ -18,7 +18,7 @@ class Made:
 
     def there(self, data_dir: Path | None) -> bool:
         """Whether a dataset has this name already."""
-        return any(self.name in dict(dataset_files(folder)) for folder in data_folders(data_dir))
+        return has_dataset(data_folders(data_dir), self.name)
 
     def make(self, data_dir: Path | None) -> Path:
         """Generate and keep it, on the disk where it is large."""

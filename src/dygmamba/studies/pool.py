@@ -110,9 +110,8 @@ class Pool:
                 self._lock.notify_all()
             if not self._ended:
                 watch(Event(job, told["event"], told))
-            if (
-                job.work == "cost" and self.device == "cpu"
-            ):  # a process that has freed memory may still hold it
+            # a process that has freed memory may still hold it, so what is measured next has one of its own
+            if job.work == "cost" and self.device == "cpu":
                 _end(process)
                 process.wait()
         if process is not None:

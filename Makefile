@@ -48,18 +48,18 @@ site: $(READY)
 # kills, power cuts, failing disks, flipped bits and fuzzed inputs, for so many seconds; seeds and a table are printed;
 # then the files with tests that take too long for `make test`
 SECONDS := 600
-LONG := tests/e2e/test_demo.py tests/e2e/test_locales.py tests/door/test_runs.py tests/ops/test_compiled.py
-LONG += tests/door/test_register.py tests/test_examples.py tests/benchmarks/test_benches.py
+LONG := tests/e2e/test_demo.py tests/e2e/test_locales.py tests/api/test_runs.py tests/ops/test_compiled.py
+LONG += tests/api/test_register.py tests/test_examples.py tests/lab/test_benches.py
 torture: $(READY)
 	DYGMAMBA_TORTURE=$(SECONDS) $(BIN)/pytest -s tests/torture $(LONG)
 
 # docs/results.md out of docs/results/: the stored results and the text around them
 results: $(READY)
-	$(BIN)/python -m dygmamba.studies.book docs/results
+	$(BIN)/python -m dygmamba.lab.results_page docs/results
 
 # src/dygmamba/known.json: models and settings for those who cannot wait for torch; after a setting was changed
 known: $(READY)
-	$(BIN)/python -m dygmamba.studies.registry
+	$(BIN)/python -m dygmamba.lab.known_settings
 
 format: $(READY)
 	$(BIN)/ruff format .

@@ -10,8 +10,8 @@ import sys
 import traceback
 from contextlib import redirect_stderr, redirect_stdout
 
-from dygmamba.benchmarks import length
 from dygmamba.cli import main
+from dygmamba.lab.benchmarks import length
 
 
 def said(words: list[str]) -> list:

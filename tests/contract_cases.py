@@ -13,17 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dygmamba.config import build_config, preset, presets
-from dygmamba.data.events import EventStore, FeatureTable
-from dygmamba.engine.clock import Rule
-from dygmamba.engine.examine import examine
-from dygmamba.engine.rank import Ranker
+from dygmamba.config import build_config, find_preset, load_presets
+from dygmamba.data.events.event_store import EventStore, FeatureTable
+from dygmamba.engine.evaluation import score_evaluation_set
+from dygmamba.engine.scoring import Ranker
+from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.models import MODELS, find_model
 from dygmamba.models.base import DatasetFacts, RoundLearner
 from dygmamba.models.edgebank import MEMORIES
-from dygmamba.ops.keymap import KeyMap
+from dygmamba.ops.hash_map import HashMap
 from dygmamba.sampling.view import NeighborRequest, PairBatch
-from dygmamba.tasks.base import Exam
+from dygmamba.tasks.base import EvaluationSet
 from streams import unsplit
 
 Case = tuple[str, dict[str, Any]]  # a model's name and settings
@@ -80,8 +80,8 @@ TRAINABLE = [name for name, spec in MODELS.items() if spec.trainable]
 
 def other_samplings(name: str) -> list[str]:
     """How a model chooses neighbours on some dataset, other than by default."""
-    datasets = [key for key, value in presets()[name].items() if isinstance(value, dict)]
-    chosen = {preset(name, dataset).get("sampling") for dataset in datasets}
+    datasets = [key for key, value in load_presets()[name].items() if isinstance(value, dict)]
+    chosen = {find_preset(name, dataset).get("sampling") for dataset in datasets}
     return sorted(chosen - {None, getattr(MODELS[name].config(), "sampling", None)})
 
 
@@ -213,19 +213,19 @@ def questions(store: EventStore, begin: int = PERIODS[-1], seed: int = 1) -> Que
     return Questions(*ends, store.time[row].repeat(2), row.repeat(2))
 
 
-def exam_of(store: EventStore, asked: Questions, periods: tuple[int, ...] = PERIODS) -> Exam:
+def exam_of(store: EventStore, asked: Questions, periods: tuple[int, ...] = PERIODS) -> EvaluationSet:
     """An exam of the events from the last border on; some training events are held out, as published."""
     ids = torch.arange(len(store))
     parts = [ids[a:b] for a, b in pairwise((0, *periods))]
     parts[0] = parts[0][parts[0] % 6 != 5]
     pairs = PairBatch.of(asked.src, asked.dst, asked.time)
-    return Exam({}, ids[periods[-1] :], tuple(parts), pairs, asked.row - periods[-1])
+    return EvaluationSet({}, ids[periods[-1] :], tuple(parts), pairs, asked.row - periods[-1])
 
 
 def by_rule(visible: Any, cell: int = CELL) -> "Way":
     """Evaluation under a rule, with small cells."""
-    return lambda scorer, store, asked: examine(
-        scorer, unsplit(store), exam_of(store, asked), Rule(visible, cell)
+    return lambda scorer, store, asked: score_evaluation_set(
+        scorer, unsplit(store), exam_of(store, asked), VisibilityRule(visible, cell)
     )
 
 
@@ -269,7 +269,7 @@ def contents(thing: Any) -> dict[str, Any]:
     for name, value in vars(thing).items():
         if isinstance(value, np.ndarray):
             found[name] = value.shape, value.tobytes()
-        elif isinstance(value, KeyMap):  # its table has places that were never written to
+        elif isinstance(value, HashMap):  # its table has places that were never written to
             found[name] = len(value), value.slots(np.arange(200)).tobytes()
         elif hasattr(value, "__dict__") and not callable(value):
             found |= {f"{name}.{key}": inner for key, inner in contents(value).items()}

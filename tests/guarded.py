@@ -22,14 +22,19 @@ FORKS = multiprocessing.get_context(
 FORKS.set_forkserver_preload(
     [
         *("torch._dynamo", "numba", "pyarrow.csv", "pyarrow.parquet", "rich.progress", "torture_cases"),
-        *("dygmamba.cli", "dygmamba.cli.watching", "dygmamba.runs.link", "dygmamba.runs.predictor"),
+        *("dygmamba.cli", "dygmamba.cli.progress", "dygmamba.runs.link_training", "dygmamba.runs.predictor"),
         *(
-            "dygmamba.data.formats",
-            "dygmamba.data.generate",
-            "dygmamba.report.page",
-            "dygmamba.door.training",
+            "dygmamba.data.readers",
+            "dygmamba.data.generate.stream",
+            "dygmamba.report.run_report",
+            "dygmamba.api.pipeline",
         ),
-        *("dygmamba.data.catalogue", "dygmamba.data.fetch", "dygmamba.explain.forgetting", "bad_server"),
+        *(
+            "dygmamba.data.catalogue.known_datasets",
+            "dygmamba.data.catalogue.fetch",
+            "dygmamba.explain.forgetting",
+            "bad_server",
+        ),
     ]
 )
 

@@ -11,7 +11,10 @@ from collections.abc import Callable
 import numpy as np
 
 from bad_server import dyglib_zip, zipped
-from dygmamba.data.store import _digest, _ids_digest  # an attacker knows how digests are made, too
+from dygmamba.data.storage.dataset import (  # an attacker knows how digests are made, too
+    _hash_columns,
+    _hash_ids,
+)
 
 
 def flipped(good: bytes, rng: random.Random) -> bytes:
@@ -133,8 +136,8 @@ def store_of(columns: dict[str, np.ndarray], about: dict, **lies: str) -> bytes:
     ids = {name: column for name, column in columns.items() if name.startswith("ids")}
     events = {name: column for name, column in columns.items() if name not in ids}
     text = json.dumps(about)
-    metadata = {"format": "dygmamba-events", "version": "1", "about": text, "digest": _digest(events)}
-    metadata |= {"ids_digest": _ids_digest(ids, text)} | lies
+    metadata = {"format": "dygmamba-events", "version": "1", "about": text, "digest": _hash_columns(events)}
+    metadata |= {"ids_digest": _hash_ids(ids, text)} | lies
     kinds = {
         "f8": "F64",
         "f4": "F32",

@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import layer_norm
 
 from dygmamba.config import build_config
-from dygmamba.data.events import EventStore, FeatureTable
+from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
 from dygmamba.sampling.index import NeighborIndex, gather_view

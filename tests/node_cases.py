@@ -4,8 +4,8 @@ from dataclasses import fields
 
 import torch
 
-from dygmamba.config import build_config, node_preset
-from dygmamba.data.events import EventStore, FeatureTable
+from dygmamba.config import build_config, find_node_preset
+from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts, Encoder
 
@@ -54,7 +54,7 @@ def small_encoder(name: str, store: EventStore, **more: object) -> Encoder:
     spec = MODELS[name]
     own = {field.name for field in fields(spec.config)}
     loop = {"batch", "lr", "epochs", "patience"}
-    published = {key: value for key, value in node_preset(name, "any").items() if key not in loop}
+    published = {key: value for key, value in find_node_preset(name, "any").items() if key not in loop}
     settings = published | {key: value for key, value in SMALL.items() if key in own} | more
     torch.manual_seed(0)
     scorer = spec.build(build_config(spec.config, settings), DatasetFacts.of(store))

@@ -7,8 +7,8 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from dygmamba.config import declared
-from dygmamba.data.generate import GeneratorConfig
+from dygmamba.config import get_setting_hints
+from dygmamba.data.generate.stream import GeneratorConfig
 from dygmamba.engine.fit_config import FitConfig
 from dygmamba.models import MODELS
 
@@ -151,7 +151,7 @@ def odd(rng: random.Random) -> str:
 def train(rng: random.Random) -> list[str]:
     """An epoch on the tiny stream, its settings or its other options mutated."""
     model = rng.choice((*TRAINED, "dyg-mamba", "dyg-mamba"))
-    known = {**declared(MODELS[model].config), **declared(FitConfig)}
+    known = {**get_setting_hints(MODELS[model].config), **get_setting_hints(FitConfig)}
     words = ["train", "tiny", "--epochs", "1", "--model", model, "--out", "out"]
     given = {key: str(value) for key, value in SMALL.items() if key in known}
     for _ in range(rng.choice((0, 1, 1, 1, 2))):
@@ -190,7 +190,7 @@ def evaluate(rng: random.Random) -> list[str]:
         "--model",
         rng.choice((*UNTRAINED, *MODELS, odd(rng))),
     ]
-    keys = (*declared(MODELS["edgebank"].config), odd(rng))
+    keys = (*get_setting_hints(MODELS["edgebank"].config), odd(rng))
     words += [word for _ in range(rng.randint(0, 2)) for word in ("--set", f"{rng.choice(keys)}={odd(rng)}")]
     return words + some(
         rng,
@@ -270,7 +270,7 @@ def import_(rng: random.Random) -> list[str]:
 
 def generate(rng: random.Random) -> list[str]:
     """A small stream, its parameters mutated."""
-    keys = tuple(declared(GeneratorConfig))
+    keys = tuple(get_setting_hints(GeneratorConfig))
     values = ("0", "1", "0.99", "1e-9", "1e9", "1e15", "4096", "2147483647", *HUGE)
     words = [
         "data",

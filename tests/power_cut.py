@@ -9,7 +9,7 @@ import random
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dygmamba.files.disk import Disk
+from dygmamba.core.files.writing import Disk
 
 
 @dataclass(slots=True)

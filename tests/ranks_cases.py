@@ -7,8 +7,8 @@ import copy
 import threading
 from dataclasses import dataclass, field
 
-from dygmamba.engine import ranks as engine
-from dygmamba.engine.ranks import Together
+from dygmamba.engine import distributed as engine
+from dygmamba.engine.distributed import DistributedGroup
 
 
 class Stage:
@@ -34,7 +34,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Acted(Together):
+class Acted(DistributedGroup):
     """A rank that is a thread."""
 
     stage: Stage = field(default=None, compare=False)
@@ -57,7 +57,7 @@ def act(size, work):
         with stage.turn:
             try:
                 own = Acted(rank, size, stage)
-                engine._now.set(own)  # of this thread alone
+                engine._current.set(own)  # of this thread alone
                 found[rank] = work(own)
             except BaseException as error:
                 errors.append(error)

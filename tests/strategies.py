@@ -3,7 +3,7 @@
 import torch
 from hypothesis import strategies as st
 
-from dygmamba.data.events import EventStore, FeatureTable
+from dygmamba.data.events.event_store import EventStore, FeatureTable
 
 
 @st.composite

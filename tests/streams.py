@@ -2,7 +2,7 @@
 
 import torch
 
-from dygmamba.data.splits import Split, chronological_split
+from dygmamba.data.events.splits import Split, chronological_split
 from dygmamba.engine.stream import Stream
 
 

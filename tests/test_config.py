@@ -3,10 +3,10 @@ from typing import Annotated, Literal
 
 import pytest
 
-from dygmamba.cli.words import parse_overrides
-from dygmamba.config import build_config, preset, to_settings
-from dygmamba.errors import ConfigError
-from dygmamba.settings import Bounds
+from dygmamba.cli.messages import parse_overrides
+from dygmamba.config import build_config, find_preset, to_settings
+from dygmamba.core.errors import ConfigError
+from dygmamba.core.settings import Bounds
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,6 @@ def test_a_number_of_too_many_digits_is_a_wrong_setting():
 
 def test_the_more_specific_preset_wins():
     """[model] < [model.dataset] < [model.dataset.negatives]."""
-    assert preset("edgebank", "uci", "random") == {"memory": "unlimited"}
-    assert preset("edgebank", "uci", "historical") == {"memory": "window"}
-    assert preset("edgebank", "no-such-data", "random") == {"memory": "unlimited"}
+    assert find_preset("edgebank", "uci", "random") == {"memory": "unlimited"}
+    assert find_preset("edgebank", "uci", "historical") == {"memory": "window"}
+    assert find_preset("edgebank", "no-such-data", "random") == {"memory": "unlimited"}

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import dygmamba as dm
-from dygmamba import door
+from dygmamba import api
 
 FUNCTIONS = {
     "audit": "(data: Dataset | str | Path, model: str | None = None, *, run: Run | Path | str | None = None, data_dir: "
@@ -238,7 +238,7 @@ def test_everything_public_is_typed():
         assert all(part.annotation is not inspect.Parameter.empty for part in found.parameters.values())
 
 
-MODULES = sorted(path.stem for path in Path(door.__path__[0]).glob("*.py") if path.stem != "__init__")
+MODULES = sorted(path.stem for path in Path(api.__path__[0]).glob("*.py") if path.stem != "__init__")
 
 
 @pytest.mark.parametrize("name", [*(f"door.{name}" for name in MODULES), "models", "ops.mamba"])

@@ -8,11 +8,11 @@ import sys
 import pytest
 import torch
 
-from dygmamba import process_wide
+from dygmamba.core import process_settings
 
 FAULTS = """
 import resource, torch
-from dygmamba.process_wide import keep_freed_memory
+from dygmamba.core.process_settings import keep_freed_memory
 if {keep}:
     assert keep_freed_memory()
 torch.ones(20_000_000)
@@ -37,7 +37,7 @@ def test_kept_memory_is_not_mapped_again():
 def test_other_platforms_are_left_alone(system, monkeypatch):
     """Without glibc nothing is asked for and nothing breaks."""
     monkeypatch.setattr(sys, "platform", system)
-    assert process_wide.keep_freed_memory() is False
+    assert process_settings.keep_freed_memory() is False
 
 
 @pytest.mark.parametrize(("chosen", "expected"), [(None, "passive"), ("active", "active")])
@@ -46,7 +46,7 @@ def test_waiting_threads_sleep_unless_the_user_says_otherwise(monkeypatch, chose
     monkeypatch.setenv("OMP_WAIT_POLICY", chosen or "")
     if chosen is None:
         monkeypatch.delenv("OMP_WAIT_POLICY")
-    process_wide.sleep_while_waiting()
+    process_settings.use_passive_wait_policy()
     assert os.environ["OMP_WAIT_POLICY"] == expected
 
 
@@ -55,7 +55,7 @@ def test_the_precision_of_products_is_put_back():
     before = torch.get_float32_matmul_precision()
 
     def failing() -> None:
-        with process_wide.float32_products("medium"):
+        with process_settings.use_matmul_precision("medium"):
             assert torch.get_float32_matmul_precision() == "medium"
             raise KeyError
 
@@ -66,5 +66,5 @@ def test_the_precision_of_products_is_put_back():
 
 def test_importing_it_is_light():
     """It comes before torch: what torch reads when it is imported can still be set."""
-    code = "import sys, dygmamba.process_wide; sys.exit('torch' in sys.modules)"
+    code = "import sys, dygmamba.core.process_settings; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -8,12 +8,17 @@ import pytest
 import torch
 from torch import nn
 
-from dygmamba import room
 from dygmamba.cli import main
-from dygmamba.data.generate import GeneratorConfig, generate_stream
-from dygmamba.errors import ConfigError
-from dygmamba.room import building, ran_out, require_room, shortage
-from dygmamba.runs.link import start_link_run
+from dygmamba.core import memory_budget
+from dygmamba.core.errors import ConfigError
+from dygmamba.core.memory_budget import (
+    describe_shortage,
+    is_out_of_memory,
+    limit_tensor_memory,
+    require_memory,
+)
+from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
+from dygmamba.runs.link_training import start_link_run
 from torture_cases import CPU, tiny_dataset
 
 
@@ -27,7 +32,7 @@ from torture_cases import CPU, tiny_dataset
 )
 def test_a_model_larger_than_the_memory_is_refused_before_it_is_made(settings, named, tmp_path, monkeypatch):
     """The sentence names the settings; no run folder is left, and nothing was allocated."""
-    monkeypatch.setattr(room, "free_memory", lambda: 8 * 10**9)
+    monkeypatch.setattr(memory_budget, "get_free_memory", lambda: 8 * 10**9)
     with pytest.raises(ConfigError, match=f"a model with {named} takes at least .* GB"):
         start_link_run(tiny_dataset(tmp_path), "dyg-mamba", 0, settings, CPU, tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
@@ -35,7 +40,7 @@ def test_a_model_larger_than_the_memory_is_refused_before_it_is_made(settings, n
 
 def test_look_ups_larger_than_the_memory_are_refused(tmp_path, monkeypatch):
     """A legal length and a legal batch may be too much together."""
-    monkeypatch.setattr(room, "free_memory", lambda: 8 * 10**9)
+    monkeypatch.setattr(memory_budget, "get_free_memory", lambda: 8 * 10**9)
     with pytest.raises(ConfigError, match="200 events with 999,999 entries"):
         start_link_run(tiny_dataset(tmp_path), "dyg-mamba", 0, {"length": 10**6}, CPU, tmp_path / "runs")
 
@@ -50,9 +55,9 @@ def test_a_stream_larger_than_the_disk_is_refused(monkeypatch):
 
 def test_what_is_built_is_counted_whatever_makes_it(monkeypatch):
     """Parameters, buffers, and sizes given in any of torch's ways; what fits is as without the count."""
-    monkeypatch.setattr(room, "free_memory", lambda: 4 * 10_000)
+    monkeypatch.setattr(memory_budget, "get_free_memory", lambda: 4 * 10_000)
     torch.manual_seed(0)
-    with building("it"):
+    with limit_tensor_memory("it"):
         counted = nn.Linear(50, 50)
     torch.manual_seed(0)
     assert counted.weight.equal(nn.Linear(50, 50).weight)
@@ -63,7 +68,10 @@ def test_what_is_built_is_counted_whatever_makes_it(monkeypatch):
         lambda: torch.ones(size=(101, 100)),
         lambda: nn.GRUCell(100, 100),
     ):
-        with pytest.raises(ConfigError, match=r"it takes at least .*; choose smaller ones"), building("it"):
+        with (
+            pytest.raises(ConfigError, match=r"it takes at least .*; choose smaller ones"),
+            limit_tensor_memory("it"),
+        ):
             make()
 
 
@@ -72,17 +80,17 @@ def test_running_out_is_told_from_other_errors(monkeypatch, capsys):
     asked = RuntimeError(
         "DefaultCPUAllocator: can't allocate memory: you tried to allocate 3000000000 bytes. Error 12"
     )
-    assert ran_out(asked)
-    assert ran_out(MemoryError())
-    assert not ran_out(RuntimeError("shapes differ"))
-    assert "3.00 GB more were asked for" in shortage(asked)
-    require_room(1, "one byte")
+    assert is_out_of_memory(asked)
+    assert is_out_of_memory(MemoryError())
+    assert not is_out_of_memory(RuntimeError("shapes differ"))
+    assert "3.00 GB more were asked for" in describe_shortage(asked)
+    require_memory(1, "one byte")
 
     def out_of_memory():
         raise asked
 
     monkeypatch.setattr("dygmamba.cli.app", out_of_memory)
-    monkeypatch.setattr("dygmamba.cli.stay_in_memory", lambda most: False)
+    monkeypatch.setattr("dygmamba.cli.limit_process_memory", lambda most: False)
     with pytest.raises(SystemExit, match="2"):
         main()
     assert capsys.readouterr().err.startswith("error: this takes more memory than there is (3.00 GB more")

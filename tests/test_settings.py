@@ -5,17 +5,17 @@ import math
 import pytest
 
 from dygmamba.config import build_config
-from dygmamba.data.generate import GeneratorConfig
+from dygmamba.core.errors import ConfigError
+from dygmamba.core.settings import Bounds, Settings, get_setting_hints, split_bounds
+from dygmamba.data.generate.stream import GeneratorConfig
 from dygmamba.engine.fit_config import LinkFitConfig, NodeFitConfig
-from dygmamba.errors import ConfigError
 from dygmamba.models import MODELS
-from dygmamba.settings import Bounds, Settings, declared, split_bounds
 
 CONFIGS = [*{spec.config: None for spec in MODELS.values()}, GeneratorConfig, LinkFitConfig, NodeFitConfig]
 NUMBERS = [
     pytest.param(kind, name, hint, id=f"{kind.__name__}-{name}")
     for kind in CONFIGS
-    for name, hint in declared(kind).items()
+    for name, hint in get_setting_hints(kind).items()
     if split_bounds(hint)[0] in (int, float)
 ]
 

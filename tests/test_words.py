@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import dygmamba
-from dygmamba.cli.words import OPTIONS, spoken
+from dygmamba.cli.messages import OPTIONS, translate_message
 
 
 @pytest.mark.parametrize(
@@ -25,11 +25,11 @@ from dygmamba.cli.words import OPTIONS, spoken
 )
 def test_a_sentence_names_options(python, command):
     """Parameters and calls in back quotes become options and commands; all else stays."""
-    assert spoken(python) == command
+    assert translate_message(python) == command
 
 
 def test_below_the_command_line_nothing_speaks_of_options():
-    """No string of the library holds an option; `import_line` of data/fetch.py writes a command line on purpose."""
+    """No string of the library holds an option; `import_line` of data/catalogue/fetch.py writes a command line on purpose."""
     root = Path(dygmamba.__file__).parent
     found = [
         f"{path.relative_to(root)}: {line.strip()}"

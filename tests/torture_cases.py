@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from dygmamba.data.generate import GeneratorConfig, generate_stream
-from dygmamba.data.ids import NodeIds
-from dygmamba.data.store import Dataset, Origin, save_dataset
-from dygmamba.engine.folder import RunFolder
-from dygmamba.files.disk import Disk
+from dygmamba.core.files.writing import Disk
+from dygmamba.data.events.ids import NodeIds
+from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
+from dygmamba.data.storage.dataset import Dataset, Origin, save_dataset
+from dygmamba.engine.run_directory import RunDirectory
 
 SETTINGS = {"length": 4, "width": 4, "states": 2, "blocks": 1, "out": 4, "time_dim": 4}
 SETTINGS |= {"epochs": 2, "batch": 100, "save_every": 0.0}  # a checkpoint after every step
@@ -77,8 +77,8 @@ def tiny_dataset(folder: Path) -> Dataset:
 def train(data: str, runs: str, begun: Any = None) -> None:
     """Start the run, or go on with the one that is there; for a process that will be killed once it has begun."""
     torch.set_num_threads(1)
-    from dygmamba.data.library import open_dataset
-    from dygmamba.runs.link import resume_link_run, start_link_run
+    from dygmamba.data.storage.library import open_dataset
+    from dygmamba.runs.link_training import resume_link_run, start_link_run
 
     old = run_in(Path(runs))
     if old is None:
@@ -90,14 +90,14 @@ def train(data: str, runs: str, begun: Any = None) -> None:
     fit()
 
 
-def run_in(runs: Path) -> RunFolder | None:
+def run_in(runs: Path) -> RunDirectory | None:
     """The run under a folder, if it got as far as its configuration."""
     found = [path.parent for path in runs.glob("*/*/*/config.toml")]
     assert len(found) <= 1
-    return RunFolder(found[0]) if found else None
+    return RunDirectory(found[0]) if found else None
 
 
-def state(run: RunFolder) -> list:
+def state(run: RunDirectory) -> list:
     """All that a run ends as but for times: every bit of both checkpoints, and the epochs' entries."""
     bits = [
         {name: value.numpy().tobytes() for name, value in load_file(path).items()}

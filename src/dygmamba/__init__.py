@@ -30,32 +30,32 @@ from dygmamba._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from dygmamba import ops as ops
-    from dygmamba.data.store import Dataset as Dataset
-    from dygmamba.door.audit import audit as audit
-    from dygmamba.door.batches import Step as Step
-    from dygmamba.door.batches import batches as batches
-    from dygmamba.door.blending import blend as blend
-    from dygmamba.door.data import generate as generate
-    from dygmamba.door.data import load as load
-    from dygmamba.door.data import read as read
-    from dygmamba.door.evaluation import evaluate as evaluate
-    from dygmamba.door.library import datasets as datasets
-    from dygmamba.door.library import remove as remove
-    from dygmamba.door.library import save as save
-    from dygmamba.door.models import check_model as check_model
-    from dygmamba.door.models import register as register
-    from dygmamba.door.run import Run as Run
-    from dygmamba.door.run import open as open
-    from dygmamba.door.runs import Runs as Runs
-    from dygmamba.door.runs import refit as refit
-    from dygmamba.door.runs import resume as resume
-    from dygmamba.door.runs import train as train
-    from dygmamba.door.sharing import pull as pull
-    from dygmamba.door.sharing import push as push
-    from dygmamba.door.studies import compare as compare
-    from dygmamba.door.studies import reproduce as reproduce
-    from dygmamba.door.tuning import tune as tune
-    from dygmamba.errors import DygError as DygError
+    from dygmamba.api.batches import Step as Step
+    from dygmamba.api.batches import batches as batches
+    from dygmamba.api.datasets import datasets as datasets
+    from dygmamba.api.datasets import generate as generate
+    from dygmamba.api.datasets import load as load
+    from dygmamba.api.datasets import read as read
+    from dygmamba.api.datasets import remove as remove
+    from dygmamba.api.datasets import save as save
+    from dygmamba.api.evaluation import evaluate as evaluate
+    from dygmamba.api.models import check_model as check_model
+    from dygmamba.api.models import register as register
+    from dygmamba.api.run import Run as Run
+    from dygmamba.api.run import open as open
+    from dygmamba.api.sharing import pull as pull
+    from dygmamba.api.sharing import push as push
+    from dygmamba.api.studies import audit as audit
+    from dygmamba.api.studies import compare as compare
+    from dygmamba.api.studies import reproduce as reproduce
+    from dygmamba.api.studies import tune as tune
+    from dygmamba.api.training import Runs as Runs
+    from dygmamba.api.training import blend as blend
+    from dygmamba.api.training import refit as refit
+    from dygmamba.api.training import resume as resume
+    from dygmamba.api.training import train as train
+    from dygmamba.core.errors import DygError as DygError
+    from dygmamba.data.storage.dataset import Dataset as Dataset
     from dygmamba.models import all_models
     from dygmamba.models.base import Encoder as Encoder
     from dygmamba.sampling.view import NeighborRequest as NeighborRequest
@@ -64,36 +64,36 @@ if TYPE_CHECKING:
 
 # name -> module; nothing is imported before its name is used. Without `__all__`, help() shows the table above alone.
 _DOOR = {
-    "Dataset": "data.store",
-    "DygError": "errors",
+    "Dataset": "data.storage.dataset",
+    "DygError": "core.errors",
     "Encoder": "models.base",
     "NeighborRequest": "sampling.view",
-    "Run": "door.run",
-    "Runs": "door.runs",
-    "Step": "door.batches",
-    "audit": "door.audit",
-    "batches": "door.batches",
-    "blend": "door.blending",
-    "check_model": "door.models",
-    "compare": "door.studies",
-    "datasets": "door.library",
-    "evaluate": "door.evaluation",
-    "generate": "door.data",
-    "load": "door.data",
+    "Run": "api.run",
+    "Runs": "api.training",
+    "Step": "api.batches",
+    "audit": "api.studies",
+    "batches": "api.batches",
+    "blend": "api.training",
+    "check_model": "api.models",
+    "compare": "api.studies",
+    "datasets": "api.datasets",
+    "evaluate": "api.evaluation",
+    "generate": "api.datasets",
+    "load": "api.datasets",
     "models": "",
-    "open": "door.run",
+    "open": "api.run",
     "ops": "",
-    "pull": "door.sharing",
-    "push": "door.sharing",
-    "read": "door.data",
-    "refit": "door.runs",
-    "register": "door.models",
-    "remove": "door.library",
-    "reproduce": "door.studies",
-    "resume": "door.runs",
-    "save": "door.library",
-    "train": "door.runs",
-    "tune": "door.tuning",
+    "pull": "api.sharing",
+    "push": "api.sharing",
+    "read": "api.datasets",
+    "refit": "api.training",
+    "register": "api.models",
+    "remove": "api.datasets",
+    "reproduce": "api.studies",
+    "resume": "api.training",
+    "save": "api.datasets",
+    "train": "api.training",
+    "tune": "api.studies",
 }
 
 

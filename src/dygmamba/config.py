@@ -8,40 +8,40 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dygmamba.errors import ConfigError, FileError, first_line
+from dygmamba.core.errors import ConfigError, FileError, first_line
+from dygmamba.core.settings import check_value, get_setting_hints
 from dygmamba.known import hints_of, known, require_model
-from dygmamba.settings import checked, declared
 
 T = TypeVar("T")
 
 
 @cache
-def presets(file: str = "paper.toml") -> dict[str, Any]:
+def load_presets(file: str = "paper.toml") -> dict[str, Any]:
     """A table of settings, by default the published ones: [model], [model.dataset], [model.dataset.negatives]."""
     return tomllib.loads(files("dygmamba.presets").joinpath(file).read_text("utf-8"))
 
 
-def ablations() -> dict[str, dict[str, Any]]:
+def load_ablations() -> dict[str, dict[str, Any]]:
     """Named variants of DyG-Mamba: the settings each one replaces."""
-    return presets("ablations.toml")
+    return load_presets("ablations.toml")
 
 
-def preset(model: str, dataset: str, negatives: str | None = None) -> dict[str, Any]:
+def find_preset(model: str, dataset: str, negatives: str | None = None) -> dict[str, Any]:
     """The settings of a model on a dataset; the more specific table wins."""
-    table = presets().get(model, {})
+    table = load_presets().get(model, {})
     levels = [table, table.get(dataset, {})]
     if negatives is not None:
         levels.append(levels[-1].get(negatives, {}))
-    return _merged(levels)
+    return _merge_levels(levels)
 
 
-def node_preset(model: str, dataset: str) -> dict[str, Any]:
+def find_node_preset(model: str, dataset: str) -> dict[str, Any]:
     """The settings of a backbone for node classification; the task's table wins over the link one."""
-    table = presets("node.toml").get(model, {})
-    return preset(model, dataset) | _merged([table, table.get(dataset, {})])
+    table = load_presets("node.toml").get(model, {})
+    return find_preset(model, dataset) | _merge_levels([table, table.get(dataset, {})])
 
 
-def size_preset(name: str, model: str) -> dict[str, Any]:
+def find_size_preset(name: str, model: str) -> dict[str, Any]:
     """The settings of a model at another size than the published one: `small`, for CPUs, or those of a file.
 
     `paper` changes nothing.
@@ -49,7 +49,7 @@ def size_preset(name: str, model: str) -> dict[str, Any]:
     if name == "paper":
         return {}
     if is_preset_file(name):
-        found = preset_file(Path(name))
+        found = read_preset_file(Path(name))
         if found.model != model:
             raise ConfigError(
                 f"{name} is a preset of '{found.model}', not of '{model}'; choose that model or leave it out"
@@ -57,7 +57,7 @@ def size_preset(name: str, model: str) -> dict[str, Any]:
         return dict(found.settings)
     if name != "small":
         raise ConfigError(f"`preset` takes small, paper or a file NAME.toml, got '{name[:60]}'")
-    table = presets("small.toml")
+    table = load_presets("small.toml")
     if model not in table:
         known = " or ".join(table)
         raise ConfigError(
@@ -80,7 +80,7 @@ def is_preset_file(name: str) -> bool:
     return name.endswith(".toml")
 
 
-def preset_file(path: Path) -> PresetFile:
+def read_preset_file(path: Path) -> PresetFile:
     """What a search wrote: [preset] names the model and what made it, [settings] are to be trained with."""
     try:
         sections = tomllib.loads(path.read_bytes().decode("utf-8"))
@@ -98,23 +98,23 @@ def preset_file(path: Path) -> PresetFile:
         ) from error
 
 
-def _merged(levels: list[dict[str, Any]]) -> dict[str, Any]:
+def _merge_levels(levels: list[dict[str, Any]]) -> dict[str, Any]:
     return {key: value for level in levels for key, value in level.items() if not isinstance(value, dict)}
 
 
 def build_config(kind: type[T], settings: dict[str, Any]) -> T:
     """A config dataclass from plain values; unknown keys, wrong types and values out of bounds are errors."""
-    return kind(**legal(kind.__name__, declared(kind), settings))
+    return kind(**validate_settings(kind.__name__, get_setting_hints(kind), settings))
 
 
-def legal(of: str, hints: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+def validate_settings(of: str, hints: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     """The settings as what each is declared to be; `of` names what has them."""
     for key in settings:
         if key not in hints:
             close = difflib.get_close_matches(key, hints, n=1)
             hint = f"did you mean '{close[0]}'?" if close else f"it has {', '.join(hints) or 'no settings'}"
             raise ConfigError(f"unknown setting '{key}' of {of}; {hint}")
-    return {key: checked(key, value, hints[key]) for key, value in settings.items()}
+    return {key: check_value(key, value, hints[key]) for key, value in settings.items()}
 
 
 def check_settings(model: str, settings: dict[str, Any], task: str | None = "link") -> None:
@@ -128,8 +128,8 @@ def check_settings(model: str, settings: dict[str, Any], task: str | None = "lin
     loops = {"link": ("link",), "node": ("node", "link")}.get(task or "", ())
     loop = {name: hint for one in loops for name, hint in hints_of(known()["loops"][one]["settings"]).items()}
     own = {name: value for name, value in settings.items() if name not in loop}
-    legal(about["config"], hints_of(about["settings"]), own)
-    legal("training", loop, {name: value for name, value in settings.items() if name in loop})
+    validate_settings(about["config"], hints_of(about["settings"]), own)
+    validate_settings("training", loop, {name: value for name, value in settings.items() if name in loop})
 
 
 def check_device(name: str) -> None:

@@ -1,6 +1,6 @@
 """What can be known of models and settings without importing them: known.json, so that a slip is told at once.
 
-`python -m dygmamba.studies.registry` (`make known`) writes it from the config dataclasses, and a test holds it to them.
+`python -m dygmamba.lab.known_settings` (`make known`) writes it from the config dataclasses, and a test holds it to them.
 Here a declaration becomes plain values and the other way round.
 """
 
@@ -19,8 +19,8 @@ from importlib.metadata import entry_points
 from importlib.resources import files
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from dygmamba.errors import NotFoundError
-from dygmamba.settings import Bounds, declared, split_bounds
+from dygmamba.core.errors import NotFoundError
+from dygmamba.core.settings import Bounds, get_setting_hints, split_bounds
 
 FILE = "known.json"
 GROUP = "dygmamba.models"  # of entry points; each one's object is a ModelSpec
@@ -63,7 +63,7 @@ def described(kind: type) -> dict[str, dict[str, Any]]:
     """A config's settings by name: default, type, bounds and what the comment beside each says."""
     means = _meanings(kind)
     return {
-        part.name: {"default": _default(part), **to_plain(declared(kind)[part.name])}
+        part.name: {"default": _default(part), **to_plain(get_setting_hints(kind)[part.name])}
         | ({"meaning": means[part.name]} if part.name in means else {})
         for part in fields(kind)
     }

@@ -7,8 +7,8 @@ import zlib
 import pytest
 
 from bad_server import zipped
-from dygmamba.data.archive import unpack
-from dygmamba.errors import FileError, NotFoundError
+from dygmamba.core.errors import FileError, NotFoundError
+from dygmamba.data.catalogue.archive import unpack_archive
 
 
 def deflate64(body: bytes) -> bytes:
@@ -28,7 +28,7 @@ def test_no_path_in_an_archive_leads_out_of_the_folder(tmp_path):
     """Only the wanted names are written, whatever paths the archive holds."""
     body = zipped({"../../x.csv": b"a", "/etc/y.csv": b"b", "../evil.txt": b"c", "__MACOSX/x.csv": b"d"})
     (tmp_path / "a.zip").write_bytes(body)
-    unpack(tmp_path / "a.zip", tmp_path / "in" / "set", ["x.csv"], ["y.csv", "z.csv"], 100)
+    unpack_archive(tmp_path / "a.zip", tmp_path / "in" / "set", ["x.csv"], ["y.csv", "z.csv"], 100)
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()) == [
         "a.zip", "in/set/source.json", "in/set/x.csv", "in/set/y.csv",
     ]  # fmt: skip
@@ -39,7 +39,7 @@ def test_a_zip_bomb_is_refused_before_it_is_unpacked(tmp_path):
     """More bytes than the entry allows are an error, and nothing is left."""
     (tmp_path / "a.zip").write_bytes(zipped({"x.csv": bytes(10**7)}))
     with pytest.raises(FileError, match="would unpack to 10,000,000 bytes, at most 1,000,000 are right"):
-        unpack(tmp_path / "a.zip", tmp_path / "set", ["x.csv"], [], 10**6)
+        unpack_archive(tmp_path / "a.zip", tmp_path / "set", ["x.csv"], [], 10**6)
     assert [path.name for path in tmp_path.iterdir()] == ["a.zip"]
 
 
@@ -50,7 +50,7 @@ def test_a_zip_that_lies_about_its_sizes_is_refused(tmp_path):
     body[central + 24 : central + 28] = (10).to_bytes(4, "little")
     (tmp_path / "a.zip").write_bytes(body)
     with pytest.raises(FileError, match="not a whole zip archive"):
-        unpack(tmp_path / "a.zip", tmp_path / "set", ["x.csv"], [], 10**6)
+        unpack_archive(tmp_path / "a.zip", tmp_path / "set", ["x.csv"], [], 10**6)
     assert [path.name for path in tmp_path.iterdir()] == ["a.zip"]
 
 
@@ -58,7 +58,7 @@ def test_a_missing_member_is_named(tmp_path):
     """An archive without the events is not the published one."""
     (tmp_path / "a.zip").write_bytes(zipped({"readme.txt": b""}))
     with pytest.raises(FileError, match=r"holds no x.csv and no y.npy; it is not the published archive"):
-        unpack(tmp_path / "a.zip", tmp_path / "set", ["x.csv", "y.npy"], [], 100)
+        unpack_archive(tmp_path / "a.zip", tmp_path / "set", ["x.csv", "y.npy"], [], 100)
 
 
 def test_unpacking_into_a_folder_keeps_what_else_is_there(tmp_path):
@@ -66,7 +66,7 @@ def test_unpacking_into_a_folder_keeps_what_else_is_there(tmp_path):
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "notes.txt").write_text("mine")
     (tmp_path / "a.zip").write_bytes(zipped({"x.csv": b"1"}))
-    unpack(tmp_path / "a.zip", tmp_path / "set", ["x.csv"], [], 100)
+    unpack_archive(tmp_path / "a.zip", tmp_path / "set", ["x.csv"], [], 100)
     assert sorted(path.name for path in (tmp_path / "set").iterdir()) == ["notes.txt", "source.json", "x.csv"]
 
 
@@ -75,13 +75,13 @@ def test_deflate64_is_unpacked_by_a_tool(tmp_path, monkeypatch):
     body = b"".join(b"%d,%d\n" % (k, k * k) for k in range(1000))
     (tmp_path / "a.zip").write_bytes(deflate64(body))
     if shutil.which("unzip") or shutil.which("7z"):
-        unpack(tmp_path / "a.zip", tmp_path / "set", ["x.csv"], [], 10**6)
+        unpack_archive(tmp_path / "a.zip", tmp_path / "set", ["x.csv"], [], 10**6)
         assert (tmp_path / "set" / "x.csv").read_bytes() == body
         broken = deflate64(body).replace(zlib.crc32(body).to_bytes(4, "little"), b"\0\0\0\0")
         (tmp_path / "b.zip").write_bytes(broken)
         with pytest.raises(FileError, match="not a whole zip archive"):
-            unpack(tmp_path / "b.zip", tmp_path / "broken", ["x.csv"], [], 10**6)
+            unpack_archive(tmp_path / "b.zip", tmp_path / "broken", ["x.csv"], [], 10**6)
     monkeypatch.setenv("PATH", "")
     with pytest.raises(NotFoundError, match="install unzip or 7z and run the command again"):
-        unpack(tmp_path / "a.zip", tmp_path / "other", ["x.csv"], [], 10**6)
+        unpack_archive(tmp_path / "a.zip", tmp_path / "other", ["x.csv"], [], 10**6)
     assert not (tmp_path / "other").exists()

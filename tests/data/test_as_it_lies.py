@@ -12,10 +12,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dygmamba.data.formats import ReadOptions, faults, read_dataset
-from dygmamba.data.formats import csv as csv_format
-from dygmamba.data.store import Dataset
-from dygmamba.errors import ConfigError, FileError
+from dygmamba.core.errors import ConfigError, FileError
+from dygmamba.data.readers import ReadOptions, read_dataset, values
+from dygmamba.data.readers import delimited as csv_format
+from dygmamba.data.storage.dataset import Dataset
 from tables import table
 
 Events = list[tuple[int, int, int]]
@@ -161,7 +161,7 @@ def test_bad_rows_are_left_out_and_counted(tmp_path, monkeypatch):
     path = tmp_path / "t.csv"
     path.write_bytes(content)
     for block in (1 << 20, 700):
-        monkeypatch.setattr(csv_format, "BLOCK", block)
+        monkeypatch.setattr(csv_format, "BLOCK_BYTES", block)
         dataset = read_dataset(path, ReadOptions(skip_bad=True))
         assert (len(dataset), dataset.store.num_nodes, dataset.origin.skipped) == (395, 790, 5)
         said = " ".join(dataset.origin.skipped_first)
@@ -173,7 +173,7 @@ def test_bad_rows_are_left_out_and_counted(tmp_path, monkeypatch):
 
 def test_mostly_bad_is_not_a_few_bad_rows(tmp_path, monkeypatch):
     """A wrong column is refused early, even where bad rows may be left out."""
-    monkeypatch.setattr(faults, "MANY", 50)
+    monkeypatch.setattr(values, "MAX_BAD_ROWS", 50)
     path = table(tmp_path / "t.csv", "src,dst,time,x\n" + "a,b,word,1\n" * 200 + "a,b,1,1\n" * 10)
     with pytest.raises(FileError, match="most rows are bad"):
         read_dataset(path, ReadOptions(skip_bad=True, time="time"))

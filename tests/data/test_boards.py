@@ -10,9 +10,14 @@ import torch
 import dygmamba as dm
 from board_cases import HEADERS, VERSION, relbench_folder, seq_folder, tgb_folder, write_table
 from commands import invoke
-from dygmamba.data.boards import board_of, load_board, own_split, save_board
-from dygmamba.errors import ConfigError, FileError
-from dygmamba.tasks.candidates import Listed
+from dygmamba.core.errors import ConfigError, FileError
+from dygmamba.data.storage.leaderboard import (
+    load_leaderboard,
+    load_leaderboard_file,
+    load_leaderboard_split,
+    save_leaderboard,
+)
+from dygmamba.tasks.candidates import BoardCandidates
 
 LINKS = [name for name in HEADERS if name.startswith("tgbl")]
 
@@ -38,7 +43,7 @@ def test_a_link_set_has_tgbs_numbers_split_and_negatives(tmp_path, name):
     data = dm.read(tmp_path / name)
     assert data.name == name
     assert triples(data.store) == rows
-    board = board_of(data)
+    board = load_leaderboard(data)
     time = np.array([row[2] for row in rows])
     val, test = np.quantile(time, [0.7, 0.85])
     assert board.sizes == ((time <= val).sum(), ((time > val) & (time <= test)).sum(), (time > test).sum())
@@ -89,16 +94,16 @@ def test_tgb_seq_keeps_its_own_periods(tmp_path):
     """The split is the file's, also inside ties; a row of the array per event of the test, nothing of validation."""
     rows, drawn = seq_folder(tmp_path)
     data = dm.read(tmp_path, format="tgb-seq")
-    board = board_of(data)
+    board = load_leaderboard(data)
     assert (data.name, board.sizes, data.store.bipartite) == ("GoogleLocal", (70, 15, 15), True)
     assert triples(data.store) == [(a, b, int(t)) for a, b, t, _ in rows]
     lists = board.negatives["test"]
     assert torch.equal(lists.node.view(15, -1), torch.from_numpy(drawn).int())
     path = dm.save(data, data_dir=tmp_path / "data")
     again = dm.load("GoogleLocal", tmp_path / "data")
-    assert own_split(again) == board.split
+    assert load_leaderboard_split(again) == board.split
     with pytest.raises(ConfigError, match="lists no candidates of val"):
-        Listed.of(board_of(again), "val", torch.arange(70, 85))
+        BoardCandidates.of(load_leaderboard(again), "val", torch.arange(70, 85))
     assert path.exists()
 
 
@@ -109,7 +114,7 @@ def test_relbench_has_tgbs_numbers(tmp_path, two_sides):
     data = dm.read(tmp_path / "tgbl-small")
     assert (data.name, triples(data.store), data.store.bipartite) == ("tgbl-small", rows, two_sides)
     assert data.store.features.edge.shape[1] == 1
-    require_lists(board_of(data), rows, negatives)
+    require_lists(load_leaderboard(data), rows, negatives)
 
 
 def test_a_board_goes_with_its_dataset(monkeypatch, capsys, tmp_path):
@@ -121,18 +126,18 @@ def test_a_board_goes_with_its_dataset(monkeypatch, capsys, tmp_path):
     assert "tgbl-wiki: 16 nodes" in out
     data = dm.load("tgbl-wiki", tmp_path / "data")
     (file,) = (tmp_path / "data").glob("*.board")
-    board = board_of(data)
+    board = load_leaderboard(data)
     assert file.name == f"tgbl-wiki@{data.version}.board"
-    assert own_split(data) == board.split
-    assert own_split(dm.generate(nodes=20, events=100, communities=2)) is None
+    assert load_leaderboard_split(data) == board.split
+    assert load_leaderboard_split(dm.generate(nodes=20, events=100, communities=2)) is None
     other = replace(data, digest="0" * 64)
     with pytest.raises(FileError, match="no scoreboard"):
-        load_board(file, other)
-    save_board(board, data, tmp_path / "data")
+        load_leaderboard_file(file, other)
+    save_leaderboard(board, data, tmp_path / "data")
     content = file.read_bytes()
     file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     with pytest.raises(FileError, match="damaged"):
-        board_of(data)
+        load_leaderboard(data)
     dm.remove("tgbl-wiki", data_dir=tmp_path / "data")
     assert not list((tmp_path / "data").glob("*.board"))
 

@@ -7,10 +7,16 @@ from urllib.parse import urlsplit
 import pytest
 import torch
 
-from dygmamba.data.catalogue import Counts, Entry, catalogue, difference, find_entry
-from dygmamba.data.events import EventStore, FeatureTable
-from dygmamba.data.library import open_dataset
-from dygmamba.errors import NotFoundError
+from dygmamba.core.errors import NotFoundError
+from dygmamba.data.catalogue.known_datasets import (
+    CatalogueEntry,
+    PublishedCounts,
+    describe_difference,
+    find_entry,
+    load_catalogue,
+)
+from dygmamba.data.events.event_store import EventStore, FeatureTable
+from dygmamba.data.storage.library import open_dataset
 
 PAPER = """
 wikipedia  9,227  157,474   172 152,757
@@ -40,16 +46,18 @@ def stream(nodes: int, events: int, width: int, times: int, value: float = 1.0) 
 
 
 @pytest.fixture
-def entry() -> Entry:
-    return replace(find_entry("uci"), name="tiny", counts=(Counts(4, 10, 2, 5), Counts(5, 10, None, 5)))
+def entry() -> CatalogueEntry:
+    return replace(
+        find_entry("uci"), name="tiny", counts=(PublishedCounts(4, 10, 2, 5), PublishedCounts(5, 10, None, 5))
+    )
 
 
 def test_the_counts_are_the_papers_table():
     """For all twelve sets: nodes, links, link features and unique steps as printed (appendix, statistics)."""
     for line in PAPER.strip().splitlines():
         name, *figures = line.split()
-        expected = Counts(*(int(figure.replace(",", "")) for figure in figures))
-        assert catalogue()[name].counts[0] == expected, name
+        expected = PublishedCounts(*(int(figure.replace(",", "")) for figure in figures))
+        assert load_catalogue()[name].counts[0] == expected, name
 
 
 def test_the_paper_disagrees_with_itself_about_contacts():
@@ -64,14 +72,14 @@ def test_the_catalogue_is_the_paper_and_tgb():
     """Twelve sets of the paper, then TGB's five link and four node sets, each under its own name."""
     paper = [line.split()[0] for line in PAPER.strip().splitlines()]
     tgb = [f"tgb{letter}-{name}" for letter, names in zip("ln", TGB, strict=True) for name in names]
-    assert list(catalogue()) == paper + tgb
-    assert all(name == entry.name for name, entry in catalogue().items())
+    assert list(load_catalogue()) == paper + tgb
+    assert all(name == entry.name for name, entry in load_catalogue().items())
 
 
-@pytest.mark.parametrize("name", list(catalogue()))
+@pytest.mark.parametrize("name", list(load_catalogue()))
 def test_every_entry_can_be_fetched(name):
     """An https archive, plain member names that are csv, npy or pkl, a well-formed checksum or none."""
-    entry = catalogue()[name]
+    entry = load_catalogue()[name]
     assert all(urlsplit(url).scheme == "https" and url.endswith(f"/{entry.archive}") for url in entry.urls)
     assert entry.archive.endswith(".zip")
     assert entry.members[0].endswith(".csv")
@@ -86,10 +94,10 @@ def test_every_entry_can_be_fetched(name):
     assert "{" not in repr(entry)
 
 
-@pytest.mark.parametrize("name", list(catalogue()))
+@pytest.mark.parametrize("name", list(load_catalogue()))
 def test_names_are_found_in_any_case(name):
     """find_entry(upper) = find_entry(lower) = the entry."""
-    assert find_entry(name.upper()) is find_entry(name.lower()) is catalogue()[name]
+    assert find_entry(name.upper()) is find_entry(name.lower()) is load_catalogue()[name]
 
 
 @pytest.mark.parametrize(
@@ -121,22 +129,22 @@ def test_entries_cannot_be_changed():
 
 def test_a_stream_as_published_does_not_differ(entry):
     """Any one of the accepted counts will do; a figure that nobody publishes is not compared."""
-    assert difference(entry, stream(4, 10, 2, 5)) is None
-    assert difference(entry, stream(5, 10, 7, 5)) is None
+    assert describe_difference(entry, stream(4, 10, 2, 5)) is None
+    assert describe_difference(entry, stream(5, 10, 7, 5)) is None
 
 
 def test_a_stream_that_differs_is_told_in_one_sentence(entry):
     """Each figure that differs is named with what was expected, against the nearest accepted counts."""
-    assert difference(entry, stream(4, 11, 2, 5)) == (
+    assert describe_difference(entry, stream(4, 11, 2, 5)) == (
         "tiny differs from its published table: 11 events instead of 10; check that it is the file you meant"
     )
 
 
 def test_features_that_are_all_zero_count_as_none():
     """Files pad with columns of zeros (enron 32, uci 100); the paper calls them N/A."""
-    entry = replace(find_entry("uci"), counts=(Counts(4, 10, 0, 5),))
-    assert difference(entry, stream(4, 10, 100, 5, value=0.0)) is None
-    assert "100 edge feature columns instead of 0" in str(difference(entry, stream(4, 10, 100, 5)))
+    entry = replace(find_entry("uci"), counts=(PublishedCounts(4, 10, 0, 5),))
+    assert describe_difference(entry, stream(4, 10, 100, 5, value=0.0)) is None
+    assert "100 edge feature columns instead of 0" in str(describe_difference(entry, stream(4, 10, 100, 5)))
 
 
 def test_ids_that_never_occur_may_be_counted_or_not(entry):
@@ -144,10 +152,10 @@ def test_ids_that_never_occur_may_be_counted_or_not(entry):
     padded = replace(
         stream(4, 10, 2, 5), num_nodes=9, features=FeatureTable(torch.zeros(9, 0), torch.ones(10, 2))
     )
-    assert difference(entry, padded) is None
+    assert describe_difference(entry, padded) is None
 
 
 @pytest.mark.parametrize("name", ["enron", "uci", "CanParl", "USLegis"])
 def test_the_real_streams_are_as_published(name, real_data):
     """Where the real files are at hand, they match the paper's table."""
-    assert difference(find_entry(name), open_dataset(name, real_data).store) is None
+    assert describe_difference(find_entry(name), open_dataset(name, real_data).store) is None

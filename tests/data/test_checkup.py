@@ -3,7 +3,7 @@
 import pytest
 
 import dygmamba as dm
-from dygmamba.data.checkup import check
+from dygmamba.data.events.anomalies import find_anomalies
 
 DAY = 86_400
 NOW = 1_700_000_000
@@ -20,7 +20,7 @@ def rows(count: int = 60, **columns) -> dict:
 
 
 def kinds(table: dict) -> list[str]:
-    return [odd.kind for odd in check(dm.read(table, features="x"))]
+    return [odd.kind for odd in find_anomalies(dm.read(table, features="x"))]
 
 
 def test_a_plain_stream_is_not_odd():

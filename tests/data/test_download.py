@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from bad_server import BODY, QUICK, Handler, Server, claims, deaf, left, serving, stalled, status, truncated
-from dygmamba.data.download import fetch_file
-from dygmamba.errors import DownloadError
+from dygmamba.core.errors import DownloadError
+from dygmamba.data.catalogue.download import fetch_file
 
 
 @pytest.fixture

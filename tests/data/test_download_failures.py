@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from bad_server import BODY, QUICK, Act, Handler, Server, claims, left, serving, status, truncated
-from dygmamba.data.download import fetch_file
-from dygmamba.errors import ConfigError, DownloadError
+from dygmamba.core.errors import ConfigError, DownloadError
+from dygmamba.data.catalogue.download import fetch_file
 from raw_server import answering
 
 

@@ -3,10 +3,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dygmamba.data import events
-from dygmamba.data.events import EventStore, FeatureTable
-from dygmamba.errors import EventError
-from dygmamba.ops.rows import take_rows
+from dygmamba.core.errors import EventError
+from dygmamba.data.events import event_store
+from dygmamba.data.events.event_store import EventStore, FeatureTable
+from dygmamba.ops.gather_rows import gather_rows
 from strategies import event_streams
 
 
@@ -85,8 +85,8 @@ def test_edge_features_that_would_crowd_a_gpu_stay_pinned(monkeypatch, free, sta
 def test_pinned_edge_features_give_the_rows_of_moved_ones(monkeypatch):
     """On a GPU both ways of keeping a table answer alike."""
     table, index = FeatureTable(torch.zeros(3, 0), torch.randn(40, 5)), torch.randint(40, (6, 7)).cuda()
-    moved = take_rows(table.to("cuda").edge, index)
-    monkeypatch.setattr(events, "CROWD", 0.0)
+    moved = gather_rows(table.to("cuda").edge, index)
+    monkeypatch.setattr(event_store, "MAX_GPU_SHARE", 0.0)
     pinned = table.to("cuda").edge
     assert pinned.device.type == "cpu"
-    assert torch.equal(take_rows(pinned, index), moved)
+    assert torch.equal(gather_rows(pinned, index), moved)

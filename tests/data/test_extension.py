@@ -8,10 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dygmamba.data.events import EventStore, FeatureTable
-from dygmamba.data.extension import extended, just_after
-from dygmamba.data.ids import NodeIds, number_nodes
-from dygmamba.data.store import Dataset, load_dataset, save_dataset
+from dygmamba.data.events.event_store import EventStore, FeatureTable
+from dygmamba.data.events.ids import NodeIds, number_nodes
+from dygmamba.data.storage.dataset import Dataset, load_dataset, save_dataset
+from dygmamba.data.storage.extension import extend_dataset, next_instant
 from strategies import event_streams
 
 
@@ -44,7 +44,7 @@ def test_merging_keeps_every_event_under_its_users_ids(store, more):
     features = FeatureTable(torch.ones(store.num_nodes, 1), store.features.edge)
     first = dataset(replace(store, features=features))
     second = dataset(more, NodeIds(pa.array([str(3 * k) for k in range(more.num_nodes)], pa.large_string())))
-    merged = extended(first, second)
+    merged = extend_dataset(first, second)
 
     def told(part, rank):
         columns = (
@@ -68,7 +68,9 @@ def test_new_sources_and_destinations_of_a_bipartite_stream_stay_apart():
     store = EventStore.of(*columns, bipartite=True, num_nodes=4, features=features, label=torch.ones(2))
     first = Dataset.of("s", store, NodeIds(pa.array(["a", "b", "a", "c"], pa.large_string()), 2))
     later = EventStore.of(torch.tensor([0]), torch.tensor([1]), torch.tensor([2.0]), bipartite=True)
-    merged = extended(first, Dataset.of("m", later, NodeIds(pa.array(["x", "x"], pa.large_string()), 1)))
+    merged = extend_dataset(
+        first, Dataset.of("m", later, NodeIds(pa.array(["x", "x"], pa.large_string()), 1))
+    )
     assert merged.ids.values.to_pylist() == ["a", "b", "a", "c", "x", "x"]
     assert merged.ids.is_source.to_pylist() == [True, True, False, False, True, False]
     assert merged.ids.sources == 3
@@ -87,20 +89,20 @@ def test_a_node_keeps_its_number_when_the_stream_goes_on(rows, more, cut, bipart
     """
     old = named(rows, bipartite)
     late = [(a, b, gap + 100.0 * (row == 0)) for row, (a, b, gap) in enumerate(more)]
-    part, whole = (extended(old, named(some, bipartite)) for some in (late[:cut], late))
+    part, whole = (extend_dataset(old, named(some, bipartite)) for some in (late[:cut], late))
     for fewer, ids in ((old.ids, part.ids), (part.ids, whole.ids)):
         assert ids.values[: len(fewer)].cast(pa.string()) == fewer.values.cast(pa.string())
         assert ids.is_source is None or ids.is_source[: len(fewer)] == fewer.is_source
     assert torch.equal(whole.store.src[: len(rows)], old.store.src)
     assert torch.equal(whole.store.dst[: len(rows)], old.store.dst)
     if cut < len(late):
-        assert extended(part, named(late[cut:], bipartite)).ids == whole.ids
+        assert extend_dataset(part, named(late[cut:], bipartite)).ids == whole.ids
 
 
 @given(rows=ROWS, more=ROWS)
 def test_an_extended_bipartite_stream_comes_back_from_its_file(tmp_path_factory, rows, more):
     """For all of them: ids, sides and events survive saving and loading."""
-    merged = extended(named(rows, True), named(more, True))
+    merged = extend_dataset(named(rows, True), named(more, True))
     loaded = load_dataset(save_dataset(merged, tmp_path_factory.mktemp("d")))
     assert (loaded.ids, loaded.digest) == (merged.ids, merged.digest)
     for side, column in (("src", loaded.store.src), ("dst", loaded.store.dst)):
@@ -110,6 +112,6 @@ def test_an_extended_bipartite_stream_comes_back_from_its_file(tmp_path_factory,
 def test_just_after_is_the_next_tick():
     """Whole times go on with the next whole number, dates with a microsecond, others with the next float."""
     whole, mixed = torch.tensor([[0.0, 7.0], [0.5, 7.0]], dtype=torch.float64)
-    assert just_after(whole, dated=False) == just_after(whole, dated=True) == 8
-    assert just_after(mixed, dated=False) == np.nextafter(7.0, 8)
-    assert just_after(mixed, dated=True) == 7.000001
+    assert next_instant(whole, dated=False) == next_instant(whole, dated=True) == 8
+    assert next_instant(mixed, dated=False) == np.nextafter(7.0, 8)
+    assert next_instant(mixed, dated=True) == 7.000001

@@ -15,13 +15,12 @@ from typer.testing import CliRunner
 
 from bad_server import OVER, Handler, Server, dyglib_zip, serving, status, truncated, zipped
 from dygmamba.cli.data import app as importer
-from dygmamba.cli.fetch import fetch
-from dygmamba.cli.library import list_datasets
-from dygmamba.data.archive import intact
-from dygmamba.data.catalogue import catalogue, find_entry
-from dygmamba.data.fetch import Fetched, fetch_dataset, import_line, sources
-from dygmamba.data.library import open_dataset
-from dygmamba.errors import ConfigError, DownloadError, FileError, NotFoundError
+from dygmamba.cli.data import fetch, list_datasets
+from dygmamba.core.errors import ConfigError, DownloadError, FileError, NotFoundError
+from dygmamba.data.catalogue.archive import is_intact
+from dygmamba.data.catalogue.fetch import FetchResult, fetch_dataset, format_import_command, get_download_urls
+from dygmamba.data.catalogue.known_datasets import find_entry, load_catalogue
+from dygmamba.data.storage.library import open_dataset
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +67,7 @@ def test_a_damaged_dataset_is_fetched_again(mirror, tmp_path):
     assert events.read_bytes() == good
     (tmp_path / "uci" / "ml_uci.npy").unlink()
     assert fetch_dataset(find_entry("uci"), tmp_path).how == "download"
-    assert intact(tmp_path / "uci") is True
+    assert is_intact(tmp_path / "uci") is True
 
 
 def test_an_archive_of_the_user_is_used_without_a_network(server, tmp_path, monkeypatch):
@@ -133,9 +132,9 @@ def test_a_mirror_must_be_an_address(monkeypatch):
     """A folder, or nonsense, in DYGMAMBA_MIRROR is a ConfigError; empty means none."""
     monkeypatch.setenv("DYGMAMBA_MIRROR", "/mnt/data")
     with pytest.raises(ConfigError, match="DYGMAMBA_MIRROR is '/mnt/data'; it must start with http"):
-        sources(find_entry("uci"))
+        get_download_urls(find_entry("uci"))
     monkeypatch.setenv("DYGMAMBA_MIRROR", "")
-    assert sources(find_entry("uci")) == ("https://zenodo.org/records/7213796/files/uci.zip",)
+    assert get_download_urls(find_entry("uci")) == ("https://zenodo.org/records/7213796/files/uci.zip",)
 
 
 def test_the_import_line_names_the_folder(tmp_path, monkeypatch):
@@ -148,22 +147,22 @@ def test_the_import_line_names_the_folder(tmp_path, monkeypatch):
     }
     lines = {}
     for name, header in headers.items():
-        fetched = Fetched(find_entry(name), tmp_path / name, "download")
+        fetched = FetchResult(find_entry(name), tmp_path / name, "download")
         fetched.folder.mkdir()
         (fetched.folder / fetched.entry.members[0]).write_text(f"{header}\n")
-        lines[name] = import_line(fetched)
+        lines[name] = format_import_command(fetched)
     assert lines == {name: f"dygmamba data import {tmp_path / name}" for name in headers}
-    assert import_line(Fetched(find_entry("uci"), tmp_path / "uci", "download")) is None
+    assert format_import_command(FetchResult(find_entry("uci"), tmp_path / "uci", "download")) is None
 
 
 def test_the_import_line_works(mirror, tmp_path):
     """What the line says, typed into the command line, makes a dataset that opens by its name."""
     mirror.body = zipped({"tgbn-trade_edgelist.csv": b"year,nation,trading nation,weight\n1986,a,b,1\n"})
-    line = import_line(fetch_dataset(find_entry("tgbn-trade"), tmp_path))
+    line = format_import_command(fetch_dataset(find_entry("tgbn-trade"), tmp_path))
     result = CliRunner().invoke(importer, shlex.split(line or "")[2:])
     assert result.exit_code == 0, result.output
     assert open_dataset("tgbn-trade", tmp_path).store.num_nodes == 2
-    assert import_line(fetch_dataset(find_entry("tgbn-trade"), tmp_path)) is None
+    assert format_import_command(fetch_dataset(find_entry("tgbn-trade"), tmp_path)) is None
 
 
 @pytest.fixture
@@ -214,7 +213,7 @@ def test_the_list_says_what_is_here(mirror, command):
     """Every entry once, with its counts; only what was fetched is on disk."""
     command("fetch", "uci")
     table = command("list").stdout
-    assert [line.split()[0] for line in table.splitlines()[1:]] == list(catalogue())
+    assert [line.split()[0] for line in table.splitlines()[1:]] == list(load_catalogue())
     entries = {entry["name"]: entry for entry in json.loads(command("list", "--json").stdout)["datasets"]}
     assert [name for name, entry in entries.items() if entry["on_disk"]] == ["uci"]
     assert entries["Contacts"]["counts"][1]["nodes"] == 694

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from bad_server import BODY, OVER, QUICK, Handler, Server, dyglib_zip, serving, status, zipped
-from dygmamba.data import fetch as fetch_module
-from dygmamba.data.address import Address, public
-from dygmamba.data.archive import intact
-from dygmamba.data.catalogue import find_entry
-from dygmamba.data.download import fetch_file
-from dygmamba.data.fetch import fetch_dataset, sources
-from dygmamba.data.library import open_dataset
-from dygmamba.errors import ConfigError, DownloadError, FileError
+from dygmamba.core.errors import ConfigError, DownloadError, FileError
+from dygmamba.data.catalogue import fetch as fetch_module
+from dygmamba.data.catalogue.archive import is_intact
+from dygmamba.data.catalogue.download import fetch_file
+from dygmamba.data.catalogue.fetch import fetch_dataset, get_download_urls
+from dygmamba.data.catalogue.http import RequestUrl, strip_credentials
+from dygmamba.data.catalogue.known_datasets import find_entry
+from dygmamba.data.storage.library import open_dataset
 
 UCI = find_entry("uci")
 
@@ -82,16 +82,16 @@ def test_a_kill_before_it_was_opened_leaves_nothing_that_counts_as_done(server, 
     """Between download and unpacking: what is there is a part, good or bad, and never an archive of the user's."""
     good = server.body
     server.body = good if kind is None else BAD[kind]
-    real = fetch_module.unpack
+    real = fetch_module.unpack_archive
 
     def killed(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(fetch_module, "unpack", killed)
+    monkeypatch.setattr(fetch_module, "unpack_archive", killed)
     with pytest.raises(KeyboardInterrupt):
         fetch_dataset(UCI, folder)
     assert names(folder) == ["uci.zip.part", "uci.zip.part.json"]
-    monkeypatch.setattr(fetch_module, "unpack", real)
+    monkeypatch.setattr(fetch_module, "unpack_archive", real)
     sent = server.sent
     if kind is not None:
         with pytest.raises(DownloadError, match="of no use"):
@@ -125,7 +125,7 @@ def test_the_first_archive_that_opened_is_the_only_one_ever_after(server, folder
     ledger.unlink()
     assert fetch_dataset(UCI, folder).how == "archive"
     assert ledger.read_text() == f"{second}  uci.zip\n"
-    assert intact(folder / "uci")
+    assert is_intact(folder / "uci")
 
 
 @pytest.mark.parametrize("text", ["", "x", "0" * 63 + "  uci.zip", "é" * 64])
@@ -187,7 +187,7 @@ def test_a_password_is_sent_to_its_host_and_told_to_nobody(server, folder, monke
     with pytest.raises(DownloadError, match="answered 404") as caught:
         fetch_dataset(UCI, folder)
     assert server.asked[0]["Authorization"] == f"Basic {base64.b64encode(b'me:s@cret').decode()}"
-    said = [str(caught.value), repr(Address.of(sources(UCI)[0]))]
+    said = [str(caught.value), repr(RequestUrl.of(get_download_urls(UCI)[0]))]
 
     def looking(added: int, total: int | None) -> None:
         said.extend(path.read_bytes().decode("latin-1") for path in folder.iterdir() if path.is_file())
@@ -210,7 +210,7 @@ def test_a_wrong_mirror_is_named_without_its_password(monkeypatch, mirror):
     """Whatever stands before the host is not repeated."""
     monkeypatch.setenv("DYGMAMBA_MIRROR", mirror)
     with pytest.raises(ConfigError) as caught:
-        sources(UCI)
+        get_download_urls(UCI)
     assert "host" in str(caught.value)
     assert "sec" not in str(caught.value)
 
@@ -218,6 +218,6 @@ def test_a_wrong_mirror_is_named_without_its_password(monkeypatch, mirror):
 def test_an_address_without_a_password_is_as_it_is():
     """Also where an at sign stands elsewhere."""
     for url in ("https://host/a@b", "http://host:80/x?y=a@b", "http://host/#a@b"):
-        assert public(url) == url
-        assert Address.of(url) == Address(url)
-    assert json.dumps(public("https://me@host/x")) == '"https://host/x"'
+        assert strip_credentials(url) == url
+        assert RequestUrl.of(url) == RequestUrl(url)
+    assert json.dumps(strip_credentials("https://me@host/x")) == '"https://host/x"'

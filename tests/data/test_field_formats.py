@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from dygmamba.data.formats import ReadOptions, detect_format, read_dataset
-from dygmamba.data.library import open_dataset
-from dygmamba.data.store import Dataset
-from dygmamba.errors import ConfigError, FileError
+from dygmamba.core.errors import ConfigError, FileError
+from dygmamba.data.readers import ReadOptions, detect_format, read_dataset
+from dygmamba.data.storage.dataset import Dataset
+from dygmamba.data.storage.library import open_dataset
 from tables import table, write_csv
 
 JODIE = "user_id,item_id,timestamp,state_label,comma_separated_list_of_features\n"

@@ -15,15 +15,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dygmamba.data.formats import ReadOptions, read_dataset
-from dygmamba.data.formats import csv as csv_format
-from dygmamba.data.formats.rows import NO_IDS
-from dygmamba.data.store import Dataset
-from dygmamba.errors import ConfigError, FileError
+from dygmamba.core.errors import ConfigError, FileError
+from dygmamba.data.readers import ReadOptions, read_dataset
+from dygmamba.data.readers import delimited as csv_format
+from dygmamba.data.readers.table import MISSING_ID_WORDS
+from dygmamba.data.storage.dataset import Dataset
 from tables import table, write_csv
 
 words = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")), min_size=1, max_size=4).filter(
-    lambda word: word.lower() not in NO_IDS.to_pylist()
+    lambda word: word.lower() not in MISSING_ID_WORDS.to_pylist()
 )
 events = st.lists(
     st.tuples(
@@ -181,7 +181,7 @@ def test_blocks_do_not_show(tmp_path, monkeypatch):
     rows = [[f"n{k * 7919 % 500}", f"n{k * 31 % 500}", k * 7 % 1000, k] for k in range(3000)]
     path = write_csv(tmp_path / "t.csv", ["src", "dst", "time", "x"], rows)
     whole = read_dataset(path, ReadOptions(features=("x",)))
-    monkeypatch.setattr(csv_format, "BLOCK", 1000)
+    monkeypatch.setattr(csv_format, "BLOCK_BYTES", 1000)
     parts = read_dataset(path, ReadOptions(features=("x",)))
     assert (parts.digest, parts.ids, parts.origin) == (whole.digest, whole.ids, whole.origin)
     rows[2500][2] = "noon"

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from dygmamba.cli.generate import generate
-from dygmamba.data import generate as module
-from dygmamba.data.generate import GeneratorConfig, generate_stream, simulate
-from dygmamba.data.library import generated_dataset
-from dygmamba.data.process import LAWS, compiled
-from dygmamba.data.store import load_dataset
-from dygmamba.errors import ConfigError
+from dygmamba.cli.data import generate
+from dygmamba.core.errors import ConfigError
+from dygmamba.data.generate import stream as module
+from dygmamba.data.generate.process import LAWS, compile_simulation
+from dygmamba.data.generate.stream import GeneratorConfig, generate_stream, simulate
+from dygmamba.data.storage.dataset import load_dataset
+from dygmamba.data.storage.library import generate_default_dataset
 
 configs = st.builds(
     GeneratorConfig,
@@ -61,7 +61,7 @@ def test_the_compiled_loop_equals_the_plain_one(config):
     """For all configs: Numba's walk and Python's walk over the same draws give the same columns."""
     fast = simulate(config)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "compiled", lambda law: compiled(law).py_func)
+        patch.setattr(module, "compile_simulation", lambda law: compile_simulation(law).py_func)
         slow = simulate(config)
     for left, right in zip(fast, slow, strict=True):
         assert left.tobytes() == right.tobytes()
@@ -75,7 +75,7 @@ def test_a_seed_is_a_stream():
 
 
 def test_the_embedded_dataset_is_the_default_config():
-    store, same = generated_dataset().store, generate_stream(GeneratorConfig())
+    store, same = generate_default_dataset().store, generate_stream(GeneratorConfig())
     assert torch.equal(store.dst, same.dst)
     assert torch.equal(store.time, same.time)
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dygmamba.data.ids import NodeIds, number_nodes
-from dygmamba.errors import EventError, NotFoundError
+from dygmamba.core.errors import EventError, NotFoundError
+from dygmamba.data.events.ids import NodeIds, number_nodes
 
 words = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Z")), min_size=1, max_size=4)
 numbers = st.integers(-(2**63), 2**63 - 1)

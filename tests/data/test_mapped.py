@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from dygmamba.data.events import EventStore, FeatureTable
-from dygmamba.data.formats import dyglib
-from dygmamba.data.ids import NodeIds
-from dygmamba.data.mapped import MappedFile
-from dygmamba.data.splits import chronological_split
-from dygmamba.data.store import Dataset, load_dataset, save_dataset
+from dygmamba.core.errors import FileError
+from dygmamba.data.events.event_store import EventStore, FeatureTable
+from dygmamba.data.events.ids import NodeIds
+from dygmamba.data.events.splits import chronological_split
+from dygmamba.data.readers import jodie_dyglib
+from dygmamba.data.storage.dataset import Dataset, load_dataset, save_dataset
+from dygmamba.data.storage.mapped_file import MappedFile
 from dygmamba.engine.stream import Stream
-from dygmamba.errors import FileError
 from dygmamba.sampling.view import NeighborRequest, PairBatch
 
 EVENTS = 20_000  # some pages of each column
@@ -32,7 +32,7 @@ USES = {
     "describe": lambda dataset, stream: dataset.describe(),
     "save": lambda dataset, stream: save_dataset(dataset, Path("elsewhere")),
     "select": lambda dataset, stream: dataset.store.select(torch.arange(3)),
-    "slice": lambda dataset, stream: dataset.store[5:9].unchanged(),
+    "slice": lambda dataset, stream: dataset.store[5:9].check_unchanged(),
     "move": lambda dataset, stream: stream.events,
     "view": lambda dataset, stream: stream.view(asked(), (NeighborRequest((4,)),)),
     "training view": lambda dataset, stream: stream.training_view(asked(), (NeighborRequest((4,)),)),
@@ -84,7 +84,7 @@ def test_a_store_that_was_replaced_or_removed_serves_on(tmp_path):
     save_dataset(dataset, tmp_path)
     assert dataset.describe().events == EVENTS
     path.unlink()
-    assert Dataset.of("set", dataset.store.unchanged(), dataset.ids).digest == digest
+    assert Dataset.of("set", dataset.store.check_unchanged(), dataset.ids).digest == digest
     assert copied.store.source is None is pickled.source
     assert copied.describe() == dataset.describe()
 
@@ -147,7 +147,7 @@ def test_a_table_of_features_that_shrinks_while_it_is_read_is_refused(tmp_path, 
     """DyGLib's features are mapped too, and read piece by piece."""
     path = tmp_path / "ml_x.npy"
     np.save(path, np.ones((5000, 16)))
-    monkeypatch.setattr(dyglib, "ROWS", 100)
+    monkeypatch.setattr(jodie_dyglib, "COPY_ROWS", 100)
     real, calls = MappedFile.check, []
 
     def check(self):
@@ -158,4 +158,4 @@ def test_a_table_of_features_that_shrinks_while_it_is_read_is_refused(tmp_path, 
 
     monkeypatch.setattr(MappedFile, "check", check)
     with pytest.raises(FileError, match="was cut short while it was in use"):
-        dyglib._features(path, np.arange(5000))
+        jodie_dyglib._read_features(path, np.arange(5000))

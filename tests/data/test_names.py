@@ -2,8 +2,8 @@
 
 import pytest
 
-from dygmamba.data.store import checked_name
-from dygmamba.errors import ConfigError
+from dygmamba.core.errors import ConfigError
+from dygmamba.data.storage.dataset import checked_name
 
 
 @pytest.mark.parametrize("name", ["..", "...", "a/b", "/etc/x", "a\0", "a\n", "\x1b[2J", "", "-x", "é" * 101])

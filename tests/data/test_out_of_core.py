@@ -11,17 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from dygmamba.data.checkup import check
-from dygmamba.data.formats import ReadOptions, read_dataset
-from dygmamba.data.formats import arrow as arrow_rows
-from dygmamba.data.formats import csv as csv_rows
-from dygmamba.data.generate import GeneratorConfig, generate_stream, simulate, simulated
-from dygmamba.data.ids import NodeIds
-from dygmamba.data.merging import interleaved
-from dygmamba.data.scratch import Scratch
-from dygmamba.data.store import Dataset, load_dataset, save_dataset
-from dygmamba.errors import FileError, WriteError
-from dygmamba.files import writing
+from dygmamba.core.errors import FileError, WriteError
+from dygmamba.core.files import writing
+from dygmamba.data.events.anomalies import find_anomalies
+from dygmamba.data.events.ids import NodeIds
+from dygmamba.data.generate.stream import GeneratorConfig, generate_stream, simulate, simulate_in_blocks
+from dygmamba.data.readers import ReadOptions, read_dataset
+from dygmamba.data.readers import columnar as arrow_rows
+from dygmamba.data.readers import delimited as csv_rows
+from dygmamba.data.storage.dataset import Dataset, load_dataset, save_dataset
+from dygmamba.data.storage.mapped_columns import ScratchColumn, merge_sorted_runs
 
 TINY = 20_000  # bytes: a few dozen rows at a time
 
@@ -60,9 +59,9 @@ def written(folder, columns, kind):
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Files of a few kilobytes come in many blocks."""
-    monkeypatch.setattr(csv_rows, "BLOCK", 2_000)
-    monkeypatch.setattr("dygmamba.data.formats.parquet.ROWS", 50)
-    assert arrow_rows.ROWS > 50
+    monkeypatch.setattr(csv_rows, "BLOCK_BYTES", 2_000)
+    monkeypatch.setattr("dygmamba.data.readers.columnar.BATCH_ROWS", 50)
+    assert arrow_rows.BATCH_ROWS > 50
 
 
 @pytest.mark.parametrize("order", ["sorted", "shuffled", "tied"])
@@ -77,7 +76,7 @@ def test_the_store_is_byte_identical(tmp_path, small_blocks, ids, kind, order):
     assert files[0] == files[1]
     assert disk.origin == memory.origin
     assert (disk.origin.out_of_order > 0) == (order != "sorted")
-    assert check(disk) == check(memory)
+    assert find_anomalies(disk) == find_anomalies(memory)
     assert not list((tmp_path / "room").iterdir())  # nothing there has a name
     assert load_dataset(tmp_path / "b" / "t.safetensors").digest == memory.digest
 
@@ -131,12 +130,14 @@ def test_a_parquet_file_is_held_a_part_at_a_time(tmp_path):
 def test_runs_are_merged_stably(runs, most):
     """For all runs and however few rows are looked at: the stable sort of all, never more than `most`."""
     times = [np.sort(np.array(run, float)) for run in runs]
-    scratch = Scratch(Path(gettempdir()), np.float64)
+    scratch = ScratchColumn(Path(gettempdir()), np.float64)
     for run in times:
         scratch.append(run)
     row = np.arange(len(scratch))
     found = []
-    for parts, order in interleaved(scratch, [0, *np.cumsum([len(run) for run in times]).tolist()], most):
+    for parts, order in merge_sorted_runs(
+        scratch, [0, *np.cumsum([len(run) for run in times]).tolist()], most
+    ):
         rows = np.concatenate([row[a:b] for a, b in parts])
         assert len(rows) <= max(most, len(times))
         found.append(rows if order is None else rows[order])
@@ -175,9 +176,9 @@ def test_a_generated_stream_is_the_same_made_on_the_disk(tmp_path, monkeypatch):
     config = GeneratorConfig(nodes=60, events=701, communities=3, edge_dim=2, ties=0.2, drift=1e-4)
     whole, store = simulate(config), generate_stream(config)
     for size in (5, 350):
-        runs = [np.concatenate(columns) for columns in zip(*simulated(config, size), strict=True)]
+        runs = [np.concatenate(columns) for columns in zip(*simulate_in_blocks(config, size), strict=True)]
         assert all(np.array_equal(a, b) for a, b in zip(runs, whole, strict=True))
-    monkeypatch.setattr("dygmamba.data.generate.BUDGET", 0)
+    monkeypatch.setattr("dygmamba.data.generate.stream.DEFAULT_BUDGET", 0)
     disk = generate_stream(config, tmp_path / "not" / "there")
     assert (
         Dataset.of("a", disk, NodeIds.identity(60)).digest

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 import dygmamba as dm
 from commands import call
 from door_cases import COLUMNS, letters
-from dygmamba.data.events import EventStore, FeatureTable
-from dygmamba.data.ids import NodeIds
-from dygmamba.data.origin import Origin
-from dygmamba.data.store import Dataset
-from dygmamba.errors import ConfigError, FileError
-from dygmamba.files.cells import FORMULAS
+from dygmamba.core.errors import ConfigError, FileError
+from dygmamba.data.events.event_store import EventStore, FeatureTable
+from dygmamba.data.events.ids import NodeIds
+from dygmamba.data.events.origin import Origin
+from dygmamba.data.storage.dataset import Dataset
+from dygmamba.data.storage.export import FORMULA_PREFIXES
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # PyG's own, of torch.jit
@@ -254,7 +254,7 @@ def test_formulas_are_quoted_unless_they_are_wanted(monkeypatch, capsys, tmp_pat
     _, _, err = call(monkeypatch, capsys, "export", "risky", "--to", str(file))
     assert "3 ids that a spreadsheet would run got a quote in front (--raw: as they are)" in err
     cells = [cell.strip('"') for line in file.read_text().splitlines() for cell in line.split(",")]
-    assert not any(cell.startswith(FORMULAS) for cell in cells)
+    assert not any(cell.startswith(FORMULA_PREFIXES) for cell in cells)
     call(monkeypatch, capsys, "export", "risky", "--to", str(file), "--raw")
     assert dm.read(Path(file)).content == dm.load("risky").content
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from board_cases import tgb_folder
 from commands import invoke
-from dygmamba.data.formats.pickles import entries, read_numbers
-from dygmamba.errors import FileError
+from dygmamba.core.errors import FileError
+from dygmamba.data.readers.pickles import iter_negatives, read_pickle
 
 KEYS = st.tuples(*[st.integers(-(2**63), 2**63 - 1)] * 3)
 LISTS = st.lists(st.integers(0, 2**31 - 1), max_size=9)
@@ -45,7 +45,7 @@ def test_what_numpy_writes_comes_out_whole(tmp_path_factory, found, protocol, ki
         own = tuple(np.int64(part) for part in key) if scalar else key
         made[own] = nodes if kind == "list" else np.array(nodes, kind)
     path.write_bytes(pickle.dumps(made, protocol=protocol))
-    got = list(entries(path))
+    got = list(iter_negatives(path))
     assert [key for key, _ in got] == list(found)
     assert [nodes.tolist() for _, nodes in got] == list(found.values())
 
@@ -76,7 +76,7 @@ def test_nothing_in_a_file_is_called(tmp_path, name):
     path, mark = tmp_path / "bad.pkl", tmp_path / "mark"
     path.write_bytes(hostile(mark)[name])
     with pytest.raises(FileError) as caught:
-        read_numbers(path)
+        read_pickle(path)
     assert "\n" not in str(caught.value)
     assert not mark.exists()
 
@@ -103,7 +103,7 @@ def test_damage_is_one_sentence(tmp_path, name, data):
     path = tmp_path / "bad.pkl"
     path.write_bytes(data)
     with pytest.raises(FileError) as caught:
-        read_numbers(path)
+        read_pickle(path)
     assert "\n" not in str(caught.value)
 
 
@@ -116,17 +116,17 @@ def test_a_flipped_byte_is_numbers_or_one_sentence(tmp_path_factory, flip):
     path = tmp_path_factory.getbasetemp() / "flipped.pkl"
     path.write_bytes(whole[:at] + bytes([value]) + whole[at + 1 :])
     with contextlib.suppress(FileError):
-        list(entries(path))
+        list(iter_negatives(path))
 
 
 def test_every_instruction_that_is_read_is_pickles_own():
     """The table knows no instruction that Python's does not, and none that makes an object of a class."""
-    from dygmamba.data.formats.pickles import CODES
+    from dygmamba.data.readers.pickles import OPCODES
 
     known = {op.code: op.name for op in pickletools.opcodes}
-    assert set(CODES) <= set(known)
+    assert set(OPCODES) <= set(known)
     assert not {"INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4", "PERSID", "BINPERSID"} & {
-        known[code] for code in CODES
+        known[code] for code in OPCODES
     }
 
 

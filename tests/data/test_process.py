@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from dygmamba.data.generate import GeneratorConfig, forgetting_law, simulate
-from dygmamba.data.process import FRESH, LAWS, NOISE, RETURN
+from dygmamba.data.generate.process import FRESH, LAWS, NOISE, RETURN
+from dygmamba.data.generate.stream import GeneratorConfig, forgetting_law, simulate
 
 # nothing but returns and uniform fresh partners, so that every probability is a line of arithmetic
 PLAIN = GeneratorConfig(

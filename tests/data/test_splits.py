@@ -3,10 +3,10 @@ import pytest
 import torch
 from hypothesis import given
 
-from dygmamba.data.events import EventStore
-from dygmamba.data.library import open_dataset
-from dygmamba.data.splits import chronological_split
-from dygmamba.errors import EventError
+from dygmamba.core.errors import EventError
+from dygmamba.data.events.event_store import EventStore
+from dygmamba.data.events.splits import chronological_split
+from dygmamba.data.storage.library import open_dataset
 from strategies import event_streams
 
 

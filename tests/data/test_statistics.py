@@ -5,9 +5,16 @@ import pytest
 import torch
 from hypothesis import given
 
-from dygmamba.data.events import EventStore
-from dygmamba.data.formats import read_dataset
-from dygmamba.data.statistics import Quantiles, as_date, as_duration, describe, looks_like_epoch, sparkline
+from dygmamba.data.events.event_store import EventStore
+from dygmamba.data.events.statistics import (
+    Quantiles,
+    compute_statistics,
+    format_date,
+    format_duration,
+    looks_like_epoch_seconds,
+    sparkline,
+)
+from dygmamba.data.readers import read_dataset
 from strategies import event_streams
 
 
@@ -46,7 +53,7 @@ def histogram(degree: list[int]) -> list[int]:
 @given(stream=event_streams())
 def test_statistics_equal_their_definitions(stream):
     """For all streams: the sorts count what a loop over the events counts."""
-    found = describe(stream)
+    found = compute_statistics(stream)
     for name, value in brute_force(stream).items():
         if isinstance(value, float):
             assert getattr(found, name) == pytest.approx(value), name
@@ -60,11 +67,11 @@ def test_statistics_equal_their_definitions(stream):
 def test_labels_features_and_times_are_reported():
     """Shares are None where there is nothing to count; a label counts when it is not zero."""
     src, time = torch.tensor([0, 1, 2, 2]), torch.tensor([1e9, 1e9, 1e9 + 1e-6, 1e9 + 3], dtype=torch.float64)
-    found = describe(EventStore.of(src, src, time, label=torch.tensor([0.0, 0, 2, 0])))
+    found = compute_statistics(EventStore.of(src, src, time, label=torch.tensor([0.0, 0, 2, 0])))
     assert (found.label_share, found.duration, found.edge_features) == (0.25, 3.0, 0)
-    empty = describe(EventStore.of(src[:0], src[:0], time[:0]))
+    empty = compute_statistics(EventStore.of(src[:0], src[:0], time[:0]))
     assert (empty.repeats, empty.duration, empty.gap, empty.activity) == (None, None, None, ())
-    near = describe(
+    near = compute_statistics(
         EventStore.of(src[:2], src[:2], torch.tensor([1e9, np.nextafter(1e9, 2e9)], dtype=torch.float64))
     )
     assert sum(near.activity) == 2
@@ -83,7 +90,7 @@ def test_labels_features_and_times_are_reported():
 def test_real_streams_have_their_published_counts(real_data, name, nodes, events, unique_times, self_loops):
     """Nodes, links, times and self-loops of the paper's sets are those of its table."""
     dataset = read_dataset(real_data / f"{name}.npz")
-    found = describe(dataset.store)
+    found = compute_statistics(dataset.store)
     assert (found.nodes, found.events, found.unique_times, found.self_loops) == (
         nodes,
         events,
@@ -105,9 +112,9 @@ def test_pictures_are_as_high_as_the_counts():
 
 def test_times_are_shown_in_words_people_use():
     """Dates for seconds since 1970, two units for spans, the number itself beyond the calendar."""
-    assert as_date(0.0) == "1970-01-01 00:00:00 UTC"
-    assert as_date(1e18) == "1e+18 s"
+    assert format_date(0.0) == "1970-01-01 00:00:00 UTC"
+    assert format_date(1e18) == "1e+18 s"
     spans = {0.25: "0.25 s", 59: "59 s", 3_600: "1 h 0 min", 90_061: "1 d 1 h", 63_115_200: "2 y 0 d"}
-    assert {span: as_duration(span) for span in spans} == spans
-    assert looks_like_epoch(1.08e9, 1.7e9)
-    assert not looks_like_epoch(0, 1.7e9)
+    assert {span: format_duration(span) for span in spans} == spans
+    assert looks_like_epoch_seconds(1.08e9, 1.7e9)
+    assert not looks_like_epoch_seconds(0, 1.7e9)

@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from dygmamba.data import store as store_module
-from dygmamba.data.events import EventStore, FeatureTable
-from dygmamba.data.ids import NodeIds
-from dygmamba.data.library import data_folder, data_folders, dataset_files, open_dataset
-from dygmamba.data.store import Dataset, Origin, load_dataset, save_dataset
-from dygmamba.errors import ConfigError, EventError, FileError, NotFoundError
-from dygmamba.files import writing
-from dygmamba.files.disk import Disk
+from dygmamba.core.errors import ConfigError, EventError, FileError, NotFoundError
+from dygmamba.core.files import writing
+from dygmamba.core.files.writing import Disk
+from dygmamba.data.events.event_store import EventStore, FeatureTable
+from dygmamba.data.events.ids import NodeIds
+from dygmamba.data.storage import dataset as store_module
+from dygmamba.data.storage.dataset import Dataset, Origin, load_dataset, save_dataset
+from dygmamba.data.storage.library import data_folder, data_folders, find_dataset_files, open_dataset
 from strategies import event_streams
 
 
@@ -194,11 +194,11 @@ def test_no_flipped_bit_goes_unnoticed(tmp_path, mask):
 def test_foreign_or_false_metadata_is_refused(tmp_path, change, words):
     """A safetensors file is a dataset only if it says so, in this version, and consistently."""
     path = save_dataset(small(), tmp_path)
-    tensors, ids = load_file(path), store_module._id_columns(small().ids)
+    tensors, ids = load_file(path), store_module._get_id_columns(small().ids)
     facts = {"bipartite": True, "sources": 2, "origin": {"features": []}} | change.get("about", {})
     about = json.dumps(facts)
     good = {"format": "dygmamba-events", "version": "1", "digest": small().digest, "about": about}
-    good |= {"ids_digest": store_module._ids_digest(ids, about)}
+    good |= {"ids_digest": store_module._hash_ids(ids, about)}
     save_file(tensors, path, good | change | {"about": about})
     with pytest.raises(FileError, match=words):
         load_dataset(path)
@@ -229,7 +229,7 @@ def test_folders_are_looked_in_in_order(tmp_path, monkeypatch):
         open_dataset("one")
     assert open_dataset("two").name == "two"
     assert open_dataset(str(cache / "dygmamba" / "one.safetensors")).name == "one"
-    assert dict(dataset_files(cache / "dygmamba")).keys() == {"one", "two"}
+    assert dict(find_dataset_files(cache / "dygmamba")).keys() == {"one", "two"}
 
 
 def test_an_unknown_name_says_where_it_looked_and_what_to_do(tmp_path, monkeypatch):

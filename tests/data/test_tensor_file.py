@@ -5,19 +5,25 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save
 
-from dygmamba.data.tensor_file import DTYPES, Damaged, read_sealed, write_sealed, write_tensors
-from dygmamba.errors import FileError
+from dygmamba.core.errors import FileError
+from dygmamba.data.storage.tensor_file import (
+    DTYPE_NAMES,
+    DamagedFileError,
+    read_sealed_tensors,
+    write_sealed_tensors,
+    write_tensors,
+)
 
 
 def every_kind() -> dict[str, torch.Tensor]:
-    kinds = {str(kind): torch.tensor([[0, 1, 1]]).to(kind) for kind in DTYPES}
+    kinds = {str(kind): torch.tensor([[0, 1, 1]]).to(kind) for kind in DTYPE_NAMES}
     return kinds | {"none": torch.zeros(0, 3), "one": torch.tensor(2.5), "turned": torch.ones(2, 3).T}
 
 
 def test_the_format_is_the_published_one(tmp_path):
     """For all kinds of numbers and shapes: the library reads what we write, names and letters included."""
     tensors, metadata = every_kind(), {"é": "\U0001f600\n"}
-    for write in (write_tensors, write_sealed):
+    for write in (write_tensors, write_sealed_tensors):
         write(tmp_path / "file", tensors, metadata)
         found = load_file(tmp_path / "file")
         assert found.keys() == tensors.keys()
@@ -31,8 +37,8 @@ def test_the_format_is_the_published_one(tmp_path):
 def test_a_sealed_file_comes_back_or_is_refused(tmp_path):
     """For every bit of the file and every length: changed or cut there, it is damaged."""
     path = tmp_path / "file"
-    write_sealed(path, {"a": torch.arange(5)}, {"k": "v"})
-    tensors, metadata = read_sealed(path)
+    write_sealed_tensors(path, {"a": torch.arange(5)}, {"k": "v"})
+    tensors, metadata = read_sealed_tensors(path)
     assert torch.equal(tensors["a"], torch.arange(5))
     assert metadata["k"] == "v"
     good = path.read_bytes()
@@ -43,7 +49,7 @@ def test_a_sealed_file_comes_back_or_is_refused(tmp_path):
     ]
     for bad in [*cuts, *flips, good + b"\0", save({"a": torch.arange(5)})]:
         path.write_bytes(bad)
-        with pytest.raises(Damaged, match="damaged"):
-            read_sealed(path)
+        with pytest.raises(DamagedFileError, match="damaged"):
+            read_sealed_tensors(path)
     with pytest.raises(FileError, match="cannot be read"):
-        read_sealed(tmp_path / "none")
+        read_sealed_tensors(tmp_path / "none")

@@ -8,23 +8,22 @@ import pytest
 
 import dygmamba as dm
 from commands import invoke
-from dygmamba.data.library import find_dataset, open_dataset
-from dygmamba.data.store import Dataset
-from dygmamba.data.versions import save_version, versions_in
-from dygmamba.engine.folder import RunFolder
-from dygmamba.errors import FileError, LockedError, NotFoundError
-from dygmamba.files.locking import Lock
-from dygmamba.runs.own_data import data_of, open_data
+from dygmamba.core.errors import FileError, LockedError, NotFoundError
+from dygmamba.core.files.locking import FileLock
+from dygmamba.data.storage.dataset import Dataset
+from dygmamba.data.storage.library import find_dataset, list_versions, open_dataset, save_dataset_version
+from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.runs.opening import describe_dataset, open_run_dataset
 
 
 def mail(*times: float, who: str = "ann") -> Dataset:
     return dm.read([(who, "bob", time) for time in times], name="mail")
 
 
-def run_on(dataset: Dataset, root: Path) -> RunFolder:
+def run_on(dataset: Dataset, root: Path) -> RunDirectory:
     """A run folder that refers to a dataset as a trained one does."""
-    about = data_of(dataset, root)
-    folder = RunFolder.create(root, dataset.name, "trees", 0)
+    about = describe_dataset(dataset, root)
+    folder = RunDirectory.create(root, dataset.name, "trees", 0)
     folder.write_config({"run": {**about, "model": "trees", "seed": 0}})
     return folder
 
@@ -32,18 +31,18 @@ def run_on(dataset: Dataset, root: Path) -> RunFolder:
 def test_a_second_import_keeps_the_first(tmp_path):
     """Newest under its name, older ones as NAME@VERSION; the same again changes nothing, an old one comes back."""
     one, two = mail(1, 2), mail(1, 2, 3)
-    assert save_version(one, tmp_path).how == "new"
+    assert save_dataset_version(one, tmp_path).how == "new"
     before = (tmp_path / "mail.safetensors").stat()
-    assert save_version(mail(1, 2), tmp_path).how == "same"
+    assert save_dataset_version(mail(1, 2), tmp_path).how == "same"
     assert (tmp_path / "mail.safetensors").stat().st_ino == before.st_ino
-    saved = save_version(two, tmp_path)
+    saved = save_dataset_version(two, tmp_path)
     assert (saved.how, saved.kept) == ("newer", tmp_path / f"mail@{one.version}.safetensors")
     assert open_dataset("mail", tmp_path).digest == two.digest
     for wanted in (one, two):
         found = open_dataset(f"mail@{wanted.version}", tmp_path)
         assert (found.name, found.digest) == ("mail", wanted.digest)
-    save_version(one, tmp_path)
-    assert [v.version for v in versions_in(tmp_path, "mail")] == [one.version, two.version]
+    save_dataset_version(one, tmp_path)
+    assert [v.version for v in list_versions(tmp_path, "mail")] == [one.version, two.version]
     assert open_dataset("mail", tmp_path).digest == one.digest
 
 
@@ -52,8 +51,8 @@ def test_other_ids_are_another_version(tmp_path):
     ann, abe = mail(1, 2), mail(1, 2, who="abe")
     assert ann.digest == abe.digest
     assert ann.version != abe.version
-    save_version(ann, tmp_path)
-    save_version(abe, tmp_path)
+    save_dataset_version(ann, tmp_path)
+    save_dataset_version(abe, tmp_path)
     for wanted in (ann, abe):
         found = find_dataset("mail", wanted.digest, [tmp_path], wanted.version)
         assert found is not None
@@ -62,15 +61,15 @@ def test_other_ids_are_another_version(tmp_path):
 
 def test_a_run_finds_its_own_version(tmp_path, monkeypatch):
     """Whataber was imported since, wheraber the data folder was, and from any current folder."""
-    save_version(mail(1, 2), tmp_path / "data")
+    save_dataset_version(mail(1, 2), tmp_path / "data")
     old = open_dataset("mail", tmp_path / "data")
     run = run_on(old, tmp_path / "runs")
-    save_version(mail(7), tmp_path / "data")
+    save_dataset_version(mail(7), tmp_path / "data")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     monkeypatch.setenv("DYGMAMBA_DATA", str(tmp_path / "none"))
-    assert open_data(run, None).digest == old.digest
-    assert open_data(run, tmp_path / "data").digest == old.digest
+    assert open_run_dataset(run, None).digest == old.digest
+    assert open_run_dataset(run, tmp_path / "data").digest == old.digest
 
 
 def test_a_run_on_a_file_outlives_the_file(tmp_path, monkeypatch):
@@ -81,26 +80,26 @@ def test_a_run_on_a_file_outlives_the_file(tmp_path, monkeypatch):
     dataset = open_dataset("log.csv")
     run = run_on(dataset, Path("runs"))
     Path("log.csv").unlink()
-    run = RunFolder(run.path.absolute())
+    run = RunDirectory(run.path.absolute())
     monkeypatch.chdir("/")
-    assert open_data(run, None).digest == dataset.digest
+    assert open_run_dataset(run, None).digest == dataset.digest
     monkeypatch.chdir(tmp_path)
     np.savez("arrays.npz", src=[0], dst=[1], t=[1.0])
-    run = RunFolder(run_on(open_dataset("arrays.npz"), Path("runs")).path.absolute())
+    run = RunDirectory(run_on(open_dataset("arrays.npz"), Path("runs")).path.absolute())
     monkeypatch.chdir("/")
-    assert len(open_data(run, None)) == 1
+    assert len(open_run_dataset(run, None)) == 1
     np.savez(tmp_path / "arrays.npz", src=[0], dst=[1], t=[2.0])
     with pytest.raises(FileError, match=r"arrays.npz has changed since"):
-        open_data(run, None)
+        open_run_dataset(run, None)
 
 
 def test_what_a_run_uses_is_not_removed(tmp_path, monkeypatch, capsys):
     """`data list` shows versions and runs, `data remove` refuses one in use unless forced, and promotes the older."""
     monkeypatch.chdir(tmp_path)
     old, new = mail(1, 2), mail(3)
-    save_version(old, tmp_path / "data")
+    save_dataset_version(old, tmp_path / "data")
     run = run_on(open_dataset("mail", tmp_path / "data"), tmp_path / "runs")
-    save_version(new, tmp_path / "data")
+    save_dataset_version(new, tmp_path / "data")
     where = ("--data-dir", "data")
     code, out, _ = invoke(monkeypatch, capsys, "data", "list", *where)
     assert code == 0
@@ -116,17 +115,17 @@ def test_what_a_run_uses_is_not_removed(tmp_path, monkeypatch, capsys):
     assert open_dataset("mail", tmp_path / "data").digest == old.digest
     code, out, _ = invoke(monkeypatch, capsys, "data", "remove", "mail", "--force", *where)
     assert (code, out) == (0, f"removed mail@{old.version}\n")
-    assert versions_in(tmp_path / "data") == []
+    assert list_versions(tmp_path / "data") == []
 
 
 def test_two_imports_under_one_name_do_not_mix(tmp_path):
     """While one process writes a name, another is told to wait; a damaged dataset is simply replaced."""
-    save_version(mail(1), tmp_path)
-    lock = Lock(tmp_path / ".mail.lock")
+    save_dataset_version(mail(1), tmp_path)
+    lock = FileLock(tmp_path / ".mail.lock")
     with pytest.raises(LockedError):
-        save_version(mail(2), tmp_path)
+        save_dataset_version(mail(2), tmp_path)
     lock.release()
     path = tmp_path / "mail.safetensors"
     os.truncate(path, 40)
-    assert save_version(mail(1), tmp_path).how == "new"
+    assert save_dataset_version(mail(1), tmp_path).how == "new"
     assert open_dataset("mail", tmp_path).digest == mail(1).digest

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 import bad_places
-from dygmamba.data.generate import GeneratorConfig, generate_stream
-from dygmamba.data.ids import NodeIds
-from dygmamba.data.store import Dataset, Origin, save_dataset
-from dygmamba.runs.link import start_link_run
+from dygmamba.data.events.ids import NodeIds
+from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
+from dygmamba.data.storage.dataset import Dataset, Origin, save_dataset
+from dygmamba.runs.link_training import start_link_run
 
 pytestmark = pytest.mark.e2e
 

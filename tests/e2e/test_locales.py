@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import dygmamba
-from dygmamba.data.formats import read_dataset
-from dygmamba.errors import FileError
+from dygmamba.core.errors import FileError
+from dygmamba.data.readers import read_dataset
 from torture_cases import SECONDS
 
 ENVIRONMENTS = {

@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from dygmamba.data.ids import NodeIds
-from dygmamba.data.store import Dataset, Origin, save_dataset
+from dygmamba.data.events.ids import NodeIds
+from dygmamba.data.storage.dataset import Dataset, Origin, save_dataset
 from node_cases import labelled_stream
 
 SMALL = ["length=5", "width=4", "states=2", "blocks=1", "out=8", "time_dim=4"]

@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from rich.progress import Progress
 
 from commands import call, invoke
-from dygmamba.benchmarks import length
-from dygmamba.cli.console import description, note, plain_table, stderr, stdout, tell
-from dygmamba.cli.words import shown
-from dygmamba.data.formats import ReadOptions, read_dataset
-from dygmamba.data.store import save_dataset
-from dygmamba.engine.folder import RunFolder
-from dygmamba.errors import ConfigError
-from dygmamba.files.cells import FORMULAS, harmless
-from dygmamba.runs.link import start_link_run
+from dygmamba.cli.console import make_description_column, plain_table, print_line, print_note, stderr, stdout
+from dygmamba.cli.messages import escape_text
+from dygmamba.core.errors import ConfigError
+from dygmamba.data.readers import ReadOptions, read_dataset
+from dygmamba.data.storage.dataset import save_dataset
+from dygmamba.data.storage.export import FORMULA_PREFIXES, escape_formula
+from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.lab.benchmarks import length
+from dygmamba.runs.link_training import start_link_run
 
 pytestmark = pytest.mark.e2e
 
@@ -52,24 +52,24 @@ def test_all_that_is_printed_is_text(capsys, monkeypatch):
     table.add_row(words, words)
     for console in (stdout(), stderr()):
         console.print(table)
-    tell(words)
-    note(words)
-    bar = Progress(description(), console=stderr())
+    print_line(words)
+    print_note(words)
+    bar = Progress(make_description_column(), console=stderr())
     bar.add_task(words)
     stderr().print(bar.get_renderable())
     for said, times in zip(capsys.readouterr(), (6, 7), strict=True):
         assert not OBEYED.search(said)
-        assert said.count(shown(STEERING)) == times
+        assert said.count(escape_text(STEERING)) == times
         assert said.count(MARKUP) == times
 
 
 @given(st.text())
 def test_what_is_shown_is_one_line_and_plain_text_stays(text):
     """For all texts: nothing a terminal obeys is left, and what it would not obey is unchanged."""
-    assert not OBEYED.search(shown(text))
-    assert len(shown(text).splitlines()) <= 1
+    assert not OBEYED.search(escape_text(text))
+    assert len(escape_text(text).splitlines()) <= 1
     if text.isprintable():
-        assert shown(text) == text
+        assert escape_text(text) == text
 
 
 @pytest.mark.parametrize(
@@ -97,9 +97,9 @@ def test_what_was_typed_is_shown_in_an_error(monkeypatch, capsys, words):
 @given(st.text())
 def test_no_cell_of_text_is_a_formula(text):
     """For all ids: no cell begins as a formula does, and what does not is as it was."""
-    assert not harmless(text).startswith(FORMULAS)
-    assert harmless(text) in (text, f"'{text}")
-    assert text.startswith(FORMULAS) or harmless(text) == text
+    assert not escape_formula(text).startswith(FORMULA_PREFIXES)
+    assert escape_formula(text) in (text, f"'{text}")
+    assert text.startswith(FORMULA_PREFIXES) or escape_formula(text) == text
 
 
 CLIMBING = ["", ".", "..", "...", "../x", "/x", "a/b", "a\\b", " a", "a ", "a.", "a:b", "a*"]
@@ -112,9 +112,9 @@ def test_no_name_leads_a_run_out_of_its_folder(tmp_path, name, which):
     """What climbs, hides, steers or is too long: a sentence, and nothing is made."""
     names = {"dataset": "d", "model": "m"} | {which: name}
     with pytest.raises(ConfigError, match="can have no folder of runs"):
-        RunFolder.create(tmp_path / "runs", **names, seed=0)
+        RunDirectory.create(tmp_path / "runs", **names, seed=0)
     assert list(tmp_path.iterdir()) == []
-    assert RunFolder.create(tmp_path / "runs", "my data é", "a-b_c.2", 0).path.is_dir()
+    assert RunDirectory.create(tmp_path / "runs", "my data é", "a-b_c.2", 0).path.is_dir()
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +148,7 @@ def test_hostile_ids_in_a_hostile_folder_harm_nobody(place, monkeypatch, capsys)
     rows = list(csv.reader(io.StringIO((place / "scores.csv").read_bytes().decode())))
     raw = invoke(monkeypatch, capsys, *ask, "--raw")[1]
     kept = list(csv.reader(io.StringIO(raw, newline="")))
-    assert not any(cell.startswith(FORMULAS) for row in rows for cell in row[:2])
+    assert not any(cell.startswith(FORMULA_PREFIXES) for row in rows for cell in row[:2])
     assert {row[1] for row in kept} >= {"=1+1", "+2", "-3", "@x"}
     assert {row[1] for row in rows} >= {"'=1+1", "'+2", "'-3", "'@x", "é"}
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)

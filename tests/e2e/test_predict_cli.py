@@ -19,18 +19,18 @@ from pyarrow import parquet
 
 import dygmamba as dm
 from dygmamba.cli import main
-from dygmamba.data.formats import ReadOptions, read_dataset
-from dygmamba.data.generate import GeneratorConfig, generate_stream
-from dygmamba.data.ids import NodeIds
-from dygmamba.data.store import Dataset, save_dataset
-from dygmamba.engine.examine import examine
-from dygmamba.errors import ConfigError
-from dygmamba.runs.calibrating import calibrate_link_run
-from dygmamba.runs.link import start_link_run
+from dygmamba.core.errors import ConfigError
+from dygmamba.data.events.ids import NodeIds
+from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
+from dygmamba.data.readers import ReadOptions, read_dataset
+from dygmamba.data.storage.dataset import Dataset, save_dataset
+from dygmamba.engine.evaluation import score_evaluation_set
+from dygmamba.runs.calibration import calibrate_link_run
+from dygmamba.runs.link_training import start_link_run
+from dygmamba.runs.opening import parse_split
 from dygmamba.runs.predictor import Predictor
-from dygmamba.runs.questions import Desk
-from dygmamba.runs.splitting import split_by
-from dygmamba.tasks.link import link_exam
+from dygmamba.runs.queries import QueryParser
+from dygmamba.tasks.link import build_link_set
 from tables import table, write_csv
 
 pytestmark = pytest.mark.e2e
@@ -168,10 +168,13 @@ def test_a_question_may_be_written_as_the_data_were(tmp_path):
     rows = [["a", "b", f"{day:02}x05x2024"] for day in range(1, 13)]
     file = write_csv(tmp_path / "own.csv", ["src", "dst", "time"], rows)
     data = read_dataset(file, ReadOptions(time_format="%dx%mx%Y"))
-    desk = Desk(data, ReadOptions(), integers=False)
+    desk = QueryParser(data, ReadOptions(), integers=False)
     said, iso = (desk.read({"src": ["a"]}, at).when for at in ("11x05x2024", "2024-05-11"))
     assert torch.equal(said, iso)
-    assert split_by(data, "08x05x2024,10x05x2024").numbers == split_by(data, "2024-05-08,2024-05-10").numbers
+    assert (
+        parse_split(data, "08x05x2024,10x05x2024").numbers
+        == parse_split(data, "2024-05-08,2024-05-10").numbers
+    )
     with pytest.raises(ConfigError, match="`at` takes a date"):
         desk.read({"src": ["a"]}, "31x31x2024")
 
@@ -181,8 +184,10 @@ def test_scores_are_those_of_the_evaluation(numbered, tokens):
     """Every test event of a trained run gets the probability of the logit that evaluation gave it, in any passes."""
     predictor = numbered.predictor(tokens=tokens)
     stream, store = predictor.run.stream, predictor.dataset.store
-    exam = link_exam(store, stream.split, "test")
-    logit = examine(predictor.run.scorer, stream, exam)[exam.pairs.label == 1]
+    evaluation_set = build_link_set(store, stream.split, "test")
+    logit = score_evaluation_set(predictor.run.scorer, stream, evaluation_set)[
+        evaluation_set.pairs.label == 1
+    ]
     expected = predictor.calibration.probability(logit).tolist()
     columns = {"src": store.src, "dst": store.dst, "time": store.time}
     pairs = {name: column[stream.split.test].tolist() for name, column in columns.items()}
@@ -218,7 +223,7 @@ def test_an_unknown_id_is_a_node_before_its_first_event(payments, tmp_path):
     unknown = payments.predictor().score(pairs, "2024-05-12")
     known = payments.predictor().with_events(later).score(pairs, "2024-05-12")
     assert unknown.table["score"].to_pylist() == pytest.approx(known.table["score"].to_pylist(), abs=1e-6)
-    assert (unknown.strangers, known.strangers) == (("x", "y"), ())
+    assert (unknown.unknown_ids, known.unknown_ids) == (("x", "y"), ())
 
 
 def test_two_sides_stay_two_sides(ask, tmp_path):

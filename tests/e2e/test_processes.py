@@ -9,8 +9,8 @@ import pytest
 
 import dygmamba as dm
 from commands import invoke
-from dygmamba.engine.launching import Ended, Launch
-from dygmamba.errors import ConfigError, DygWarning
+from dygmamba.core.errors import ConfigError, DygWarning
+from dygmamba.engine.launcher import Launcher, ProcessesFailed
 
 MODEL = "graphmixer"
 SMALL = {"neighbors": 4, "time_dim": 4, "blocks": 1, "dropout": 0.0, "batch": 60}
@@ -19,10 +19,10 @@ WATCHED = ("loss", "val_ap", "val_auc")
 
 def test_a_killed_process_ends_the_others_and_one_process_goes_on(tmp_path, monkeypatch):
     """Two processes, one killed: a sentence that names it; resumed with one, the curve is that of one process."""
-    monkeypatch.setattr("dygmamba.runs.calibrating.MOST", 5)  # events that are ranked
+    monkeypatch.setattr("dygmamba.runs.calibration.MAX_RANKED_EVENTS", 5)  # events that are ranked
     data = dm.generate(nodes=30, events=400, communities=3)
     long = {**SMALL, "epochs": 1000, "patience": 1000, "save_every": 0.0, "device": "cpu"}
-    with pytest.raises(Ended, match="process 2 of 2 was ended by SIGKILL") as ended:
+    with pytest.raises(ProcessesFailed, match="process 2 of 2 was ended by SIGKILL") as ended:
         dm.train(data, MODEL, processes=2, out=tmp_path / "two", progress=kill_the_second, **long)
     assert ended.value.exit_code == 1
 
@@ -51,7 +51,9 @@ def kill_the_second(entry: dict) -> None:
 def test_the_command_line_is_given_once_more_without_its_processes(given, monkeypatch, capsys):
     """All other words stay as they are; what is wrong with them is said before anything is started."""
     calls = []
-    monkeypatch.setattr("dygmamba.cli.train.launch", lambda words, count: calls.append((words, count)))
+    monkeypatch.setattr(
+        "dygmamba.cli.training.launch_command", lambda words, count: calls.append((words, count))
+    )
     assert (
         invoke(monkeypatch, capsys, "train", "generated", *given, "--model", "tgn", "--epochs", "2")[0] == 0
     )
@@ -78,8 +80,8 @@ def test_the_command_line_is_given_once_more_without_its_processes(given, monkey
 def test_the_one_to_blame_is_named(script, code, sentence):
     """Whoever ended for a reason of its own gives the sentence and the exit code, not who only missed it."""
     with (
-        pytest.raises(Ended, match=sentence) as ended,
-        Launch([sys.executable, "-c", script], 2).started() as all_,
+        pytest.raises(ProcessesFailed, match=sentence) as ended,
+        Launcher([sys.executable, "-c", script], 2).started() as all_,
     ):
         all_.wait()
     assert ended.value.exit_code == code
@@ -87,11 +89,11 @@ def test_the_one_to_blame_is_named(script, code, sentence):
 
 def test_who_is_told_to_end_is_not_left(monkeypatch):
     """One fails and another neither notices nor obeys: it is ended all the same."""
-    monkeypatch.setattr("dygmamba.engine.launching.NOTICE", 0.2)
-    monkeypatch.setattr("dygmamba.engine.launching.PATIENCE", 0.2)
+    monkeypatch.setattr("dygmamba.engine.launcher.GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("dygmamba.engine.launcher.SAVE_SECONDS", 0.2)
     script = "import os, signal, sys, time; os.environ['RANK'] == '1' and sys.exit(2); "
     script += "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
-    with pytest.raises(Ended), Launch([sys.executable, "-c", script], 2).started() as all_:
+    with pytest.raises(ProcessesFailed), Launcher([sys.executable, "-c", script], 2).started() as all_:
         all_.wait()
     assert all(member.process.returncode is not None for member in all_.members)
 

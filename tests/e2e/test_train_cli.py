@@ -12,9 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from dygmamba.data.generate import GeneratorConfig, generate_stream
-from dygmamba.data.ids import NodeIds
-from dygmamba.data.store import Dataset, Origin, save_dataset
+from dygmamba.data.events.ids import NodeIds
+from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
+from dygmamba.data.storage.dataset import Dataset, Origin, save_dataset
 
 SMALL = ["length=5", "width=4", "states=2", "blocks=1", "out=8", "time_dim=4", "batch=50", "save_every=0.05"]
 SETTINGS = [part for setting in SMALL for part in ("--set", setting)]

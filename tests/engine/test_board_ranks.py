@@ -11,18 +11,18 @@ from board_cases import seq_folder, tgb_folder
 from commands import invoke
 from contract_cases import TINY
 from dygmamba.config import build_config
-from dygmamba.data.boards import board_of
-from dygmamba.engine.clock import Rule
-from dygmamba.engine.examine import examine, place
+from dygmamba.core.errors import ConfigError
+from dygmamba.data.storage.leaderboard import load_leaderboard
+from dygmamba.engine.evaluation import rank_evaluation_set, score_evaluation_set
 from dygmamba.engine.stream import Stream
-from dygmamba.errors import ConfigError
+from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts
 from dygmamba.sampling.view import PairBatch
-from dygmamba.tasks.base import Exam
-from dygmamba.tasks.candidates import Listed
-from dygmamba.tasks.link import link_exam
-from dygmamba.tasks.metrics import places_before, rank_metrics
+from dygmamba.tasks.base import EvaluationSet
+from dygmamba.tasks.candidates import BoardCandidates
+from dygmamba.tasks.link import build_link_set
+from dygmamba.tasks.metrics import count_ranked_above, rank_metrics
 
 # scores of five events and of six candidates each, ties among them, and what py-tgb 2.3.0 made of them, event by event
 POSITIVE = (0.5, 0.25, -1.0, 0.75, 2.0)
@@ -40,7 +40,7 @@ TGB_HITS_3 = (0.0, 1.0, 0.0, 0.0, 0.0)
 def test_the_evaluator_is_tgbs():
     """Stored figures of py-tgb, event by event in its 32 bits; the mean is that of the exact ranks to 1e-12."""
     positive, negative = torch.tensor(POSITIVE).double(), torch.tensor(NEGATIVE).double()
-    rank = 1 + places_before(positive, negative)
+    rank = 1 + count_ranked_above(positive, negative)
     assert [float(np.float32(1 / one)) for one in rank.tolist()] == list(TGB_MRR)
     assert [float(one <= 3) for one in rank.tolist()] == list(TGB_HITS_3)
     exact = [3.5, 1.0, 6.5, 4.0, 4.0]
@@ -76,20 +76,28 @@ def test_ranks_are_among_the_pickled_negatives(wiki, name, visible):
     """Stateless, with memory, without weights: each event of the test against what TGB's dictionary has of it."""
     folder, rows, negatives = wiki
     data = dm.load("tgbl-wiki", folder)
-    board, spec, rule = board_of(data), find_model(name), Rule(visible, cell=20)
+    board, spec, rule = load_leaderboard(data), find_model(name), VisibilityRule(visible, cell=20)
     stream = Stream(data.store, board.split.split(data.store), torch.device("cpu"))
     torch.manual_seed(0)
     scorer = spec.build(
         build_config(spec.config, TINY.get(name, {})), DatasetFacts.of(data.store, stream.split.train)
     )
-    exam = link_exam(data.store, stream.split, "test")
-    rank = place(scorer, stream, exam, Listed.of(board, "test", exam.events), rule)
-    for number, event in list(enumerate(exam.events.tolist()))[::7]:
+    evaluation_set = build_link_set(data.store, stream.split, "test")
+    rank = rank_evaluation_set(
+        scorer, stream, evaluation_set, BoardCandidates.of(board, "test", evaluation_set.events), rule
+    )
+    for number, event in list(enumerate(evaluation_set.events.tolist()))[::7]:
         asked = torch.tensor([rows[event][1], *negatives["test"][rows[event]].astype(int)])
         times = data.store.time[event].expand(len(asked))
         pairs = PairBatch.of(data.store.src[event].expand(len(asked)), asked, times)
-        own = Exam(exam.about, exam.events, exam.earlier, pairs, torch.full((len(asked),), number))
-        score = examine(scorer, stream, own, rule).double()
+        own = EvaluationSet(
+            evaluation_set.about,
+            evaluation_set.events,
+            evaluation_set.earlier,
+            pairs,
+            torch.full((len(asked),), number),
+        )
+        score = score_evaluation_set(scorer, stream, own, rule).double()
         score[1:][asked[1:] == asked[0]] = score[0]
         above, level = (score[1:] > score[0] + 1e-6).sum(), (score[1:] >= score[0] - 1e-6).sum()
         assert float(rank[number]) == float(1 + (above + level) / 2)

@@ -8,29 +8,27 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from dygmamba.data.generate import GeneratorConfig, generate_stream
-from dygmamba.data.ids import NodeIds
-from dygmamba.data.library import open_dataset
-from dygmamba.data.marks import LOOKED_AT, Mark
-from dygmamba.data.store import Dataset, Origin, save_dataset
-from dygmamba.engine.clock import Clock
-from dygmamba.engine.examine import examine
-from dygmamba.engine.fit import Fit, Interrupted, Reporter
+from dygmamba.data.events.ids import NodeIds
+from dygmamba.data.events.stream_prefix import SAMPLED_EVENTS, StreamPrefix
+from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
+from dygmamba.data.storage.dataset import Dataset, Origin, save_dataset
+from dygmamba.data.storage.library import open_dataset
+from dygmamba.engine.evaluation import score_evaluation_set
+from dygmamba.engine.fit import Interrupted, Reporter, Trainer
 from dygmamba.engine.fit_config import FitConfig
-from dygmamba.engine.folder import RunFolder
-from dygmamba.engine.rank import Ranker
+from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.engine.scoring import Ranker, StreamScorer
 from dygmamba.engine.stream import Stream
-from dygmamba.engine.walk import Walk
-from dygmamba.explain.removal import Replay
-from dygmamba.explain.shapley import Ledger, shares
+from dygmamba.engine.visibility import MemorySchedule
+from dygmamba.explain.event_removal import StreamRemoval
+from dygmamba.explain.shapley import CachedGame, estimate_shapley
 from dygmamba.models import find_model
-from dygmamba.models.base import DatasetFacts
+from dygmamba.models.base import DatasetFacts, MemorySaver
 from dygmamba.models.blend import Blend
-from dygmamba.models.carrier import Carrier
-from dygmamba.runs.link import resume_link_run, start_link_run
+from dygmamba.runs.link_training import resume_link_run, start_link_run
 from dygmamba.runs.opening import open_run
 from dygmamba.sampling.view import PairBatch
-from dygmamba.tasks.link import LinkTask, link_exam
+from dygmamba.tasks.link import LinkTask, build_link_set
 from streams import split_stream
 from witnesses import Counter
 
@@ -73,7 +71,7 @@ def forgetful(scorer):
 def asked_at(stream, rows):
     """The events at these rows, as questions, and how many events they may see by the clock of all events."""
     store = stream.store
-    clock = Clock.of(store, (torch.arange(len(store)),), 50)
+    clock = MemorySchedule.of(store, (torch.arange(len(store)),), 50)
     pairs = PairBatch.of(store.src[rows], store.dst[rows], store.time[rows])
     return clock, pairs, clock.earlier(pairs.time)
 
@@ -105,29 +103,33 @@ def test_what_is_kept_has_every_training_event_once_and_in_order(visible, batch,
     store = replace(store, time=(store.time / 2e4).floor())
     stream, witness = split_stream(store), Witness()
     task = LinkTask.of(store, stream.split, stream.device)
-    fit = Fit(task, witness, stream, FitConfig(batch=batch, visible=visible), RunFolder(tmp_path), 0)
+    fit = Trainer(task, witness, stream, FitConfig(batch=batch, visible=visible), RunDirectory(tmp_path), 0)
     for number in (1, 2):
         fit.train_epoch(Reporter())
         fit.progress.step = 0
         assert witness.times == number
         assert witness.left == stream.split.train.tolist()
-        assert witness.carried == Mark.at(store, int(stream.split.val[0]))
+        assert witness.carried == StreamPrefix.at(store, int(stream.split.val[0]))
 
 
 @every_model
 def test_an_exam_goes_on_from_the_memory_that_training_left(fits, name):
     """Told by hand of the validation's cells, the kept memory says what the exam says: and not what a replay says."""
     fit = fits[name]
-    exam = link_exam(fit.stream.store, fit.stream.split, "val", "transductive", "random")
-    scores = examine(fit.scorer, fit.stream, exam, fit.config.rule, fit.seed)
+    evaluation_set = build_link_set(fit.stream.store, fit.stream.split, "val", "transductive", "random")
+    scores = score_evaluation_set(fit.scorer, fit.stream, evaluation_set, fit.config.rule, fit.seed)
     scorer = deepcopy(fit.scorer).eval()
     scorer.recall()
-    first = exam.number < 50  # the questions beside the first cell see the training events and nothing else
-    pairs = PairBatch.of(exam.pairs.src[first], exam.pairs.dst[first], exam.pairs.time[first])
+    first = (
+        evaluation_set.number < 50
+    )  # the questions beside the first cell see the training events and nothing else
+    pairs = PairBatch.of(
+        evaluation_set.pairs.src[first], evaluation_set.pairs.dst[first], evaluation_set.pairs.time[first]
+    )
     with torch.no_grad():
-        view = fit.stream.view(pairs, scorer.requests, Walk(scorer, fit.stream, fit.seed).draws)
+        view = fit.stream.view(pairs, scorer.requests, StreamScorer(scorer, fit.stream, fit.seed).draws)
         torch.testing.assert_close(scorer(view), scores[first], rtol=0, atol=1e-5)
-    again = examine(forgetful(fit.scorer), fit.stream, exam, fit.config.rule, fit.seed)
+    again = score_evaluation_set(forgetful(fit.scorer), fit.stream, evaluation_set, fit.config.rule, fit.seed)
     assert float((again - scores).abs().max()) > 1e-4
 
 
@@ -141,12 +143,12 @@ def test_who_asks_earlier_sees_nothing_of_it_whatever_else_is_asked(fits, name):
     trained = fit.scorer.carried.rows
     rows = torch.tensor([trained + 40, trained - 60, trained + 5, trained - 3, trained + 90])
     clock, pairs, seen = asked_at(fit.stream, rows)
-    mixed = Walk(deepcopy(fit.scorer), fit.stream, 0, clock)
+    mixed = StreamScorer(deepcopy(fit.scorer), fit.stream, 0, clock)
     scores = torch.stack([mixed(pairs, seen)[k] for k in range(len(rows))])
     for k in (3, 0, 1, 4, 2):  # one walk, its memory going forward and back
         alone = PairBatch.of(pairs.src[[k]], pairs.dst[[k]], pairs.time[[k]])
         torch.testing.assert_close(mixed(alone, seen[[k]])[0], scores[k], rtol=0, atol=1e-6)
-    replay = Walk(forgetful(fit.scorer), fit.stream, 0, clock)(pairs, seen)
+    replay = StreamScorer(forgetful(fit.scorer), fit.stream, 0, clock)(pairs, seen)
     early = rows < trained
     torch.testing.assert_close(scores[early], replay[early], rtol=0, atol=1e-6)
     assert float((scores - replay)[~early].abs().max()) > 1e-4
@@ -160,22 +162,22 @@ def test_another_stream_is_not_the_one_it_was_left_on(fits, name):
     other = Stream(replace(store, dst=store.dst.roll(1)), fit.stream.split, CPU)
     rows = torch.arange(len(store) - 20, len(store))
     clock, pairs, seen = asked_at(other, rows)
-    found = Walk(deepcopy(fit.scorer), other, 0, clock)(pairs, seen)
-    assert torch.equal(found, Walk(forgetful(fit.scorer), other, 0, clock)(pairs, seen))
+    found = StreamScorer(deepcopy(fit.scorer), other, 0, clock)(pairs, seen)
+    assert torch.equal(found, StreamScorer(forgetful(fit.scorer), other, 0, clock)(pairs, seen))
 
 
-@pytest.mark.parametrize("rows", [1, 700, 2 * LOOKED_AT])
+@pytest.mark.parametrize("rows", [1, 700, 2 * SAMPLED_EVENTS])
 def test_a_mark_knows_the_beginning_of_its_stream(rows):
     """A stream that went on since is known again; one with an event moved, changed or missing is not."""
-    store = generate_stream(GeneratorConfig(seed=1, nodes=40, events=3 * LOOKED_AT))
-    mark = Mark.at(store, rows)
-    assert mark.is_of(store)
-    assert mark.is_of(store[: rows + 5])
-    assert not mark.is_of(store[: rows - 1])
-    assert not mark.is_of(store[1:])
+    store = generate_stream(GeneratorConfig(seed=1, nodes=40, events=3 * SAMPLED_EVENTS))
+    mark = StreamPrefix.at(store, rows)
+    assert mark.matches(store)
+    assert mark.matches(store[: rows + 5])
+    assert not mark.matches(store[: rows - 1])
+    assert not mark.matches(store[1:])
     for name in ("src", "dst"):
-        assert not mark.is_of(replace(store, **{name: getattr(store, name).roll(1)}))
-    assert not mark.is_of(replace(store, time=store.time + 1))
+        assert not mark.matches(replace(store, **{name: getattr(store, name).roll(1)}))
+    assert not mark.matches(replace(store, time=store.time + 1))
 
 
 @pytest.mark.parametrize("stop_after", [1, 9, 10, 12, "validation"])
@@ -211,10 +213,13 @@ def test_a_run_stopped_anywhere_ends_as_if_it_was_not(fits, folder, tmp_path, st
 def test_a_run_that_is_opened_again_says_what_it_said(fits, folder, name):
     """The kept memory is in the checkpoint: the same scores after training as of the opened run."""
     fit, run = fits[name], open_run(fits[name].run.path, CPU, folder)
-    exam = link_exam(fit.stream.store, fit.stream.split, "test", "transductive", "random")
-    asked = (exam, fit.config.rule, fit.seed)
+    evaluation_set = build_link_set(fit.stream.store, fit.stream.split, "test", "transductive", "random")
+    asked = (evaluation_set, fit.config.rule, fit.seed)
     assert run.scorer.carried == fit.scorer.carried
-    assert torch.equal(examine(run.scorer, run.stream, *asked), examine(fit.scorer, fit.stream, *asked))
+    assert torch.equal(
+        score_evaluation_set(run.scorer, run.stream, *asked),
+        score_evaluation_set(fit.scorer, fit.stream, *asked),
+    )
 
 
 @every_model
@@ -225,8 +230,8 @@ def test_of_a_memory_that_goes_on_from_training_only_later_events_are_explained(
     for row, carried in ((len(store) - 1, trained), (trained - 10, 0)):
         pair = PairBatch.of(store.src[[row]], store.dst[[row]], store.time[[row]])
         logit = Ranker(fit.scorer, fit.stream, 0, cell=50).logits(pair.src, pair.dst, pair.time)
-        game = Replay(fit.scorer, fit.stream, pair, 0, cell=50)
-        found = shares(Ledger(game), 1, seed=0)
+        game = StreamRemoval(fit.scorer, fit.stream, pair, 0, cell=50)
+        found = estimate_shapley(CachedGame(game), 1, seed=0)
         assert game.carried == carried
         assert all(event >= carried for player in game.players for event in player.events)
         assert game.players
@@ -238,12 +243,12 @@ def test_a_blend_goes_on_where_its_parts_do(fits):
     """Two memories that were left on the same events go on together; the blend says the weighted sum."""
     parts = [fits[name] for name in ("jodie", "tgn")]
     blend = Blend([deepcopy(fit.scorer) for fit in parts], (0.25, 0.75)).eval()
-    assert isinstance(blend, Carrier)
+    assert isinstance(blend, MemorySaver)
     assert blend.carried == parts[0].scorer.carried
     stream = parts[0].stream
-    exam = link_exam(stream.store, stream.split, "test", "transductive", "random")
-    own = [examine(fit.scorer, stream, exam, fit.config.rule, 0) for fit in parts]
-    found = examine(blend, stream, exam, parts[0].config.rule, 0)
+    evaluation_set = build_link_set(stream.store, stream.split, "test", "transductive", "random")
+    own = [score_evaluation_set(fit.scorer, stream, evaluation_set, fit.config.rule, 0) for fit in parts]
+    found = score_evaluation_set(blend, stream, evaluation_set, parts[0].config.rule, 0)
     torch.testing.assert_close(found, (0.25 * own[0] + 0.75 * own[1]).double(), rtol=0, atol=1e-5)
     blend.parts[0].let_go()
     assert blend.carried is None
@@ -256,6 +261,6 @@ def test_replayed_keeps_nothing(name):
     spec = find_model(name)
     scorer = spec.build(spec.config(memory="replayed"), DatasetFacts.of(store))
     assert not scorer.carries
-    scorer.carry(Mark.at(store, 50))
+    scorer.carry(StreamPrefix.at(store, 50))
     assert scorer.carried is None
     assert not any("kept" in key for key in scorer.state_dict())

@@ -8,30 +8,30 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from dygmamba.engine.checkpoint import Keeper, Progress, load_best, load_newest
-from dygmamba.engine.folder import RunFolder
-from dygmamba.errors import DygWarning, FileError
+from dygmamba.core.errors import DygWarning, FileError
+from dygmamba.engine.checkpoint import CheckpointManager, TrainingState, load_best, load_newest
+from dygmamba.engine.run_directory import RunDirectory
 
 
 @pytest.fixture
 def kept(tmp_path):
     """A run after two commits, the first of them the better."""
-    run = RunFolder(tmp_path)
+    run = RunDirectory(tmp_path)
     run.write_config({"run": {"seed": 0}})
     model = nn.Linear(2, 2)
     optimizer = torch.optim.Adam(model.parameters())
-    keeper = Keeper(run, model, optimizer)
+    keeper = CheckpointManager(run, model, optimizer)
     for epoch in (1, 2):
         model(torch.ones(1, 2)).sum().backward()
         optimizer.step()
         entries = [{"epoch": number, "val_ap": 0.5} for number in range(epoch)]
-        keeper.save(Progress(epoch=epoch, best_epoch=0, entries=entries), better=epoch == 1)
+        keeper.save(TrainingState(epoch=epoch, best_epoch=0, entries=entries), better=epoch == 1)
     return keeper
 
 
-def again(kept) -> Keeper:
+def again(kept) -> CheckpointManager:
     model = nn.Linear(2, 2)
-    return Keeper(RunFolder(kept.run.path), model, torch.optim.Adam(model.parameters()))
+    return CheckpointManager(RunDirectory(kept.run.path), model, torch.optim.Adam(model.parameters()))
 
 
 def test_what_is_made_of_a_commit_is_made_anew(kept):
@@ -54,7 +54,7 @@ def test_what_is_made_of_a_commit_is_made_anew(kept):
 
 def test_an_older_best_than_the_commit_says_is_replaced(kept):
     """`best` of another epoch than `last` knows of is of a time that never was."""
-    kept.save(Progress(epoch=3, best_epoch=2), better=True)
+    kept.save(TrainingState(epoch=3, best_epoch=2), better=True)
     newer = kept.run.best.read_bytes()
     kept.run.last.unlink()  # as if the last commit was lost
     with pytest.warns(DygWarning, match="goes on from the one before it, at epoch 2"):
@@ -70,9 +70,9 @@ def test_a_good_generation_is_never_replaced_by_a_damaged_one(kept):
     fresh = again(kept)
     with pytest.warns(DygWarning, match="damaged"):
         assert fresh.restore().epoch == 1
-    fresh.save(Progress(epoch=5))
+    fresh.save(TrainingState(epoch=5))
     assert kept.run.before_last.read_bytes() == before
-    fresh.save(Progress(epoch=6))
+    fresh.save(TrainingState(epoch=6))
     assert load_newest(kept.run, kept.model).epoch == 6
     kept.run.last.unlink()
     with pytest.warns(DygWarning, match="at epoch 5"):
@@ -81,7 +81,7 @@ def test_a_good_generation_is_never_replaced_by_a_damaged_one(kept):
 
 def test_other_runs_checkpoints_and_other_settings_are_refused(kept, tmp_path):
     """The same settings in another folder, or other settings in the same: not the run's own."""
-    other = RunFolder(tmp_path / "other")
+    other = RunDirectory(tmp_path / "other")
     (other.path / "checkpoint").mkdir(parents=True)
     other.write_config({"run": {"seed": 0}})
     for name in ("last", "best"):
@@ -107,16 +107,16 @@ def test_one_kind_of_checkpoint_is_never_taken_for_the_other(kept):
 
 def test_a_run_that_saved_nothing_starts_anew(tmp_path):
     """No checkpoint: the first position, and no epochs."""
-    run = RunFolder(tmp_path)
+    run = RunDirectory(tmp_path)
     run.write_metrics([{"epoch": 0}])
     model = nn.Linear(2, 2)
-    assert Keeper(run, model, torch.optim.Adam(model.parameters())).restore() == Progress()
+    assert CheckpointManager(run, model, torch.optim.Adam(model.parameters())).restore() == TrainingState()
     assert run.metrics() == []
 
 
 def test_numbers_of_entries_survive_as_they_are(kept):
     """NaN among them: a period without positives has no AUC."""
-    kept.save(Progress(epoch=3, entries=[{"auc": float("nan"), "ap": 0.1 + 0.2}]))
+    kept.save(TrainingState(epoch=3, entries=[{"auc": float("nan"), "ap": 0.1 + 0.2}]))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         (entry,) = again(kept).restore().entries

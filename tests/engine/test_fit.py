@@ -9,16 +9,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save
 
-from dygmamba.data.generate import GeneratorConfig, generate_stream
-from dygmamba.data.ids import NodeIds
-from dygmamba.data.store import Dataset, Origin, save_dataset
+from dygmamba.core.errors import ConfigError, FileError, NotFoundError, ScoreError
+from dygmamba.data.events.ids import NodeIds
+from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
+from dygmamba.data.storage.dataset import Dataset, Origin, save_dataset
 from dygmamba.engine.checkpoint import load_best
-from dygmamba.engine.clock import Rule
 from dygmamba.engine.fit import Interrupted, Reporter
 from dygmamba.engine.fit_config import LinkFitConfig
-from dygmamba.engine.folder import RunFolder
-from dygmamba.errors import ConfigError, FileError, NotFoundError, ScoreError
-from dygmamba.runs.link import link_rows, resume_link_run, start_link_run
+from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.engine.visibility import VisibilityRule
+from dygmamba.runs.link_training import evaluate_link_scorer, resume_link_run, start_link_run
 from dygmamba.runs.opening import choose_device, open_run
 
 TINY = {"length": 5, "width": 4, "states": 2, "blocks": 1, "out": 8, "time_dim": 4, "epochs": 2, "batch": 100}
@@ -38,7 +38,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def dataset(folder):
-    from dygmamba.data.library import open_dataset
+    from dygmamba.data.storage.library import open_dataset
 
     return open_dataset("small", folder)
 
@@ -50,7 +50,7 @@ def plain_metrics(run):
 @pytest.fixture(scope="module")
 def finished(folder, tmp_path_factory):
     """A run that nobody interrupted."""
-    from dygmamba.data.library import open_dataset
+    from dygmamba.data.storage.library import open_dataset
 
     dataset = open_dataset("small", folder)
     fit = start_link_run(dataset, "dyg-mamba", 0, TINY, CPU, tmp_path_factory.mktemp("runs"))
@@ -87,13 +87,13 @@ def test_a_trained_run_evaluates_to_its_own_validation(finished, folder):
     """The best weights, loaded by name, give the validation AP the run wrote down for its best epoch."""
     run = open_run(finished.path, CPU, folder)
     chosen = [("random", "val", "transductive")]
-    (row,) = link_rows(run.scorer, run.stream, {"seed": 0}, chosen, run.rule)
+    (row,) = evaluate_link_scorer(run.scorer, run.stream, {"seed": 0}, chosen, run.rule)
     assert row["ap"] == max(entry["val_ap"] for entry in finished.metrics())
 
 
 def test_a_stream_without_new_nodes_has_transductive_results_only(tmp_path):
     """Few nodes, all seen in training: the run ends with its transductive rows instead of an error."""
-    from dygmamba.data.events import EventStore
+    from dygmamba.data.events.event_store import EventStore
     from dygmamba.tasks.link import SETTINGS, SPLITS
 
     count = torch.arange(200)
@@ -101,7 +101,7 @@ def test_a_stream_without_new_nodes_has_transductive_results_only(tmp_path):
     dataset = Dataset.of("three", store, NodeIds.identity(3), Origin())
     fit = start_link_run(dataset, "dyg-mamba", 0, TINY, CPU, tmp_path)
     chosen = [("random", name, setting) for name in SPLITS for setting in SETTINGS]
-    rows = link_rows(fit.scorer, fit.stream, {"seed": 0}, chosen, Rule())
+    rows = evaluate_link_scorer(fit.scorer, fit.stream, {"seed": 0}, chosen, VisibilityRule())
     assert [(row["split"], row["setting"]) for row in rows] == [
         ("val", "transductive"),
         ("test", "transductive"),
@@ -110,7 +110,7 @@ def test_a_stream_without_new_nodes_has_transductive_results_only(tmp_path):
 
 def test_negatives_are_a_function_of_seed_and_epoch(dataset):
     """The same (seed, epoch) draws the same destinations, others draw others."""
-    from dygmamba.data.splits import chronological_split
+    from dygmamba.data.events.splits import chronological_split
     from dygmamba.tasks.link import LinkTask
 
     task = LinkTask.of(dataset.store, chronological_split(dataset.store), CPU)
@@ -155,7 +155,7 @@ def test_wrong_checkpoints_are_refused(finished, dataset, folder, tmp_path):
         load_best(finished, other.scorer)
     with pytest.raises(FileError, match="no checkpoint"):
         load_best(other.run, other.scorer)
-    run = RunFolder(shutil.copytree(finished.path, tmp_path / "copy"))
+    run = RunDirectory(shutil.copytree(finished.path, tmp_path / "copy"))
     whole, cut = finished.best.read_bytes(), finished.best.read_bytes()[:100]
     seed = start_link_run(dataset, "dyg-mamba", 1, TINY, CPU, tmp_path)
     seed()

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dygmamba.engine.folder import RunFolder
-from dygmamba.engine.toml import to_toml
-from dygmamba.errors import ConfigError, FileError
+from dygmamba.core.errors import ConfigError, FileError
+from dygmamba.engine.run_directory import RunDirectory, to_toml
 
 letters = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
 plain = st.one_of(st.booleans(), st.integers(), st.floats(allow_nan=False), letters)
@@ -19,14 +18,14 @@ values = st.one_of(plain, st.lists(plain, max_size=3), st.lists(st.lists(letters
 @given(settings=st.dictionaries(letters, values, max_size=4), name=letters)
 def test_every_value_is_read_back_equal(tmp_path_factory, settings, name):
     """For all names and values, infinities, quotes, line ends and letters of every plane among them."""
-    run = RunFolder(tmp_path_factory.mktemp("run"))
+    run = RunDirectory(tmp_path_factory.mktemp("run"))
     run.write_config({f"x{name}": settings})
     assert run.config()[f"x{name}"] == settings
 
 
 def test_nan_stays_nan_and_what_toml_cannot_hold_is_said(tmp_path):
     """NaN is a word of TOML; None and half letters are not."""
-    run = RunFolder(tmp_path)
+    run = RunDirectory(tmp_path)
     run.write_config({"a": {"x": math.nan, "y": -0.0}})
     found = run.config()["a"]
     assert math.isnan(found["x"])
@@ -38,7 +37,7 @@ def test_nan_stays_nan_and_what_toml_cannot_hold_is_said(tmp_path):
 
 def test_a_cut_or_changed_configuration_is_one_sentence(tmp_path):
     """For all bytes but the last line end: cut there or changed there, it is refused."""
-    run = RunFolder(tmp_path)
+    run = RunDirectory(tmp_path)
     run.write_config({"run": {"seed": 0, "data": "é"}, "train": {"lr": 0.1}})
     path = tmp_path / "config.toml"
     good = path.read_bytes()
@@ -56,16 +55,16 @@ def test_a_cut_or_changed_configuration_is_one_sentence(tmp_path):
 def test_two_runs_of_one_second_have_two_folders(tmp_path, monkeypatch):
     """Whoever comes second gets another name, and each its own id."""
     monkeypatch.setattr("time.strftime", lambda _: "now")
-    runs = [RunFolder.create(tmp_path, "data", "model", 0) for _ in range(3)]
+    runs = [RunDirectory.create(tmp_path, "data", "model", 0) for _ in range(3)]
     assert [run.path.name for run in runs] == ["now-seed0", "now-seed0-2", "now-seed0-3"]
     for run in runs:
         run.write_config({"run": {"seed": 0}})
-    assert len({run.bond for run in runs}) == 3
+    assert len({run.fingerprint for run in runs}) == 3
 
 
 def test_derived_files_that_are_torn_are_one_sentence(tmp_path):
     """metrics.jsonl and results.json: the sentence says how they are written anew."""
-    run = RunFolder(tmp_path)
+    run = RunDirectory(tmp_path)
     assert run.metrics() == run.results() == []
     for name, read in (("metrics.jsonl", run.metrics), ("results.json", run.results)):
         for content in (b'{"results', b"\xff\xfe", b"[]"):
@@ -82,5 +81,5 @@ def test_a_folder_that_is_none_is_no_run(tmp_path):
     (tmp_path / "odd" / "config.toml").mkdir(parents=True)
     for name, words in (("none", "not a run"), ("file", "not a run"), ("odd", "cannot be read")):
         with pytest.raises(FileError, match=words):
-            RunFolder(tmp_path / name).config()
+            RunDirectory(tmp_path / name).config()
     shutil.rmtree(tmp_path / "odd")

@@ -4,29 +4,29 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from dygmamba.data.generate import GeneratorConfig, generate_stream
-from dygmamba.engine.clock import Rule
-from dygmamba.engine.examine import examine, place
-from dygmamba.engine.fit import Fit
+from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
+from dygmamba.engine.evaluation import rank_evaluation_set, score_evaluation_set
+from dygmamba.engine.fit import Trainer
 from dygmamba.engine.fit_config import FitConfig, LinkFitConfig
-from dygmamba.engine.folder import RunFolder
+from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts, Heuristic
-from dygmamba.nn.walks import pair_overlaps
-from dygmamba.runs.link import link_rows
+from dygmamba.nn.history_features import pair_overlaps
+from dygmamba.runs.link_training import evaluate_link_scorer
 from dygmamba.sampling.counts import CountRequest
-from dygmamba.sampling.fades import FadeRequest, Fades
+from dygmamba.sampling.decayed_counts import DecayedCountRequest, DecayedCounts
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import NeighborRequest, PairBatch
-from dygmamba.sampling.walks import WalkRequest, Walks
-from dygmamba.tasks.base import Exam
-from dygmamba.tasks.candidates import Candidates
+from dygmamba.sampling.walks import TemporalWalks, WalkRequest
+from dygmamba.tasks.base import EvaluationSet
+from dygmamba.tasks.candidates import SampledCandidates
 from dygmamba.tasks.link import LinkTask
 from strategies import event_streams
 from streams import split_stream, unsplit
 
 CELL = 3
-TABLES = (CountRequest((2.0, 9.0), 4), FadeRequest((2.0, 9.0)), WalkRequest(2, 5, 0.1))
+TABLES = (CountRequest((2.0, 9.0), 4), DecayedCountRequest((2.0, 9.0)), WalkRequest(2, 5, 0.1))
 
 
 def told(view):
@@ -60,22 +60,24 @@ def exam_of(store):
     """Every event, and every event turned round as its negative."""
     ids = torch.arange(len(store))
     ends = torch.cat([store.src, store.dst]), torch.cat([store.dst, store.src])
-    return Exam({}, ids, (), PairBatch.of(*ends, store.time.repeat(2)), ids.repeat(2))
+    return EvaluationSet({}, ids, (), PairBatch.of(*ends, store.time.repeat(2)), ids.repeat(2))
 
 
 @settings(max_examples=15)
 @given(store=event_streams(min_events=4, max_events=16))
 def test_tables_that_lag_hold_the_events_before_the_batch(store):
     """For all streams with ties: a batch's answers are those of tables that were made of the events before it alone."""
-    exam = exam_of(store)
-    found = examine(Reader(*TABLES), unsplit(store), exam, Rule("batch", CELL))
+    evaluation_set = exam_of(store)
+    found = score_evaluation_set(
+        Reader(*TABLES), unsplit(store), evaluation_set, VisibilityRule("batch", CELL)
+    )
     for first in range(0, len(store), CELL):
         began = store.time[first]
         past = store[: int((store.time < began).sum())]
         rows = torch.cat(
             [torch.arange(first, min(first + CELL, len(store))) + k * len(store) for k in (0, 1)]
         )
-        pairs = exam.pairs.of_rows(rows)
+        pairs = evaluation_set.pairs.of_rows(rows)
         asked = PairBatch.of(pairs.src, pairs.dst, began.expand(len(rows)).clone())
         expected = told(gather_view(NeighborIndex.build(past), past.features, asked, TABLES))
         torch.testing.assert_close(found[rows], expected)
@@ -85,26 +87,44 @@ def test_tables_that_lag_hold_the_events_before_the_batch(store):
 @given(store=event_streams(min_events=1, max_events=25))
 def test_neither_sequences_nor_the_strict_rule_know_of_a_lag(store):
     """For all streams: strictly, tables are asked at the pair's own time; a sequence is so by either rule."""
-    exam, stream = exam_of(store), unsplit(store)
-    expected = told(stream.view(exam.pairs, TABLES))
-    torch.testing.assert_close(examine(Reader(*TABLES), stream, exam, Rule("strict", CELL)), expected)
+    evaluation_set, stream = exam_of(store), unsplit(store)
+    expected = told(stream.view(evaluation_set.pairs, TABLES))
+    torch.testing.assert_close(
+        score_evaluation_set(Reader(*TABLES), stream, evaluation_set, VisibilityRule("strict", CELL)),
+        expected,
+    )
     reader = Reader(NeighborRequest((4,)))
-    both = [examine(reader, stream, exam, Rule(visible, CELL)).tolist() for visible in ("strict", "batch")]
-    assert both[0] == both[1] == stream.index.past(exam.pairs.src, exam.pairs.time)[1].clamp(max=4).tolist()
+    both = [
+        score_evaluation_set(reader, stream, evaluation_set, VisibilityRule(visible, CELL)).tolist()
+        for visible in ("strict", "batch")
+    ]
+    assert (
+        both[0]
+        == both[1]
+        == stream.index.past(evaluation_set.pairs.src, evaluation_set.pairs.time)[1].clamp(max=4).tolist()
+    )
 
 
 def test_a_candidate_sees_what_its_event_sees():
     """A rank by the rule `batch` is that of the event's score in the exam among its candidates' at the same moment."""
     store = generate_stream(GeneratorConfig(nodes=20, events=60, seed=2))
-    exam, stream, rule, reader = exam_of(store), unsplit(store), Rule("batch", 8), Reader(*TABLES)
-    rank = place(reader, stream, exam, Candidates.of(store, None, 0), rule)
+    evaluation_set, stream, rule, reader = (
+        exam_of(store),
+        unsplit(store),
+        VisibilityRule("batch", 8),
+        Reader(*TABLES),
+    )
+    rank = rank_evaluation_set(reader, stream, evaluation_set, SampledCandidates.of(store, None, 0), rule)
     for event in range(0, len(store), 7):
         others = torch.unique(store.dst)
         others = others[others != store.dst[event]]
         dst = torch.cat([store.dst[event : event + 1], others])
         pairs = PairBatch.of(store.src[event].expand_as(dst), dst, store.time[event].expand(len(dst)).clone())
-        score = examine(
-            reader, stream, Exam({}, exam.events, (), pairs, torch.full((len(dst),), event)), rule
+        score = score_evaluation_set(
+            reader,
+            stream,
+            EvaluationSet({}, evaluation_set.events, (), pairs, torch.full((len(dst),), event)),
+            rule,
         )
         above, level = int((score[1:] > score[0]).sum()), int((score[1:] == score[0]).sum())
         assert float(rank[event]) == 1 + above + level / 2
@@ -138,7 +158,7 @@ def test_a_step_asks_tables_when_its_batch_began(visible, tmp_path):
     """In training a step's tables are as of its first event, or strictly as of each question."""
     stream, witness = split_stream(generate_stream(GeneratorConfig(nodes=30, events=300, seed=1))), Noting()
     task = LinkTask.of(stream.store, stream.split, stream.device)
-    fit = Fit(task, witness, stream, FitConfig(batch=10, visible=visible), RunFolder(tmp_path), 0)
+    fit = Trainer(task, witness, stream, FitConfig(batch=10, visible=visible), RunDirectory(tmp_path), 0)
     for step in range(fit.steps_per_epoch):
         fit.executor.step(fit.batch(fit.epoch(0), step))
     for number, (known, time) in enumerate(witness.asked):
@@ -154,7 +174,9 @@ def test_trees_study_a_table_that_lags(batch, tmp_path):
     facts = DatasetFacts.of(stream.store, train)
     scorer = spec.build(spec.config(neighbors=3), facts)
     task = LinkTask.of(stream.store, stream.split, stream.device)
-    fit = Fit(task, scorer, stream, LinkFitConfig(batch=batch, visible="batch"), RunFolder(tmp_path), 0)
+    fit = Trainer(
+        task, scorer, stream, LinkFitConfig(batch=batch, visible="batch"), RunDirectory(tmp_path), 0
+    )
     view = next(fit.executor._views())
     began = stream.store.time[train][torch.arange(len(train)) // batch * batch]
     assert torch.equal(view.pairs.known, began.repeat(2))
@@ -172,7 +194,8 @@ def test_a_row_says_by_which_rule_its_tables_answered():
     asked = [("historical", "test", "transductive")]
     about = {"dataset": "made", "model": "source-recency", "seed": 0}
     strict, batch = (
-        link_rows(model, stream, about, asked, Rule(rule, 50))[0] for rule in ("strict", "batch")
+        evaluate_link_scorer(model, stream, about, asked, VisibilityRule(rule, 50))[0]
+        for rule in ("strict", "batch")
     )
     assert (strict["visible"], batch["visible"]) == ("strict", "batch")
     assert strict["ap"] != batch["ap"]
@@ -185,7 +208,7 @@ def test_models_ask_tables_when_the_pairs_say(name, monkeypatch):
     spec = find_model(name)
     scorer = spec.build(spec.config(), DatasetFacts.of(store, torch.arange(len(store)))).eval()
     pairs = PairBatch.of(store.src[60:], store.dst[60:], store.time[60:]).as_of(store.time[40].repeat(20))
-    for kind, method in ((Walks, "at"), (Fades, "of_node"), (Fades, "of_pair")):
+    for kind, method in ((TemporalWalks, "at"), (DecayedCounts, "of_node"), (DecayedCounts, "of_pair")):
         own = getattr(kind, method)
         monkeypatch.setattr(
             kind, method, lambda *given, own=own: asked.append(given[-1].unique()) or own(*given)

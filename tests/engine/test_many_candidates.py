@@ -7,12 +7,12 @@ from torch.utils._pytree import tree_leaves
 
 from contract_cases import TINY
 from dygmamba.config import build_config
-from dygmamba.data.generate import GeneratorConfig, generate_stream
-from dygmamba.engine.examine import TOGETHER, place
+from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
+from dygmamba.engine.evaluation import MAX_HELD_SCORES, rank_evaluation_set
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts
-from dygmamba.tasks.candidates import Candidates
-from dygmamba.tasks.link import link_exam
+from dygmamba.tasks.candidates import SampledCandidates
+from dygmamba.tasks.link import build_link_set
 from streams import split_stream
 
 EVENTS, PASS = 4, 300  # events that are ranked, tokens of a pass
@@ -46,9 +46,11 @@ def scorer_of(name, stream):
 
 
 def ranked(scorer, stream, count, tokens=PASS):
-    exam = link_exam(stream.store, stream.split, "test")
-    among = Candidates.of(stream.store, count, 0)
-    return place(scorer, stream, exam, among, chosen=torch.arange(EVENTS), tokens=tokens)
+    evaluation_set = build_link_set(stream.store, stream.split, "test")
+    among = SampledCandidates.of(stream.store, count, 0)
+    return rank_evaluation_set(
+        scorer, stream, evaluation_set, among, chosen=torch.arange(EVENTS), tokens=tokens
+    )
 
 
 @pytest.mark.parametrize("name", ["dyg-mamba", "graphmixer", "tgn"])
@@ -67,7 +69,7 @@ def test_what_a_pass_holds_does_not_grow_with_the_candidates(stream, name):
     with Largest() as whole:
         ranked(scorer, stream, 120, tokens=1 << 30)
     assert whole.numbers > 2 * sizes[120]
-    assert TOGETHER < 1 << 20, "scores of so many pairs are held at once, whatever the model"
+    assert MAX_HELD_SCORES < 1 << 20, "scores of so many pairs are held at once, whatever the model"
 
 
 @pytest.mark.parametrize("name", ["tgat", "graphmixer", "tgn", "jodie"])

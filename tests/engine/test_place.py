@@ -9,19 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dygmamba as dm
-import dygmamba.engine.examine as examining
+import dygmamba.engine.evaluation as examining
 from commands import invoke
-from dygmamba.data.events import EventStore
-from dygmamba.data.store import save_dataset
-from dygmamba.engine.clock import Rule
-from dygmamba.engine.examine import examine, place
-from dygmamba.errors import ConfigError
+from dygmamba.core.errors import ConfigError
+from dygmamba.data.events.event_store import EventStore
+from dygmamba.data.storage.dataset import save_dataset
+from dygmamba.engine.evaluation import rank_evaluation_set, score_evaluation_set
+from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts
 from dygmamba.sampling.view import PairBatch
-from dygmamba.tasks.base import Exam
-from dygmamba.tasks.candidates import Candidates
-from dygmamba.tasks.link import link_exam
+from dygmamba.tasks.base import EvaluationSet
+from dygmamba.tasks.candidates import SampledCandidates
+from dygmamba.tasks.link import build_link_set
 from dygmamba.tasks.metrics import rank_metrics
 from strategies import event_streams
 from streams import split_stream
@@ -50,14 +50,19 @@ def scorer_of(name, stream):
     )
 
 
-def asked_one_by_one(scorer, stream, exam, dst, rule):
+def asked_one_by_one(scorer, stream, evaluation_set, dst, rule):
     """The scores of every event with these destinations, through the exam that evaluation knows."""
     store, (k, c) = stream.store, dst.shape
     number = torch.arange(k).repeat_interleave(c)
-    pairs = PairBatch.of(store.src[exam.events][number], dst.flatten(), store.time[exam.events][number])
-    return examine(scorer, stream, Exam(exam.about, exam.events, exam.earlier, pairs, number), rule).view(
-        k, c
+    pairs = PairBatch.of(
+        store.src[evaluation_set.events][number], dst.flatten(), store.time[evaluation_set.events][number]
     )
+    return score_evaluation_set(
+        scorer,
+        stream,
+        EvaluationSet(evaluation_set.about, evaluation_set.events, evaluation_set.earlier, pairs, number),
+        rule,
+    ).view(k, c)
 
 
 @pytest.mark.parametrize("visible", ["strict", "batch"])
@@ -66,13 +71,16 @@ def test_ranks_are_those_of_tgb(name, visible):
     """Stateless, with memory and without weights: each event's rank is that of TGB's evaluator on the same scores."""
     evaluate = pytest.importorskip("tgb.linkproppred.evaluate", reason="py-tgb is not installed")
     judge = evaluate.Evaluator(name="tgbl-wiki", k_value=3)
-    stream, rule = stream_of(), Rule(visible, cell=20)
-    exam, among = link_exam(stream.store, stream.split, "test"), Candidates.of(stream.store, 8, seed=1)
-    rank = place(scorer_of(name, stream), stream, exam, among, rule)
-    others, real = among.against(exam.events)
+    stream, rule = stream_of(), VisibilityRule(visible, cell=20)
+    evaluation_set, among = (
+        build_link_set(stream.store, stream.split, "test"),
+        SampledCandidates.of(stream.store, 8, seed=1),
+    )
+    rank = rank_evaluation_set(scorer_of(name, stream), stream, evaluation_set, among, rule)
+    others, real = among.against(evaluation_set.events)
     assert bool(real.all())
-    dst = torch.cat([stream.store.dst[exam.events][:, None], others], dim=1)
-    score = asked_one_by_one(scorer_of(name, stream), stream, exam, dst, rule).double().numpy()
+    dst = torch.cat([stream.store.dst[evaluation_set.events][:, None], others], dim=1)
+    score = asked_one_by_one(scorer_of(name, stream), stream, evaluation_set, dst, rule).double().numpy()
     for one, row in zip(rank.tolist(), score, strict=True):
         found = judge.eval({"y_pred_pos": row[:1], "y_pred_neg": row[1:], "eval_metric": ["mrr"]})
         assert abs(float(found["mrr"]) - float(np.float32(1 / one))) < 1e-12
@@ -87,10 +95,18 @@ def test_ranks_are_those_of_tgb(name, visible):
 def test_how_the_work_is_cut_changes_no_rank(monkeypatch, name):
     """Seven pairs at a time, so that candidates are cut too, or all at once: the same ranks."""
     stream = stream_of(events=200)
-    exam, among = link_exam(stream.store, stream.split, "test"), Candidates.of(stream.store, None, 0)
-    whole = place(scorer_of(name, stream), stream, exam, among, Rule(cell=20))
-    monkeypatch.setattr(examining, "TOGETHER", 7)
-    assert torch.equal(place(scorer_of(name, stream), stream, exam, among, Rule(cell=20)), whole)
+    evaluation_set, among = (
+        build_link_set(stream.store, stream.split, "test"),
+        SampledCandidates.of(stream.store, None, 0),
+    )
+    whole = rank_evaluation_set(
+        scorer_of(name, stream), stream, evaluation_set, among, VisibilityRule(cell=20)
+    )
+    monkeypatch.setattr(examining, "MAX_HELD_SCORES", 7)
+    assert torch.equal(
+        rank_evaluation_set(scorer_of(name, stream), stream, evaluation_set, among, VisibilityRule(cell=20)),
+        whole,
+    )
 
 
 @settings(deadline=None, max_examples=40)
@@ -104,7 +120,7 @@ def test_candidates_are_a_function_of_seed_and_event(store, count, filtered, see
     """For all streams: distinct destinations, never the true one nor, filtered, another of that source and time."""
     if len(store.dst.unique()) < 2:
         return
-    among, events = Candidates.of(store, count, seed, filtered), torch.arange(len(store))
+    among, events = SampledCandidates.of(store, count, seed, filtered), torch.arange(len(store))
     node, real = among.against(events)
     for event in range(len(store)):
         own = node[event][real[event]].tolist()
@@ -123,9 +139,14 @@ def test_an_event_without_candidates_is_first():
         torch.zeros(40).long(), torch.arange(40) % 4, torch.arange(40).div(4, rounding_mode="floor")
     )
     stream = split_stream(store)
-    exam = link_exam(store, stream.split, "test")
-    rank = place(scorer_of("edgebank", stream), stream, exam, Candidates.of(store, None, 0, filtered=True))
-    assert rank.tolist() == [1.0] * len(exam.events)
+    evaluation_set = build_link_set(store, stream.split, "test")
+    rank = rank_evaluation_set(
+        scorer_of("edgebank", stream),
+        stream,
+        evaluation_set,
+        SampledCandidates.of(store, None, 0, filtered=True),
+    )
+    assert rank.tolist() == [1.0] * len(evaluation_set.events)
 
 
 def test_a_row_says_how_it_was_ranked(monkeypatch, capsys, tmp_path):

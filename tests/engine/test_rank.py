@@ -10,19 +10,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dygmamba.data.events import EventStore, FeatureTable
-from dygmamba.data.extension import extended
-from dygmamba.data.ids import NodeIds
-from dygmamba.data.store import Dataset
-from dygmamba.engine.clock import Clock
-from dygmamba.engine.examine import examine
-from dygmamba.engine.rank import Ranker
-from dygmamba.errors import ScoreError
+from dygmamba.core.errors import ScoreError
+from dygmamba.data.events.event_store import EventStore, FeatureTable
+from dygmamba.data.events.ids import NodeIds
+from dygmamba.data.storage.dataset import Dataset
+from dygmamba.data.storage.extension import extend_dataset
+from dygmamba.engine.evaluation import score_evaluation_set
+from dygmamba.engine.scoring import Ranker
+from dygmamba.engine.visibility import MemorySchedule
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts, EncoderScorer, Heuristic
 from dygmamba.models.dyg_mamba import SPEC, DyGMambaConfig
 from dygmamba.sampling.view import PairBatch
-from dygmamba.tasks.base import Exam
+from dygmamba.tasks.base import EvaluationSet
 from strategies import event_streams
 from streams import unsplit
 
@@ -113,8 +113,8 @@ def test_a_prediction_is_what_evaluation_says(store):
     """For all streams, each event and its reverse have the score that an exam of them finds."""
     events = torch.arange(len(store))
     both = torch.cat([store.src, store.dst]), torch.cat([store.dst, store.src]), store.time.repeat(2)
-    exam = Exam({}, events, (), PairBatch.of(*both), events.repeat(2))
-    expected = examine(scorer(), unsplit(store), exam)
+    evaluation_set = EvaluationSet({}, events, (), PairBatch.of(*both), events.repeat(2))
+    expected = score_evaluation_set(scorer(), unsplit(store), evaluation_set)
     torch.testing.assert_close(ranker(scorer(), store).logits(*both), expected, rtol=0, atol=1e-5)
 
 
@@ -181,7 +181,7 @@ def test_drawn_scores_stay_when_the_stream_goes_on(name, bipartite, store, more,
     first = ranker(drawing(name), store)
     expected = first.logits(*asked)
     assert torch.equal(first.logits(*asked), expected)
-    later = ranker(drawing(name), extended(old, new).store, tokens)
+    later = ranker(drawing(name), extend_dataset(old, new).store, tokens)
     torch.testing.assert_close(later.logits(*asked), expected, rtol=0, atol=1e-6)
 
 
@@ -228,7 +228,7 @@ def test_a_memory_holds_exactly_the_strictly_earlier_events(store, size):
     store = replace(store, num_nodes=store.num_nodes + 1, features=roomy)
     links = ranker(memory, store, 1)
     everything = torch.arange(len(store))
-    links.clock = links.walk.clock = Clock.of(store, (everything,), size)
+    links.clock = links.walk.clock = MemorySchedule.of(store, (everything,), size)
     time = torch.tensor(moments(store)[::-1]).double()
     earlier = (store.time[None] < time[:, None]).sum(1)
     assert links.logits(node, node, time).tolist() == earlier.tolist()

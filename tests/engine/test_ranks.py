@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from dygmamba.config import build_config
-from dygmamba.data.generate import GeneratorConfig, generate_stream
-from dygmamba.engine.executor import require_shareable
-from dygmamba.engine.fit import Fit, Interrupted, Reporter
+from dygmamba.core.errors import ConfigError
+from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
+from dygmamba.engine.distributed import SINGLE_PROCESS, ProcessGroup
+from dygmamba.engine.executor import check_distributable
+from dygmamba.engine.fit import Interrupted, Reporter, Trainer
 from dygmamba.engine.fit_config import FitConfig
-from dygmamba.engine.folder import RunFolder
-from dygmamba.engine.ranks import ALONE, Ranks
-from dygmamba.errors import ConfigError
+from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
 from dygmamba.tasks.link import LinkTask
@@ -44,7 +44,7 @@ def fit_of(stream, model, ranks, folder, **loop):
     own = replace(stream, ranks=ranks)
     how = FitConfig(**{"batch": 50, "epochs": 1, "lr": 1e-3} | loop)
     task = LinkTask.of(own.store, own.split, own.device, against)
-    return Fit(task, scorer, own, how, RunFolder(folder, ranks.leads), 0)
+    return Trainer(task, scorer, own, how, RunDirectory(folder, ranks.leads), 0)
 
 
 @pytest.mark.parametrize(
@@ -55,14 +55,14 @@ def test_several_ranks_train_as_one(model, against, stream, tmp_path, monkeypatc
 
     The scores of given weights are one rank's to the last bit, and what the ranks have is the same to the last bit.
     """
-    monkeypatch.setattr("dygmamba.engine.executor.best_shares", lambda *_: (5, 15))
+    monkeypatch.setattr("dygmamba.engine.executor.choose_shares", lambda *_: (5, 15))
 
     def trained(ranks):
         fit = fit_of(stream, model, ranks, tmp_path / f"{ranks.size}", against=against)
         fit.train_epoch(Reporter())
         return fit.progress.losses, fit.scorer.state_dict(), fit.examine(fit.task.validation)
 
-    losses, weights, scores = trained(ALONE)
+    losses, weights, scores = trained(SINGLE_PROCESS)
     found = act(3, trained)
     for other in found:
         assert other[0] == found[0][0]
@@ -78,7 +78,7 @@ def test_several_ranks_train_as_one(model, against, stream, tmp_path, monkeypatc
         fit.scorer.load_state_dict(weights)
         return fit.examine(fit.task.validation)
 
-    assert all(torch.equal(other, examined(ALONE)) for other in act(2, examined))
+    assert all(torch.equal(other, examined(SINGLE_PROCESS)) for other in act(2, examined))
 
 
 def test_a_memory_that_draws_is_the_same_in_every_rank(stream, tmp_path):
@@ -104,7 +104,7 @@ def test_one_rank_that_is_told_to_stop_stops_all_and_the_first_one_saves(stream,
 
     assert act(2, stopped) == [1, 1]
     (tmp_path / "whole").mkdir()
-    rest, whole = (fit_of(stream, "dyg-mamba", ALONE, tmp_path / part) for part in ("", "whole"))
+    rest, whole = (fit_of(stream, "dyg-mamba", SINGLE_PROCESS, tmp_path / part) for part in ("", "whole"))
     rest.resume()
     assert rest.progress.step == 1
     for fit in (rest, whole):
@@ -118,7 +118,7 @@ def test_shares_are_all_there_is_and_no_two_overlap():
     """For all counts and sizes: the shares lie end to end, and differ by one at most."""
     for size in range(1, 6):
         for count in range(13):
-            shares = [Ranks(rank, size).share(count) for rank in range(size)]
+            shares = [ProcessGroup(rank, size).share(count) for rank in range(size)]
             assert [0, *(after for _, after in shares)] == [*(first for first, _ in shares), count]
             assert len({after - first for first, after in shares} | {count // size}) <= 2
 
@@ -128,7 +128,7 @@ def test_what_cannot_be_shared_is_refused():
     spec = MODELS["trees"]
     trees = spec.build(spec.config(), DatasetFacts(3, 0, 0))
     with pytest.raises(ConfigError, match="rounds"):
-        act(2, lambda ranks: require_shareable(trees, ranks, 200))
+        act(2, lambda ranks: check_distributable(trees, ranks, 200))
     with pytest.raises(ConfigError, match="a batch of 1 events"):
-        act(2, lambda ranks: require_shareable(object(), ranks, 1))
-    require_shareable(trees, ALONE, 1)
+        act(2, lambda ranks: check_distributable(object(), ranks, 1))
+    check_distributable(trees, SINGLE_PROCESS, 1)

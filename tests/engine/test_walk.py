@@ -8,20 +8,20 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dygmamba.data.generate import GeneratorConfig, generate_stream
-from dygmamba.engine.clock import Clock, Rule
-from dygmamba.engine.examine import examine
-from dygmamba.engine.fit import Fit
+from dygmamba.core.errors import EventError, ScoreError
+from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
+from dygmamba.engine.evaluation import score_evaluation_set
+from dygmamba.engine.fit import Trainer
 from dygmamba.engine.fit_config import FitConfig
-from dygmamba.engine.folder import RunFolder
-from dygmamba.engine.walk import Walk, require_finite
-from dygmamba.errors import EventError, ScoreError
+from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.engine.scoring import StreamScorer, check_finite
+from dygmamba.engine.visibility import MemorySchedule, VisibilityRule
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts, Heuristic
 from dygmamba.models.edgebank import EdgeBank, EdgeBankConfig
 from dygmamba.sampling.view import PairBatch
-from dygmamba.tasks.base import Exam
-from dygmamba.tasks.link import LinkTask, link_exam
+from dygmamba.tasks.base import EvaluationSet
+from dygmamba.tasks.link import LinkTask, build_link_set
 from strategies import event_streams
 from streams import split_stream, unsplit
 from witnesses import Counter
@@ -59,7 +59,7 @@ def events_of(store):
     pairs = PairBatch.of(
         torch.cat([store.src, store.dst]), torch.cat([store.dst, store.src]), store.time.repeat(2)
     )
-    return Exam({}, ids, (), pairs, ids.repeat(2))
+    return EvaluationSet({}, ids, (), pairs, ids.repeat(2))
 
 
 @given(store=event_streams(min_events=1), size=SIZES, first=st.integers(0, 9))
@@ -67,7 +67,7 @@ def test_cells_cut_each_period_from_its_own_beginning(store, size, first):
     """For all streams, sizes and periods: the cells are the events in order; only a period's last is shorter."""
     ids = torch.arange(len(store))
     periods = (ids[:first], ids[first:])
-    clock = Clock.of(store, periods, size)
+    clock = MemorySchedule.of(store, periods, size)
     cells = clock.between(0, len(store))
     assert torch.cat(cells).tolist() == ids.tolist()
     expected = [cell.tolist() for period in periods for cell in period.split(size) if len(cell)]
@@ -84,11 +84,11 @@ def test_a_strict_memory_has_seen_strictly_earlier_events_only(
     What it sees is a function of its time and of what is strictly earlier: later events, or none, change nothing.
     """
     asked = torch.cat([store.time, store.time[-1:] + 1])
-    seen = Clock.of(store, (torch.arange(len(store)),), size).earlier_cells(asked)
+    seen = MemorySchedule.of(store, (torch.arange(len(store)),), size).earlier_cells(asked)
     for time, count in zip(asked.tolist(), seen.tolist(), strict=True):
         earlier = int((store.time < time).sum())
         assert count == earlier // size * size
-        past = Clock.of(store[:earlier], (torch.arange(earlier),), size)
+        past = MemorySchedule.of(store[:earlier], (torch.arange(earlier),), size)
         assert int(past.earlier_cells(torch.tensor([time], dtype=torch.float64))) == count
 
 
@@ -97,7 +97,7 @@ def test_an_exam_tells_a_memory_as_its_rule_says(store):
     """Strict: everything observed is earlier than everything asked. Batch: exactly the cells before its own."""
     for visible in ("strict", "batch"):
         witness = Witness()
-        count = examine(witness, unsplit(store), events_of(store), Rule(visible, 3))
+        count = score_evaluation_set(witness, unsplit(store), events_of(store), VisibilityRule(visible, 3))
         place = torch.arange(len(store)).repeat(2)
         if visible == "batch":
             assert count.tolist() == (place // 3 * 3).tolist()
@@ -110,7 +110,7 @@ def test_an_exam_tells_a_memory_as_its_rule_says(store):
 def test_training_tells_a_memory_as_its_rule_says(store, batch, visible):
     """For all streams, batches and rules: before step k come the strictly earlier cells, or all before k."""
     ids = torch.arange(len(store))
-    clock = Clock.of(store, (ids,), batch)
+    clock = MemorySchedule.of(store, (ids,), batch)
     told = clock.steps(visible)
     assert told == sorted(told)
     for number, cells in enumerate(told):
@@ -128,7 +128,7 @@ def test_a_fit_shows_its_memory_nothing_of_the_batchs_own_time(visible, tmp_path
     store = replace(store, time=(store.time / 2e4).floor())
     stream, witness = split_stream(store), Counter()
     task = LinkTask.of(store, stream.split, stream.device)
-    fit = Fit(task, witness, stream, FitConfig(batch=10, visible=visible), RunFolder(tmp_path), 0)
+    fit = Trainer(task, witness, stream, FitConfig(batch=10, visible=visible), RunDirectory(tmp_path), 0)
     for step in range(fit.steps_per_epoch):
         fit.executor.step(fit.batch(fit.epoch(0), step))
     tied = 0
@@ -146,14 +146,14 @@ def test_every_positive_is_scored_once_with_its_negative(store):
     """One positive and one negative per event of the exam, in its order."""
     stream = split_stream(store)
     try:
-        exam = link_exam(store, stream.split, "test", strategy="historical")
+        evaluation_set = build_link_set(store, stream.split, "test", strategy="historical")
     except EventError:  # no event, or a batch that uses every possible pair leaves no negative
         return
     bank = EdgeBank(EdgeBankConfig(), DatasetFacts.of(store))
-    assert len(examine(bank, stream, exam)) == 2 * len(exam.events)
+    assert len(score_evaluation_set(bank, stream, evaluation_set)) == 2 * len(evaluation_set.events)
     for label in (0, 1):
-        rows = exam.pairs.label == label
-        assert exam.pairs.group[rows].tolist() == list(range(len(exam.events)))
+        rows = evaluation_set.pairs.label == label
+        assert evaluation_set.pairs.group[rows].tolist() == list(range(len(evaluation_set.events)))
 
 
 @pytest.mark.parametrize("tokens", [1, 50, 10_000])
@@ -172,14 +172,16 @@ def test_how_questions_are_cut_changes_no_score(name, settings, tokens):
     stream, spec = split_stream(store), MODELS[name]
     torch.manual_seed(0)
     scorer = spec.build(spec.config(out=8, time_dim=4, **settings), DatasetFacts.of(store))
-    exam = link_exam(store, stream.split, "test", "inductive", "historical")
-    clock = Clock.of(store, (*exam.earlier, exam.events))
-    seen = clock.earlier_cells(exam.pairs.time)
-    whole = Walk(scorer, stream, 0, clock)(exam.pairs, seen)
-    parts = Walk(scorer, stream, 0, clock, tokens)
-    torch.testing.assert_close(parts(exam.pairs, seen), whole, rtol=1e-4, atol=1e-5)
-    order = torch.randperm(len(exam.pairs), generator=torch.Generator().manual_seed(3))[:9]
-    some = PairBatch.of(exam.pairs.src[order], exam.pairs.dst[order], exam.pairs.time[order])
+    evaluation_set = build_link_set(store, stream.split, "test", "inductive", "historical")
+    clock = MemorySchedule.of(store, (*evaluation_set.earlier, evaluation_set.events))
+    seen = clock.earlier_cells(evaluation_set.pairs.time)
+    whole = StreamScorer(scorer, stream, 0, clock)(evaluation_set.pairs, seen)
+    parts = StreamScorer(scorer, stream, 0, clock, tokens)
+    torch.testing.assert_close(parts(evaluation_set.pairs, seen), whole, rtol=1e-4, atol=1e-5)
+    order = torch.randperm(len(evaluation_set.pairs), generator=torch.Generator().manual_seed(3))[:9]
+    some = PairBatch.of(
+        evaluation_set.pairs.src[order], evaluation_set.pairs.dst[order], evaluation_set.pairs.time[order]
+    )
     torch.testing.assert_close(parts(some, seen[order]), whole[order], rtol=1e-4, atol=1e-5)
 
 
@@ -187,15 +189,15 @@ def test_an_exam_gives_the_same_scores_again():
     """Whatever was drawn in between, and whatever the memory was told before: the same bits."""
     store = generate_stream(GeneratorConfig(nodes=30, events=400, seed=1))
     stream = split_stream(store)
-    exam = link_exam(store, stream.split, "val")
+    evaluation_set = build_link_set(store, stream.split, "val")
     for name in ("tgat", "tgn"):
         spec = MODELS[name]
         config = spec.config(neighbors=3, out=8, time_dim=4, sampling="uniform")
         scorer = spec.build(config, DatasetFacts.of(store))
-        first = examine(scorer, stream, exam)
+        first = score_evaluation_set(scorer, stream, evaluation_set)
         torch.rand(5)
-        assert torch.equal(examine(scorer, stream, exam), first)
-        assert not torch.equal(examine(scorer, stream, exam, seed=1), first)
+        assert torch.equal(score_evaluation_set(scorer, stream, evaluation_set), first)
+        assert not torch.equal(score_evaluation_set(scorer, stream, evaluation_set, seed=1), first)
 
 
 @given(store=event_streams(min_events=1), at=st.integers(1, 12))
@@ -219,8 +221,11 @@ def test_a_walk_that_was_interrupted_asks_as_if_it_were_new(store, at):
             self.halt()
             return super().__call__(view)
 
-    clock = Clock.of(store, (torch.arange(len(store)),), 3)
-    walk, pairs = Walk(Halting(), unsplit(store), 0, clock), PairBatch.of(store.src, store.dst, store.time)
+    clock = MemorySchedule.of(store, (torch.arange(len(store)),), 3)
+    walk, pairs = (
+        StreamScorer(Halting(), unsplit(store), 0, clock),
+        PairBatch.of(store.src, store.dst, store.time),
+    )
     seen = clock.earlier(store.time)
     with suppress(InterruptedError):
         walk(pairs, seen)
@@ -235,4 +240,4 @@ def test_a_score_that_is_no_number_is_an_error(wrong):
     time = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
     for answers in (torch.tensor([0.0, wrong, 1.0]), torch.tensor([[0.0, 0.0], [0.0, wrong], [1.0, 1.0]])):
         with pytest.raises(ScoreError, match="at time 2 is"):
-            require_finite(answers, time)
+            check_finite(answers, time)

@@ -8,22 +8,24 @@ import numpy as np
 import pytest
 import torch
 
-from dygmamba.data.generate import GeneratorConfig, forgetting_law, generate_stream
-from dygmamba.data.ids import NodeIds
-from dygmamba.data.library import open_dataset
-from dygmamba.data.process import LAWS
-from dygmamba.data.store import Dataset, Origin
-from dygmamba.engine.folder import RunFolder
-from dygmamba.errors import ConfigError, EventError, FileError
+from dygmamba.core.errors import ConfigError, EventError, FileError
+from dygmamba.data.events.ids import NodeIds
+from dygmamba.data.generate.process import LAWS
+from dygmamba.data.generate.stream import GeneratorConfig, forgetting_law, generate_stream
+from dygmamba.data.storage.dataset import Dataset, Origin
+from dygmamba.data.storage.library import open_dataset
+from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.explain.forgetting import (
-    half_life,
-    known_law,
+    compute_half_life,
+    compute_retention,
+    erase_meetings,
+    find_known_law,
+    find_meetings,
     load_forgetting,
     measure_forgetting,
-    retention,
+    move_meetings,
     save_forgetting,
 )
-from dygmamba.explain.returns import erased, find_meetings, moved
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts, Heuristic
 from dygmamba.models.dyg_mamba import DyGMambaConfig
@@ -126,7 +128,7 @@ def test_a_moved_meeting_changes_who_was_met_when_and_nothing_else(meetings):
     past = torch.arange(len(meetings)).repeat(2)
     length = meetings.src.length[past]
     slot = torch.cat([torch.zeros(len(meetings), dtype=torch.int64), length[: len(meetings)] - 1])
-    src, dst = moved(meetings, past, slot)
+    src, dst = move_meetings(meetings, past, slot)
     before = meetings.src[past]
     assert torch.equal(src.time, before.time)
     assert torch.equal(src.node.sort(dim=1).values, before.node.sort(dim=1).values)
@@ -136,13 +138,13 @@ def test_a_moved_meeting_changes_who_was_met_when_and_nothing_else(meetings):
     met = dst.mask & (dst.node == src.query_node[:, None])
     assert torch.equal(met.sum(dim=1), torch.ones_like(slot))
     assert torch.equal(dst.time[met], src.time[row, slot])
-    same, _ = moved(meetings, past[: len(meetings)], meetings.src_slot)
+    same, _ = move_meetings(meetings, past[: len(meetings)], meetings.src_slot)
     assert torch.equal(same.node, meetings.src.node)
 
 
 def test_an_erased_meeting_leaves_no_trace_of_the_pair(meetings):
     """For all pasts: v is not in u's, u is not in v's, and the times are the same."""
-    src, dst = erased(meetings)
+    src, dst = erase_meetings(meetings)
     for seq, other, before in ((src, dst, meetings.src), (dst, src, meetings.dst)):
         assert not bool((seq.mask & (seq.node == other.query_node[:, None])).any())
         assert torch.equal(seq.time, before.time)
@@ -159,7 +161,7 @@ def scorer_with(step):
 def test_retention_is_the_exponential_of_the_step(step):
     """exp(Delta(s) A) lies in (0, 1], falls with the span, and its median is that of the blocks' own formula."""
     scorer, spans = scorer_with(step), torch.logspace(1, 4, 6, dtype=torch.float64)
-    kept = retention(scorer, spans, reach=5_000.0, length=8)
+    kept = compute_retention(scorer, spans, reach=5_000.0, length=8)
     assert kept is not None
     for curve in kept.values():
         assert (np.diff(curve) <= 0).all()
@@ -179,25 +181,25 @@ def test_retention_is_the_exponential_of_the_step(step):
 
 def test_a_step_that_sees_no_span_has_no_retention_curve():
     """Vanilla Mamba's step depends on the token, so there is nothing to draw against the span."""
-    assert retention(scorer_with("content"), torch.ones(2, dtype=torch.float64), 1.0, 8) is None
+    assert compute_retention(scorer_with("content"), torch.ones(2, dtype=torch.float64), 1.0, 8) is None
 
 
 def test_half_life_is_exact_for_an_exponential():
     """For R = 2^(-s/h): h, whatever the spans; None for a curve that never halves."""
     span = np.geomspace(100, 40_000, 6)
-    assert half_life(span, np.exp2(-span / 7_200)) == pytest.approx(7_200)
-    assert half_life(span, np.full(6, 0.7)) is None
+    assert compute_half_life(span, np.exp2(-span / 7_200)) == pytest.approx(7_200)
+    assert compute_half_life(span, np.full(6, 0.7)) is None
 
 
 def test_the_law_is_known_of_the_embedded_stream_only():
     """The built-in dataset has its law; another generated stream, or any other, has none."""
-    law = known_law(open_dataset("generated"))
+    law = find_known_law(open_dataset("generated"))
     assert law is not None
     assert law[0] == GeneratorConfig().law
     assert law[1](np.array([0.0, 7_200.0])) == pytest.approx([1.0, 0.5])
     for seed, kind in ((1, "generated"), (0, "csv")):
         store = generate_stream(GeneratorConfig(seed=seed))
-        assert known_law(Dataset.of("x", store, NodeIds.identity(240), Origin(format=kind))) is None
+        assert find_known_law(Dataset.of("x", store, NodeIds.identity(240), Origin(format=kind))) is None
 
 
 def test_too_short_a_stream_is_said(store):
@@ -213,7 +215,7 @@ def test_too_short_a_stream_is_said(store):
 
 def test_curves_are_kept_until_the_weights_change(stream, tmp_path):
     """What is saved is loaded, unless a newer checkpoint lies beside it; a damaged file is said."""
-    run, law = RunFolder(tmp_path), forgetting_law(CONFIG)
+    run, law = RunDirectory(tmp_path), forgetting_law(CONFIG)
     found = measure_forgetting(LawScorer(law), stream, ("exponential", law))
     assert load_forgetting(run) is None
     save_forgetting(run, found)

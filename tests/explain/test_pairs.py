@@ -14,14 +14,12 @@ import dygmamba as dm
 from commands import invoke
 from door_cases import COLUMNS, letters
 from door_cases import SMALL as TINY
-from dygmamba.errors import ConfigError, EventError, NotFoundError
-from dygmamba.explain import removal
-from dygmamba.explain.events import event_reasons
-from dygmamba.explain.pairs import explain_pair
-from dygmamba.explain.removal import game_of
-from dygmamba.explain.shapley import Ledger, shares
-from dygmamba.explain.what_if import Scale
-from dygmamba.report.why import page
+from dygmamba.core.errors import ConfigError, EventError, NotFoundError
+from dygmamba.explain import event_removal
+from dygmamba.explain.event_removal import build_game
+from dygmamba.explain.pairs import ScoreScale, explain_pair, find_strongest_events
+from dygmamba.explain.shapley import CachedGame, estimate_shapley
+from dygmamba.report.explanation_page import render_explanation
 from dygmamba.runs.predictor import Predictor
 from dygmamba.sampling.view import PairBatch
 
@@ -52,7 +50,7 @@ SHAPE = [
 @pytest.fixture(autouse=True)
 def _few(monkeypatch):
     """A replay tries few events, so that each test is quick."""
-    monkeypatch.setattr(removal, "MOST_EACH", 3)
+    monkeypatch.setattr(event_removal, "MAX_EVENTS_PER_NODE", 3)
 
 
 def one(src, dst, time):
@@ -86,8 +84,8 @@ def games(predictor, asked):
     """Of each question a game and its shares from one pair of orders."""
     stream, found = predictor.links.walk.stream, []
     for src, dst, time in asked:
-        ledger = Ledger(game_of(predictor.run.scorer, stream, one(src, dst, time), 0))
-        found.append((ledger, shares(ledger, 1, seed=0)))
+        ledger = CachedGame(build_game(predictor.run.scorer, stream, one(src, dst, time), 0))
+        found.append((ledger, estimate_shapley(ledger, 1, seed=0)))
     return found
 
 
@@ -159,15 +157,15 @@ def test_what_ifs_are_what_the_model_says(predictor, asked):
     turned = 0
     for src, dst, time in asked[:8]:
         found = explain_pair(predictor, (src, dst), time, orders=1)
-        game = game_of(predictor.run.scorer, predictor.links.walk.stream, one(src, dst, time), 0)
+        game = build_game(predictor.run.scorer, predictor.links.walk.stream, one(src, dst, time), 0)
         place = {player.events[0]: at for at, player in enumerate(game.players)}
-        ledger = Ledger(game)
+        ledger = CachedGame(game)
         for what in (*found.without, *([found.flip] if found.flip else [])):
             (logit,) = ledger.without([[place[event] for event in what.events]]).tolist()
             assert what.logit == pytest.approx(logit, abs=1e-5)
         for reason in found.reasons[:2]:
             (logit,) = ledger.without([[place[reason.event]]]).tolist()
-            assert reason.score_without == pytest.approx(Scale(predictor.calibration)(logit), abs=1e-4)
+            assert reason.score_without == pytest.approx(ScoreScale(predictor.calibration)(logit), abs=1e-4)
         if found.flip is not None:
             turned += 1
             assert len(found.flip.events) <= 10
@@ -188,7 +186,7 @@ def test_what_a_page_says_beside_an_answer_is_the_explanation(run, predictor, as
     """For all pairs: the same events and amounts as `explain` with one pair of orders; of a memory none are told."""
     src, dst, time = zip(*asked[:4], strict=True)
     pairs = PairBatch.of(torch.tensor(src), torch.tensor(dst), torch.tensor(time, dtype=torch.float64))
-    told = event_reasons(predictor.run, pairs, 3)
+    told = find_strongest_events(predictor.run, pairs, 3)
     for (src, dst, time), listed in zip(asked, told, strict=False):
         found = run.explain((src, dst), time, orders=1)
         assert [by for _, by in listed] == pytest.approx(
@@ -198,7 +196,7 @@ def test_what_a_page_says_beside_an_answer_is_the_explanation(run, predictor, as
         assert [reason.side == "both" for reason in found.reasons[:3]] == ["they met" in w for w, _ in listed]
     memory = Predictor.open(letter_runs["tgn"].path, "cpu").run
     with pytest.raises(ConfigError, match="reads more than two lists"):
-        event_reasons(memory, one(0, 1, float(memory.stream.store.time[-1])), 3)
+        find_strongest_events(memory, one(0, 1, float(memory.stream.store.time[-1])), 3)
 
 
 def test_trees_tell_their_numbers_and_the_events_behind_them(letter_runs):
@@ -296,7 +294,7 @@ def test_the_command_shows_a_table_and_writes_pages(letter_runs, monkeypatch, ca
     assert invoke(monkeypatch, capsys, *words)[0] == 0
     ElementTree.fromstring(svg.read_text("utf-8"))
     found = letter_runs["link"].explain(("ann", "bob"), orders=1)
-    assert "<i>" not in page(replace(found, src="<i>", notes=("<i>",)))
+    assert "<i>" not in render_explanation(replace(found, src="<i>", notes=("<i>",)))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import silu
 
 from contract_cases import build, questions, snapshots
-from dygmamba.explain.readout import by_event, parts_of, readout
+from dygmamba.explain.hidden_states import compute_readout, read_last_scan, values_by_event
 from dygmamba.nn.ssm import Direction
 from dygmamba.nn.steps import STEPS
 from dygmamba.ops.scan.reference import scan
@@ -43,7 +43,7 @@ def test_the_parts_are_the_scan(more):
     with torch.no_grad():
         scorer(asked(store, scorer))
         for path, (x, z, tokens), gated in seen:
-            found = parts_of(path, x, z, tokens)
+            found = compute_readout(path, x, z, tokens)
             m, system = path.system(x, z, tokens)
             delta, mask = path.step.size(tokens, m), tokens.mask
             inputs = (part.double() for part in (m, delta, system.A, system.B, system.C))
@@ -59,10 +59,10 @@ def test_shares_are_one_and_what_is_left_only_shrinks_with_age():
     """For all pasts: the parts' shares sum up to 1 with the question's token; an older event has less left."""
     store = snapshots()
     scorer = build(("dyg-mamba", {}), store)
-    found = readout(scorer, asked(store, scorer))
+    found = read_last_scan(scorer, asked(store, scorer))
     assert found is not None
     torch.testing.assert_close(found.share.sum(dim=1), torch.ones(len(found.share), dtype=torch.float64))
-    for kept in by_event(found.left, found.tokens):
+    for kept in values_by_event(found.left, found.tokens):
         in_order = list(kept.values())
         assert in_order == sorted(in_order)
         assert all(0 < value < 1 for value in in_order)
@@ -72,4 +72,4 @@ def test_a_model_without_a_scan_has_none():
     """Nothing is made up."""
     store = snapshots()
     scorer = build(("dygformer", {}), store)
-    assert readout(scorer, asked(store, scorer)) is None
+    assert read_last_scan(scorer, asked(store, scorer)) is None

@@ -15,11 +15,17 @@ from contract_cases import (
     selected,
     snapshots,
 )
-from dygmamba.engine.rank import Ranker
-from dygmamba.explain import removal
-from dygmamba.explain.players import MOST, arranged
-from dygmamba.explain.removal import Replay, Window, game_of, reads_windows
-from dygmamba.explain.shapley import Ledger, shares
+from dygmamba.engine.scoring import Ranker
+from dygmamba.explain import event_removal
+from dygmamba.explain.event_removal import (
+    MAX_PLAYERS,
+    StreamRemoval,
+    WindowRemoval,
+    build_game,
+    group_players,
+    reads_windows,
+)
+from dygmamba.explain.shapley import CachedGame, estimate_shapley
 from dygmamba.sampling.view import PairBatch
 from streams import unsplit
 
@@ -27,7 +33,7 @@ from streams import unsplit
 @pytest.fixture(autouse=True)
 def _few(monkeypatch):
     """A replay tries few events, so that each test is quick."""
-    monkeypatch.setattr(removal, "MOST_EACH", 3)
+    monkeypatch.setattr(event_removal, "MAX_EVENTS_PER_NODE", 3)
 
 
 def one(asked, row):
@@ -42,8 +48,8 @@ def test_contributions_and_base_are_the_logit_of_a_prediction(case):
     scorer, asked = build(case, store), questions(store)
     logit = Ranker(scorer, unsplit(store), 0, cell=CELL).logits(asked.src, asked.dst, asked.time)
     for row in (0, len(asked) - 2):
-        ledger = Ledger(game_of(scorer, unsplit(store), one(asked, row), 0, CELL))
-        found = shares(ledger, 1, seed=row)
+        ledger = CachedGame(build_game(scorer, unsplit(store), one(asked, row), 0, CELL))
+        found = estimate_shapley(ledger, 1, seed=row)
         assert found.logit == pytest.approx(float(logit[row]), abs=1e-5)
         assert found.base + float(found.value.sum()) == pytest.approx(found.logit, abs=1e-9)
         assert ledger.asked <= 2 * (len(ledger.game.players) - 1) + 2
@@ -62,7 +68,7 @@ def test_a_stream_without_an_event_is_what_the_model_would_have_been_shown(case)
     store = sample_store()
     scorer, stream = build(case, store), unsplit(store)
     pair = PairBatch.of(store.src[[50]], store.dst[[50]], store.time[[50]])
-    game = Replay(scorer, stream, pair, 0, cell=1)
+    game = StreamRemoval(scorer, stream, pair, 0, cell=1)
     n = len(game.players)
     tried = (0, n - 1)
     for at, logit in zip(tried, game.logits(~torch.eye(n, dtype=torch.bool)[list(tried)]), strict=True):
@@ -80,8 +86,8 @@ def test_a_list_without_an_event_is_the_list_of_a_stream_without_it(name):
     store = sample_store(30)
     scorer, stream = build((name, {"length": 40}), store), unsplit(store)
     pair = PairBatch.of(store.src[[-1]], store.dst[[-1]], store.time[[-1]] + 1)
-    game = game_of(scorer, stream, pair, 0)
-    assert isinstance(game, Window)
+    game = build_game(scorer, stream, pair, 0)
+    assert isinstance(game, WindowRemoval)
     n = len(game.players)
     found = game.logits(~torch.eye(n, dtype=torch.bool))
     for at, player in enumerate(game.players):
@@ -102,8 +108,8 @@ def test_old_events_of_long_pasts_are_grouped_and_none_is_lost():
     """For all lengths: each event in exactly one player, at most MOST of them, the newest and the meetings alone."""
     for count in (0, 1, 31, 32, 33, 500, 4_000):
         src, dst = torch.arange(0, 2 * count, 2), torch.arange(0, 3 * count, 3)
-        players = arranged(src, dst)
-        assert len(players) <= MOST
+        players = group_players(src, dst)
+        assert len(players) <= MAX_PLAYERS
         listed = [event for player in players for event in player.events]
         assert sorted(listed) == sorted({*src.tolist(), *dst.tolist()})
         met = sorted({*src.tolist()} & {*dst.tolist()})

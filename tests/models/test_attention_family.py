@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dygmamba.config import build_config, preset, presets
-from dygmamba.data.events import EventStore, FeatureTable
-from dygmamba.errors import ConfigError
+from dygmamba.config import build_config, find_preset, load_presets
+from dygmamba.core.errors import ConfigError
+from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
 from dygmamba.models.dygformer import patch_mask, patches
@@ -64,18 +64,18 @@ def test_dygformer_has_the_published_number_of_parameters():
     """With 172 node and edge features: 1,087,035 at patch 1 and 1,457,535 at patch 16 (5,830,140 bytes)."""
     spec, facts = MODELS["dygformer"], DatasetFacts(num_nodes=9, node_dim=172, edge_dim=172)
     for dataset, size in (("wikipedia", 1_087_035), ("lastfm", 1_457_535)):
-        model = spec.build(build_config(spec.config, preset("dygformer", dataset)), facts)
+        model = spec.build(build_config(spec.config, find_preset("dygformer", dataset)), facts)
         assert sum(parameter.numel() for parameter in model.parameters()) == size
 
 
 @pytest.mark.parametrize("name", list(TINY))
 def test_published_settings_build_a_model_of_width_172(name):
     """Every dataset's row of the presets is a valid setting, and embeddings are 172 wide."""
-    datasets = [key for key, value in presets()[name].items() if isinstance(value, dict)]
+    datasets = [key for key, value in load_presets()[name].items() if isinstance(value, dict)]
     assert len(datasets) == 12
     facts = DatasetFacts(num_nodes=9, node_dim=0, edge_dim=4)
     for dataset in datasets:
-        config = build_config(MODELS[name].config, preset(name, dataset))
+        config = build_config(MODELS[name].config, find_preset(name, dataset))
         assert MODELS[name].build(config, facts).encoder.out_dim == 172
 
 

@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from dygmamba.config import build_config
-from dygmamba.data.events import FeatureTable
-from dygmamba.data.generate import GeneratorConfig, generate_stream
-from dygmamba.errors import ConfigError
+from dygmamba.core.errors import ConfigError
+from dygmamba.core.settings import get_setting_hints, split_bounds
+from dygmamba.data.events.event_store import FeatureTable
+from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts, Encoder, EncoderScorer
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView
-from dygmamba.settings import declared, split_bounds
 
 
 @pytest.mark.parametrize("node_dim", [0, 2])
@@ -26,7 +26,7 @@ def test_the_smallest_settings_give_finite_scores(name, node_dim):
         MODELS[name],
     )
     store = replace(store, features=FeatureTable(torch.ones(8, node_dim), store.features.edge))
-    bounds = {key: split_bounds(hint)[1] for key, hint in declared(spec.config).items()}
+    bounds = {key: split_bounds(hint)[1] for key, hint in get_setting_hints(spec.config).items()}
     smallest = {key: bound.low for key, bound in bounds.items() if bound is not None}
     torch.manual_seed(0)
     model = spec.build(build_config(spec.config, smallest), DatasetFacts.of(store))

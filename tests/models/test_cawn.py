@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from dygmamba.config import build_config, preset, presets
-from dygmamba.data.events import EventStore, FeatureTable
-from dygmamba.errors import ConfigError
+from dygmamba.config import build_config, find_preset, load_presets
+from dygmamba.core.errors import ConfigError
+from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
-from dygmamba.models.cawn import WalkLSTM, positions
+from dygmamba.models.cawn import WalkLSTM, walk_positions
 from dygmamba.nn.tokens import make_tokens
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.index import NeighborIndex, gather_view
@@ -67,7 +67,7 @@ def test_walks_are_drawn_as_published():
 def test_positions_on_a_stream_of_four_events():
     """Here u = 0 met 1, 1, 2 and v = 1 met 0, 0, 2: shares (root, neighbour) in u's and in v's walks by hand."""
     view = draw(build(DatasetFacts.of(PATHS), sampling="recent"), PATHS, [(0, 1, 5.0)])
-    shares = positions(make_tokens(view.neighbors[0][0], "first"))
+    shares = walk_positions(make_tokens(view.neighbors[0][0], "first"))
     assert shares.shape == (2, 5, 2, 2)
     root_u, root_v, shared, none = (
         [[1, 0], [0, 2 / 3]],
@@ -83,7 +83,7 @@ def test_positions_of_a_node_asked_about_itself():
     """With u = v = 0 and one self-loop, listed at both its ends: the node is root and neighbour of all walks."""
     loop = stream([0], [0])
     view = draw(build(DatasetFacts.of(loop)), loop, [(0, 0, 5.0)])
-    shares = positions(make_tokens(view.neighbors[0][0], "first"))
+    shares = walk_positions(make_tokens(view.neighbors[0][0], "first"))
     torch.testing.assert_close(shares, torch.ones(2, 5, 2, 2))
 
 
@@ -202,10 +202,10 @@ def test_scores_follow_the_seed_and_see_no_later_event():
 def test_published_widths():
     """Whole tokens 308 each way, positions 86 each way, attention at 312, embeddings at 172, for all 12 datasets."""
     spec, facts = MODELS["cawn"], DatasetFacts(num_nodes=9, node_dim=0, edge_dim=4)
-    datasets = [key for key, value in presets()["cawn"].items() if isinstance(value, dict)]
+    datasets = [key for key, value in load_presets()["cawn"].items() if isinstance(value, dict)]
     assert len(datasets) == 12
     for dataset in datasets:
-        encoder = spec.build(build_config(spec.config, preset("cawn", dataset)), facts).encoder
+        encoder = spec.build(build_config(spec.config, find_preset("cawn", dataset)), facts).encoder
         widths = (encoder.walk.again.in_features, encoder.path.again.in_features, encoder.join.in_features)
         assert widths == (308, 86, 616 + 172)
         assert (encoder.out.in_features, encoder.out_dim) == (312, 172)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from contract_cases import BLENDED, DRAWN, TRAINABLE, sample_store
 from contract_cases import build as fresh
-from dygmamba.config import ablations
-from dygmamba.data.events import EventStore, FeatureTable
+from dygmamba.config import load_ablations
+from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.models.base import RoundLearner
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.index import NeighborIndex, gather_view
@@ -22,8 +22,8 @@ from padding_cases import widen_hops
 from strategies import event_streams
 
 VARIANTS = [*((name, {}) for name in TRAINABLE), BLENDED, *DRAWN]
-VARIANTS += [("dyg-mamba", variant) for variant in ablations().values()]
-NAMES = [*TRAINABLE, "blend", *(f"{name}-{more['sampling']}" for name, more in DRAWN), *ablations()]
+VARIANTS += [("dyg-mamba", variant) for variant in load_ablations().values()]
+NAMES = [*TRAINABLE, "blend", *(f"{name}-{more['sampling']}" for name, more in DRAWN), *load_ablations()]
 DRAWS = Draws.of(5)
 
 

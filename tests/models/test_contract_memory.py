@@ -23,14 +23,14 @@ from contract_cases import (
     snapshots,
     told_otherwise,
 )
-from dygmamba.data.events import FeatureTable
-from dygmamba.data.splits import Split
-from dygmamba.engine.clock import Rule
-from dygmamba.engine.examine import examine
-from dygmamba.engine.fit import Fit
+from dygmamba.data.events.event_store import FeatureTable
+from dygmamba.data.events.splits import Split
+from dygmamba.engine.evaluation import score_evaluation_set
+from dygmamba.engine.fit import Trainer
 from dygmamba.engine.fit_config import FitConfig
-from dygmamba.engine.folder import RunFolder
+from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.stream import Stream
+from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.tasks.link import LinkTask
 from strategies import event_streams
 from streams import unsplit
@@ -100,11 +100,14 @@ def test_the_rules_agree_where_no_tie_crosses_cells(case, ties):
     count = 9 * CELL
     store = snapshots([ties] * (count // ties), gap=40.0 / CELL * ties)
     borders = (3 * CELL, 5 * CELL)
-    exam = exam_of(store, questions(store, borders[-1]), borders)
-    exam = replace(exam, earlier=tuple(part[: len(part) // CELL * CELL] for part in exam.earlier))
+    evaluation_set = exam_of(store, questions(store, borders[-1]), borders)
+    evaluation_set = replace(
+        evaluation_set, earlier=tuple(part[: len(part) // CELL * CELL] for part in evaluation_set.earlier)
+    )
     scorer = build(case, store)
     strict, batch = (
-        examine(scorer, unsplit(store), exam, Rule(visible, CELL)) for visible in ("strict", "batch")
+        score_evaluation_set(scorer, unsplit(store), evaluation_set, VisibilityRule(visible, CELL))
+        for visible in ("strict", "batch")
     )
     assert_same(strict, batch)
 
@@ -128,8 +131,8 @@ def losses(case, store, base, folder, **fit):
     split = Split(ids[:TRAINED], ids[TRAINED:60], ids[60:], known)
     task = LinkTask.of(base, split, torch.device("cpu"))
     config = FitConfig(batch=CELL, precision="float32", **fit)
-    run = Fit(
-        task, build(case, base), Stream(store, split, torch.device("cpu")), config, RunFolder(folder), 0
+    run = Trainer(
+        task, build(case, base), Stream(store, split, torch.device("cpu")), config, RunDirectory(folder), 0
     )
     run.scorer.train()
     return torch.stack([run.executor.step(run.batch(run.epoch(0), n)) for n in range(run.steps_per_epoch)])

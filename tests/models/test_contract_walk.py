@@ -29,11 +29,10 @@ from contract_cases import (
     snapshots,
     told_otherwise,
 )
-from dygmamba.data.events import FeatureTable
-from dygmamba.engine.clock import Rule
-from dygmamba.engine.examine import examine
-from dygmamba.engine.rank import Ranker
-from dygmamba.engine.walk import ask
+from dygmamba.data.events.event_store import FeatureTable
+from dygmamba.engine.evaluation import score_evaluation_set
+from dygmamba.engine.scoring import Ranker, score_view
+from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import PairBatch
@@ -103,15 +102,19 @@ def test_a_score_depends_on_no_other_question(case, way):
 def test_no_model_reads_the_answer(case, visible):
     """For all labels and groups of the asked pairs: the same bits."""
     store = snapshots()
-    scorer, exam = build(case, store), exam_of(store, questions(store))
+    scorer, evaluation_set = build(case, store), exam_of(store, questions(store))
     found = []
     for label in (0.0, 1.0):
         pairs = replace(
-            exam.pairs,
-            label=torch.full_like(exam.pairs.label, label),
-            group=(exam.pairs.group * int(label)).flip(0),
+            evaluation_set.pairs,
+            label=torch.full_like(evaluation_set.pairs.label, label),
+            group=(evaluation_set.pairs.group * int(label)).flip(0),
         )
-        found.append(examine(scorer, unsplit(store), replace(exam, pairs=pairs), Rule(visible, CELL)))
+        found.append(
+            score_evaluation_set(
+                scorer, unsplit(store), replace(evaluation_set, pairs=pairs), VisibilityRule(visible, CELL)
+            )
+        )
     assert torch.equal(*found)
 
 
@@ -176,7 +179,7 @@ def test_a_prediction_sees_exactly_what_is_strictly_earlier(case):
         pairs = PairBatch.of(asked.src[rows], asked.dst[rows], asked.time[rows])
         index = NeighborIndex.build(past)
         view = gather_view(index, past.features, pairs, scorer.requests, Draws.of(0))
-        assert_same(found[rows], ask(scorer, view))
+        assert_same(found[rows], score_view(scorer, view))
 
 
 @every_case
@@ -218,7 +221,7 @@ def test_two_askers_of_one_scorer_do_not_meet(case):
     first = links.logits(asked.src, asked.dst, asked.time)
     others.logits(asked.src, asked.dst, asked.time)
     assert torch.equal(links.logits(asked.src, asked.dst, asked.time), first)
-    examine(scorer, unsplit(store), exam_of(store, asked), Rule("batch", 3))
+    score_evaluation_set(scorer, unsplit(store), exam_of(store, asked), VisibilityRule("batch", 3))
     assert torch.equal(links.logits(asked.src, asked.dst, asked.time), first)
     scorer.reset()
     assert torch.equal(links.logits(asked.src, asked.dst, asked.time), first)

@@ -6,11 +6,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dygmamba.data.library import open_dataset
-from dygmamba.engine.clock import Rule
+from dygmamba.data.storage.library import open_dataset
+from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.models.base import DatasetFacts
 from dygmamba.models.edgebank import EdgeBank, EdgeBankConfig
-from dygmamba.runs.link import Heuristics
+from dygmamba.runs.link_training import HeuristicEvaluator
 from dygmamba.sampling.view import PairBatch, PairView
 from strategies import event_streams
 
@@ -60,7 +60,7 @@ def test_reset_forgets():
     facts = DatasetFacts(2, 0, 0)
     bank = EdgeBank(EdgeBankConfig(), facts)
     asked = PairBatch.of(torch.tensor([0]), torch.tensor([1]), torch.tensor([1.0], dtype=torch.float64))
-    from dygmamba.data.events import EventStore
+    from dygmamba.data.events.event_store import EventStore
 
     store = EventStore.of(torch.tensor([0]), torch.tensor([1]), torch.tensor([0.0]))
     view = PairView(asked, (), store.features)
@@ -71,7 +71,7 @@ def test_reset_forgets():
 
 
 def evaluated(name, folder, strategy, seed=None, visible="batch"):
-    heuristics = Heuristics.of(open_dataset(name, folder), Rule(visible))
+    heuristics = HeuristicEvaluator.of(open_dataset(name, folder), VisibilityRule(visible))
     return heuristics.row("edgebank", {}, (strategy, "test", "transductive"), seed)
 
 

@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import linear
 
-from dygmamba.config import build_config, preset, presets
-from dygmamba.data.events import EventStore, FeatureTable
-from dygmamba.errors import ConfigError
+from dygmamba.config import build_config, find_preset, load_presets
+from dygmamba.core.errors import ConfigError
+from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
-from dygmamba.models.freedyg import FrequencyBlock, FrequencyFilter, interactions
+from dygmamba.models.freedyg import FrequencyBlock, FrequencyFilter, count_interactions
 from dygmamba.models.graphmixer import MixerBlock
 from dygmamba.nn.tokens import make_tokens
-from dygmamba.runs.link import split_settings
+from dygmamba.runs.link_training import separate_settings
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import PairBatch
 from strategies import event_streams
@@ -124,7 +124,7 @@ def test_counts_on_a_stream_of_six_events():
         [[2, 2], [2, 2], [1, 2], [1, 0], [0, 0]],  # 1 is v: its 2 in S_u stands for S_v too
         [[2, 2], [2, 2], [1, 2], [1, 2], [0, 0]],  # 0 is u: its 2 in S_v stands for S_u too
     ]
-    assert interactions(recent).tolist() == expected
+    assert count_interactions(recent).tolist() == expected
 
 
 def test_a_node_that_met_itself_is_counted_as_it_occurs():
@@ -132,7 +132,7 @@ def test_a_node_that_met_itself_is_counted_as_it_occurs():
     store = stream([0, 0], [0, 1])
     ((recent,),) = look(build(DatasetFacts.of(store)), store, 0, 1).neighbors
     assert recent.node[0].tolist() == [0, 0, 1]
-    assert interactions(recent).tolist() == [[[2, 1], [2, 1], [1, 1]], [[1, 1], [0, 0], [0, 0]]]
+    assert count_interactions(recent).tolist() == [[[2, 1], [2, 1], [1, 1]], [[1, 1], [0, 0], [0, 0]]]
 
 
 def test_one_map_per_channel_is_a_map_of_all_channels():
@@ -141,7 +141,7 @@ def test_one_map_per_channel_is_a_map_of_all_channels():
     model = build(DatasetFacts.of(store))
     view, channels = look(model, store, 0, 1), model.encoder.channels
     ((recent,),) = view.neighbors
-    tokens, counts = make_tokens(recent, "absent"), interactions(recent)
+    tokens, counts = make_tokens(recent, "absent"), count_interactions(recent)
     parts = [channel(tokens, view.features) for channel in channels.channels] + [channels.count(counts)]
     together = linear(torch.cat(parts, dim=-1), channels.mix.weight, channels.mix.bias)
     torch.testing.assert_close(channels.join(channels.rows(tokens, view.features), counts), together)
@@ -192,11 +192,11 @@ def test_swapping_a_pair_swaps_its_embeddings():
 
 def test_published_settings_build_a_model_of_width_172():
     """Every dataset's row of the presets is a valid setting; only enron trains in batches of 100."""
-    datasets = [key for key, value in presets()["freedyg"].items() if isinstance(value, dict)]
+    datasets = [key for key, value in load_presets()["freedyg"].items() if isinstance(value, dict)]
     assert len(datasets) == 12
     facts = DatasetFacts(num_nodes=9, node_dim=0, edge_dim=4)
     for dataset in datasets:
-        train, own = split_settings(preset("freedyg", dataset))
+        train, own = separate_settings(find_preset("freedyg", dataset))
         model = MODELS["freedyg"].build(build_config(MODELS["freedyg"].config, own), facts)
         assert model.encoder.out_dim == 172
         assert train == ({"batch": 100} if dataset == "enron" else {})

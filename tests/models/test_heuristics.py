@@ -1,6 +1,6 @@
 import torch
 
-from dygmamba.data.events import EventStore
+from dygmamba.data.events.event_store import EventStore
 from dygmamba.models.base import DatasetFacts
 from dygmamba.models.heuristics import NoConfig, Popularity, Recency, SourceRecency
 from dygmamba.sampling.index import NeighborIndex, gather_view

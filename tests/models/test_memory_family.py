@@ -7,14 +7,14 @@ import torch
 from hypothesis import given
 from safetensors.torch import load_file
 
-from dygmamba.data.events import FeatureTable
-from dygmamba.data.generate import GeneratorConfig, generate_stream
-from dygmamba.data.ids import NodeIds
-from dygmamba.data.library import open_dataset
-from dygmamba.data.store import Dataset, Origin, save_dataset
+from dygmamba.data.events.event_store import FeatureTable
+from dygmamba.data.events.ids import NodeIds
+from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
+from dygmamba.data.storage.dataset import Dataset, Origin, save_dataset
+from dygmamba.data.storage.library import open_dataset
 from dygmamba.engine.fit import Interrupted, Reporter
 from dygmamba.models.base import DatasetFacts
-from dygmamba.runs.link import resume_link_run, start_link_run
+from dygmamba.runs.link_training import resume_link_run, start_link_run
 from dygmamba.sampling.view import PairBatch
 from memory_cases import NAMES, SETTINGS, Reference, all_pairs, build, replay, ten_events, view_of
 from strategies import event_streams

@@ -8,9 +8,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from contract_cases import sample_store
-from dygmamba.config import build_config, preset, presets
-from dygmamba.data.catalogue import find_entry
-from dygmamba.data.events import EventStore
+from dygmamba.config import build_config, find_preset, load_presets
+from dygmamba.data.catalogue.known_datasets import find_entry
+from dygmamba.data.events.event_store import EventStore
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
 from dygmamba.sampling.index import NeighborIndex, gather_view
@@ -40,10 +40,10 @@ def stream(*events):
 
 def test_published_settings():
     """Twelve datasets; dim is 10 times the integral part of ln(2 events), at most the nodes; width 172."""
-    datasets = [key for key, value in presets()["tpnet"].items() if isinstance(value, dict)]
+    datasets = [key for key, value in load_presets()["tpnet"].items() if isinstance(value, dict)]
     assert len(datasets) == 12
     for dataset in datasets:
-        config = build_config(SPEC.config, preset("tpnet", dataset))
+        config = build_config(SPEC.config, find_preset("tpnet", dataset))
         count = find_entry(dataset).counts[0]
         assert config.dim == min(10 * int(math.log(2 * count.events)), count.nodes), dataset
         encoder = SPEC.build(config, DatasetFacts(num_nodes=9, node_dim=0, edge_dim=4)).encoder

@@ -6,16 +6,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dygmamba.nn.memory import Ends, MemoryConfig, NodeMemory, RecentNeighbors
+from dygmamba.nn.memory import EventEnds, MemoryConfig, NodeMemory, RecentNeighbors
 from strategies import event_streams
 
 
 @given(store=event_streams(min_events=1))
 def test_the_last_event_as_a_destination_wins(store):
     """For all batches: each node once, with its last event as a destination, or as a source where there is none."""
-    ends = Ends.by_role(store.select(torch.arange(len(store)))).last(nobody=store.num_nodes)
+    ends = EventEnds.by_role(store.select(torch.arange(len(store)))).last(nobody=store.num_nodes)
     kept = ends.node < store.num_nodes
-    found = Ends(ends.node[kept], ends.other[kept], ends.event[kept], ends.time[kept])
+    found = EventEnds(ends.node[kept], ends.other[kept], ends.event[kept], ends.time[kept])
     events = list(enumerate(zip(store.src.tolist(), store.dst.tolist(), strict=True)))
     expected = {s: (d, e) for e, (s, d) in events} | {d: (s, e) for e, (s, d) in events}
     rows = zip(found.node.tolist(), found.other.tolist(), found.event.tolist(), strict=True)
@@ -30,7 +30,7 @@ def test_recent_neighbors_are_the_last_k_whatever_the_batches(store, size, k):
     """For all streams and batch sizes: what is kept are the last k ends of each node, the newest at the right."""
     recent = RecentNeighbors(store.num_nodes, k)
     for events in store.batches(torch.arange(len(store)), size):
-        recent.add(Ends.of(events))
+        recent.add(EventEnds.of(events))
     assert not any(buffer[-1].any() for buffer in recent.buffers()), "nobody has neighbours"
     for n in range(store.num_nodes):
         ends = []
@@ -47,7 +47,7 @@ def test_rows_without_waiting_are_those_with(store):
     """For all queries: updating every row, every query or each asked node once gives the same memories."""
     torch.manual_seed(0)
     memory = NodeMemory(MemoryConfig(store.num_nodes, 0, 3, 2, "gru", 0.0))
-    ends = Ends.of(store.select(torch.arange(len(store)))).last(memory.nobody)
+    ends = EventEnds.of(store.select(torch.arange(len(store)))).last(memory.nobody)
     memory.leave(ends, torch.randn(len(ends.node), 3))
     node = torch.stack([store.src, store.dst])
     once, _ = memory.read(node, store.features.edge)

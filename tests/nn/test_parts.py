@@ -35,7 +35,7 @@ def test_following_spans_are_the_preceding_ones_one_token_later(store):
 @pytest.mark.parametrize("query", ["last", "first"])
 def test_the_query_node_is_a_token(query):
     """The query node takes part once, with no age and no event of its own."""
-    from dygmamba.data.events import EventStore
+    from dygmamba.data.events.event_store import EventStore
 
     store = EventStore.of(torch.tensor([0, 0]), torch.tensor([1, 2]), torch.tensor([1.0, 3.0]))
     seq = NeighborIndex.build(store).recent(torch.tensor([0]), torch.tensor([7.0], dtype=torch.float64), 3)

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from numba import njit
 
-from dygmamba.errors import DygWarning, WriteError
-from dygmamba.ops import compiled
+from dygmamba.core.errors import DygWarning, WriteError
+from dygmamba.ops import numba_kernels
 from torture_cases import SECONDS
 
 SCAN = """
@@ -76,16 +76,16 @@ def test_compiling_and_reading_give_the_same_bits(tmp_path):
 def places(tmp_path, monkeypatch):
     """The folder the user names, and the one that is taken instead."""
     named, instead = tmp_path / "named", tmp_path / "instead"
-    monkeypatch.setattr(compiled, "candidates", lambda: iter([named, instead]))
+    monkeypatch.setattr(numba_kernels, "list_cache_folders", lambda: iter([named, instead]))
     return named, instead
 
 
 def answer() -> tuple[int, int]:
     """What a kernel says in a process that just began, and how often it was read from the cache."""
-    folder = compiled.private_folder.__wrapped__()
+    folder = numba_kernels.private_folder.__wrapped__()
     assert folder is not None
     doubled: Any = njit(_doubled)
-    doubled._cache = compiled.Kept(folder, _doubled)
+    doubled._cache = numba_kernels.KernelCache(folder, _doubled)
     return doubled(21), sum(doubled.stats.cache_hits.values())
 
 
@@ -119,7 +119,7 @@ def test_a_full_disk_costs_the_cache_only(places, monkeypatch):
     def full(*_: Any) -> None:
         raise WriteError("no space")
 
-    monkeypatch.setattr(compiled, "write_file", full)
+    monkeypatch.setattr(numba_kernels, "write_file", full)
     assert answer() == answer() == (42, 0)
     assert not entries(places[0])
 
@@ -128,7 +128,7 @@ def test_entries_of_other_sources_are_removed(places, monkeypatch):
     """A changed kernel is compiled anew, and what it was before does not stay on the disk."""
     assert answer() == (42, 0)
     before = entries(places[0])
-    monkeypatch.setattr(compiled, "sources", lambda _: "0" * 16)
+    monkeypatch.setattr(numba_kernels, "hash_sources", lambda _: "0" * 16)
     assert answer() == (42, 0)
     assert len(entries(places[0])) == 1
     assert entries(places[0]) != before
@@ -139,11 +139,11 @@ from pathlib import Path
 from dygmamba.ops import compiled
 compiled.candidates = lambda: iter([Path({file!r}) / "a", Path({file!r}) / "b"])
 import numpy as np
-from dygmamba.ops.keymap.cpu import Table
+from dygmamba.ops.hash_map.cpu import Table
 print(Table(4).insert(np.array([7, 9, 7, 11])).tolist())
-import dygmamba.data.process as process
+import dygmamba.data.generate.process as process
 process.compiled(process.exponential)
-import dygmamba.ops.conv.cpu, dygmamba.ops.cooccurrence.cpu, dygmamba.ops.recent.cpu, dygmamba.ops.scan.cpu
+import dygmamba.ops.conv.cpu, dygmamba.ops.cooccurrence.cpu, dygmamba.ops.recent_neighbors.cpu, dygmamba.ops.scan.cpu
 """
 
 
@@ -204,8 +204,10 @@ def test_a_foreign_folder_is_ignored(places, monkeypatch):
     """A folder of another user is passed over for the next one; what is made is this user's alone."""
     named, instead = places
     named.mkdir()
-    ours, foreign = compiled._is_ours, named.stat().st_ino
-    monkeypatch.setattr(compiled, "_is_ours", lambda s, others: s.st_ino != foreign and ours(s, others))
+    ours, foreign = numba_kernels._is_private, named.stat().st_ino
+    monkeypatch.setattr(
+        numba_kernels, "_is_private", lambda s, others: s.st_ino != foreign and ours(s, others)
+    )
     assert answer() == (42, 0)
     (path,) = entries(instead)
     assert [stat.S_IMODE(one.stat().st_mode) for one in (path.parent, path)] == [0o700, 0o600]
@@ -215,11 +217,11 @@ def test_a_foreign_folder_is_ignored(places, monkeypatch):
 def test_a_folder_given_away_is_ignored(tmp_path, monkeypatch):
     """Ownership is asked of the system, of the folder and of each file."""
     os.chown(tmp_path, 12345, 12345)
-    monkeypatch.setattr(compiled, "candidates", lambda: iter([tmp_path]))
+    monkeypatch.setattr(numba_kernels, "list_cache_folders", lambda: iter([tmp_path]))
     with pytest.warns(DygWarning, match="none of"):
-        assert compiled.private_folder.__wrapped__() is None
+        assert numba_kernels.private_folder.__wrapped__() is None
     (file := tmp_path / "file").write_bytes(b"content")
     file.chmod(0o600)
-    assert compiled.read_private(file) == b"content"
+    assert numba_kernels.read_private(file) == b"content"
     os.chown(file, 12345, 12345)
-    assert compiled.read_private(file) is None
+    assert numba_kernels.read_private(file) is None

@@ -10,7 +10,7 @@ from torch.autograd import gradcheck
 from torch.library import opcheck
 
 from conv_cases import LENGTHS, MASKS, case
-from dygmamba.errors import ConfigError
+from dygmamba.core.errors import ConfigError
 from dygmamba.ops import conv as fused
 from dygmamba.ops.conv import conv_silu, reference
 from scan_cases import assert_near

@@ -18,19 +18,27 @@ from by_hand import results
 from dygmamba import ops
 from dygmamba.ops.conv import conv_silu
 from dygmamba.ops.cooccurrence import cooccurrence
+from dygmamba.ops.decayed_counts import (
+    NeighborMeetings,
+    append_events,
+    build_decayed_counts,
+    count_before,
+    mean_neighbor_activity,
+    past_size_and_age,
+    sum_neighbor_meetings,
+)
 from dygmamba.ops.dispatch import OPS, Dispatch, use_reference
-from dygmamba.ops.fading import Near, appended, busy_nearby, fading, fading_counts, meetings_nearby, past_of
 from dygmamba.ops.gated_sum import gated_sum
-from dygmamba.ops.halves import halves
-from dygmamba.ops.keymap import KeyMap
+from dygmamba.ops.gather_rows import gather_rows
+from dygmamba.ops.hash_map import HashMap
 from dygmamba.ops.masked_softmax import masked_softmax
 from dygmamba.ops.pair_attention import pair_attention
-from dygmamba.ops.recent import adjacency, last_k_before, time_aware_weights
-from dygmamba.ops.rows import take_rows
+from dygmamba.ops.recent_neighbors import build_adjacency, last_k_before, time_aware_weights
 from dygmamba.ops.scan import span_scan
 from dygmamba.ops.spectral_bound import spectral_bound
-from dygmamba.ops.trees import Growth, bin_edges, binned, contributions, grow, tree_sums
-from dygmamba.ops.walks import walk_table
+from dygmamba.ops.split_projection import split_projection
+from dygmamba.ops.trees import GrowthConfig, bin_columns, bin_edges, grow_tree, shapley_values, sum_leaves
+from dygmamba.ops.walks import build_walk_table
 
 FOLDERS = [found.name for found in pkgutil.iter_modules(ops.__path__) if found.ispkg]
 
@@ -55,34 +63,34 @@ def counted() -> list[Tensor]:
 
 def looked_up() -> list[Tensor]:
     ids, time = torch.arange(9), torch.arange(9, dtype=torch.float64) // 2
-    entries = adjacency(ids % 3, ids % 4, ids, time, 4)
+    entries = build_adjacency(ids % 3, ids % 4, ids, time, 4)
     found = last_k_before(entries, ids % 5 - 1, time, 3)
     return [entries.start, entries.key, entries.neighbor, *found, time_aware_weights(entries, 0.3).running]
 
 
 def mapped() -> list[Tensor]:
-    table, keys = KeyMap(), np.array([7, 2**40, 7, 0])
+    table, keys = HashMap(), np.array([7, 2**40, 7, 0])
     return [torch.from_numpy(table.insert(keys)), torch.from_numpy(table.slots(keys + 7))]
 
 
 def faded() -> list[Tensor]:
     group, time = torch.arange(9) % 4, torch.arange(9, dtype=torch.float64) // 2
     scale = torch.tensor([0.5, 3.0], dtype=torch.float64)
-    lists = appended(fading(group, time, 4, scale), group[:2], time[-2:] + 2)
+    lists = append_events(build_decayed_counts(group, time, 4, scale), group[:2], time[-2:] + 2)
     asked = torch.tensor([-1, 0, 3]), torch.tensor([9.0, 4.0, 2.0], dtype=torch.float64)
     own = torch.tensor([[0, 1], [2, -1], [-1, -1]])
-    near = Near(own.flip(1), torch.tensor([1, 0, 1]), torch.ones(2, 2, dtype=torch.float64))
+    near = NeighborMeetings(own.flip(1), torch.tensor([1, 0, 1]), torch.ones(2, 2, dtype=torch.float64))
     return [
-        fading_counts(lists, *asked),
-        *past_of(lists, *asked),
-        meetings_nearby(lists, near, asked[1]),
-        busy_nearby(lists, own, asked[1]),
+        count_before(lists, *asked),
+        *past_size_and_age(lists, *asked),
+        sum_neighbor_meetings(lists, near, asked[1]),
+        mean_neighbor_activity(lists, own, asked[1]),
     ]
 
 
 def walked() -> list[Tensor]:
     ids, time = torch.arange(9), torch.arange(9, dtype=torch.float64) // 2
-    table = walk_table(ids % 3, ids % 4, time, normal(4, 3), 3, 0.3)
+    table = build_walk_table(ids % 3, ids % 4, time, normal(4, 3), 3, 0.3)
     return [table.key, table.rows]
 
 
@@ -92,12 +100,14 @@ def boosted() -> list[Tensor]:
         bin_edges(x),
         torch.stack([(x[:, 0] > x[:, 1]).double() - 0.5, torch.ones(60).double()], 1),
     )
-    trees = grow(binned(x, edges), slopes, torch.arange(60), torch.arange(3), edges, Growth(4, 5))
-    return [*trees.columns, tree_sums(trees, x), *contributions(trees, x[:2])]
+    trees = grow_tree(
+        bin_columns(x, edges), slopes, torch.arange(60), torch.arange(3), edges, GrowthConfig(4, 5)
+    )
+    return [*trees.columns, sum_leaves(trees, x), *shapley_values(trees, x[:2])]
 
 
 def taken() -> list[Tensor]:
-    return [take_rows(normal(5, 3), torch.tensor([[4, 0], [1, 1]]))]
+    return [gather_rows(normal(5, 3), torch.tensor([[4, 0], [1, 1]]))]
 
 
 # the op, what it is differentiated in, and its mask
@@ -112,7 +122,7 @@ DIFFERENTIABLE: dict[str, tuple[Any, ...]] = {
     ),
     "conv": (conv_silu, (normal(2, 5, 3), normal(3, 4), normal(3)), masked(2, 5)),
     "spectral_bound": (spectral_bound, (normal(2, 3, 5),)),
-    "halves": (halves, (normal(2, 5, 4), normal(6, 4))),
+    "halves": (split_projection, (normal(2, 5, 4), normal(6, 4))),
     "gated_sum": (gated_sum, (normal(2, 5, 4), normal(4)), masked(2, 5)),
     "pair_attention": (pair_attention, (normal(2, 5, 12),), masked(2, 5)),
     "masked_softmax": (masked_softmax, (normal(2, 130, 4),), masked(2, 130)),

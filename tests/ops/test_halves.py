@@ -5,7 +5,7 @@ import torch
 from torch.autograd import gradcheck
 
 from by_hand import assert_same, poisoned
-from dygmamba.ops.halves import by_hand, halves, reference
+from dygmamba.ops.split_projection import by_hand, reference, split_projection
 
 
 @pytest.fixture(autouse=True)
@@ -30,14 +30,14 @@ def test_two_halves_are_one_product(q, length, dtype):
 def test_autocast_chooses_the_precision():
     """Under autocast the halves are of its dtype, as a linear map's would be, and gradients of the inputs'."""
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert halves(*draw(dtype=torch.float32))[0].dtype == torch.bfloat16
+        assert split_projection(*draw(dtype=torch.float32))[0].dtype == torch.bfloat16
         leaves = draw(dtype=torch.float32)
         assert_same(by_hand.halves, reference.halves, leaves, rtol=2e-2, atol=5e-2)
 
 
 def test_gradcheck():
     """The gradients are the derivatives of the values, by finite differences."""
-    assert gradcheck(halves, tuple(leaf.requires_grad_() for leaf in draw()))
+    assert gradcheck(split_projection, tuple(leaf.requires_grad_() for leaf in draw()))
 
 
 def test_one_half_alone_may_be_used():

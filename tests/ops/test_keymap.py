@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dygmamba.ops.dispatch import use_reference
-from dygmamba.ops.keymap import KeyMap
+from dygmamba.ops.hash_map import HashMap
 
 
 @given(
@@ -13,7 +13,7 @@ from dygmamba.ops.keymap import KeyMap
 )
 def test_keymap_equals_a_dictionary(batches):
     """For all sequences of insertions, slots are those of a dict filled in the same order."""
-    table, expected = KeyMap(capacity=1), {}
+    table, expected = HashMap(capacity=1), {}
     for keys in batches:
         slots = table.insert(np.asarray(keys, dtype=np.int64))
         for key in keys:
@@ -27,7 +27,7 @@ def test_keymap_equals_a_dictionary(batches):
 @given(batches=st.lists(st.lists(st.integers(0, 40), max_size=12), max_size=12))
 def test_a_map_survives_being_used_by_definition_and_compiled(batches):
     """For all sequences of insertions, every other one as a dictionary: keys keep their slots."""
-    table, expected = KeyMap(capacity=1), {}
+    table, expected = HashMap(capacity=1), {}
     for turn, keys in enumerate(batches):
         with use_reference() if turn % 2 else nullcontext():
             slots = table.insert(np.asarray(keys, dtype=np.int64))

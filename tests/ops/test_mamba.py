@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.functional import silu, softplus
 
 import dygmamba as dm
-from dygmamba.errors import ConfigError
+from dygmamba.core.errors import ConfigError
 
 Q, D, L, N = 2, 4, 9, 3
 SHAPES = {"shared": (Q, N, L), "two groups": (Q, 2, N, L), "a group each": (Q, D, N, L), "fixed": (D, N)}

@@ -4,12 +4,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dygmamba.ops.recent import (
-    adjacency,
-    before,
+from dygmamba.ops.recent_neighbors import (
+    build_adjacency,
     cpu,
+    find_past_end,
+    find_weight_quantile,
     last_k_before,
-    place_of_share,
     reference,
     time_aware_weights,
 )
@@ -17,7 +17,7 @@ from strategies import event_streams
 
 
 def build(store):
-    return adjacency(store.src, store.dst, torch.arange(len(store)), store.time, store.num_nodes)
+    return build_adjacency(store.src, store.dst, torch.arange(len(store)), store.time, store.num_nodes)
 
 
 def queries(store):
@@ -67,7 +67,7 @@ def test_before_counts_strictly_earlier_entries(store):
     """The end of a past minus its start is the number of strictly earlier entries: ties never count."""
     node, time = queries(store)
     entries = build(store)
-    count = before(entries, node, time) - entries.start[node]
+    count = find_past_end(entries, node, time) - entries.start[node]
     expected = [
         int((((store.src == v).int() + (store.dst == v).int()) * (store.time < t)).sum())
         for v, t in zip(node.tolist(), time.tolist(), strict=True)
@@ -77,7 +77,7 @@ def test_before_counts_strictly_earlier_entries(store):
 
 def test_a_query_of_no_node_has_no_past():
     """Node -1, used to pad further hops, finds nothing."""
-    entries = adjacency(
+    entries = build_adjacency(
         torch.tensor([0]), torch.tensor([1]), torch.tensor([0]), torch.tensor([1.0], dtype=torch.float64), 2
     )
     for find in (last_k_before, reference.last_k_before):
@@ -124,9 +124,9 @@ def test_the_place_of_a_share_is_the_first_that_exceeds_it(store, shares, scale)
     """For all pasts and shares below 1, in Numba and in torch: the first entry beyond the share, always inside."""
     entries, (node, time) = build(store), queries(store)
     weights, begin = time_aware_weights(entries, scale), entries.start[node]
-    count = before(entries, node, time) - begin
+    count = find_past_end(entries, node, time) - begin
     share = torch.tensor(shares, dtype=torch.float64).expand(len(node), -1)
-    fast = place_of_share(weights, begin, count, share)
+    fast = find_weight_quantile(weights, begin, count, share)
     if len(weights.running):
         assert torch.equal(
             fast, reference.place_of_share(weights.running, weights.halvings, begin, count, share)

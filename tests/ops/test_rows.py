@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from dygmamba.errors import ConfigError
-from dygmamba.ops.rows import reference, take_rows
+from dygmamba.core.errors import ConfigError
+from dygmamba.ops.gather_rows import gather_rows, reference
 from interpreted import DEVICE, GPU, INTERPRETED, compile_for_hopper, interpret, kernels_run, poison
 
 SHAPES = [
@@ -26,7 +26,7 @@ def draw(table, index, dtype=torch.int32):
 def test_on_one_device_it_is_indexing(table, index):
     """The public function and the definition are table[index]."""
     rows, chosen = draw(table, index)
-    assert torch.equal(take_rows(rows, chosen), rows[chosen])
+    assert torch.equal(gather_rows(rows, chosen), rows[chosen])
     assert torch.equal(reference.take_rows(rows, chosen), rows[chosen])
 
 
@@ -34,7 +34,7 @@ def test_a_table_elsewhere_must_be_pinned():
     """An index on another device than an ordinary table is refused with what to do."""
     rows, chosen = draw((7, 3), (5,))
     with pytest.raises(ConfigError, match="pin or move"):
-        take_rows(rows, chosen.to("meta"))
+        gather_rows(rows, chosen.to("meta"))
 
 
 @pytest.mark.skipif(GPU or INTERPRETED, reason="the kernel runs in this process")
@@ -49,7 +49,7 @@ def test_the_kernel_holds_under_the_interpreter():
 @pytest.mark.parametrize(("table", "index"), SHAPES)
 def test_the_kernel_takes_the_rows_asked_for(table, index, dtype):
     """Every row, every column, nothing beside them: from pinned memory on a GPU, from ordinary one interpreted."""
-    from dygmamba.ops.rows import triton as fused
+    from dygmamba.ops.gather_rows import triton as fused
 
     rows, chosen = draw(table, index, dtype)
     held = rows.pin_memory() if GPU else rows
@@ -62,7 +62,7 @@ def test_the_kernel_takes_the_rows_asked_for(table, index, dtype):
 def test_the_kernel_compiles_for_hopper():
     """The kernel becomes machine code, GPU or no GPU."""
     pytest.importorskip("triton")
-    from dygmamba.ops.rows.triton_kernels import rows_kernel
+    from dygmamba.ops.gather_rows.triton_kernels import rows_kernel
 
     table = torch.zeros(1)
     arguments = {

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.autograd import gradcheck
 from torch.library import opcheck
 
-from dygmamba.benchmarks.verify import peak_memory
-from dygmamba.errors import ConfigError
+from dygmamba.core.errors import ConfigError
+from dygmamba.lab.benchmarks.harness import track_peak_memory
 from dygmamba.ops import dispatch
 from dygmamba.ops import scan as fused
 from dygmamba.ops.scan import reference
@@ -180,7 +180,7 @@ def test_memory_stays_below_four_inputs():
     torch.use_deterministic_algorithms(False)  # poisoned memory is touched memory
     large = case("span_scan", (16, 512, 400, 16), parts=("D", "z")).to(torch.float32)
     size = sum(t.nbytes for t in large.tensors.values()) / 2**20
-    with peak_memory() as peak:
+    with track_peak_memory() as peak:
         large.results(fused)
     assert not peak[0] > 4 * size  # nan where it cannot be measured
 
@@ -188,7 +188,7 @@ def test_memory_stays_below_four_inputs():
 def test_says_once_when_slow(monkeypatch):
     """Without a fused kernel for the device, the reference answers and one warning says so."""
     monkeypatch.setattr(fused.SCAN, "kernels", {})
-    dispatch._say_slow.cache_clear()
+    dispatch._warn_slow.cache_clear()
     x = case("span_scan", mask="holes")
     with pytest.warns(dispatch.SlowReferenceWarning, match="no fused scan for cpu"):
         got = x.results(fused)

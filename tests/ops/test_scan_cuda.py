@@ -77,7 +77,7 @@ def test_torch_compiles_the_kernels_without_gpu_and_toolkit(
     monkeypatch.setattr("torch.utils.cpp_extension.CUDA_HOME", None)
     macros = dict(zip(cuda.FLAGS, flags, strict=True))
     options = [f"-D{macro}={value}" for macro, value in macros.items()]
-    with nvrtc.ready():
+    with nvrtc.nvrtc_available():
         code, _ = _nvrtc_compile(cuda.SOURCE.read_text(), name, architecture, nvcc_options=options)
     assert code.startswith(b"\x7fELF")
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import scans
-from dygmamba.errors import ConfigError
+from dygmamba.core.errors import ConfigError
 from interpreted import DEVICE, GPU, INTERPRETED, compile_for_hopper, interpret, kernels_run, on_gpu, poison
 from scans import adjoints, holes, inputs, padding_left
 
@@ -35,7 +35,7 @@ def test_the_kernels_compile_for_hopper(rule: str) -> None:
 
     x = inputs(2, 9, 40, 16, entry="span" if rule == "zoh" else "delta", mask=holes)
     plan = fused.plan_for(x)
-    room = fused._room(x, torch.ones(2, 40, 16), x.span is not None, plan, fused.Cut.of(x, plan))
+    room = fused._room(x, torch.ones(2, 40, 16), x.span is not None, plan, fused.SegmentCut.of(x, plan))
     shared = fused._arguments(x, rule, False, plan, plan.step)
     forward = shared | dict.fromkeys(("y", "final", "kept"), x.u)
     backward = shared | room | fused._adjoints(x.u, x.u)
@@ -95,7 +95,7 @@ def test_how_the_work_is_cut_does_not_matter(rule: str, cut: dict[str, int]) -> 
 
     x = inputs(2, 19, 4, 3, "span", holes)
     plan = replace(fused.plan_for(x), **cut)
-    assert len(fused.Cut.of(x, plan).windows) > 1
+    assert len(fused.SegmentCut.of(x, plan).windows) > 1
     assert_exact(x, rule, reverse=True, plan=plan)
 
 

@@ -7,7 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dygmamba.ops.dispatch import use_reference
-from dygmamba.ops.trees import Growth, Trees, bin_edges, binned, binned_sums, contributions, grow, tree_sums
+from dygmamba.ops.trees import (
+    GrowthConfig,
+    Trees,
+    bin_columns,
+    bin_edges,
+    grow_tree,
+    shapley_values,
+    sum_binned_leaves,
+    sum_leaves,
+)
 
 
 def table(rows, columns, seed, levels=None):
@@ -28,7 +37,10 @@ def slopes(rows, seed):
 def grown(x, seed, growth, count=1):
     edges = bin_edges(x)
     every = torch.arange(len(x)), torch.arange(x.shape[1])
-    parts = [grow(binned(x, edges), slopes(len(x), seed + k), *every, edges, growth) for k in range(count)]
+    parts = [
+        grow_tree(bin_columns(x, edges), slopes(len(x), seed + k), *every, edges, growth)
+        for k in range(count)
+    ]
     return Trees(*(torch.cat(column) for column in zip(*(part.columns for part in parts), strict=True)))
 
 
@@ -38,7 +50,7 @@ def grown(x, seed, growth, count=1):
 )
 def test_the_kernel_grows_the_tree_of_the_definition(rows, columns, seed, least):
     """For all tables with exact sums: the same columns, cuts, children, values and covers."""
-    x, growth = table(rows, columns, seed, levels=2), Growth(5, least, 0.5)
+    x, growth = table(rows, columns, seed, levels=2), GrowthConfig(5, least, 0.5)
     ours = grown(x, seed, growth)
     with use_reference():
         true = grown(x, seed, growth)
@@ -52,7 +64,7 @@ def test_bins_keep_the_order(rows, seed, levels):
     """For all tables: a number is in a bin beyond an edge if and only if it exceeds it; equal numbers share a bin."""
     x = table(rows, 3, seed, levels)
     edges = bin_edges(x)
-    bins = binned(x, edges).T.long()
+    bins = bin_columns(x, edges).T.long()
     padded = torch.cat([torch.full((3, 1), -torch.inf), edges, torch.full((3, 1), torch.inf)], dim=1)
     low, high = (torch.gather(padded.T, 0, bins + k) for k in (0, 1))
     assert bool(((x > low) & (x <= high)).all())
@@ -63,9 +75,9 @@ def test_bins_keep_the_order(rows, seed, levels):
 
 def test_a_leaf_has_its_newton_step_and_its_rows():
     """Every leaf: -G / (H + l2) over the training rows that reach it, at least as many as asked for."""
-    x, growth = table(300, 4, 0), Growth(12, 10, 0.5)
+    x, growth = table(300, 4, 0), GrowthConfig(12, 10, 0.5)
     tree, slope = grown(x, 0, growth), slopes(300, 0)
-    reached = tree_sums(tree, x)
+    reached = sum_leaves(tree, x)
     for value in torch.unique(reached):
         rows = reached == value
         step = -slope[rows, 0].sum() / (slope[rows, 1].sum() + 0.5)
@@ -87,8 +99,10 @@ def test_it_grows_what_scikit_learn_grows():
     ).fit(x.numpy(), y.numpy())
     slope = torch.stack([y.mean() - y, torch.ones_like(y)], dim=1)
     edges = bin_edges(x)
-    tree = grow(binned(x, edges), slope, torch.arange(400), torch.arange(5), edges, Growth(8, 15, 1.0))
-    ours, theirs = tree_sums(tree, x).numpy(), other.predict(x.numpy()) - float(y.mean())
+    tree = grow_tree(
+        bin_columns(x, edges), slope, torch.arange(400), torch.arange(5), edges, GrowthConfig(8, 15, 1.0)
+    )
+    ours, theirs = sum_leaves(tree, x).numpy(), other.predict(x.numpy()) - float(y.mean())
     # bins are cut a little differently; the fit must be as good
     assert np.corrcoef(ours, theirs)[0, 1] > 0.98
     assert ((ours - y.numpy()) ** 2).sum() <= 1.03 * ((theirs - y.numpy()) ** 2).sum()
@@ -99,10 +113,10 @@ def test_it_grows_what_scikit_learn_grows():
 def test_contributions_are_shapley_values_of_all_coalitions(seed, columns, leaves):
     """For all small trees, columns split on twice among them: what the mean over all orders of joining says."""
     x = table(80, columns, seed)
-    trees = grown(x, seed, Growth(leaves, 3, 0.5), count=2)
-    found, base = contributions(trees, x[:3])
+    trees = grown(x, seed, GrowthConfig(leaves, 3, 0.5), count=2)
+    found, base = shapley_values(trees, x[:3])
     with use_reference():
-        true, true_base = contributions(trees, x[:3])
+        true, true_base = shapley_values(trees, x[:3])
     torch.testing.assert_close(found, true, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(base, true_base, rtol=1e-9, atol=1e-12)
 
@@ -111,27 +125,27 @@ def test_contributions_are_shapley_values_of_all_coalitions(seed, columns, leave
 def test_contributions_add_up(seed, rows):
     """For all trees and rows: what they are counted from and the contributions are the sum of the leaves."""
     x = table(200, 12, seed)
-    trees = grown(x, seed, Growth(31, 2, 0.5), count=3)
-    found, base = contributions(trees, x[:rows])
-    torch.testing.assert_close(base + found.sum(dim=1), tree_sums(trees, x[:rows]), rtol=1e-10, atol=1e-12)
+    trees = grown(x, seed, GrowthConfig(31, 2, 0.5), count=3)
+    found, base = shapley_values(trees, x[:rows])
+    torch.testing.assert_close(base + found.sum(dim=1), sum_leaves(trees, x[:rows]), rtol=1e-10, atol=1e-12)
 
 
 def test_a_column_that_is_never_split_on_contributes_nothing():
     """Dummies get zero, to the last bit."""
     x = torch.cat([table(200, 3, 0), torch.zeros(200, 1)], dim=1)
-    found, _ = contributions(grown(x, 0, Growth(8, 5, 1.0), count=2), x[:9])
+    found, _ = shapley_values(grown(x, 0, GrowthConfig(8, 5, 1.0), count=2), x[:9])
     assert not bool(found[:, 3].any())
 
 
 def test_no_row_and_no_split():
     """A table of one kind of row is one leaf; trees without rows to ask about say nothing."""
     x = torch.zeros(30, 2)
-    tree = grown(x, 0, Growth(8, 1, 1.0))
+    tree = grown(x, 0, GrowthConfig(8, 1, 1.0))
     assert int(tree.feature.max()) == -1
-    found, base = contributions(tree, x)
+    found, base = shapley_values(tree, x)
     assert not bool(found.any())
-    torch.testing.assert_close(tree_sums(tree, x), base.expand(30))
-    assert tree_sums(tree, x[:0]).shape == (0,)
+    torch.testing.assert_close(sum_leaves(tree, x), base.expand(30))
+    assert sum_leaves(tree, x[:0]).shape == (0,)
 
 
 @settings(max_examples=15)
@@ -139,20 +153,22 @@ def test_no_row_and_no_split():
 def test_sums_go_on_and_bins_say_the_same(rows, seed, cut):
     """For all tables: later trees on top of earlier ones, and rows by their bins, have the bits of all at once."""
     x = table(rows, 4, seed, levels=3)
-    trees, edges = grown(x, seed, Growth(6, 2, 0.5), count=3), bin_edges(x)
-    whole = tree_sums(trees, x)
-    first = tree_sums(trees.part(0, cut), x)
-    assert torch.equal(tree_sums(trees.part(cut, None), x, first), whole)
-    assert torch.equal(binned_sums(trees, binned(x, edges), edges, torch.zeros_like(whole)), whole)
+    trees, edges = grown(x, seed, GrowthConfig(6, 2, 0.5), count=3), bin_edges(x)
+    whole = sum_leaves(trees, x)
+    first = sum_leaves(trees.part(0, cut), x)
+    assert torch.equal(sum_leaves(trees.part(cut, None), x, first), whole)
+    assert torch.equal(sum_binned_leaves(trees, bin_columns(x, edges), edges, torch.zeros_like(whole)), whole)
     with use_reference():
-        assert torch.equal(binned_sums(trees, binned(x, edges), edges, torch.zeros_like(whole)), whole)
+        assert torch.equal(
+            sum_binned_leaves(trees, bin_columns(x, edges), edges, torch.zeros_like(whole)), whole
+        )
 
 
 def test_threads_change_no_bit(monkeypatch):
     """Columns dealt out to any number of threads: the same tree."""
     from dygmamba.ops.trees import cpu
 
-    x, growth = table(500, 11, 2), Growth(9, 5, 0.5)
+    x, growth = table(500, 11, 2), GrowthConfig(9, 5, 0.5)
     alone = grown(x, 2, growth)
     monkeypatch.setattr(cpu, "ALONE", 500)
     for threads in (2, 3, 16):

@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dygmamba.errors import ConfigError, EventError
+from dygmamba.core.errors import ConfigError, EventError
 from dygmamba.ops import walks
 from dygmamba.ops.dispatch import use_reference
-from dygmamba.ops.walks import rows_before, walk_table
+from dygmamba.ops.walks import build_walk_table, look_up_rows
 from strategies import event_streams
 
 LAYERS, DECAY = 3, 0.21
@@ -24,7 +24,7 @@ def one_hot(store):
 
 def built(store, cut=None, base=None, decay=DECAY):
     events = (store.src[:cut], store.dst[:cut], store.time[:cut])
-    return walk_table(*events, one_hot(store) if base is None else base, LAYERS, decay)
+    return build_walk_table(*events, one_hot(store) if base is None else base, LAYERS, decay)
 
 
 def questions(store, shifts=(0.0, 0.25, 100.0)):
@@ -65,7 +65,7 @@ def test_a_row_is_the_sum_over_its_walks(by_definition, store, shift):
         table = built(store)
     node = torch.arange(store.num_nodes)
     for now in torch.unique(store.time + shift).tolist():
-        rows = rows_before(table, node, torch.full(node.shape, now, dtype=torch.float64))
+        rows = look_up_rows(table, node, torch.full(node.shape, now, dtype=torch.float64))
         expected = listed_walks(store, now).transpose(0, 1)
         torch.testing.assert_close(rows, expected, rtol=1e-10, atol=1e-13)
         torch.testing.assert_close(
@@ -95,7 +95,7 @@ def test_the_order_of_simultaneous_events_changes_no_bit(store, seed):
     shuffled = torch.randperm(len(store), generator=torch.Generator().manual_seed(seed))
     order = shuffled[torch.argsort(store.time[shuffled], stable=True)]
     base = torch.randn(store.num_nodes, 4)
-    table = walk_table(store.src[order], store.dst[order], store.time[order], base, LAYERS, DECAY)
+    table = build_walk_table(store.src[order], store.dst[order], store.time[order], base, LAYERS, DECAY)
     assert torch.equal(table.rows, built(store, base=base).rows)
 
 
@@ -107,7 +107,7 @@ def test_later_events_change_no_bit(store, cut):
     cut = min(cut, len(store))
     asked = time <= (store.time[cut] if cut < len(store) else torch.inf)
     node, time = node[asked], time[asked]
-    assert torch.equal(rows_before(built(store), node, time), rows_before(built(store, cut), node, time))
+    assert torch.equal(look_up_rows(built(store), node, time), look_up_rows(built(store, cut), node, time))
 
 
 @settings(max_examples=40, deadline=None)
@@ -119,11 +119,11 @@ def test_later_events_change_no_bit(store, cut):
 def test_origin_and_unit_of_time_are_free(store, shift, power):
     """For all streams with exact times, all shifts and all powers of two: the same bits."""
     unit, (node, time) = 2.0**power, questions(store)
-    moved = walk_table(
+    moved = build_walk_table(
         store.src, store.dst, (store.time + shift) * unit, one_hot(store), LAYERS, DECAY / unit
     )
-    found = rows_before(moved, node, (time + shift) * unit)
-    assert torch.equal(found, rows_before(built(store), node, time))
+    found = look_up_rows(moved, node, (time + shift) * unit)
+    assert torch.equal(found, look_up_rows(built(store), node, time))
 
 
 @settings(max_examples=20, deadline=None)
@@ -131,9 +131,9 @@ def test_origin_and_unit_of_time_are_free(store, shift, power):
 def test_nobody_has_no_rows(store):
     """For all streams and times: zeros for a node of -1, P^0 too; a node without a past has its P^0 alone."""
     node, time = questions(store)
-    rows = rows_before(built(store), node, time)
+    rows = look_up_rows(built(store), node, time)
     assert not bool(rows[node < 0].any())
-    early = rows_before(
+    early = look_up_rows(
         built(store), torch.arange(store.num_nodes), torch.full((store.num_nodes,), -1e12).double()
     )
     assert torch.equal(early[:, 0], one_hot(store))
@@ -145,8 +145,8 @@ def test_no_span_overflows():
     time = torch.tensor([-4e17, 0.0, 1e-6, 1.0, 3e9, 4e17], dtype=torch.float64)
     ends = torch.zeros(6).long(), torch.ones(6).long()
     for decay in (0.0, 1e-12, 1.0, 1e9):
-        table = walk_table(*ends, time, torch.ones(2, 1), LAYERS, decay)
-        rows = rows_before(table, torch.zeros(6).long(), time)
+        table = build_walk_table(*ends, time, torch.ones(2, 1), LAYERS, decay)
+        rows = look_up_rows(table, torch.zeros(6).long(), time)
         assert bool((torch.isfinite(rows) & (rows >= 0)).all())
 
 
@@ -156,9 +156,9 @@ def test_what_cannot_be_kept_is_refused(monkeypatch):
     ends = torch.zeros(count).long(), torch.ones(count).long()
     time = torch.arange(count).double()
     with pytest.raises(ConfigError, match="decay of at least 0"):
-        walk_table(*ends, time, torch.ones(2, 1), LAYERS, -1.0)
+        build_walk_table(*ends, time, torch.ones(2, 1), LAYERS, -1.0)
     with pytest.raises(EventError, match="fewer layers"):
-        walk_table(*ends, time, torch.ones(2, 1), 40, 0.0)
+        build_walk_table(*ends, time, torch.ones(2, 1), 40, 0.0)
     monkeypatch.setattr(walks, "MOST_BYTES", 1000)
     with pytest.raises(ConfigError, match="smaller dim or fewer layers"):
-        walk_table(*ends, time, torch.ones(2, 1), LAYERS, 0.0)
+        build_walk_table(*ends, time, torch.ones(2, 1), LAYERS, 0.0)

@@ -12,18 +12,33 @@ from torch import nn
 import dygmamba as dm
 from browser import find_browser
 from door_cases import COLUMNS, letters
-from dygmamba.data.splits import chronological_split
-from dygmamba.engine.checkpoint import Progress, save_checkpoint
-from dygmamba.engine.folder import RunFolder
-from dygmamba.report.examples import Example, examples, examples_section, load_examples, save_examples
-from dygmamba.report.findings import findings
-from dygmamba.report.mistakes import GUESS, Reliable, by_node, calibration, over_time, reliable
-from dygmamba.report.page import write_report
-from dygmamba.report.results import TASKS
-from dygmamba.report.summary import data_section
+from dygmamba.data.events.splits import chronological_split
+from dygmamba.engine.checkpoint import TrainingState, save_checkpoint
+from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.report.dataset_summary import build_dataset_section
+from dygmamba.report.error_analysis import (
+    CHANCE_LOSS,
+    Example,
+    ReliabilityBin,
+    bin_by_score,
+    build_calibration_section,
+    build_error_over_time_section,
+    build_examples_section,
+    build_node_errors_section,
+    load_examples,
+    save_examples,
+    select_examples,
+)
+from dygmamba.report.run_report import build_data_sections, write_report
+from dygmamba.report.run_sections import REPORT_TASKS
 from dygmamba.runs.opening import open_run
-from dygmamba.runs.tested import Answers, ask_again, load_answers, save_answers
-from dygmamba.tasks.link import link_exam
+from dygmamba.runs.test_predictions import (
+    StoredPredictions,
+    load_predictions,
+    recompute_predictions,
+    save_predictions,
+)
+from dygmamba.tasks.link import build_link_set
 
 EVIL = "<script>alert(1)</script>" + "x" * 60
 FRAME = '<iframe width="{width}" height="900" style="border: 0" srcdoc="{page}"></iframe>'
@@ -51,19 +66,19 @@ def data():
 @pytest.fixture(scope="module")
 def answers(data):
     """A model that knows nothing of one node's events and all of the others'."""
-    exam = link_exam(data.store, chronological_split(data.store), "test")
-    noise = np.random.default_rng(0).normal(size=len(exam.number))
+    evaluation_set = build_link_set(data.store, chronological_split(data.store), "test")
+    noise = np.random.default_rng(0).normal(size=len(evaluation_set.number))
     worst = int(data.ids.to_node(["bob"], "src")[0])
-    hard = (exam.pairs.src == worst) | (exam.pairs.dst == worst)
-    logit = torch.where((exam.pairs.label > 0) & ~hard, 4.0, -2.0) + torch.from_numpy(noise)
-    return Answers.of(exam, logit)
+    hard = (evaluation_set.pairs.src == worst) | (evaluation_set.pairs.dst == worst)
+    logit = torch.where((evaluation_set.pairs.label > 0) & ~hard, 4.0, -2.0) + torch.from_numpy(noise)
+    return StoredPredictions.of(evaluation_set, logit)
 
 
 def test_the_data_are_told_in_own_ids_and_dates(data):
     """Counts, period, silences, the busiest nodes; the picture's bars are all events, each in its period."""
     split = chronological_split(data.store)
-    section = data_section(data, split)
-    facts, silences, busiest = section.grids
+    section = build_dataset_section(data, split)
+    facts, silences, busiest = section.tables
     said = {row[0].text: row[1].text for row in facts.rows}
     assert said["events"].startswith("600; ")
     assert said["period"].startswith("2024-05-01 00:")
@@ -83,16 +98,16 @@ def test_a_silence_is_shaded():
     """A week without events in a log of hours stands first in the table and grey in the picture."""
     times = letters(600)["when"]
     times[300:] = [time.replace(month=time.month + 2) for time in times[300:]]
-    section = data_section(late := log(when=times), chronological_split(late.store))
+    section = build_dataset_section(late := log(when=times), chronological_split(late.store))
     ((start, stop, said),) = section.charts[0].gaps
     assert stop - start > 50 * 86_400
-    assert said == f"silent for {section.grids[1].rows[0][2].text}"
+    assert said == f"silent for {section.tables[1].rows[0][2].text}"
 
 
 def test_the_worst_node_is_named_with_its_events(data, answers):
     """The node the model knows nothing of stands first, with its number of events in the test and in all."""
-    section = by_node(answers, data)
-    first = section.grids[0].rows[0]
+    section = build_node_errors_section(answers, data)
+    first = section.tables[0].rows[0]
     assert first[0].text == "bob"
     real = answers.label > 0
     node = int(data.ids.to_node(["bob"], "src")[0])
@@ -105,19 +120,19 @@ def test_the_worst_node_is_named_with_its_events(data, answers):
 
 def test_loss_and_ap_along_the_test_are_those_of_their_slices(data, answers):
     """Every event is in one slice, in order; the mean over slices of one size is the loss of the whole."""
-    section = over_time(answers, data, ranked=True)
+    section = build_error_over_time_section(answers, data, ranked=True)
     loss, quality = section.charts
     (points,) = loss.series.values()
     assert len(points) == answers.events // 25
     assert [point[0] for point in points] == sorted(point[0] for point in points)
     whole = nn.functional.binary_cross_entropy_with_logits(answers.logit, answers.label.double())
     assert np.mean([point[1] for point in points]) == pytest.approx(float(whole), rel=0.05)
-    assert loss.level[1] == GUESS
+    assert loss.level[1] == CHANCE_LOSS
     assert all(0 <= point[1] <= 100 for point in quality.series["AP"])
     few = replace(
         answers, **{name: getattr(answers, name)[:10] for name in ("event", "src", "dst", "label", "logit")}
     )
-    assert over_time(few, data, ranked=True) is None
+    assert build_error_over_time_section(few, data, ranked=True) is None
 
 
 def test_a_score_that_is_a_probability_lies_on_the_line():
@@ -127,48 +142,50 @@ def test_a_score_that_is_a_probability_lies_on_the_line():
     label = torch.from_numpy((rng.random(40_000) < score).astype(np.float32))
     zero = torch.zeros(40_000, dtype=torch.int64)
     scores = torch.from_numpy(score)
-    points = reliable(Answers(zero, zero, zero, label, torch.logit(scores), 1), scores)
+    points = bin_by_score(StoredPredictions(zero, zero, zero, label, torch.logit(scores), 1), scores)
     assert len(points) == 10
     assert sum(point.count for point in points) == 40_000
     assert all(abs(point.score - point.share) < 0.03 for point in points)
-    section = calibration({"run": [Reliable(0.95, 0.6, 30), Reliable(0.15, 0.1, 10)]}, "Asked.")
+    section = build_calibration_section(
+        {"run": [ReliabilityBin(0.95, 0.6, 30), ReliabilityBin(0.15, 0.1, 10)]}, "Asked."
+    )
     assert section.text == "Asked. On average a score is 27.5 points from the share that was true."
     assert section.charts[1].counts == {"questions": (0, 10, 0, 0, 0, 0, 0, 0, 0, 30)}
-    assert calibration({"run": []}, "") is None
+    assert build_calibration_section({"run": []}, "") is None
 
 
 def test_examples_are_usual_answers_and_the_worst_of_both_kinds(data, answers, tmp_path):
     """Ten: the lowest real events, the highest random pairs; reasons are shown, kept, and bound to the weights."""
-    shown = examples(answers, data, lambda pairs: [[("met lately", 1.5)] for _ in range(len(pairs))])
+    shown = select_examples(answers, data, lambda pairs: [[("met lately", 1.5)] for _ in range(len(pairs))])
     assert [one.true for one in shown] == [True] * 7 + [False] * 3
     real = answers.label > 0
     assert shown[4].score == pytest.approx(float(torch.sigmoid(answers.logit[real].min())))
     assert shown[7].score == pytest.approx(float(torch.sigmoid(answers.logit[~real].max())))
     assert shown[0].time.startswith("2024-05-")
-    section = examples_section(shown)
-    assert section.grids[0].rows[0][-1].text == "met lately (+1.50)"
-    assert examples_section([]) is None
-    assert "why" not in examples_section([Example("k", "a", "b", "t", 0.5, True)]).grids[0].columns
+    section = build_examples_section(shown)
+    assert section.tables[0].rows[0][-1].text == "met lately (+1.50)"
+    assert build_examples_section([]) is None
+    assert "why" not in build_examples_section([Example("k", "a", "b", "t", 0.5, True)]).tables[0].columns
     run = make_folder(tmp_path, data)
     save_examples(run, shown)
     assert load_examples(run) == shown
-    save_checkpoint(run.best, {"model.w": torch.ones(1)}, Progress(epoch=9), run.bond)
+    save_checkpoint(run.best, {"model.w": torch.ones(1)}, TrainingState(epoch=9), run.fingerprint)
     assert load_examples(run) is None
 
 
 def make_folder(path, data):
-    run = RunFolder(path)
+    run = RunDirectory(path)
     about = {"data": data.name, "digest": data.digest, "model": "trees", "seed": 0}
     run.write_config({"run": about, "train": {}, "model": {}})
-    save_checkpoint(run.best, {"model.w": torch.zeros(1)}, Progress(), run.bond)
+    save_checkpoint(run.best, {"model.w": torch.zeros(1)}, TrainingState(), run.fingerprint)
     return run
 
 
 def test_answers_are_kept_until_the_weights_change(data, answers, tmp_path):
     """What is read is what was written; a flipped bit, other weights and another run's file count as none."""
     run = make_folder(tmp_path, data)
-    save_answers(run, answers)
-    found = load_answers(run)
+    save_predictions(run, answers)
+    found = load_predictions(run)
     assert found.total == answers.total
     assert all(
         torch.equal(getattr(found, name), getattr(answers, name))
@@ -177,21 +194,21 @@ def test_answers_are_kept_until_the_weights_change(data, answers, tmp_path):
     path = tmp_path / "answers.safetensors"
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    assert load_answers(run) is None
+    assert load_predictions(run) is None
     path.write_bytes(whole)
-    save_checkpoint(run.best, {"model.w": torch.ones(1)}, Progress(epoch=1), run.bond)
-    assert load_answers(run) is None
+    save_checkpoint(run.best, {"model.w": torch.ones(1)}, TrainingState(epoch=1), run.fingerprint)
+    assert load_predictions(run) is None
 
 
 def test_a_long_test_is_asked_evenly(data, monkeypatch):
     """At most so many events are kept, from the first to the last; each with both its questions."""
-    monkeypatch.setattr("dygmamba.runs.tested.MOST", 20)
-    exam = link_exam(data.store, chronological_split(data.store), "test")
-    found = Answers.of(exam, torch.zeros(len(exam.number)))
-    assert (found.events, len(found.label), found.total) == (20, 40, len(exam.events))
-    assert {int(exam.events[0]), int(exam.events[-1])} <= set(found.event.tolist())
+    monkeypatch.setattr("dygmamba.runs.test_predictions.MAX_EVENTS", 20)
+    evaluation_set = build_link_set(data.store, chronological_split(data.store), "test")
+    found = StoredPredictions.of(evaluation_set, torch.zeros(len(evaluation_set.number)))
+    assert (found.events, len(found.label), found.total) == (20, 40, len(evaluation_set.events))
+    assert {int(evaluation_set.events[0]), int(evaluation_set.events[-1])} <= set(found.event.tolist())
     assert float(found.label.sum()) == 20
-    assert int(found.event.unique().diff().max()) <= 2 + len(exam.events) // 20
+    assert int(found.event.unique().diff().max()) <= 2 + len(evaluation_set.events) // 20
 
 
 @pytest.fixture(scope="module")
@@ -217,7 +234,7 @@ def test_training_leaves_a_page_with_everything(trained):
 def test_answers_asked_again_are_those_kept(trained):
     """A run without its table of answers is asked again: the same questions, the same scores."""
     run = open_run(trained.path, torch.device("cpu"))
-    again, kept = ask_again(run), load_answers(run.folder)
+    again, kept = recompute_predictions(run), load_predictions(run.folder)
     assert torch.equal(again.event, kept.event)
     assert torch.equal(again.dst, kept.dst)
     assert torch.allclose(again.logit, kept.logit, atol=1e-5)
@@ -229,9 +246,11 @@ def test_the_page_fits_a_phone_and_a_desk_and_turns_dark_where_the_screen_is(
     """With every section and long names: as wide as its window, silent, and its lines in the colour of the screen."""
     browser = find_browser(tmp_path / "profile")
     split = chronological_split(data.store)
-    shown = examples(answers, data, lambda pairs: [[("met " * 9, 1.5)] * 3 for _ in range(len(pairs))])
+    shown = select_examples(answers, data, lambda pairs: [[("met " * 9, 1.5)] * 3 for _ in range(len(pairs))])
     page = write_report(
-        trained._folder, tmp_path / "page.html", findings(data, split, TASKS["link"], answers, shown)
+        trained._folder,
+        tmp_path / "page.html",
+        build_data_sections(data, split, REPORT_TASKS["link"], answers, shown),
     )
     outer = tmp_path / "outer.html"
     frames = [FRAME.format(width=width, page=escape(page.read_text())) for width in (400, 1200)]

@@ -9,14 +9,19 @@ import typer
 from typer.testing import CliRunner
 
 from browser import find_browser
-from dygmamba.cli.report import report
-from dygmamba.data.library import generated_dataset
-from dygmamba.engine.folder import RunFolder
-from dygmamba.errors import ConfigError, FileError
+from dygmamba.cli.runs import report
+from dygmamba.core.errors import ConfigError, FileError
+from dygmamba.data.storage.library import generate_default_dataset
+from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.explain.forgetting import Closeness, Forgetting, save_forgetting
-from dygmamba.report.page import render, run_cards, write_report
-from dygmamba.report.results import TASKS, results_section, rules_section
-from dygmamba.report.seeds import seeds_section, twins
+from dygmamba.report.run_report import build_run_cards, render_report, write_report
+from dygmamba.report.run_sections import (
+    REPORT_TASKS,
+    build_baselines_section,
+    build_results_section,
+    build_seeds_section,
+    find_seed_runs,
+)
 
 EVIL = "<script>alert(1)</script>"
 FIGURES = {
@@ -57,7 +62,7 @@ CURVES = Forgetting(
 
 
 def make_run(folder, data="generated", epochs=EPOCHS, rows=ROWS, curves=CURVES, **about):
-    run = RunFolder(folder)
+    run = RunDirectory(folder)
     folder.mkdir(parents=True, exist_ok=True)
     sections = {
         "run": {"data": data, "digest": "0", "model": "dyg-mamba", "seed": 3, **about},
@@ -134,17 +139,17 @@ def test_names_are_text_and_never_markup(tmp_path):
 def test_the_table_has_every_row_and_marks_the_best(tmp_path):
     """All models of a group stand together; the largest figure of a column is marked, the own row named."""
     rows = [row("dyg-mamba", "transductive", 0.9, split="val"), *ROWS]
-    grids = results_section(rows, "dyg-mamba", TASKS["link"]).grids
-    assert [grid.title.split(",")[0] for grid in grids] == ["test", "test", "val"]
-    first = grids[0].rows
+    tables = build_results_section(rows, "dyg-mamba", REPORT_TASKS["link"]).tables
+    assert [grid.title.split(",")[0] for grid in tables] == ["test", "test", "val"]
+    first = tables[0].rows
     assert [cells[0].text for cells in first] == ["edgebank", "recency", "dyg-mamba (this run)"]
     assert [(cells[1].text, cells[1].tone) for cells in first] == [
         ("66.00", ""),
         ("78.36", ""),
         ("92.08", "best"),
     ]
-    assert not any(cell.tone for cell in grids[2].rows[0])
-    page = render(make_run(tmp_path))
+    assert not any(cell.tone for cell in tables[2].rows[0])
+    page = render_report(make_run(tmp_path))
     for words in (
         "92.08",
         "78.36",
@@ -162,7 +167,7 @@ def test_the_table_has_every_row_and_marks_the_best(tmp_path):
 def test_ranks_stand_beside_ap_where_they_were_asked_for():
     """MRR and hits have columns of their own; a row that lacks one has an empty cell."""
     rows = [ROWS[0] | {"mrr": 0.5, "hits@10": 0.75}, ROWS[2]]
-    (grid,) = results_section(rows, "recency", TASKS["link"]).grids
+    (grid,) = build_results_section(rows, "recency", REPORT_TASKS["link"]).tables
     assert grid.columns[-2:] == ("Hits@10", "MRR")
     assert [cell.text for cell in grid.rows[0][-2:]] == ["75.00", "50.00"]
     assert [cell.text for cell in grid.rows[1][-2:]] == ["", ""]
@@ -170,23 +175,25 @@ def test_ranks_stand_beside_ap_where_they_were_asked_for():
 
 def test_the_model_stands_beside_simple_rules():
     """Bars by nodes, the best first; the margin in words, also where a rule is better; nothing without rules."""
-    section = rules_section(ROWS, "dyg-mamba")
+    section = build_baselines_section(ROWS, "dyg-mamba")
     assert "13.72 points above the best simple rule (recency)" in section.text
     (chart,) = section.charts
     assert list(chart.values) == ["all nodes", "new nodes"]
     assert list(chart.values["all nodes"]) == ["dyg-mamba", "recency", "edgebank"]
     assert (chart.own, chart.low) == ("dyg-mamba", 50.0)
     assert "12.36 points below the best simple rule (dyg-mamba)" not in section.text
-    assert "below the best simple rule (dyg-mamba). The rule is" in rules_section(ROWS, "recency").text
-    assert rules_section(ROWS, "dyg-mamba", "all is well").text.endswith("Verdict: all is well.")
-    assert rules_section(ROWS[-2:], "dyg-mamba") is None
+    assert (
+        "below the best simple rule (dyg-mamba). The rule is" in build_baselines_section(ROWS, "recency").text
+    )
+    assert build_baselines_section(ROWS, "dyg-mamba", "all is well").text.endswith("Verdict: all is well.")
+    assert build_baselines_section(ROWS[-2:], "dyg-mamba") is None
 
 
 def test_rules_may_stand_beside_the_results(tmp_path):
     """A results file with rules and a verdict of their own has them on the page as if they were results."""
     run = make_run(tmp_path, rows=ROWS[-2:])
     run.write_results(ROWS[-2:], rules=ROWS[:-2], verdict={"sentence": "far above recency"})
-    page = render(run)
+    page = render_report(run)
     assert "Verdict: far above recency." in page
     assert "best without training: 78.36 (recency)" in page
 
@@ -201,25 +208,25 @@ def test_seeds_stand_side_by_side(tmp_path):
     ]
     make_run(tmp_path / "other", seed=5, digest="1")
     (make_run(tmp_path / "broken", seed=6).path / "config.toml").write_text("[run]")
-    assert [twin.seed for twin in twins(runs[0])] == [0, 1, 2]
-    section = seeds_section(runs[1], "ap")
-    grid = section.grids[0]
+    assert [twin.seed for twin in find_seed_runs(runs[0])] == [0, 1, 2]
+    section = build_seeds_section(runs[1], "ap")
+    grid = section.tables[0]
     assert [cells[0].text for cells in grid.rows] == ["0", "1", "2 (this run)", "all"]
     assert grid.rows[-1][1].text == "91.00 ± 1.00"
     assert [line[-1] for line in section.charts[0].series.values()] == [(5, 88.0)] * 3
-    assert "Seeds side by side" in render(runs[0])
-    assert seeds_section(make_run(tmp_path / "alone" / "run"), "ap") is None
+    assert "Seeds side by side" in render_report(runs[0])
+    assert build_seeds_section(make_run(tmp_path / "alone" / "run"), "ap") is None
 
 
 def test_the_cards_tell_the_margin():
     """Own AP with the best of the others beside it; without others, without curves, without epochs: less."""
-    cards = TASKS["link"].cards
+    cards = REPORT_TASKS["link"].cards
     first = asdict(cards(ROWS, "dyg-mamba")[0])
     assert first == {"name": "Test AP", "value": "92.08", "note": "best without training: 78.36 (recency)"}
     assert [card.name for card in cards(ROWS, "dyg-mamba")] == ["Test AP", "Test AP, new nodes"]
     assert cards(ROWS[-2:], "dyg-mamba")[0].note == "random negatives"
-    assert [card.name for card in run_cards(EPOCHS, "ap", CURVES)] == ["Learned forgetting", "Epochs"]
-    assert [*cards([], "dyg-mamba"), *run_cards([], "ap", None)] == []
+    assert [card.name for card in build_run_cards(EPOCHS, "ap", CURVES)] == ["Learned forgetting", "Epochs"]
+    assert [*cards([], "dyg-mamba"), *build_run_cards([], "ap", None)] == []
 
 
 def test_a_classifier_has_a_page_of_its_own_metrics(tmp_path):
@@ -229,17 +236,17 @@ def test_a_classifier_has_a_page_of_its_own_metrics(tmp_path):
         about | {"split": "val", "auc": 0.75, "ap": 0.02, "positives": 17},
         about | {"split": "test", "auc": 0.8345, "ap": 0.0312, "positives": 44},
     ]
-    page = render(make_run(tmp_path, rows=rows, curves=None, task="node"))
+    page = render_report(make_run(tmp_path, rows=rows, curves=None, task="node"))
     for words in ("83.45", "3.12", "44 of them positive", "a blind guess has 2.20", "validation AUC (%)"):
         assert words in page
     assert "negatives" not in page
     none = [row | {"auc": None, "ap": None, "positives": 0} for row in rows]
-    assert "none" in render(make_run(tmp_path, rows=none, curves=None, task="node"))
+    assert "none" in render_report(make_run(tmp_path, rows=none, curves=None, task="node"))
 
 
 def test_a_run_that_just_began_has_a_page(tmp_path):
     """No epoch, no result, no curve: the page says so."""
-    page = render(make_run(tmp_path, epochs=[], rows=None, curves=None))
+    page = render_report(make_run(tmp_path, epochs=[], rows=None, curves=None))
     assert "the run is not finished" in page
     assert "No epoch is finished yet" in page
 
@@ -247,11 +254,11 @@ def test_a_run_that_just_began_has_a_page(tmp_path):
 def test_without_the_law_the_curve_stands_alone(tmp_path):
     """On a stream whose law nobody knows there is a learned curve, plain numbers on its axis, and no comparison."""
     alone = Forgetting([1.0, 2.0, 4.0], [1.0, 0.7, 0.4], [0.0, 0.1, 0.1], 50, None, 9.0)
-    page = render(make_run(tmp_path, curves=alone))
+    page = render_report(make_run(tmp_path, curves=alone))
     assert "What the scores say" in page
     assert "What the weights hold" not in page
     assert "span since the meeting, in the unit of the data" in page
-    assert "span since the meeting<" in render(make_run(tmp_path, curves=alone), dated=True)
+    assert "span since the meeting<" in render_report(make_run(tmp_path, curves=alone), dated=True)
     assert "known law" not in page
 
 
@@ -301,7 +308,7 @@ def test_the_command_says_what_is_no_run(app, tmp_path):
 )
 def test_without_data_or_weights_the_page_goes_without(app, tmp_path, digest, said):
     """A run whose data or checkpoint are gone has a page of what is left; the command says why on stderr."""
-    run = make_run(tmp_path / "run", curves=None, digest=digest or generated_dataset().digest)
+    run = make_run(tmp_path / "run", curves=None, digest=digest or generate_default_dataset().digest)
     answer = CliRunner().invoke(app, [str(run.path)])
     assert answer.exit_code == 0
     assert said in answer.stderr

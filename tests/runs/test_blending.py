@@ -9,11 +9,11 @@ import torch
 import dygmamba as dm
 from commands import invoke
 from door_cases import COLUMNS, letters
-from dygmamba.data.splits import chronological_split
-from dygmamba.engine.examine import examine
-from dygmamba.runs.blending import _shares, best_weights
+from dygmamba.data.events.splits import chronological_split
+from dygmamba.engine.evaluation import score_evaluation_set
+from dygmamba.runs.blending import _enumerate_shares, find_best_weights
 from dygmamba.runs.opening import open_run
-from dygmamba.tasks.link import link_exam
+from dygmamba.tasks.link import build_link_set
 
 TREES = {"trees": 6, "rounds": 3, "epochs": 2, "least": 5, "scales": 2, "neighbors": 2}
 SMALL = {"epochs": 1, "length": 4, "width": 4, "blocks": 1, "states": 2, "time_dim": 4}
@@ -40,8 +40,10 @@ def both(parts, tmp_path_factory):
 def scores_of(run):
     """What a run says of each pair of its test."""
     opened = open_run(run.path, torch.device("cpu"), dataset=run.data)
-    exam = link_exam(opened.stream.store, opened.stream.split, "test")
-    return examine(opened.scorer, opened.stream, exam, opened.rule, opened.seed).double()
+    evaluation_set = build_link_set(opened.stream.store, opened.stream.split, "test")
+    return score_evaluation_set(
+        opened.scorer, opened.stream, evaluation_set, opened.rule, opened.seed
+    ).double()
 
 
 def test_trees_alone_blend_too(data, parts, tmp_path):
@@ -75,20 +77,20 @@ def test_on_validation_no_part_is_better(parts, both):
 def test_the_shares_that_are_tried_are_shares():
     """They are not negative and add up to one; each part alone and the mean of two are among them."""
     for count in (2, 3, 4):
-        found = _shares(count)
+        found = _enumerate_shares(count)
         assert all(min(one) >= 0 and sum(one) == pytest.approx(1) for one in found)
         assert len(set(found)) == len(found)
         assert {tuple(float(k == n) for k in range(count)) for n in range(count)} <= set(found)
-    assert (0.5, 0.5) in _shares(2)
+    assert (0.5, 0.5) in _enumerate_shares(2)
 
 
 def test_among_equals_the_mean_is_taken(data):
     """Beside a perfect score a constant changes nothing; the opposite of it is outvoted."""
-    exam = link_exam(data.store, chronological_split(data.store), "val")
-    perfect = exam.pairs.label.double()
-    weights, found = best_weights([perfect, torch.zeros_like(perfect)], exam)
+    evaluation_set = build_link_set(data.store, chronological_split(data.store), "val")
+    perfect = evaluation_set.pairs.label.double()
+    weights, found = find_best_weights([perfect, torch.zeros_like(perfect)], evaluation_set)
     assert (weights, found["ap"]) == ((0.5, 0.5), 1)
-    weights, found = best_weights([perfect, -3 * perfect], exam)
+    weights, found = find_best_weights([perfect, -3 * perfect], evaluation_set)
     assert weights[0] > 0.75
     assert found["ap"] == 1
 

@@ -11,15 +11,15 @@ from pyarrow import parquet
 
 import dygmamba as dm
 from dygmamba.cli import main
-from dygmamba.engine.examine import examine, place
-from dygmamba.engine.folder import RunFolder
-from dygmamba.errors import FileError, NotFoundError
-from dygmamba.runs.calibrating import NAME, load_calibration, load_kept
+from dygmamba.core.errors import FileError, NotFoundError
+from dygmamba.engine.evaluation import rank_evaluation_set, score_evaluation_set
+from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.runs.calibration import CALIBRATION_FILE, load_calibration, load_saved_calibration
+from dygmamba.runs.evaluation import Ranking
 from dygmamba.runs.opening import open_run
-from dygmamba.runs.ranking import Ranking
-from dygmamba.tasks.calibration import calibrate
-from dygmamba.tasks.candidates import Candidates
-from dygmamba.tasks.link import link_exam
+from dygmamba.tasks.calibration import fit_calibration
+from dygmamba.tasks.candidates import SampledCandidates
+from dygmamba.tasks.link import build_link_set
 
 SETTINGS = {"epochs": 2, "trees": 6, "rounds": 3, "least": 5, "scales": 3, "neighbors": 4, "device": "cpu"}
 CPU = torch.device("cpu")
@@ -58,10 +58,10 @@ def ask(monkeypatch, capsys):
 
 def test_the_validation_period_alone_is_fitted(run):
     """The calibration of a folder is that of validation's logits against random pairs; the curves are the test's."""
-    opened, kept = open_run(run.path, CPU), load_kept(run._folder)
-    exam = link_exam(opened.stream.store, opened.stream.split, "val")
-    logit = examine(opened.scorer, opened.stream, exam, opened.rule, opened.seed)
-    assert kept.calibration == calibrate(logit, exam.pairs.label, exam.number)
+    opened, kept = open_run(run.path, CPU), load_saved_calibration(run._folder)
+    evaluation_set = build_link_set(opened.stream.store, opened.stream.split, "val")
+    logit = score_evaluation_set(opened.scorer, opened.stream, evaluation_set, opened.rule, opened.seed)
+    assert kept.calibration == fit_calibration(logit, evaluation_set.pairs.label, evaluation_set.number)
     assert kept.calibration.prior == 0.5
     for curve in (kept.before, kept.after):
         assert sum(curve.count) == 2 * len(opened.stream.split.test)
@@ -69,7 +69,7 @@ def test_the_validation_period_alone_is_fitted(run):
 
 def test_rows_say_how_far_off_scores_are_and_where_events_rank(run):
     """Results, evaluation and curves agree; ranks are of the test period, stamped with what they are among."""
-    kept, rows = load_kept(run._folder), run.results.to_pylist()
+    kept, rows = load_saved_calibration(run._folder), run.results.to_pylist()
     (own,) = [row for row in rows if (row["split"], row["setting"]) == ("test", "transductive")]
     assert own["ece"] == pytest.approx(kept.after.ece)
     assert own["ece_raw"] == pytest.approx(kept.before.ece)
@@ -87,15 +87,19 @@ def test_rows_say_how_far_off_scores_are_and_where_events_rank(run):
 def test_some_of_the_events_rank_as_they_do_among_all(run):
     """For any choice of events, each has the rank it has when all are asked about."""
     opened = open_run(run.path, CPU)
-    stream, exam = opened.stream, link_exam(opened.stream.store, opened.stream.split, "test")
-    among = Candidates.of(stream.store, 5, 2)
-    every = place(opened.scorer, stream, exam, among, opened.rule, opened.seed)
+    stream, evaluation_set = opened.stream, build_link_set(opened.stream.store, opened.stream.split, "test")
+    among = SampledCandidates.of(stream.store, 5, 2)
+    every = rank_evaluation_set(opened.scorer, stream, evaluation_set, among, opened.rule, opened.seed)
     chosen = torch.tensor([3, 40, 41, 100])
-    some = place(opened.scorer, stream, exam, among, opened.rule, opened.seed, chosen=chosen)
+    some = rank_evaluation_set(
+        opened.scorer, stream, evaluation_set, among, opened.rule, opened.seed, chosen=chosen
+    )
     assert torch.equal(some, every[chosen])
-    row = Ranking(("mrr",), 5, most=7).row(opened.scorer, stream, exam, opened.rule, opened.seed)
+    row = Ranking(("mrr",), 5, most=7).row(opened.scorer, stream, evaluation_set, opened.rule, opened.seed)
     assert row["n"] == 7
-    assert row == Ranking(("mrr",), 5, most=7).row(opened.scorer, stream, exam, opened.rule, opened.seed)
+    assert row == Ranking(("mrr",), 5, most=7).row(
+        opened.scorer, stream, evaluation_set, opened.rule, opened.seed
+    )
 
 
 def test_the_chances_of_all_candidates_are_one(run):
@@ -167,7 +171,7 @@ def test_without_a_calibration_the_column_and_a_note_say_so(copy, ask):
     """No file, or other weights than it was fitted to: `uncalibrated_score`, no chances, and how to calibrate."""
     scores = dm.open(copy).score([("p1", "p2")]).column_names
     assert scores == ["src", "dst", "time", "score"]
-    (copy / NAME).unlink()
+    (copy / CALIBRATION_FILE).unlink()
     run = dm.open(copy, device="cpu")
     assert run.score([("p1", "p2")]).column_names == ["src", "dst", "time", "uncalibrated_score"]
     assert run.rank("p1").column_names == ["src", "dst", "time", "uncalibrated_score", "rank"]
@@ -181,7 +185,7 @@ def test_without_a_calibration_the_column_and_a_note_say_so(copy, ask):
 
 def test_a_calibration_belongs_to_its_weights_and_vouches_for_itself(copy, run):
     """Of other weights it is none; a changed figure is an error, in one sentence."""
-    folder, path = RunFolder(copy), copy / NAME
+    folder, path = RunDirectory(copy), copy / CALIBRATION_FILE
     assert load_calibration(folder) == load_calibration(run._folder)
     best = folder.best.read_bytes()
     folder.best.write_bytes(best.replace(best[40:50], b"0123456789", 1))

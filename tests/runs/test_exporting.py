@@ -12,13 +12,12 @@ import torch
 
 import dygmamba as dm
 from commands import invoke
-from dygmamba.errors import ConfigError
+from dygmamba.core.errors import ConfigError
 from dygmamba.models import MODELS
-from dygmamba.runs.link import start_link_run
-from dygmamba.runs.onnx_files import NETWORKS as CAN
-from dygmamba.runs.onnx_steps import IN_OTHER_STEPS
-from dygmamba.runs.onnx_trees import trees_graph
-from dygmamba.runs.programs import ABOUT
+from dygmamba.runs.export_onnx import EXPORTABLE_NETWORKS as CAN
+from dygmamba.runs.export_onnx import ONNX_DECOMPOSITIONS, export_onnx_trees
+from dygmamba.runs.export_torch import METADATA_KEY
+from dygmamba.runs.link_training import start_link_run
 
 TINY = {"length": 2, "width": 2, "states": 2, "blocks": 1, "time_dim": 2, "out": 4}
 DATA = dm.generate(nodes=40, events=300, communities=4)
@@ -49,7 +48,7 @@ def test_the_program_is_the_scorer(made, model, tmp_path, monkeypatch, capsys):
     """For all batches, of one pair or of many, strangers among them: |program - run| <= 1e-5; torch loads it alone."""
     run = made(model, TINY if model in NETWORKS[:2] else {})
     file = tmp_path / "scorer.pt2"
-    about, loaded = {ABOUT: ""}, []
+    about, loaded = {METADATA_KEY: ""}, []
     load = torch.export.load  # seconds, and done once: what was held against the run is what is asked here
 
     def loading(content):
@@ -64,7 +63,7 @@ def test_the_program_is_the_scorer(made, model, tmp_path, monkeypatch, capsys):
     (program,) = loaded
     assert zipfile.is_zipfile(file)
     assert not [node for node in program.graph.nodes if "dygmamba" in str(node.target)]
-    assert json.loads(about[ABOUT])["digest"] == DATA.digest
+    assert json.loads(about[METADATA_KEY])["digest"] == DATA.digest
     module = program.module()
     with torch.no_grad():
         assert furthest(run, module) <= CLOSE
@@ -88,7 +87,7 @@ def opened(file):
         (found,) = session.run(["logit"], {name: column.numpy() for name, column in inputs.items()})
         return torch.from_numpy(found)
 
-    return answer, json.loads(session.get_modelmeta().custom_metadata_map[ABOUT])
+    return answer, json.loads(session.get_modelmeta().custom_metadata_map[METADATA_KEY])
 
 
 @pytest.mark.parametrize("model", NETWORKS if ASKED == NETWORKS else ["graphmixer"])  # the quickest
@@ -110,8 +109,8 @@ def test_the_onnx_graph_is_the_scorer(made, model, tmp_path, monkeypatch, capfd)
 
 def step(name: str):
     """What is written in place of an op, with the op."""
-    (op,) = (op for op in IN_OTHER_STEPS if name in str(op))
-    return IN_OTHER_STEPS[op], op
+    (op,) = (op for op in ONNX_DECOMPOSITIONS if name in str(op))
+    return ONNX_DECOMPOSITIONS[op], op
 
 
 def test_steps_that_onnx_has_are_the_ops_they_stand_for():
@@ -153,11 +152,13 @@ def test_the_onnx_graph_of_trees_is_their_sum(made, tmp_path):
     assert int(scorer.grown) > 2
     scorer.feature[1], scorer.value[1, 0] = -1, 0.25
     numbers = scorer.threshold[: int(scorer.grown)].flatten()[:, None].repeat(1, len(scorer.names))
-    told = trees_graph(scorer, {"model": "trees"}).answer({"numbers": numbers})
+    told = export_onnx_trees(scorer, {"model": "trees"}).answer({"numbers": numbers})
     assert torch.allclose(told, scorer.base + scorer._sums(numbers), rtol=0, atol=1e-12)
     assert len(told.unique()) > 2
     none = made("trees", {"neighbors": 0, "scales": 2})._predictor.run.scorer
-    assert trees_graph(none, {"model": "trees"}).answer({"numbers": numbers}).tolist() == [0.0] * len(numbers)
+    assert export_onnx_trees(none, {"model": "trees"}).answer({"numbers": numbers}).tolist() == [0.0] * len(
+        numbers
+    )
 
 
 def test_what_onnx_needs_is_said(made, tmp_path, monkeypatch, capsys):
@@ -171,7 +172,7 @@ def test_what_onnx_needs_is_said(made, tmp_path, monkeypatch, capsys):
         raise torch.onnx.OnnxExporterError("no function for aten.odd\nmore")
 
     monkeypatch.setattr(
-        "dygmamba.runs.onnx_files.traced", lambda *given: SimpleNamespace(run_decompositions=refuse)
+        "dygmamba.runs.export_onnx.trace_scorer", lambda *given: SimpleNamespace(run_decompositions=refuse)
     )
     code, _, err = invoke(monkeypatch, capsys, *words, str(tmp_path / "x.onnx"))
     assert (code, err.count("\n"), "(no function for aten.odd)" in err) == (2, 1, True), err

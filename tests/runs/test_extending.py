@@ -4,12 +4,12 @@ import pytest
 import torch
 
 import dygmamba as dm
+from dygmamba.core.errors import ConfigError, FileError
 from dygmamba.engine.checkpoint import read_checkpoint
 from dygmamba.engine.fit import Interrupted, Reporter
-from dygmamba.engine.folder import RunFolder
-from dygmamba.errors import ConfigError, FileError
-from dygmamba.runs.link import start_link_run
-from dygmamba.runs.opening import keep_dataset
+from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.runs.link_training import start_link_run
+from dygmamba.runs.opening import store_run_dataset
 
 TREES = {"trees": 30, "rounds": 3, "least": 5, "scales": 2, "neighbors": 2}
 NETWORK = {
@@ -31,7 +31,7 @@ def data():
 
 def same(first, second):
     """Weights, best and last, optimizer, generators, epochs and results."""
-    folders = [RunFolder(path) for path in (first, second)]
+    folders = [RunDirectory(path) for path in (first, second)]
     for name in ("best", "last"):
         one, other = (read_checkpoint(folder, getattr(folder, name)) for folder in folders)
         assert one[0].keys() == other[0].keys()
@@ -67,7 +67,7 @@ def test_a_stopped_run_gets_more_epochs_too(data, tmp_path):
     steps = []
     with pytest.raises(Interrupted):
         fit(Reporter(step=lambda *at: steps.append(at), stop=lambda: len(steps) == 4))
-    keep_dataset(data, tmp_path / "part")
+    store_run_dataset(data, tmp_path / "part")
     same(dm.resume(fit.run.path, epochs=3).path, whole.path)
 
 

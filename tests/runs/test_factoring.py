@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import dygmamba as dm
-from dygmamba.data.splits import chronological_split
+from dygmamba.data.events.splits import chronological_split
 from dygmamba.engine.stream import Stream
-from dygmamba.runs.factoring import WithActivity, factoring
-from dygmamba.tasks.link import link_exam
+from dygmamba.runs.evaluation import ActivityFactor, build_score_factor
+from dygmamba.tasks.link import build_link_set
 
 SETTINGS = {"epochs": 2, "trees": 8, "rounds": 4, "least": 5, "scales": 3, "neighbors": 4}
 EVERY = "random,historical,inductive"
@@ -92,9 +92,13 @@ def test_nothing_of_the_test_chooses(data):
         stream = Stream(
             type(store).of(src, store.dst, store.time, num_nodes=store.num_nodes), split, torch.device("cpu")
         )
-        factored = factoring(True, stream)
-        assert isinstance(factored, WithActivity)
-        exam = link_exam(stream.store, split, "val", strategy="historical")
-        factored(exam, exam.pairs.dst.double(), lambda exam: exam.pairs.dst.double())
+        factored = build_score_factor(True, stream)
+        assert isinstance(factored, ActivityFactor)
+        evaluation_set = build_link_set(stream.store, split, "val", strategy="historical")
+        factored(
+            evaluation_set,
+            evaluation_set.pairs.dst.double(),
+            lambda evaluation_set: evaluation_set.pairs.dst.double(),
+        )
         found.append((factored.rate, factored.weights))
     assert found[0] == found[1]

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 import dygmamba as dm
-from dygmamba.engine.folder import RunFolder
-from dygmamba.runs.final import RULES, compared
+from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.runs.final_evaluation import HEURISTICS, compare_with_heuristic
 from dygmamba.sampling.view import PairBatch
-from dygmamba.tasks.base import Exam
+from dygmamba.tasks.base import EvaluationSet
 
 TREES = {"trees": 6, "rounds": 3, "epochs": 1, "least": 5, "scales": 2, "neighbors": 2}
 
@@ -22,13 +22,13 @@ def run(tmp_path_factory):
 def test_rules_answer_the_same_exams_and_stand_apart_from_the_results(run):
     """For all exams of the run: a row per rule, as `evaluate` finds it; the results are the run's own alone."""
     data, trained = run
-    exams = {(row["split"], row["setting"]) for row in trained.results.to_pylist()}
+    evaluation_sets = {(row["split"], row["setting"]) for row in trained.results.to_pylist()}
     rules = trained.rules.to_pylist()
     assert {(row["model"], row["split"], row["setting"]) for row in rules} == {
-        (rule, *exam) for rule in RULES for exam in exams
+        (rule, *evaluation_set) for rule in HEURISTICS for evaluation_set in evaluation_sets
     }
     assert set(trained.results["model"].to_pylist()) == {"trees"}
-    for rule in RULES:
+    for rule in HEURISTICS:
         kept = [row for row in rules if row["model"] == rule and row["split"] == "test"]
         asked = dm.evaluate(data, rule).to_pylist()
         assert [(row["setting"], row["ap"], row["auc_pooled"]) for row in kept] == [
@@ -39,7 +39,7 @@ def test_rules_answer_the_same_exams_and_stand_apart_from_the_results(run):
 def test_the_verdict_is_about_the_best_rule_of_the_test(run):
     """Its difference is that of the two rows; the sentence names the rule."""
     _, trained = run
-    verdict = RunFolder(trained.path).verdict()
+    verdict = RunDirectory(trained.path).verdict()
     test = [
         row for row in trained.rules.to_pylist() if (row["split"], row["setting"]) == ("test", "transductive")
     ]
@@ -59,26 +59,26 @@ def exam_of(count):
     label = (torch.arange(2 * count) < count).float()
     number = torch.arange(count).repeat(2)
     pairs = PairBatch.of(ends, ends, number.double(), label, number)
-    return Exam({"split": "test"}, torch.arange(count), (), pairs, number)
+    return EvaluationSet({"split": "test"}, torch.arange(count), (), pairs, number)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_chance_is_level_and_more_than_chance_is_not(seed):
     """Two scores of the same quality are level; one that knows the answer is above, and below the other way round."""
-    exam, rng = exam_of(600), torch.Generator().manual_seed(seed)
-    one, other = (torch.randn(1200, generator=rng) + exam.pairs.label for _ in range(2))
-    knows = one + 2 * exam.pairs.label
-    assert compared(one, one.clone(), exam, 0.0, "recency")["stands"] == "level"
-    assert compared(one, other, exam, 0.001, "recency")["stands"] == "level"
-    assert "use `recency`" in compared(one, other, exam, 0.001, "recency")["sentence"]
-    above = compared(knows, one, exam, 0.1, "recency")
+    evaluation_set, rng = exam_of(600), torch.Generator().manual_seed(seed)
+    one, other = (torch.randn(1200, generator=rng) + evaluation_set.pairs.label for _ in range(2))
+    knows = one + 2 * evaluation_set.pairs.label
+    assert compare_with_heuristic(one, one.clone(), evaluation_set, 0.0, "recency")["stands"] == "level"
+    assert compare_with_heuristic(one, other, evaluation_set, 0.001, "recency")["stands"] == "level"
+    assert "use `recency`" in compare_with_heuristic(one, other, evaluation_set, 0.001, "recency")["sentence"]
+    above = compare_with_heuristic(knows, one, evaluation_set, 0.1, "recency")
     assert (above["stands"], above["blocks"]) == ("above", 30)
     assert above["sentence"].startswith("10.0 points above the best simple rule, recency")
-    assert compared(one, knows, exam, -0.1, "recency")["stands"] == "below"
+    assert compare_with_heuristic(one, knows, evaluation_set, -0.1, "recency")["stands"] == "below"
 
 
 def test_a_test_of_a_few_events_says_nothing():
     """Fewer than two blocks have no spread."""
-    found = compared(torch.rand(60), torch.rand(60), exam_of(30), 0.2, "recency")
+    found = compare_with_heuristic(torch.rand(60), torch.rand(60), exam_of(30), 0.2, "recency")
     assert (found["stands"], found["spread"]) == ("unknown", None)
     assert "too few" in found["sentence"]

@@ -5,10 +5,10 @@ import warnings
 import pytest
 import torch
 
+from dygmamba.core.errors import ConfigError, DygWarning
 from dygmamba.engine.fit import Reporter
-from dygmamba.errors import ConfigError, DygWarning
-from dygmamba.runs import making
-from dygmamba.runs.link import resume_link_run, start_link_run
+from dygmamba.runs import provenance
+from dygmamba.runs.link_training import resume_link_run, start_link_run
 from torture_cases import CPU, SECONDS, SETTINGS, state, tiny_dataset
 
 
@@ -77,7 +77,7 @@ def test_other_threads_are_one_sentence(begun, tmp_path):
 def test_another_processor_is_refused_or_said(begun, tmp_path, monkeypatch):
     """What cannot be restored is an error where every bit was asked for, and a warning elsewhere."""
     run = begun(1, stop=True)
-    monkeypatch.setattr(making, "_processor", lambda: "abacus")
+    monkeypatch.setattr(provenance, "_describe_processor", lambda: "abacus")
     with pytest.warns(DygWarning, match="would go on with processor abacus"):
         resume_link_run(run.path, CPU, tmp_path / "data").run.unlock()
     torch.use_deterministic_algorithms(True)
@@ -91,4 +91,4 @@ def test_runs_of_earlier_versions_go_on(begun, monkeypatch):
     about = {key: value for key, value in run.config()["made_with"].items() if key in ("torch", "python")}
     monkeypatch.setattr(type(run), "config", lambda _: {"made_with": about})
     torch.set_num_threads(2)
-    making.go_on_alike(run, CPU)
+    provenance.check_environment(run, CPU)

@@ -7,17 +7,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from dygmamba.data.events import EventStore
+from dygmamba.data.events.event_store import EventStore
 from dygmamba.engine.checkpoint import load_best
-from dygmamba.engine.fit import Fit, Interrupted, Reporter
+from dygmamba.engine.fit import Interrupted, Reporter, Trainer
 from dygmamba.engine.fit_config import NodeFitConfig
-from dygmamba.engine.folder import RunFolder
+from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.engine.scoring import StreamScorer
 from dygmamba.engine.stream import Stream
-from dygmamba.engine.walk import Walk
 from dygmamba.models.classifiers import FrozenClassifier, NodeClassifier, SourceEmbedding
-from dygmamba.runs.node import embed
+from dygmamba.runs.node_training import embed_sources
 from dygmamba.sampling.view import PairBatch
-from dygmamba.tasks.node import NodeTask, node_split
+from dygmamba.tasks.node import NodeTask, split_for_nodes
 from node_cases import TRAINABLE, labelled_stream, small_encoder
 
 CPU = torch.device("cpu")
@@ -32,25 +32,25 @@ def name(request):
 
 def stream_of(store):
     """The stream as a backbone is shown it."""
-    return Stream(store, node_split(store), CPU).without_labels()
+    return Stream(store, split_for_nodes(store), CPU).without_labels()
 
 
 def fit_of(name, folder, config=QUICK, store=None):
     """A classifier on an untrained backbone, ready to train."""
     store = labelled_stream() if store is None else store
-    stream, task = stream_of(store), NodeTask.of(store, node_split(store), CPU, config.balance)
+    stream, task = stream_of(store), NodeTask.of(store, split_for_nodes(store), CPU, config.balance)
     encoder = small_encoder(name, store)
     torch.manual_seed(0)
     model = (NodeClassifier if config.finetune else FrozenClassifier)(encoder)
     if not config.finetune:
-        model.use(embed(encoder, stream, config, 0))
-    return Fit(task, model, stream, config, RunFolder(folder), 0)
+        model.use(embed_sources(encoder, stream, config, 0))
+    return Trainer(task, model, stream, config, RunDirectory(folder), 0)
 
 
 def embeddings(name, store, visible="strict", **more):
     """All events' embeddings under the same initial weights."""
     encoder = small_encoder(name, labelled_stream(), **more)
-    return embed(encoder, stream_of(store), replace(QUICK, visible=visible), 0)
+    return embed_sources(encoder, stream_of(store), replace(QUICK, visible=visible), 0)
 
 
 def auc(fit):
@@ -88,7 +88,7 @@ def test_cached_embeddings_are_the_recomputed_ones(name, tmp_path):
     own = fit_of(name, tmp_path)
     own()
     table = own.scorer.table
-    assert torch.equal(table, embed(own.scorer.encoder, own.stream, QUICK, 0))
+    assert torch.equal(table, embed_sources(own.scorer.encoder, own.stream, QUICK, 0))
     read = own.examine(own.task.test)
     plain = NodeClassifier(own.scorer.encoder)
     plain.head = own.scorer.head
@@ -127,7 +127,7 @@ def test_memory_holds_what_its_rule_says(visible):
         return forward(view)
 
     encoder.observe, encoder.reset, encoder.forward = observed, forgotten, embedded
-    embed(encoder, stream_of(store), replace(QUICK, visible=visible), 0)
+    embed_sources(encoder, stream_of(store), replace(QUICK, visible=visible), 0)
     assert len(latest) > 4
     assert all(seen < time for seen, time in asked) is (visible == "strict")
 
@@ -196,7 +196,7 @@ def test_dyg_mamba_of_the_task_looks_at_the_source_alone():
     store = labelled_stream()
     moved = replace(store, dst=torch.cat([store.dst[:100], store.dst[100:].roll(1)]))
     walk_of = {
-        name: Walk(SourceEmbedding(small_encoder(name, store)), stream_of(store), 0)
+        name: StreamScorer(SourceEmbedding(small_encoder(name, store)), stream_of(store), 0)
         for name in ("dyg-mamba", "dygformer")
     }
     for name, alone in (("dyg-mamba", True), ("dygformer", False)):

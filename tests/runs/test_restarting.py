@@ -2,9 +2,8 @@
 
 import pytest
 
-from dygmamba.engine.folder import RunFolder
-from dygmamba.runs.making import begin
-from dygmamba.runs.restarting import begun_before
+from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.runs.provenance import create_run, find_restarted_run
 
 
 @pytest.fixture
@@ -25,24 +24,24 @@ def test_a_job_goes_on_with_its_own_run(job, tmp_path):
 
     def begun(seed):
         made = {"run": {"seed": seed}, "made_with": {"torch": "2"}}
-        return begin(lambda: RunFolder.create(tmp_path, "mail", "tgn", seed), made).path
+        return create_run(lambda: RunDirectory.create(tmp_path, "mail", "tgn", seed), made).path
 
     job("mine", 0)
     runs = {seed: begun(seed) for seed in (1, 2)}
-    assert begun_before(tmp_path, "mail", "tgn", 1) is None
+    assert find_restarted_run(tmp_path, "mail", "tgn", 1) is None
     job("mine", 1)
-    assert {seed: begun_before(tmp_path, "mail", "tgn", seed) for seed in (1, 2)} == runs
-    assert begun_before(tmp_path, "mail", "jodie", 1) is None
+    assert {seed: find_restarted_run(tmp_path, "mail", "tgn", seed) for seed in (1, 2)} == runs
+    assert find_restarted_run(tmp_path, "mail", "jodie", 1) is None
     (runs[2] / "config.toml").write_text("cut sho")
-    assert begun_before(tmp_path, "mail", "tgn", 2) is None
+    assert find_restarted_run(tmp_path, "mail", "tgn", 2) is None
     for name, count in (("another", 1), (None, None)):
         job(name, count)
-        assert begun_before(tmp_path, "mail", "tgn", 1) is None
+        assert find_restarted_run(tmp_path, "mail", "tgn", 1) is None
 
 
 def test_a_job_without_a_name_is_its_torchrun(job, tmp_path):
     """Such a job is called `none` by every torchrun; the number of its process tells them apart."""
     job("none", 3)
-    made = begin(lambda: RunFolder.create(tmp_path, "mail", "tgn", 0), {"made_with": {}})
+    made = create_run(lambda: RunDirectory.create(tmp_path, "mail", "tgn", 0), {"made_with": {}})
     assert "none" not in made.config()["made_with"]["job"]
-    assert begun_before(tmp_path, "mail", "tgn", 0) == made.path
+    assert find_restarted_run(tmp_path, "mail", "tgn", 0) == made.path

@@ -10,10 +10,10 @@ import torch
 import dygmamba as dm
 from door_cases import COLUMNS, PEOPLE, letters
 from dygmamba.cli import main
-from dygmamba.errors import ConfigError, NotFoundError
-from dygmamba.runs.calibrating import load_kept
-from dygmamba.runs.node import open_node_run
-from dygmamba.tasks.calibration import calibrate
+from dygmamba.core.errors import ConfigError, NotFoundError
+from dygmamba.runs.calibration import load_saved_calibration
+from dygmamba.runs.node_training import open_node_run
+from dygmamba.tasks.calibration import fit_calibration
 
 SMALL = {"epochs": 1, "neighbors": 3, "time_dim": 4, "device": "cpu"}
 LATE = {"who": ["newcomer", "ann"], "whom": ["ann", "bob"], "when": ["2024-05-20", "2024-05-21"]}
@@ -69,10 +69,12 @@ def test_nothing_at_or_after_the_time_is_seen(run):
 
 def test_the_prior_is_the_validation_periods(run):
     """Fitted on validation's labels; the curves are of the test period, and so are the rows' errors."""
-    fit, kept = open_node_run(run.path, torch.device("cpu")), load_kept(run._folder)
-    exam = fit.task.exam("val")
-    assert kept.calibration == calibrate(fit.examine(exam), exam.pairs.label, exam.number)
-    assert kept.calibration.prior == pytest.approx(float(exam.pairs.label.mean()))
+    fit, kept = open_node_run(run.path, torch.device("cpu")), load_saved_calibration(run._folder)
+    evaluation_set = fit.task.evaluation_set("val")
+    assert kept.calibration == fit_calibration(
+        fit.examine(evaluation_set), evaluation_set.pairs.label, evaluation_set.number
+    )
+    assert kept.calibration.prior == pytest.approx(float(evaluation_set.pairs.label.mean()))
     (test,) = [row for row in run.results.to_pylist() if row["split"] == "test"]
     assert sum(kept.after.count) == test["n"]
     assert test["ece"] == pytest.approx(kept.after.ece)

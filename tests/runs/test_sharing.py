@@ -16,8 +16,8 @@ import yaml
 import dygmamba as dm
 from commands import invoke
 from door_cases import COLUMNS, letters
-from dygmamba.engine.folder import RunFolder
-from dygmamba.errors import ConfigError, DownloadError, FileError, NotFoundError
+from dygmamba.core.errors import ConfigError, DownloadError, FileError, NotFoundError
+from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.runs import sharing
 
 PAIRS = [("ann", "bob"), ("cid", "dora"), ("nobody", "eve")]
@@ -67,8 +67,10 @@ def test_without_its_data_it_says_which_it_needs(place, tmp_path, monkeypatch):
 
 def test_nothing_of_the_maker_goes_along(place):
     """No path of the machine, no id of the data, no pickle; the data only where they were asked for."""
-    assert {file.name for file in place.bare.iterdir()} == {*sharing.KNOWN, sharing.LIST} - {sharing.DATA}
-    assert {file.name for file in place.whole.iterdir()} == {*sharing.KNOWN, sharing.LIST}
+    assert {file.name for file in place.bare.iterdir()} == {*sharing.SHARED_FILES, sharing.MANIFEST_FILE} - {
+        sharing.DATA_FILE
+    }
+    assert {file.name for file in place.whole.iterdir()} == {*sharing.SHARED_FILES, sharing.MANIFEST_FILE}
     for file in place.bare.iterdir():
         content = file.read_bytes()
         assert str(place.folder).encode() not in content, file.name
@@ -163,7 +165,7 @@ def test_whatever_is_not_what_was_listed_is_refused(place, tmp_path):
 def resealed(place, tmp_path, **about) -> Path:
     """A copy with other settings, sealed and listed again as a forger would."""
     copy = changed(place.bare, tmp_path)
-    own = RunFolder(tmp_path / "forged")
+    own = RunDirectory(tmp_path / "forged")
     own.path.mkdir()
     sections = place.run.config
     sections["run"].pop("file", None)
@@ -233,7 +235,7 @@ def hub(tmp_path, monkeypatch):
     fake = type("HfApi", (Hub,), {"root": tmp_path / "hub", "calls": []})
     vars(module)["HfApi"] = fake
     monkeypatch.setitem(sys.modules, "huggingface_hub", module)
-    monkeypatch.setattr("dygmamba.door.hub.find_spec", lambda name: module)
+    monkeypatch.setattr("dygmamba.api.sharing.find_spec", lambda name: module)
     return fake
 
 
@@ -245,7 +247,7 @@ def test_to_the_hub_and_back(place, hub, tmp_path):
     assert pulled.score(PAIRS) == place.run.score(PAIRS)
     assert [call[0] for call in hub.calls] == ["create", "upload", "download"]
     assert hub.calls[0] == ("create", "ann/mail-model", "model", True, True)
-    assert hub.calls[2][2:] == ("0123abc", sorted([*sharing.KNOWN, sharing.LIST]))
+    assert hub.calls[2][2:] == ("0123abc", sorted([*sharing.SHARED_FILES, sharing.MANIFEST_FILE]))
     assert 'dm.pull("ann/mail-model")' in (hub.root / "ann" / "mail-model" / "README.md").read_text()
     with pytest.raises(DownloadError, match="cannot pull from ann/nothing"):
         dm.pull("hf://ann/nothing", out=tmp_path / "runs")
@@ -263,7 +265,7 @@ def test_the_commands(place, monkeypatch, capsys, tmp_path):
     code, out, err = invoke(monkeypatch, capsys, "pull", "model", "--json")
     assert code == 0, err
     assert json.loads(out)["digest"] == place.data.digest
-    monkeypatch.setattr("dygmamba.door.hub.find_spec", lambda name: None)
+    monkeypatch.setattr("dygmamba.api.sharing.find_spec", lambda name: None)
     for words in (("push", str(place.run.path), "ann/model"), ("pull", "ann/model")):
         code, _, err = invoke(monkeypatch, capsys, *words)
         assert code == 2

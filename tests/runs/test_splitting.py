@@ -5,9 +5,9 @@ import pytest
 
 import dygmamba as dm
 from door_cases import COLUMNS, letters
-from dygmamba.data.splits import PUBLISHED, UNCUT, SplitBy, chronological_split
-from dygmamba.errors import ConfigError, FileError
-from dygmamba.runs.splitting import split_by
+from dygmamba.core.errors import ConfigError, FileError
+from dygmamba.data.events.splits import PUBLISHED_SPLIT, TRAIN_ON_ALL, SplitRule, chronological_split
+from dygmamba.runs.opening import parse_split
 
 TREES = {"trees": 6, "rounds": 3, "epochs": 1, "least": 5, "scales": 2, "neighbors": 2}
 
@@ -20,25 +20,25 @@ def data():
 def test_the_published_shares_are_the_published_split(data):
     """Said or not, and it leaves no trace in a configuration."""
     for given in (None, "0.7,0.15,0.15", (0.7, 0.15, 0.15)):
-        by = split_by(data, given)
+        by = parse_split(data, given)
         assert by.split(data.store).digest == chronological_split(data.store).digest
-    assert PUBLISHED.section == {}
-    assert SplitBy.read({}) == PUBLISHED
+    assert PUBLISHED_SPLIT.section == {}
+    assert SplitRule.read({}) == PUBLISHED_SPLIT
 
 
 def test_times_begin_their_periods(data):
     """For all events: training is strictly before the first time, the test begins with the second."""
-    by = split_by(data, "2024-05-05, 2024-05-08T12:00")
+    by = parse_split(data, "2024-05-05, 2024-05-08T12:00")
     split, time = by.split(data.store), data.store.time
     assert time[split.train].max() < by.numbers[0] <= time[split.val].min()
     assert time[split.val].max() < by.numbers[1] <= time[split.test].min()
     assert len(split.val) + len(split.test) == int((time >= by.numbers[0]).sum())
-    assert SplitBy.read(by.section) == by
+    assert SplitRule.read(by.section) == by
 
 
 def test_everything_is_trained_on_where_nothing_is_cut(data):
     """No validation, no test, no new nodes."""
-    split = UNCUT.split(data.store)
+    split = TRAIN_ON_ALL.split(data.store)
     assert (len(split.train), len(split.val), len(split.test)) == (len(data), 0, 0)
     assert not split.new_nodes.any()
 
@@ -59,23 +59,23 @@ def test_everything_is_trained_on_where_nothing_is_cut(data):
 def test_a_split_that_is_none_is_one_sentence(data, given):
     """Wrong numbers, wrong sums, wrong times, the wrong order."""
     with pytest.raises(ConfigError, match=r"`split` takes|give the earlier time first"):
-        split_by(data, given)
+        parse_split(data, given)
 
 
 def test_times_outside_of_the_stream_are_refused(data):
     """Dates before it and after it; dates of a stream of plain numbers."""
     for given in ("2020-01-01,2024-05-05", "2024-05-05,2031-01-01"):
         with pytest.raises(ConfigError, match="choose times inside"):
-            split_by(data, given)
+            parse_split(data, given)
     numbers = dm.read({"src": [1, 2, 3], "dst": [2, 3, 1], "time": [1, 2, 3]})
     with pytest.raises(FileError, match="plain numbers"):
-        split_by(numbers, "2024-05-05,2024-05-06")
+        parse_split(numbers, "2024-05-05,2024-05-06")
 
 
 def test_a_run_keeps_its_split(data, tmp_path):
     """In config.toml, in each row of the results, and when it is opened, evaluated and gone on with."""
     (run,) = dm.train(data, "trees", split="2024-05-05,2024-05-08", out=tmp_path, **TREES)
-    by = split_by(data, "2024-05-05,2024-05-08")
+    by = parse_split(data, "2024-05-05,2024-05-08")
     assert run.config["run"]["split_by"] == by.said
     assert run.config["run"]["split"] == by.split(data.store).digest
     rows = run.results.to_pylist()

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 import dygmamba as dm
+from dygmamba.core.errors import ConfigError, FileError
 from dygmamba.engine.checkpoint import read_checkpoint
 from dygmamba.engine.fit import Interrupted, Reporter
-from dygmamba.engine.folder import RunFolder
-from dygmamba.errors import ConfigError, FileError
-from dygmamba.runs.link import resume_link_run, start_link_run
-from dygmamba.runs.opening import keep_dataset, open_run
+from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.runs.link_training import resume_link_run, start_link_run
+from dygmamba.runs.opening import open_run, store_run_dataset
 from dygmamba.sampling.view import PairBatch
 
 CPU = torch.device("cpu")
@@ -30,7 +30,7 @@ def trained(data, tmp_path_factory):
 
 
 def tensors(path):
-    run = RunFolder(path)
+    run = RunDirectory(path)
     return read_checkpoint(run, run.best)[0]
 
 
@@ -60,7 +60,7 @@ def test_a_stopped_run_ends_with_the_same_bits(data, trained, tmp_path, step):
     with pytest.raises(Interrupted):
         fit(Reporter(step=lambda *at: calls.append(at), stop=lambda: len(calls) >= step))
     fit.run.unlock()
-    keep_dataset(data, tmp_path)
+    store_run_dataset(data, tmp_path)
     again = resume_link_run(fit.run.path, CPU)
     again()
     whole, parts = tensors(trained.path), tensors(again.run.path)

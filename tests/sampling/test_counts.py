@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contract_cases import sample_store
-from dygmamba.sampling.counts import CountRequest, Counts
+from dygmamba.sampling.counts import CountRequest, EventCounts
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import PairBatch
 from strategies import event_streams
@@ -119,8 +119,8 @@ def test_a_pair_has_the_same_bits_in_any_batch(store, seed):
 def test_appending_events_is_building_anew(store, steps):
     """For all ways to cut a stream into calls, new nodes and pairs among them: the counts of the whole, bit for bit."""
     cuts = sorted({0, *(min(step, len(store)) for step in steps), len(store)})
-    whole = Counts.build(store.src, store.dst, store.time, store.num_nodes, SCALES)
-    grown = Counts.build(store.src[:0], store.dst[:0], store.time[:0], store.num_nodes, SCALES)
+    whole = EventCounts.build(store.src, store.dst, store.time, store.num_nodes, SCALES)
+    grown = EventCounts.build(store.src[:0], store.dst[:0], store.time[:0], store.num_nodes, SCALES)
     for low, high in pairwise(cuts):
         grown.append(store.src[low:high], store.dst[low:high], store.time[low:high])
     key = torch.arange(store.num_nodes**2)
@@ -149,7 +149,7 @@ def test_an_answer_that_is_kept_is_the_answer(monkeypatch):
     pairs, other = PairBatch.of(store.src, store.dst, store.time), CountRequest((1.0,), neighbors=2)
     kept = NeighborIndex.build(store)
     first = [kept.numbers(request, pairs) for request in (REQUEST, other, REQUEST)]
-    monkeypatch.setattr("dygmamba.sampling.index.KEPT_NUMBERS", 0)
+    monkeypatch.setattr("dygmamba.sampling.index.MAX_CACHED_NUMBERS", 0)
     fresh = NeighborIndex.build(store)
     again = [fresh.numbers(request, pairs) for request in (REQUEST, other, REQUEST)]
     assert first[0] is first[2]

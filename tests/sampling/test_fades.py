@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contract_cases import build, sample_store
-from dygmamba.sampling.counts import Counts, pair_key
-from dygmamba.sampling.fades import FadeRequest, Fades
+from dygmamba.sampling.counts import EventCounts, pair_key
+from dygmamba.sampling.decayed_counts import DecayedCountRequest, DecayedCounts
 from dygmamba.sampling.view import PairBatch
 from strategies import event_streams
 from streams import unsplit
@@ -18,7 +18,10 @@ SCALES = (0.5, 4.0, 300.0)
 def test_they_are_the_counts_of_the_lists(store, data):
     """Of all nodes and pairs, met or not, at the times of events, between and after them; -1 is nobody."""
     columns = (store.src, store.dst, store.time, store.num_nodes)
-    fades, counts = Fades.build(*columns, FadeRequest(SCALES)), Counts.build(*columns, SCALES)
+    fades, counts = (
+        DecayedCounts.build(*columns, DecayedCountRequest(SCALES)),
+        EventCounts.build(*columns, SCALES),
+    )
     at = data.draw(st.sampled_from([0.0, *store.time.tolist()])) + data.draw(
         st.sampled_from([-0.25, 0.0, 7.0])
     )

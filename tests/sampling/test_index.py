@@ -3,8 +3,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dygmamba.data.events import EventStore
-from dygmamba.errors import ConfigError
+from dygmamba.core.errors import ConfigError
+from dygmamba.data.events.event_store import EventStore
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.index import STRATEGIES, NeighborIndex, gather_view
 from dygmamba.sampling.view import NeighborRequest, PairBatch

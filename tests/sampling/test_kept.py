@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from dygmamba.data.generate import GeneratorConfig, generate_stream
-from dygmamba.data.ids import NodeIds
-from dygmamba.data.places import INDEX_FOLDER
-from dygmamba.data.store import Dataset, load_dataset, save_dataset
-from dygmamba.data.versions import remove_version, version_of
-from dygmamba.errors import EventError, FileError, WriteError
-from dygmamba.files import writing
-from dygmamba.ops.recent.passes import passes
-from dygmamba.sampling import kept, kept_counts
+from dygmamba.core.errors import EventError, FileError, WriteError
+from dygmamba.core.files import writing
+from dygmamba.data.events.ids import NodeIds
+from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
+from dygmamba.data.storage.dataset import Dataset, load_dataset, save_dataset
+from dygmamba.data.storage.library import read_version, remove_version
+from dygmamba.data.storage.locations import INDEX_FOLDER
+from dygmamba.ops.recent_neighbors.counting_sort import split_nodes
+from dygmamba.sampling import disk_index
 from dygmamba.sampling.counts import CountRequest
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.index import STRATEGIES, NeighborIndex
@@ -32,9 +32,11 @@ def path(tmp_path_factory):
 @pytest.fixture
 def on_disk(monkeypatch):
     """A few hundred entries are many; events come in short runs."""
-    monkeypatch.setattr(kept, "LARGE", 24 * 400)
+    monkeypatch.setattr(disk_index, "MAX_ENTRY_BYTES", 24 * 400)
     monkeypatch.setattr(
-        kept, "cuts", lambda rows, width: (slice(k, min(k + 700, rows)) for k in range(0, rows, 700))
+        disk_index,
+        "iterate_slices",
+        lambda rows, width: (slice(k, min(k + 700, rows)) for k in range(0, rows, 700)),
     )
 
 
@@ -49,7 +51,7 @@ def test_answers_are_equal(path, which, on_disk, monkeypatch):
     store, events = load_dataset(path).store, subsets()[which]
     disk = NeighborIndex.build(store, events)
     with monkeypatch.context() as small:
-        small.setattr(kept, "LARGE", 10**9)
+        small.setattr(disk_index, "MAX_ENTRY_BYTES", 10**9)
         memory = NeighborIndex.build(store, events)
     assert disk.source is not None
     assert memory.source is None
@@ -70,7 +72,7 @@ def test_answers_are_equal(path, which, on_disk, monkeypatch):
 @pytest.mark.parametrize("which", ["all", "some"])
 def test_counts_are_equal_to_the_last_bit(path, which, on_disk, monkeypatch):
     """For all kinds of list: fading counts, numbers of events, ages, what neighbours did, of pairs that met or not."""
-    monkeypatch.setattr(kept_counts, "BUDGET", 8 * 16 * 7 * 500)  # some hundred entries at a time
+    monkeypatch.setattr(disk_index, "DEFAULT_BUDGET", 8 * 16 * 7 * 500)  # some hundred entries at a time
     store, events = load_dataset(path).store, subsets()[which]
     loops = torch.arange(0, EVENTS, 50)
     store.dst[loops] = store.src[loops]  # a private page; self-loops are one event of their node
@@ -84,11 +86,13 @@ def test_counts_are_equal_to_the_last_bit(path, which, on_disk, monkeypatch):
     both = [index.numbers(request, PairBatch.of(src, dst, when)) for index in (disk, memory)]
     assert torch.equal(*both)
     assert float(both[0].abs().sum()) > 0
-    assert isinstance(disk.counts(request.scales).groups["pair"], kept_counts.KeptGroups)
-    monkeypatch.setattr(kept_counts, "LARGE", 0)  # the counts of an index in memory may be too large too
+    assert isinstance(disk.counts(request.scales).groups["pair"], disk_index.DiskCountGroups)
+    monkeypatch.setattr(
+        disk_index, "MAX_COUNT_BYTES", 0
+    )  # the counts of an index in memory may be too large too
     there = NeighborIndex(disk.entries, disk.edges).numbers(request, PairBatch.of(src, dst, when))
     assert torch.equal(there, both[0])
-    assert not isinstance(memory.counts(request.scales).groups["pair"], kept_counts.KeptGroups)
+    assert not isinstance(memory.counts(request.scales).groups["pair"], disk_index.DiskCountGroups)
     with pytest.raises(EventError, match="build them anew"):
         disk.counts(request.scales).append(src[:1], dst[:1], when[:1] + 1e9)
 
@@ -99,8 +103,10 @@ def test_it_is_made_once_and_again_when_damaged(path, on_disk, monkeypatch):
     NeighborIndex.build(store)
     folder = path.parent / INDEX_FOLDER
     made = []
-    real = kept._make
-    monkeypatch.setattr(kept, "_make", lambda path, *rest: (made.append(path), real(path, *rest)))
+    real = disk_index._write_entries
+    monkeypatch.setattr(
+        disk_index, "_write_entries", lambda path, *rest: (made.append(path), real(path, *rest))
+    )
     NeighborIndex.build(store)
     assert made == []
     for one in folder.iterdir():
@@ -122,15 +128,15 @@ def test_it_is_made_once_and_again_when_damaged(path, on_disk, monkeypatch):
 def test_a_folder_that_cannot_be_written_to_costs_nothing_but_time(path, on_disk, monkeypatch, tmp_path):
     """The index is made elsewhere, has no name there, and answers."""
     store = load_dataset(path).store
-    real = kept._make
+    real = disk_index._write_entries
 
     def refused(target, *rest):
         if target.parent.name == INDEX_FOLDER:
-            raise kept.WriteError("cannot write")
+            raise disk_index.WriteError("cannot write")
         real(target, *rest)
 
-    monkeypatch.setattr(kept, "_make", refused)
-    monkeypatch.setattr(kept, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(disk_index, "_write_entries", refused)
+    monkeypatch.setattr(disk_index, "gettempdir", lambda: str(tmp_path))
     for file in (path.parent / INDEX_FOLDER).glob("*"):
         file.unlink()
     index = NeighborIndex.build(store)
@@ -144,7 +150,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_no_index(path, on_disk, monkeypa
     copy.parent.mkdir()
     copy.write_bytes(path.read_bytes())
     store = load_dataset(copy).store
-    monkeypatch.setattr(kept, "gettempdir", lambda: str(tmp_path / "data"))
+    monkeypatch.setattr(disk_index, "gettempdir", lambda: str(tmp_path / "data"))
     for writes in (0, 3, 12):
 
         class Full(type(writing.disk)):
@@ -169,7 +175,7 @@ def test_what_was_made_for_a_dataset_goes_with_it(path, on_disk, tmp_path):
     copy.write_bytes(path.read_bytes())
     NeighborIndex.build(load_dataset(copy).store)
     assert list((tmp_path / INDEX_FOLDER).iterdir())
-    remove_version(version_of(copy))
+    remove_version(read_version(copy))
     assert not list((tmp_path / INDEX_FOLDER).iterdir())
 
 
@@ -177,7 +183,7 @@ def test_passes_cover_all_nodes_within_the_budget():
     """For all budgets: consecutive runs; only a node alone may have more entries than there is room for."""
     start = np.concatenate([[0], np.cumsum(np.random.default_rng(0).integers(0, 9, 50))])
     for most in (1, 5, 40, 1000):
-        runs = list(passes(start, most))
+        runs = list(split_nodes(start, most))
         assert [low for low, _ in runs] == [0, *(high for _, high in runs[:-1])]
         assert runs[-1][1] == 50
         assert all(start[high] - start[low] <= most or high == low + 1 for low, high in runs)
@@ -185,8 +191,8 @@ def test_passes_cover_all_nodes_within_the_budget():
 
 def test_features_are_gathered_from_mapped_pages(path):
     """The features of a loaded store are its file's pages, and a view has no copy of the table."""
-    from dygmamba.data.pages import _maps
-    from dygmamba.ops.rows import take_rows
+    from dygmamba.data.storage.mapped_columns import _maps
+    from dygmamba.ops.gather_rows import gather_rows
 
     store = load_dataset(path).store
     edge = store.features.edge
@@ -194,4 +200,4 @@ def test_features_are_gathered_from_mapped_pages(path):
     assert inside
     assert store.to("cpu").features.edge.data_ptr() == edge.data_ptr()
     row = torch.tensor([2_999, 0, 7])
-    assert torch.equal(take_rows(edge, row), edge.clone()[row])
+    assert torch.equal(gather_rows(edge, row), edge.clone()[row])

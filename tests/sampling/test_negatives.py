@@ -4,8 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dygmamba.errors import ConfigError, FileError
-from dygmamba.sampling.negatives import NegativeRequest, draw_negatives, stored_negatives
+from dygmamba.core.errors import ConfigError, FileError
+from dygmamba.sampling.negatives import NegativeRequest, load_or_sample_negatives, sample_negatives
 from strategies import event_streams
 
 
@@ -43,7 +43,7 @@ def test_a_pool_negative_is_a_past_pair_absent_from_the_window(case):
     store, request = case
     if request.strategy == "random" or not has_free_pair(store, request):
         return
-    negatives = draw_negatives(store, request)
+    negatives = sample_negatives(store, request)
     start = 0
     for part in request.events.split(request.batch_size):
         begin, end = store.time[part[0]], store.time[part[-1]]
@@ -68,7 +68,7 @@ def test_the_same_request_draws_the_same_pairs(case):
         return
     np.random.seed(3)
     before = np.random.get_state()[1].copy()
-    first, second = draw_negatives(store, request), draw_negatives(store, request)
+    first, second = sample_negatives(store, request), sample_negatives(store, request)
     assert torch.equal(first.src, second.src)
     assert torch.equal(first.dst, second.dst)
     assert np.array_equal(before, np.random.get_state()[1])
@@ -80,7 +80,7 @@ def test_random_negatives_keep_the_source_and_draw_known_destinations(case):
     store, request = case
     if request.strategy != "random":
         return
-    negatives = draw_negatives(store, request)
+    negatives = sample_negatives(store, request)
     assert torch.equal(negatives.src, store.src[request.events])
     assert set(negatives.dst.tolist()) <= set(store.dst.tolist())
 
@@ -105,13 +105,13 @@ def test_later_events_never_change_a_historical_negative(case, extra):
     )
     grid = [set(column[:keep].tolist()) == set(column.tolist()) for column in (store.src, store.dst)]
     if all(grid) and has_free_pair(store, small):
-        a, b = draw_negatives(store, small), draw_negatives(store, large)
+        a, b = sample_negatives(store, small), sample_negatives(store, large)
         assert torch.equal(a.src, b.src)
         assert torch.equal(a.dst, b.dst)
 
 
 def tiny():
-    from dygmamba.data.events import EventStore
+    from dygmamba.data.events.event_store import EventStore
 
     store = EventStore.of(torch.tensor([0, 1, 0, 2]), torch.tensor([1, 2, 2, 0]), torch.arange(4.0))
     return store, NegativeRequest("historical", torch.tensor([2, 3]), torch.arange(4), 1.0, 0)
@@ -120,19 +120,19 @@ def tiny():
 def test_stored_negatives_are_read_back(tmp_path):
     """The second call reads the file of the first; a damaged file is refused with a way out."""
     store, request = tiny()
-    first = stored_negatives(store, request, tmp_path)
+    first = load_or_sample_negatives(store, request, tmp_path)
     (path,) = tmp_path.iterdir()
     stamp = path.stat().st_mtime_ns
-    again = stored_negatives(store, request, tmp_path)
+    again = load_or_sample_negatives(store, request, tmp_path)
     assert torch.equal(first.dst, again.dst)
     assert path.stat().st_mtime_ns == stamp
     path.write_bytes(b"not a tensor file")
     with pytest.raises(FileError, match="delete it"):
-        stored_negatives(store, request, tmp_path)
+        load_or_sample_negatives(store, request, tmp_path)
 
 
 def test_an_unknown_strategy_names_the_known_ones():
     """One sentence: what, got, do."""
     store, request = tiny()
     with pytest.raises(ConfigError, match="random, historical, inductive"):
-        draw_negatives(store, NegativeRequest("hard", request.events, request.known, 0.0, 0))
+        sample_negatives(store, NegativeRequest("hard", request.events, request.known, 0.0, 0))

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contract_cases import sample_store, snapshots, told_otherwise
-from dygmamba.errors import ConfigError
-from dygmamba.nn.walks import overlaps, pair_overlaps, token_overlaps
+from dygmamba.core.errors import ConfigError
+from dygmamba.nn.history_features import pair_overlaps, token_overlaps, walk_overlaps
 from dygmamba.sampling.index import NeighborIndex
 from dygmamba.sampling.view import PairBatch
-from dygmamba.sampling.walks import WalkRequest, normal_rows
+from dygmamba.sampling.walks import WalkRequest, sample_node_rows
 from strategies import event_streams
 from streams import split_stream
 
@@ -62,9 +62,9 @@ def test_an_index_makes_the_walks_of_a_request_once():
 
 def test_random_rows_belong_to_seed_and_node():
     """Nodes behind the old ones move no row; columns are normal with variance 1 / dim; seeds differ."""
-    few, many = normal_rows(40, 120, 3), normal_rows(3000, 120, 3)
+    few, many = sample_node_rows(40, 120, 3), sample_node_rows(3000, 120, 3)
     assert torch.equal(few, many[:40])
-    assert not torch.equal(few, normal_rows(40, 120, 4))
+    assert not torch.equal(few, sample_node_rows(40, 120, 4))
     scaled = many.double() * 120**0.5
     assert abs(float(scaled.mean())) < 0.01
     assert abs(float(scaled.std()) - 1) < 0.01
@@ -79,7 +79,7 @@ def test_a_tokens_overlaps_are_those_of_two_nodes():
     token, ends = torch.randn(3, 5, 4, 6, generator=rng), torch.randn(3, 2, 4, 6, generator=rng)
     found = token_overlaps(token, ends)
     for end in range(2):
-        expected = overlaps(token, ends[:, None, end].expand_as(token))
+        expected = walk_overlaps(token, ends[:, None, end].expand_as(token))
         torch.testing.assert_close(found[:, :, end], expected)
 
 
@@ -88,7 +88,7 @@ def test_the_kinds_of_overlaps_are_all_that_differ(layers):
     """Each number is a kind, the mirror image of one, or an overlap of random rows alone; names are distinct."""
     request = WalkRequest(layers, dim=6)
     a, b = torch.rand(2, 1, layers + 1, 6, generator=torch.Generator().manual_seed(1)).unbind(0)
-    matrix = overlaps(a, b).view(2 * layers + 2, 2 * layers + 2)
+    matrix = walk_overlaps(a, b).view(2 * layers + 2, 2 * layers + 2)
     kept = matrix.flatten()[[place for place, _ in request.kinds]]
     bare = [matrix[i, j] for i in (0, layers + 1) for j in (0, layers + 1)]
     assert len(kept) == len({name for _, name in request.kinds}) == (layers + 1) * (2 * layers + 3) - 3

@@ -11,17 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contract_cases import sample_store
-from dygmamba.sampling.senders import Senders
-from dygmamba.tasks.activity import Activity, best_weight, fit_activity, likeliest
+from dygmamba.sampling.source_activity import SourceActivity
+from dygmamba.tasks.activity import ActivityRate, choose_activity_weight, fit_activity, maximize_likelihood
 from dygmamba.tasks.metrics import link_metrics
 from strategies import event_streams
 
 SCALES, PERIOD = (0.5, 4.0, 30.0), 10.0
-SOME = Activity(SCALES, (0.3, 0.5, 0.0, 0.2, 0.1), 1, 0.0)
+SOME = ActivityRate(SCALES, (0.3, 0.5, 0.0, 0.2, 0.1), 1, 0.0)
 
 
 def senders(store, count=None):
-    return Senders.build(store.src[:count], store.time[:count], store.num_nodes, SCALES, PERIOD)
+    return SourceActivity.build(store.src[:count], store.time[:count], store.num_nodes, SCALES, PERIOD)
 
 
 def by_hand(store, u, now):
@@ -86,7 +86,7 @@ def test_no_other_weights_are_likelier(seed):
     """The conditions of the one best fit hold: the slope is 0 where a weight is above 0, and at most 0 elsewhere."""
     rng = torch.Generator().manual_seed(seed)
     x = torch.rand(300, 6, generator=rng, dtype=torch.float64) ** 4 + 1e-3
-    w = likeliest(x)
+    w = maximize_likelihood(x)
     slope = (x / (x @ w)[:, None]).mean(0) - 1
     assert float(w.min()) >= 0
     assert float(w.sum()) == pytest.approx(1)
@@ -104,7 +104,7 @@ def test_a_fit_explains_as_many_events_as_there_are_and_knows_no_unit():
     )
     assert float(expected @ torch.tensor(found.weights, dtype=torch.float64)) == pytest.approx(len(store))
     scales, time = tuple(scale / 60 for scale in SCALES), store.time / 60
-    other = Senders.build(store.src, time, store.num_nodes, scales, PERIOD / 60)
+    other = SourceActivity.build(store.src, time, store.num_nodes, scales, PERIOD / 60)
     again = fit_activity(other, store.src, time)
     rates = found.log_rate(among, store.src, store.time), again.log_rate(other, store.src, time)
     torch.testing.assert_close(rates[0] + math.log(60), rates[1], rtol=1e-6, atol=1e-6)
@@ -113,7 +113,7 @@ def test_a_fit_explains_as_many_events_as_there_are_and_knows_no_unit():
 def test_one_instant_has_no_rate():
     """Nothing is divided by nothing: all sources are as active."""
     src, time = torch.tensor([0, 1, 1]), torch.full((3,), 5.0, dtype=torch.float64)
-    among = Senders.build(src, time, 3, SCALES, PERIOD)
+    among = SourceActivity.build(src, time, 3, SCALES, PERIOD)
     assert fit_activity(among, src, time).log_rate(among, src, time).unique().numel() == 1
 
 
@@ -123,9 +123,9 @@ def test_the_weight_is_no_worse_than_none_and_knows_no_unit():
     label = (torch.arange(800) < 400).float()
     group = torch.arange(400).repeat(2)
     score, rate = (torch.randn(800, generator=rng).double() + label for _ in range(2))
-    weight = best_weight(score, rate, label, group)
+    weight = choose_activity_weight(score, rate, label, group)
     assert 0.3 < weight < 3
     assert link_metrics(score + weight * rate, label, group).ap > link_metrics(score, label, group).ap
-    assert best_weight(10 * score, rate, label, group) == pytest.approx(10 * weight)
-    assert best_weight(score, torch.zeros(800).double(), label, group) == 0
-    assert best_weight(score, -rate, label, group) == 0
+    assert choose_activity_weight(10 * score, rate, label, group) == pytest.approx(10 * weight)
+    assert choose_activity_weight(score, torch.zeros(800).double(), label, group) == 0
+    assert choose_activity_weight(score, -rate, label, group) == 0

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dygmamba.errors import ScoreError
-from dygmamba.tasks.calibration import Calibration, calibrate, line, reliability
+from dygmamba.core.errors import ScoreError
+from dygmamba.tasks.calibration import Calibration, compute_reliability, fit_calibration, fit_line
 from dygmamba.tasks.metrics import average_precision, roc_auc
 
 
@@ -26,7 +26,7 @@ def drawn(pairs: int, seed: int = 0, spread: float = 2.0):
 def test_no_order_changes(logit, labels):
     """For all logits and labels the slope is positive, so AP and AUC of the probabilities are those of the logits."""
     z, y = torch.tensor(logit).double() / 200, torch.tensor(labels[: len(logit)]).float()
-    found = calibrate(z, y, torch.arange(len(z)))
+    found = fit_calibration(z, y, torch.arange(len(z)))
     assert found.slope > 0
     said = found.probability(z)
     assert bool(((said >= 0) & (said <= 1)).all())
@@ -38,7 +38,7 @@ def test_no_order_changes(logit, labels):
 def test_what_is_calibrated_stays():
     """Logits whose logistic function is the probability keep it, to what chance allows."""
     z, y = drawn(40_000)
-    found = calibrate(z, y, torch.arange(len(z)))
+    found = fit_calibration(z, y, torch.arange(len(z)))
     assert found.slope == pytest.approx(1, abs=0.05)
     assert found.bias == pytest.approx(0, abs=0.05)
     assert (found.pairs, found.stretch) == (40_000, 1.0)
@@ -49,11 +49,11 @@ def test_a_line_put_on_is_taken_off(slope, bias):
     """For logits that are off by a line, the fit is that line back, and the error goes."""
     z, y = drawn(40_000, seed=1)
     raw, order = (z - bias) / slope, torch.arange(len(z))
-    found = calibrate(raw, y, order)
+    found = fit_calibration(raw, y, order)
     assert (found.slope, found.bias) == (pytest.approx(slope, rel=0.05), pytest.approx(bias, abs=0.1))
     other, label = drawn(40_000, seed=2)
     before, after = (
-        reliability(said, label)
+        compute_reliability(said, label)
         for said in (((other - bias) / slope).sigmoid(), found.probability((other - bias) / slope))
     )
     assert before.ece > 0.05
@@ -63,11 +63,11 @@ def test_a_line_put_on_is_taken_off(slope, bias):
 def test_the_error_of_a_known_distribution():
     """Said 0.8 where half is true: 0.3. Said what is so: nothing. The mean over bins of equal mass, by hand."""
     half = torch.tensor([1.0, 0.0] * 5_000)
-    assert reliability(torch.full((10_000,), 0.8), half).ece == pytest.approx(0.3)
-    assert reliability(torch.full((10_000,), 0.5), half).ece == 0
+    assert compute_reliability(torch.full((10_000,), 0.8), half).ece == pytest.approx(0.3)
+    assert compute_reliability(torch.full((10_000,), 0.5), half).ece == 0
     said = torch.tensor([0.1] * 6 + [0.9] * 6)
     label = torch.tensor([1.0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1])
-    curve = reliability(said, label, bins=2)
+    curve = compute_reliability(said, label, bins=2)
     assert curve.score == pytest.approx((0.1, 0.9))
     assert curve.share == pytest.approx((1 / 6, 1.0))
     assert curve.count == (6, 6)
@@ -79,7 +79,7 @@ def test_the_order_of_the_pairs_does_not_matter():
     said = torch.tensor([0.2] * 37 + [0.6] * 40 + [0.7] * 23)
     label = (torch.arange(100) % 3 == 0).float()
     turned = torch.randperm(100, generator=torch.Generator().manual_seed(0))
-    first, second = reliability(said, label), reliability(said[turned], label[turned])
+    first, second = compute_reliability(said, label), compute_reliability(said[turned], label[turned])
     assert first.count == second.count
     assert first.share == pytest.approx(second.share)
     assert first.score == pytest.approx(second.score)
@@ -87,12 +87,12 @@ def test_the_order_of_the_pairs_does_not_matter():
 
 def test_a_perfect_score_shows_the_error_of_chance():
     """For few pairs whose scores are the probabilities, the mean error is what `chance` says; many pairs have less."""
-    found = [reliability(z.sigmoid(), y) for z, y in (drawn(400, seed=seed) for seed in range(200))]
+    found = [compute_reliability(z.sigmoid(), y) for z, y in (drawn(400, seed=seed) for seed in range(200))]
     assert np.mean([one.ece for one in found]) == pytest.approx(
         np.mean([one.chance for one in found]), rel=0.1
     )
     z, y = drawn(40_000)
-    assert reliability(z.sigmoid(), y).chance < 0.2 * found[0].chance
+    assert compute_reliability(z.sigmoid(), y).chance < 0.2 * found[0].chance
 
 
 @pytest.mark.parametrize(
@@ -107,20 +107,20 @@ def test_a_perfect_score_shows_the_error_of_chance():
 )
 def test_there_is_always_a_line(z, y):
     """Level, reversed, told apart, of one kind, or alone: slope and bias are finite, the slope positive."""
-    slope, bias = line(torch.tensor(z).double(), torch.tensor(y).double())
+    slope, bias = fit_line(torch.tensor(z).double(), torch.tensor(y).double())
     assert slope > 0
     assert np.isfinite([slope, bias]).all()
     with pytest.raises(ScoreError, match="finite"):
-        calibrate(torch.tensor([float("nan")]), torch.ones(1), torch.zeros(1, dtype=torch.int64))
+        fit_calibration(torch.tensor([float("nan")]), torch.ones(1), torch.zeros(1, dtype=torch.int64))
 
 
 def test_a_bend_that_no_line_follows_is_followed():
     """Of bent logits, knots leave less than a fifth of the line's error; they rise, and go on as the line does."""
     z, y = drawn(40_000, seed=5, spread=3.0)
     raw = torch.where(z > 0, 0.2 * z, 3 * z)
-    found = calibrate(raw, y, torch.arange(len(z)))
-    straight = Calibration(*line(raw, y.double()), found.prior, found.pairs, found.stretch)
-    bent, level = (reliability(one.probability(raw), y).ece for one in (found, straight))
+    found = fit_calibration(raw, y, torch.arange(len(z)))
+    straight = Calibration(*fit_line(raw, y.double()), found.prior, found.pairs, found.stretch)
+    bent, level = (compute_reliability(one.probability(raw), y).ece for one in (found, straight))
     assert bent < level / 5
     far = torch.linspace(-40, 40, 4_001)
     assert bool((found.log_odds(far).diff() > 0).all())
@@ -134,17 +134,17 @@ def test_the_last_stretch_is_fitted_where_the_stream_drifts():
     z, y = drawn(16_000, seed=3)
     order = torch.arange(len(z))
     drift = 3.0 * (order * 8 // len(z)) / 8
-    found = calibrate(z - drift, y, order)
+    found = fit_calibration(z - drift, y, order)
     assert found.stretch == 1 / 8
     assert found.bias == pytest.approx(3 * 7 / 8, abs=0.3)
-    assert calibrate(z, y, order).stretch == 1
+    assert fit_calibration(z, y, order).stretch == 1
 
 
 def test_the_prior_is_that_of_the_questions():
     """A calibration says which share of its questions was true; the mean probability on them is that."""
     z, y = drawn(20_000, seed=4)
     kept = torch.cat([torch.nonzero(y == 0)[:, 0], torch.nonzero(y == 1)[::10, 0]]).sort().values
-    found = calibrate(z[kept], y[kept], torch.arange(len(kept)))
+    found = fit_calibration(z[kept], y[kept], torch.arange(len(kept)))
     assert isinstance(found, Calibration)
     assert found.prior == pytest.approx(float(y[kept].mean()))
     assert float(found.probability(z[kept]).mean()) == pytest.approx(found.prior, abs=5e-3)

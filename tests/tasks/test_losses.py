@@ -9,20 +9,20 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 import dygmamba as dm
 from contract_cases import TINY, TRAINABLE
 from dygmamba.config import build_config
-from dygmamba.data.generate import GeneratorConfig, generate_stream
-from dygmamba.data.splits import chronological_split
-from dygmamba.engine.clock import Clock
-from dygmamba.engine.executor import Epoch, executor_for
-from dygmamba.engine.executor.eager import Batch, Parts, Whole
+from dygmamba.core.errors import ConfigError
+from dygmamba.data.events.splits import chronological_split
+from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
+from dygmamba.engine.executor import Epoch, choose_executor
+from dygmamba.engine.executor.eager import Batch, BatchExecutor, BucketedExecutor
 from dygmamba.engine.fit_config import LinkFitConfig
 from dygmamba.engine.stream import Stream
-from dygmamba.errors import ConfigError
+from dygmamba.engine.visibility import MemorySchedule
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts, RoundLearner
 from dygmamba.sampling.draws import Draws
 from dygmamba.tasks.link import LinkTask
-from dygmamba.tasks.losses import Among
-from dygmamba.tasks.opponents import ManyDestinations, RandomDestinations
+from dygmamba.tasks.losses import RankingLoss
+from dygmamba.tasks.training_negatives import CandidateDestinations, RandomDestinations
 
 CPU = torch.device("cpu")
 
@@ -40,7 +40,7 @@ def test_it_is_the_cross_entropy_of_the_true_one(b, c, seed):
     """For all events and candidates: the mean over pairs is torch's mean over events, gradient and all."""
     logits = torch.randn((1 + c) * b, generator=torch.Generator().manual_seed(seed), requires_grad=True)
     label = (torch.arange((1 + c) * b) < b).float()
-    ours = Among(c)(logits, label) / len(logits)
+    ours = RankingLoss(c)(logits, label) / len(logits)
     (grad,) = torch.autograd.grad(ours, logits)
     rows = torch.stack([torch.stack([logits[k * b + event] for k in range(1 + c)]) for event in range(b)])
     theirs = cross_entropy(rows, torch.zeros(b, dtype=torch.int64))
@@ -51,7 +51,7 @@ def test_it_is_the_cross_entropy_of_the_true_one(b, c, seed):
 def test_candidates_are_of_the_same_source_and_never_the_true_one(stream):
     """For all training events: training destinations at the event's time, a function of seed, epoch and event."""
     store, train = stream.store, stream.split.train
-    task = LinkTask.of(store, stream.split, CPU, judge=Among(7))
+    task = LinkTask.of(store, stream.split, CPU, judge=RankingLoss(7))
     keys = task.others(3, 1)
     whole = task.questions(store.select(train), keys)
     b = len(train)
@@ -87,10 +87,14 @@ def test_every_model_that_follows_a_gradient_takes_it(stream, name):
     def epoch(number):
         return Epoch(number, task.others(0, number), Draws.of(0, number))
 
-    executor = executor_for(task, scorer, stream, how, epoch)
-    assert isinstance(executor, Whole)
-    assert not isinstance(executor, Parts), "an event's candidates would be in several parts"
-    told = Clock.of(stream.store, (stream.split.train,), 50).steps("strict") if scorer.stateful else [0, 0]
+    executor = choose_executor(task, scorer, stream, how, epoch)
+    assert isinstance(executor, BatchExecutor)
+    assert not isinstance(executor, BucketedExecutor), "an event's candidates would be in several parts"
+    told = (
+        MemorySchedule.of(stream.store, (stream.split.train,), 50).steps("strict")
+        if scorer.stateful
+        else [0, 0]
+    )
     before = [weight.detach().clone() for weight in scorer.parameters()]
     scorer.train()
     scorer.reset()
@@ -115,7 +119,7 @@ def test_the_default_is_what_it_was(stream):
         task.loss(logits, label), binary_cross_entropy_with_logits(logits, label, reduction="sum")
     )
     assert isinstance(
-        LinkTask.of(stream.store, stream.split, CPU, judge=Among(2)).opponents, ManyDestinations
+        LinkTask.of(stream.store, stream.split, CPU, judge=RankingLoss(2)).opponents, CandidateDestinations
     )
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from dygmamba.errors import ScoreError
+from dygmamba.core.errors import ScoreError
 from dygmamba.tasks.metrics import average_precision, link_metrics, reciprocal_rank, roc_auc
 
 SCORES = st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=2, max_size=60)

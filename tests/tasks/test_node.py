@@ -3,19 +3,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dygmamba.config import build_config, node_preset, preset, presets
-from dygmamba.errors import EventError
+from dygmamba.config import build_config, find_node_preset, find_preset, load_presets
+from dygmamba.core.errors import EventError
 from dygmamba.models import MODELS
 from dygmamba.models.classifiers import NodeHead
-from dygmamba.runs.link import split_settings
-from dygmamba.tasks.node import NodeTask, check_labels, node_metrics, node_split, positive_weight
+from dygmamba.runs.link_training import separate_settings
+from dygmamba.tasks.node import NodeTask, check_labels, compute_positive_weight, node_metrics, split_for_nodes
 from node_cases import labelled_stream
 
 
 def test_the_split_is_chronological_and_keeps_every_node():
     """Training is all events up to the 70 % quantile of the times, whatever nodes they touch."""
     store = labelled_stream()
-    split = node_split(store)
+    split = split_for_nodes(store)
     assert torch.equal(torch.cat([split.train, split.val, split.test]), torch.arange(len(store)))
     assert float(store.time[split.train].max()) < float(store.time[split.val].min())
     assert float(store.time[split.val].max()) < float(store.time[split.test].min())
@@ -25,7 +25,7 @@ def test_the_split_is_chronological_and_keeps_every_node():
 def test_a_question_is_an_event_and_its_answer_the_label():
     """Source, destination, time and label of each training event, by its row; exams are the periods after it."""
     store, cpu = labelled_stream(), torch.device("cpu")
-    split = node_split(store)
+    split = split_for_nodes(store)
     task, events = NodeTask.of(store, split, cpu), store.select(split.train[5:25])
     pairs = task.questions(events, task.others(0, 0)[5:25])
     for asked, true in ((pairs.src, events.src), (pairs.dst, events.dst), (pairs.time, events.time)):
@@ -33,8 +33,8 @@ def test_a_question_is_an_event_and_its_answer_the_label():
     assert torch.equal(pairs.label, store.label[split.train[5:25]])
     assert torch.equal(pairs.group, split.train[5:25])
     for name, period in (("val", split.val), ("test", split.test)):
-        assert torch.equal(task.exam(name).pairs.label, store.label[period])
-        assert float(torch.cat(task.exam(name).earlier).max()) < float(period.min())
+        assert torch.equal(task.evaluation_set(name).pairs.label, store.label[period])
+        assert float(torch.cat(task.evaluation_set(name).earlier).max()) < float(period.min())
 
 
 def test_metrics_are_pooled_over_all_events():
@@ -47,7 +47,7 @@ def test_metrics_are_pooled_over_all_events():
 
 def test_the_weight_of_a_positive_evens_the_classes():
     """Weight times positives = negatives."""
-    assert positive_weight(torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0])) == 4.0
+    assert compute_positive_weight(torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0])) == 4.0
 
 
 def test_the_head_is_the_published_one():
@@ -71,30 +71,30 @@ def test_the_head_is_the_published_one():
 def test_labels_that_teach_nothing_are_refused(change, sentence):
     """No labels, other values than 0 and 1, or one class alone in training or validation."""
     store = labelled_stream()
-    split = node_split(store)
+    split = split_for_nodes(store)
     with pytest.raises(EventError, match=sentence):
         check_labels(replace(store, label=change(store.label, split)), split)
 
 
 @pytest.mark.parametrize("dataset", ["wikipedia", "reddit", "mooc", "mine"])
 @pytest.mark.parametrize(
-    "model", sorted({*presets("node.toml"), *(n for n, s in MODELS.items() if s.trainable)})
+    "model", sorted({*load_presets("node.toml"), *(n for n, s in MODELS.items() if s.trainable)})
 )
 def test_every_preset_of_the_task_builds_its_model(model, dataset):
     """Each table names a registered model and settings that model has."""
-    _, own = split_settings(node_preset(model, dataset))
+    _, own = separate_settings(find_node_preset(model, dataset))
     build_config(MODELS[model].config, own)
 
 
 def test_the_tasks_presets_win_over_the_link_ones():
     """[model] of the task over [model.dataset] of links; [model.dataset] of the task over both."""
-    assert preset("dyg-mamba", "mooc")["length"] == 256
-    assert node_preset("dyg-mamba", "mooc") == {
+    assert find_preset("dyg-mamba", "mooc")["length"] == 256
+    assert find_node_preset("dyg-mamba", "mooc") == {
         "length": 64,
         "channels": ["node", "edge", "time"],
         "mixer": "none",
     }
-    assert node_preset("graphmixer", "reddit")["neighbors"] == 10
-    assert node_preset("graphmixer", "wikipedia")["neighbors"] == 30
-    assert node_preset("tgat", "reddit")["sampling"] == "uniform"
-    assert node_preset("dygformer", "reddit") == {"length": 64, "patch": 2, "dropout": 0.2}
+    assert find_node_preset("graphmixer", "reddit")["neighbors"] == 10
+    assert find_node_preset("graphmixer", "wikipedia")["neighbors"] == 30
+    assert find_node_preset("tgat", "reddit")["sampling"] == "uniform"
+    assert find_node_preset("dygformer", "reddit") == {"length": 64, "patch": 2, "dropout": 0.2}

@@ -9,30 +9,37 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 import dygmamba as dm
 from contract_cases import TINY, TRAINABLE, sample_store
 from dygmamba.config import build_config
-from dygmamba.data.generate import GeneratorConfig, generate_stream
-from dygmamba.data.splits import Split, chronological_split
+from dygmamba.data.events.splits import Split, chronological_split
+from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
 from dygmamba.engine import executor as engine
 from dygmamba.engine.checkpoint import read_checkpoint
-from dygmamba.engine.clock import Clock
-from dygmamba.engine.executor import Batch, Epoch, executor_for
-from dygmamba.engine.executor.cuts import CHOICES, WHOLE
-from dygmamba.engine.executor.eager import Parts
+from dygmamba.engine.executor import Batch, Epoch, choose_executor
+from dygmamba.engine.executor.eager import BucketedExecutor
 from dygmamba.engine.fit import Interrupted, Reporter
 from dygmamba.engine.fit_config import LinkFitConfig
+from dygmamba.engine.length_buckets import SHARE_CHOICES, SINGLE_BUCKET
 from dygmamba.engine.stream import Stream
+from dygmamba.engine.visibility import MemorySchedule
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts, RoundLearner
-from dygmamba.models.trees import level
-from dygmamba.runs.link import resume_link_run, start_link_run
-from dygmamba.runs.opening import keep_dataset, trained_against
+from dygmamba.models.trees import fit_base_logit
+from dygmamba.runs.link_training import resume_link_run, start_link_run
+from dygmamba.runs.opening import describe_training, store_run_dataset
+from dygmamba.sampling.decayed_counts import DecayedCountLists
 from dygmamba.sampling.draws import Draws
-from dygmamba.sampling.fades import Lists
-from dygmamba.sampling.senders import Senders
+from dygmamba.sampling.source_activity import SourceActivity
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.activity import fit_activity
-from dygmamba.tasks.link import LinkTask, link_exam
-from dygmamba.tasks.odds import STRANGER, Odds, Turns
-from dygmamba.tasks.opponents import CELL, OPPONENTS, Mixed, MixedOdds
+from dygmamba.tasks.link import LinkTask, build_link_set
+from dygmamba.tasks.training_negatives import (
+    MIN_RELATIVE_RATE,
+    TRAINING_NEGATIVES,
+    WINDOW_EVENTS,
+    ActivityShares,
+    MixedNegatives,
+    MixedOddsNegatives,
+    SamplingOdds,
+)
 
 CPU = torch.device("cpu")
 EPOCHS = 200
@@ -47,7 +54,7 @@ def trained_on(store):
 @pytest.fixture(scope="module")
 def dense():
     """Few pairs, busy and rare sources, cells in which most pairs meet: every turn of the sampler is taken often."""
-    store = sample_store(2 * CELL + 50, nodes=NODES, seed=1)
+    store = sample_store(2 * WINDOW_EVENTS + 50, nodes=NODES, seed=1)
     rng = torch.Generator().manual_seed(0)
     src = (torch.rand(len(store), generator=rng) ** 2 * (NODES - 1)).long()
     return type(store).of(src, store.dst, store.time, num_nodes=NODES)
@@ -68,8 +75,8 @@ class Steady:
 def asked(dense):
     """How often each pair was asked about, as an event and as one that was not, over all epochs; and the opponents."""
     split = trained_on(dense)
-    mixed = Mixed.of(dense, split, CPU)
-    opponents = MixedOdds(mixed, Odds.of_both(mixed.paired.pool, Steady(dense), CPU))
+    mixed = MixedNegatives.of(dense, split, CPU)
+    opponents = MixedOddsNegatives(mixed, SamplingOdds.of_both(mixed.paired.pool, Steady(dense), CPU))
     negative = torch.zeros(NODES**2)
     for epoch in range(EPOCHS):
         negative += torch.bincount(opponents.others(0, epoch), minlength=NODES**2)
@@ -124,15 +131,15 @@ def test_what_is_best_is_whom_a_source_chooses(dense, asked):
 def test_shares_are_the_rates_before_and_sum_up_to_one(dense):
     """For all instants: of all sources, the fitted rate by the sum of rates, to rounding; later events change none."""
     src, time = dense.src, dense.time
-    senders = Senders.of(dense, torch.arange(len(dense)))
-    turns, rate = Turns.fitted(senders, src, time, CPU), fit_activity(senders, src, time)
+    senders = SourceActivity.of(dense, torch.arange(len(dense)))
+    turns, rate = ActivityShares.fitted(senders, src, time, CPU), fit_activity(senders, src, time)
     sources, instant = src.unique(), time.unique()
     who, when = sources.repeat(len(instant)), instant.repeat_interleave(len(sources))
     found = turns.of(who, when).view(-1, len(sources))
     torch.testing.assert_close(
         found.sum(dim=1), torch.ones(len(instant), dtype=torch.float64), rtol=1e-6, atol=0
     )
-    least = STRANGER * len(src) / len(sources) / senders.period
+    least = MIN_RELATIVE_RATE * len(src) / len(sources) / senders.period
     rates = (rate.log_rate(senders, who, when).exp() + least).view(-1, len(sources))
     torch.testing.assert_close(found, rates / rates.sum(dim=1, keepdim=True), rtol=1e-5, atol=1e-9)
     assert float(found.min()) > 0
@@ -140,7 +147,7 @@ def test_shares_are_the_rates_before_and_sum_up_to_one(dense):
     cut = int(torch.searchsorted(time, instant[early]))
     other = src.clone()
     other[cut:] = other[cut:].flip(0)
-    again = replace(turns, lists=Lists.build(other, time, NODES, turns.scale, instant))
+    again = replace(turns, lists=DecayedCountLists.build(other, time, NODES, turns.scale, instant))
     asked = who[: (early + 1) * len(sources)], when[: (early + 1) * len(sources)]
     assert torch.equal(again.of(*asked), turns.of(*asked))
 
@@ -148,7 +155,7 @@ def test_shares_are_the_rates_before_and_sum_up_to_one(dense):
 def test_other_kinds_have_no_offset(dense):
     """What is trained against random, historical or mixed pairs is judged by its logits, as it always was."""
     pairs, _ = all_pairs(dense)
-    for kind in OPPONENTS.keys() - {"mixed-odds"}:
+    for kind in TRAINING_NEGATIVES.keys() - {"mixed-odds"}:
         assert LinkTask.of(dense, trained_on(dense), CPU, kind).offset(pairs) is None
 
 
@@ -163,16 +170,16 @@ def test_the_questions_are_those_of_mixed_and_validation_is_random(stream):
     """The same pairs to the last one; the best epoch is chosen where the source is kept."""
     mixed, known = (LinkTask.of(stream.store, stream.split, CPU, kind) for kind in ("mixed", "mixed-odds"))
     assert torch.equal(mixed.others(1, 3), known.others(1, 3))
-    exam = link_exam(stream.store, stream.split, "val")
-    assert torch.equal(known.validation.pairs.node, exam.pairs.node)
-    assert known.validation.about == exam.about
+    evaluation_set = build_link_set(stream.store, stream.split, "val")
+    assert torch.equal(known.validation.pairs.node, evaluation_set.pairs.node)
+    assert known.validation.about == evaluation_set.about
 
 
 @pytest.mark.parametrize("name", TRAINABLE)
-@pytest.mark.parametrize("shares", [WHOLE, CHOICES[3]])
+@pytest.mark.parametrize("shares", [SINGLE_BUCKET, SHARE_CHOICES[3]])
 def test_every_model_is_judged_with_it(stream, name, shares, monkeypatch):
     """For all of them, whole or in parts: the loss of a step is that of its scores and offsets; scores have none."""
-    monkeypatch.setattr(engine, "best_shares", lambda lengths, most, costs: shares)
+    monkeypatch.setattr(engine, "choose_shares", lambda lengths, most, costs: shares)
     spec, how = find_model(name), LinkFitConfig(batch=50, train_negatives="mixed-odds", precision="float32")
     torch.manual_seed(0)
     config = build_config(spec.config, TINY[name])
@@ -182,11 +189,17 @@ def test_every_model_is_judged_with_it(stream, name, shares, monkeypatch):
     def epoch(number):
         return Epoch(number, task.others(0, number), Draws.of(0, number))
 
-    executor = executor_for(task, scorer, stream, how, epoch)
-    if isinstance(scorer, RoundLearner) or (shares != WHOLE and not isinstance(executor, Parts)):
+    executor = choose_executor(task, scorer, stream, how, epoch)
+    if isinstance(scorer, RoundLearner) or (
+        shares != SINGLE_BUCKET and not isinstance(executor, BucketedExecutor)
+    ):
         return
     scorer.eval()  # no chance
-    told = Clock.of(stream.store, (stream.split.train,), 50).steps("strict")[1] if scorer.stateful else 0
+    told = (
+        MemorySchedule.of(stream.store, (stream.split.train,), 50).steps("strict")[1]
+        if scorer.stateful
+        else 0
+    )
     rows, batch = executor.work.rows(1), Batch(epoch(0), 1, range(told))
     pairs = task.questions(stream.events.select(stream.train[rows]), batch.epoch.others[rows])
     executor.prepare(batch.epoch)
@@ -204,9 +217,9 @@ def test_trees_go_on_from_it_and_hold_none(stream):
     """A table's rows start from a constant that is right on average and their offsets; without any, from the logit."""
     label = torch.tensor([1.0, 0, 0, 1, 0], dtype=torch.float64)
     start = torch.tensor([2.0, -4, 1, 0, 0.5], dtype=torch.float64)
-    found = torch.sigmoid(level(label, start) + start)
+    found = torch.sigmoid(fit_base_logit(label, start) + start)
     assert float(found.mean()) == pytest.approx(0.4, abs=1e-12)
-    assert torch.equal(level(label, 0 * start), torch.logit(label.mean()))
+    assert torch.equal(fit_base_logit(label, 0 * start), torch.logit(label.mean()))
     spec = find_model("trees")
     facts = DatasetFacts.of(stream.store, stream.split.train)
     task = LinkTask.of(stream.store, stream.split, CPU, "mixed-odds")
@@ -238,12 +251,12 @@ def test_a_stopped_run_ends_with_the_same_bits_and_says_what_it_is(model, tmp_pa
     how = {"train_negatives": "mixed-odds", "epochs": 2} | RUNS[model]
     whole = start_link_run(data, model, 0, how, CPU, tmp_path)
     whole()
-    assert trained_against(whole.run)["train_negatives"] == "mixed-odds"
+    assert describe_training(whole.run)["train_negatives"] == "mixed-odds"
     fit, calls = start_link_run(data, model, 0, how, CPU, tmp_path / "stopped"), []
     with pytest.raises(Interrupted):
         fit(Reporter(step=lambda *at: calls.append(at), stop=lambda: len(calls) >= 3))
     fit.run.unlock()
-    keep_dataset(data, tmp_path / "stopped")
+    store_run_dataset(data, tmp_path / "stopped")
     again = resume_link_run(fit.run.path, CPU)
     again()
     first, second = (read_checkpoint(run, run.best)[0] for run in (whole.run, again.run))

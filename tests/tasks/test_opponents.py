@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contract_cases import sample_store
-from dygmamba.data.splits import Split
-from dygmamba.errors import ConfigError
-from dygmamba.tasks.link import LinkTask, link_exam
-from dygmamba.tasks.opponents import CELL, OPPONENTS
+from dygmamba.core.errors import ConfigError
+from dygmamba.data.events.splits import Split
+from dygmamba.tasks.link import LinkTask, build_link_set
+from dygmamba.tasks.training_negatives import TRAINING_NEGATIVES, WINDOW_EVENTS
 from strategies import event_streams
 
 CPU = torch.device("cpu")
@@ -24,7 +24,7 @@ def trained_on(store, count=None):
 
 def asked(kind, store, split, seed=0, epoch=0):
     """Source and destination of what is asked beside each training event."""
-    opponents = OPPONENTS[kind].of(store, split, CPU)
+    opponents = TRAINING_NEGATIVES[kind].of(store, split, CPU)
     pairs = opponents.questions(store.select(split.train), opponents.others(seed, epoch))
     k = len(split.train)
     assert torch.equal(pairs.src[:k], store.src[split.train])
@@ -47,18 +47,18 @@ def test_a_pair_is_one_of_training_or_keeps_its_source(store, seed, epoch):
 
 
 def long_store():
-    return sample_store(3 * CELL, nodes=30)
+    return sample_store(3 * WINDOW_EVENTS, nodes=30)
 
 
 def test_a_pair_does_not_meet_around_the_event():
     """Where there are pairs enough: none of those that meet in the same cell of 200 training events."""
     store = long_store()
     src, dst = asked("historical", store, trained_on(store))
-    for cell in torch.arange(len(store)).split(CELL):
+    for cell in torch.arange(len(store)).split(WINDOW_EVENTS):
         here = set(zip(store.src[cell].tolist(), store.dst[cell].tolist(), strict=True))
         drawn = zip(src[cell].tolist(), dst[cell].tolist(), store.src[cell].tolist(), strict=True)
         other = [(u, v) for u, v, own in drawn if u != own]
-        assert len(other) > CELL / 2
+        assert len(other) > WINDOW_EVENTS / 2
         assert not here & set(other)
 
 
@@ -76,14 +76,14 @@ def test_mixed_has_one_of_each_kind_in_two_epochs():
         assert float(own.float().mean()) < 0.6
 
 
-@pytest.mark.parametrize("kind", OPPONENTS)
+@pytest.mark.parametrize("kind", TRAINING_NEGATIVES)
 def test_what_is_asked_is_a_function_of_seed_and_epoch(kind):
     """The same again, other with another seed or epoch, and never a node that training does not know."""
     store = long_store()
-    split = trained_on(store, 2 * CELL)
-    opponents = OPPONENTS[kind].of(store, split, CPU)
+    split = trained_on(store, 2 * WINDOW_EVENTS)
+    opponents = TRAINING_NEGATIVES[kind].of(store, split, CPU)
     first = opponents.others(0, 0)
-    assert torch.equal(first, OPPONENTS[kind].of(store, split, CPU).others(0, 0))
+    assert torch.equal(first, TRAINING_NEGATIVES[kind].of(store, split, CPU).others(0, 0))
     assert not torch.equal(first, opponents.others(0, 1))
     assert not torch.equal(first, opponents.others(1, 0))
     src, dst = asked(kind, store, split)
@@ -103,15 +103,17 @@ def test_an_unknown_kind_is_one_sentence():
 def test_validation_asks_what_training_asks():
     """Random pairs as published, historical ones as evaluated, or both beside each event, which is asked about once."""
     store = long_store()
-    split = trained_on(store, 2 * CELL)
-    exams = {kind: LinkTask.of(store, split, CPU, kind).validation for kind in OPPONENTS}
+    split = trained_on(store, 2 * WINDOW_EVENTS)
+    evaluation_sets = {kind: LinkTask.of(store, split, CPU, kind).validation for kind in TRAINING_NEGATIVES}
     for kind in ("random", "historical"):
-        assert torch.equal(exams[kind].pairs.node, link_exam(store, split, "val", strategy=kind).pairs.node)
-    k, mixed = len(split.val), exams["mixed"]
+        assert torch.equal(
+            evaluation_sets[kind].pairs.node, build_link_set(store, split, "val", strategy=kind).pairs.node
+        )
+    k, mixed = len(split.val), evaluation_sets["mixed"]
     parts = [mixed.pairs.src[a : a + k] for a in (0, k, 2 * k)]
     assert torch.equal(parts[0], store.src[split.val])
-    assert torch.equal(parts[1], exams["random"].pairs.src[k:])
-    assert torch.equal(parts[2], exams["historical"].pairs.src[k:])
+    assert torch.equal(parts[1], evaluation_sets["random"].pairs.src[k:])
+    assert torch.equal(parts[2], evaluation_sets["historical"].pairs.src[k:])
     assert mixed.pairs.label.tolist() == [1.0] * k + [0.0] * (2 * k)
     assert torch.equal(mixed.number, torch.arange(k).repeat(3))
     assert torch.equal(mixed.pairs.time, store.time[split.val].repeat(3))

@@ -11,9 +11,9 @@ from sklearn.metrics import ndcg_score
 import dygmamba as dm
 from board_cases import table_rows, tgb_folder, write_table
 from commands import invoke
-from dygmamba.data.boards import board_of
-from dygmamba.errors import ConfigError, EventError
-from dygmamba.tasks.properties import TOP, ndcg
+from dygmamba.core.errors import ConfigError, EventError
+from dygmamba.data.storage.leaderboard import load_leaderboard
+from dygmamba.tasks.node_properties import NDCG_TOP, ndcg
 
 # rows of truth and of forecasts with ties, and what py-tgb 2.3.0's evaluator of tgbn-trade made of both together
 TRUTH = ((0.5, 0.25, 0.25, 0.0, 0.0), (0.0, 0.0, 1.0, 0.0, 0.0), (0.1, 0.2, 0.3, 0.4, 0.0))
@@ -27,7 +27,7 @@ def test_ndcg_is_scikit_learns(n, c, seed):
     """For all forecasts and truths with ties and empty rows: the same to 1e-12, row by row."""
     rng = np.random.default_rng(seed)
     score, truth = rng.integers(0, 4, (n, c)) / 4, rng.integers(0, 3, (n, c)) / 2
-    theirs = [ndcg_score(truth[k : k + 1], score[k : k + 1], k=TOP) for k in range(n)]
+    theirs = [ndcg_score(truth[k : k + 1], score[k : k + 1], k=NDCG_TOP) for k in range(n)]
     assert np.abs(ndcg(score, truth) - theirs).max() < 1e-12
 
 
@@ -84,7 +84,7 @@ def test_forecasts_are_tgbs(tmp_path, name):
     """For all four sets, both forecasts, validation and test: TGB's figure to 1e-12 over as many moments."""
     events, rows, kinds = labelled(tmp_path / name, name)
     data = dm.read(tmp_path / name)
-    assert board_of(data).sizes == (84, 18, 18)
+    assert load_leaderboard(data).sizes == (84, 18, 18)
     for model in ("persistent", "moving-average"):
         theirs = as_tgb(events, rows, kinds, model == "moving-average")
         found = dm.evaluate(data, model, metrics="ndcg@10", split="val,test").to_pylist()

@@ -47,7 +47,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def dataset(data):
-    from dygmamba.data.library import open_dataset
+    from dygmamba.data.storage.library import open_dataset
 
     return open_dataset("tiny", data)
 
@@ -55,7 +55,7 @@ def dataset(data):
 @pytest.fixture(scope="session")
 def whole(dataset, tmp_path_factory):
     """A run that nobody disturbed."""
-    from dygmamba.runs.link import start_link_run
+    from dygmamba.runs.link_training import start_link_run
 
     fit = start_link_run(dataset, "dyg-mamba", 0, SETTINGS, CPU, tmp_path_factory.mktemp("whole"))
     fit()

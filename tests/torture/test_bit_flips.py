@@ -6,13 +6,13 @@ import warnings
 
 import pytest
 
-from dygmamba.data.store import load_dataset
-from dygmamba.engine.checkpoint import newest
-from dygmamba.engine.folder import RunFolder
-from dygmamba.errors import DygWarning, FileError
-from dygmamba.runs.link import resume_link_run
+from dygmamba.core.errors import DygWarning, FileError
+from dygmamba.data.storage.dataset import load_dataset
+from dygmamba.engine.checkpoint import read_newest
+from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.runs.link_training import resume_link_run
 from dygmamba.runs.opening import open_run
-from dygmamba.sampling.negatives import NegativeRequest, draw_negatives, stored_negatives
+from dygmamba.sampling.negatives import NegativeRequest, load_or_sample_negatives, sample_negatives
 from torture_cases import CPU, seeds, state
 
 FLIPS = 50  # per round
@@ -28,7 +28,7 @@ def flip(good: bytes, rng: random.Random) -> bytes:
 
 def test_a_flipped_last_is_never_resumed(whole, data, expected, tmp_path):
     """The one before is taken, with a warning, and the run ends as it would have; without one it is an error."""
-    run = RunFolder(shutil.copytree(whole.path, tmp_path / "run"))
+    run = RunDirectory(shutil.copytree(whole.path, tmp_path / "run"))
     good, before = run.last.read_bytes(), run.before_last.read_bytes()
     for seed in seeds("bit flips, last", 1):
         rng = random.Random(seed)
@@ -36,14 +36,14 @@ def test_a_flipped_last_is_never_resumed(whole, data, expected, tmp_path):
             run.last.write_bytes(flip(good, rng))
             run.before_last.write_bytes(before)
             with pytest.warns(DygWarning, match=r"last.safetensors is damaged.*goes on from the one before"):
-                _, progress, path = newest(run)
+                _, progress, path = read_newest(run)
             assert (progress.finished, path) == (False, run.before_last)
             run.before_last.unlink()
             with pytest.raises(FileError, match=r"is damaged.*none before it"):
-                newest(run)
+                read_newest(run)
             run.before_last.write_bytes(flip(before, rng))
             with pytest.raises(FileError, match=r"is damaged.*so is the one before"):
-                newest(run)
+                read_newest(run)
         run.before_last.write_bytes(before)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DygWarning)
@@ -54,7 +54,7 @@ def test_a_flipped_last_is_never_resumed(whole, data, expected, tmp_path):
 
 def test_flipped_weights_and_settings_are_never_used(whole, data, tmp_path):
     """`best` and config.toml: evaluation and prediction refuse them in one sentence."""
-    run = RunFolder(shutil.copytree(whole.path, tmp_path / "run"))
+    run = RunDirectory(shutil.copytree(whole.path, tmp_path / "run"))
     for seed in seeds("bit flips, best and config", 1):
         rng = random.Random(seed)
         for path in (run.best, run.path / "config.toml"):
@@ -71,8 +71,8 @@ def test_flipped_data_and_negatives_are_never_used(dataset, data, tmp_path):
     """A dataset and stored negatives: refused, or (spare bits of a dataset's header) the same in every column."""
     events = dataset.store.time.argsort()[-100:]
     request = NegativeRequest("historical", events, events, 0.0, seed=0)
-    drawn = draw_negatives(dataset.store, request)
-    stored_negatives(dataset.store, request, tmp_path)
+    drawn = sample_negatives(dataset.store, request)
+    load_or_sample_negatives(dataset.store, request, tmp_path)
     (kept,) = tmp_path.glob("negatives-*")
     copy = shutil.copy(data / "tiny.safetensors", tmp_path / "tiny.safetensors")
     good_data, good_kept, spared = copy.read_bytes(), kept.read_bytes(), 0
@@ -81,7 +81,7 @@ def test_flipped_data_and_negatives_are_never_used(dataset, data, tmp_path):
         for _ in range(FLIPS):
             kept.write_bytes(flip(good_kept, rng))
             with pytest.raises(FileError, match="delete it to draw"):
-                stored_negatives(dataset.store, request, tmp_path)
+                load_or_sample_negatives(dataset.store, request, tmp_path)
             copy.write_bytes(flip(good_data, rng))
             try:
                 found = load_dataset(copy)
@@ -90,5 +90,5 @@ def test_flipped_data_and_negatives_are_never_used(dataset, data, tmp_path):
             spared += 1
             assert (found.digest, found.ids, found.origin) == (dataset.digest, dataset.ids, dataset.origin)
     kept.write_bytes(good_kept)
-    assert stored_negatives(dataset.store, request, tmp_path).dst.equal(drawn.dst)
+    assert load_or_sample_negatives(dataset.store, request, tmp_path).dst.equal(drawn.dst)
     assert spared <= FLIPS

@@ -5,9 +5,9 @@ import warnings
 
 import pytest
 
-from dygmamba.errors import DygWarning, FileError
-from dygmamba.files import writing
-from dygmamba.runs.link import resume_link_run, start_link_run
+from dygmamba.core.errors import DygWarning, FileError
+from dygmamba.core.files import writing
+from dygmamba.runs.link_training import resume_link_run, start_link_run
 from torture_cases import CPU, ERRORS, SETTINGS, CountingDisk, run_in, seeds, state
 
 

@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from dygmamba.cli import print_error
-from dygmamba.cli.words import parse_overrides, parse_seeds, shown
-from dygmamba.data.formats import ReadOptions, read_dataset
-from dygmamba.data.store import load_dataset
-from dygmamba.engine.folder import RunFolder
-from dygmamba.errors import ConfigError, DygError, DygWarning, FileError
-from dygmamba.settings import checked
+from dygmamba.cli.messages import escape_text, parse_overrides, parse_seeds
+from dygmamba.core.errors import ConfigError, DygError, DygWarning, FileError
+from dygmamba.core.settings import check_value
+from dygmamba.data.readers import ReadOptions, read_dataset
+from dygmamba.data.storage.dataset import load_dataset
+from dygmamba.engine.run_directory import RunDirectory
 from torture_cases import seeds, tally
 
 ROUNDS = 40  # mutants per file and seed
@@ -172,7 +172,7 @@ def test_a_mutant_store_is_the_same_data_or_one_sentence(data, dataset, tmp_path
 
 def test_a_mutant_run_folder_is_one_sentence(tmp_path):
     """For all mutants of the text files of a run, sealed anew or not: rows and settings, or a DygError."""
-    run = RunFolder(tmp_path)
+    run = RunDirectory(tmp_path)
     run.write_config({"run": {"task": "link", "seed": 0}, "model": {"width": 4, "rate": 1e-3}})
     run.write_metrics([{"epoch": 0, "loss": 0.5}, {"epoch": 1, "loss": 0.25}])
     run.write_results([{"split": "val", "ap": 0.5}])
@@ -196,7 +196,7 @@ def test_settings_that_are_no_sections_are_one_sentence(content, tmp_path):
     """TOML that is whole and yet no configuration."""
     (tmp_path / "config.toml").write_bytes(content)
     with pytest.raises(FileError):
-        RunFolder(tmp_path).config()
+        RunDirectory(tmp_path).config()
 
 
 @pytest.mark.parametrize(
@@ -204,11 +204,11 @@ def test_settings_that_are_no_sections_are_one_sentence(content, tmp_path):
 )
 def test_rows_that_are_no_rows_are_one_sentence(content, tmp_path):
     """JSON that is whole and yet no result."""
-    for name, read in (("results.json", RunFolder.results), ("metrics.jsonl", RunFolder.metrics)):
+    for name, read in (("results.json", RunDirectory.results), ("metrics.jsonl", RunDirectory.metrics)):
         (tmp_path / name).write_bytes(content)
         if name == "results.json" or b"{" not in content:
             with pytest.raises(FileError, match="is damaged"):
-                read(RunFolder(tmp_path))
+                read(RunDirectory(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -231,10 +231,10 @@ def test_a_terminal_obeys_no_error(capsys):
     """Escapes, other control characters and stray bytes in an error are shown as what they are."""
     print_error("\x1b[2J é \r \x9b \udcff [red]")
     assert capsys.readouterr().err == "\\x1b[2J é \\r \\x9b \\udcff [red]\n"
-    assert shown("日本 a b") == "日本 a b"
+    assert escape_text("日本 a b") == "日本 a b"
 
 
 def test_a_number_too_long_to_write_is_one_sentence():
     """Python refuses to write out what TOML's hexadecimal numbers can hold."""
     with pytest.raises(ConfigError, match="too many digits"):
-        checked("word", int("f" * 9999, 16), str)
+        check_value("word", int("f" * 9999, 16), str)

@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from dygmamba.data.archive import unpack
-from dygmamba.data.download import fetch_file
-from dygmamba.data.statistics import describe
-from dygmamba.data.store import load_dataset
-from dygmamba.errors import DownloadError, DygError, FileError
+from dygmamba.core.errors import DownloadError, DygError, FileError
+from dygmamba.data.catalogue.archive import unpack_archive
+from dygmamba.data.catalogue.download import fetch_file
+from dygmamba.data.events.statistics import compute_statistics
+from dygmamba.data.storage.dataset import load_dataset
 from hostile_cases import (
     ABOUT,
     ABOUT_LIES,
@@ -47,7 +47,7 @@ def test_a_hostile_archive_is_files_in_their_folder_or_one_sentence(tmp_path):
     for seed in seeds("archives", 60):
         rng = random.Random(seed)
         archive.write_bytes(rng.choice(ARCHIVES)(rng))
-        lost = refused(unpack, archive, out / str(seed), MEMBERS, (), LIMIT)
+        lost = refused(unpack_archive, archive, out / str(seed), MEMBERS, (), LIMIT)
         left = {path.name for path in (out / str(seed)).iterdir()} if (out / str(seed)).exists() else set()
         assert left == (set() if lost else {*MEMBERS, "source.json"}), f"seed {seed}"
         assert {path.name for path in tmp_path.iterdir()} == {"a.zip", "out"}
@@ -60,7 +60,7 @@ def test_an_archive_that_would_unpack_to_far_more_is_refused_by_its_own_word(tmp
     (tmp_path / "a.zip").write_bytes(bomb(random.Random(0)))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(FileError, match="would unpack to 300,000,000 bytes"):
-        unpack(tmp_path / "a.zip", tmp_path / "out", MEMBERS, (), LIMIT)
+        unpack_archive(tmp_path / "a.zip", tmp_path / "out", MEMBERS, (), LIMIT)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
 
 
@@ -94,7 +94,7 @@ def test_mutants_of_sealed_stores_are_data_or_one_sentence(tmp_path):
     for seed in seeds("sealed stores", 20):
         name, content = absurd_store(random.Random(seed))
         path.write_bytes(content)
-        lost = refused(lambda: describe(load_dataset(path).store))
+        lost = refused(lambda: compute_statistics(load_dataset(path).store))
         assert lost, f"{name}, seed {seed}"
 
 

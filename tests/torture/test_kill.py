@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from dygmamba.data.store import load_dataset
-from dygmamba.engine.folder import RunFolder
-from dygmamba.errors import FileError
-from dygmamba.runs.link import resume_link_run, start_link_run
+from dygmamba.core.errors import FileError
+from dygmamba.data.storage.dataset import load_dataset
+from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.runs.link_training import resume_link_run, start_link_run
 from dygmamba.runs.opening import open_run
 from torture_cases import CPU, SECONDS, SETTINGS, run_in, seeds, state, tally, train
 
@@ -22,7 +22,13 @@ KILLS = 8 if SECONDS else 2  # of one run, before it may end
 # children are forked from a server that has imported everything and computed nothing
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
-    ["torch._dynamo", "torture_cases", "dygmamba.cli.data", "dygmamba.runs.link", "dygmamba.report.page"]
+    [
+        "torch._dynamo",
+        "torture_cases",
+        "dygmamba.cli.data",
+        "dygmamba.runs.link_training",
+        "dygmamba.report.run_report",
+    ]
 )
 
 
@@ -136,7 +142,7 @@ def content(folder, name: str) -> str | bytes | None:
 
 def test_a_run_in_use_is_refused(data, whole, tmp_path):
     """While a process holds the folder, a second one that would train into it is refused; readers are not."""
-    holder = RunFolder(whole.path)
+    holder = RunDirectory(whole.path)
     holder.lock()
     try:
         with pytest.raises(FileError, match=r"process \d+ is writing .*; wait until it is done"):

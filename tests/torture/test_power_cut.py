@@ -5,10 +5,10 @@ import warnings
 
 import pytest
 
-from dygmamba.data.store import load_dataset, save_dataset
-from dygmamba.errors import DygWarning
-from dygmamba.files import writing
-from dygmamba.runs.link import resume_link_run, start_link_run
+from dygmamba.core.errors import DygWarning
+from dygmamba.core.files import writing
+from dygmamba.data.storage.dataset import load_dataset, save_dataset
+from dygmamba.runs.link_training import resume_link_run, start_link_run
 from power_cut import RecordingDisk
 from torture_cases import CPU, SETTINGS, run_in, seeds, state
 

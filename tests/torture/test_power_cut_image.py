@@ -17,9 +17,9 @@ from contextlib import suppress
 
 import pytest
 
-from dygmamba.data.store import load_dataset
-from dygmamba.errors import DygWarning
-from dygmamba.runs.link import resume_link_run
+from dygmamba.core.errors import DygWarning
+from dygmamba.data.storage.dataset import load_dataset
+from dygmamba.runs.link_training import resume_link_run
 from guarded import FORKS
 from torture_cases import CPU, SETTINGS, run_in, seeds, state, tally
 
@@ -84,9 +84,9 @@ def work(data: str, place: str, said) -> None:
 
     import torch
 
-    from dygmamba.data.library import open_dataset
-    from dygmamba.data.store import save_dataset
-    from dygmamba.runs.link import start_link_run
+    from dygmamba.data.storage.dataset import save_dataset
+    from dygmamba.data.storage.library import open_dataset
+    from dygmamba.runs.link_training import start_link_run
 
     torch.set_num_threads(1)
     dataset = open_dataset("tiny", Path(data))

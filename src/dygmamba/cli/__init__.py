@@ -10,42 +10,20 @@ import typer
 from typer.core import TyperGroup
 
 from dygmamba._version import __version__
-from dygmamba.cli import (
-    audit,
-    bench,
-    blend,
-    compare,
-    data,
-    demo,
-    evaluate,
-    explain,
-    export_model,
-    exporting,
-    fetch,
-    generate,
-    importing,
-    library,
-    models,
-    predict,
-    report,
-    reproduce,
-    sharing,
-    train,
-    tune,
+from dygmamba.cli import data, data_files, evaluation, models, prediction, runs, studies, training
+from dygmamba.cli.help_defaults import show_option_defaults
+from dygmamba.cli.messages import escape_text, translate_message
+from dygmamba.core.errors import DygError, DygWarning
+from dygmamba.core.files.writing import ADVICE, describe_os_error
+from dygmamba.core.memory_budget import describe_shortage, get_memory_limit, is_out_of_memory
+from dygmamba.core.process_settings import (
+    escape_unencodable_output,
+    limit_process_memory,
+    redirect_warnings,
+    use_passive_wait_policy,
 )
-from dygmamba.cli.unsaid import show_unsaid
-from dygmamba.cli.words import shown, spoken
-from dygmamba.errors import DygError, DygWarning
-from dygmamba.files.writing import ADVICE, sentence
-from dygmamba.process_wide import (
-    escape_what_cannot_be_shown,
-    sleep_while_waiting,
-    stay_in_memory,
-    tell_warnings,
-)
-from dygmamba.room import most_memory, ran_out, shortage
 
-sleep_while_waiting()
+use_passive_wait_policy()
 
 
 class Commands(TyperGroup):
@@ -59,7 +37,7 @@ class Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """A command by name, its help complete."""
         found = super().get_command(ctx, cmd_name)
-        return None if found is None else show_unsaid(found)
+        return None if found is None else show_option_defaults(found)
 
     def invoke(self, ctx: Any) -> Any:
         """Reads the others, and runs the command."""
@@ -75,7 +53,7 @@ def _as_text() -> Iterator[None]:
         # an error of the click that typer brings; one of them is the help, for who typed nothing
         if not hasattr(error, "format_message") or type(error).__name__ == "NoArgsIsHelpError":
             raise
-        said = " ".join(shown(error.format_message()).split()).rstrip(".")  # pyright: ignore[reportAttributeAccessIssue]
+        said = " ".join(escape_text(error.format_message()).split()).rstrip(".")  # pyright: ignore[reportAttributeAccessIssue]
         context = getattr(error, "ctx", None)
         more = "dygmamba" if context is None else context.command_path
         raise Misread(f"{said[:1].lower()}{said[1:]}; '{more} --help' shows what there is") from None
@@ -109,29 +87,29 @@ def options(
     """Learn from timestamped interactions: data, training, evaluation, predictions."""
 
 
-data.app.command("import")(importing.import_)
-data.app.command("export")(exporting.export)
-data.app.command("fetch")(fetch.fetch)
-data.app.command("list")(library.list_datasets)
-data.app.command("remove")(library.remove)
-data.app.command("generate")(generate.generate)
+data.app.command("import")(data_files.import_dataset)
+data.app.command("export")(data_files.export_dataset_file)
+data.app.command("fetch")(data.fetch)
+data.app.command("list")(data.list_datasets)
+data.app.command("remove")(data.remove)
+data.app.command("generate")(data.generate)
 app.add_typer(data.app, name="data")
-app.command("demo")(demo.demo)
-app.command("train")(train.train)
-app.command("tune")(tune.tune)
-app.command("blend")(blend.blend)
-app.command("evaluate")(evaluate.evaluate)
-app.command("audit")(audit.audit)
-app.command("predict")(predict.predict)
-app.command("explain")(explain.explain)
-app.command("report")(report.report)
-app.command("export")(export_model.export)
-app.command("push")(sharing.push)
-app.command("pull")(sharing.pull)
-app.command("compare")(compare.compare)
-app.command("reproduce")(reproduce.reproduce)
+app.command("demo")(studies.demo)
+app.command("train")(training.train)
+app.command("tune")(training.tune)
+app.command("blend")(training.blend)
+app.command("evaluate")(evaluation.evaluate)
+app.command("audit")(evaluation.audit)
+app.command("predict")(prediction.predict)
+app.command("explain")(prediction.explain)
+app.command("report")(runs.report)
+app.command("export")(runs.export_model)
+app.command("push")(runs.push)
+app.command("pull")(runs.pull)
+app.command("compare")(runs.compare)
+app.command("reproduce")(studies.reproduce)
 app.command("models")(models.models)
-app.command("bench")(bench.bench)
+app.command("bench")(studies.bench)
 
 
 def main() -> None:
@@ -139,18 +117,18 @@ def main() -> None:
 
     Ctrl-C reaches typer first, which says "Aborted" and exits with 130; files are written atomically anyway.
     """
-    tell_warnings(DygWarning, lambda said: print_error(f"note: {spoken(said)}"))
-    escape_what_cannot_be_shown()
-    stay_in_memory(most_memory())
+    redirect_warnings(DygWarning, lambda said: print_error(f"note: {translate_message(said)}"))
+    escape_unencodable_output()
+    limit_process_memory(get_memory_limit())
     try:
         app()
     except DygError as error:
-        print_error(f"error: {spoken(error)}")
+        print_error(f"error: {translate_message(error)}")
         sys.exit(error.exit_code)
     except (MemoryError, RuntimeError) as error:
-        if not ran_out(error):
+        if not is_out_of_memory(error):
             raise
-        print_error(f"error: {shortage(error)}")
+        print_error(f"error: {describe_shortage(error)}")
         sys.exit(2)
     except BrokenPipeError:
         sys.stderr.close()
@@ -158,7 +136,7 @@ def main() -> None:
     except OSError as error:
         if error.errno not in ADVICE:
             raise
-        print_error(f"error: {sentence(error)}")
+        print_error(f"error: {describe_os_error(error)}")
         sys.exit(2)
 
 
@@ -180,4 +158,4 @@ def command() -> None:
 
 def print_error(said: str) -> None:
     """A line on stderr, its control characters escaped."""
-    sys.stderr.write(f"{shown(said)}\n")
+    sys.stderr.write(f"{escape_text(said)}\n")

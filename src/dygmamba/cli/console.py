@@ -2,13 +2,16 @@
 
 Names, ids, paths and what servers say are other people's words. Whatever is printed goes through here and is text: no
 markup, and control characters as escapes (`words.shown`).
+
+Result rows as tables: one line per evaluation; several seeds become mean ± standard deviation.
 """
 
 import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from dygmamba.cli.words import shown
+from dygmamba.cli.messages import escape_text
+from dygmamba.tasks.metric_names import SETTING_LABELS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from dygmamba.cli.lines import Lines
+    from dygmamba.cli.progress import LineProgress
 
 
 def stdout(width: int | None = None) -> "Console":
@@ -37,17 +40,17 @@ def _console(to_stderr: bool, width: int | None = None) -> "Console":
         """Every string, be it a line, a cell or a title, is rendered by this method."""
 
         def render_str(self, text: str, **how: Any) -> Text:
-            return super().render_str(shown(text), **how)
+            return super().render_str(escape_text(text), **how)
 
     return Plain(stderr=to_stderr, width=width, markup=False, emoji=False, highlight=False)
 
 
-def tell(line: str) -> None:
+def print_line(line: str) -> None:
     """A line on stdout, however long it is."""
     stdout().print(line, soft_wrap=True)
 
 
-def note(line: str) -> None:
+def print_note(line: str) -> None:
     """A line on stderr, however long it is."""
     stderr().print(line, soft_wrap=True)
 
@@ -64,11 +67,11 @@ def plain_table(*headings: str, title: str | None = None, figures: "tuple[str | 
     return table
 
 
-def stacked(*lines: str) -> "Text":
+def stack_heading(*lines: str) -> "Text":
     """A heading of several lines."""
     from rich.text import Text
 
-    return Text("\n".join(map(shown, lines)))
+    return Text("\n".join(map(escape_text, lines)))
 
 
 def mean_and_spread(values: list[float]) -> str:
@@ -85,21 +88,26 @@ def emit_json(value: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(value) + "\n")
 
 
-def progress() -> "Progress | Lines":
+def open_progress() -> "Progress | LineProgress":
     """A progress bar on stderr; where that is no terminal, a line now and then."""
     console = stderr()
     if not console.is_terminal:
-        from dygmamba.cli.lines import Lines
+        from dygmamba.cli.progress import LineProgress
 
-        return Lines(note)
+        return LineProgress(print_note)
     from rich.progress import BarColumn, Progress, TimeRemainingColumn
 
     return Progress(
-        description(), BarColumn(), counted(), TimeRemainingColumn(), console=console, transient=True
+        make_description_column(),
+        BarColumn(),
+        make_count_column(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
     )
 
 
-def counted() -> "TextColumn":
+def make_count_column() -> "TextColumn":
     """How much is done, of how much where that is known."""
     from rich.progress import Task, TextColumn
     from rich.text import Text
@@ -111,13 +119,141 @@ def counted() -> "TextColumn":
     return Counted("")
 
 
-def description() -> "TextColumn":
+def make_description_column() -> "TextColumn":
     """What a bar stands for, as text."""
     from rich.progress import Task, TextColumn
     from rich.text import Text
 
     class Description(TextColumn):
         def render(self, task: Task) -> Text:
-            return Text(shown(task.description))
+            return Text(escape_text(task.description))
 
     return Description("")
+
+
+MEASURED_KEYS = ("ap", "auc", "ap_pooled", "auc_pooled")
+# what the second table of link prediction shows, where the rows have it
+SCORE_TITLES = {"mrr": "MRR", "hits@10": "Hits@10", "ece_raw": "ECE of logits", "ece": "ECE"}
+
+
+def make_result_tables(
+    rows: list[dict[str, Any]], rules: list[dict[str, Any]] | None = None
+) -> "list[Table]":
+    """The tables of an evaluation: ranks stand in one of their own, and so does what scores are worth."""
+    if rows[0].get("task") == "property":
+        return [make_property_table(rows)]
+    ranks = [row for row in rows if "ties" in row]
+    rest = [row for row in rows if "ties" not in row]
+    judged = [row for row in rest if row.get("setting") and (row.get("mrr") or row.get("ece")) is not None]
+    kinds = (
+        (lambda own: make_task_table(own, rules), rest),
+        (make_score_table, judged),
+        (make_rank_table, ranks),
+    )
+    return [table(own) for table, own in kinds if own]
+
+
+def make_task_table(rows: list[dict[str, Any]], rules: list[dict[str, Any]] | None = None) -> "Table":
+    """The table of a task's rows."""
+    return make_node_table(rows) if rows[0].get("task") == "node" else make_link_table(rows, rules or [])
+
+
+def make_link_table(rows: list[dict[str, Any]], rules: list[dict[str, Any]] | None = None) -> "Table":
+    """One line per split, setting and negatives; below each of the test, what simple rules reach there."""
+    keys = ("split", "setting", "negatives")
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
+    seeds = max(len(own) for own in groups.values())
+    title = f"{rows[0]['model']} on {rows[0]['dataset']}" + (f", mean ± std of {seeds}" if seeds > 1 else "")
+    title += f", memory sees {rows[0]['visible']}"
+    figures = ("AP", "AUC", "AP pooled", "AUC pooled", *(() if seeds > 1 else ("events",)))
+    weighed = ("activity weight",) if any("activity_weight" in row for row in rows) else ()
+    table = plain_table("split", "nodes", "negatives", title=title, figures=(*figures, *weighed))
+    for about, own in groups.items():
+        cells = [mean_and_spread([row[key] for row in own]) for key in MEASURED_KEYS]
+        count = () if seeds > 1 else (f"{own[0]['n']:,}",)
+        weights = sorted({f"{row.get('activity_weight', 0):.2g}" for row in own}) if weighed else ()
+        table.add_row(
+            about[0],
+            SETTING_LABELS[about[1]],
+            about[2],
+            *cells,
+            *count,
+            *([", ".join(weights)] * len(weighed)),
+        )
+        for rule in rules or ():
+            if about == tuple(rule[key] for key in keys) and rule["split"] == "test":
+                table.add_row("", rule["model"], "", *(f"{100 * rule[key]:.2f}" for key in MEASURED_KEYS))
+    return table
+
+
+def make_score_table(rows: list[dict[str, Any]]) -> "Table":
+    """One line per split and setting: ranks among candidates, and how far the scores are off as probabilities."""
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["split"], row["setting"]), []).append(row)
+    among = next((row["candidates"] for row in rows if row.get("candidates")), None)
+    told = "" if among is None else f"ranks among {among} random destinations, "
+    keys = [key for key in SCORE_TITLES if any(row.get(key) is not None for row in rows)]
+    figures = (*(SCORE_TITLES[key] for key in keys), *(() if among is None else ("ranked",)))
+    title = f"{told}calibration error (ECE) against random pairs"
+    table = plain_table("split", "nodes", title=title, figures=figures)
+    for (split, setting), own in groups.items():
+        cells = [mean_and_spread([row[key] for row in own if row.get(key) is not None]) for key in keys]
+        ranked = [row["ranked"] for row in own if row.get("ranked")]
+        count = [] if among is None else [f"{ranked[0]:,}" if ranked else "-"]
+        table.add_row(split, SETTING_LABELS[setting], *cells, *count)
+    return table
+
+
+def make_rank_table(rows: list[dict[str, Any]]) -> "Table":
+    """One line per split and setting."""
+    first = rows[0]
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["split"], row["setting"]), []).append(row)
+    seeds = max(len(own) for own in groups.values())
+    among = f"among {first['candidates']} destinations{', filtered' if first['filtered'] else ''}"
+    among = f"among the candidates of {first['board']}" if first.get("board") else among
+    title = f"{first['model']} on {first['dataset']}, ranks {among}, ties: {first['ties']}"
+    title += f", mean ± std of {seeds}" if seeds > 1 else ""
+    title += f", memory sees {first['visible']}"
+    keys = [key for key in first if key == "mrr" or key.startswith("hits@")]
+    figures = (*(key.upper() if key == "mrr" else key for key in keys), "events")
+    table = plain_table("split", "nodes", title=title, figures=figures)
+    for about, own in groups.items():
+        table.add_row(
+            about[0],
+            SETTING_LABELS[about[1]],
+            *(mean_and_spread([row[key] for row in own]) for key in keys),
+            f"{own[0]['n']:,}",
+        )
+    return table
+
+
+def make_property_table(rows: list[dict[str, Any]]) -> "Table":
+    """One line per period."""
+    first = rows[0]
+    title = f"{first['model']} on {first['dataset']}, node properties of {first['board']}, labels strictly earlier"
+    table = plain_table("split", title=title, figures=("NDCG@10", "moments", "nodes asked"))
+    for row in rows:
+        table.add_row(row["split"], f"{100 * row['ndcg@10']:.2f}", f"{row['moments']:,}", f"{row['n']:,}")
+    return table
+
+
+def make_node_table(rows: list[dict[str, Any]]) -> "Table":
+    """One line per period."""
+    first, groups = rows[0], {}
+    for row in rows:
+        groups.setdefault(row["split"], []).append(row)
+    seeds = len(groups[first["split"]])
+    title = f"{first['model']} on {first['dataset']}" + (f", mean ± std of {seeds}" if seeds > 1 else "")
+    how = ("fine-tuned" if first["finetune"] else "frozen") + (", balanced" if first["balance"] else "")
+    title += f", memory sees {first['visible']}"
+    keys = {"auc": "AUC", "ap": "AP"} | ({"ece": "ECE"} if "ece" in first else {})
+    table = plain_table("split", "backbone", title=title, figures=(*keys.values(), "positives", "events"))
+    for name, own in groups.items():
+        cells = [mean_and_spread([row[key] for row in own if row[key] is not None]) for key in keys]
+        table.add_row(name, how, *cells, f"{own[0]['positives']:,}", f"{own[0]['n']:,}")
+    return table

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dygmamba.cli import early
-from dygmamba.cli.console import emit_json, plain_table, stacked, stdout, tell
+from dygmamba.api import precheck
+from dygmamba.cli.console import emit_json, plain_table, print_line, stack_heading, stdout
 from dygmamba.known import allowed, described, known
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def models(
         _show_one(name, as_json)
         return
     if data is not None:
-        early.require_dataset(data, data_dir)
+        precheck.require_dataset(data, data_dir)
 
     from dygmamba.models import all_models
     from dygmamba.models.base import DatasetFacts
@@ -51,12 +51,12 @@ def models(
 
 def _show_one(name: str, as_json: bool) -> None:
     """One model's settings, and those of its training; of the package's own nothing heavy is imported."""
-    about = early.require_model(name) or _from_outside(name)
+    about = precheck.require_model(name) or _from_outside(name)
     loop = known()["loops"]["link"]["settings"] if about["trainable"] else {}
     if as_json:
         emit_json({"name": name, **about, "training": loop})
         return
-    tell(f"{about['title']}: looks at {about['looks_at'] or 'what it was made for'}")
+    print_line(f"{about['title']}: looks at {about['looks_at'] or 'what it was made for'}")
     for title, settings in (("settings of the model", about["settings"]), ("of its training", loop)):
         if settings:
             table = plain_table("setting", "default", "may be", "meaning", title=title)
@@ -66,9 +66,9 @@ def _show_one(name: str, as_json: bool) -> None:
                 table.add_row(setting, _shown(plain["default"]), allowed(plain), plain.get("meaning", ""))
             stdout().print(table)
     if not about["settings"]:
-        tell("it has no settings")
+        print_line("it has no settings")
     how = "train" if about["trainable"] else "evaluate"
-    tell(f"set one with: dygmamba {how} DATA --model {name} --set NAME=VALUE")
+    print_line(f"set one with: dygmamba {how} DATA --model {name} --set NAME=VALUE")
 
 
 def _from_outside(name: str) -> dict[str, Any]:
@@ -87,8 +87,8 @@ def _shown(value: Any) -> str:
 
 
 def _facts(data: str, data_dir: Path | None) -> "DatasetFacts":
-    from dygmamba.data.library import open_dataset
-    from dygmamba.data.splits import chronological_split
+    from dygmamba.data.events.splits import chronological_split
+    from dygmamba.data.storage.library import open_dataset
     from dygmamba.models.base import DatasetFacts
 
     store = open_dataset(data, data_dir).store
@@ -99,13 +99,13 @@ def _describe(model: str, data: str, facts: "DatasetFacts") -> dict[str, Any]:
     """The model as it is built for the dataset; a cost is counted on it, never quoted."""
     from torch import nn
 
-    from dygmamba.config import build_config, preset
+    from dygmamba.config import build_config, find_preset
     from dygmamba.models import find_model
     from dygmamba.models.base import RoundLearner
-    from dygmamba.runs.link import split_settings
+    from dygmamba.runs.link_training import separate_settings
 
     spec = find_model(model)
-    _, settings = split_settings(preset(model, data))
+    _, settings = separate_settings(find_preset(model, data))
     scorer = spec.build(build_config(spec.config, settings), facts)
     weights = [w for w in scorer.parameters() if w.requires_grad] if isinstance(scorer, nn.Module) else []
     if isinstance(scorer, nn.Module) and isinstance(scorer, RoundLearner):
@@ -127,7 +127,7 @@ def _tables(rows: list[dict[str, Any]], data: str) -> "list[Table]":
     """What each model is and weighs, then what it reads and how its cost grows: both fit 80 columns."""
     title = f"with the published settings on {data}"
     sizes = plain_table(
-        "model", "paper", "memory", title=title, figures=("parameters", stacked("events", "per query"))
+        "model", "paper", "memory", title=title, figures=("parameters", stack_heading("events", "per query"))
     )
     views = plain_table("model", "looks at", "cost of a query")
     for row in rows:

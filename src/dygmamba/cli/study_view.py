@@ -8,27 +8,27 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from dygmamba.cli.console import emit_json, plain_table, stderr, stdout
-from dygmamba.cli.watching import say
-from dygmamba.cli.words import shown
-from dygmamba.data.statistics import rough_duration
-from dygmamba.report.sheets import Grid, Sheet
-from dygmamba.studies.estimate import guess
-from dygmamba.studies.job import Job
-from dygmamba.studies.made import Made
-from dygmamba.studies.pool import Event, Watch
+from dygmamba.cli.messages import escape_text
+from dygmamba.cli.progress import print_message
+from dygmamba.data.events.statistics import format_rough_duration
+from dygmamba.lab.job import Job
+from dygmamba.lab.pool import JobCallback, JobEvent
+from dygmamba.lab.reproduction import estimate_cost
+from dygmamba.lab.studies import GeneratedDataset
+from dygmamba.report.document import Document, ReportTable
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-EVERY = 30.0  # seconds between two lines where there is no terminal
-SHOWN = 24  # runs in the table at most
+LINE_INTERVAL = 30.0  # seconds between two lines where there is no terminal
+SHOWN_RUNS = 24  # runs in the table at most
 UNMEASURED = "not measured"
 # columns that a narrow terminal does without, in this order
-SPARE = ("AP pooled", "AUC", "re-run, leaks closed", "rank", "seeds", "difference", "published AP")
-GAP = 2  # between two columns
+OPTIONAL_COLUMNS = ("AP pooled", "AUC", "re-run, leaks closed", "rank", "seeds", "difference", "published AP")
+COLUMN_GAP = 2  # between two columns
 
 
-class Board:
+class StudyBoard:
     """What runs now, and how much is done; told from several threads."""
 
     def __init__(self, total: int) -> None:
@@ -37,7 +37,7 @@ class Board:
         self.began = self.last = time.monotonic()
         self.lock = threading.Lock()
 
-    def told(self, event: Event) -> None:
+    def told(self, event: JobEvent) -> None:
         """Something happened to a job."""
         with self.lock:
             if event.what in ("started", "epoch"):
@@ -52,7 +52,7 @@ class Board:
         """Where the study stands."""
         failed = f", {self.failed} failed" if self.failed else ""
         return (
-            f"{self.done} of {runs(self.total)} done{failed}, {len(self.running)} running, "
+            f"{self.done} of {count_runs(self.total)} done{failed}, {len(self.running)} running, "
             f"{time.monotonic() - self.began:.0f} s"
         )
 
@@ -60,7 +60,7 @@ class Board:
         """The table that is redrawn."""
         with self.lock:
             table = plain_table("run", title=self.line, figures=("epoch", "loss", "validation AP"))
-            for title, more in list(self.running.values())[:SHOWN]:
+            for title, more in list(self.running.values())[:SHOWN_RUNS]:
                 figures = (
                     (f"{more['loss']:.4f}", f"{100 * more['val_ap']:.2f}") if "loss" in more else ("", "")
                 )
@@ -69,9 +69,9 @@ class Board:
 
 
 @contextmanager
-def following(total: int) -> Iterator[Watch]:
+def follow_study(total: int) -> Iterator[JobCallback]:
     """A table that is redrawn; a line now and then where there is no terminal."""
-    board, console = Board(total), stderr()
+    board, console = StudyBoard(total), stderr()
     if console.is_terminal:
         from rich.live import Live
 
@@ -79,68 +79,68 @@ def following(total: int) -> Iterator[Watch]:
             yield board.told
         return
 
-    def told(event: Event) -> None:
+    def told(event: JobEvent) -> None:
         board.told(event)
         if event.what == "failed":
-            say(f"{event.job.title} failed: {event.more['why']}")
-        if time.monotonic() - board.last > EVERY:
+            print_message(f"{event.job.title} failed: {event.more['why']}")
+        if time.monotonic() - board.last > LINE_INTERVAL:
             board.last = time.monotonic()
-            say(board.line)
+            print_message(board.line)
 
     yield told
 
 
 def show_plan(jobs: list[Job], missing: list[Job], device: str, as_json: bool) -> None:
     """Every run of a study that is to be done, with what it may take alone on this kind of device."""
-    guesses = {job.key: guess(job, device) for job in missing}
+    guesses = {job.key: estimate_cost(job, device) for job in missing}
     if as_json:
         rows = [{"run": job.title, "key": job.key, **asdict(guesses[job.key])} for job in missing]
         emit_json({"runs": len(jobs), "missing": rows})
         return
-    title = f"{runs(len(jobs))}, {len(missing)} to do"
+    title = f"{count_runs(len(jobs))}, {len(missing)} to do"
     table = plain_table("run", title=title, figures=("alone", "MB"))
     for job in missing:
         one = guesses[job.key]
-        long = UNMEASURED if one.seconds is None else rough_duration(one.seconds)
+        long = UNMEASURED if one.seconds is None else format_rough_duration(one.seconds)
         much = UNMEASURED if one.megabytes is None else f"{one.megabytes:,.0f}"
         table.add_row(job.title, long, much)
     stdout().print(table)
     known = [one.seconds for one in guesses.values() if one.seconds is not None]
     unknown = len(guesses) - len(known)
-    rest = f", and {runs(unknown)} of models that were not measured"
-    say(f"about {rough_duration(sum(known))} one after another{rest if unknown else ''}")
+    rest = f", and {count_runs(unknown)} of models that were not measured"
+    print_message(f"about {format_rough_duration(sum(known))} one after another{rest if unknown else ''}")
 
 
-def runs(number: int) -> str:
+def count_runs(number: int) -> str:
     """So many of them."""
     return f"{number:,} run" + "s" * (number != 1)
 
 
-def show_making(made: Made, as_json: bool) -> None:
+def show_data_plan(made: GeneratedDataset, as_json: bool) -> None:
     """The plan of a study whose stream is still to be made."""
     if as_json:
         emit_json({"runs": None, "missing": None, "makes": str(made)})
     else:
-        say(f"first it makes the stream {made}; what there is to run is known then")
+        print_message(f"first it makes the stream {made}; what there is to run is known then")
 
 
-def show_sheet(sheet: Sheet) -> None:
+def show_sheet(sheet: Document) -> None:
     """Its tables, none wider than the terminal."""
     console, spared = stdout(), {}
     for section in sheet.sections:
-        for grid in section.grids:
-            fitting, without = fitted(grid, console.width)
-            console.print(rich_grid(fitting, console.width))
+        for grid in section.tables:
+            fitting, without = fit_grid(grid, console.width)
+            console.print(make_rich_grid(fitting, console.width))
             spared |= dict.fromkeys(without)
     if spared:
-        say(f"too wide for this terminal and left out: {', '.join(spared)}")
+        print_message(f"too wide for this terminal and left out: {', '.join(spared)}")
 
 
-def fitted(grid: Grid, width: int) -> tuple[Grid, list[str]]:
+def fit_grid(grid: ReportTable, width: int) -> tuple[ReportTable, list[str]]:
     """As much of a grid as a terminal has room for, and the columns that were left out."""
     without = []
-    for name in SPARE:
-        if sum(_narrowest(grid)) + GAP * (len(grid.columns) - 1) <= width:
+    for name in OPTIONAL_COLUMNS:
+        if sum(_narrowest_widths(grid)) + COLUMN_GAP * (len(grid.columns) - 1) <= width:
             break
         if name in grid.columns:
             grid = grid.without(name)
@@ -148,7 +148,7 @@ def fitted(grid: Grid, width: int) -> tuple[Grid, list[str]]:
     return grid, without
 
 
-def _narrowest(grid: Grid) -> list[int]:
+def _narrowest_widths(grid: ReportTable) -> list[int]:
     """How wide each column must be: headings may break between words, cells may not."""
     cells = [[row[at].text for row in grid.rows] for at in range(len(grid.columns))]
     return [
@@ -156,18 +156,18 @@ def _narrowest(grid: Grid) -> list[int]:
     ]
 
 
-def rich_grid(grid: Grid, width: int) -> "Table":
+def make_rich_grid(grid: ReportTable, width: int) -> "Table":
     """A grid for a terminal: headings are on one line where there is room, and cells break where there is none."""
     from rich.text import Text
 
     tones = {"best": "bold", "good": "green", "bad": "red", "soft": "dim"}
     table = plain_table(grid.columns[0], title=grid.title, figures=grid.columns[1:])
-    widths = _narrowest(grid)
-    room = width - sum(widths) - GAP * (len(widths) - 1)
+    widths = _narrowest_widths(grid)
+    room = width - sum(widths) - COLUMN_GAP * (len(widths) - 1)
     if room >= 0:
         for column, name, own in zip(table.columns, grid.columns, widths, strict=True):
             more = max(0, min(len(name) - own, room))
             column.width, room = own + more, room - more
     for row in grid.rows:
-        table.add_row(*(Text(shown(cell.text), style=tones.get(cell.tone, "")) for cell in row))
+        table.add_row(*(Text(escape_text(cell.text), style=tones.get(cell.tone, "")) for cell in row))
     return table

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dygmamba.data.tensor_file import Damaged, read_sealed, write_sealed
-from dygmamba.engine.folder import RunFolder
-from dygmamba.errors import DygWarning, FileError
-from dygmamba.files.writing import make_folder
+from dygmamba.core.errors import DygWarning, FileError
+from dygmamba.core.files.writing import make_folder
+from dygmamba.data.storage.tensor_file import DamagedFileError, read_sealed_tensors, write_sealed_tensors
+from dygmamba.engine.run_directory import RunDirectory
 
 FORMAT = "dygmamba-checkpoint-2"
 
@@ -24,7 +24,7 @@ Tensors = dict[str, Tensor]
 
 
 @dataclass(slots=True)
-class Progress:
+class TrainingState:
     """Where a run stands: the next step of which epoch, and what early stopping remembers."""
 
     epoch: int = 0
@@ -51,45 +51,45 @@ class Progress:
         self.finished = self.stale >= patience or self.epoch >= epochs
 
 
-class Keeper:
+class CheckpointManager:
     """Saves and restores the state of one run; keeps the best weights, which `last` holds beside its own."""
 
-    def __init__(self, run: RunFolder, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
+    def __init__(self, run: RunDirectory, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
         self.run, self.model, self.optimizer = run, model, optimizer
-        self._bond = run.bond
+        self._bond = run.fingerprint
         self._best: Tensors = {}
         self._whole = (
             False  # whether the `last` on disk is known to be good, and so worth keeping as the one before
         )
 
-    def save(self, progress: Progress, better: bool = False) -> None:
+    def save(self, progress: TrainingState, better: bool = False) -> None:
         """Commit the state; with `better` its weights become the best ones.
 
         Of several processes all have the same state, and the first one writes it.
         """
         if better:
             self._best = {
-                f"best.{name}": value.detach().cpu().clone() for name, value in _weights(self.model)
+                f"best.{name}": value.detach().cpu().clone() for name, value in _named_weights(self.model)
             }
         if not self.run.writes:
             return
-        tensors = {f"model.{name}": value for name, value in _weights(self.model)} | self._best
+        tensors = {f"model.{name}": value for name, value in _named_weights(self.model)} | self._best
         states = {} if self.optimizer is None else self.optimizer.state_dict()["state"]
         for number, state in states.items():
             tensors |= {f"optimizer.{number}.{key}": value for key, value in state.items()}
         keep = self.run.before_last if self._whole else None
-        save_checkpoint(self.run.last, tensors | _generators(), progress, self._bond, keep)
+        save_checkpoint(self.run.last, tensors | _generator_states(), progress, self._bond, keep)
         self._whole = True
         if better:
             self._write_best(progress)
 
-    def restore(self) -> Progress:
+    def restore(self) -> TrainingState:
         """The newest whole state, and what is made of it: `best` and metrics.jsonl."""
         if not self.run.started:
             self.run.write_metrics([])
-            return Progress()
-        tensors, progress, path = newest(self.run)
-        _fill(self.model, tensors, "model.", path)
+            return TrainingState()
+        tensors, progress, path = read_newest(self.run)
+        _load_weights(self.model, tensors, "model.", path)
         if self.optimizer is not None:
             _restore_optimizer(self.optimizer, tensors)
         _restore_generators(tensors)
@@ -105,13 +105,13 @@ class Keeper:
         if not self._best:
             load_best(self.run, self.model)
         else:
-            _fill(self.model, self._best, "best.", self.run.last)
+            _load_weights(self.model, self._best, "best.", self.run.last)
 
-    def _write_best(self, progress: Progress) -> None:
+    def _write_best(self, progress: TrainingState) -> None:
         tensors = {f"model.{name.removeprefix('best.')}": value for name, value in self._best.items()}
         save_checkpoint(self.run.best, tensors, progress, self._bond)
 
-    def _best_is_right(self, progress: Progress) -> bool:
+    def _best_is_right(self, progress: TrainingState) -> bool:
         try:
             _, found = read_checkpoint(self.run, self.run.best)
         except FileError:
@@ -119,79 +119,86 @@ class Keeper:
         return found.best_epoch == progress.best_epoch
 
 
-def load_best(run: RunFolder, model: nn.Module) -> Progress:
+def load_best(run: RunDirectory, model: nn.Module) -> TrainingState:
     """The best weights of a run into a model."""
     try:
         tensors, progress = read_checkpoint(run, run.best)
-    except Damaged as error:
+    except DamagedFileError as error:
         raise FileError(f"{error}; `dygmamba.resume('{run.path}')` writes it anew") from error
-    _fill(model, tensors, "model.", run.best)
+    _load_weights(model, tensors, "model.", run.best)
     return progress
 
 
-def load_newest(run: RunFolder, model: nn.Module) -> Progress:
+def load_newest(run: RunDirectory, model: nn.Module) -> TrainingState:
     """The weights that training will go on from into a model."""
-    tensors, progress, path = newest(run)
-    _fill(model, tensors, "model.", path)
+    tensors, progress, path = read_newest(run)
+    _load_weights(model, tensors, "model.", path)
     return progress
 
 
-def newest(run: RunFolder) -> tuple[Tensors, Progress, Path]:
+def read_newest(run: RunDirectory) -> tuple[Tensors, TrainingState, Path]:
     """The last checkpoint or, where it is missing or damaged, the one before it; a warning says so."""
     try:
         return *read_checkpoint(run, run.last), run.last
-    except (Damaged, Missing) as error:
+    except (DamagedFileError, CheckpointMissing) as error:
         if not run.before_last.exists():
             mend = "restore it, or delete it to begin the run again"
             raise FileError(f"{error}, and there is none before it; {mend}") from error
         try:
             found = read_checkpoint(run, run.before_last)
-        except Damaged as other:
+        except DamagedFileError as other:
             raise FileError(f"{error}, and so is the one before it; restore one or train again") from other
         at = f"epoch {found[1].epoch}, step {found[1].step}"
         warnings.warn(DygWarning(f"{error}; the run goes on from the one before it, at {at}"), stacklevel=2)
         return *found, run.before_last
 
 
-class Missing(FileError):
+class CheckpointMissing(FileError):
     """There is no checkpoint of that name."""
 
 
 def save_checkpoint(
-    path: Path, tensors: Tensors, progress: Progress, bond: str, keep: Path | None = None
+    path: Path, tensors: Tensors, progress: TrainingState, fingerprint: str, keep: Path | None = None
 ) -> None:
     """A sealed file, bound to its run; what it replaces is kept under another name if one is given."""
     make_folder(path.parent)
-    metadata = {"format": FORMAT, "kind": _kind(path), "bond": bond, "progress": json.dumps(asdict(progress))}
-    write_sealed(path, tensors, metadata, keep)
+    metadata = {
+        "format": FORMAT,
+        "kind": _checkpoint_kind(path),
+        "bond": fingerprint,
+        "progress": json.dumps(asdict(progress)),
+    }
+    write_sealed_tensors(path, tensors, metadata, keep)
 
 
-def read_checkpoint(run: RunFolder, path: Path) -> tuple[Tensors, Progress]:
+def read_checkpoint(run: RunDirectory, path: Path) -> tuple[Tensors, TrainingState]:
     """What save_checkpoint wrote, unless it is damaged or another run's."""
     if not path.exists():
-        raise Missing(f"there is no checkpoint at {path}; give the folder of a run that was started")
-    tensors, metadata = read_sealed(path)
+        raise CheckpointMissing(
+            f"there is no checkpoint at {path}; give the folder of a run that was started"
+        )
+    tensors, metadata = read_sealed_tensors(path)
     if metadata.get("format") != FORMAT:
         raise FileError(f"{path} is not a checkpoint of this program's version; train again")
-    if metadata["kind"] != _kind(path):
+    if metadata["kind"] != _checkpoint_kind(path):
         raise FileError(f"{path} is a copy of the run's {metadata['kind']}; restore its own, or train again")
-    if metadata["bond"] != run.bond:
+    if metadata["bond"] != run.fingerprint:
         raise FileError(
             f"{path} belongs to another run or other settings; restore the run's own, or train again"
         )
-    return tensors, Progress(**json.loads(metadata["progress"]))
+    return tensors, TrainingState(**json.loads(metadata["progress"]))
 
 
-def _kind(path: Path) -> str:
+def _checkpoint_kind(path: Path) -> str:
     """`last` or `best`, whichever generation."""
     return path.name.partition(".")[0]
 
 
-def _weights(model: nn.Module) -> list[tuple[str, Tensor]]:
+def _named_weights(model: nn.Module) -> list[tuple[str, Tensor]]:
     return list(model.state_dict().items())
 
 
-def _fill(model: nn.Module, tensors: Tensors, prefix: str, path: Path) -> None:
+def _load_weights(model: nn.Module, tensors: Tensors, prefix: str, path: Path) -> None:
     """The tensors under a prefix into the model, if they are all it has and no more."""
     own = model.state_dict()
     stored = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
@@ -213,7 +220,7 @@ def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Tensors) -> No
     optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
 
 
-def _generators() -> Tensors:
+def _generator_states() -> Tensors:
     states = {"generator.cpu": torch.get_rng_state()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         states["generator.cuda"] = torch.cuda.get_rng_state()

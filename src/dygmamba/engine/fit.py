@@ -14,23 +14,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dygmamba.data.marks import Mark
-from dygmamba.engine.checkpoint import Keeper, Progress
-from dygmamba.engine.clock import Clock
-from dygmamba.engine.examine import examine
-from dygmamba.engine.executor import Batch, Epoch, executor_for
+from dygmamba.core.errors import DygError, ScoreError
+from dygmamba.data.events.stream_prefix import StreamPrefix
+from dygmamba.engine.checkpoint import CheckpointManager, TrainingState
+from dygmamba.engine.distributed import PeerLostError
+from dygmamba.engine.evaluation import score_evaluation_set
+from dygmamba.engine.executor import Batch, Epoch, choose_executor
 from dygmamba.engine.fit_config import FitConfig
-from dygmamba.engine.folder import RunFolder
-from dygmamba.engine.ranks import RankLost
+from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.engine.scoring import Advance, unwatched
 from dygmamba.engine.stream import Stream
-from dygmamba.engine.walk import Advance, unwatched
-from dygmamba.errors import DygError, ScoreError
-from dygmamba.models.base import Scorer
-from dygmamba.models.carrier import Carrier
+from dygmamba.engine.visibility import MemorySchedule
+from dygmamba.models.base import MemorySaver, Scorer
 from dygmamba.sampling.draws import Draws
-from dygmamba.tasks.base import Exam, Task
+from dygmamba.tasks.base import EvaluationSet, Task
 
-LOOK_EVERY = 32  # steps after which losses are read off the device: a run that diverged goes on no longer
+STEPS_PER_READ = 32  # steps after which losses are read off the device: a run that diverged goes on no longer
 
 
 Stage = Callable[[str, int], AbstractContextManager[Advance]]  # a name, and of how many questions it is
@@ -61,20 +60,20 @@ class Reporter:
     stage: Stage = unfollowed
 
 
-class Fit:
+class Trainer:
     """A run under way: task, model, stream and position, and the folder that keeps them."""
 
     def __init__(
-        self, task: Task, scorer: nn.Module, stream: Stream, config: FitConfig, run: RunFolder, seed: int
+        self, task: Task, scorer: nn.Module, stream: Stream, config: FitConfig, run: RunDirectory, seed: int
     ) -> None:
         assert isinstance(scorer, Scorer)
         self.task, self.scorer, self.stream = task, scorer, stream
         self.config, self.run, self.seed, self.ranks = config, run, seed, stream.ranks
-        self.executor = executor_for(task, scorer, stream, config, self.epoch)
-        self.progress, self.keeper = Progress(), Keeper(run, scorer, self.executor.optimizer)
-        clock = Clock.of(stream.store, (stream.split.train,), config.batch)
+        self.executor = choose_executor(task, scorer, stream, config, self.epoch)
+        self.progress, self.keeper = TrainingState(), CheckpointManager(run, scorer, self.executor.optimizer)
+        clock = MemorySchedule.of(stream.store, (stream.split.train,), config.batch)
         self._tellable = clock.steps(config.visible) if scorer.stateful else [0] * self.steps_per_epoch
-        self._carrier = scorer if isinstance(scorer, Carrier) and scorer.carries else None
+        self._carrier = scorer if isinstance(scorer, MemorySaver) and scorer.carries else None
         self._saved = time.monotonic()
 
     @property
@@ -103,8 +102,8 @@ class Fit:
         self.run.lock()
         try:
             self._run(report or Reporter())
-        except RankLost as error:
-            raise RankLost(
+        except PeerLostError as error:
+            raise PeerLostError(
                 f"another process of this training ended; what was saved before is kept, go on with: "
                 f"`dygmamba.resume('{self.run.path}')`"
             ) from error
@@ -132,11 +131,11 @@ class Fit:
 
     def _validated(self, report: Reporter) -> dict[str, Any]:
         """Validation; whoever stops it finds the epoch's training kept, and validates again."""
-        exam = self.task.validation
-        if exam is None:
+        evaluation_set = self.task.validation
+        if evaluation_set is None:
             return {}
         try:
-            with report.stage("validation", len(exam.pairs)) as advance:
+            with report.stage("validation", len(evaluation_set.pairs)) as advance:
                 found = self.validate(advance)
             return self.ranks.led(lambda: found)  # early stopping is decided once
         except KeyboardInterrupt:
@@ -160,7 +159,7 @@ class Fit:
             losses.append(self.executor.step(self.batch(epoch, step)))
             report.step(epoch.number, step)
             asked, due = self.ranks.any(report.stop(), self._due)
-            if asked or due or len(losses) == LOOK_EVERY:
+            if asked or due or len(losses) == STEPS_PER_READ:
                 self._note(losses, step + 1)
             if asked or due:
                 self._save()
@@ -170,13 +169,13 @@ class Fit:
         if self._carrier is not None and self._carrier.carried is None:
             self._carry(self._carrier, epoch)
 
-    def _carry(self, carrier: Carrier, epoch: Epoch) -> None:
+    def _carry(self, carrier: MemorySaver, epoch: Epoch) -> None:
         """Let the memory take in what is left of the training events, and keep it; once an epoch, for it goes on."""
         told = self._tellable[-1] if self._tellable else 0
         self.executor.catch_up(Batch(epoch, self.steps_per_epoch, range(told, self.steps_per_epoch)))
         later = torch.cat([self.stream.split.val, self.stream.split.test])
         trained = int(later.min()) if len(later) else len(self.stream.store)
-        carrier.carry(Mark.at(self.stream.store, trained))
+        carrier.carry(StreamPrefix.at(self.stream.store, trained))
 
     @property
     def _due(self) -> bool:
@@ -196,13 +195,15 @@ class Fit:
 
     def validate(self, advance: Advance = unwatched) -> dict[str, Any]:
         """The task's metrics on its validation exam under the current weights."""
-        exam = self.task.validation
-        assert exam is not None
-        return self.task.metrics(self.examine(exam, advance), exam)
+        evaluation_set = self.task.validation
+        assert evaluation_set is not None
+        return self.task.metrics(self.examine(evaluation_set, advance), evaluation_set)
 
-    def examine(self, exam: Exam, advance: Advance = unwatched) -> Tensor:
+    def examine(self, evaluation_set: EvaluationSet, advance: Advance = unwatched) -> Tensor:
         """A score per pair of an exam."""
-        return examine(self.scorer, self.stream, exam, self.config.rule, self.seed, advance)
+        return score_evaluation_set(
+            self.scorer, self.stream, evaluation_set, self.config.rule, self.seed, advance
+        )
 
     def finish_epoch(self, found: dict[str, Any]) -> None:
         """Early stopping: the task says which weights are better; where nothing was found out, the last ones are."""
@@ -228,7 +229,7 @@ class Fit:
         )
 
     def _save(self, better: bool = False) -> None:
-        self.stream.store.unchanged()
+        self.stream.store.check_unchanged()
         weights = [parameter.detach().isfinite().all() for parameter in self.scorer.parameters()]
         if weights and not bool(torch.stack(weights).all()):
             raise self._diverged("a weight became infinite or nan")

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from dygmamba.engine.clock import Rule, Visible
-from dygmamba.settings import Bounds, Settings
+from dygmamba.core.settings import Bounds, Settings
+from dygmamba.engine.visibility import Visibility, VisibilityRule
 from dygmamba.tasks.losses import LOSSES, Loss, LossName
-from dygmamba.tasks.opponents import TrainNegatives
+from dygmamba.tasks.training_negatives import TrainNegativesName
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,22 +19,22 @@ class FitConfig(Settings):
     patience: Annotated[int, Bounds(1, 1_000_000)] = (
         20  # epochs without a better validation after which training ends
     )
-    visible: Visible = "strict"  # what a memory, or a table of the past, may know of when it is asked
+    visible: Visibility = "strict"  # what a memory, or a table of the past, may know of when it is asked
     precision: Literal["float32", "tf32", "bf16"] = "tf32"  # of training; evaluation is in float32
     graphs: bool = True  # on a GPU, replay the step as captured graphs
     save_every: Annotated[float, Bounds(0, 1e9)] = 30.0  # seconds between checkpoints inside an epoch
 
     @property
-    def rule(self) -> Rule:
+    def rule(self) -> VisibilityRule:
         """What a memory is told in training, and so in evaluation: a batch at once."""
-        return Rule(self.visible, self.batch)
+        return VisibilityRule(self.visible, self.batch)
 
 
 @dataclass(frozen=True, slots=True)
 class LinkFitConfig(FitConfig):
     """The same of link prediction: what events are told from, and whether it counts how active a source is."""
 
-    train_negatives: TrainNegatives = (
+    train_negatives: TrainNegativesName = (
         "random"  # pairs that were not: any destination, one seen before, both, or both at known odds
     )
     activity: bool = False  # where negatives replace the source, add its log rate to the score

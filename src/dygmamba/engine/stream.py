@@ -10,14 +10,14 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from dygmamba.data.events import EventStore
-from dygmamba.data.splits import Split
-from dygmamba.engine.ranks import ALONE, Ranks
+from dygmamba.data.events.event_store import EventStore
+from dygmamba.data.events.splits import Split
+from dygmamba.engine.distributed import SINGLE_PROCESS, ProcessGroup
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import PairBatch, PairView, Request
 
-MADE = ("events", "train", "index", "training_index")  # on demand, once
+CACHED_PROPERTIES = ("events", "train", "index", "training_index")  # on demand, once
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,12 @@ class Stream:
     store: EventStore
     split: Split
     device: torch.device
-    ranks: Ranks = ALONE  # who else asks the same questions, and answers a part of them
+    ranks: ProcessGroup = SINGLE_PROCESS  # who else asks the same questions, and answers a part of them
 
     @cached_property
     def events(self) -> EventStore:
         """The store on the device."""
-        return self.store.unchanged().to(self.device)
+        return self.store.check_unchanged().to(self.device)
 
     @cached_property
     def train(self) -> Int64[Tensor, "k"]:
@@ -45,23 +45,23 @@ class Stream:
     @cached_property
     def index(self) -> NeighborIndex:
         """Every event, each seen only by what is asked later."""
-        return NeighborIndex.build(self.store.unchanged()).to(self.device)
+        return NeighborIndex.build(self.store.check_unchanged()).to(self.device)
 
     @cached_property
     def training_index(self) -> NeighborIndex:
         """The training events alone, as if nothing else ever happened."""
-        return NeighborIndex.build(self.store.unchanged(), self.split.train).to(self.device)
+        return NeighborIndex.build(self.store.check_unchanged(), self.split.train).to(self.device)
 
     def view(self, pairs: PairBatch, requests: tuple[Request, ...], draws: Draws | None = None) -> PairView:
         """What a model may see for these pairs: of each end, what is strictly earlier."""
-        self.store.unchanged()
+        self.store.check_unchanged()
         return gather_view(self.index, self.events.features, pairs, requests, draws)
 
     def training_view(
         self, pairs: PairBatch, requests: tuple[Request, ...], draws: Draws | None = None
     ) -> PairView:
         """The same of the training events."""
-        self.store.unchanged()
+        self.store.check_unchanged()
         return gather_view(self.training_index, self.events.features, pairs, requests, draws)
 
     def without_labels(self) -> "Stream":
@@ -71,5 +71,5 @@ class Stream:
     def alone(self) -> "Stream":
         """The same stream, and what was made of it, asked by this process with nobody's help."""
         one = Stream(self.store, self.split, self.device)
-        one.__dict__.update({name: made for name, made in self.__dict__.items() if name in MADE})
+        one.__dict__.update({name: made for name, made in self.__dict__.items() if name in CACHED_PROPERTIES})
         return one

@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dygmamba.runs.questions import Moment
+from dygmamba.runs.queries import TimeLike
 
 Id = str | int
 
@@ -18,7 +18,7 @@ class Reason:
     side: str  # whose past it is in: src, dst, or both for a meeting of the pair
     src: Id
     dst: Id
-    time: Moment
+    time: TimeLike
     age: float  # from the event to the question, in the unit of the data's times
     count: int
     contribution: float  # to the logit
@@ -66,7 +66,7 @@ class Explanation:
     task: str
     src: Id
     dst: Id | None  # None: a node was asked about
-    time: Moment
+    time: TimeLike
     time_assumed: bool
     seconds: bool  # whether ages are in seconds
     logit: float

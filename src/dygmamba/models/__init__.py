@@ -6,7 +6,7 @@ The package can be called: `dygmamba.models()` is all models by name. A function
 import sys
 from types import ModuleType
 
-from dygmamba.errors import ConfigError
+from dygmamba.core.errors import ConfigError
 from dygmamba.known import unknown_model
 from dygmamba.models import (
     blend,
@@ -24,12 +24,12 @@ from dygmamba.models import (
     trees,
 )
 from dygmamba.models.base import ModelSpec
-from dygmamba.models.outside import import_registering, installed, load_installed
+from dygmamba.models.external import import_source, list_installed, load_installed
 
 MODELS: dict[str, ModelSpec] = {
     "dyg-mamba": dyg_mamba.SPEC,
     "mamba": dyg_mamba.MAMBA,
-    "fading-mamba": dyg_mamba.FADING,
+    "fading-mamba": dyg_mamba.COUNTS,
     "edgebank": edgebank.SPEC,
     "tgat": tgat.SPEC,
     "cawn": cawn.SPEC,
@@ -57,13 +57,13 @@ def find_model(name: str, source: str | None = None) -> ModelSpec:
         return MODELS[name]
     if name in MADE:
         return MADE[name]
-    if name not in OUTSIDE and name in (offered := installed()):
+    if name not in OUTSIDE and name in (offered := list_installed()):
         OUTSIDE[name] = load_installed(name, offered[name])
     if name not in OUTSIDE and source is not None:
-        import_registering(name, source)
+        import_source(name, source)
     if name not in OUTSIDE:
         came = f" ({source} did not register it)" if source else ""
-        raise unknown_model(name, dict.fromkeys([*MODELS, *OUTSIDE, *installed()]), came)
+        raise unknown_model(name, dict.fromkeys([*MODELS, *OUTSIDE, *list_installed()]), came)
     return OUTSIDE[name]
 
 
@@ -80,7 +80,7 @@ def add_model(name: str, spec: ModelSpec) -> ModelSpec:
 
 def all_models() -> dict[str, ModelSpec]:
     """Every model by name: the package's own, what was registered since, and what installed packages offer."""
-    offered = {name: find_model(name) for name in installed() if name not in MODELS}
+    offered = {name: find_model(name) for name in list_installed() if name not in MODELS}
     return {**MODELS, **OUTSIDE, **offered}
 
 

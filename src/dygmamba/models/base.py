@@ -1,4 +1,7 @@
-"""What the engine knows of a model, whatever it is inside."""
+"""A memory that is kept as training left it: what the engine knows of a scorer that has one.
+
+What the engine knows of a model, whatever it is inside.
+"""
 
 import math
 from collections.abc import Callable, Iterable
@@ -11,11 +14,35 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
-from dygmamba.data.events import EventBatch, EventStore
-from dygmamba.data.marks import Mark
-from dygmamba.data.statistics import typical_gap
-from dygmamba.errors import ConfigError
+from dygmamba.core.errors import ConfigError
+from dygmamba.data.events.event_store import EventBatch, EventStore
+from dygmamba.data.events.statistics import compute_median_gap
+from dygmamba.data.events.stream_prefix import StreamPrefix
 from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView, Request
+
+
+@runtime_checkable
+class MemorySaver(Protocol):
+    """A scorer that can keep its memory as training left it, beside its weights (decision 036)."""
+
+    carries: bool  # whether it wants to
+
+    @property
+    def carried(self) -> StreamPrefix | None:
+        """The events that are in the memory it has kept; None where it has kept none."""
+        ...
+
+    def carry(self, mark: StreamPrefix) -> None:
+        """Keep the memory as it is, told of these events."""
+        ...
+
+    def recall(self) -> None:
+        """Make the memory what was kept."""
+        ...
+
+    def let_go(self) -> None:
+        """Keep nothing any more."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +79,7 @@ class DatasetFacts:
             start=float(time[0]) if len(time) else 0.0,
             src_gap=_gap_statistics(store.src[kept], time),
             dst_gap=_gap_statistics(store.dst[kept], time),
-            node_gap=typical_gap(torch.cat([store.src[kept], store.dst[kept]]), time.repeat(2)),
+            node_gap=compute_median_gap(torch.cat([store.src[kept], store.dst[kept]]), time.repeat(2)),
             period=period if period > 0 else 1.0,
         )
 
@@ -176,11 +203,11 @@ class Encoder(nn.Module):
         """Be as when `kept` was made."""
 
     @property
-    def carried(self) -> Mark | None:
+    def carried(self) -> StreamPrefix | None:
         """The events that are in the memory it has kept; without memory there is none."""
         return None
 
-    def carry(self, mark: Mark) -> None:
+    def carry(self, mark: StreamPrefix) -> None:
         """Keep the memory as it is."""
 
     def recall(self) -> None:
@@ -229,7 +256,7 @@ def require_cuttable(encoder: Encoder) -> None:
             )
 
 
-class OnEncoder(nn.Module):
+class EncoderWrapper(nn.Module):
     """What reads an encoder's vectors, as the engine drives it: the memory is the encoder's."""
 
     def __init__(self, encoder: Encoder) -> None:
@@ -242,7 +269,7 @@ class OnEncoder(nn.Module):
         self.snapshot, self.restore = encoder.snapshot, encoder.restore
 
 
-class CarryingOnEncoder(OnEncoder):
+class MemorySavingWrapper(EncoderWrapper):
     """The same, with the memory that training of links left, if the encoder keeps it."""
 
     def __init__(self, encoder: Encoder) -> None:
@@ -251,12 +278,12 @@ class CarryingOnEncoder(OnEncoder):
         self.recall, self.let_go = encoder.recall, encoder.let_go
 
     @property
-    def carried(self) -> Mark | None:
+    def carried(self) -> StreamPrefix | None:
         """The events that are in what the encoder has kept."""
         return self.encoder.carried
 
 
-class EncoderScorer(CarryingOnEncoder):
+class EncoderScorer(MemorySavingWrapper):
     """An encoder with a link head."""
 
     def __init__(self, encoder: Encoder) -> None:

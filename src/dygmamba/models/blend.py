@@ -15,20 +15,19 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
-from dygmamba.data.events import EventBatch
-from dygmamba.data.marks import Mark
-from dygmamba.errors import ConfigError
-from dygmamba.models.base import DatasetFacts, ModelSpec, Scorer
-from dygmamba.models.carrier import Carrier
+from dygmamba.core.errors import ConfigError
+from dygmamba.core.settings import Settings
+from dygmamba.data.events.event_store import EventBatch
+from dygmamba.data.events.stream_prefix import StreamPrefix
+from dygmamba.models.base import DatasetFacts, MemorySaver, ModelSpec, Scorer
 from dygmamba.sampling.counts import CountRequest
-from dygmamba.sampling.fades import FadeRequest
+from dygmamba.sampling.decayed_counts import DecayedCountRequest
 from dygmamba.sampling.view import PairView, Request
 from dygmamba.sampling.walks import WalkRequest
-from dygmamba.settings import Settings
 
-FIELDS: dict[type, str] = {CountRequest: "counts", WalkRequest: "walks", FadeRequest: "fades"}
+VIEW_FIELDS: dict[type, str] = {CountRequest: "counts", WalkRequest: "walks", DecayedCountRequest: "fades"}
 NEIGHBORS = "neighbors"  # of a view: where the answers to all other requests are
-Find = Callable[[str, str | None], ModelSpec]
+FindModel = Callable[[str, str | None], ModelSpec]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +67,12 @@ class Blend(nn.Module):
 
     def _views(self, view: PairView) -> list[PairView]:
         """Of the answers to all requests, each part's own: those of a kind stand in the order they were asked in."""
-        given = {name: iter(getattr(view, name)) for name in (NEIGHBORS, *FIELDS.values())}
+        given = {name: iter(getattr(view, name)) for name in (NEIGHBORS, *VIEW_FIELDS.values())}
         views = []
         for part in self._scorers:
             own: dict[str, list[Any]] = {name: [] for name in given}
             for request in part.requests:
-                name = FIELDS.get(type(request), NEIGHBORS)
+                name = VIEW_FIELDS.get(type(request), NEIGHBORS)
                 own[name].append(next(given[name]))
             views.append(replace(view, **{name: tuple(answers) for name, answers in own.items()}))
         return views
@@ -102,16 +101,16 @@ class Blend(nn.Module):
             part.restore(own)
 
     @property
-    def carried(self) -> Mark | None:
+    def carried(self) -> StreamPrefix | None:
         """The events in the memories that training left, where every part with a memory has kept the same."""
         marks = {self._mark(part) for part in self._scorers if part.stateful}
         return marks.pop() if len(marks) == 1 else None
 
     @staticmethod
-    def _mark(part: Any) -> Mark | None:
-        return part.carried if isinstance(part, Carrier) else None
+    def _mark(part: Any) -> StreamPrefix | None:
+        return part.carried if isinstance(part, MemorySaver) else None
 
-    def carry(self, mark: Mark) -> None:
+    def carry(self, mark: StreamPrefix) -> None:
         """Every part keeps its memory."""
         for part in self._carriers:
             part.carry(mark)
@@ -127,11 +126,11 @@ class Blend(nn.Module):
             part.let_go()
 
     @property
-    def _carriers(self) -> list[Carrier]:
-        return [part for part in self._scorers if isinstance(part, Carrier)]
+    def _carriers(self) -> list[MemorySaver]:
+        return [part for part in self._scorers if isinstance(part, MemorySaver)]
 
 
-def blend_spec(find: Find) -> ModelSpec:
+def blend_spec(find: FindModel) -> ModelSpec:
     """The registry's entry, given how models are found in it."""
 
     def build(config: BlendConfig, facts: DatasetFacts) -> Scorer:
@@ -139,7 +138,7 @@ def blend_spec(find: Find) -> ModelSpec:
             find(name, source or None) for name, source in zip(config.parts, config.sources, strict=True)
         ]
         parts = [
-            spec.build(spec.config(**_settings(given)), facts)
+            spec.build(spec.config(**_parse_settings(given)), facts)
             for spec, given in zip(specs, config.settings, strict=True)
         ]
         return Blend(parts, config.weights)
@@ -154,7 +153,7 @@ def blend_spec(find: Find) -> ModelSpec:
     )
 
 
-def _settings(given: str) -> dict[str, Any]:
+def _parse_settings(given: str) -> dict[str, Any]:
     """Settings as a config takes them: what JSON has as a list is a tuple."""
     return {
         name: tuple(value) if isinstance(value, list) else value for name, value in json.loads(given).items()

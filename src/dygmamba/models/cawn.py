@@ -16,15 +16,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import linear, relu
 
-from dygmamba.data.events import FeatureTable
+from dygmamba.core.settings import Bounds, Count, Length, Rate, Settings, Width
+from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, with_link_head
 from dygmamba.nn.attention import PostNormLayer, lookup
 from dygmamba.nn.encodings import TimeEncoding, pair_counts
-from dygmamba.nn.initial import uniform
+from dygmamba.nn.initialization import uniform_parameter
 from dygmamba.nn.mixers import MeanPool
 from dygmamba.nn.tokens import Tokens, make_tokens
 from dygmamba.sampling.view import NeighborRequest, PairView, Strategy
-from dygmamba.settings import Bounds, Count, Length, Rate, Settings, Width
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class CAWNConfig(Settings):
         return -(-self.hidden // self.heads) * self.heads
 
 
-def positions(tokens: Tokens) -> Float[Tensor, "r l 2 2"]:
+def walk_positions(tokens: Tokens) -> Float[Tensor, "r l 2 2"]:
     """The share of u's and of v's walks in which each token's node is the root, and in which it is the neighbour.
 
     Rows are the pairs' sources, then their destinations; one count of tokens serves both places, as a root
@@ -80,7 +80,9 @@ class PositionEncoding(nn.Module):
         return linear(relu(self.hidden(shares)).sum(dim=2), self.out.weight, 2 * self.out.bias)
 
 
-def opened(gates: Float[Tensor, "*shape h3"]) -> tuple[Float[Tensor, "*shape h"], Float[Tensor, "*shape h"]]:
+def first_lstm_step(
+    gates: Float[Tensor, "*shape h3"],
+) -> tuple[Float[Tensor, "*shape h"], Float[Tensor, "*shape h"]]:
     """State and cell of an LSTM that has read one token: there is nothing to forget yet."""
     i, g, o = gates.chunk(3, dim=-1)
     cell = i.sigmoid() * g.tanh()
@@ -104,15 +106,15 @@ class WalkLSTM(nn.Module):
             nn.init.uniform_(parameter, -(hidden**-0.5), hidden**-0.5)
         with torch.no_grad():
             for part in (self.ahead, self.back):
-                part.bias.add_(uniform(hidden, len(part.bias)))
+                part.bias.add_(uniform_parameter(hidden, len(part.bias)))
 
     def forward(self, x: Float[Tensor, "r l d"]) -> Float[Tensor, "r l h2"]:
         """What each walk looks like from its end."""
         gates = self.ahead(x)
-        state, cell = opened(gates[:, :1, : 3 * self.again.in_features])  # the root: [r 1 h]
+        state, cell = first_lstm_step(gates[:, :1, : 3 * self.again.in_features])  # the root: [r 1 h]
         i, g, o, f = (gates[:, 1:] + self.again(state)).chunk(4, dim=-1)
         end = o.sigmoid() * (f.sigmoid() * cell + i.sigmoid() * g.tanh()).tanh()
-        return torch.cat([torch.cat([state, end], dim=1), opened(self.back(x))[0]], dim=-1)
+        return torch.cat([torch.cat([state, end], dim=1), first_lstm_step(self.back(x))[0]], dim=-1)
 
 
 class CAWN(Encoder):
@@ -144,7 +146,7 @@ class CAWN(Encoder):
         tokens = make_tokens(drawn, "first")
         both = torch.cat([pairs.src_row, pairs.dst_row])
         paired = tokens[both]
-        position = self.position(positions(paired))
+        position = self.position(walk_positions(paired))
         x = torch.cat([self.alone(tokens, view.features)[both], position], dim=-1)
         walks = self.join(torch.cat([self.walk(x), self.path(position)], dim=-1))  # [r l d]
         # the walk that is the root alone exists where there is no other, so attention always has a key

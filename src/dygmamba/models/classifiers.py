@@ -6,11 +6,11 @@ Legend: p pairs, e events, d width.
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from dygmamba.models.base import CarryingOnEncoder, Encoder, OnEncoder
+from dygmamba.models.base import Encoder, EncoderWrapper, MemorySavingWrapper
 from dygmamba.sampling.view import PairView
 
 
-class SourceEmbedding(CarryingOnEncoder):
+class SourceEmbedding(MemorySavingWrapper):
     """What an encoder makes of the first node of each pair."""
 
     def forward(self, view: PairView) -> Float[Tensor, "p d"]:
@@ -34,7 +34,7 @@ class NodeHead(nn.Module):
         return self.layers(embedding).squeeze(-1)
 
 
-class NodeClassifier(OnEncoder):
+class NodeClassifier(EncoderWrapper):
     """A backbone with a head that reads its source embeddings, both trained."""
 
     def __init__(self, encoder: Encoder) -> None:

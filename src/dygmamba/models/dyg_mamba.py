@@ -13,18 +13,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from dygmamba.errors import ConfigError
+from dygmamba.core.errors import ConfigError
+from dygmamba.core.settings import Bounds, Count, Length, Rate, Settings, Width
 from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, with_link_head
 from dygmamba.nn.encodings import CHANNELS, PAIR_CHANNELS, ChannelConfig, Channels
+from dygmamba.nn.history_features import HISTORY_CHANNELS, PAIR_FEATURES, HistoryConfig, SequencePairs
 from dygmamba.nn.mixers import PAIR_MIXERS, POOLS
 from dygmamba.nn.ssm import SSMConfig, Stack
-from dygmamba.nn.tables import BESIDE, TABLE_CHANNELS, Asked, TableConfig
 from dygmamba.nn.tokens import QUERIES, Tokens, make_tokens
 from dygmamba.ops.spectral_bound import MOST_ROWS
-from dygmamba.sampling.fades import FadeRequest
+from dygmamba.sampling.decayed_counts import DecayedCountRequest
 from dygmamba.sampling.view import NeighborRequest, PairView
 from dygmamba.sampling.walks import WalkRequest
-from dygmamba.settings import Bounds, Count, Length, Rate, Settings, Width
 
 Step = Literal[
     "timespan", "absolute", "linear", "logarithmic", "sigmoid", "exponential", "constant", "content", "cosine"
@@ -74,18 +74,20 @@ class DyGMambaConfig(Settings):
 
     def __post_init__(self) -> None:
         Settings.__post_init__(self)
-        _check_choice("channels", self.channels, (*CHANNELS, *PAIR_CHANNELS, *TABLE_CHANNELS), at_least=1)
-        _check_choice("beside", self.beside, tuple(BESIDE))
+        _require_choices(
+            "channels", self.channels, (*CHANNELS, *PAIR_CHANNELS, *HISTORY_CHANNELS), at_least=1
+        )
+        _require_choices("beside", self.beside, tuple(PAIR_FEATURES))
 
 
-def _check_choice(what: str, given: tuple[str, ...], known: tuple[str, ...], at_least: int = 0) -> None:
+def _require_choices(what: str, given: tuple[str, ...], known: tuple[str, ...], at_least: int = 0) -> None:
     if len(given) < at_least or not set(given) <= set(known) or len(set(given)) < len(given):
         raise ConfigError(
             f"{what} must be a choice of {', '.join(known)}, each once; got {', '.join(given) or 'none'}"
         )
 
 
-class Shared(nn.Module):
+class SharedStack(nn.Module):
     """One stack reads both sequences of a pair, in one call."""
 
     def __init__(self, build: Callable[[], nn.Module]) -> None:
@@ -97,7 +99,7 @@ class Shared(nn.Module):
         return self.stack(x, tokens)
 
 
-class Independent(nn.Module):
+class IndependentStacks(nn.Module):
     """A stack for sources and one for destinations (the paper's text)."""
 
     def __init__(self, build: Callable[[], nn.Module]) -> None:
@@ -111,8 +113,8 @@ class Independent(nn.Module):
 
 
 ENCODERS: dict[str, Callable[[Callable[[], nn.Module]], nn.Module]] = {
-    "shared": Shared,
-    "independent": Independent,
+    "shared": SharedStack,
+    "independent": IndependentStacks,
 }
 
 
@@ -124,14 +126,14 @@ class DyGMamba(Encoder):
     def __init__(self, config: DyGMambaConfig, facts: DatasetFacts) -> None:
         super().__init__()
         _, taken = QUERIES[config.query]
-        tables = TableConfig(
-            FadeRequest(facts.scales(config.scales)),
+        tables = HistoryConfig(
+            DecayedCountRequest(facts.scales(config.scales)),
             WalkRequest(config.walk_layers, config.walk_dim, config.walk_decay or 2 / facts.period),
             config.width,
             config.table_dropout,
         )
-        asked = [TABLE_CHANNELS[name](tables) for name in config.channels if name in TABLE_CHANNELS]
-        beside = [BESIDE[name](tables) for name in config.beside]
+        asked = [HISTORY_CHANNELS[name](tables) for name in config.channels if name in HISTORY_CHANNELS]
+        beside = [PAIR_FEATURES[name](tables) for name in config.beside]
         self.tables, self.head_tables = nn.ModuleList(asked), nn.ModuleList(beside)
         self.beside_dim = sum(table.out_dim for table in beside)
         wanted = dict.fromkeys(table.request for table in (*asked, *beside))
@@ -184,7 +186,7 @@ class DyGMamba(Encoder):
         tokens = make_tokens(recent[both], self.query, self.span)  # [2p l]
         x = self.channels(tokens, view.features)
         if self.tables:
-            asked = Asked.of(view)
+            asked = SequencePairs.of(view)
             x = torch.cat([x, *(table(tokens, asked) for table in self.tables)], dim=-1)
         return self.encoders(x, tokens), tokens
 
@@ -223,15 +225,15 @@ MAMBA = ModelSpec(
 
 
 @dataclass(frozen=True, slots=True)
-class FadingMambaConfig(DyGMambaConfig):
+class DyGMambaCountsConfig(DyGMambaConfig):
     """The same encoder, told by tables of the whole past how each token and the pair had met before, exactly."""
 
     channels: tuple[str, ...] = ("node", "edge", "time", "fading-cooccurrence", "fading-counts", "walks")
     beside: tuple[str, ...] = ("fading-pair", "walks")
 
 
-FADING = ModelSpec(
-    config=FadingMambaConfig,
+COUNTS = ModelSpec(
+    config=DyGMambaCountsConfig,
     build=with_link_head(DyGMamba),
     trainable=True,
     title="DyG-Mamba that reads exact fading counts and temporal walks",

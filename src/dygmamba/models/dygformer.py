@@ -13,16 +13,16 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from dygmamba.data.events import FeatureTable
-from dygmamba.errors import ConfigError
+from dygmamba.core.errors import ConfigError
+from dygmamba.core.settings import Count, Length, Rate, Settings, Width
+from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, with_link_head
 from dygmamba.nn.attention import PreNormLayer, lookup
 from dygmamba.nn.encodings import CountSum, TimeEncoding, pair_counts
-from dygmamba.nn.initial import filled, uniform
+from dygmamba.nn.initialization import padded_width, uniform_parameter
 from dygmamba.nn.mixers import MeanPool
 from dygmamba.nn.tokens import Tokens, make_tokens
 from dygmamba.sampling.view import NeighborRequest, PairView
-from dygmamba.settings import Count, Length, Rate, Settings, Width
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,8 @@ class PatchAlign(nn.Module):
     def __init__(self, dim: int, published: int, config: DyGFormerConfig) -> None:
         super().__init__()
         self.size, fan_in = config.patch, published * config.patch
-        self.weight = uniform(fan_in, dim * config.patch, config.width)
-        self.bias = uniform(fan_in, config.width)
+        self.weight = uniform_parameter(fan_in, dim * config.patch, config.width)
+        self.bias = uniform_parameter(fan_in, config.width)
 
     def forward(self, x: Float[Tensor, "q l a"], mask: Bool[Tensor, "q l"]) -> Float[Tensor, "q m c"]:
         """The aligned patches of the tokens that exist."""
@@ -83,7 +83,7 @@ class PatchChannels(nn.Module):
         self.time = TimeEncoding(config.time_dim, trainable=True)
         self.count = CountSum(config.width)
         self.node, self.edge = (
-            PatchAlign(dim, filled(dim, config.out), config) for dim in (facts.node_dim, facts.edge_dim)
+            PatchAlign(dim, padded_width(dim, config.out), config) for dim in (facts.node_dim, facts.edge_dim)
         )
         self.age, self.common = (PatchAlign(dim, dim, config) for dim in (config.time_dim, config.width))
 

@@ -11,11 +11,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dygmamba.data.events import EventBatch
+from dygmamba.core.settings import Settings, Share
+from dygmamba.data.events.event_store import EventBatch
 from dygmamba.models.base import DatasetFacts, Heuristic, ModelSpec
-from dygmamba.models.pair_memory import KeyStatistics, columns
+from dygmamba.models.pair_statistics import KeyStatistics, to_numpy
 from dygmamba.sampling.view import PairView
-from dygmamba.settings import Settings, Share
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class EdgeBank(Heuristic):
 
     def observe(self, events: EventBatch) -> None:
         """Remember a batch."""
-        src, dst, time = columns(events)
+        src, dst, time = to_numpy(events)
         if len(src):
             self._history.add(src * self._num_nodes + dst, time)
 

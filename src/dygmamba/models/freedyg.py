@@ -15,13 +15,13 @@ from jaxtyping import Bool, Float, Int32
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from dygmamba.data.events import FeatureTable
+from dygmamba.core.settings import Count, Length, Rate, Settings, Width
+from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, with_link_head
 from dygmamba.nn.attention import FeedForward
 from dygmamba.nn.encodings import ChannelConfig, CountEncoding, pair_counts
 from dygmamba.nn.tokens import Tokens, make_tokens, newest_last
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairView
-from dygmamba.settings import Count, Length, Rate, Settings, Width
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class FreeDyGConfig(Settings):
     filter_dropout: Rate = 0.1  # dropout after the filter, the same for all datasets
 
 
-def interactions(paired: NeighborSequence) -> Int32[Tensor, "r l 2"]:
+def count_interactions(paired: NeighborSequence) -> Int32[Tensor, "r l 2"]:
     """How often each entry's node occurs in u's and in v's past.
 
     The other end of the pair counts in both as often as it occurs here, so that having met shows on either side.
@@ -124,7 +124,7 @@ class FreeDyG(Encoder):
         both = torch.cat([pairs.src_row, pairs.dst_row])
         paired = recent[both]
         rows = self.channels.rows(make_tokens(recent, "absent"), view.features)
-        x, taken = newest_last(self.channels.join(rows[both], interactions(paired)), paired, self.slots)
+        x, taken = newest_last(self.channels.join(rows[both], count_interactions(paired)), paired, self.slots)
         for block in self.blocks:
             x = block(x, taken)
         z = (self.weigh(x) * x).sum(dim=1)  # empty slots are zero, so they add nothing

@@ -14,14 +14,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from dygmamba.core.settings import Count, Length, Rate, Settings, Width
 from dygmamba.models.base import DatasetFacts, ModelSpec, NodeEncoder, with_link_head
 from dygmamba.nn.attention import lookup
 from dygmamba.nn.encodings import TimeEncoding
-from dygmamba.nn.initial import filled, scaled_linear
+from dygmamba.nn.initialization import padded_width, scaled_linear
 from dygmamba.nn.mixers import MeanPool, MixerBlock
 from dygmamba.nn.tokens import newest_last
 from dygmamba.sampling.view import NeighborRequest, PairView, Strategy
-from dygmamba.settings import Count, Length, Rate, Settings, Width
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class GraphMixer(NodeEncoder):
         self.requests = (recent, window) if facts.node_dim else (recent,)
         self.slots, self.out_dim = config.neighbors, config.out
         self.time = TimeEncoding(config.time_dim)
-        edges, nodes = (filled(dim, config.out) for dim in (facts.edge_dim, facts.node_dim))
+        edges, nodes = (padded_width(dim, config.out) for dim in (facts.edge_dim, facts.node_dim))
         self.token = scaled_linear(
             facts.edge_dim + config.time_dim, config.out, fan_in=edges + config.time_dim
         )

@@ -7,12 +7,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dygmamba.data.events import EventBatch
+from dygmamba.core.settings import Settings
+from dygmamba.data.events.event_store import EventBatch
 from dygmamba.models.base import DatasetFacts, Heuristic, ModelSpec
-from dygmamba.models.pair_memory import KeyStatistics, columns
+from dygmamba.models.pair_statistics import KeyStatistics, to_numpy
 from dygmamba.sampling.counts import CountRequest
 from dygmamba.sampling.view import PairView
-from dygmamba.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Recency(Heuristic):
 
     def observe(self, events: EventBatch) -> None:
         """Remember when each pair and each destination was last seen."""
-        src, dst, time = columns(events)
+        src, dst, time = to_numpy(events)
         self._pairs.add(self._pairs.insert(src * self._num_nodes + dst), time)
         np.maximum.at(self._destination, dst, time)
 

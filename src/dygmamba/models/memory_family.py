@@ -1,4 +1,4 @@
-"""JODIE, DyRep and TGN: three builds of one memory, which takes in cells of events at once (engine/clock.py).
+"""JODIE, DyRep and TGN: three builds of one memory, which takes in cells of events at once (engine/visibility.py).
 
 Of a node's messages in a cell the last one as a destination is kept, else the last one as a source, as in the released
 code of TGN and in DyGLib. A node's first span is counted from the start of the training events, not from time 0.
@@ -13,15 +13,23 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from dygmamba.data.events import EventBatch, FeatureTable
-from dygmamba.data.marks import Mark
+from dygmamba.core.settings import Count, Length, Rate, Settings, Width
+from dygmamba.data.events.event_store import EventBatch, FeatureTable
+from dygmamba.data.events.stream_prefix import StreamPrefix
 from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, with_link_head
-from dygmamba.nn.graph_attention import AttentionConfig, MemoryAttention, Neighborhood
-from dygmamba.nn.memory import Carried, Ends, MemoryConfig, NodeMemory, RecentNeighbors
+from dygmamba.nn.memory import (
+    AttentionConfig,
+    EventEnds,
+    MemoryAttention,
+    MemoryConfig,
+    Neighborhood,
+    NodeMemory,
+    RecentNeighbors,
+    SavedMemory,
+)
 from dygmamba.sampling.view import NeighborRequest, PairView, Strategy
-from dygmamba.settings import Count, Length, Rate, Settings, Width
 
-MemoryKept = Literal["carried", "replayed"]
+MemoryAfterTraining = Literal["carried", "replayed"]
 Embeddings = tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]
 
 
@@ -32,7 +40,9 @@ class JODIEConfig(Settings):
     out: Width = 172  # columns of the memory and of the vector of a node
     time_dim: Width = 100  # columns of the time encoding
     dropout: Rate = 0.1  # share of activations left out in training
-    memory: MemoryKept = "carried"  # after training: what it left, or told again from the first event
+    memory: MemoryAfterTraining = (
+        "carried"  # after training: what it left, or told again from the first event
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +60,7 @@ class TGNConfig(DyRepConfig):
     sampling: Strategy = "recent"  # which neighbours: the latest, any, or more likely the later ones
 
 
-class Projected(nn.Module):
+class ProjectedEmbedding(nn.Module):
     """mem (1 + W Δt), Δt since the last update in standard units of the node's role (JODIE)."""
 
     requests: tuple[NeighborRequest, ...] = ()
@@ -72,7 +82,7 @@ class Projected(nn.Module):
         return src, dst
 
 
-class Bare(nn.Module):
+class MemoryEmbedding(nn.Module):
     """The memory itself (DyRep)."""
 
     requests: tuple[NeighborRequest, ...] = ()
@@ -83,18 +93,18 @@ class Bare(nn.Module):
         return state[view.pairs.src_row], state[view.pairs.dst_row]
 
 
-def _attention(config: DyRepConfig, facts: DatasetFacts) -> MemoryAttention:
+def _build_attention(config: DyRepConfig, facts: DatasetFacts) -> MemoryAttention:
     sizes = (facts.node_dim, facts.edge_dim, config.out, config.time_dim)
     return MemoryAttention(AttentionConfig(*sizes, config.heads, config.dropout))
 
 
-class Attended(nn.Module):
+class AttentionEmbedding(nn.Module):
     """Memory of the node and of its neighbours, through one attention layer (TGN)."""
 
     def __init__(self, config: TGNConfig, facts: DatasetFacts) -> None:
         super().__init__()
         self.requests = (NeighborRequest((config.neighbors,), config.sampling),)
-        self.attention = _attention(config, facts)
+        self.attention = _build_attention(config, facts)
 
     def forward(self, view: PairView, memory: NodeMemory) -> Embeddings:
         """Both ends of each pair; a row is encoded once."""
@@ -104,10 +114,10 @@ class Attended(nn.Module):
         return rows[view.pairs.src_row], rows[view.pairs.dst_row]
 
 
-class Remembered(nn.Module):
+class MemoryMessage(nn.Module):
     """A message carries the partner's memory (JODIE, TGN)."""
 
-    def forward(self, ends: Ends, memory: NodeMemory, features: FeatureTable) -> Float[Tensor, "u d"]:
+    def forward(self, ends: EventEnds, memory: NodeMemory, features: FeatureTable) -> Float[Tensor, "u d"]:
         """What each message says of the node at the other end."""
         return memory.state[ends.other]
 
@@ -118,7 +128,7 @@ class Remembered(nn.Module):
         """Nothing to forget."""
 
 
-class Surroundings(nn.Module):
+class AttentionMessage(nn.Module):
     """A message carries the partner's embedding by attention over its last neighbours (DyRep).
 
     Messages are detached, so no gradient ever reaches this attention: it keeps its initial weights, as in the
@@ -128,10 +138,10 @@ class Surroundings(nn.Module):
 
     def __init__(self, config: DyRepConfig, facts: DatasetFacts) -> None:
         super().__init__()
-        self.attention = _attention(config, facts).requires_grad_(False)
+        self.attention = _build_attention(config, facts).requires_grad_(False)
         self.recent = RecentNeighbors(facts.num_nodes, config.neighbors)
 
-    def forward(self, ends: Ends, memory: NodeMemory, features: FeatureTable) -> Float[Tensor, "u d"]:
+    def forward(self, ends: EventEnds, memory: NodeMemory, features: FeatureTable) -> Float[Tensor, "u d"]:
         """What each message says of the node at the other end."""
         node, mask = ends.other, self.recent.mask(ends.other)
         age = ((ends.time[:, None] - self.recent.time[node]) * mask).float()
@@ -140,7 +150,7 @@ class Surroundings(nn.Module):
 
     def observe(self, events: EventBatch) -> None:
         """These events are part of the neighbourhoods from now on."""
-        self.recent.add(Ends.of(events))
+        self.recent.add(EventEnds.of(events))
 
     def reset(self) -> None:
         """Forget all neighbours."""
@@ -153,13 +163,16 @@ class MemoryEncoder(Encoder):
     stateful = True
 
     def __init__(
-        self, config: MemoryConfig, embed: Projected | Bare | Attended, partner: Remembered | Surroundings
+        self,
+        config: MemoryConfig,
+        embed: ProjectedEmbedding | MemoryEmbedding | AttentionEmbedding,
+        partner: MemoryMessage | AttentionMessage,
     ) -> None:
         super().__init__()
         self.requests, self.out_dim = embed.requests, config.dim
         self.memory, self.embed, self.partner = NodeMemory(config), embed, partner
         self.carries = config.carries
-        self.kept = Carried(self._tables()) if config.carries else None
+        self.kept = SavedMemory(self._tables()) if config.carries else None
 
     def forward(self, view: PairView) -> Embeddings:
         """Source and destination embedding of each pair; the memory's cell gets its gradient here."""
@@ -169,7 +182,7 @@ class MemoryEncoder(Encoder):
     def observe(self, events: EventBatch) -> None:
         """Take in the waiting messages of the batch's nodes, then leave each its new one."""
         if len(events):
-            last = Ends.by_role(events).last(self.memory.nobody)
+            last = EventEnds.by_role(events).last(self.memory.nobody)
             self.memory.take_in(last.node, events.features.edge)
             self.memory.leave(last, self.partner(last, self.memory, events.features))
             self.partner.observe(events)
@@ -191,11 +204,11 @@ class MemoryEncoder(Encoder):
             table[nodes] = row
 
     @property
-    def carried(self) -> Mark | None:
+    def carried(self) -> StreamPrefix | None:
         """The events that are in it."""
         return None if self.kept is None else self.kept.told
 
-    def carry(self, mark: Mark) -> None:
+    def carry(self, mark: StreamPrefix) -> None:
         """Keep the memory as it is."""
         if self.kept is not None:
             self.kept.keep(self._tables(), mark)
@@ -215,25 +228,33 @@ class MemoryEncoder(Encoder):
         return [*self.memory.buffers(), *self.partner.buffers()]
 
 
-def _memory(config: JODIEConfig, facts: DatasetFacts, cell: str, shared_time: bool = False) -> MemoryConfig:
+def _memory_config(
+    config: JODIEConfig, facts: DatasetFacts, cell: str, shared_time: bool = False
+) -> MemoryConfig:
     sizes = (facts.num_nodes, facts.edge_dim, config.out, config.time_dim)
     return MemoryConfig(*sizes, cell, facts.start, shared_time, config.memory == "carried")
 
 
 def jodie(config: JODIEConfig, facts: DatasetFacts) -> MemoryEncoder:
     """JODIE without a head."""
-    return MemoryEncoder(_memory(config, facts, "rnn"), Projected(config, facts), Remembered())
+    return MemoryEncoder(
+        _memory_config(config, facts, "rnn"), ProjectedEmbedding(config, facts), MemoryMessage()
+    )
 
 
 def dyrep(config: DyRepConfig, facts: DatasetFacts) -> MemoryEncoder:
     """DyRep without a head."""
-    return MemoryEncoder(_memory(config, facts, "rnn"), Bare(), Surroundings(config, facts))
+    return MemoryEncoder(
+        _memory_config(config, facts, "rnn"), MemoryEmbedding(), AttentionMessage(config, facts)
+    )
 
 
 def tgn(config: TGNConfig, facts: DatasetFacts) -> MemoryEncoder:
     """TGN without a head."""
     return MemoryEncoder(
-        _memory(config, facts, "gru", shared_time=True), Attended(config, facts), Remembered()
+        _memory_config(config, facts, "gru", shared_time=True),
+        AttentionEmbedding(config, facts),
+        MemoryMessage(),
     )
 
 

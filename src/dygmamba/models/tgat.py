@@ -13,13 +13,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from dygmamba.errors import ConfigError
+from dygmamba.core.errors import ConfigError
+from dygmamba.core.settings import MAX_LENGTH, Count, Length, Rate, Settings, Width
 from dygmamba.models.base import DatasetFacts, ModelSpec, NodeEncoder, with_link_head
 from dygmamba.nn.attention import Merge, NeighborAttention, lookup
 from dygmamba.nn.encodings import TimeEncoding
-from dygmamba.nn.initial import filled
+from dygmamba.nn.initialization import padded_width
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairView, Strategy
-from dygmamba.settings import LONGEST, Count, Length, Rate, Settings, Width
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +36,14 @@ class TGATConfig(Settings):
 
     def __post_init__(self) -> None:
         Settings.__post_init__(self)
-        if self.neighbors**self.layers > LONGEST:
+        if self.neighbors**self.layers > MAX_LENGTH:
             raise ConfigError(
-                f"neighbors ** layers must be at most {LONGEST:,}, the entries looked up for one node; "
+                f"neighbors ** layers must be at most {MAX_LENGTH:,}, the entries looked up for one node; "
                 f"got {self.neighbors} neighbors, {self.layers} layers"
             )
 
 
-class Layer(nn.Module):
+class AttentionLayer(nn.Module):
     """[h ‖ φ(0)] asks [h' ‖ edge ‖ φ(age)] of each neighbour; the answer is merged with the node's features."""
 
     def __init__(self, config: TGATConfig, facts: DatasetFacts, dim: int) -> None:
@@ -52,7 +52,7 @@ class Layer(nn.Module):
         self.fill = max(config.out - dim, 0)
         query_dim = dim + self.fill + config.time_dim
         key_dim = dim + facts.edge_dim + config.time_dim
-        fan_in = query_dim + filled(facts.edge_dim, config.out)
+        fan_in = query_dim + padded_width(facts.edge_dim, config.out)
         self.attend = NeighborAttention(query_dim, key_dim, fan_in, config.heads, config.dropout)
         self.merge = Merge(query_dim, facts.node_dim, config.out)
 
@@ -74,7 +74,7 @@ class TGAT(NodeEncoder):
         self.out_dim = config.out
         self.time = TimeEncoding(config.time_dim, trainable=True)
         dims = [facts.node_dim, *[config.out] * (config.layers - 1)]
-        self.layers = nn.ModuleList(Layer(config, facts, dim) for dim in dims)
+        self.layers = nn.ModuleList(AttentionLayer(config, facts, dim) for dim in dims)
 
     def encode(self, view: PairView) -> Float[Tensor, "q d"]:
         """The embedding of each row: layer by layer, every level asks the level of its neighbours."""

@@ -15,16 +15,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from dygmamba.core.settings import Bounds, Count, Length, Rate, Settings, Width
 from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, with_link_head
 from dygmamba.nn.attention import lookup
 from dygmamba.nn.encodings import TimeEncoding
-from dygmamba.nn.initial import filled, scaled_linear
+from dygmamba.nn.history_features import WalkRelation
+from dygmamba.nn.initialization import padded_width, scaled_linear
 from dygmamba.nn.mixers import MeanPool, MixerBlock
 from dygmamba.nn.tokens import newest_last
-from dygmamba.nn.walks import WalkRelation
 from dygmamba.sampling.view import NeighborRequest, PairView, Strategy
 from dygmamba.sampling.walks import WalkRequest
-from dygmamba.settings import Bounds, Count, Length, Rate, Settings, Width
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class TPNet(Encoder):
         self.time, self.relation = TimeEncoding(config.time_dim, trainable=True), WalkRelation(walks.width)
         self.beside_dim = self.relation.out_dim
         other = config.time_dim + 2 * walks.width
-        features = filled(facts.node_dim, config.out) + filled(facts.edge_dim, config.out)
+        features = padded_width(facts.node_dim, config.out) + padded_width(facts.edge_dim, config.out)
         self.token = nn.Sequential(
             scaled_linear(facts.node_dim + facts.edge_dim + other, 2 * config.out, fan_in=features + other),
             nn.ReLU(),

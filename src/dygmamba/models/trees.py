@@ -20,18 +20,26 @@ from jaxtyping import Float, Float32, Float64, UInt8
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from dygmamba.data.events import EventBatch
-from dygmamba.errors import FileError
+from dygmamba.core.errors import FileError
+from dygmamba.core.settings import Bounds, Count, Settings
+from dygmamba.data.events.event_store import EventBatch
 from dygmamba.models.base import DatasetFacts, ModelSpec, Offset
-from dygmamba.nn.walks import pair_overlaps
-from dygmamba.ops.trees import Growth, Trees, bin_edges, binned, binned_sums, grow, tree_sums
+from dygmamba.nn.history_features import pair_overlaps
+from dygmamba.ops.trees import (
+    GrowthConfig,
+    Trees,
+    bin_columns,
+    bin_edges,
+    grow_tree,
+    sum_binned_leaves,
+    sum_leaves,
+)
 from dygmamba.sampling.counts import CountRequest
 from dygmamba.sampling.view import PairBatch, PairView
 from dygmamba.sampling.walks import WalkRequest
-from dygmamba.settings import Bounds, Count, Settings
 
-HALVES = 50  # after which an interval is as small as a number of 64 bits tells
-PieceOf = Annotated[float, Bounds(1e-6, 1)]
+BISECTIONS = 50  # after which an interval is as small as a number of 64 bits tells
+Fraction = Annotated[float, Bounds(1e-6, 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +48,12 @@ class TreesConfig(Settings):
 
     trees: Annotated[int, Bounds(1, 100_000)] = 400  # trees at most
     rounds: Annotated[int, Bounds(1, 100_000)] = 10  # trees of an epoch, between two validations
-    rate: PieceOf = 0.05  # how much of what a tree says is added
+    rate: Fraction = 0.05  # how much of what a tree says is added
     leaves: Annotated[int, Bounds(2, 4096)] = 31  # leaves of a tree at most
     least: Annotated[int, Bounds(1, 1_000_000)] = 20  # rows of a leaf at least
     l2: Annotated[float, Bounds(1e-6, 1e6)] = 1.0  # how strongly leaves are pulled towards 0
-    rows: PieceOf = 0.6  # share of the rows that a tree is grown from
-    columns: PieceOf = 0.3  # share of the numbers that it may ask about
+    rows: Fraction = 0.6  # share of the rows that a tree is grown from
+    columns: Fraction = 0.3  # share of the numbers that it may ask about
     skip: Annotated[float, Bounds(0, 1, below=True)] = 0.15  # share of the questions left out: the first ones
     others: Count = 2  # pairs that were not, beside each training event
     scales: Count = 9  # scales of time on which what fades is counted
@@ -56,7 +64,7 @@ class TreesConfig(Settings):
 
 
 @dataclass(slots=True)
-class Lesson:
+class TrainingTable:
     """The training questions as a table in bins, their answers, and what the trees grown so far say of them."""
 
     edges: Float32[Tensor, "f b"]
@@ -67,7 +75,7 @@ class Lesson:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class CachedSums:
     """What some trees said of a table that somebody else keeps."""
 
     table: ref[Tensor]
@@ -104,7 +112,7 @@ class BoostedTrees(nn.Module):
 
     def __init__(self, config: TreesConfig, facts: DatasetFacts) -> None:
         super().__init__()
-        self.config, self.growth = config, Growth(config.leaves, config.least, config.l2)
+        self.config, self.growth = config, GrowthConfig(config.leaves, config.least, config.l2)
         self.rounds, self.negatives = config.rounds, config.others
         shortest = min(facts.node_gap, facts.period)
         scales = np.geomspace(shortest, facts.period, config.scales).tolist()
@@ -131,7 +139,7 @@ class BoostedTrees(nn.Module):
             "asked", torch.tensor(self.layout)
         )  # which numbers the trees ask about, in which order
         self.register_buffer("key", torch.randint(2**62, ()))  # of what each tree draws
-        self._said: dict[int, Said] = {}  # by the table's identity, as long as it is kept
+        self._said: dict[int, CachedSums] = {}  # by the table's identity, as long as it is kept
 
     def trees(self, first: int = 0, last: int | None = None) -> Trees:
         """Those grown so far, or some of them."""
@@ -160,32 +168,35 @@ class BoostedTrees(nn.Module):
         """What the trees say of a table; of one that is kept, as validation's, new trees go on where old ones stood."""
         trees, said = _on_host(self.trees()), self._said.get(id(numbers))
         if said is None or said.table() is not numbers or not said.goes_on(trees):
-            sums = tree_sums(trees, numbers.cpu())
+            sums = sum_leaves(trees, numbers.cpu())
         else:
-            sums = tree_sums(trees.part(said.count, None), numbers.cpu(), said.sums)
+            sums = sum_leaves(trees.part(said.count, None), numbers.cpu(), said.sums)
         place, kept = id(numbers), self._said
         alive = ref(numbers, lambda _: kept.pop(place, None))
-        self._said[place] = Said(alive, trees.clone(), sums)
+        self._said[place] = CachedSums(alive, trees.clone(), sums)
         return sums
 
-    def study(self, views: Iterable[PairView], offset: Offset | None = None) -> Lesson:
+    def study(self, views: Iterable[PairView], offset: Offset | None = None) -> TrainingTable:
         """All questions as one table in bins; the trees go on from their offsets and hold none of them."""
         parts = [
-            (self.numbers(view).cpu(), *(column.cpu() for column in _asked(view.pairs, offset)))
+            (
+                self.numbers(view).cpu(),
+                *(column.cpu() for column in _labels_offsets_times(view.pairs, offset)),
+            )
             for view in views
         ]
         x, label, start, time = (torch.cat(column) for column in zip(*parts, strict=True))
         late = time >= time.sort().values[int(self.config.skip * len(time))]
         x, label, start = x[late], label[late], start[late]
-        self.base.copy_(level(label, start))
+        self.base.copy_(fit_base_logit(label, start))
         edges = bin_edges(x)
-        return Lesson(edges, binned(x, edges), label, self.base.cpu() + start, 0)
+        return TrainingTable(edges, bin_columns(x, edges), label, self.base.cpu() + start, 0)
 
-    def learn(self, lesson: Lesson) -> Float[Tensor, ""]:
+    def learn(self, lesson: TrainingTable) -> Float[Tensor, ""]:
         """One more tree along the gradient of the logistic loss; none beyond the most there may be."""
         while lesson.known < int(self.grown):  # one after another, so that a resumed run adds up as it did
             tree = self.trees(lesson.known, lesson.known + 1)
-            lesson.score = binned_sums(_on_host(tree), lesson.bins, lesson.edges, lesson.score)
+            lesson.score = sum_binned_leaves(_on_host(tree), lesson.bins, lesson.edges, lesson.score)
             lesson.known += 1
         loss = binary_cross_entropy_with_logits(lesson.score, lesson.label).float()
         at = int(self.grown)
@@ -196,14 +207,14 @@ class BoostedTrees(nn.Module):
             self.grown += 1
         return loss
 
-    def _next(self, lesson: Lesson, draw: np.random.Generator) -> Trees:
+    def _next(self, lesson: TrainingTable, draw: np.random.Generator) -> Trees:
         share = torch.sigmoid(lesson.score)
         slopes = torch.stack([share - lesson.label, share * (1 - share)], dim=1)
         width, count = lesson.bins.shape
         rows = np.flatnonzero(draw.random(count) < self.config.rows)
         columns = np.sort(draw.choice(width, max(1, round(self.config.columns * width)), replace=False))
         drawn = (torch.from_numpy(rows), torch.from_numpy(columns))
-        tree = grow(lesson.bins, slopes, *drawn, lesson.edges, self.growth)
+        tree = grow_tree(lesson.bins, slopes, *drawn, lesson.edges, self.growth)
         tree.value.mul_(self.config.rate)
         return tree
 
@@ -220,18 +231,18 @@ class BoostedTrees(nn.Module):
         """Be as before."""
 
 
-def _asked(pairs: PairBatch, offset: Offset | None) -> tuple[Tensor, Tensor, Tensor]:
+def _labels_offsets_times(pairs: PairBatch, offset: Offset | None) -> tuple[Tensor, Tensor, Tensor]:
     """Label, offset and time of each question."""
     start = None if offset is None else offset(pairs)
     start = torch.zeros_like(pairs.label) if start is None else start
     return pairs.label.double(), start.double(), pairs.time
 
 
-def level(label: Float64[Tensor, "r"], start: Float64[Tensor, "r"]) -> Float64[Tensor, ""]:
+def fit_base_logit(label: Float64[Tensor, "r"], start: Float64[Tensor, "r"]) -> Float64[Tensor, ""]:
     """The constant that, added to where rows start from, is right on average; found by halves, as it only rises."""
     share = label.mean().clamp(1e-6, 1 - 1e-6)
     low, high = torch.logit(share) - start.max(), torch.logit(share) - start.min()
-    for _ in range(HALVES if low < high else 0):
+    for _ in range(BISECTIONS if low < high else 0):
         middle = (low + high) / 2
         low, high = (middle, high) if torch.sigmoid(middle + start).mean() < share else (low, middle)
     return (low + high) / 2

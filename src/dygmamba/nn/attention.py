@@ -8,9 +8,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import relu, scaled_dot_product_attention
 
-from dygmamba.nn.initial import filled, scaled_linear, uniform
+from dygmamba.nn.initialization import padded_width, scaled_linear, uniform_parameter
+from dygmamba.ops.gather_rows import gather_rows
 from dygmamba.ops.masked_softmax import masked_softmax
-from dygmamba.ops.rows import take_rows
 
 Mask = Bool[Tensor, "r l"]
 
@@ -19,7 +19,7 @@ def lookup(
     table: Float[Tensor, "n c"], index: Int[Tensor, "*shape"], present: Bool[Tensor, "*shape"]
 ) -> Float[Tensor, "*shape c"]:
     """Rows of a feature table, zeros where there is nothing to look up; a table without columns gives none."""
-    return torch.where(present[..., None], take_rows(table, index), 0)
+    return torch.where(present[..., None], gather_rows(table, index), 0)
 
 
 class Merge(nn.Module):
@@ -27,7 +27,7 @@ class Merge(nn.Module):
 
     def __init__(self, left: int, right: int, out: int) -> None:
         super().__init__()
-        self.hidden = scaled_linear(left + right, out, fan_in=left + filled(right, out))
+        self.hidden = scaled_linear(left + right, out, fan_in=left + padded_width(right, out))
         self.out = nn.Linear(out, out)
 
     def forward(self, left: Float[Tensor, "r a"], right: Float[Tensor, "r b"]) -> Float[Tensor, "r d"]:
@@ -48,7 +48,7 @@ class NeighborAttention(nn.Module):
         super().__init__()
         inner = -(-query_dim // heads)  # width of a head, rounded up
         self.query = nn.Linear(query_dim, heads * inner, bias=False)
-        self.key, self.value = (uniform(fan_in, heads, inner, key_dim) for _ in range(2))
+        self.key, self.value = (uniform_parameter(fan_in, heads, inner, key_dim) for _ in range(2))
         self.out = nn.Linear(heads * inner, query_dim)
         self.norm = nn.LayerNorm(query_dim)
         self.drop = nn.Dropout(dropout)

@@ -11,9 +11,9 @@ from jaxtyping import Bool, Float, Float32, Int32
 from torch import Tensor, nn
 from torch.nn.functional import linear, relu
 
-from dygmamba.data.events import FeatureTable
+from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.nn.attention import lookup
-from dygmamba.nn.initial import filled, uniform
+from dygmamba.nn.initialization import padded_width, uniform_parameter
 from dygmamba.nn.tokens import Tokens
 from dygmamba.ops.cooccurrence import cooccurrence
 
@@ -85,7 +85,7 @@ class NodeChannel(nn.Module):
 
     def __init__(self, config: ChannelConfig) -> None:
         super().__init__()
-        self.align = AlignFeatures(config.node_dim, config.width, filled(config.node_dim, config.fill))
+        self.align = AlignFeatures(config.node_dim, config.width, padded_width(config.node_dim, config.fill))
 
     def forward(self, tokens: Tokens, features: FeatureTable) -> Tensor:
         """The aligned node features."""
@@ -97,7 +97,7 @@ class EdgeChannel(nn.Module):
 
     def __init__(self, config: ChannelConfig) -> None:
         super().__init__()
-        self.align = AlignFeatures(config.edge_dim, config.width, filled(config.edge_dim, config.fill))
+        self.align = AlignFeatures(config.edge_dim, config.width, padded_width(config.edge_dim, config.fill))
 
     def forward(self, tokens: Tokens, features: FeatureTable) -> Tensor:
         """The aligned edge features."""
@@ -122,7 +122,7 @@ class AlignFeatures(nn.Module):
 
     def __init__(self, dim: int, width: int, fan_in: int) -> None:
         super().__init__()
-        self.weight, self.bias = uniform(fan_in, dim, width), uniform(fan_in, width)
+        self.weight, self.bias = uniform_parameter(fan_in, dim, width), uniform_parameter(fan_in, width)
 
     def forward(self, table: Tensor, index: Tensor, present: Tensor) -> Tensor:
         """Rows of `table` where `present`, aligned."""
@@ -143,7 +143,7 @@ class Cooccurrence(nn.Module):
         return self.encode(pair_counts(tokens.node, tokens.mask))
 
 
-class FadingCooccurrence(nn.Module):
+class DecayedCooccurrence(nn.Module):
     """The same, each meeting counting exp(-age / scale) on several scales; a scale without end is the plain count."""
 
     scale: Tensor
@@ -156,10 +156,10 @@ class FadingCooccurrence(nn.Module):
 
     def forward(self, tokens: Tokens) -> Tensor:
         """The aligned fading counts."""
-        return self.encode(torch.log1p(pair_fades(tokens, self.scale)))
+        return self.encode(torch.log1p(decayed_pair_counts(tokens, self.scale)))
 
 
-def pair_fades(tokens: Tokens, scale: Float32[Tensor, "s"]) -> Float32[Tensor, "r l f"]:
+def decayed_pair_counts(tokens: Tokens, scale: Float32[Tensor, "s"]) -> Float32[Tensor, "r l f"]:
     """For each token, the fading count of its node in its own and then in the other sequence, on every scale.
 
     The first half of the sequences are sources, the second the destinations of the same pairs.
@@ -176,7 +176,7 @@ def pair_fades(tokens: Tokens, scale: Float32[Tensor, "s"]) -> Float32[Tensor, "
 CHANNELS: dict[str, type[nn.Module]] = {"node": NodeChannel, "edge": EdgeChannel, "time": TimeChannel}
 PAIR_CHANNELS: dict[str, type[nn.Module]] = {
     "cooccurrence": Cooccurrence,
-    "fading-cooccurrence": FadingCooccurrence,
+    "fading-cooccurrence": DecayedCooccurrence,
 }
 
 

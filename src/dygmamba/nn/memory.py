@@ -1,6 +1,10 @@
 """What is remembered of each node between batches, in dense tensors that a checkpoint holds.
 
 Legend: n nodes, u nodes that a batch touches, d memory width, k remembered neighbours, c columns of features.
+
+Attention over the memories of a node's neighbours.
+
+Legend: q queries, l neighbours, d width.
 """
 
 from collections.abc import Iterable
@@ -11,16 +15,17 @@ from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from dygmamba.data.events import EventBatch
-from dygmamba.data.marks import Mark
-from dygmamba.nn.attention import lookup
+from dygmamba.data.events.event_store import EventBatch, FeatureTable
+from dygmamba.data.events.stream_prefix import StreamPrefix
+from dygmamba.nn.attention import Merge, NeighborAttention, lookup
 from dygmamba.nn.encodings import TimeEncoding
+from dygmamba.nn.initialization import padded_width, uniform_parameter
 
 CELLS: dict[str, type[nn.RNNCell | nn.GRUCell]] = {"rnn": nn.RNNCell, "gru": nn.GRUCell}
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class EventEnds:
     """Nodes with the event each took part in: its id, its time, and who was at the other end."""
 
     node: Int64[Tensor, "u"]
@@ -29,7 +34,7 @@ class Ends:
     time: Float64[Tensor, "u"]
 
     @staticmethod
-    def of(events: EventBatch) -> "Ends":
+    def of(events: EventBatch) -> "EventEnds":
         """Both ends of each event by node, in time order within a node; of a self-loop the source comes first.
 
         The sort is stable, so the order is the same on every device.
@@ -38,17 +43,17 @@ class Ends:
         other = torch.stack([events.dst, events.src], dim=1).flatten()
         order = torch.argsort(node, stable=True)
         row = order // 2
-        return Ends(node[order], other[order], events.event[row], events.time[row])
+        return EventEnds(node[order], other[order], events.event[row], events.time[row])
 
     @staticmethod
-    def by_role(events: EventBatch) -> "Ends":
+    def by_role(events: EventBatch) -> "EventEnds":
         """The same ends by node, but all a node's events as a source before all those as a destination."""
         node, other = torch.cat([events.src, events.dst]), torch.cat([events.dst, events.src])
         order = torch.argsort(node, stable=True)
         row = order % len(events)
-        return Ends(node[order], other[order], events.event[row], events.time[row])
+        return EventEnds(node[order], other[order], events.event[row], events.time[row])
 
-    def last(self, nobody: int) -> "Ends":
+    def last(self, nobody: int) -> "EventEnds":
         """As many rows; those that are not their node's last are given to `nobody`.
 
         Picking them out would make a GPU wait for their number.
@@ -143,7 +148,7 @@ class NodeMemory(nn.Module):
         self.state[-1:].zero_()
         self.updated[-1:].fill_(self.start)
 
-    def leave(self, ends: Ends, partner: Float32[Tensor, "u d"]) -> None:
+    def leave(self, ends: EventEnds, partner: Float32[Tensor, "u d"]) -> None:
         """Store a new message for each of these nodes, distinct but for nobody."""
         self.partner[ends.node] = partner.to(self.partner.dtype)
         self.when[ends.node] = ends.time
@@ -153,7 +158,7 @@ class NodeMemory(nn.Module):
             buffer[-1:].zero_()
 
 
-class Carried(nn.Module):
+class SavedMemory(nn.Module):
     """Tables of a memory as training left them, kept with the weights, and up to which event of which stream."""
 
     mark: Tensor
@@ -165,12 +170,12 @@ class Carried(nn.Module):
             self.register_buffer(f"table{number}", torch.zeros_like(table))
 
     @property
-    def told(self) -> Mark | None:
+    def told(self) -> StreamPrefix | None:
         """The events that are in them; None where nothing is kept."""
         rows, seal = self.mark.tolist()
-        return Mark(rows, seal) if rows else None
+        return StreamPrefix(rows, seal) if rows else None
 
-    def keep(self, tables: Iterable[Tensor], mark: Mark) -> None:
+    def keep(self, tables: Iterable[Tensor], mark: StreamPrefix) -> None:
         """Copy the tables."""
         for own, table in zip(self._tables(), tables, strict=True):
             own.copy_(table)
@@ -214,7 +219,7 @@ class RecentNeighbors(nn.Module):
         k = self.node.shape[1]
         return torch.arange(k, device=node.device) >= k - self.count[node][:, None]
 
-    def add(self, ends: Ends) -> None:
+    def add(self, ends: EventEnds) -> None:
         """Move each node's neighbours to the left and put its new ones behind them."""
         k, place = self.node.shape[1], torch.arange(len(ends.node), device=ends.node.device)
         first = torch.searchsorted(ends.node, ends.node)
@@ -229,3 +234,56 @@ class RecentNeighbors(nn.Module):
             buffer[-1:].zero_()
         self.count[node] = (self.count[node] + fresh).clamp(max=k)
         self.count[-1:].zero_()
+
+
+@dataclass(frozen=True, slots=True)
+class Neighborhood:
+    """Nodes with the entries they attend to; an entry's `age` is the span from it to the query."""
+
+    node: Int64[Tensor, "q"]
+    neighbor: Int64[Tensor, "q l"]
+    event: Int64[Tensor, "q l"]
+    age: Float32[Tensor, "q l"]
+    mask: Bool[Tensor, "q l"]
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionConfig:
+    """What a layer is built from; `dim` is the memory's width and the output's."""
+
+    node_dim: int
+    edge_dim: int
+    dim: int
+    time_dim: int
+    heads: int
+    dropout: float
+
+
+class MemoryAttention(nn.Module):
+    """One layer of TGAT on h = memory + node features (TGN, Rossi et al. 2020, section 3.1).
+
+    φ is the memory's own. Published node features are as wide as the memory; here a linear map without bias
+    brings them to its width, and where there are none h is the memory.
+    """
+
+    def __init__(self, config: AttentionConfig) -> None:
+        super().__init__()
+        query_dim = config.dim + config.time_dim
+        key_dim, fan_in = query_dim + config.edge_dim, query_dim + padded_width(config.edge_dim, config.dim)
+        self.lift = uniform_parameter(max(config.node_dim, 1), config.node_dim, config.dim)
+        self.attend = NeighborAttention(query_dim, key_dim, fan_in, config.heads, config.dropout)
+        self.merge = Merge(query_dim, config.dim, config.dim)
+
+    def forward(
+        self, asked: Neighborhood, memory: NodeMemory, features: FeatureTable
+    ) -> Float32[Tensor, "q d"]:
+        """The embedding of each node."""
+        own = asked.node[:, None]
+        node = torch.cat([own, torch.where(asked.mask, asked.neighbor, own)], dim=1)  # [q 1+l]
+        h, _ = memory.read(node, features.edge)
+        if features.node.shape[1]:
+            h = h + features.node[node] @ self.lift
+        now = memory.time(asked.age.new_zeros(1)).expand(len(h), -1)
+        edge = lookup(features.edge, asked.event, asked.mask)
+        keys = torch.cat([h[:, 1:], edge, memory.time(asked.age)], dim=-1)
+        return self.merge(self.attend(torch.cat([h[:, 0], now], dim=-1), keys, asked.mask), h[:, 0])

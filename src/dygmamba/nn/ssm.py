@@ -15,7 +15,7 @@ from dygmamba.nn.selection import SELECTIONS
 from dygmamba.nn.steps import STEPS, StepConfig, System
 from dygmamba.nn.tokens import Tokens
 from dygmamba.ops.conv import conv_silu
-from dygmamba.ops.halves import halves
+from dygmamba.ops.split_projection import split_projection
 
 DIRECTIONS: dict[str, tuple[bool, ...]] = {"forward": (False,), "both": (False, True)}
 
@@ -118,7 +118,7 @@ class Block(nn.Module):
     def forward(self, x: Float[Tensor, "q l d"], tokens: Tokens) -> Float[Tensor, "q l d"]:
         """The block's output, residual included."""
         scaled = rms_norm(x, x.shape[-1:], eps=self.norm.eps)
-        m, z = halves(scaled, self.projection())
+        m, z = split_projection(scaled, self.projection())
         return x + self.out(reduce(torch.add, [path(m, z, tokens) for path in self.paths]))
 
 

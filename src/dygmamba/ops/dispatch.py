@@ -88,7 +88,7 @@ class Dispatch(dict[str, ModuleType]):
 
     def _miss(self, device: str) -> None:
         if self.slow:
-            _say_slow(self.name, device)
+            _warn_slow(self.name, device)
 
 
 @contextmanager
@@ -121,6 +121,6 @@ _import.__dict__["_dynamo_marked_constant"] = True
 
 
 @cache  # once per op and type of device
-def _say_slow(name: str, device: str) -> None:
+def _warn_slow(name: str, device: str) -> None:
     text = f"no fused {name} for {device}: the reference runs instead; expect it to be slow"
     warnings.warn(text, SlowReferenceWarning, stacklevel=6)  # where the op was called

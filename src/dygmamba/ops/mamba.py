@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, cat
 from torch.nn.functional import softplus
 
-from dygmamba.errors import ConfigError
+from dygmamba.core.errors import ConfigError
 from dygmamba.ops.scan import scan
 
 
@@ -41,9 +41,9 @@ def selective_scan_fn(
     D, z, bias = (None if x is None else x.to(wide) for x in (D, z, delta_bias))
     delta = delta if bias is None else delta + bias[:, None]
     delta = softplus(delta) if delta_softplus else delta
-    B, C = _grouped(B, u), _grouped(C, u)
+    B, C = _add_group_dim(B, u), _add_group_dim(C, u)
     ys, states = [], []
-    for group, part in enumerate(_channels(u.shape[1], B.shape[1], C.shape[1])):
+    for group, part in enumerate(_split_channels(u.shape[1], B.shape[1], C.shape[1])):
         y, state = scan(
             u[:, part].mT,
             delta[:, part].mT,
@@ -60,7 +60,7 @@ def selective_scan_fn(
     return (y, state) if return_last_state else y
 
 
-def _channels(channels: int, of_B: int, of_C: int) -> list[slice]:
+def _split_channels(channels: int, of_B: int, of_C: int) -> list[slice]:
     """The channels of each group."""
     groups = max(of_B, of_C)
     own = channels // groups
@@ -72,7 +72,7 @@ def _channels(channels: int, of_B: int, of_C: int) -> list[slice]:
     return [slice(group * own, (group + 1) * own) for group in range(groups)]
 
 
-def _grouped(x: Tensor, u: Tensor) -> Tensor:
+def _add_group_dim(x: Tensor, u: Tensor) -> Tensor:
     """B or C as [b g n l], or [b 1 n l] where all channels share it."""
     if x.dim() == 2:
         return x[None, :, :, None].expand(u.shape[0], -1, -1, u.shape[2])

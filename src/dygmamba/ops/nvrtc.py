@@ -16,16 +16,16 @@ import torch
 
 def compile_kernel(source: Path, name: str, options: list[str], device: torch.device) -> Any:
     """A kernel of that file, to be called with grid, block and arguments; OSError if there is no NVRTC."""
-    with torch.cuda.device(device), ready():
+    with torch.cuda.device(device), nvrtc_available():
         return torch.cuda._compile_kernel(source.read_text(encoding="utf-8"), name, nvcc_options=options)
 
 
 @contextmanager
-def ready() -> Iterator[None]:
+def nvrtc_available() -> Iterator[None]:
     """Inside, torch finds NVRTC and does not ask for a toolkit."""
     from torch.utils import cpp_extension
 
-    _load()
+    _load_nvrtc()
     home = cpp_extension.CUDA_HOME
     cpp_extension.CUDA_HOME = home or str(Path(__file__).parent)
     try:
@@ -34,7 +34,7 @@ def ready() -> Iterator[None]:
         cpp_extension.CUDA_HOME = home
 
 
-def _load() -> None:
+def _load_nvrtc() -> None:
     """Load NVRTC from its package unless the loader finds it; a library that is loaded is found by its name."""
     name = f"libnvrtc.so.{str(torch.version.cuda).partition('.')[0]}"
     try:

@@ -10,18 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from dygmamba.config import build_config
-from dygmamba.data.events import EventStore, FeatureTable
-from dygmamba.data.splits import Split
-from dygmamba.engine.rank import Ranker
+from dygmamba.core.errors import DygError
+from dygmamba.data.events.event_store import EventStore, FeatureTable
+from dygmamba.data.events.splits import Split
+from dygmamba.engine.scoring import Ranker
 from dygmamba.engine.stream import Stream
-from dygmamba.errors import DygError
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts, RoundLearner, Scorer
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.view import NeighborSequence, PairBatch, PairView
 
 EVENTS, NODES, PAIRS = 60, 7, 12
-CLOSE = 1e-5  # scores that must be equal may differ by rounding
+TOLERANCE = 1e-5  # scores that must be equal may differ by rounding
 
 
 class ContractError(DygError):
@@ -32,7 +32,7 @@ class ContractError(DygError):
         self.table = table
 
 
-class Finding(NamedTuple):
+class CheckResult(NamedTuple):
     """What a check found: what is wrong, in words, and by how much a score moved, relative to the largest."""
 
     broken: str | None
@@ -40,7 +40,7 @@ class Finding(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class CheckCase:
     """A model's builder, the stream it is checked on, and what it is asked there."""
 
     build: Callable[[], Scorer]
@@ -51,7 +51,7 @@ class Bench:
         self, pairs: PairBatch, store: EventStore | None = None, scorer: Scorer | None = None
     ) -> Tensor:
         """The scores of pairs on a stream, each told of every strictly earlier event."""
-        ranker = Ranker(scorer or self.build(), _stream(self.store if store is None else store), seed=5)
+        ranker = Ranker(scorer or self.build(), _build_stream(self.store if store is None else store), seed=5)
         return ranker.logits(pairs.src, pairs.dst, pairs.time)
 
     def view(self, scorer: Scorer, pairs: PairBatch) -> PairView:
@@ -60,10 +60,10 @@ class Bench:
             half = len(self.store) // 2
             for events in self.store.batches(torch.arange(half), max(half // 5, 1)):
                 scorer.observe(events)
-        return _stream(self.store).view(pairs, scorer.requests, Draws.of(5))
+        return _build_stream(self.store).view(pairs, scorer.requests, Draws.of(5))
 
 
-def check(name: str, settings: dict[str, Any]) -> pa.Table:
+def check_model(name: str, settings: dict[str, Any]) -> pa.Table:
     """Every check of a model by name, as a table of check, holds and detail; ContractError where one fails."""
     spec, store = find_model(name), sample_stream()
     config = build_config(spec.config, settings)
@@ -74,9 +74,9 @@ def check(name: str, settings: dict[str, Any]) -> pa.Table:
             scorer = spec.build(config, DatasetFacts.of(store))
         return scorer.eval() if isinstance(scorer, nn.Module) else scorer
 
-    bench = Bench(build, store, sample_pairs(store))
-    asked = [key for key in CHECKS if spec.trainable or key not in OF_WEIGHTS]
-    found = {key: outcome(key, bench) for key in asked}
+    bench = CheckCase(build, store, sample_pairs(store))
+    asked = [key for key in CHECKS if spec.trainable or key not in WEIGHT_CHECKS]
+    found = {key: run_check(key, bench) for key in asked}
     rows = [
         {"check": key, "holds": one.broken is None, "detail": one.broken or ""} for key, one in found.items()
     ]
@@ -89,7 +89,7 @@ def check(name: str, settings: dict[str, Any]) -> pa.Table:
     return table
 
 
-def outcome(check: str, bench: Bench) -> Finding:
+def run_check(check: str, bench: CheckCase) -> CheckResult:
     """What a check finds; a model is foreign code, so whatever it raises is one of the ways to fail."""
     try:
         with torch.random.fork_rng(devices=[]):
@@ -97,7 +97,7 @@ def outcome(check: str, bench: Bench) -> Finding:
             return CHECKS[check](bench)
     except Exception as error:
         said = str(error).splitlines()[0] if str(error) else "no message"
-        return Finding(f"{type(error).__name__}: {said}")
+        return CheckResult(f"{type(error).__name__}: {said}")
 
 
 def sample_stream() -> EventStore:
@@ -117,65 +117,71 @@ def sample_pairs(store: EventStore, count: int = PAIRS) -> PairBatch:
     return PairBatch.of(src, dst, store.time[at])
 
 
-def _stream(store: EventStore) -> Stream:
+def _build_stream(store: EventStore) -> Stream:
     everything, nobody = torch.arange(len(store)), torch.zeros(store.num_nodes, dtype=torch.bool)
     return Stream(store, Split(everything[:0], everything[:0], everything, nobody), torch.device("cpu"))
 
 
-def _differ(found: Tensor, expected: Tensor, what: str) -> Finding:
+def _compare_scores(found: Tensor, expected: Tensor, what: str) -> CheckResult:
     gap = float((found - expected).abs().max() / expected.abs().max().clamp(min=1))
-    return Finding(f"{what} moves a score by {gap:.2g}" if not gap <= CLOSE else None, gap)
+    return CheckResult(f"{what} moves a score by {gap:.2g}" if not gap <= TOLERANCE else None, gap)
 
 
-def _finite(bench: Bench) -> Finding:
+def _check_finite(bench: CheckCase) -> CheckResult:
     pairs, last = bench.pairs, torch.tensor([bench.store.num_nodes - 1])
     alone = PairBatch.of(last, last, bench.store.time[:1])
     scores = torch.cat([bench.scores(pairs), bench.scores(alone)])  # scores that are not finite raise
     count = len(pairs) + 1
-    return Finding(None if scores.shape == (count,) else f"{tuple(scores.shape)} scores for {count} pairs")
+    return CheckResult(
+        None if scores.shape == (count,) else f"{tuple(scores.shape)} scores for {count} pairs"
+    )
 
 
-def _causal(bench: Bench) -> Finding:
+def _check_causal(bench: CheckCase) -> CheckResult:
     store, pairs = bench.store, bench.pairs
     time = store.time[len(store) // 2]
     now = PairBatch.of(pairs.src, pairs.dst, time.expand(len(pairs)).contiguous())
     past = store[: int(torch.searchsorted(store.time, time))]
-    other = replace(store, features=FeatureTable(store.features.node, _poisoned(store, len(past))))
-    return _differ(bench.scores(now, other), bench.scores(now, past), "what happens at its time or later")
+    other = replace(
+        store, features=FeatureTable(store.features.node, _perturb_later_features(store, len(past)))
+    )
+    return _compare_scores(
+        bench.scores(now, other), bench.scores(now, past), "what happens at its time or later"
+    )
 
 
-def _poisoned(store: EventStore, known: int) -> Tensor:
+def _perturb_later_features(store: EventStore, known: int) -> Tensor:
     """Edge features, those of later events far away from all others."""
     later = torch.arange(len(store))[:, None] >= known
     return torch.where(later, 1e3, store.features.edge)
 
 
-def _batch(bench: Bench) -> Finding:
+def _check_batch(bench: CheckCase) -> CheckResult:
     pairs = bench.pairs
     together = bench.scores(pairs)
     rows = [
         bench.scores(PairBatch.of(*(column[k : k + 1] for column in (pairs.src, pairs.dst, pairs.time))))
         for k in range(4)
     ]
-    return _differ(torch.cat(rows), together[:4], "being asked alone")
+    return _compare_scores(torch.cat(rows), together[:4], "being asked alone")
 
 
-def _order(bench: Bench) -> Finding:
+def _check_order(bench: CheckCase) -> CheckResult:
     pairs = bench.pairs
     order = torch.randperm(len(pairs), generator=torch.Generator().manual_seed(2))
     turned = PairBatch.of(pairs.src[order], pairs.dst[order], pairs.time[order])
-    return _differ(bench.scores(turned), bench.scores(pairs)[order], "another order")
+    return _compare_scores(bench.scores(turned), bench.scores(pairs)[order], "another order")
 
 
-def _padding(bench: Bench) -> Finding:
+def _check_padding(bench: CheckCase) -> CheckResult:
     scorer = bench.build()
     view = bench.view(scorer, bench.pairs)
-    wide = replace(view, neighbors=tuple(_wider(hops) for hops in view.neighbors))
+    wide = replace(view, neighbors=tuple(_widen(hops) for hops in view.neighbors))
     with torch.no_grad():
-        return _differ(scorer(wide), scorer(view), "more padding")
+        return _compare_scores(scorer(wide), scorer(view), "more padding")
 
 
-def _wider(hops: tuple[NeighborSequence, ...]) -> tuple[NeighborSequence, ...]:
+def _widen(hops: tuple[NeighborSequence, ...]) -> tuple[NeighborSequence, ...]:
     """Three more entries that do not exist, filled with real nodes and a late time, their own hops empty."""
 
     def grown(seq: NeighborSequence) -> NeighborSequence:
@@ -194,11 +200,11 @@ def _wider(hops: tuple[NeighborSequence, ...]) -> tuple[NeighborSequence, ...]:
     return tuple(wide)
 
 
-def _gradient(bench: Bench) -> Finding:
+def _check_gradient(bench: CheckCase) -> CheckResult:
     scorer = bench.build()
     assert isinstance(scorer, nn.Module)
     if isinstance(scorer, RoundLearner):
-        return Finding(None)  # it follows no gradient
+        return CheckResult(None)  # it follows no gradient
     scorer.train()
     view = bench.view(scorer, sample_pairs(bench.store, 40))
     (scorer(view) * torch.linspace(0.5, 1.5, 40)).sum().backward()
@@ -207,10 +213,10 @@ def _gradient(bench: Bench) -> Finding:
         for key, weight in scorer.named_parameters()
         if weight.requires_grad and (weight.grad is None or not bool(weight.grad.any()))
     ]
-    return Finding(f"no gradient reaches {', '.join(dead)}" if dead else None)
+    return CheckResult(f"no gradient reaches {', '.join(dead)}" if dead else None)
 
 
-def _round_trip(bench: Bench) -> Finding:
+def _check_round_trip(bench: CheckCase) -> CheckResult:
     first, second, pairs = bench.build(), bench.build(), bench.pairs
     assert isinstance(first, nn.Module)
     assert isinstance(second, nn.Module)
@@ -218,18 +224,18 @@ def _round_trip(bench: Bench) -> Finding:
         for weight in second.parameters():
             weight.add_(1)
     second.load_state_dict({key: value.clone() for key, value in first.state_dict().items()})
-    return _differ(
+    return _compare_scores(
         bench.scores(pairs, scorer=second), bench.scores(pairs, scorer=first), "saving and loading"
     )
 
 
-CHECKS: dict[str, Callable[[Bench], Finding]] = {
-    "finite": _finite,
-    "causal": _causal,
-    "batch": _batch,
-    "order": _order,
-    "padding": _padding,
-    "gradient": _gradient,
-    "state dict": _round_trip,
+CHECKS: dict[str, Callable[[CheckCase], CheckResult]] = {
+    "finite": _check_finite,
+    "causal": _check_causal,
+    "batch": _check_batch,
+    "order": _check_order,
+    "padding": _check_padding,
+    "gradient": _check_gradient,
+    "state dict": _check_round_trip,
 }
-OF_WEIGHTS = ("gradient", "state dict")
+WEIGHT_CHECKS = ("gradient", "state dict")

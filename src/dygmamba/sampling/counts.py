@@ -13,21 +13,21 @@ import torch
 from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
-from dygmamba.errors import ConfigError
-from dygmamba.ops.fading import (
-    Fading,
-    Near,
-    appended,
-    busy_nearby,
-    fading,
-    fading_counts,
-    meetings_nearby,
-    past_of,
-    widened,
+from dygmamba.core.errors import ConfigError
+from dygmamba.ops.decayed_counts import (
+    DecayedCounts,
+    NeighborMeetings,
+    add_groups,
+    append_events,
+    build_decayed_counts,
+    count_before,
+    mean_neighbor_activity,
+    past_size_and_age,
+    sum_neighbor_meetings,
 )
-from dygmamba.ops.keymap import KeyMap
+from dygmamba.ops.hash_map import HashMap
 
-CHEAP = 16  # neighbours that cost what a token costs
+NEIGHBORS_PER_TOKEN = 16  # neighbours that cost what a token costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class CountRequest:
     @property
     def tokens(self) -> int:
         """What one query takes of a pass, in tokens of a sequence: a neighbour is two numbers here and no vector."""
-        return max(1, self.neighbors // CHEAP)
+        return max(1, self.neighbors // NEIGHBORS_PER_TOKEN)
 
     @property
     def fanout(self) -> tuple[int, ...]:
@@ -64,13 +64,13 @@ class CountRequest:
     def names(self) -> list[str]:
         """What each number is, in words."""
         return [
-            *(f"{what}, {_span(scale)}" for what in FADING_NUMBERS for scale in self.scales),
-            *(f"{what}, {_span(scale)}" for what in NEARBY_NUMBERS for scale in self.scales),
-            *PLAIN_NUMBERS,
+            *(f"{what}, {_scale_label(scale)}" for what in DECAYED_NAMES for scale in self.scales),
+            *(f"{what}, {_scale_label(scale)}" for what in NEIGHBORHOOD_NAMES for scale in self.scales),
+            *PLAIN_NAMES,
         ]
 
 
-FADING_NUMBERS = (
+DECAYED_NAMES = (
     "events of the source",
     "events of the destination",
     "events between them",
@@ -78,7 +78,7 @@ FADING_NUMBERS = (
     "events the destination received",
     "events from source to destination",
 )
-NEARBY_NUMBERS = tuple(
+NEIGHBORHOOD_NAMES = tuple(
     text.format(*ends)
     for ends in (("source", "destination"), ("destination", "source"))
     for text in (
@@ -87,7 +87,7 @@ NEARBY_NUMBERS = tuple(
         "how busy the {0}'s neighbours are",
     )
 )
-PLAIN_NUMBERS = tuple(
+PLAIN_NAMES = tuple(
     f"{what} {whose}"
     for whose in (
         "of the source",
@@ -100,27 +100,27 @@ PLAIN_NUMBERS = tuple(
 )
 
 
-def _span(scale: float) -> str:
+def _scale_label(scale: float) -> str:
     return f"fading over {scale:.4g}"
 
 
-class Grouped:
+class MemoryCountGroups:
     """Fading lists of whatever has a 64-bit key: a node, a pair in either order, a pair in one direction."""
 
     def __init__(
         self, key: Int64[Tensor, "e"], time: Float64[Tensor, "e"], scale: Float64[Tensor, "s"]
     ) -> None:
-        self._slots = KeyMap(max(16, len(key)))
+        self._slots = HashMap(max(16, len(key)))
         slot = torch.from_numpy(self._slots.insert(key.numpy()))
-        self.lists: Fading = fading(slot, time, len(self._slots), scale)
+        self.lists: DecayedCounts = build_decayed_counts(slot, time, len(self._slots), scale)
 
     def append(self, key: Int64[Tensor, "e"], time: Float64[Tensor, "e"]) -> None:
         """Later events, in constant time for each over many calls."""
         slot = torch.from_numpy(self._slots.insert(key.numpy()))
         known = self.lists.start.shape[0]
         if len(self._slots) > known:
-            self.lists = widened(self.lists, max(len(self._slots), 2 * known))
-        self.lists = appended(self.lists, slot, time)
+            self.lists = add_groups(self.lists, max(len(self._slots), 2 * known))
+        self.lists = append_events(self.lists, slot, time)
 
     def group(self, key: Int64[Tensor, "..."]) -> Int64[Tensor, "..."]:
         """The group of each key, -1 where it never occurred; a key may be negative for nobody's."""
@@ -129,10 +129,10 @@ class Grouped:
 
 
 @runtime_checkable
-class Groups(Protocol):
+class CountGroups(Protocol):
     """Fading lists by key, wherever they are."""
 
-    lists: Fading
+    lists: DecayedCounts
 
     def append(self, key: Int64[Tensor, "e"], time: Float64[Tensor, "e"]) -> None:
         """Later events."""
@@ -144,12 +144,12 @@ class Groups(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class EventCounts:
     """Every event of a stream, or the training events alone, as fading lists of nodes and of pairs; on the host."""
 
     num_nodes: int
     scale: Float64[Tensor, "s"]
-    groups: Mapping[str, Groups] = field(repr=False)
+    groups: Mapping[str, CountGroups] = field(repr=False)
 
     @staticmethod
     def build(
@@ -158,36 +158,40 @@ class Counts:
         time: Float64[Tensor, "e"],
         num_nodes: int,
         scales: tuple[float, ...],
-    ) -> "Counts":
+    ) -> "EventCounts":
         """The lists of events in time order."""
         scale = torch.tensor(scales, dtype=torch.float64)
-        listed = _listed(src, dst, time, num_nodes)
-        return Counts(
-            num_nodes, scale, {kind: Grouped(key, when, scale) for kind, (key, when) in listed.items()}
+        listed = _keys_by_kind(src, dst, time, num_nodes)
+        return EventCounts(
+            num_nodes,
+            scale,
+            {kind: MemoryCountGroups(key, when, scale) for kind, (key, when) in listed.items()},
         )
 
     def append(self, src: Int64[Tensor, "e"], dst: Int64[Tensor, "e"], time: Float64[Tensor, "e"]) -> None:
         """Events that are no earlier than those it has; nothing that was asked before them changes."""
-        for kind, (key, when) in _listed(src, dst, time, self.num_nodes).items():
+        for kind, (key, when) in _keys_by_kind(src, dst, time, self.num_nodes).items():
             self.groups[kind].append(key, when)
 
     def of(self, kind: str, key: Int64[Tensor, "p"], time: Float64[Tensor, "p"]) -> Float64[Tensor, "p s"]:
         """The fading count of each node or pair strictly before each time."""
         grouped = self.groups[kind]
-        return fading_counts(grouped.lists, grouped.group(key), time)
+        return count_before(grouped.lists, grouped.group(key), time)
 
     def numbers(
         self,
         src: Int64[Tensor, "p"],
         dst: Int64[Tensor, "p"],
         time: Float64[Tensor, "p"],
-        near: "Neighbors",
+        near: "PairNeighbors",
     ) -> Float32[Tensor, "p f"]:
         """All numbers about each pair, in the order of `CountRequest.names`; `near` are both ends' neighbours."""
         pair, way = pair_key(src, dst, self.num_nodes), src * self.num_nodes + dst
         asked = {"node": src, "partner": dst, "pair": pair, "sent": src, "received": dst, "way": way}
-        fades = [self.of(KINDS[kind], key, time) for kind, key in asked.items()]
-        busy = busy_nearby(self.groups["node"].lists, self.groups["node"].group(near.node), near.time)
+        fades = [self.of(COUNT_KINDS[kind], key, time) for kind, key in asked.items()]
+        busy = mean_neighbor_activity(
+            self.groups["node"].lists, self.groups["node"].group(near.node), near.time
+        )
         ends = zip(near.rows, (dst, src), strict=True)
         nearby = [part for row, other in ends for part in (self._met(near, row, other, time), busy[row])]
         single = (("node", src), ("node", dst), ("pair", pair), ("sent", src), ("received", dst))
@@ -196,7 +200,7 @@ class Counts:
 
     def _met(
         self,
-        near: "Neighbors",
+        near: "PairNeighbors",
         row: Int64[Tensor, "p"],
         other: Int64[Tensor, "p"],
         time: Float64[Tensor, "p"],
@@ -204,18 +208,18 @@ class Counts:
         """How the other end of each pair has met the neighbours of the end at `row`."""
         node, pairs = near.node[row], self.groups["pair"]
         key = torch.where(node >= 0, pair_key(node, other[:, None].expand_as(node), self.num_nodes), -1)
-        found = meetings_nearby(pairs.lists, Near(pairs.group(key), row, near.age), time)
+        found = sum_neighbor_meetings(pairs.lists, NeighborMeetings(pairs.group(key), row, near.age), time)
         return torch.log1p(found).flatten(1)
 
     def _past(self, kind: str, key: Int64[Tensor, "p"], time: Float64[Tensor, "p"]) -> Tensor:
         """log(1 + events) and log(1 + age of the last one in units of the shortest scale), -1 for none."""
         grouped = self.groups[kind]
-        number, age = past_of(grouped.lists, grouped.group(key), time)
+        number, age = past_size_and_age(grouped.lists, grouped.group(key), time)
         age = torch.where(age < 0, -1.0, torch.log1p(age.clamp(min=0) / self.scale[0]))
         return torch.stack([torch.log1p(number.double()), age], dim=1)
 
 
-KINDS = {
+COUNT_KINDS = {
     "node": "node",
     "partner": "node",
     "pair": "pair",
@@ -226,7 +230,7 @@ KINDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbors:
+class PairNeighbors:
     """The last neighbours of ends of pairs, -1 where there is none, how long ago they met, and when that is asked.
 
     An end that several pairs share stands once; `rows` are where the pairs' sources and destinations stand.
@@ -243,7 +247,7 @@ def pair_key(a: Int64[Tensor, "*p"], b: Int64[Tensor, "*p"], num_nodes: int) -> 
     return torch.minimum(a, b) * num_nodes + torch.maximum(a, b)
 
 
-def _listed(src: Tensor, dst: Tensor, time: Tensor, num_nodes: int) -> dict[str, tuple[Tensor, Tensor]]:
+def _keys_by_kind(src: Tensor, dst: Tensor, time: Tensor, num_nodes: int) -> dict[str, tuple[Tensor, Tensor]]:
     """Keys and times of every kind of list; a self-loop is one event of its node."""
     ends, both = torch.stack([src, dst], dim=1).flatten(), time.repeat_interleave(2)
     once = torch.stack([torch.ones_like(src, dtype=torch.bool), src != dst], dim=1).flatten()

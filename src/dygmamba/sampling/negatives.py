@@ -16,24 +16,24 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from dygmamba.data.events import EventStore
-from dygmamba.data.tensor_file import read_sealed, write_sealed
-from dygmamba.errors import ConfigError, EventError, FileError
-from dygmamba.files.writing import make_folder
+from dygmamba.core.errors import ConfigError, EventError, FileError
+from dygmamba.core.files.writing import make_folder
+from dygmamba.data.events.event_store import EventStore
+from dygmamba.data.storage.tensor_file import read_sealed_tensors, write_sealed_tensors
 
 # One seed per evaluation set, as published, so every run and epoch meets the same negatives.
-SEEDS = {
+PUBLISHED_SEEDS = {
     ("val", "transductive"): 0,
     ("val", "inductive"): 1,
     ("test", "transductive"): 2,
     ("test", "inductive"): 3,
 }
 
-Pairs = tuple[np.ndarray, np.ndarray]
+PairArrays = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
-class Negatives:
+class NegativePairs:
     """One negative pair per event of a set, in its order."""
 
     src: Int64[Tensor, "k"]
@@ -66,7 +66,7 @@ class NegativeRequest:
         return sha.hexdigest()[:16]
 
 
-def draw_negatives(store: EventStore, request: NegativeRequest) -> Negatives:
+def sample_negatives(store: EventStore, request: NegativeRequest) -> NegativePairs:
     """All negatives of a set, batch by batch in order; the same request always gives the same pairs."""
     if request.strategy not in SAMPLERS:
         raise ConfigError(f"unknown negatives '{request.strategy}'; choose from {', '.join(SAMPLERS)}")
@@ -75,32 +75,32 @@ def draw_negatives(store: EventStore, request: NegativeRequest) -> Negatives:
     batches = list(SAMPLERS[request.strategy](store, request))
     parts = zip(*batches, strict=True) if batches else ((), ())
     src, dst = (np.concatenate([np.zeros(0, np.int64), *part]) for part in parts)
-    return Negatives(torch.from_numpy(src), torch.from_numpy(dst))
+    return NegativePairs(torch.from_numpy(src), torch.from_numpy(dst))
 
 
-def stored_negatives(store: EventStore, request: NegativeRequest, folder: Path) -> Negatives:
+def load_or_sample_negatives(store: EventStore, request: NegativeRequest, folder: Path) -> NegativePairs:
     """The negatives of a request from its file in `folder`, drawing and writing them the first time."""
     digest = request.digest(store)
     path = folder / f"negatives-{request.strategy}-{digest}.safetensors"
     if path.exists():
         try:
-            columns, metadata = read_sealed(path)
+            columns, metadata = read_sealed_tensors(path)
             if metadata.get("request") != digest:
                 raise FileError("they are of another request")
-            return Negatives(columns["src"], columns["dst"])
+            return NegativePairs(columns["src"], columns["dst"])
         except (FileError, KeyError) as error:
             raise FileError(
                 f"{path} does not hold negatives ({error}); delete it to draw them again"
             ) from error
-    negatives = draw_negatives(store, request)
+    negatives = sample_negatives(store, request)
     make_folder(folder)
-    write_sealed(path, {"src": negatives.src, "dst": negatives.dst}, {"request": digest})
+    write_sealed_tensors(path, {"src": negatives.src, "dst": negatives.dst}, {"request": digest})
     return negatives
 
 
-def _random(store: EventStore, request: NegativeRequest) -> Iterator[Pairs]:
+def _sample_random(store: EventStore, request: NegativeRequest) -> Iterator[PairArrays]:
     """Keep the source, draw any destination; collisions with positives are not avoided, as published."""
-    src, dst, _ = _columns(store, request.known)
+    src, dst, _ = _event_columns(store, request.known)
     sources, destinations = np.unique(src), np.unique(dst)
     state = np.random.RandomState(request.seed)
     asked = store.src[request.events].numpy()
@@ -110,21 +110,21 @@ def _random(store: EventStore, request: NegativeRequest) -> Iterator[Pairs]:
         yield own, destinations[state.randint(0, len(destinations), len(own))]
 
 
-def _historical(store: EventStore, request: NegativeRequest) -> Iterator[Pairs]:
+def _sample_historical(store: EventStore, request: NegativeRequest) -> Iterator[PairArrays]:
     """A pair known by the batch's first time, absent from the batch's window."""
-    yield from _from_pool(store, request, first_new=-np.inf)
+    yield from _sample_from_pool(store, request, first_new=-np.inf)
 
 
-def _inductive(store: EventStore, request: NegativeRequest) -> Iterator[Pairs]:
+def _sample_inductive(store: EventStore, request: NegativeRequest) -> Iterator[PairArrays]:
     """As historical, but first seen after `observed_until`."""
-    yield from _from_pool(store, request, first_new=request.observed_until)
+    yield from _sample_from_pool(store, request, first_new=request.observed_until)
 
 
-SAMPLERS = {"random": _random, "historical": _historical, "inductive": _inductive}
+SAMPLERS = {"random": _sample_random, "historical": _sample_historical, "inductive": _sample_inductive}
 
 
-def _from_pool(store: EventStore, request: NegativeRequest, first_new: float) -> Iterator[Pairs]:
-    src, dst, time = _columns(store, request.known)
+def _sample_from_pool(store: EventStore, request: NegativeRequest, first_new: float) -> Iterator[PairArrays]:
+    src, dst, time = _event_columns(store, request.known)
     key = src * store.num_nodes + dst
     distinct, first_row, pair = np.unique(key, return_index=True, return_inverse=True)
     by_age = np.argsort(first_row)  # pairs in the order they were first seen
@@ -134,7 +134,7 @@ def _from_pool(store: EventStore, request: NegativeRequest, first_new: float) ->
     low = int(np.searchsorted(first_time, first_new, side="right"))
     grid = (np.unique(src), np.unique(dst))
     rng = np.random.Generator(np.random.PCG64(request.seed))
-    asked_src, asked_dst, asked = _columns(store, request.events)
+    asked_src, asked_dst, asked = _event_columns(store, request.events)
     asked_key = asked_src * store.num_nodes + asked_dst
     for start in range(0, len(asked), request.batch_size):
         batch = slice(start, start + request.batch_size)
@@ -142,24 +142,26 @@ def _from_pool(store: EventStore, request: NegativeRequest, first_new: float) ->
         high = int(np.searchsorted(first_time, begin, side="right"))
         window = slice(np.searchsorted(time, begin, side="left"), np.searchsorted(time, end, side="right"))
         present = age_of[np.unique(pair[window])]
-        chosen = _without(rng, low, max(low, high), present, len(asked[batch]))
+        chosen = _sample_excluding(rng, low, max(low, high), present, len(asked[batch]))
         known = distinct[by_age[chosen]]
         missing = len(asked[batch]) - len(known)
-        fill = _random_grid_pairs(rng, grid, asked_key[batch], store.num_nodes, missing)
+        fill = _sample_grid_pairs(rng, grid, asked_key[batch], store.num_nodes, missing)
         both = np.concatenate([fill, known])
         yield both // store.num_nodes, both % store.num_nodes
 
 
-def _without(rng: np.random.Generator, low: int, high: int, banned: np.ndarray, size: int) -> np.ndarray:
+def _sample_excluding(
+    rng: np.random.Generator, low: int, high: int, banned: np.ndarray, size: int
+) -> np.ndarray:
     """At most `size` distinct integers of [low, high) outside `banned`, uniformly; all of them if fewer."""
     banned = np.unique(banned[(banned >= low) & (banned < high)])
     free = high - low - len(banned)
     rank = rng.choice(free, size, replace=False) if free >= size else np.arange(free)
-    return low + _skip(rank, banned - low)
+    return low + _skip_banned(rank, banned - low)
 
 
-def _random_grid_pairs(
-    rng: np.random.Generator, grid: Pairs, banned_keys: np.ndarray, num_nodes: int, size: int
+def _sample_grid_pairs(
+    rng: np.random.Generator, grid: PairArrays, banned_keys: np.ndarray, num_nodes: int, size: int
 ) -> np.ndarray:
     """`size` pairs of a known source and a known destination, none of them banned."""
     sources, destinations = grid
@@ -172,14 +174,14 @@ def _random_grid_pairs(
     if not free:
         raise EventError("every possible pair occurs in one batch; there is no negative pair to draw")
     rank = rng.choice(free, size, replace=free < size)
-    cell = _skip(rank, banned)
+    cell = _skip_banned(rank, banned)
     return sources[cell // len(destinations)] * num_nodes + destinations[cell % len(destinations)]
 
 
-def _skip(rank: np.ndarray, banned: np.ndarray) -> np.ndarray:
+def _skip_banned(rank: np.ndarray, banned: np.ndarray) -> np.ndarray:
     """The rank-th non-negative integers that are not in the sorted array `banned`."""
     return rank + np.searchsorted(banned - np.arange(len(banned)), rank, side="right")
 
 
-def _columns(store: EventStore, events: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _event_columns(store: EventStore, events: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return store.src[events].numpy(), store.dst[events].numpy(), store.time[events].numpy()

@@ -12,11 +12,11 @@ import torch
 from jaxtyping import Bool, Float32, Float64, Int32, Int64
 from torch import Tensor
 
-from dygmamba.data.events import FeatureTable
-from dygmamba.errors import ConfigError
+from dygmamba.core.errors import ConfigError
+from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.sampling.counts import CountRequest
-from dygmamba.sampling.fades import FadeRequest, Fades
-from dygmamba.sampling.walks import WalkRequest, Walks
+from dygmamba.sampling.decayed_counts import DecayedCountRequest, DecayedCounts
+from dygmamba.sampling.walks import TemporalWalks, WalkRequest
 
 Strategy = Literal["recent", "uniform", "time_aware"]
 
@@ -48,7 +48,7 @@ class NeighborRequest:
         return replace(self, fanout=tuple(min(k, length) for k in self.fanout))
 
 
-Request = NeighborRequest | CountRequest | FadeRequest | WalkRequest
+Request = NeighborRequest | CountRequest | DecayedCountRequest | WalkRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +202,8 @@ class PairView:
     neighbors: tuple[tuple[NeighborSequence, ...], ...]
     features: FeatureTable
     counts: tuple[Float32[Tensor, "p f"], ...] = ()  # numbers about each pair, of models that ask for them
-    walks: tuple[Walks, ...] = ()  # to be asked about any node at a pair's time
-    fades: tuple[Fades, ...] = ()  # the same
+    walks: tuple[TemporalWalks, ...] = ()  # to be asked about any node at a pair's time
+    fades: tuple[DecayedCounts, ...] = ()  # the same
 
     @property
     def columns(self) -> tuple[Tensor, ...]:

@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
-from dygmamba.errors import ConfigError
-from dygmamba.ops.walks import WalkTable, rows_before, walk_table
+from dygmamba.core.errors import ConfigError
+from dygmamba.ops.walks import WalkTable, build_walk_table, look_up_rows
 from dygmamba.sampling.draws import Draws
 
 
@@ -66,7 +66,7 @@ class WalkRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Walks:
+class TemporalWalks:
     """Every event of a stream, or the training events alone, as sums over walks."""
 
     table: WalkTable
@@ -78,21 +78,21 @@ class Walks:
         time: Float64[Tensor, "e"],
         num_nodes: int,
         request: WalkRequest,
-    ) -> "Walks":
+    ) -> "TemporalWalks":
         """The walks of events, with random rows for the nodes they start from."""
-        base = normal_rows(num_nodes, request.dim, request.seed)
-        return Walks(walk_table(src, dst, time, base, request.layers, request.decay))
+        base = sample_node_rows(num_nodes, request.dim, request.seed)
+        return TemporalWalks(build_walk_table(src, dst, time, base, request.layers, request.decay))
 
-    def to(self, device: torch.device | str) -> "Walks":
+    def to(self, device: torch.device | str) -> "TemporalWalks":
         """The same on another device."""
-        return Walks(self.table.to(device))
+        return TemporalWalks(self.table.to(device))
 
     def at(self, node: Int64[Tensor, "*q"], time: Float64[Tensor, "*q"]) -> Float32[Tensor, "*q s d"]:
         """The rows of each node strictly before each time; zeros for a node of -1."""
-        return rows_before(self.table, node, time)
+        return look_up_rows(self.table, node, time)
 
 
-def normal_rows(num_nodes: int, dim: int, seed: int) -> Float32[Tensor, "n d"]:
+def sample_node_rows(num_nodes: int, dim: int, seed: int) -> Float32[Tensor, "n d"]:
     """Normal numbers of variance 1 / dim, each a function of seed, node and column (Box and Muller 1958)."""
     node = torch.arange(num_nodes)
     drawn = Draws.of(seed).uniform(node, torch.zeros(num_nodes, dtype=torch.float64), 0, 2 * dim)

@@ -19,18 +19,18 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from dygmamba.sampling.senders import Senders
+from dygmamba.sampling.source_activity import SourceActivity
 from dygmamba.tasks.metrics import PUBLISHED_BATCH, average_precision
 
 STEPS, CLOSE = (
     200,
     1e-9,
 )  # at most so many steps; events per event by which the conditions of the best fit may be off
-ANGLES = 45  # between the model's score alone and the rate alone, that are tried
+NUM_WEIGHTS = 45  # between the model's score alone and the rate alone, that are tried
 
 
 @dataclass(frozen=True, slots=True)
-class Activity:
+class ActivityRate:
     """The fitted rate: a weight for each kernel of `Senders`, the constant first, then the scales, then the number."""
 
     scales: tuple[float, ...]
@@ -39,7 +39,7 @@ class Activity:
     log_likelihood: float  # per event
 
     def log_rate(
-        self, senders: Senders, src: Int64[Tensor, "p"], time: Float64[Tensor, "p"]
+        self, senders: SourceActivity, src: Int64[Tensor, "p"], time: Float64[Tensor, "p"]
     ) -> Float64[Tensor, "p"]:
         """Of each source strictly before each time; summed kernel by kernel, so that no question changes another's."""
         rate = torch.zeros_like(time)
@@ -48,22 +48,24 @@ class Activity:
         return rate.log()
 
 
-def fit_activity(senders: Senders, src: Int64[Tensor, "e"], time: Float64[Tensor, "e"]) -> Activity:
+def fit_activity(
+    senders: SourceActivity, src: Int64[Tensor, "e"], time: Float64[Tensor, "e"]
+) -> ActivityRate:
     """The likeliest rate of these events, which are all that `senders` knows, in time order."""
     x, scales = senders.kernels(src, time), tuple(senders.lists.scale.tolist())
     start, end = float(time[0]), float(time[-1])
     expected = senders.expected(time, start, end, len(src.unique()))
     if end <= start:  # one instant says nothing of rates
-        return Activity(scales, (1.0, *(0.0 for _ in expected[1:])), len(src), 0.0)
+        return ActivityRate(scales, (1.0, *(0.0 for _ in expected[1:])), len(src), 0.0)
     used = expected > 0
-    share = likeliest(x[:, used] / expected[used])  # of the events, that each kernel explains
+    share = maximize_likelihood(x[:, used] / expected[used])  # of the events, that each kernel explains
     weights = torch.zeros_like(expected)
     weights[used] = share * len(src) / expected[used]
     found = (x @ weights).log().sum() - (expected * weights).sum()
-    return Activity(scales, tuple(weights.tolist()), len(src), float(found) / len(src))
+    return ActivityRate(scales, tuple(weights.tolist()), len(src), float(found) / len(src))
 
 
-def likeliest(x: Float64[Tensor, "e k"]) -> Float64[Tensor, "k"]:
+def maximize_likelihood(x: Float64[Tensor, "e k"]) -> Float64[Tensor, "k"]:
     """The w >= 0 with the largest mean of log(x w) - sum of w; the first column of x is positive, and w sums up to 1.
 
     Newton's method: in each step the parabola that touches the gain is maximised over w >= 0, exactly.
@@ -76,14 +78,14 @@ def likeliest(x: Float64[Tensor, "e k"]) -> Float64[Tensor, "k"]:
             break
         bend = part.T @ part / len(x)
         bend += 1e-12 * bend.diagonal().max() * torch.eye(len(w), dtype=x.dtype)
-        top = summit(bend.numpy(), (bend @ w + slope).numpy())
-        w, before = _gaining(x, w, torch.from_numpy(top)), w
+        top = solve_nonnegative_quadratic(bend.numpy(), (bend @ w + slope).numpy())
+        w, before = _line_search(x, w, torch.from_numpy(top)), w
         if torch.equal(w, before):  # no better in 64 bits
             break
     return w / w.sum()
 
 
-def summit(bend: np.ndarray, slope: np.ndarray) -> np.ndarray:
+def solve_nonnegative_quadratic(bend: np.ndarray, slope: np.ndarray) -> np.ndarray:
     """The v >= 0 with the largest slope' v - v' bend v / 2 (Lawson and Hanson, "Solving Least Squares Problems")."""
     v, free = np.zeros_like(slope), np.zeros(len(slope), bool)
     for _ in range(3 * len(slope)):
@@ -104,21 +106,21 @@ def summit(bend: np.ndarray, slope: np.ndarray) -> np.ndarray:
     return v
 
 
-def _gaining(x: Float64[Tensor, "e k"], w: Float64[Tensor, "k"], top: Float64[Tensor, "k"]) -> Tensor:
+def _line_search(x: Float64[Tensor, "e k"], w: Float64[Tensor, "k"], top: Float64[Tensor, "k"]) -> Tensor:
     """`top`, or as far towards it as gains, in halves; w itself where nothing does."""
-    now = _gain(x, w)
+    now = _mean_log_likelihood(x, w)
     for halves in range(30):
         then = w + (top - w) / 2**halves
-        if _gain(x, then) > now:
+        if _mean_log_likelihood(x, then) > now:
             return then
     return w
 
 
-def _gain(x: Float64[Tensor, "e k"], w: Float64[Tensor, "k"]) -> float:
+def _mean_log_likelihood(x: Float64[Tensor, "e k"], w: Float64[Tensor, "k"]) -> float:
     return float((x @ w).log().mean() - w.sum())
 
 
-def best_weight(
+def choose_activity_weight(
     score: Float[Tensor, "p"],
     log_rate: Float64[Tensor, "p"],
     label: Float[Tensor, "p"],
@@ -135,7 +137,7 @@ def best_weight(
     columns = (score.double()[order], log_rate[order], label[order])
     sizes = torch.unique_consecutive((group // PUBLISHED_BATCH)[order], return_counts=True)[1].tolist()
     batches = list(zip(*(column.split(sizes) for column in columns), strict=True))
-    turns = [tan(pi / 2 * place / ANGLES) for place in range(ANGLES)]
+    turns = [tan(pi / 2 * place / NUM_WEIGHTS) for place in range(NUM_WEIGHTS)]
     weights = [turn * (own / rate if own > 0 else 1.0) for turn in turns]
     return max(
         weights, key=lambda w: sum(average_precision(s + w * rate, y) for s, rate, y in batches)

@@ -9,12 +9,12 @@ from typing import Any, Protocol, runtime_checkable
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
-from dygmamba.data.events import EventBatch
+from dygmamba.data.events.event_store import EventBatch
 from dygmamba.sampling.view import PairBatch
 
 
 @dataclass(frozen=True, slots=True)
-class Exam:
+class EvaluationSet:
     """Questions whose answers are known: which events they are about, and which periods came before these.
 
     `number` says beside which of the events a pair is asked. On the host; `about` is what a result row says of it.
@@ -32,7 +32,7 @@ class Task(Protocol):
     """What is learned, whatever the model; the training loop knows nothing else of it."""
 
     @property
-    def validation(self) -> Exam | None:
+    def validation(self) -> EvaluationSet | None:
         """What an epoch's weights are judged by; none where everything is trained on."""
         ...
 
@@ -57,7 +57,7 @@ class Task(Protocol):
         """The sum over pairs."""
         ...
 
-    def metrics(self, score: Float[Tensor, "p"], exam: Exam) -> dict[str, Any]:
+    def metrics(self, score: Float[Tensor, "p"], evaluation_set: EvaluationSet) -> dict[str, Any]:
         """How good the scores of an exam are, `ap` and `auc` among it."""
         ...
 

@@ -19,18 +19,18 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from dygmamba.errors import ScoreError
+from dygmamba.core.errors import ScoreError
 
 BINS = 10  # of equal mass
 BLOCKS = 8  # of a validation period, one after another
-STRETCHES = (4, 2, 1)  # last blocks that may be fitted instead of all
-SURE = 2.0  # standard errors by which fewer must have served better
-LEAST = 100  # pairs of each kind in a block, below which all are fitted
-FLATTEST = 1e-3  # slope: a run that ranks worse than chance keeps its order, almost level
-STEPS = 100
+SHORTER_PERIODS = (4, 2, 1)  # last blocks that may be fitted instead of all
+MIN_STANDARD_ERRORS = 2.0  # standard errors by which fewer must have served better
+MIN_BLOCK_PAIRS = 100  # pairs of each kind in a block, below which all are fitted
+MIN_SLOPE = 1e-3  # slope: a run that ranks worse than chance keeps its order, almost level
+MAX_STEPS = 100
 KNOTS = 10
-ENOUGH = 20  # pairs of each kind per knot, below which there are none
-PULL = 4.0  # pairs that speak for the line at a knot
+MIN_KNOT_PAIRS = 20  # pairs of each kind per knot, below which there are none
+PRIOR_PAIRS = 4.0  # pairs that speak for the line at a knot
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,9 @@ class Reliability:
         return float(np.average(values, weights=self.count))
 
 
-def reliability(score: Float[Tensor, "p"], label: Float[Tensor, "p"], bins: int = BINS) -> Reliability:
+def compute_reliability(
+    score: Float[Tensor, "p"], label: Float[Tensor, "p"], bins: int = BINS
+) -> Reliability:
     """Pairs in bins of equal mass by their score; equal scores are equally often true, whatever bin they are in."""
     if not score.numel():
         raise ScoreError("there are no scores to judge; ask about at least one pair")
@@ -101,7 +103,7 @@ def reliability(score: Float[Tensor, "p"], label: Float[Tensor, "p"], bins: int 
     )
 
 
-def calibrate(
+def fit_calibration(
     logit: Float[Tensor, "p"], label: Float[Tensor, "p"], number: Int64[Tensor, "p"]
 ) -> Calibration:
     """The line that makes probabilities of these logits; `number` says which comes before which."""
@@ -109,47 +111,47 @@ def calibrate(
         raise ScoreError("probabilities are fitted to finite scores, of at least one pair; mend the scores")
     z, y = logit.detach().cpu().double(), label.detach().cpu().double()
     block = number.cpu() * BLOCKS // (int(number.max()) + 1)
-    last = _stretch(z, y, block)
+    last = _choose_blocks(z, y, block)
     used = block >= BLOCKS - last
-    straight = line(z[used], y[used])
-    bends = knots(z[used], y[used], straight)
+    straight = fit_line(z[used], y[used])
+    bends = fit_knots(z[used], y[used], straight)
     return Calibration(*straight, float(y[used].mean()), int(used.sum()), last / BLOCKS, bends)
 
 
-def line(z: Float64[Tensor, "p"], y: Float64[Tensor, "p"]) -> tuple[float, float]:
+def fit_line(z: Float64[Tensor, "p"], y: Float64[Tensor, "p"]) -> tuple[float, float]:
     """Slope and bias of the least cross-entropy with Platt's targets, by Newton's method; the slope is positive."""
     true, false = float(y.sum()), float((1 - y).sum())
     target = torch.where(y > 0.5, (true + 1) / (true + 2), 1 / (false + 2)).double()
     middle, scale = float(z.mean()), float(z.std(correction=0)) or 1.0
     x = torch.stack([(z - middle) / scale, torch.ones_like(z)], dim=1)
-    found = _newton(x, target)
-    if found[0] / scale < FLATTEST:  # no order is turned round
-        held = FLATTEST * z
-        return FLATTEST, float(_newton(x[:, 1:], target, held)[0])
+    found = _fit_logistic(x, target)
+    if found[0] / scale < MIN_SLOPE:  # no order is turned round
+        held = MIN_SLOPE * z
+        return MIN_SLOPE, float(_fit_logistic(x[:, 1:], target, held)[0])
     slope = float(found[0]) / scale
     return slope, float(found[1]) - slope * middle
 
 
-def knots(
+def fit_knots(
     z: Float64[Tensor, "p"], y: Float64[Tensor, "p"], straight: tuple[float, float]
 ) -> tuple[tuple[float, float], ...]:
     """Logits and log-odds of bins of equal mass, rising; none where there are too few pairs to tell."""
-    if min(float(y.sum()), float((1 - y).sum())) < ENOUGH * KNOTS:
+    if min(float(y.sum()), float((1 - y).sum())) < MIN_KNOT_PAIRS * KNOTS:
         return ()
     slope, bias = straight
-    found = reliability(z, y, KNOTS)
+    found = compute_reliability(z, y, KNOTS)
     x, first = np.unique(found.score, return_index=True)  # bins of one and the same logit are one
     count = np.add.reduceat(np.array(found.count), first)
     true = np.add.reduceat(np.array(found.share) * np.array(found.count), first)
     said = 1 / (1 + np.exp(-np.clip(slope * x + bias, -50, 50)))
-    share = _rising((true + PULL * said) / (count + PULL), count + PULL)
+    share = _fit_isotonic((true + PRIOR_PAIRS * said) / (count + PRIOR_PAIRS), count + PRIOR_PAIRS)
     odds = np.log(share) - np.log1p(-share)
     for place in range(1, len(x)):
-        odds[place] = max(odds[place], odds[place - 1] + FLATTEST * (x[place] - x[place - 1]))
+        odds[place] = max(odds[place], odds[place - 1] + MIN_SLOPE * (x[place] - x[place - 1]))
     return tuple(zip(x.tolist(), odds.tolist(), strict=True))
 
 
-def _rising(value: np.ndarray, weight: np.ndarray) -> np.ndarray:
+def _fit_isotonic(value: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """The nearest values that never fall: those that do are pooled with their neighbours."""
     pools: list[tuple[float, float, int]] = []  # mean, weight, how many
     for mean, mass in zip(value.tolist(), weight.tolist(), strict=True):
@@ -161,7 +163,7 @@ def _rising(value: np.ndarray, weight: np.ndarray) -> np.ndarray:
     return np.repeat([mean for mean, _, _ in pools], [many for _, _, many in pools])
 
 
-def _newton(
+def _fit_logistic(
     x: Float64[Tensor, "p c"], target: Float64[Tensor, "p"], offset: Float64[Tensor, "p"] | float = 0.0
 ) -> Float64[Tensor, "c"]:
     """Logistic regression; a step that does not help is halved. A hair of ridge keeps level logits solvable."""
@@ -171,7 +173,7 @@ def _newton(
         return float(binary_cross_entropy_with_logits(x @ at + offset, target))
 
     now = loss(weight)
-    for _ in range(STEPS):
+    for _ in range(MAX_STEPS):
         p = torch.sigmoid(x @ weight + offset)
         slope = x.T @ (p - target) / len(x)
         bend = (x * (p * (1 - p))[:, None]).T @ x / len(x) + ridge
@@ -184,30 +186,30 @@ def _newton(
     return weight
 
 
-def _stretch(z: Float64[Tensor, "p"], y: Float64[Tensor, "p"], block: Int64[Tensor, "p"]) -> int:
+def _choose_blocks(z: Float64[Tensor, "p"], y: Float64[Tensor, "p"], block: Int64[Tensor, "p"]) -> int:
     """How many of the last blocks are fitted: all, unless fewer would surely have served what came after better."""
     for number in range(BLOCKS):
         own = y[block == number]
-        if min(float(own.sum()), float((1 - own).sum())) < LEAST:
+        if min(float(own.sum()), float((1 - own).sum())) < MIN_BLOCK_PAIRS:
             return BLOCKS
 
-    whole = _served(z, y, block, BLOCKS)
-    gains = {length: whole - _served(z, y, block, length) for length in STRETCHES}
+    whole = _next_block_losses(z, y, block, BLOCKS)
+    gains = {length: whole - _next_block_losses(z, y, block, length) for length in SHORTER_PERIODS}
     sure = {
         length: float(gain.mean())
         for length, gain in gains.items()
-        if float(gain.mean()) > SURE * float(gain.std()) / sqrt(len(gain))
+        if float(gain.mean()) > MIN_STANDARD_ERRORS * float(gain.std()) / sqrt(len(gain))
     }
     return max(sure, key=lambda length: sure[length], default=BLOCKS)
 
 
-def _served(
+def _next_block_losses(
     z: Float64[Tensor, "p"], y: Float64[Tensor, "p"], block: Int64[Tensor, "p"], length: int
 ) -> Float64[Tensor, "_"]:
     """The cross-entropy of each pair but the first block's, by a line fitted to so many blocks before its own."""
     parts = []
     for number in range(1, BLOCKS):
         past, own = (block < number) & (block >= number - length), block == number
-        slope, bias = line(z[past], y[past])
+        slope, bias = fit_line(z[past], y[past])
         parts.append(binary_cross_entropy_with_logits(slope * z[own] + bias, y[own], reduction="none"))
     return torch.cat(parts)

@@ -11,14 +11,14 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from dygmamba.data.boards import Board, Period
-from dygmamba.data.events import EventStore
-from dygmamba.errors import ConfigError, EventError
-from dygmamba.tasks.asked import BOARD, SOME
+from dygmamba.core.errors import ConfigError, EventError
+from dygmamba.data.events.event_store import EventStore
+from dygmamba.data.storage.leaderboard import Leaderboard, Period
+from dygmamba.tasks.metric_names import BOARD_CANDIDATES, DEFAULT_CANDIDATES
 
 
 @runtime_checkable
-class Rivals(Protocol):
+class CandidateSet(Protocol):
     """Whom each of some events is ranked against."""
 
     @property
@@ -37,7 +37,7 @@ class Rivals(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Candidates:
+class SampledCandidates:
     """How candidates are chosen: `count` of them, None for all; never the event's own destination.
 
     A draw is a function of seed and event, without replacement, the same in any batch. `filtered` also leaves out the
@@ -46,19 +46,19 @@ class Candidates:
 
     store: EventStore
     pool: Int64[Tensor, "m"]
-    count: int | None = SOME
+    count: int | None = DEFAULT_CANDIDATES
     seed: int = 0
     filtered: bool = False
 
     @staticmethod
-    def of(store: EventStore, count: int | None, seed: int, filtered: bool = False) -> "Candidates":
+    def of(store: EventStore, count: int | None, seed: int, filtered: bool = False) -> "SampledCandidates":
         """Among every destination of the stream."""
         pool = torch.unique(store.dst)
         if count is not None and count < 1:
             raise ConfigError(f"`candidates` must be at least 1 or 'all', got {count}")
         if len(pool) < 2:
             raise EventError("the stream has one destination; there is nothing to rank it against")
-        return Candidates(store, pool, count, seed, filtered)
+        return SampledCandidates(store, pool, count, seed, filtered)
 
     @property
     def width(self) -> int:
@@ -105,17 +105,17 @@ class Candidates:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class BoardCandidates:
     """The candidates that a scoreboard lists for each event of a period, as they stand there.
 
     One that is the event's own destination, as in lists that were drawn without a look, is level with it.
     """
 
-    board: Board
+    board: Leaderboard
     period: Period
 
     @staticmethod
-    def of(board: Board, period: Period, events: Int64[Tensor, "k"]) -> "Listed":
+    def of(board: Leaderboard, period: Period, events: Int64[Tensor, "k"]) -> "BoardCandidates":
         """Those of a period, if all of these events are in it."""
         if period not in board.negatives:
             raise ConfigError(
@@ -127,7 +127,7 @@ class Listed:
                 f"the {period} of this split is not the scoreboard's; train with `split='board'`, or choose "
                 "`candidates` by a number"
             )
-        return Listed(board, period)
+        return BoardCandidates(board, period)
 
     @property
     def width(self) -> int:
@@ -139,7 +139,7 @@ class Listed:
     def about(self) -> dict[str, Any]:
         """Whose lists they are."""
         return {
-            "candidates": BOARD,
+            "candidates": BOARD_CANDIDATES,
             "board": self.board.name,
             "candidate_seed": None,
             "filtered": False,

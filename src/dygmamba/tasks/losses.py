@@ -33,15 +33,15 @@ class Loss(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Pairwise:
+class PairwiseLoss:
     """Binary cross-entropy of every pair, as published."""
 
     together: ClassVar[bool] = False
 
     @staticmethod
-    def of(candidates: int) -> "Pairwise":
+    def of(candidates: int) -> "PairwiseLoss":
         """One pair beside each event, whatever the number."""
-        return Pairwise()
+        return PairwiseLoss()
 
     @property
     def about(self) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class Pairwise:
 
 
 @dataclass(frozen=True, slots=True)
-class Among:
+class RankingLoss:
     """Softmax cross-entropy of each event's own pair among those of c candidates of its source.
 
     Pairs come as all events, then all their first candidates, then all second ones. The sum counts each event 1 + c
@@ -65,9 +65,9 @@ class Among:
     together: ClassVar[bool] = True
 
     @staticmethod
-    def of(candidates: int) -> "Among":
+    def of(candidates: int) -> "RankingLoss":
         """Among so many."""
-        return Among(candidates)
+        return RankingLoss(candidates)
 
     @property
     def about(self) -> dict[str, Any]:
@@ -80,5 +80,8 @@ class Among:
         return len(score) * (score.logsumexp(dim=0) - score[0]).sum()
 
 
-PAIRWISE = Pairwise()
-LOSSES: dict[LossName, type[Pairwise] | type[Among]] = {"pairwise": Pairwise, "ranking": Among}
+PAIRWISE_LOSS = PairwiseLoss()
+LOSSES: dict[LossName, type[PairwiseLoss] | type[RankingLoss]] = {
+    "pairwise": PairwiseLoss,
+    "ranking": RankingLoss,
+}

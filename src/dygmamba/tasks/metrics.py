@@ -11,29 +11,29 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from dygmamba.errors import ScoreError
-from dygmamba.tasks.asked import hits_at
+from dygmamba.core.errors import ScoreError
+from dygmamba.tasks.metric_names import parse_hits_k
 
 PUBLISHED_BATCH = 200
 
 
 def average_precision(score: Float[Tensor, "p"], label: Float[Tensor, "p"]) -> float:
     """Sum over thresholds of (recall step) * precision; equal scores share one threshold (scikit-learn)."""
-    return _precision(*_counts_by_threshold(*_columns(score, label)))
+    return _precision_from_counts(*_counts_by_threshold(*_to_arrays(score, label)))
 
 
 def roc_auc(score: Float[Tensor, "p"], label: Float[Tensor, "p"]) -> float:
     """Probability that a positive outranks a negative, a tie counting half; nan if one class is missing."""
-    return _area(*_counts_by_threshold(*_columns(score, label)))
+    return _area_from_counts(*_counts_by_threshold(*_to_arrays(score, label)))
 
 
-def _precision(hits: np.ndarray, total: np.ndarray) -> float:
+def _precision_from_counts(hits: np.ndarray, total: np.ndarray) -> float:
     if not hits[-1]:
         return float("nan")
     return float((np.diff(hits, prepend=0) * (hits / total)).sum() / hits[-1])
 
 
-def _area(hits: np.ndarray, total: np.ndarray) -> float:
+def _area_from_counts(hits: np.ndarray, total: np.ndarray) -> float:
     misses = total - hits
     positives, negatives = hits[-1], misses[-1]
     if not positives or not negatives:
@@ -46,10 +46,10 @@ def reciprocal_rank(positive: Float[Tensor, "g"], negative: Float[Tensor, "g c"]
     """1 / rank with TGB's tie rule: the mean of the optimistic and the pessimistic rank."""
     for score in (positive, negative):
         _require_finite(score)
-    return 1.0 / (1.0 + places_before(positive, negative))
+    return 1.0 / (1.0 + count_ranked_above(positive, negative))
 
 
-def places_before(positive: Float[Tensor, "g"], negative: Float[Tensor, "g c"]) -> Float[Tensor, "g"]:
+def count_ranked_above(positive: Float[Tensor, "g"], negative: Float[Tensor, "g c"]) -> Float[Tensor, "g"]:
     """How many candidates come before each positive, a tie counting half; these add up over parts of the candidates."""
     above = (negative > positive[:, None]).sum(dim=1)
     level = (negative >= positive[:, None]).sum(dim=1)
@@ -59,12 +59,12 @@ def places_before(positive: Float[Tensor, "g"], negative: Float[Tensor, "g c"]) 
 def rank_metrics(rank: Float[Tensor, "g"], names: Sequence[str]) -> dict[str, float]:
     """`mrr` and `hits@k` of the ranks of all positives, 1 the best; a rank that is level with k is a hit (TGB)."""
     return {
-        name: float((1 / rank).mean() if name == "mrr" else (rank <= hits_at(name)).double().mean())
+        name: float((1 / rank).mean() if name == "mrr" else (rank <= parse_hits_k(name)).double().mean())
         for name in names
     }
 
 
-def _columns(score: Tensor, label: Tensor) -> tuple[np.ndarray, np.ndarray]:
+def _to_arrays(score: Tensor, label: Tensor) -> tuple[np.ndarray, np.ndarray]:
     """Scores in 64 bits, and which of them are of positives."""
     if not score.numel():
         raise ScoreError("there are no scores to judge; ask about at least one pair")
@@ -112,7 +112,7 @@ def link_metrics(
     The batches are an arithmetic of the metric, not of the computation: how the pairs were scored is free.
     """
     order = torch.argsort(group // batch, stable=True)
-    values, truth = _columns(score[order], label[order])
+    values, truth = _to_arrays(score[order], label[order])
     number = (group // batch)[order].cpu().numpy()
     cuts = np.flatnonzero(np.diff(number)) + 1
     parts = [
@@ -121,9 +121,9 @@ def link_metrics(
     ]
     whole = _counts_by_threshold(values, truth)
     return LinkMetrics(
-        ap=float(np.mean([_precision(*part) for part in parts])),
-        auc=float(np.mean([_area(*part) for part in parts])),
-        ap_pooled=_precision(*whole),
-        auc_pooled=_area(*whole),
+        ap=float(np.mean([_precision_from_counts(*part) for part in parts])),
+        auc=float(np.mean([_area_from_counts(*part) for part in parts])),
+        ap_pooled=_precision_from_counts(*whole),
+        auc_pooled=_area_from_counts(*whole),
         n=int(truth.sum()),
     )

@@ -8,11 +8,11 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from dygmamba.data.events import EventBatch, EventStore
-from dygmamba.data.splits import PUBLISHED, Split, SplitBy
-from dygmamba.errors import EventError
+from dygmamba.core.errors import EventError
+from dygmamba.data.events.event_store import EventBatch, EventStore
+from dygmamba.data.events.splits import PUBLISHED_SPLIT, Split, SplitRule
 from dygmamba.sampling.view import PairBatch
-from dygmamba.tasks.base import Exam
+from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.metrics import average_precision, roc_auc
 
 
@@ -42,23 +42,23 @@ class NodeTask:
     label: Float32[Tensor, "e"]  # on the device
     partner: Int64[Tensor, "k"]  # the training events' destinations
     weight: Float32[Tensor, ""]  # of a positive in the loss
-    validation: Exam
-    test: Exam
+    validation: EvaluationSet
+    test: EvaluationSet
 
     @staticmethod
     def of(store: EventStore, split: Split, device: torch.device, balance: bool = False) -> "NodeTask":
         """Classification of a labelled stream; refused where there is nothing to learn."""
         label = check_labels(store, split)
-        weight = positive_weight(label[split.train]) if balance else 1.0
+        weight = compute_positive_weight(label[split.train]) if balance else 1.0
         return NodeTask(
             label=label.to(device),
             partner=store.dst[split.train].to(device),
             weight=torch.tensor(weight, device=device),
-            validation=node_exam(store, split, "val"),
-            test=node_exam(store, split, "test"),
+            validation=build_node_set(store, split, "val"),
+            test=build_node_set(store, split, "test"),
         )
 
-    def exam(self, name: str) -> Exam:
+    def evaluation_set(self, name: str) -> EvaluationSet:
         """That of `val` or `test`."""
         return {"val": self.validation, "test": self.test}[name]
 
@@ -82,30 +82,30 @@ class NodeTask:
         """Binary cross-entropy, positives by their weight."""
         return binary_cross_entropy_with_logits(logits, label, pos_weight=self.weight, reduction="sum")
 
-    def metrics(self, score: Float[Tensor, "p"], exam: Exam) -> dict[str, Any]:
+    def metrics(self, score: Float[Tensor, "p"], evaluation_set: EvaluationSet) -> dict[str, Any]:
         """AUC and AP over the whole period."""
-        return asdict(node_metrics(score, exam.pairs.label))
+        return asdict(node_metrics(score, evaluation_set.pairs.label))
 
     def better(self, found: dict[str, Any], best_ap: float, best_auc: float) -> bool:
         """The higher AUC, or the same once more."""
         return found["auc"] >= best_auc
 
 
-def node_exam(store: EventStore, split: Split, name: str) -> Exam:
+def build_node_set(store: EventStore, split: Split, name: str) -> EvaluationSet:
     """The events of a period as questions about their sources; everything before them has happened."""
     events = split.val if name == "val" else split.test
     earlier = (split.train,) if name == "val" else (split.train, split.val)
     label = torch.zeros(len(store)) if store.label is None else store.label
     pairs = PairBatch.of(store.src[events], store.dst[events], store.time[events], label[events], events)
-    return Exam({"split": name}, events, earlier, pairs, torch.arange(len(events)))
+    return EvaluationSet({"split": name}, events, earlier, pairs, torch.arange(len(events)))
 
 
-def node_split(store: EventStore, by: SplitBy = PUBLISHED) -> Split:
+def split_for_nodes(store: EventStore, by: SplitRule = PUBLISHED_SPLIT) -> Split:
     """The chronological 70/15/15, or what the user chose, with every node kept in training (DyGLib)."""
     return by.split(store, new_node_share=0.0)
 
 
-def positive_weight(label: Float32[Tensor, "p"]) -> float:
+def compute_positive_weight(label: Float32[Tensor, "p"]) -> float:
     """Negatives per positive: with it both classes weigh the same in the loss."""
     positives = float(label.sum())
     return (len(label) - positives) / positives

@@ -6,15 +6,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dygmamba.config import build_config
-from dygmamba.data.generate import GeneratorConfig, generate_stream
-from dygmamba.data.splits import chronological_split
+from dygmamba.data.events.splits import chronological_split
+from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
 from dygmamba.engine import executor as engine
-from dygmamba.engine.executor.cuts import CHOICES, COSTS, WHOLE, arrange, best_shares
-from dygmamba.engine.executor.eager import Parts, Whole
-from dygmamba.engine.fit import Fit
+from dygmamba.engine.executor.eager import BatchExecutor, BucketedExecutor
+from dygmamba.engine.fit import Trainer
 from dygmamba.engine.fit_config import FitConfig
-from dygmamba.engine.folder import RunFolder
-from dygmamba.engine.lengths import rounded
+from dygmamba.engine.length_buckets import (
+    DEVICE_COSTS,
+    SHARE_CHOICES,
+    SINGLE_BUCKET,
+    choose_shares,
+    plan_buckets,
+    round_length,
+)
+from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.stream import Stream
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
@@ -27,20 +33,20 @@ SETTINGS = {"length": 40, "width": 4, "states": 4, "out": 8, "time_dim": 6, "dro
 def test_rounding_covers_and_wastes_at_most_a_quarter(length, most):
     """For all lengths up to the longest: rounded up, to few values, and above 64 by less than a quarter."""
     length = min(length, most)
-    cut = rounded(length, most)
+    cut = round_length(length, most)
     assert length <= cut <= max(most, 16)
     assert cut <= max(16, 1.25 * length + 4)
-    assert len({rounded(n, 4096) for n in range(4097)}) < 40
+    assert len({round_length(n, 4096) for n in range(4097)}) < 40
 
 
 @given(
     lengths=st.lists(st.lists(st.integers(0, 300), min_size=12, max_size=12), min_size=1, max_size=4),
-    cut=st.sampled_from([*CHOICES, (1, 2, 4), (100, 1)]),
+    cut=st.sampled_from([*SHARE_CHOICES, (1, 2, 4), (100, 1)]),
 )
 def test_every_pair_is_in_one_part_that_reaches_back_far_enough(lengths, cut):
     """For all batches: the parts are a permutation of the pairs, and none is looked up too short."""
     given_lengths = torch.tensor(lengths)
-    epoch = arrange(given_lengths, cut, 300)
+    epoch = plan_buckets(given_lengths, cut, 300)
     for row, order, cuts in zip(given_lengths, epoch.order, epoch.lengths, strict=True):
         assert sorted(order.tolist()) == list(range(12))
         chosen = order.split(epoch.sizes)
@@ -52,12 +58,12 @@ def test_equal_lengths_are_not_cut_and_mixed_ones_are():
     """Parts are issued where they save more than they cost."""
     equal, mixed = torch.full((3, 400), 1000), torch.full((3, 400), 20)
     mixed[:, :40] = 1000
-    gpu = COSTS["cuda"]
-    assert best_shares(equal, 1023, gpu) == WHOLE
-    assert best_shares(mixed, 1023, gpu) == (2, 4, 6, 8)
-    assert best_shares(mixed.clamp(max=31), 31, gpu) == WHOLE
-    assert best_shares(equal[:0], 1023, gpu) == WHOLE
-    assert best_shares(mixed[:, 20:60], 1023, gpu) == WHOLE, "40 pairs do not fill the device"
+    gpu = DEVICE_COSTS["cuda"]
+    assert choose_shares(equal, 1023, gpu) == SINGLE_BUCKET
+    assert choose_shares(mixed, 1023, gpu) == (2, 4, 6, 8)
+    assert choose_shares(mixed.clamp(max=31), 31, gpu) == SINGLE_BUCKET
+    assert choose_shares(equal[:0], 1023, gpu) == SINGLE_BUCKET
+    assert choose_shares(mixed[:, 20:60], 1023, gpu) == SINGLE_BUCKET, "40 pairs do not fill the device"
 
 
 @pytest.fixture(scope="module")
@@ -74,17 +80,17 @@ def fit_of(model, stream, folder):
     facts = DatasetFacts.of(stream.store, stream.split.train)
     scorer = spec.build(build_config(spec.config, settings), facts)
     task = LinkTask.of(stream.store, stream.split, stream.device)
-    return Fit(task, scorer, stream, FitConfig(batch=20), RunFolder(folder), seed=0)
+    return Trainer(task, scorer, stream, FitConfig(batch=20), RunDirectory(folder), seed=0)
 
 
 @pytest.mark.parametrize("model", ["dyg-mamba", "dygformer"])
 def test_a_step_in_parts_is_the_step(model, stream, tmp_path, monkeypatch):
     """Losses and weights after steps in one, two and five parts agree to rounding."""
     results = []
-    for shares in (WHOLE, CHOICES[1], CHOICES[3]):
-        monkeypatch.setattr(engine, "best_shares", lambda lengths, most, costs, shares=shares: shares)
+    for shares in (SINGLE_BUCKET, SHARE_CHOICES[1], SHARE_CHOICES[3]):
+        monkeypatch.setattr(engine, "choose_shares", lambda lengths, most, costs, shares=shares: shares)
         fit = fit_of(model, stream, tmp_path)
-        assert type(fit.executor) is (Whole if shares == WHOLE else Parts)
+        assert type(fit.executor) is (BatchExecutor if shares == SINGLE_BUCKET else BucketedExecutor)
         epoch, last = fit.epoch(0), fit.steps_per_epoch - 1  # shorter than a batch
         losses = torch.stack([fit.executor.step(fit.batch(epoch, number)) for number in (0, 10, last)])
         results.append((losses, fit.scorer.state_dict()))

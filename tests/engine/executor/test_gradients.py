@@ -5,12 +5,11 @@ import torch
 from torch import nn
 
 from dygmamba.config import build_config
-from dygmamba.data.generate import GeneratorConfig, generate_stream
-from dygmamba.data.splits import chronological_split
-from dygmamba.engine.executor.cuts import WHOLE
-from dygmamba.engine.executor.eager import Parts, Work
-from dygmamba.engine.executor.gradients import PartGradients
+from dygmamba.data.events.splits import chronological_split
+from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
+from dygmamba.engine.executor.eager import BucketedExecutor, GradientAccumulator, TrainingContext
 from dygmamba.engine.fit_config import FitConfig
+from dygmamba.engine.length_buckets import SINGLE_BUCKET
 from dygmamba.engine.stream import Stream
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
@@ -42,8 +41,8 @@ def parts_of(variant, stream):
     spec, task = MODELS[model], LinkTask.of(stream.store, stream.split, stream.device)
     facts = DatasetFacts.of(stream.store, stream.split.train)
     scorer = spec.build(build_config(spec.config, settings), facts)
-    work = Work(task, scorer, stream, FitConfig(batch=20))
-    return Parts(work, WHOLE), work.view(stream.train[-20:], task.others(0, 0)[-20:])
+    work = TrainingContext(task, scorer, stream, FitConfig(batch=20))
+    return BucketedExecutor(work, SINGLE_BUCKET), work.view(stream.train[-20:], task.others(0, 0)[-20:])
 
 
 @pytest.mark.parametrize("variant", list(VARIANTS))
@@ -86,7 +85,7 @@ def test_what_has_no_part_in_the_loss_keeps_no_gradient():
     """A parameter that is not used, and one that is not trained, have no gradient; a shared one has both uses'."""
     model = nn.ModuleDict({"used": nn.Linear(2, 2), "unused": nn.Linear(2, 2)})
     model["used"].bias.requires_grad_(False)
-    gradients = PartGradients(model)
+    gradients = GradientAccumulator(model)
     gradients.begin()
     for scale in (1.0, 2.0):
         gradients.add(scale * model["used"](model["used"](torch.ones(2))).sum())

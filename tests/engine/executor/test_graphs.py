@@ -6,19 +6,23 @@ import pytest
 import torch
 
 from dygmamba.config import build_config
-from dygmamba.data.generate import GeneratorConfig, generate_stream
-from dygmamba.data.splits import chronological_split
+from dygmamba.core.process_settings import join_process_group, leave_process_group
+from dygmamba.data.events.splits import chronological_split
+from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
 from dygmamba.engine import executor as engine
-from dygmamba.engine.executor.cuts import CHOICES, WHOLE
-from dygmamba.engine.executor.graphs import GraphedHalves, GraphedParts, GraphedWhole
-from dygmamba.engine.fit import Fit, Reporter
+from dygmamba.engine.distributed import DistributedGroup
+from dygmamba.engine.executor.graphs import (
+    GraphedBatchExecutor,
+    GraphedBucketedExecutor,
+    GraphedSplitExecutor,
+)
+from dygmamba.engine.fit import Reporter, Trainer
 from dygmamba.engine.fit_config import FitConfig
-from dygmamba.engine.folder import RunFolder
-from dygmamba.engine.ranks import Together
+from dygmamba.engine.length_buckets import SHARE_CHOICES, SINGLE_BUCKET
+from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.stream import Stream
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
-from dygmamba.process_wide import join_others, leave_others
 from dygmamba.tasks.link import LinkTask
 from ranks_cases import act
 
@@ -52,22 +56,22 @@ def fit_of(model, stream, folder, against="random", **loop):
     scorer = spec.build(build_config(spec.config, SETTINGS[model]), facts).cuda()
     task = LinkTask.of(stream.store, stream.split, stream.device, against)
     config = FitConfig(batch=20, precision="float32", save_every=1e9, **loop)
-    return Fit(task, scorer, stream, config, RunFolder(folder), seed=0)
+    return Trainer(task, scorer, stream, config, RunDirectory(folder), seed=0)
 
 
 @pytest.mark.parametrize(
     ("model", "against"),
     [*((model, "random") for model in SETTINGS), ("dyg-mamba", "mixed-odds"), ("tgn", "mixed-odds")],
 )
-@pytest.mark.parametrize("shares", [WHOLE, CHOICES[3]])
+@pytest.mark.parametrize("shares", [SINGLE_BUCKET, SHARE_CHOICES[3]])
 @pytest.mark.parametrize("visible", ["strict", "batch"])
 def test_an_epoch_of_replays_is_the_epoch(model, against, shares, visible, stream, tmp_path, monkeypatch):
     """Losses, weights and memory after an epoch of replayed graphs are those of issued steps, whole or in parts."""
-    monkeypatch.setattr(engine, "best_shares", lambda lengths, most, costs: shares)
+    monkeypatch.setattr(engine, "choose_shares", lambda lengths, most, costs: shares)
     results = []
     for graphs in (False, True):
         fit = fit_of(model, stream, tmp_path, against, graphs=graphs, visible=visible)
-        assert isinstance(fit.executor, GraphedWhole | GraphedParts) is graphs
+        assert isinstance(fit.executor, GraphedBatchExecutor | GraphedBucketedExecutor) is graphs
         fit.train_epoch(Reporter())
         results.append((torch.tensor(fit.progress.losses), fit.scorer.state_dict()))
     (loss, weights), (replayed, others) = results
@@ -94,14 +98,14 @@ def test_no_step_waits_for_the_device(against, stream, tmp_path):
 
 
 @pytest.mark.parametrize("model", ["dyg-mamba", "tgn", "tgat"])
-@pytest.mark.parametrize("shares", [WHOLE, CHOICES[3]])
+@pytest.mark.parametrize("shares", [SINGLE_BUCKET, SHARE_CHOICES[3]])
 def test_ranks_that_replay_their_shares_train_as_one(model, shares, stream, tmp_path, monkeypatch):
     """Two ranks, each its share of every batch as graphs with a sum between them: one rank's losses and weights."""
-    monkeypatch.setattr(engine, "best_shares", lambda lengths, most, costs: shares)
+    monkeypatch.setattr(engine, "choose_shares", lambda lengths, most, costs: shares)
 
     def trained(ranks):
         fit = fit_of(model, replace(stream, ranks=ranks), tmp_path)
-        assert isinstance(fit.executor, GraphedHalves | GraphedParts) or not ranks.several
+        assert isinstance(fit.executor, GraphedSplitExecutor | GraphedBucketedExecutor) or not ranks.several
         fit.train_epoch(Reporter())
         return torch.tensor(fit.progress.losses), fit.scorer.state_dict()
 
@@ -118,13 +122,13 @@ def test_a_group_of_one_sums_over_nccl_between_its_graphs(stream, tmp_path, monk
     fit.train_epoch(Reporter())
     for name, value in {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 29431}.items():
         monkeypatch.setenv(name, str(value))
-    assert join_others("cuda")
+    assert join_process_group("cuda")
     try:
-        grouped = fit_of("dyg-mamba", replace(stream, ranks=Together(0, 1)), tmp_path)
+        grouped = fit_of("dyg-mamba", replace(stream, ranks=DistributedGroup(0, 1)), tmp_path)
         grouped.train_epoch(Reporter())
         scores = grouped.examine(grouped.task.validation)
     finally:
-        leave_others()
+        leave_process_group()
     torch.testing.assert_close(
         torch.tensor(grouped.progress.losses), torch.tensor(fit.progress.losses), rtol=1e-3, atol=1e-4
     )

@@ -10,19 +10,29 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor, nn
 
-from dygmamba.engine.executor.asking import Asking
-from dygmamba.engine.executor.cuts import COSTS, WHOLE, best_shares
-from dygmamba.engine.executor.eager import Batch, Epoch, Parts, Whole, Work, history_lengths
-from dygmamba.engine.executor.graphs import GraphedHalves, GraphedParts, GraphedWhole
-from dygmamba.engine.executor.nothing import Nothing, has_nothing_to_learn
-from dygmamba.engine.executor.rounds import Rounds
+from dygmamba.core.errors import ConfigError
+from dygmamba.core.process_settings import keep_freed_memory
+from dygmamba.engine.distributed import ProcessGroup
+from dygmamba.engine.executor.eager import (
+    Batch,
+    BatchExecutor,
+    BucketedExecutor,
+    Epoch,
+    QueryBuilder,
+    TrainingContext,
+    history_lengths,
+)
+from dygmamba.engine.executor.gradient_free import NoOpExecutor, RoundExecutor, has_no_trainable_parameters
+from dygmamba.engine.executor.graphs import (
+    GraphedBatchExecutor,
+    GraphedBucketedExecutor,
+    GraphedSplitExecutor,
+)
 from dygmamba.engine.fit_config import FitConfig
-from dygmamba.engine.ranks import Ranks
+from dygmamba.engine.length_buckets import DEVICE_COSTS, SINGLE_BUCKET, choose_shares
+from dygmamba.engine.scoring import Advance
 from dygmamba.engine.stream import Stream
-from dygmamba.engine.walk import Advance
-from dygmamba.errors import ConfigError
 from dygmamba.models.base import RoundLearner
-from dygmamba.process_wide import keep_freed_memory
 from dygmamba.sampling.view import NeighborRequest
 from dygmamba.tasks.base import Task
 
@@ -57,7 +67,7 @@ class Executor(Protocol):
         ...
 
 
-def require_shareable(scorer: object, ranks: Ranks, batch: int) -> None:
+def check_distributable(scorer: object, ranks: ProcessGroup, batch: int) -> None:
     """Refuse what several processes cannot do together."""
     if not ranks.several:
         return
@@ -73,26 +83,29 @@ def require_shareable(scorer: object, ranks: Ranks, batch: int) -> None:
         )
 
 
-def executor_for(
+def choose_executor(
     task: Task, scorer: nn.Module, stream: Stream, config: FitConfig, epoch: Callable[[int], Epoch]
-) -> Whole | Parts | Rounds | Nothing:
+) -> BatchExecutor | BucketedExecutor | RoundExecutor | NoOpExecutor:
     """The executor that suits device and model; how batches are cut is read off a run's first epoch.
 
     So a resumed run goes on as it began.
     """
-    require_shareable(scorer, stream.ranks, config.batch)
+    check_distributable(scorer, stream.ranks, config.batch)
     if isinstance(scorer, RoundLearner):
-        return Rounds(Asking.of(task, stream, config.rule), scorer, stream, epoch)
-    if has_nothing_to_learn(scorer):
-        return Nothing()
-    work, graphs = Work(task, scorer, stream, config), stream.device.type == "cuda" and config.graphs
+        return RoundExecutor(QueryBuilder.of(task, stream, config.rule), scorer, stream, epoch)
+    if has_no_trainable_parameters(scorer):
+        return NoOpExecutor()
+    work, graphs = (
+        TrainingContext(task, scorer, stream, config),
+        stream.device.type == "cuda" and config.graphs,
+    )
     if stream.device.type == "cpu":
         keep_freed_memory()
-    shares = WHOLE
+    shares = SINGLE_BUCKET
     if work.scorer.elastic and work.full and not task.together:
         most = NeighborRequest.longest(work.scorer.requests)
-        shares = best_shares(history_lengths(work, epoch(0)), most, COSTS[stream.device.type])
-    if shares == WHOLE:
-        graphed = GraphedHalves if stream.ranks.several else GraphedWhole
-        return graphed(work) if graphs else Whole(work)
-    return GraphedParts(work, shares) if graphs else Parts(work, shares)
+        shares = choose_shares(history_lengths(work, epoch(0)), most, DEVICE_COSTS[stream.device.type])
+    if shares == SINGLE_BUCKET:
+        graphed = GraphedSplitExecutor if stream.ranks.several else GraphedBatchExecutor
+        return graphed(work) if graphs else BatchExecutor(work)
+    return GraphedBucketedExecutor(work, shares) if graphs else BucketedExecutor(work, shares)

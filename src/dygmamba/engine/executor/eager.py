@@ -1,32 +1,134 @@
-"""What a training step is made of, and steps issued operation by operation: as a whole, or in parts by length.
+"""What is asked of training events, whichever way a step is issued: the task's questions, by the run's rule.
+
+Legend: e events, b of a step or a pass.
+
+The gradients of a step: of its parts, added where the last one's lie, and of several processes, in one call each.
+
+What a training step is made of, and steps issued operation by operation: as a whole, or in parts by length.
 
 Legend: k training events, s steps of an epoch, b events of a step, r pairs of a step, p some of them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import torch
-from jaxtyping import Float32, Int64
+from jaxtyping import Float32, Float64, Int64
 from torch import Tensor, nn
 
-from dygmamba.engine.executor.asking import Asking
-from dygmamba.engine.executor.cuts import Plan, Shares, arrange
-from dygmamba.engine.executor.gradients import Bucket, OwnGradients, PartGradients
+from dygmamba.core.process_settings import use_matmul_precision
+from dygmamba.engine.distributed import ProcessGroup
 from dygmamba.engine.fit_config import FitConfig
+from dygmamba.engine.length_buckets import BucketPlan, BucketShares, plan_buckets
+from dygmamba.engine.scoring import Advance
 from dygmamba.engine.stream import Stream
-from dygmamba.engine.walk import Advance
+from dygmamba.engine.visibility import MemorySchedule, VisibilityRule
 from dygmamba.models.base import Scorer
-from dygmamba.process_wide import float32_products
 from dygmamba.sampling.draws import Draws
-from dygmamba.sampling.view import NeighborRequest, PairView
+from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView
 from dygmamba.tasks.base import Task
+
+
+@dataclass(frozen=True, slots=True)
+class QueryBuilder:
+    """The questions of any training events; by the rule `batch` tables know of nothing since the batch began."""
+
+    task: Task
+    stream: Stream
+    known: Float64[Tensor, "e"] | None  # by event, when its batch began; on the device
+
+    @staticmethod
+    def of(task: Task, stream: Stream, rule: VisibilityRule) -> "QueryBuilder":
+        """By a rule: training is cut into batches from its beginning."""
+        train = stream.split.train
+        clock = MemorySchedule.of(stream.store, (train,), rule.cell)
+        began = clock.known(rule.visible, torch.arange(len(train)), clock.time)
+        if began is None:
+            return QueryBuilder(task, stream, None)
+        known = torch.zeros(len(stream.store), dtype=torch.float64)
+        known[train] = began
+        return QueryBuilder(task, stream, known.to(stream.device))
+
+    def __call__(self, events: Int64[Tensor, "b"], others: Int64[Tensor, "b"]) -> PairBatch:
+        """A task asks of all events once, then perhaps again, beside the same events in the same order."""
+        asked = self.task.questions(self.stream.events.select(events), others)
+        if self.known is None:
+            return asked
+        return asked.as_of(self.known[events].repeat(len(asked) // max(1, len(events))))
+
+
+class GradientAccumulator:
+    """The sum over parts of the gradients of a model's parameters, in their `grad`: `begin` a step, `add` each part."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+    def begin(self) -> None:
+        """No gradient yet; a `grad` that exists stays where it is, as captured graphs want it."""
+        grads = [leaf.grad for leaf in self.trained if leaf.grad is not None]
+        if grads:
+            torch.ops.aten._foreach_zero_.default(grads)
+
+    def add(self, loss: Tensor) -> None:
+        """The gradients of one part; a parameter that has no part in the loss keeps what it has."""
+        grads = torch.autograd.grad(loss, self.trained, allow_unused=True)
+        found = [(leaf, grad) for leaf, grad in zip(self.trained, grads, strict=True) if grad is not None]
+        for leaf, _ in found:
+            if leaf.grad is None:
+                leaf.grad = torch.zeros_like(leaf)
+        torch.ops.aten._foreach_add_.List([leaf.grad for leaf, _ in found], [grad for _, grad in found])
+
+
+class LocalGradients:
+    """One process: its gradients are all there are."""
+
+    fresh = True  # each step's may be new tensors
+
+    def sum(self, loss: Tensor) -> Tensor:
+        """The batch's loss: this process's."""
+        return loss
+
+
+class GradientBucket(LocalGradients):
+    """Every gradient and the loss in one piece of memory, which one all-reduce sums over the processes.
+
+    A parameter that no pair of this process reached has the gradient zero, so that all have the same to sum.
+    """
+
+    fresh = False
+
+    def __init__(self, trained: Sequence[nn.Parameter], ranks: ProcessGroup) -> None:
+        self.ranks, self.pieces = ranks, []
+        for kind, leaves in groupby(
+            sorted(trained, key=lambda leaf: str(leaf.dtype)), lambda leaf: leaf.dtype
+        ):
+            self.pieces.append(_allocate_gradients(list(leaves), kind))
+
+    def sum(self, loss: Tensor) -> Tensor:
+        """Gradients in place; the loss of all."""
+        first = self.pieces[0]
+        first[-1].copy_(loss)
+        for piece in self.pieces:
+            self.ranks.sum(piece)
+        return first[-1].clone()
+
+
+def _allocate_gradients(leaves: list[nn.Parameter], kind: torch.dtype) -> Tensor:
+    """Zeros that are the gradients of these parameters, one after another, and one number more."""
+    piece = torch.zeros(sum(leaf.numel() for leaf in leaves) + 1, dtype=kind, device=leaves[0].device)
+    start = 0
+    for leaf in leaves:
+        leaf.grad = piece[start : start + leaf.numel()].view_as(leaf)
+        start += leaf.numel()
+    return piece
+
 
 PRECISIONS: dict[str, Callable[[str], AbstractContextManager[Any]]] = {
     "float32": lambda device: nullcontext(),
-    "tf32": lambda device: float32_products("high") if device == "cuda" else nullcontext(),
+    "tf32": lambda device: use_matmul_precision("high") if device == "cuda" else nullcontext(),
     "bf16": lambda device: torch.autocast(device, dtype=torch.bfloat16),
 }
 
@@ -49,20 +151,20 @@ class Batch:
     told: range
 
 
-class Work:
+class TrainingContext:
     """A model under training: its data, its optimizer, and the pieces that every way of issuing a step is made of."""
 
     def __init__(self, task: Task, scorer: nn.Module, stream: Stream, config: FitConfig) -> None:
         assert isinstance(scorer, Scorer)
         self.task, self.scorer, self.stream, self.config = task, scorer, stream, config
-        self.device, self.asking = stream.device.type, Asking.of(task, stream, config.rule)
+        self.device, self.asking = stream.device.type, QueryBuilder.of(task, stream, config.rule)
         self.trained = [parameter for parameter in scorer.parameters() if parameter.requires_grad]
         on_gpu = self.device == "cuda"
         self.optimizer = torch.optim.Adam(
             self.trained, lr=config.lr, capturable=on_gpu and config.graphs, fused=on_gpu or None
         )
         self.ranks = stream.ranks
-        self.bucket = Bucket(self.trained, self.ranks) if self.ranks.several else OwnGradients()
+        self.bucket = GradientBucket(self.trained, self.ranks) if self.ranks.several else LocalGradients()
         self.first, self.after = self.ranks.share(
             config.batch
         )  # of a full batch, which events are asked here
@@ -114,13 +216,13 @@ class Work:
         self.scorer.observe(self.stream.events.select(events))
 
 
-class Whole:
+class BatchExecutor:
     """A step in one pass."""
 
     fresh_gradients = True  # each step's gradients are new tensors; else they stay where they lie
     unstudied = 0
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: TrainingContext) -> None:
         self.work = work
         self.optimizer = work.optimizer
         self.prepared = -1  # the epoch that the next steps are of
@@ -184,21 +286,21 @@ class Whole:
         return loss
 
 
-class Parts(Whole):
+class BucketedExecutor(BatchExecutor):
     """A full batch part by part, each with its own look-up length; a last, shorter one is a whole."""
 
     fresh_gradients = False
 
-    def __init__(self, work: Work, shares: Shares) -> None:
+    def __init__(self, work: TrainingContext, shares: BucketShares) -> None:
         super().__init__(work)
-        self.shares, self.gradients = shares, PartGradients(work.scorer)
-        self.plan: Plan | None = None
+        self.shares, self.gradients = shares, GradientAccumulator(work.scorer)
+        self.plan: BucketPlan | None = None
 
     def prepare(self, epoch: Epoch) -> None:
         """Also how each batch is cut."""
         super().prepare(epoch)
         most = NeighborRequest.longest(self.work.scorer.requests)
-        self.plan = arrange(history_lengths(self.work, epoch), self.shares, most)
+        self.plan = plan_buckets(history_lengths(self.work, epoch), self.shares, most)
 
     def issue(self, batch: Batch) -> Float32[Tensor, ""]:
         """Gradients of the parts, added up, and the update."""
@@ -221,7 +323,7 @@ class Parts(Whole):
         return loss.detach()
 
 
-def history_lengths(work: Work, epoch: Epoch) -> Int64[Tensor, "s r"]:
+def history_lengths(work: TrainingContext, epoch: Epoch) -> Int64[Tensor, "s r"]:
     """The longer history of each own pair of the full batches, at most as long as is ever looked up."""
     steps, size, train = work.full, work.size, work.stream.train
     rows = torch.arange(steps * work.config.batch, device=train.device).view(steps, -1)

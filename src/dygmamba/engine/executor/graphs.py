@@ -11,12 +11,12 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from dygmamba.engine.executor.cuts import Shares
-from dygmamba.engine.executor.eager import Batch, Epoch, Parts, Whole, Work
+from dygmamba.engine.executor.eager import Batch, BatchExecutor, BucketedExecutor, Epoch, TrainingContext
+from dygmamba.engine.length_buckets import BucketShares
 from dygmamba.sampling.view import PairView
 
 
-class Recorder:
+class GraphRecorder:
     """Captured graphs by name.
 
     Capturing needs a few calls to warm up; weights, memory, optimizer and generator are put back in place afterwards,
@@ -25,7 +25,7 @@ class Recorder:
 
     warmup = 3
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: TrainingContext) -> None:
         self.work = work
         self.graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
         self.pool = torch.cuda.graph_pool_handle()
@@ -36,7 +36,7 @@ class Recorder:
             return
         optimizer, scorer = self.work.optimizer, self.work.scorer
         weights = {name: value.clone() for name, value in scorer.state_dict().items()}
-        moments, random = _moments(optimizer), torch.cuda.get_rng_state()
+        moments, random = _copy_optimizer_state(optimizer), torch.cuda.get_rng_state()
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -49,7 +49,7 @@ class Recorder:
             body()
         self.graphs[key] = graph
         scorer.load_state_dict(weights)
-        _restore(optimizer, moments)
+        _restore_optimizer_state(optimizer, moments)
         torch.cuda.set_rng_state(random)
 
     def replay(self, key: Hashable) -> None:
@@ -57,10 +57,10 @@ class Recorder:
         self.graphs[key].replay()
 
 
-class Places:
+class GraphInputs:
     """Where graphs read what differs from step to step."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: TrainingContext) -> None:
         train, size = work.stream.train, work.config.batch
         self.train = train
         self.step, self.cell, self.first = torch.zeros(3, dtype=torch.int64, device=train.device)
@@ -78,12 +78,12 @@ class Places:
         return number * len(self.offset) + self.mine
 
 
-class GraphedWhole(Whole):
+class GraphedBatchExecutor(BatchExecutor):
     """A full batch as one replay."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: TrainingContext) -> None:
         super().__init__(work)
-        self.recorder, self.places = Recorder(work), Places(work)
+        self.recorder, self.places = GraphRecorder(work), GraphInputs(work)
 
     def prepare(self, epoch: Epoch) -> None:
         """Also what the graphs read; at first, the graphs."""
@@ -91,7 +91,7 @@ class GraphedWhole(Whole):
         self.places.others.copy_(epoch.others)
         if self.work.full:
             self.record()
-            record_tell(self.recorder, self.places)
+            record_memory_update(self.recorder, self.places)
 
     def record(self) -> None:
         """The graph of a step."""
@@ -102,7 +102,7 @@ class GraphedWhole(Whole):
         if cell >= self.work.full:
             super().tell(cell)
         else:
-            replay_tell(self.recorder, self.places, cell)
+            replay_memory_update(self.recorder, self.places, cell)
 
     def issue(self, batch: Batch) -> Float32[Tensor, ""]:
         """A replay, but of a last, shorter batch."""
@@ -121,7 +121,7 @@ class GraphedWhole(Whole):
         self.places.loss.copy_(self.whole(self.places.train[rows], self.places.others[rows]))
 
 
-class GraphedHalves(GraphedWhole):
+class GraphedSplitExecutor(GraphedBatchExecutor):
     """A full batch as two replays, with what the processes sum between them."""
 
     def record(self) -> None:
@@ -140,12 +140,12 @@ class GraphedHalves(GraphedWhole):
         return loss
 
 
-class GraphedParts(Parts):
+class GraphedBucketedExecutor(BucketedExecutor):
     """A replay per part, and one before and after them."""
 
-    def __init__(self, work: Work, shares: Shares) -> None:
+    def __init__(self, work: TrainingContext, shares: BucketShares) -> None:
         super().__init__(work, shares)
-        self.recorder, self.places = Recorder(work), Places(work)
+        self.recorder, self.places = GraphRecorder(work), GraphInputs(work)
         self.order: Tensor | None = None
         self.view: PairView | None = None  # of the step that is replayed
 
@@ -168,14 +168,14 @@ class GraphedParts(Parts):
         self.recorder.capture("end", self.work.optimizer.step, keep_grads=True)
         # last: by now every gradient that it clears has its place
         self.recorder.capture("begin", self._begin, keep_grads=True)
-        record_tell(self.recorder, self.places)
+        record_memory_update(self.recorder, self.places)
 
     def tell(self, cell: int) -> None:
         """A replay, but of a last, shorter cell."""
         if cell >= self.work.full:
             super().tell(cell)
         else:
-            replay_tell(self.recorder, self.places, cell)
+            replay_memory_update(self.recorder, self.places, cell)
 
     def issue(self, batch: Batch) -> Float32[Tensor, ""]:
         """The replays of a full batch; a last, shorter one is issued as a whole, its gradients where they lie."""
@@ -209,7 +209,7 @@ class GraphedParts(Parts):
         self.places.loss += self.part(self.view, chosen, length)
 
 
-def record_tell(recorder: Recorder, places: Places) -> None:
+def record_memory_update(recorder: GraphRecorder, places: GraphInputs) -> None:
     """Record what a memory does with a full cell; a model without memory is told nothing."""
     if recorder.work.scorer.stateful:
         recorder.capture(
@@ -217,20 +217,22 @@ def record_tell(recorder: Recorder, places: Places) -> None:
         )
 
 
-def replay_tell(recorder: Recorder, places: Places, cell: int) -> None:
+def replay_memory_update(recorder: GraphRecorder, places: GraphInputs, cell: int) -> None:
     """Let the memory take in a full cell."""
     places.cell.fill_(cell)
     recorder.replay("tell")
 
 
-def _moments(optimizer: torch.optim.Optimizer) -> dict[tuple[int, str], Tensor]:
+def _copy_optimizer_state(optimizer: torch.optim.Optimizer) -> dict[tuple[int, str], Tensor]:
     tensors = {}
     for number, state in enumerate(optimizer.state.values()):
         tensors |= {(number, key): value.clone() for key, value in state.items() if isinstance(value, Tensor)}
     return tensors
 
 
-def _restore(optimizer: torch.optim.Optimizer, moments: dict[tuple[int, str], Tensor]) -> None:
+def _restore_optimizer_state(
+    optimizer: torch.optim.Optimizer, moments: dict[tuple[int, str], Tensor]
+) -> None:
     """Write the moments back in place; an optimizer that had none yet starts from zero."""
     for number, state in enumerate(optimizer.state.values()):
         for key, value in state.items():

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from dygmamba.errors import ConfigError
+from dygmamba.core.errors import ConfigError
 from dygmamba.ops.conv import reference
 from dygmamba.ops.dispatch import Dispatch
 
@@ -58,7 +58,7 @@ def _dtype(*tensors: Tensor) -> torch.dtype:
     return reduce(torch.promote_types, (t.dtype for t in tensors))
 
 
-def _kernels(x: Tensor, dtype: torch.dtype) -> ModuleType:
+def _select_kernels(x: Tensor, dtype: torch.dtype) -> ModuleType:
     found = CONV.kernel(x.device.type, dtype)
     assert found is not None, f"no kernel on {x.device.type} serves a convolution in {dtype}"
     return found
@@ -68,7 +68,7 @@ def _kernels(x: Tensor, dtype: torch.dtype) -> ModuleType:
 def conv_silu_op(x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor, reverse: bool) -> Tensor:
     """The output, dense whatever x's strides."""
     dtype = _dtype(x, weight, bias)
-    return _kernels(x, dtype).forward(x, weight, bias, mask, reverse, dtype)
+    return _select_kernels(x, dtype).forward(x, weight, bias, mask, reverse, dtype)
 
 
 @conv_silu_op.register_fake
@@ -81,7 +81,7 @@ def conv_silu_backward_op(
     x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor, reverse: bool, dy: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of x, weight and bias; the pre-activation is computed again."""
-    kernels = _kernels(x, _dtype(x, weight, bias))
+    kernels = _select_kernels(x, _dtype(x, weight, bias))
     dx, dweight, dbias = kernels.backward(x, weight, bias, mask, reverse, dy)
     return dx, dweight.to(weight.dtype), dbias.to(bias.dtype)
 
@@ -93,15 +93,15 @@ def _(
     return x.new_empty(x.shape), weight.new_empty(weight.shape), bias.new_empty(bias.shape)
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _save_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     *tensors, ctx.reverse = inputs
     ctx.save_for_backward(*tensors)
 
 
-def _differentiate(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
+def _backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
     grads = conv_silu_backward_op(*ctx.saved_tensors, ctx.reverse, dy)
     wanted = zip(grads, ctx.needs_input_grad[:3], strict=True)
     return *(grad if want else None for grad, want in wanted), None, None
 
 
-conv_silu_op.register_autograd(_differentiate, setup_context=_remember)
+conv_silu_op.register_autograd(_backward, setup_context=_save_context)

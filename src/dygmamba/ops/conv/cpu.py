@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dygmamba.ops.conv import cpu_kernels as kernels
-from dygmamba.ops.scan.cpu import BLOCKS, spread
+from dygmamba.ops.scan.cpu import BLOCKS, run_in_threads
 
 DTYPES = (torch.float32, torch.float64)
 
@@ -24,7 +24,7 @@ def forward(
     y = torch.zeros(x.shape, dtype=dtype)
     if y.numel() > 0:
         arrays = _arrays(x, weight, bias, mask, reverse, dtype)
-        spread(kernels.forward, arrays.blocks, y.numel(), arrays, y.numpy())
+        run_in_threads(kernels.forward, arrays.blocks, y.numel(), arrays, y.numpy())
     return y
 
 
@@ -36,7 +36,9 @@ def backward(
     parts = torch.zeros(min(x.shape[0], BLOCKS), weight.shape[1] + 1, x.shape[2], dtype=torch.float64)
     if dx.numel() > 0:
         arrays = _arrays(x, weight, bias, mask, reverse, dy.dtype)
-        spread(kernels.backward, arrays.blocks, dx.numel(), arrays, _rows(dy), dx.numpy(), parts.numpy())
+        run_in_threads(
+            kernels.backward, arrays.blocks, dx.numel(), arrays, _rows(dy), dx.numpy(), parts.numpy()
+        )
     dweight = parts[:, :-1].sum(0).t().clone(memory_format=torch.contiguous_format)
     return dx.to(x.dtype), dweight, parts[:, -1].sum(0)
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dygmamba.ops.compiled import kernel, part
+from dygmamba.ops.numba_kernels import inlined, kernel
 from dygmamba.ops.scan.cpu_kernels import EXACT, exp_expm1
 
 
@@ -35,32 +35,32 @@ class Arrays(NamedTuple):
     sign: int  # 1, or -1 against time
 
 
-@part(**EXACT)
+@inlined(**EXACT)
 def _row(rows, i, k, d):
     start = i * rows.batch + k * rows.row
     return rows.data[start : start + d]
 
 
-@part(**EXACT)
+@inlined(**EXACT)
 def _source(x, i, k, tap):
     """The step which a tap of step k reads, or -1 where there is none or it is masked."""
     s = k + x.sign * (tap - x.weight.shape[0] + 1)
     return s if 0 <= s < x.mask.shape[1] and x.mask[i, s] else -1
 
 
-@part(**EXACT)
+@inlined(**EXACT)
 def _add_product(a, b, total):
     for c in range(total.shape[0]):
         total[c] += a[c] * b[c]
 
 
-@part(**EXACT)
+@inlined(**EXACT)
 def _add(a, total):
     for c in range(total.shape[0]):
         total[c] += a[c]
 
 
-@part(**EXACT)
+@inlined(**EXACT)
 def _activation(x, i, k, a):
     """Step k's pre-activation into `a`."""
     for c in range(a.shape[0]):
@@ -71,7 +71,7 @@ def _activation(x, i, k, a):
             _add_product(x.weight[tap], _row(x.x, i, s, a.shape[0]), a)
 
 
-@part(**EXACT)
+@inlined(**EXACT)
 def _silu(a, y):
     one = a.dtype.type(1)
     for c in range(y.shape[0]):
@@ -79,7 +79,7 @@ def _silu(a, y):
         y[c] = a[c] / (one + E)
 
 
-@part(**EXACT)
+@inlined(**EXACT)
 def _silu_adjoint(a, dy, g):
     """The gradient at the pre-activation: silu' = s (1 + a (1 - s)) with s = 1 / (1 + e^-a)."""
     one = a.dtype.type(1)

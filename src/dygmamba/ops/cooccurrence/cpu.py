@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dygmamba.ops.compiled import kernel, part
+from dygmamba.ops.numba_kernels import inlined, kernel
 
 
 def cooccurrence(left: Tensor, right: Tensor, left_mask: Tensor, right_mask: Tensor) -> tuple[Tensor, Tensor]:
     """Counts of each token in the left and in the right sequence."""
     (p, length), r = left.shape, right.shape[1]
-    block = torch.empty(p * (length + r), dtype=torch.int64)  # one block, as in ops/recent/cpu.py
+    block = torch.empty(p * (length + r), dtype=torch.int64)  # one block, as in ops/recent_neighbors/cpu.py
     cells = block[: p * length].view(p, length), block[p * length :].view(p, r)
     inputs = [x.contiguous().numpy() for x in (left, right, left_mask, right_mask)]
     _count(*inputs, *(cell.numpy() for cell in cells))
@@ -22,7 +22,7 @@ def cooccurrence(left: Tensor, right: Tensor, left_mask: Tensor, right_mask: Ten
     return in_left, in_right
 
 
-@part(inline="always")
+@inlined(inline="always")
 def _slot(keys, bits, token):
     """Where `token` is or belongs: multiplicative hashing, linear probing; -1 marks a free slot."""
     size = keys.shape[0]
@@ -32,7 +32,7 @@ def _slot(keys, bits, token):
     return at
 
 
-@part()
+@inlined()
 def _indexed(cells, left, right, left_mask, right_mask, in_left, in_right):
     """The id is the slot; read as unsigned, so that Numba need not ask whether it counts from the end."""
     for j in range(left.shape[0]):
@@ -47,7 +47,7 @@ def _indexed(cells, left, right, left_mask, right_mask, in_left, in_right):
         in_right[j] = cells[np.uint32(right[j])] if right_mask[j] else np.int64(0)
 
 
-@part()
+@inlined()
 def _hashed(cells, keys, bits, left, right, left_mask, right_mask, in_left, in_right):
     """The slot is looked up; it waits in the output until all counts are known."""
     for tokens, mask, out, one in (
@@ -66,7 +66,7 @@ def _hashed(cells, keys, bits, left, right, left_mask, right_mask, in_left, in_r
             out[j] = cells[out[j]] if out[j] >= 0 else 0
 
 
-@part()
+@inlined()
 def _highest(tokens):
     high = np.int32(0)
     for token in tokens.flat:

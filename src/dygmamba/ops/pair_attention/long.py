@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from dygmamba.ops.pair_attention.sides import FULL, sides, through_softmax, write
+from dygmamba.ops.pair_attention.gradients import FULL_PRECISION, pair_sides, softmax_backward, write_product
 
 # Tokens beyond which this way is the quicker one. The arithmetic says the width, and so do times on a CPU; those on an
 # H200 say 128 (docs/log.md). On a CPU it is never fewer, so that shorter sequences keep the bits they always had.
@@ -26,7 +26,7 @@ FEWEST = 128
 def serves(asked: Tensor) -> bool:
     """Whether the tokens are many, in full precision."""
     _, length, channels = asked.shape
-    return asked.dtype in FULL and length > LONG.get(asked.device.type, max(FEWEST, channels // 3))
+    return asked.dtype in FULL_PRECISION and length > LONG.get(asked.device.type, max(FEWEST, channels // 3))
 
 
 class LongAttention(torch.autograd.Function):
@@ -42,7 +42,7 @@ class LongAttention(torch.autograd.Function):
         total = weight.sum(dim=1).masked_fill_(~mask.any(dim=1, keepdim=True), torch.inf)  # [r d]
         share = (query.shape[-1] ** -0.5 / total).roll(len(query) // 2, dims=0)
         mixed = query.new_empty(len(query), query.shape[-1], query.shape[-1])
-        for own, other in sides(query):
+        for own, other in pair_sides(query):
             torch.bmm(weight[other].mT, value[other], out=mixed[own])
         mixed *= share[..., None]
         ctx.save_for_backward(asked, query, weight, share, mixed)
@@ -55,12 +55,12 @@ class LongAttention(torch.autograd.Function):
         asked, query, weight, share, mixed = ctx.saved_tensors
         (dy,), value, dasked = grads, asked.chunk(3, dim=-1)[2], torch.empty_like(asked)
         dquery, dkey, dvalue = dasked.chunk(3, dim=-1)
-        dquery.copy_(through_softmax(dy @ mixed.mT, query, -1))
+        dquery.copy_(softmax_backward(dy @ mixed.mT, query, -1))
         dmixed = query.mT @ dy
         mean = (mixed * dmixed).sum(dim=-1) * share * query.shape[-1] ** 0.5  # [r d]
         dmixed *= share[..., None]
-        for own, other in sides(query):
-            write(dvalue[own], weight[own], dmixed[other])
+        for own, other in pair_sides(query):
+            write_product(dvalue[own], weight[own], dmixed[other])
             slope = (value[own] @ dmixed[other].mT).sub_(mean[other, None])
             torch.mul(weight[own], slope, out=dkey[own])
         return dasked, None

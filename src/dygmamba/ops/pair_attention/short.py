@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from dygmamba.ops.pair_attention.sides import FULL, sides, through_softmax, write
+from dygmamba.ops.pair_attention.gradients import FULL_PRECISION, pair_sides, softmax_backward, write_product
 
 
 def serves(asked: Tensor) -> bool:
     """Whether the precision is full."""
-    return asked.dtype in FULL
+    return asked.dtype in FULL_PRECISION
 
 
 class ShortAttention(torch.autograd.Function):
@@ -31,11 +31,11 @@ class ShortAttention(torch.autograd.Function):
         weight = torch.where(mask[..., None], key, torch.finfo(key.dtype).min).softmax(dim=1)
         share = (mask.any(dim=1).to(query.dtype) * query.shape[-1] ** -0.5).roll(len(query) // 2)
         mixed = query.new_empty(*mask.shape, mask.shape[1])  # [r l l]
-        for own, other in sides(query):
+        for own, other in pair_sides(query):
             torch.bmm(query[own], weight[other].mT, out=mixed[own])
         mixed *= share[:, None, None]
         y = torch.empty_like(query)
-        for own, other in sides(query):
+        for own, other in pair_sides(query):
             torch.bmm(mixed[own], value[other], out=y[own])
         ctx.save_for_backward(asked, query, weight, share, mixed)
         return y
@@ -48,15 +48,15 @@ class ShortAttention(torch.autograd.Function):
         (dy,), value, dasked = grads, asked.chunk(3, dim=-1)[2], torch.empty_like(asked)
         dquery, dkey, dvalue = dasked.chunk(3, dim=-1)
         dmixed, dsoft, dweight = torch.empty_like(mixed), torch.empty_like(query), torch.empty_like(weight)
-        for own, other in sides(query):
+        for own, other in pair_sides(query):
             torch.bmm(dy[own], value[other].mT, out=dmixed[own])
         dmixed *= share[:, None, None]
-        for own, other in sides(query):
-            write(dvalue[other], mixed[own].mT, dy[own])
+        for own, other in pair_sides(query):
+            write_product(dvalue[other], mixed[own].mT, dy[own])
             torch.bmm(dmixed[own], weight[other], out=dsoft[own])
             torch.bmm(dmixed[own].mT, query[own], out=dweight[other])
-        dquery.copy_(through_softmax(dsoft, query, -1))
-        dkey.copy_(through_softmax(dweight, weight, 1))
+        dquery.copy_(softmax_backward(dsoft, query, -1))
+        dkey.copy_(softmax_backward(dweight, weight, 1))
         return dasked, None
 
 

@@ -66,19 +66,19 @@ def _scan(x: Inputs, rule: str, reverse: bool) -> tuple[Tensor, Tensor]:
         y, state = _scan(wide, rule, reverse)
         return y.to(x.u.dtype), state
     if not SCAN.fused(x.u.device.type):
-        return _by_definition(x, rule, reverse)
+        return _run_reference(x, rule, reverse)
     keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in x)
     y, state, _ = scan_op(*x, rule, reverse, keep)
     return y, state
 
 
-def _by_definition(x: Inputs, rule: str, reverse: bool) -> tuple[Tensor, Tensor]:
+def _run_reference(x: Inputs, rule: str, reverse: bool) -> tuple[Tensor, Tensor]:
     """The definition itself; torch differentiates it."""
     definition = reference.span_scan if x.delta is None else reference.scan
     return definition(**x.present, rule=rule, reverse=reverse)
 
 
-def kernels_for(x: Inputs) -> ModuleType:
+def select_kernels(x: Inputs) -> ModuleType:
     """The implementation that takes these inputs, forward and backward."""
     found = SCAN.kernel(x.u.device.type, x)
     assert found is not None, f"no kernel on {x.u.device.type} serves the scan"
@@ -105,14 +105,14 @@ def scan_op(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Both entries: y, the final state, and what backward needs if `keep` (else size 0)."""
     x = Inputs(u, delta, span, w1, w2, A, B, C, D, z, mask, state)
-    return kernels_for(x).forward(x, rule, reverse, keep)
+    return select_kernels(x).forward(x, rule, reverse, keep)
 
 
 @scan_op.register_fake
 def _(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
     x, keep = Inputs(*args[:12]), args[14]
     q, _, d = x.u.shape
-    checkpoints = kernels_for(x).checkpoint_shape(x) if keep else (0, 0, 0, 0)
+    checkpoints = select_kernels(x).checkpoint_shape(x) if keep else (0, 0, 0, 0)
     state = x.u.new_empty((q, d, x.A.shape[1]), dtype=x.state_dtype)
     return torch.empty_like(x.u), state, x.u.new_empty(checkpoints, dtype=x.state_dtype)
 
@@ -141,14 +141,14 @@ def scan_backward_op(
 ) -> list[Tensor]:
     """The inputs' gradients in their order; size 0 where there is none (dstate of size 0 means zero)."""
     x = Inputs(u, delta, span, w1, w2, A, B, C, D, z, mask, state)
-    kernels = kernels_for(x)
+    kernels = select_kernels(x)
     if kernels.IN_PLACE:  # an operator changes none of its arguments
         checkpoints = checkpoints.clone()
     grads = kernels.backward(x, rule, reverse, Upstream(y, checkpoints, dy, dstate, span_grad))
-    return [u.new_empty(0) if g is None else _own(g) for g in grads]
+    return [u.new_empty(0) if g is None else _clone_if_shared(g) for g in grads]
 
 
-def _own(grad: Tensor) -> Tensor:
+def _clone_if_shared(grad: Tensor) -> Tensor:
     """A tensor in storage of its own: an operator must not return two slices of one buffer."""
     alone = grad.untyped_storage().nbytes() == grad.numel() * grad.element_size()
     return grad if alone else grad.clone()
@@ -161,19 +161,19 @@ def _(*args: Any) -> list[Tensor]:
     return [x.u.new_empty(0) if t is None else t.new_empty(t.shape) for t in wanted]
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+def _save_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     *tensors, ctx.rule, ctx.reverse, _ = inputs
     ctx.save_for_backward(*tensors, output[0], output[2])
     ctx.set_materialize_grads(False)
     ctx.spent = False
 
 
-def _differentiate(ctx: Any, dy: Tensor | None, dstate: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
+def _backward(ctx: Any, dy: Tensor | None, dstate: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
     *tensors, y, checkpoints = ctx.saved_tensors
     x, wanted = Inputs(*tensors), Inputs(*ctx.needs_input_grad[:12])
     dy = torch.zeros_like(x.u) if dy is None else dy
     dstate = x.u.new_empty(0, 0, 0) if dstate is None else dstate
-    kind, adjoint, kernels = (ctx.rule, ctx.reverse), (dy, dstate, bool(wanted.span)), kernels_for(x)
+    kind, adjoint, kernels = (ctx.rule, ctx.reverse), (dy, dstate, bool(wanted.span)), select_kernels(x)
     if kernels.IN_PLACE and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
         if (
             ctx.spent
@@ -186,4 +186,4 @@ def _differentiate(ctx: Any, dy: Tensor | None, dstate: Tensor | None, _: Tensor
     return *(g if want else None for g, want in zip(grads, wanted, strict=True)), None, None, None
 
 
-scan_op.register_autograd(_differentiate, setup_context=_remember)
+scan_op.register_autograd(_backward, setup_context=_save_context)

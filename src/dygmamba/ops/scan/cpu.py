@@ -40,7 +40,7 @@ def forward(x: Inputs, rule: str, reverse: bool, keep: bool) -> tuple[Tensor, Te
     y, state = _rows(x, x.u.shape), x.u.new_empty(q, d, x.A.shape[1])
     checkpoints = _rows(x, checkpoint_shape(x) if keep else (0, 0, 0, 0))
     to = kernels.Outputs(y.numpy(), state.numpy(), checkpoints.numpy())
-    spread(kernels.forward, *_work(x), _arrays(x, rule, reverse), to)
+    run_in_threads(kernels.forward, *_work(x), _arrays(x, rule, reverse), to)
     return y, state, checkpoints
 
 
@@ -49,7 +49,7 @@ def backward(x: Inputs, rule: str, reverse: bool, given: Upstream) -> Inputs:
     sums = _sums(x, given.span_grad)
     to = kernels.Grads(*(t.numpy() for t in sums))
     adjoints = (t.detach().contiguous().numpy() for t in (given.dy, given.dstate, given.checkpoints))
-    spread(kernels.backward, *_work(x), _arrays(x, rule, reverse), *adjoints, to)
+    run_in_threads(kernels.backward, *_work(x), _arrays(x, rule, reverse), *adjoints, to)
     w1, w2, D = sums.channel.sum(1).to(x.u.dtype)
     return Inputs(
         u=sums.u,
@@ -109,7 +109,7 @@ def _work(x: Inputs) -> tuple[int, int]:
     return tasks, x.u.numel() * x.A.shape[1]
 
 
-def spread(kernel: Callable[..., None], tasks: int, size: int, *arguments: Any) -> None:
+def run_in_threads(kernel: Callable[..., None], tasks: int, size: int, *arguments: Any) -> None:
     """Run every task of a kernel, `size` updates in all, on as many threads as torch may use."""
     threads = min(torch.get_num_threads(), tasks) if size > SERIAL else 1
     if threads <= 1:

@@ -20,7 +20,7 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from dygmamba.ops.compiled import kernel, part
+from dygmamba.ops.numba_kernels import inlined, kernel
 
 CHUNK = 32  # steps between stored states: n / CHUNK of the input's size, and the trace stays in the L2 cache
 LANES = 64  # channels of a task: four AVX-512 vectors amortise the sums which dB and dC need
@@ -129,7 +129,7 @@ SERIES = tuple((i + 1) / math.factorial(i + 2) for i in reversed(range(15)))  # 
 SMALL = 0.34  # below ln 2 / 2, where x = r and phi' would cancel as (E - phi) / x
 
 
-@part(**EXACT)
+@inlined(**EXACT)
 def _reduce(x):
     """For x = k ln 2 + r: k, phi(r), r phi(r) and 2^k; NaN stays NaN."""
     x = LOWEST if x < LOWEST else x
@@ -204,7 +204,7 @@ def _hold_slope(x, delta, E, G, inverse):
 # --- what both directions share ---
 
 
-@part(**EXACT)
+@inlined(**EXACT)
 def _place(task, x):
     q, _, d = x.u.shape
     groups = (d + LANES - 1) // LANES
@@ -215,7 +215,7 @@ def _place(task, x):
     return Place(block * q // x.blocks, (block + 1) * q // x.blocks, group, base, end, padded)
 
 
-@part(**EXACT)
+@inlined(**EXACT)
 def _scratch(x, slots):
     n, dtype = x.A.shape[1], x.u.dtype
     planes, rows = np.zeros((3, n, LANES), dtype), np.zeros((2, slots, LANES), dtype)
@@ -223,7 +223,7 @@ def _scratch(x, slots):
     return Scratch(planes[0], planes[1], planes[2], np.zeros(LANES, dtype), rows[0], rows[1], order)
 
 
-@part(**EXACT)
+@inlined(**EXACT)
 def _enter(x, at, work):
     """Load the task's A, and wipe the lanes which a wider task may have left beyond its channels."""
     work.rate.fill(0)
@@ -236,7 +236,7 @@ def _enter(x, at, work):
             work.inverse[s, j] = 1 / a if a != 0 else 0  # never used where A is 0
 
 
-@part(**EXACT)
+@inlined(**EXACT)
 def _valid(mask, reverse, order):
     """Fills `order`; returns the number of unmasked steps."""
     count, length = 0, order.shape[0]
@@ -251,20 +251,20 @@ def _valid(mask, reverse, order):
 # Loops, not slices: an assignment of slices costs Numba half a second of compilation each.
 
 
-@part(**EXACT)
+@inlined(**EXACT)
 def _copy(source, target):
     for j in range(min(source.shape[0], target.shape[0])):
         target[j] = source[j]
 
 
-@part(**EXACT)
+@inlined(**EXACT)
 def _save(h, at, checkpoint):
     for s in range(h.shape[0]):
         for j in range(at.end - at.base):
             checkpoint[s, at.base + j] = h[s, j]
 
 
-@part(**EXACT)
+@inlined(**EXACT)
 def _restore(checkpoint, at, h):
     h.fill(0)  # the lanes beyond `end` too: a NaN there would reach dC
     for s in range(h.shape[0]):
@@ -272,7 +272,7 @@ def _restore(checkpoint, at, h):
             h[s, j] = checkpoint[s, at.base + j]
 
 
-@part(**EXACT)
+@inlined(**EXACT)
 def _transpose(source, target):
     """[lanes n] -> [n lanes] or back, as wide as the narrower of the two."""
     for i in range(min(source.shape[0], target.shape[1])):
@@ -280,7 +280,7 @@ def _transpose(source, target):
             target[j, i] = source[i, j]
 
 
-@part(**EXACT)
+@inlined(**EXACT)
 def _span_step(span, w1, w2, delta):
     """Eq. 11: delta = w1 (1 - exp(-w2 span))."""
     for j in range(w1.shape[0]):
@@ -288,7 +288,7 @@ def _span_step(span, w1, w2, delta):
         delta[j] = -w1[j] * minus
 
 
-@part(**EXACT)
+@inlined(**EXACT)
 def _load(x, at, i, k, work, slot):
     """Step k's delta and u into a slot."""
     _copy(x.u[i, k, at.base : at.end], work.u[slot])
@@ -301,7 +301,7 @@ def _load(x, at, i, k, work, slot):
 # --- forward ---
 
 
-@part(**SUMS)
+@inlined(**SUMS)
 def _advance(work, B, C, padded, euler):
     """For every state and lane: h <- E h + G B u, and out <- C h."""
     rate, inverse, h, out = work.rate, work.inverse, work.h, work.out
@@ -318,14 +318,14 @@ def _advance(work, B, C, padded, euler):
             out[j] += c * new
 
 
-@part(**SUMS)
+@inlined(**SUMS)
 def _emit(out, u, D, y):
     """The output: y <- C h + D u."""
     for j in range(y.shape[0]):
         y[j] = out[j] + D[j] * u[j]
 
 
-@part(**SUMS)
+@inlined(**SUMS)
 def _gate(z, y):
     """The gate: y <- y silu(z)."""
     for j in range(y.shape[0]):
@@ -360,7 +360,7 @@ def forward(first, last, x, to):
 # --- backward ---
 
 
-@part(**SUMS)
+@inlined(**SUMS)
 def _replay(work, back, slot, B, C, padded, euler):
     """`_advance` again, leaving h', E and G in the slot."""
     before, Es, Gs = back.before[slot], back.E[slot], back.G[slot]
@@ -381,7 +381,7 @@ def _replay(work, back, slot, B, C, padded, euler):
             out[j] += c * new
 
 
-@part(**SUMS)
+@inlined(**SUMS)
 def _ungate(z, dy, out, u, D, dz, inner):
     """Adjoint of y = v silu(z), v = C h + D u: dz, and dv into `inner`."""
     for j in range(dz.shape[0]):
@@ -391,7 +391,7 @@ def _ungate(z, dy, out, u, D, dz, inner):
         inner[j] = dy[j] * z[j] * sigmoid
 
 
-@part(**SUMS)
+@inlined(**SUMS)
 def _unskip(inner, u, D, du, dD):
     """Adjoint of D u."""
     for j in range(D.shape[0]):
@@ -399,7 +399,7 @@ def _unskip(inner, u, D, du, dD):
         dD[j] += inner[j] * u[j]
 
 
-@part(**SUMS)
+@inlined(**SUMS)
 def _retreat(work, back, slot, B, C, dB, dC, padded, euler):
     """One step back: the module docstring's sums over lanes (dB, dC), states (du, d delta) and steps (dA)."""
     before, Es, Gs = back.before[slot], back.E[slot], back.G[slot]
@@ -425,7 +425,7 @@ def _retreat(work, back, slot, B, C, dB, dC, padded, euler):
         dC[s] = dc
 
 
-@part(**SUMS)
+@inlined(**SUMS)
 def _span_adjoint(span, w1, w2, d_delta, d_w1, d_w2):
     """Adjoint of Eq. 11: adds to w1's and w2's, returns span's (a sum over lanes)."""
     total = span * 0
@@ -438,7 +438,7 @@ def _span_adjoint(span, w1, w2, d_delta, d_w1, d_w2):
     return total
 
 
-@part(**EXACT)
+@inlined(**EXACT)
 def _flush(part, total):
     """Move a chunk's sums into float64 ones: no float32 sum is longer than a chunk."""
     for s in range(part.shape[0]):
@@ -447,7 +447,7 @@ def _flush(part, total):
             part[s, j] = 0
 
 
-@part(**EXACT)
+@inlined(**EXACT)
 def _adjoint(n, dtype):
     planes, rows = np.zeros((3, CHUNK, n, LANES), dtype), np.zeros((2, CHUNK, LANES), dtype)
     sums = np.zeros((2, n, LANES), dtype)
@@ -455,7 +455,7 @@ def _adjoint(n, dtype):
     return Adjoint(planes[0], planes[1], planes[2], rows[0], rows[1], d_delta, sums[0], sums[1], channel)
 
 
-@part(**EXACT)
+@inlined(**EXACT)
 def _replay_step(x, at, i, k, dy, to, work, back, slot):
     """Step k forward again, and its output's adjoint back through gate and skip."""
     _load(x, at, i, k, work, slot)
@@ -469,7 +469,7 @@ def _replay_step(x, at, i, k, dy, to, work, back, slot):
     _unskip(inner, u, D, back.du[slot], back.channel[2])
 
 
-@part(**EXACT)
+@inlined(**EXACT)
 def _retreat_step(x, at, i, k, to, work, back, slot):
     """Step k's adjoint, written out."""
     dB, dC = to.B[at.group, i, k], to.C[at.group, i, k]

@@ -15,7 +15,7 @@ import torch
 import triton
 from torch import Tensor
 
-from dygmamba.errors import ConfigError
+from dygmamba.core.errors import ConfigError
 from dygmamba.ops.scan import triton_kernels as kernels
 from dygmamba.ops.scan.inputs import Inputs, Upstream
 
@@ -25,7 +25,7 @@ MOST_STATES = 64  # of a kernel; beyond, a thread's share of the states leaves i
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LaunchPlan:
     """How the work is cut; the result depends on it in rounding only."""
 
     block: int = 32  # channels of a program; with 16 states and one warp, a thread owns a channel
@@ -38,11 +38,11 @@ class Plan:
     window: int = 48 << 20  # bytes of partial sums over channels
 
 
-def plan_for(x: Inputs) -> Plan:
+def plan_for(x: Inputs) -> LaunchPlan:
     """The plan for these shapes, which `benchmarks.scan_tuning` compares with others."""
     block = min(32, 512 // triton.next_power_of_2(x.A.shape[1]))
     length = x.u.shape[1]
-    return Plan(block=block, interval=min(32 if length <= 512 else 64, 4 * triton.cdiv(length, 4)))
+    return LaunchPlan(block=block, interval=min(32 if length <= 512 else 64, 4 * triton.cdiv(length, 4)))
 
 
 def serves(x: Inputs) -> bool:
@@ -50,7 +50,7 @@ def serves(x: Inputs) -> bool:
     return True
 
 
-def checkpoint_shape(x: Inputs, plan: Plan | None = None) -> tuple[int, ...]:
+def checkpoint_shape(x: Inputs, plan: LaunchPlan | None = None) -> tuple[int, ...]:
     """The states which forward keeps for backward: one every `interval` steps but the first, channel-last."""
     q, length, d = x.u.shape
     chunks = triton.cdiv(length, (plan or plan_for(x)).interval)
@@ -59,7 +59,7 @@ def checkpoint_shape(x: Inputs, plan: Plan | None = None) -> tuple[int, ...]:
 
 @torch.no_grad()
 def forward(
-    x: Inputs, rule: str, reverse: bool, keep: bool, plan: Plan | None = None
+    x: Inputs, rule: str, reverse: bool, keep: bool, plan: LaunchPlan | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """y, the final state and the checkpoints (size 0 unless `keep`); states are float32 whatever u is."""
     _check(x)
@@ -84,10 +84,10 @@ def forward(
 
 
 @torch.no_grad()
-def backward(x: Inputs, rule: str, reverse: bool, given: Upstream, plan: Plan | None = None) -> Inputs:
+def backward(x: Inputs, rule: str, reverse: bool, given: Upstream, plan: LaunchPlan | None = None) -> Inputs:
     """The gradients, in the inputs' places; None where there is no input, or no wish for the span's."""
     plan = plan or plan_for(x)
-    cut = Cut.of(x, plan)
+    cut = SegmentCut.of(x, plan)
     room = _room(x, given.dstate, given.span_grad and x.span is not None, plan, cut)
     shared = _arguments(x, rule, reverse, plan, plan.step) | _adjoints(given.dy, given.checkpoints)
     shared |= {"HALVINGS": min(plan.block, 32).bit_length() - 2, "count": x.u.shape[0], "window": cut.window}
@@ -109,7 +109,7 @@ def backward(x: Inputs, rule: str, reverse: bool, given: Upstream, plan: Plan | 
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class SegmentCut:
     """Who does what in backward: a program per block of channels and row of sequences, a launch per window."""
 
     blocks: int
@@ -118,7 +118,7 @@ class Cut:
     windows: tuple[tuple[int, int], ...]  # chunks first .. last - 1, the last window first
 
     @classmethod
-    def of(cls, x: Inputs, plan: Plan) -> "Cut":
+    def of(cls, x: Inputs, plan: LaunchPlan) -> "SegmentCut":
         """Enough programs to fill the device and no more, and windows as wide as their partial sums may be."""
         (q, length, d), n = x.u.shape, x.A.shape[1]
         blocks, chunks = triton.cdiv(max(d, 1), plan.block), triton.cdiv(length, plan.interval)
@@ -130,7 +130,9 @@ class Cut:
         return cls(blocks, triton.cdiv(max(q, 1), rounds), min(length, width * plan.interval), windows)
 
 
-def _room(x: Inputs, dstate: Tensor, span_grad: bool, plan: Plan, cut: Cut) -> dict[str, Tensor | None]:
+def _room(
+    x: Inputs, dstate: Tensor, span_grad: bool, plan: LaunchPlan, cut: SegmentCut
+) -> dict[str, Tensor | None]:
     """What the kernel writes: gradients, the parts of others, the adjoint of the state and the scratch."""
     (q, _, d), n, device = x.u.shape, x.A.shape[1], x.u.device
     adjoint = None
@@ -170,7 +172,7 @@ def _adjoints(dy: Tensor, checkpoints: Tensor) -> dict[str, object]:
     return strides | {"dy": dy, "kept": checkpoints if checkpoints.numel() else None}
 
 
-def _arguments(x: Inputs, rule: str, reverse: bool, plan: Plan, step: int) -> dict[str, object]:
+def _arguments(x: Inputs, rule: str, reverse: bool, plan: LaunchPlan, step: int) -> dict[str, object]:
     """What forward and backward are both given."""
     u, z, B, C = _rows(x.u), _rows(x.z), x.B.contiguous(), x.C.contiguous()
     steps = x.span.contiguous() if x.delta is None else _rows(x.delta)

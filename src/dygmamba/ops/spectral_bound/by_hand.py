@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from dygmamba.core.process_settings import use_matmul_precision
 from dygmamba.ops.spectral_bound.reference import iterate, power_of_two
-from dygmamba.process_wide import float32_products
 
 
 class SpectralBound(torch.autograd.Function):
@@ -19,7 +19,7 @@ class SpectralBound(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, left: Tensor, right: Tensor) -> Tensor:
         """[k n d] to [k]."""
-        with float32_products("highest"), torch.autocast(left.device.type, enabled=False):
+        with use_matmul_precision("highest"), torch.autocast(left.device.type, enabled=False):
             unit = power_of_two(torch.linalg.vector_norm(left, torch.inf, dim=(1, 2), keepdim=True))
             scaled = left / unit
             gram = scaled @ scaled.mT
@@ -33,7 +33,7 @@ class SpectralBound(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
         """The gradients of both factors; zero has none."""
         scaled, bound, power, leading = ctx.saved_tensors
-        with float32_products("highest"), torch.autocast(scaled.device.type, enabled=False):
+        with use_matmul_precision("highest"), torch.autocast(scaled.device.type, enabled=False):
             slope = grads[0][:, None, None] * bound / (2 * leading.clamp(min=1e-30)) * power  # [k n n]
             return slope @ scaled, (scaled.mT @ slope).mT
 

@@ -8,7 +8,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from dygmamba.process_wide import float32_products
+from dygmamba.core.process_settings import use_matmul_precision
 
 SQUARINGS = (4, 4)  # between two normalisations: sigma^(2 * 16) >= n^-8 |G|^16 stays far above underflow
 
@@ -34,7 +34,7 @@ def iterate(gram: Tensor) -> tuple[Tensor, Tensor]:
 def spectral_bound(weight: Tensor) -> Tensor:
     """[k n d] to [k], in units of a power of two near the largest entry; the gradient has no unit."""
     # in float32 to the last bit, whatever training uses: a bound must hold
-    with float32_products("highest"), torch.autocast(weight.device.type, enabled=False):
+    with use_matmul_precision("highest"), torch.autocast(weight.device.type, enabled=False):
         still = weight.detach()
         unit = power_of_two(still.abs().amax(dim=(1, 2), keepdim=True))  # [k 1 1]
         scaled = still / unit + (weight - still)

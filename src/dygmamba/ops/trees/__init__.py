@@ -50,7 +50,7 @@ class Trees:
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class GrowthConfig:
     """When a tree stops: its leaves, the fewest rows of one, and what is added to second derivatives."""
 
     leaves: int = 31
@@ -77,24 +77,24 @@ def bin_edges(x: Float32[Tensor, "r f"]) -> Float32[Tensor, "f b"]:
     return edges
 
 
-def binned(x: Float32[Tensor, "r f"], edges: Float32[Tensor, "f b"]) -> UInt8[Tensor, "f r"]:
+def bin_columns(x: Float32[Tensor, "r f"], edges: Float32[Tensor, "f b"]) -> UInt8[Tensor, "f r"]:
     """The bin of every number, column by column."""
     return torch.searchsorted(edges, x.T.contiguous()).to(torch.uint8)
 
 
-def grow(
+def grow_tree(
     bins: UInt8[Tensor, "f r"],
     slopes: Float64[Tensor, "r 2"],
     rows: Int64[Tensor, "_"],
     columns: Int64[Tensor, "_"],
     edges: Float32[Tensor, "f b"],
-    growth: Growth,
+    growth: GrowthConfig,
 ) -> Trees:
     """One tree that follows the slopes (first and second derivatives) of these rows, on these columns; rows ascend."""
     return TREES["cpu"].grow(bins, slopes, rows, columns, edges, growth)
 
 
-def tree_sums(
+def sum_leaves(
     trees: Trees, x: Float32[Tensor, "r f"], before: Float64[Tensor, "r"] | None = None
 ) -> Float64[Tensor, "r"]:
     """The sum of each row's leaves, tree after tree; `before` is what earlier trees said, to be gone on from."""
@@ -102,7 +102,7 @@ def tree_sums(
     return TREES[x.device.type].tree_sums(trees, x, start)
 
 
-def binned_sums(
+def sum_binned_leaves(
     trees: Trees, bins: UInt8[Tensor, "f r"], edges: Float32[Tensor, "f b"], before: Float64[Tensor, "r"]
 ) -> Float64[Tensor, "r"]:
     """The same of rows whose bins are known, for trees that were grown from these edges: the same bits, sooner."""
@@ -110,7 +110,7 @@ def binned_sums(
     return TREES["cpu"].binned_sums(trees, bins, cut, before)
 
 
-def contributions(
+def shapley_values(
     trees: Trees, x: Float32[Tensor, "r f"]
 ) -> tuple[Float64[Tensor, "r f"], Float64[Tensor, ""]]:
     """The exact Shapley value of each column for each row, and what they are counted from: their sum is `tree_sums`.

@@ -7,25 +7,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dygmamba.ops.scan.cpu import spread
+from dygmamba.ops.scan.cpu import run_in_threads
 from dygmamba.ops.trees import cpu_kernels as kernels
 
 if TYPE_CHECKING:
-    from dygmamba.ops.trees import Growth, Trees
+    from dygmamba.ops.trees import GrowthConfig, Trees
 
 EFFORT = 2  # updates that a row's way down a tree counts as, where work is dealt out to threads
 ALONE = 150_000  # updates of histograms that are not worth another thread
 
 
 def grow(
-    bins: Tensor, slopes: Tensor, rows: Tensor, columns: Tensor, edges: Tensor, growth: "Growth"
+    bins: Tensor, slopes: Tensor, rows: Tensor, columns: Tensor, edges: Tensor, growth: "GrowthConfig"
 ) -> "Trees":
     """One tree, leaf by leaf; the histograms of many rows are counted by several threads, each some of the columns."""
     from dygmamba.ops.trees import Trees
 
     own = rows.to(torch.int32).numpy().copy()
     with ThreadPoolExecutor(max(1, torch.get_num_threads() - 1)) as others:
-        tree = Growing(bins.numpy(), slopes.numpy(), own, columns.numpy(), growth, others)
+        tree = TreeBuilder(bins.numpy(), slopes.numpy(), own, columns.numpy(), growth, others)
         while tree.leaves < growth.leaves and tree.divide():
             pass
     feature, cut = tree.feature, tree.cut
@@ -34,7 +34,7 @@ def grow(
     return Trees(*(torch.from_numpy(column)[None] for column in found))
 
 
-class Growing:
+class TreeBuilder:
     """A tree under way: its nodes, the run of rows that each holds, and the best split of every leaf."""
 
     def __init__(
@@ -43,7 +43,7 @@ class Growing:
         slopes: np.ndarray,
         rows: np.ndarray,
         columns: np.ndarray,
-        growth: "Growth",
+        growth: "GrowthConfig",
         others: Executor,
     ) -> None:
         self.bins, self.slopes, self.rows, self.columns, self.growth = bins, slopes, rows, columns, growth
@@ -128,7 +128,7 @@ def tree_sums(trees: "Trees", x: Tensor, before: Tensor) -> Tensor:
     total = before.clone()
     given = (trees.feature, trees.threshold, _children(trees), trees.value, x, total)
     arrays = [column.contiguous().numpy() for column in given]
-    spread(kernels.tree_sums, len(x), EFFORT * len(x) * len(trees.feature), *arrays)
+    run_in_threads(kernels.tree_sums, len(x), EFFORT * len(x) * len(trees.feature), *arrays)
     return total
 
 
@@ -137,7 +137,7 @@ def binned_sums(trees: "Trees", bins: Tensor, cut: Tensor, before: Tensor) -> Te
     total = before.clone()
     given = (trees.feature, cut, _children(trees), trees.value, bins, total)
     arrays = [column.contiguous().numpy() for column in given]
-    spread(kernels.binned_sums, len(total), EFFORT * len(total) * len(trees.feature), *arrays)
+    run_in_threads(kernels.binned_sums, len(total), EFFORT * len(total) * len(trees.feature), *arrays)
     return total
 
 
@@ -158,5 +158,5 @@ def contributions(trees: "Trees", x: Tensor) -> Tensor:
     """The Shapley values, leaf by leaf."""
     found = torch.zeros(x.shape, dtype=torch.float64)
     arrays = [column.contiguous().numpy() for column in (*trees.columns, x, found)]
-    spread(kernels.contributions, len(x), 1000 * len(x) * len(trees.feature), *arrays)
+    run_in_threads(kernels.contributions, len(x), 1000 * len(x) * len(trees.feature), *arrays)
     return found

@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from dygmamba.ops.compiled import kernel, part
+from dygmamba.ops.numba_kernels import inlined, kernel
 
 BINS = 256
 DEEPEST = 64  # distinct columns on one path
 TOGETHER = 128  # rows that stay near the processor while all trees are asked
 
 
-@part()
+@inlined()
 def add(table, bin, slope, bend):
     """One more row in a bin; unsigned places need no check of their sign, which is half of the work here."""
     at = np.uint64(bin) * np.uint64(3)
@@ -159,7 +159,7 @@ def expected(feature, threshold, left, right, value, cover):
     return total
 
 
-@part()
+@inlined()
 def paths(column, left, right, cover, parent):
     """Each node's parent, -1 for the root and for nodes that are not in use."""
     parent[:] = -1
@@ -169,7 +169,7 @@ def paths(column, left, right, cover, parent):
             parent[right[node]] = node
 
 
-@part()
+@inlined()
 def follow(node, column, edge, left, cover, parent, row, names, known, missing):
     """The distinct columns on the way to a leaf: whether the row goes there by each, and the share without it."""
     count = 0
@@ -191,7 +191,7 @@ def follow(node, column, edge, left, cover, parent, row, names, known, missing):
     return count
 
 
-@part()
+@inlined()
 def share_of(own, count, known, missing, weight, coefficients):
     """The mean over the sizes of coalitions of the others of what they let through, before column `own` joins."""
     coefficients[0] = 1.0
@@ -209,7 +209,7 @@ def share_of(own, count, known, missing, weight, coefficients):
     return total
 
 
-@part()
+@inlined()
 def coalition_weights():
     """The share of orders, k! (n - k - 1)! / n!, in which k of the other n - 1 come first."""
     weight = np.zeros((DEEPEST + 1, DEEPEST + 1))

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from dygmamba.ops.trees import Growth, Trees
+    from dygmamba.ops.trees import GrowthConfig, Trees
 
 
 def grow(
-    bins: Tensor, slopes: Tensor, rows: Tensor, columns: Tensor, edges: Tensor, growth: "Growth"
+    bins: Tensor, slopes: Tensor, rows: Tensor, columns: Tensor, edges: Tensor, growth: "GrowthConfig"
 ) -> "Trees":
     """The leaf whose best split gains most is split, until none gains or there are enough."""
     from dygmamba.ops.trees import Trees
@@ -42,7 +42,7 @@ def grow(
     return Trees(**table)
 
 
-def _leaf(rows: Tensor, slopes: Tensor, growth: "Growth") -> dict:
+def _leaf(rows: Tensor, slopes: Tensor, growth: "GrowthConfig") -> dict:
     slope, bend = slopes[rows].sum(dim=0).tolist()
     value = -slope / (bend + growth.l2) if len(rows) else 0.0
     return {
@@ -51,7 +51,7 @@ def _leaf(rows: Tensor, slopes: Tensor, growth: "Growth") -> dict:
 
 
 def _best(
-    bins: Tensor, slopes: Tensor, rows: Tensor, columns: Tensor, growth: "Growth"
+    bins: Tensor, slopes: Tensor, rows: Tensor, columns: Tensor, growth: "GrowthConfig"
 ) -> tuple[float, int, int]:
     """The largest gain, its column and its last bin on the left; the first of equals."""
     best = (0.0, -1, 0)

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from dygmamba.errors import ConfigError, EventError
+from dygmamba.core.errors import ConfigError, EventError
 from dygmamba.ops.dispatch import Dispatch
 from dygmamba.ops.walks import reference
 
@@ -28,7 +28,7 @@ MOST_BYTES = 8 << 30  # of one table
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class WalkEnds:
     """Both ends of every event in the order of instant, node and partner, so the order of simultaneous rows is lost.
 
     `entry` and `partner` are places in the table of the node and of whom it met.
@@ -40,7 +40,7 @@ class Ends:
     partner: Int64[Tensor, "m"]
 
     @staticmethod
-    def of(src: Int64[Tensor, "e"], dst: Int64[Tensor, "e"], time: Float64[Tensor, "e"]) -> "Ends":
+    def of(src: Int64[Tensor, "e"], dst: Int64[Tensor, "e"], time: Float64[Tensor, "e"]) -> "WalkEnds":
         """The ends of events in any order; a self-loop has two."""
         instant, number = torch.unique(time, return_inverse=True)
         stride = len(instant) + 1
@@ -49,7 +49,7 @@ class Ends:
         partner = entry.roll(len(src))
         order = torch.argsort(entry * len(key) + partner)
         order = order[torch.argsort((key % stride)[entry[order]], stable=True)]
-        return Ends(instant, key, entry[order], partner[order])
+        return WalkEnds(instant, key, entry[order], partner[order])
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class WalkTable:
         return WalkTable(*(column.to(device) for column in columns), decay=self.decay)
 
 
-def walk_table(
+def build_walk_table(
     src: Int64[Tensor, "e"],
     dst: Int64[Tensor, "e"],
     time: Float64[Tensor, "e"],
@@ -79,7 +79,7 @@ def walk_table(
     """The table of these events, made on the CPU in one pass, in the precision of `base`."""
     if not decay >= 0 or layers < 1:
         raise ConfigError(f"walks need a decay of at least 0 and one layer, got {decay} and {layers}")
-    ends = Ends.of(src, dst, time)
+    ends = WalkEnds.of(src, dst, time)
     need = len(ends.key) * layers * base.shape[1] * base.element_size()
     if need > MOST_BYTES:
         raise ConfigError(
@@ -94,7 +94,7 @@ def walk_table(
     return WalkTable(ends.instant, ends.key, rows, base, decay)
 
 
-def rows_before(
+def look_up_rows(
     table: WalkTable, node: Int64[Tensor, "*q"], time: Float64[Tensor, "*q"]
 ) -> Float[Tensor, "*q k1 d"]:
     """Rows P^0..P^k of each node strictly before each time; zeros for a node of -1."""

@@ -6,13 +6,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dygmamba.ops.compiled import kernel
+from dygmamba.ops.numba_kernels import kernel
 
 if TYPE_CHECKING:
-    from dygmamba.ops.walks import Ends
+    from dygmamba.ops.walks import WalkEnds
 
 
-def walk_rows(ends: "Ends", base: Tensor, layers: int, decay: float) -> Tensor:
+def walk_rows(ends: "WalkEnds", base: Tensor, layers: int, decay: float) -> Tensor:
     """One pass over the ends."""
     rows = np.empty((len(ends.key), layers, base.shape[1]), base.numpy().dtype)
     given = (ends.instant, ends.key, ends.entry, ends.partner, base.contiguous())

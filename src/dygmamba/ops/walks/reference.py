@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from dygmamba.ops.walks import Ends, WalkTable
+    from dygmamba.ops.walks import WalkEnds, WalkTable
 
 
-def walk_rows(ends: "Ends", base: Tensor, layers: int, decay: float) -> Tensor:
+def walk_rows(ends: "WalkEnds", base: Tensor, layers: int, decay: float) -> Tensor:
     """All rows of all nodes, faded from instant to instant; each instant adds what was there before it."""
     stride = len(ends.instant) + 1
     state = torch.cat([base[:, None], base.new_zeros(len(base), layers, base.shape[1])], dim=1)  # [n k1 d]

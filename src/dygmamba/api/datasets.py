@@ -1,0 +1,227 @@
+"""Events in: from a file, a table in memory, the data folder, or a generator.
+
+The data folder from Python: save a dataset under its name, see what is there and who uses it, remove it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dygmamba.config import build_config
+from dygmamba.core.errors import FileError, NotFoundError
+from dygmamba.core.memory_budget import DEFAULT_BUDGET, parse_gigabytes
+from dygmamba.data.generate.stream import GeneratorConfig
+from dygmamba.data.readers import ReadOptions, read_dataset
+from dygmamba.data.readers.in_memory import read_in_memory
+from dygmamba.data.storage.dataset import VERSION_SEPARATOR, Dataset, checked_name
+from dygmamba.data.storage.library import (
+    GENERATED,
+    DatasetVersion,
+    data_folder,
+    data_folders,
+    generate_dataset,
+    list_versions,
+    open_dataset,
+    remove_version,
+    save_dataset_version,
+)
+from dygmamba.runs.dataset_usage import DatasetUse, find_dataset_uses
+
+if TYPE_CHECKING:
+    import networkx
+    import pandas
+    import polars
+    import pyarrow
+    import torch_geometric.data
+
+    Source = (
+        str
+        | Path
+        | pandas.DataFrame
+        | polars.DataFrame
+        | pyarrow.Table
+        | torch_geometric.data.TemporalData
+        | networkx.Graph
+        | Mapping[str, Any]
+        | Sequence[tuple[Any, ...]]
+    )
+else:
+    Source = Any
+
+
+def read(
+    source: "Source",
+    *,
+    src: str | int | None = None,
+    dst: str | int | None = None,
+    time: str | int | None = None,
+    features: str | int | Sequence[str | int] = (),
+    label: str | int | None = None,
+    name: str | None = None,
+    bipartite: bool | None = None,
+    time_unit: str = "auto",
+    time_format: str | None = None,
+    fill: float | None = None,
+    format: str = "auto",
+    header: bool | None = None,
+    delimiter: str | None = None,
+    encoding: str = "utf-8",
+    skip_bad: bool = False,
+    memory: float = DEFAULT_BUDGET / 1e9,
+    scratch: Path | str | None = None,
+) -> Dataset:
+    """The events of a file, a data frame, an Arrow table, a dict of columns, a TemporalData, a graph or rows.
+
+    Ids may be strings, times dates. A file is read as it lies: delimiter, column names, spelling and unit of the times
+    are found out, and `origin` of the dataset says how it was understood. Columns that are not named are looked for
+    under their usual names, and may be given by their places from 0. Of a NetworkX graph they are the attributes of its
+    edges. `bipartite`: source 7 is not destination 7.
+    `time_unit` of numbers: auto (by their size), s, ms, us, ns since 1970, or plain; `time_format` of dates, such as
+    "%d.%m.%Y %H:%M"; without a zone they are UTC. `header=False`: the first line is an event. `skip_bad`: go on
+    without rows that cannot be read. `memory`: GB that the rows of a file may take; more of them are sorted on
+    the disk, in `scratch` or the system's temporary folder, and lie there, without a name, as long as they are used.
+
+    >>> import dygmamba as dm
+    >>> dm.read([("ann", "bob", "2024-05-01"), ("bob", "cid", "2024-05-02")], name="mail")
+    <Dataset 'mail': 3 nodes, 2 events>
+    """
+    options = ReadOptions(
+        src=_name_column(src),
+        dst=_name_column(dst),
+        time=_name_column(time),
+        features=tuple(map(str, (features,) if isinstance(features, str | int) else features)),
+        label=_name_column(label),
+        bipartite=bool(bipartite),
+        time_unit=time_unit,
+        fill=fill,
+        delimiter=delimiter,
+        encoding=encoding,
+        header=header,
+        time_format=time_format,
+        skip_bad=skip_bad,
+        memory=parse_gigabytes(memory),
+        scratch=None if scratch is None else Path(scratch),
+    )
+    if isinstance(source, str | Path):
+        return read_dataset(Path(source), options, format=format, name=name)
+    dataset = read_in_memory(source, options, bipartite)
+    return dataset if name is None else replace(dataset, name=checked_name(name))
+
+
+def _name_column(name: str | int | None) -> str | None:
+    return None if name is None else str(name)
+
+
+def load(name: str, data_dir: Path | str | None = None) -> Dataset:
+    """The dataset of this name, in `data_dir`, $DYGMAMBA_DATA or the user's cache; `generated` is built in.
+
+    >>> import dygmamba as dm
+    >>> dm.load("generated")
+    <Dataset 'generated': 240 nodes, 12,000 events>
+    """
+    return open_dataset(str(name), None if data_dir is None else Path(data_dir))
+
+
+def generate(*, name: str = GENERATED, scratch: Path | str | None = None, **settings: Any) -> Dataset:
+    """A stream whose forgetting law is known; docs/generated-stream.md explains the settings.
+
+    One that is too large for memory is made on the disk, in `scratch` or the system's temporary folder.
+
+    >>> import dygmamba as dm
+    >>> dm.generate(nodes=30, events=200, communities=3, law="power").describe().events
+    200
+    """
+    config = build_config(GeneratorConfig, settings)
+    return generate_dataset(name, config, None if scratch is None else Path(scratch))
+
+
+DATASET_COLUMNS = {
+    "name": pa.string(),
+    "version": pa.string(),
+    "newest": pa.bool_(),
+    "nodes": pa.int64(),
+    "events": pa.int64(),
+}
+DATASET_COLUMNS |= {"runs": pa.list_(pa.string()), "path": pa.string()}
+
+
+def save(dataset: Dataset, *, data_dir: Path | str | None = None) -> Path:
+    """Put a dataset into the data folder under its name; another one of that name is kept as NAME@VERSION.
+
+    >>> import dygmamba as dm
+    >>> path = dm.save(dm.read([("ann", "bob", 1), ("bob", "cid", 2)], name="mail"), data_dir="data")
+    >>> dm.load("mail", "data")
+    <Dataset 'mail': 3 nodes, 2 events>
+    """
+    return save_dataset_version(dataset, data_folder(None if data_dir is None else Path(data_dir))).path
+
+
+def datasets(*, data_dir: Path | str | None = None, runs: Path | str = "runs") -> pa.Table:
+    """The imported datasets, older versions among them, and which runs under `runs` were trained on each.
+
+    >>> import dygmamba as dm
+    >>> path = dm.save(dm.read([("ann", "bob", 1)], name="mail"), data_dir="data")
+    >>> dm.datasets(data_dir="data").select(["name", "newest", "events", "runs"]).to_pylist()
+    [{'name': 'mail', 'newest': True, 'events': 1, 'runs': []}]
+    """
+    known = find_dataset_uses(Path(runs))
+    rows = [
+        {
+            **{key: getattr(version, key) for key in ("name", "version", "newest", "nodes", "events")},
+            "runs": [str(use.run) for use in known if use.is_of(version)],
+            "path": str(version.path),
+        }
+        for version in _list_versions(None if data_dir is None else Path(data_dir))
+    ]
+    return pa.Table.from_pylist(rows, pa.schema(DATASET_COLUMNS))
+
+
+def remove(
+    name: str, *, data_dir: Path | str | None = None, runs: Path | str = "runs", force: bool = False
+) -> list[str]:
+    """Delete NAME@VERSION, or all versions of NAME, unless a run under `runs` needs one; what was deleted.
+
+    >>> import dygmamba as dm
+    >>> path = dm.save(dm.read([("ann", "bob", 1)], name="mail"), data_dir="data")
+    >>> len(dm.remove("mail", data_dir="data"))
+    1
+    """
+    found = _find_versions(name, None if data_dir is None else Path(data_dir))
+    known = find_dataset_uses(Path(runs))
+    for version in found:
+        users = [use for use in known if use.is_of(version)]
+        if users and not force:
+            raise FileError(
+                f"{_name_version(version)} is the data of {_describe_users(users)}; remove those first, or give `force=True`"
+            )
+    for version in reversed(found):  # the newest last, so that no older one takes its name in between
+        remove_version(version)
+    return [_name_version(version) for version in found]
+
+
+def _list_versions(data_dir: Path | None) -> list[DatasetVersion]:
+    folders = dict.fromkeys(folder.absolute() for folder in data_folders(data_dir))
+    return [version for folder in folders for version in list_versions(folder)]
+
+
+def _find_versions(name: str, data_dir: Path | None) -> list[DatasetVersion]:
+    base, _, wanted = name.partition(VERSION_SEPARATOR)
+    own = [version for version in _list_versions(data_dir) if version.name == base]
+    first = [version for version in own if version.path.parent == own[0].path.parent]
+    found = [version for version in first if wanted in ("", version.version)]
+    if not found:
+        there = f"there is {', '.join(map(_name_version, own))}" if own else "see `dygmamba data list`"
+        raise NotFoundError(f"no imported dataset is called {name!r}; {there}")
+    return found
+
+
+def _name_version(version: DatasetVersion) -> str:
+    return f"{version.name}{VERSION_SEPARATOR}{version.version}"
+
+
+def _describe_users(users: list[DatasetUse]) -> str:
+    more = f" and {len(users) - 1:,} more run{'s' * (len(users) > 2)}" if len(users) > 1 else ""
+    return f"{users[0].run}{more}"

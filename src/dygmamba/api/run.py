@@ -1,0 +1,254 @@
+"""A finished run, asked in the user's own ids and times; tables are Arrow tables, which have `.to_pandas()`."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dygmamba.api.evaluation import Names, evaluate_run, parse_ranking, rows_to_table, warn_if_unfinished
+from dygmamba.api.reports import write_full_page
+from dygmamba.core.errors import ConfigError
+from dygmamba.data.readers import ReadOptions
+from dygmamba.data.storage.dataset import Dataset
+from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.explain.explanation import Explanation
+from dygmamba.explain.pairs import DEFAULT_ORDERS, explain_pair
+from dygmamba.runs.export import export_run
+from dygmamba.runs.predictor import Predictor
+from dygmamba.runs.queries import TimeLike
+from dygmamba.tasks.link import SETTINGS
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dygmamba.api.datasets import Source
+
+    Nodes = Iterable[str | int] | Source  # ids, or a table with a column of sources
+else:
+    Nodes = Any
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained run and every event it knows of.
+
+    A score is a probability, calibrated on the validation period: of a pair, that it is a real event and no random one,
+    both as likely before; of a node, that its state is 1. docs/scores.md has the words. A run that was not calibrated
+    has a column `uncalibrated_score` instead, which ranks and no more; `dygmamba.resume` calibrates it. Times left out
+    are just after the last known event.
+    """
+
+    path: Path
+    device: str = "auto"
+    data_dir: Path | None = None
+    time_unit: str = "auto"
+    time_format: str | None = None
+    _known: Predictor | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def _predictor(self) -> Predictor:
+        options = ReadOptions(time_unit=self.time_unit, time_format=self.time_format)
+        return self._known or Predictor.open(self.path, self.device, self.data_dir, options)
+
+    @property
+    def _folder(self) -> RunDirectory:
+        return RunDirectory(self.path)
+
+    @property
+    def config(self) -> dict[str, dict[str, Any]]:
+        """Everything needed to repeat the run: sections run, train, model, made_with."""
+        return self._folder.config()
+
+    @property
+    def task(self) -> str:
+        """What it was trained for: link or node."""
+        return self._folder.task
+
+    @property
+    def finished(self) -> bool:
+        """Whether it was trained to its end and evaluated; one that was stopped goes on with `dygmamba.resume`."""
+        return self._folder.finished
+
+    @property
+    def data(self) -> Dataset:
+        """Every event it knows of, those it was trained on among them."""
+        return self._predictor.dataset
+
+    @property
+    def metrics(self) -> pa.Table:
+        """One row per epoch: loss, validation metrics, seconds."""
+        return pa.Table.from_pylist(self._folder.metrics())
+
+    @property
+    def results(self) -> pa.Table:
+        """The final evaluation, one row per split, setting and negatives; no rows if the run is not finished."""
+        return rows_to_table(self._folder.results())
+
+    @property
+    def rules(self) -> pa.Table:
+        """What simple rules, such as recency, reach on the same exams; rows like those of `results`."""
+        return pa.Table.from_pylist(self._folder.rules())
+
+    def score(self, pairs: "Source", at: TimeLike | None = None) -> pa.Table:
+        """The score of each pair, in the order asked: a file, a table, or a list of (src, dst) or (src, dst, time).
+
+        Columns src, dst, time, score. Ids that are in no event are allowed, unless the model keeps a memory.
+        """
+        return self._predictor.score(pairs, at).table
+
+    def rank(
+        self,
+        sources: "Nodes",
+        k: int = 10,
+        at: TimeLike | None = None,
+        candidates: Iterable[str | int] | Path | None = None,
+        only_new: bool = False,
+    ) -> pa.Table:
+        """The k likeliest destinations of each source, among the candidates or all destinations there ever were.
+
+        Columns src, dst, time, score, probability, rank: `probability` is that of being the true one, given that
+        exactly one of all candidates is. Candidates are ids or a file of them; with `only_new` none that the source met
+        before. Where no event is a self-loop, a node is not its own destination.
+        """
+        _require_positive(k)
+        among = (
+            candidates if candidates is None or isinstance(candidates, Path) else _as_id_column(candidates)
+        )
+        return self._predictor.top(_as_sources(sources), k, at, candidates=among, only_new=only_new).table
+
+    def embed(self, nodes: "Nodes", at: TimeLike | None = None) -> pa.Table:
+        """What the encoder makes of each node, as a source: columns node, time, embedding.
+
+        A model that looks at pairs sees the node beside the last one it met, or beside a table's destinations.
+        """
+        return self._predictor.embed(_as_sources(nodes), at).table
+
+    def classify(
+        self, nodes: "Nodes | None" = None, at: TimeLike | None = None, k: int | None = None
+    ) -> pa.Table:
+        """The score of state 1 for each node, of a run with task="node": columns node, time, score.
+
+        Without nodes, of all that were a source before that time. These, or the k highest of the nodes, come from the
+        highest score on, with a column rank. Nothing that happens at that time or later is seen.
+        """
+        if k is not None:
+            _require_positive(k)
+        return self._predictor.classify(None if nodes is None else _as_sources(nodes), at, k).table
+
+    def explain(
+        self,
+        pair: tuple[str | int, str | int] | str | int,
+        at: TimeLike | None = None,
+        *,
+        orders: int = DEFAULT_ORDERS,
+    ) -> Explanation:
+        """Which past events of either side moved the score of (src, dst), or of a node in a run with task="node".
+
+        The contributions and the base are the logit. More `orders` in which events are put back make their errors
+        smaller, and take longer.
+        """
+        return explain_pair(self._predictor, pair, at, orders)
+
+    def observe(self, events: "Source") -> "Run":
+        """A new Run that also knows these events, by file, table or list of (src, dst, time); this one stays as it was.
+
+        Nothing is trained; columns are looked for under the names the run's own data had, then under the usual ones.
+        """
+        known = self._predictor.with_events(events)
+        return replace(self, _known=known)
+
+    def evaluate(
+        self,
+        negatives: Names | None = None,
+        split: Names = "test",
+        setting: Names = SETTINGS,
+        visible: str | None = None,
+        *,
+        metrics: Names | None = None,
+        candidates: int | str | None = None,
+        filtered: bool = False,
+        activity: bool = False,
+    ) -> pa.Table:
+        """The published protocol: a row per negatives (random, historical, inductive), split and setting.
+
+        A run of the node task has a row per split. Events observed since do not count. `metrics` such as "mrr,hits@10"
+        rank each event's destination among `candidates` instead, a number or "all", a row per split and setting.
+        `activity` adds the rate of the source to the score where negatives replace it, weighed on the validation
+        period; a run that was trained with it has it anyway.
+        """
+        asked = parse_ranking(metrics, candidates, filtered)
+        where = (self.device, self.data_dir)
+        return rows_to_table(
+            evaluate_run(self.path, negatives, split, setting, visible, *where, asked, activity)
+        )
+
+    def export(self, to: Path | str) -> Path:
+        """Write the scorer as a program that torch alone runs, NAME.pt2, or as an ONNX graph, NAME.onnx; where it is.
+
+        Loaded again and held against this run's answers before it has its name. It takes what `inputs` gives, for any
+        number of pairs, and gives a logit each: `torch.export.load(to).module()`, or onnxruntime's `InferenceSession`.
+        Networks that read sequences can be written, and trees as ONNX, which needs the extra `onnx`.
+        """
+        return export_run(self.path, Path(to), self.data_dir)
+
+    def inputs(self, pairs: "Source", at: TimeLike | None = None) -> "dict[str, Tensor]":
+        """What an exported program takes to score these pairs: ids and times as numbers, their past, features."""
+        return self._predictor.inputs(pairs, at)
+
+    def report(self, out: Path | str | None = None) -> Path:
+        """Write results, curves, learned forgetting and settings as one page that opens offline; where it is."""
+        return write_full_page(self.path, None if out is None else Path(out), self.data_dir)
+
+
+def open(
+    folder: Path | str,
+    *,
+    device: str = "auto",
+    data_dir: Path | str | None = None,
+    time_unit: str = "auto",
+    time_format: str | None = None,
+) -> Run:
+    """The run in this folder, with its best weights.
+
+    `time_unit` is that of numbers asked about, `time_format` that of dates; without it, dates may be written as the
+    run's own data wrote them, or as ISO has them.
+
+    A model from outside the package is imported from the module that registered it, which the folder names.
+
+    >>> import dygmamba as dm
+    >>> (trained,) = dm.train(dm.generate(nodes=40, events=600, communities=4), "trees", epochs=1)
+    >>> run = dm.open(trained.path)
+    >>> run.rank([3, 5], k=2).column_names
+    ['src', 'dst', 'time', 'score', 'probability', 'rank']
+    >>> run.observe([(3, 39, 1.8e9)]).score([(3, 39)]).num_rows
+    1
+    """
+    path = Path(folder)
+    warn_if_unfinished(path)  # a folder that is no run is said now, too
+    return Run(path, device, None if data_dir is None else Path(data_dir), time_unit, time_format)
+
+
+def _require_positive(k: int) -> None:
+    if k < 1:
+        raise ConfigError(f"k must be at least 1, got {k}")
+
+
+def _as_sources(nodes: Any) -> Any:
+    """A file or table as it is; one id or several as a column of sources."""
+    if isinstance(nodes, Path | Mapping) or hasattr(nodes, "columns"):
+        return nodes
+    listed = [nodes] if isinstance(nodes, str | int) else list(nodes)
+    return listed if listed and isinstance(listed[0], tuple | list) else {"src": _as_id_column(listed)}
+
+
+def _as_id_column(values: Iterable[Any]) -> pa.Array:
+    """Loose ids as one column: integers where all are, otherwise strings."""
+    listed = [value.as_py() if isinstance(value, pa.Scalar) else value for value in values]
+    plain = [value.item() if hasattr(value, "item") else value for value in listed]
+    whole = all(isinstance(value, int) and not isinstance(value, bool) for value in plain)
+    return (
+        pa.array(plain, pa.int64()) if whole else pa.array([str(value) for value in plain], pa.large_string())
+    )

@@ -1,0 +1,59 @@
+"""The project's errors: each message is one sentence that says what, got, and what to do."""
+
+
+class DygError(Exception):
+    """Base class of errors that the user can fix; the command line prints the message and exits with `exit_code`.
+
+    `code` is a stable identifier of the problem, such as "unknown-dataset". Programs and tests rely on it, so that the
+    wording of a message can improve freely. It is not part of the message.
+    """
+
+    exit_code = 2
+    code = "error"
+
+    def __init__(self, *args: object, code: str | None = None) -> None:
+        super().__init__(*args)
+        if code is not None:
+            self.code = code
+
+
+class EventError(DygError):
+    """Events that break the invariants of a stream (order, ids, shapes)."""
+
+
+class FileError(DygError):
+    """A file that cannot be read or written as what it claims to be."""
+
+
+class WriteError(FileError):
+    """A file that could not be written; what was there before is as it was."""
+
+
+class LockedError(FileError):
+    """A folder that another process is writing."""
+
+
+class NotFoundError(DygError):
+    """A name (dataset, model, preset, column, node) that nothing answers to."""
+
+
+class ConfigError(DygError):
+    """A setting that is unknown, of the wrong type or out of range."""
+
+
+class ScoreError(DygError):
+    """A score or a loss that is not a finite number."""
+
+
+class DownloadError(DygError):
+    """A download that did not arrive whole."""
+
+
+def first_line(error: BaseException) -> str:
+    """What another package's error says, in one line that fits into a sentence."""
+    lines = str(error).split("\n")[0].splitlines() or [""]
+    return lines[0][:160] or type(error).__name__
+
+
+class DygWarning(UserWarning):
+    """Something the user should know of, though the work goes on; the command line prints it on stderr."""

@@ -1,0 +1,204 @@
+"""What looks odd about a stream, in plain words: nothing here is an error, all of it is worth a look."""
+
+# pyarrow.compute makes its functions at import, where pyright cannot see them
+# pyright: reportAttributeAccessIssue=false
+
+import time as wall
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dygmamba.data.events.event_store import EventStore
+from dygmamba.data.events.ids import NodeIds
+from dygmamba.data.events.statistics import format_date, format_duration
+from dygmamba.data.storage.dataset import Dataset
+from dygmamba.data.storage.mapped_columns import iterate_chunks, iterate_slices, release_pages
+
+EARLIEST_PLAUSIBLE = datetime(1990, 1, 1, tzinfo=UTC).timestamp()
+DAY = 86_400
+MAX_NODE_SHARE = 0.5  # share of events of one node
+MAX_DUPLICATE_SHARE = 0.9  # share of events that repeat another in every respect
+MAX_TIED_SHARE = 0.5  # share of events that share their time with another
+MAX_SELF_LOOP_SHARE = 0.1
+MAX_GAP_SHARE = 0.25  # share of the whole time without an event
+MIN_EVENTS = 20  # events below which shares say nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    """One thing to look at: its kind, for programs, and a sentence."""
+
+    kind: str
+    message: str
+
+
+def find_anomalies(dataset: Dataset) -> list[Anomaly]:
+    """Everything that looks odd; a few passes over the columns, none of which sorts them."""
+    store, dated = dataset.store, bool(dataset.origin.time_origin)
+    if not len(store):
+        return []
+    time = store.time.numpy()
+    return [
+        *_check_times(time, dated),
+        *_check_events(store, time),
+        *_check_nodes(dataset),
+        *_check_ids(dataset.ids),
+        *_check_features(dataset),
+    ]
+
+
+def _check_times(time: np.ndarray, dated: bool) -> Iterator[Anomaly]:
+    if len(time) > 1 and time[0] == time[-1]:
+        yield Anomaly("same time", "all events have the same time; is it the right column?")
+        return
+    if dated and time[0] < EARLIEST_PLAUSIBLE:
+        early = int(np.searchsorted(time, EARLIEST_PLAUSIBLE))
+        yield Anomaly(
+            "early",
+            f"{early:,} events are before 1990, the first at {format_date(time[0])}; check time and unit",
+        )
+    now = wall.time() + DAY
+    if dated and time[-1] > now:
+        late = len(time) - int(np.searchsorted(time, now))
+        yield Anomaly(
+            "future",
+            f"{late:,} events are in the future, the last at {format_date(time[-1])}; check time and unit",
+        )
+    if len(time) >= MIN_EVENTS:
+        longest, gap = _find_longest_gap(time)
+        if gap > MAX_GAP_SHARE * (time[-1] - time[0]):
+            span = format_duration(gap) if dated else f"{gap:.6g}"
+            since = format_date(time[longest]) if dated else f"{time[longest]:.12g}"
+            yield Anomaly(
+                "silence", f"nothing happens for {span} after {since}, over a quarter of the whole time"
+            )
+
+
+def _find_longest_gap(time: np.ndarray) -> tuple[int, float]:
+    """Behind which event nothing happens for longest, and for how long; some rows at a time."""
+    longest, gap = 0, -1.0
+    for rows in iterate_slices(len(time) - 1, 8):
+        gaps = np.diff(time[rows.start : rows.stop + 1])
+        if gaps.max() > gap:
+            longest, gap = rows.start + int(gaps.argmax()), float(gaps.max())
+        release_pages(time[rows])
+    return longest, gap
+
+
+def _check_events(store: EventStore, time: np.ndarray) -> Iterator[Anomaly]:
+    events = len(store)
+    src, dst = store.src.numpy(), store.dst.numpy()
+    loops = 0
+    for rows in iterate_slices(events, 8):
+        loops += int((src[rows] == dst[rows]).sum())
+        release_pages(src[rows]), release_pages(dst[rows])
+    if loops > MAX_SELF_LOOP_SHARE * events:
+        yield Anomaly(
+            "self-loops", f"{_format_share(loops, events)} of the events lead from a node to itself"
+        )
+    if events < MIN_EVENTS or time[0] == time[-1]:
+        return
+    tied = sum(_count_tied(time[rows]) for rows in _slice_whole_instants(time))
+    if tied > MAX_TIED_SHARE * events:
+        yield Anomaly(
+            "ties",
+            f"{_format_share(tied, events)} of the events share their time with another; is it rounded?",
+        )
+    if tied > MAX_DUPLICATE_SHARE * events:  # only tied events can be the same
+        again = sum(_count_repeated(time[rows], src[rows], dst[rows]) for rows in _slice_whole_instants(time))
+        if again > MAX_DUPLICATE_SHARE * events:
+            yield Anomaly(
+                "duplicates",
+                f"{_format_share(again, events)} of the events repeat another: same pair, same time",
+            )
+
+
+def _slice_whole_instants(time: np.ndarray) -> Iterator[slice]:
+    """Runs of rows that cut no instant in two."""
+    start = 0
+    for rows in iterate_slices(len(time), 8):
+        stop = len(time) if rows.stop == len(time) else int(np.searchsorted(time, time[rows.stop]))
+        if stop > start:
+            yield slice(start, stop)
+            release_pages(time[start:stop])
+            start = stop
+
+
+def _count_tied(time: np.ndarray) -> int:
+    """Events that share their time with another."""
+    runs = np.diff(np.append(np.flatnonzero(np.concatenate([[True], time[1:] != time[:-1]])), len(time)))
+    return int(runs[runs > 1].sum())
+
+
+def _count_repeated(time: np.ndarray, src: np.ndarray, dst: np.ndarray) -> int:
+    """Events that are another's in every respect."""
+    instant = np.cumsum(np.concatenate([[True], time[1:] != time[:-1]]))
+    return len(time) - len(np.unique(np.stack([instant, src, dst], axis=1), axis=0))
+
+
+def _check_nodes(dataset: Dataset) -> Iterator[Anomaly]:
+    store, events = dataset.store, len(dataset.store)
+    src, dst = (_count_occurrences(column.numpy(), store.num_nodes) for column in (store.src, store.dst))
+    if events >= MIN_EVENTS:
+        busiest = int((src + dst).argmax())
+        of = max(int(src[busiest]), int(dst[busiest]))
+        if of > MAX_NODE_SHARE * events and min(np.count_nonzero(src), np.count_nonzero(dst)) > 1:
+            name = str(dataset.ids.to_user([busiest])[0])[:40]
+            yield Anomaly(
+                "one node",
+                f"{name!r} is in {_format_share(of, events)} of the events; is it a person, or a default?",
+            )
+    if not store.bipartite and events >= MIN_EVENTS and not (src.astype(bool) & dst.astype(bool)).any():
+        yield Anomaly(
+            "two kinds",
+            "no node is both a source and a destination; give `bipartite=True` if they are of two kinds",
+        )
+
+
+def _count_occurrences(column: np.ndarray, nodes: int) -> np.ndarray:
+    count = np.zeros(nodes, np.int64)
+    for piece in iterate_chunks(column):
+        count += np.bincount(piece, minlength=nodes)
+    return count
+
+
+def _check_ids(ids: NodeIds) -> Iterator[Anomaly]:
+    if ids.kind != "string":
+        return
+    plain = pc.replace_substring_regex(pc.utf8_lower(ids.values), r"\s+", "")
+    if ids.is_source is not None:  # the sides are two name spaces
+        side = pc.if_else(ids.is_source, "s", "d").cast(plain.type)
+        plain = pc.binary_join_element_wise(side, plain, pa.scalar("", plain.type))
+    alike = len(plain) - len(pc.unique(plain))
+    if alike:
+        code = plain.dictionary_encode().indices.to_numpy()
+        _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+        twin = int((first[inverse] != np.arange(len(code))).argmax())
+        pair = [str(ids.values[k])[:40] for k in (int(first[inverse][twin]), twin)]
+        yield Anomaly(
+            "like ids",
+            f"{alike:,} ids differ from another in case or blanks only, such as {pair[0]!r} and {pair[1]!r}",
+        )
+
+
+def _check_features(dataset: Dataset) -> Iterator[Anomaly]:
+    edge = dataset.store.features.edge
+    if len(edge) < 2 or not edge.shape[1]:
+        return
+    first = edge[0].numpy()
+    constant = np.flatnonzero(
+        np.all([(piece == first).all(0) for piece in iterate_chunks(edge.numpy())], axis=0)
+    )
+    if len(constant):
+        names = dataset.origin.features
+        told = ", ".join(names[k] if k < len(names) else str(k) for k in constant[:5])
+        more = f" and {len(constant) - 5} more" if len(constant) > 5 else ""
+        yield Anomaly("constant features", f"features with one value throughout tell nothing: {told}{more}")
+
+
+def _format_share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.0f} %"

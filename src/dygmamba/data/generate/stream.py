@@ -1,0 +1,261 @@
+"""A stream whose forgetting law is known: people return to partners they have not yet forgotten.
+
+The process and every parameter are written out in docs/generated-stream.md.
+"""
+
+import math
+import shutil
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import gettempdir
+from typing import Annotated
+
+import numpy as np
+import torch
+
+from dygmamba.core.errors import ConfigError
+from dygmamba.core.files.writing import make_folder
+from dygmamba.core.memory_budget import DEFAULT_BUDGET, require_memory
+from dygmamba.core.settings import Bounds, Settings
+from dygmamba.data.events.event_store import EventStore, FeatureTable
+from dygmamba.data.generate.process import (
+    BURST_WINDOW_DIVISOR,
+    LAWS,
+    CommunitySeats,
+    NodeHistory,
+    ProcessRates,
+    ProcessState,
+    RoamingState,
+    Simulation,
+    compile_simulation,
+)
+from dygmamba.data.storage.mapped_columns import ScratchColumn, iterate_slices
+
+EVENTS_PER_BLOCK = 1 << 20  # events that are made at a time
+GRID_BITS = 10  # times lie on a grid of about gap / 1024, so that sums of gaps are exact
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratorConfig(Settings):
+    """The parameters of a generated stream; docs/generated-stream.md explains each."""
+
+    seed: Annotated[int, Bounds(0, 2**63 - 1)] = 0
+    nodes: Annotated[int, Bounds(2, 2**31 - 1)] = 240
+    events: Annotated[int, Bounds(1, 2**31 - 1)] = 12_000
+    communities: Annotated[int, Bounds(1, 2**30)] = 6
+    law: str = "exponential"
+    half_life: Annotated[float, Bounds(1e-9, 1e15)] = 7_200.0
+    novelty: Annotated[float, Bounds(1e-9, 1e9)] = 0.5
+    noise: Annotated[float, Bounds(0, 1)] = 0.02
+    drift: Annotated[float, Bounds(0, 1e9)] = 5e-6
+    roam_share: Annotated[float, Bounds(0, 0.99)] = 0.15
+    roam_length: Annotated[float, Bounds(1e-9, 1e15)] = 172_800.0
+    roam_noise: Annotated[float, Bounds(0, 1)] = 0.7
+    activity: Annotated[float, Bounds(0, 3)] = 0.6
+    popularity: Annotated[float, Bounds(0, 3)] = 0.6
+    memory: Annotated[int, Bounds(1, 4096)] = 64
+    pace: Annotated[float, Bounds(1e-6, 1e12)] = 14_400.0
+    tail: Annotated[float, Bounds(1.01, 1e6)] = 1.8
+    burst: Annotated[float, Bounds(0, 0.99)] = 0.3
+    ties: Annotated[float, Bounds(0, 0.99)] = 0.02
+    origin: Annotated[float, Bounds(-1e15, 1e15)] = 1.7e9
+    edge_dim: Annotated[int, Bounds(0, 4096)] = 0
+
+    def __post_init__(self) -> None:
+        Settings.__post_init__(self)
+        if self.law not in LAWS:
+            raise ConfigError(f"law is {self.law!r}; choose one of {', '.join(LAWS)}")
+        if self.nodes < 2 * self.communities:
+            raise ConfigError(
+                f"{self.nodes} nodes cannot fill {self.communities} communities; give at least two to each"
+            )
+        if self.drift * self.pace > 1000:
+            raise ConfigError(
+                f"drift {self.drift} moves a node 1,000 times between two of its events; lower it"
+            )
+        if abs(self.origin) / self.grid > 2**51:
+            raise ConfigError(
+                f"origin {self.origin} leaves no digits for gaps of {self.gap:g}; move it towards 0"
+            )
+
+    @property
+    def gap(self) -> float:
+        """The mean span between two events of the whole stream."""
+        return self.pace / self.nodes
+
+    @property
+    def size(self) -> int:
+        """Bytes that are taken at least: the events' columns, what the nodes remember, the features' codes."""
+        return self.events * (50 + 4 * self.edge_dim) + self.state
+
+    @property
+    def state(self) -> int:
+        """Bytes that are taken however many events there are: what the nodes remember, the features' codes."""
+        return self.nodes * (12 * self.memory + 50) + 4 * self.communities * self.edge_dim
+
+    @property
+    def grid(self) -> float:
+        """The power of two that every time is a multiple of."""
+        return 2.0 ** (math.frexp(self.gap)[1] - 1 - GRID_BITS)
+
+
+def forgetting_law(config: GeneratorConfig) -> Callable[[np.ndarray], np.ndarray]:
+    """The known law R(s): how much of an event is left after a span s; R(0) = 1."""
+    law, half_life = LAWS[config.law], config.half_life
+    return lambda span: law(np.asarray(span, dtype=np.float64), half_life)
+
+
+class _TimestampGenerator:
+    """Sorted times, a run of them at a time: Lomax gaps of mean `gap`, rounded up to the grid; a tie has no gap.
+
+    All gaps are drawn before all ties, and both before anything else: each has a generator that stands where it begins.
+    """
+
+    def __init__(self, rng: np.random.Generator, config: GeneratorConfig) -> None:
+        self._config, self._steps = config, float(math.floor(config.origin / config.grid))
+        self._gaps, self._first = deepcopy(rng), True
+        rng.bit_generator.advance(config.events)  # type: ignore[attr-defined]
+        self._ties = deepcopy(rng)
+        for rows in iterate_slices(config.events, 4):
+            rng.random(rows.stop - rows.start, dtype=np.float32)
+
+    def next(self, count: int) -> np.ndarray:
+        """So many more."""
+        config = self._config
+        steps = self._gaps.random(count)
+        np.subtract(1.0, steps, out=steps)
+        np.power(steps, -1.0 / config.tail, out=steps)
+        steps -= 1.0
+        steps *= config.gap * (config.tail - 1.0) / config.grid
+        np.maximum(np.ceil(steps, out=steps), 1.0, out=steps)
+        steps[self._ties.random(count, dtype=np.float32) < config.ties] = 0.0
+        steps[0] = self._steps + (0.0 if self._first else steps[0])
+        np.cumsum(steps, out=steps)  # exact, as these are whole numbers
+        self._steps, self._first = float(steps[-1]), False
+        steps *= config.grid
+        return steps
+
+
+def _make_initial_state(rng: np.random.Generator, config: GeneratorConfig, begin: float) -> ProcessState:
+    """Everyone in a seat, nothing remembered, the hidden states at their long-run shares."""
+    n, m, c = config.nodes, config.memory, config.communities
+    node_at = rng.permutation(n).astype(np.int32)
+    first = np.arange(c + 1) * n // c
+    return ProcessState(
+        busy=rng.permutation(n).astype(np.int32),
+        seats=CommunitySeats(
+            seat_of=np.argsort(node_at).astype(np.int32),
+            node_at=node_at,
+            home_of=np.repeat(np.arange(c, dtype=np.int32), np.diff(first)),
+            first=first,
+        ),
+        past=NodeHistory(np.zeros((n, m), np.int32), np.zeros((n, m)), np.zeros(n, np.int64)),
+        moods=RoamingState(rng.random(n) < config.roam_share, np.full(n, begin)),
+    )
+
+
+def simulate_in_blocks(config: GeneratorConfig, size: int = EVENTS_PER_BLOCK) -> Iterator[Simulation]:
+    """Run the process, so many events at a time; the same config gives the same bytes, whatever the size."""
+    rng = np.random.Generator(np.random.PCG64(config.seed))
+    clock = _TimestampGenerator(rng, config)
+    rates = ProcessRates(
+        half_life=float(config.half_life),
+        novelty=float(config.novelty),
+        noise=float(config.noise),
+        roam_noise=float(config.roam_noise),
+        roam_share=float(config.roam_share),
+        roam_rate=1.0 / (config.roam_length * (1.0 - config.roam_share)),
+        swap_rate=config.nodes * config.drift / 2.0,
+        activity=float(config.activity),
+        popularity=float(config.popularity),
+        burst=float(config.burst),
+    )
+    walk, world, swap_at, before = compile_simulation(LAWS[config.law]), None, 0.0, _allocate_simulation(0)
+    for start in range(0, config.events, size):
+        time = clock.next(min(size, config.events - start))
+        if world is None:
+            # a swap at once changes nothing: the seats were dealt at random
+            world, swap_at = _make_initial_state(rng, config, time[0]), time[0]
+        begin = len(before.time)
+        out = Simulation(
+            *map(
+                np.concatenate, zip(before, _allocate_simulation(len(time))._replace(time=time), strict=True)
+            )
+        )
+        swap_at = walk(rng, world, rates, out, begin, swap_at)
+        yield Simulation(*(column[begin:] for column in out))
+        kept = min(
+            len(out.time), max(1, config.nodes // BURST_WINDOW_DIVISOR)
+        )  # what a burst looks back over
+        before = Simulation(*(column[len(column) - kept :] for column in out))
+
+
+def _allocate_simulation(events: int) -> Simulation:
+    kinds = (np.int64, np.int64, np.float64, np.float32, np.int8, np.int32)
+    return Simulation(*(np.empty(events, kind) for kind in kinds))
+
+
+def simulate(config: GeneratorConfig) -> Simulation:
+    """All events at once."""
+    require_memory(config.size, f"a stream of {config.events:,} events and {config.nodes:,} nodes")
+    out, start = _allocate_simulation(config.events), 0
+    for run in simulate_in_blocks(config):
+        for column, part in zip(out, run, strict=True):
+            column[start : start + len(part)] = part
+        start += len(run.time)
+    return out
+
+
+class _FeatureGenerator:
+    """A noisy sign code of the source's community: +-1 per column, plus a unit normal."""
+
+    def __init__(self, config: GeneratorConfig) -> None:
+        self._rng = np.random.Generator(np.random.PCG64([config.seed, 1]))
+        signs = np.array([-1.0, 1.0], np.float32)
+        self._code = self._rng.choice(signs, (config.communities, config.edge_dim))
+
+    def next(self, home: np.ndarray) -> np.ndarray:
+        """Of the events that come next."""
+        noise = self._rng.standard_normal((len(home), self._code.shape[1]), dtype=np.float32)
+        return np.add(noise, self._code[home], out=noise)
+
+
+def generate_stream(config: GeneratorConfig, scratch: Path | None = None) -> EventStore:
+    """The stream of a config; its label is the source's hidden state, 1 while it roams.
+
+    One that is large is made on the disk, in that folder or the system's temporary one, and lies there without a name.
+    """
+    if config.size <= DEFAULT_BUDGET:
+        run = simulate(config)
+        columns = [torch.from_numpy(column) for column in (run.src, run.dst, run.time, run.label)]
+        edge = torch.from_numpy(_FeatureGenerator(config).next(run.home))
+    else:
+        columns, edge = _generate_on_disk(config, scratch or Path(gettempdir()))
+    return EventStore.of(
+        *columns[:3],
+        label=columns[3],
+        num_nodes=config.nodes,
+        features=FeatureTable(torch.zeros(config.nodes, 0), edge),
+    )
+
+
+def _generate_on_disk(config: GeneratorConfig, folder: Path) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Source, destination, time and label, and the edges' features, as mapped pages."""
+    require_memory(config.state, f"what {config.nodes:,} nodes remember")
+    make_folder(folder)
+    free = shutil.disk_usage(folder).free
+    if config.size - config.state > free:
+        raise ConfigError(
+            f"a stream of {config.events:,} events takes {(config.size - config.state) / 1e9:,.0f} GB on the disk of "
+            f"{folder}, where {free / 1e9:,.0f} GB are free; ask for fewer events"
+        )
+    names, features = ("src", "dst", "time", "label"), _FeatureGenerator(config)
+    columns = [ScratchColumn(folder, kind) for kind in (np.int64, np.int64, np.float64, np.float32)]
+    edge = ScratchColumn(folder, np.float32, (config.edge_dim,))
+    for run in simulate_in_blocks(config):
+        for column, name in zip(columns, names, strict=True):
+            column.append(getattr(run, name))
+        edge.append(features.next(run.home))
+    return [column.mapped() for column in columns], edge.mapped()

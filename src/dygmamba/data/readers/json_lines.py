@@ -1,0 +1,132 @@
+"""JSON objects, one per line and event: the words of each as text, for the readers of delimited text to judge."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dygmamba.core.errors import FileError
+from dygmamba.data.readers.options import ColumnRoles, ReadOptions, assign_roles
+from dygmamba.data.readers.table import build_dataset, read_table
+from dygmamba.data.readers.text import (
+    UNDECODABLE_MARK,
+    NormalizedLines,
+    create_decoder,
+    is_utf8,
+    mark_undecodable,
+    read_head,
+    unreadable_error,
+)
+from dygmamba.data.readers.values import BadRows
+
+if TYPE_CHECKING:
+    from dygmamba.data.storage.dataset import Dataset
+
+BATCH_ROWS = 1 << 16
+BLOCK_BYTES = 1 << 20
+SAMPLE_OBJECTS = 100  # objects whose keys are the column names
+SUFFIXES = {".jsonl", ".ndjson"}
+
+
+def is_json_lines(path: Path, options: ReadOptions) -> bool:
+    """Whether a file holds objects: by its name, or by its first letter."""
+    if SUFFIXES & set(path.suffixes):
+        return True
+    text, _ = read_head(path, options.encoding)
+    if text.lstrip().startswith("[") and ".json" in path.suffixes:
+        raise FileError(f"{path} is one JSON array; write one object per line, as jq -c '.[]' does")
+    return text.lstrip().startswith("{")
+
+
+def read_json_lines(path: Path, options: ReadOptions) -> "Dataset":
+    """One object per line; its keys are the columns."""
+    options.refuse("JSONL", "delimiter", "header")
+    create_decoder(options.encoding)
+    faults = BadRows(str(path), options.skip_bad)
+    roles = assign_roles(path, read_keys(path, options), options)
+    rows = options.watch(
+        iter_json_batches(path, roles, options, faults), 1 + path.stat().st_size // (100 * BATCH_ROWS)
+    )
+    try:
+        columns, ids, origin = read_table(path, "jsonl", rows, roles, options, faults)
+    except OSError as error:
+        raise unreadable_error(path, error) from error
+    return build_dataset(path, columns, ids, replace(origin, header=True))
+
+
+def read_keys(path: Path, options: ReadOptions) -> list[str]:
+    """The keys of the first objects, in the order they come."""
+    try:
+        found = [
+            fields
+            for _, fields in islice(_iter_objects(path, options), SAMPLE_OBJECTS)
+            if isinstance(fields, dict)
+        ]
+    except OSError as error:
+        raise unreadable_error(path, error) from error
+    if not found:
+        raise FileError(f"{path} has no JSON object in its first lines; write one object per line and event")
+    return list(dict.fromkeys(key for fields in found for key in fields))
+
+
+def _iter_objects(path: Path, options: ReadOptions) -> Iterator[tuple[int, dict[str, Any] | str]]:
+    """The number of each row and its object, numbers as they are written; or what is wrong with it."""
+    tidy = [mark_undecodable] if is_utf8(options.encoding) else []
+    row = 0
+    with NormalizedLines(path, options.encoding, BLOCK_BYTES, *tidy) as lines:
+        for line in lines:
+            text = line.decode().strip().removeprefix("\ufeff")
+            if text:
+                row += 1
+                yield row, _parse_object(text)
+
+
+def _parse_object(text: str) -> dict[str, Any] | str:
+    if text == UNDECODABLE_MARK:
+        return "is no UTF-8 text"
+    try:
+        fields = json.loads(text, parse_float=str, parse_int=str, parse_constant=str)
+    except (ValueError, RecursionError):
+        return f"is no JSON ({text[:60]!r})"
+    return fields if isinstance(fields, dict) else f"is no JSON object ({text[:60]!r})"
+
+
+def iter_json_batches(
+    path: Path, roles: ColumnRoles, options: ReadOptions, faults: BadRows
+) -> Iterator[pa.RecordBatch]:
+    """The named columns as text, ids as dictionaries; lines that are no objects are told and left out."""
+    kept: list[list[str | None]] = []
+    for row, fields in _iter_objects(path, options):
+        values = fields if isinstance(fields, str) else _extract_fields(fields, roles)
+        if isinstance(values, str):
+            faults.torn(row, values)
+        else:
+            kept.append(values)
+        if len(kept) == BATCH_ROWS:
+            yield _build_batch(kept, roles)
+            kept = []
+    if kept:
+        yield _build_batch(kept, roles)
+
+
+def _extract_fields(fields: dict[str, Any], roles: ColumnRoles) -> list[str | None] | str:
+    """The text of each column, None where there is none; what is wrong where one is no single value."""
+    values: list[str | None] = []
+    for name in roles.columns:
+        value = fields.get(name)
+        if isinstance(value, dict | list) or (isinstance(value, bool) and name in (roles.src, roles.dst)):
+            return f"has {json.dumps(value)[:60]} for {name!r}, no single value"
+        values.append(value if value is None or isinstance(value, str) else str(value))
+    return values
+
+
+def _build_batch(rows: list[list[str | None]], roles: ColumnRoles) -> pa.RecordBatch:
+    columns = {}
+    for name, values in zip(roles.columns, zip(*rows, strict=True), strict=True):
+        column = pa.array(values, pa.string())
+        columns[name] = column.dictionary_encode() if name in (roles.src, roles.dst) else column
+    return pa.RecordBatch.from_pydict(columns)

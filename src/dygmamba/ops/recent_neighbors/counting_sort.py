@@ -1,0 +1,80 @@
+"""The adjacency by counting sort, all nodes at once or, where it does not fit into memory, some at a time.
+
+Each pass reads all events and keeps the entries of a run of nodes, so that what is made lies in order and can be
+written to a file from its beginning to its end.
+
+Legend: n nodes, s events of the index, m entries.
+"""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from dygmamba.ops.numba_kernels import kernel
+
+EventBlocks = Callable[
+    [], Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]
+]  # source, destination and event, in time order
+Entries = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # key, neighbour, event and time
+ENTRY_BYTES = 24
+
+
+def count_entries(blocks: EventBlocks, num_nodes: int) -> np.ndarray:
+    """Where each node's entries begin, and where the last one's end."""
+    start = np.zeros(num_nodes + 1, np.int64)
+    for src, dst, _ in blocks():
+        _count(src, dst, start)
+    return np.cumsum(start, out=start)
+
+
+def split_nodes(start: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
+    """Runs of nodes with at most so many entries; a node that has more is a run of its own."""
+    low = 0
+    while low < len(start) - 1:
+        high = int(np.searchsorted(start, start[low] + most, side="right")) - 1
+        high = max(low + 1, high)
+        yield low, high
+        low = high
+
+
+def sort_entries(
+    blocks: EventBlocks, event_time: np.ndarray, start: np.ndarray, low: int, high: int
+) -> Entries:
+    """The entries of the nodes from `low` to below `high`, sorted by (node, event)."""
+    fill = start[low:high] - start[low]
+    size = int(start[high] - start[low])
+    key, time = np.empty(size, np.int64), np.empty(size, np.float64)
+    neighbor, entry = np.empty(size, np.int32), np.empty(size, np.int32)
+    for src, dst, event in blocks():
+        _put(src, dst, event, event_time, low, high, fill, key, neighbor, entry, time)
+    return key, neighbor, entry, time
+
+
+@kernel()
+def _count(src, dst, start):
+    for i in range(src.shape[0]):
+        start[src[i] + 1] += 1
+        start[dst[i] + 1] += 1
+
+
+@kernel()
+def _put(src, dst, event, event_time, low, high, fill, key, neighbor, entry, time):
+    stride = event_time.shape[0] + 1
+    rank, rank_time = np.int64(0), np.nan  # no time is equal to that
+    for i in range(src.shape[0]):
+        if not (low <= src[i] < high or low <= dst[i] < high):
+            continue
+        if event_time[event[i]] != rank_time:
+            rank = event[i]
+            rank_time = event_time[rank]
+            while rank > 0 and event_time[rank - 1] == rank_time:
+                rank -= 1
+        for side in range(2):
+            v, w = (src[i], dst[i]) if side == 0 else (dst[i], src[i])
+            if low <= v < high:
+                at = fill[v - low]
+                fill[v - low] = at + 1
+                key[at] = v * stride + rank
+                neighbor[at] = w
+                entry[at] = event[i]
+                time[at] = rank_time

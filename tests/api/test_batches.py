@@ -1,0 +1,62 @@
+"""Batches for a loop of one's own: what the package's own loop asks, and nothing of the present or the future."""
+
+import pytest
+import torch
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+import dygmamba as dm
+from dygmamba.core.errors import ConfigError
+from dygmamba.models.base import DatasetFacts
+
+DATA = dm.generate(nodes=40, events=600, communities=4)
+
+
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_everything_seen_is_strictly_earlier(split):
+    """For all pairs of all batches: each looked-up event is of an earlier instant; in training, of that period."""
+    last = -torch.inf
+    for step in dm.batches(DATA, 37, split, neighbors=8, device="cpu"):
+        ((past,),) = step.view.neighbors
+        assert bool((past.time < past.query_time[:, None])[past.mask].all())
+        assert float(step.label.sum()) == len(step.events) == len(step.label) / 2
+        assert float(step.events.time[0]) >= last
+        last = float(step.events.time[-1])
+        positive = step.label == 1
+        assert torch.equal(step.view.pairs.src[positive], step.events.src)
+        assert torch.equal(step.view.pairs.dst[positive], step.events.dst)
+
+
+def test_batches_cover_a_period_once():
+    """The events of a period, in order; a seed draws the negatives."""
+    stream = dm.batches(DATA, 50, device="cpu")
+    events = torch.cat([step.events.event for step in stream])
+    assert torch.equal(events, events.unique())
+    first, again, other = (
+        next(dm.batches(DATA, 50, seed=seed, device="cpu")).view.pairs.dst for seed in (0, 0, 1)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_a_models_own_requests_are_answered():
+    """A model of the registry trains in a loop of five lines."""
+    spec = dm.models()["graphmixer"]
+    torch.manual_seed(0)
+    model = spec.build(
+        spec.config(neighbors=4, window=6, time_dim=4, dropout=0.0), DatasetFacts.of(DATA.store)
+    )
+    optimizer, losses = torch.optim.Adam(model.parameters(), 1e-2), []
+    for epoch in range(3):
+        for step in dm.batches(DATA, 100, seed=epoch, neighbors=model.requests, device="cpu"):
+            loss = binary_cross_entropy_with_logits(model(step.view), step.label)
+            optimizer.zero_grad(), loss.backward(), optimizer.step()
+            losses.append(loss.item())
+    assert sum(losses[-4:]) < sum(losses[:4])
+
+
+def test_a_period_that_is_none_is_a_sentence():
+    """Also a size of nothing."""
+    with pytest.raises(ConfigError, match="`split` takes train, val, test"):
+        dm.batches(DATA, split="future")
+    with pytest.raises(ConfigError, match="at least 1"):
+        dm.batches(DATA, 0)

@@ -1,0 +1,194 @@
+"""A model from outside the package: ten lines, trained, saved, reopened elsewhere, held to the contract by one call."""
+
+import pytest
+import torch
+from torch import nn
+
+import dygmamba as dm
+from door_cases import python
+from dygmamba.core.errors import ConfigError, NotFoundError
+from dygmamba.runs.contract import ContractError
+from outside_models import NoSettings, Sound
+from torture_cases import SECONDS
+
+pytestmark = pytest.mark.e2e
+
+TEN = """\
+import torch, dygmamba as dm
+from dataclasses import dataclass
+@dataclass(frozen=True)
+class Config:
+    out: int = 8
+class Ages(dm.Encoder):
+    def __init__(self, config, facts):
+        super().__init__()
+        self.requests, self.out_dim = (dm.NeighborRequest((4,)),), config.out
+        self.layer = torch.nn.Linear(2, config.out)
+    def forward(self, view):
+        ((past,),) = view.neighbors
+        rows = self.layer(torch.stack([past.length.float(), past.age.sum(1).log1p()], 1))
+        return rows[view.pairs.src_row], rows[view.pairs.dst_row]
+"""
+REGISTER = "dm.register('ages', Config, Ages)\n"
+TRAIN = """\
+data = dm.generate(nodes=40, events=600, communities=4)
+(run,) = dm.train(data, "ages", epochs=1, out="runs", device="cpu")
+print(run.path, run.score([(3, 5)])["score"][0].as_py())
+"""
+
+
+def test_a_model_of_a_module_trains_and_opens_in_a_new_process(tmp_path):
+    """The run names the module; opening imports it. The contract is one call."""
+    (tmp_path / "mine.py").write_text(TEN + REGISTER)
+    first = python(f"import mine, dygmamba as dm\n{TRAIN}", tmp_path, more=tmp_path)
+    path, score = first.split()
+    assert 'source = "mine:Ages"' in (tmp_path / path / "config.toml").read_text()
+    ask = f"print(dm.open({path!r}).score([(3, 5)])['score'][0].as_py())"
+    check = "print(dm.check_model('ages').num_rows)"
+    again, held = python(f"import dygmamba as dm; {ask}; {check}", tmp_path, more=tmp_path).split()
+    assert (float(again), held) == (float(score), "7")
+
+
+@pytest.mark.skipif(not SECONDS, reason="three processes; `make torture` runs it")
+def test_a_model_of_a_notebook_says_what_to_do(tmp_path):
+    """What was registered in a script cannot be imported: the sentence says to register it again, and then it opens."""
+    path, score = python(TEN + REGISTER + TRAIN, tmp_path).split()
+    ask = f"print(dm.open({path!r}).score([(3, 5)])['score'][0].as_py())"
+    told = python(f"import dygmamba as dm\ntry: {ask}\nexcept dm.DygError as error: print(error)", tmp_path)
+    assert "was registered in a script or notebook (__main__:Ages); register 'ages' again" in told
+    assert float(python(TEN + REGISTER + ask, tmp_path)) == float(score)
+
+
+@pytest.mark.skipif(not SECONDS, reason="three processes; `make torture` runs it")
+def test_an_installed_package_offers_its_models(tmp_path):
+    """An entry point of group dygmamba.models is found by name, by Python and by the command line, and reopened."""
+    spec = (
+        "from dygmamba.models.base import ModelSpec\n"
+        "SPEC = ModelSpec(Config, Ages, True, 'Ages', 'ages', 'linear')\n"
+    )
+    (tmp_path / "theirs.py").write_text(TEN + spec)
+    info = tmp_path / "theirs-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[dygmamba.models]\nages = theirs:SPEC\n")
+    path, score = python("import dygmamba as dm\n" + TRAIN, tmp_path, more=tmp_path).split()
+    assert 'source = "theirs:SPEC"' in (tmp_path / path / "config.toml").read_text()
+    ask = f"print(dm.open({path!r}).score([(3, 5)])['score'][0].as_py())"
+    listed = "print(dm.models()['ages'].settings, dm.check_model('ages').num_rows)"
+    command = "import sys; sys.argv = ['dygmamba', 'models', '--json']; from dygmamba.cli import main; main()"
+    again, held, told = python(
+        f"import dygmamba as dm; {ask}; {listed}; {command}", tmp_path, more=tmp_path
+    ).splitlines()
+    assert (float(again), held) == (float(score), "{'out': 8} 7")
+    assert '"name": "ages"' in told
+    gone = python(f"import dygmamba as dm\ntry: {ask}\nexcept dm.DygError as error: print(error)", tmp_path)
+    assert "comes from theirs:SPEC, which cannot be imported" in gone
+
+
+class Peeks(Sound):
+    """Looks at the features of events it may not see."""
+
+    def rows(self, view):
+        return super().rows(view) + view.features.edge.mean()
+
+
+class Averages(Sound):
+    """Looks at the rest of the batch."""
+
+    def rows(self, view):
+        rows = super().rows(view)
+        return rows - rows.mean(0)
+
+
+class Padded(Sound):
+    """Reads entries that do not exist."""
+
+    def rows(self, view):
+        ((past,),) = view.neighbors
+        return super().rows(view) + past.node.float().mean(1, keepdim=True)
+
+
+class Dead(Sound):
+    """Has a weight that nothing uses."""
+
+    def __init__(self, config, facts):
+        super().__init__(config, facts)
+        self.unused = nn.Parameter(torch.ones(3))
+
+
+class Endless(Sound):
+    """Divides by an age that may be nothing."""
+
+    def rows(self, view):
+        ((past,),) = view.neighbors
+        return super().rows(view) / past.length[:, None]
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    """A way to register for one test."""
+    import dygmamba.models as registry
+
+    monkeypatch.setattr(registry, "OUTSIDE", {})
+    return lambda kind: dm.register(kind.__name__, NoSettings, kind)
+
+
+def test_a_sound_model_keeps_the_contract(registered):
+    """A table of named checks, all of which hold."""
+    registered(Sound)
+    table = dm.check_model("Sound")
+    assert table["check"].to_pylist() == [
+        "finite",
+        "causal",
+        "batch",
+        "order",
+        "padding",
+        "gradient",
+        "state dict",
+    ]
+    assert all(table["holds"].to_pylist())
+
+
+@pytest.mark.parametrize(
+    ("kind", "check"),
+    [
+        (Peeks, "causal"),
+        (Averages, "batch"),
+        (Padded, "padding"),
+        (Dead, "gradient"),
+        (Endless, "finite"),
+    ],
+)
+def test_a_broken_model_is_told_what_it_breaks(registered, kind, check):
+    """For each way to be wrong, the check of that name fails and says by how much or where."""
+    registered(kind)
+    with pytest.raises(ContractError, match=check) as caught:
+        dm.check_model(kind.__name__)
+    failed = [row["check"] for row in caught.value.table.to_pylist() if not row["holds"]]
+    assert check in failed
+
+
+SMALL = {
+    "dyg-mamba": {"length": 6, "width": 4, "states": 4, "time_dim": 6},
+    "tgn": {"neighbors": 4, "time_dim": 6},
+    "tgat": {"neighbors": 4, "time_dim": 6},
+    "edgebank": {},
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_packages_own_models_keep_it(name):
+    """A model of each kind: stateless, with memory, two hops, without weights."""
+    assert all(dm.check_model(name, **SMALL[name])["holds"].to_pylist())
+
+
+def test_a_name_is_taken_or_bad(registered):
+    """The package's own names stay its own; a name must do for a folder; a config is a dataclass."""
+    with pytest.raises(ConfigError, match="another name"):
+        dm.register("tgn", NoSettings, Sound)
+    with pytest.raises(ConfigError, match="cannot name a model"):
+        dm.register("a/b", NoSettings, Sound)
+    with pytest.raises(ConfigError, match="must be a dataclass"):
+        dm.register("mine", dict, Sound)
+    with pytest.raises(NotFoundError, match="unknown model 'nobody'"):
+        dm.check_model("nobody")

@@ -1,0 +1,211 @@
+"""From a frame to an answer, in one process and in the next."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import dygmamba as dm
+from door_cases import COLUMNS, PEOPLE, SMALL, letters, python
+from dygmamba.core.errors import ConfigError, FileError, NotFoundError
+from dygmamba.runs.calibration import load_calibration
+from torture_cases import SECONDS
+
+pytestmark = pytest.mark.e2e
+
+SCRIPTS = {
+    "pandas": "frame = pd.DataFrame(letters())",
+    "polars": "frame = pl.DataFrame(letters())",
+}
+TWELVE = """\
+import pandas as pd, polars as pl
+import dygmamba as dm
+from door_cases import letters
+{frame}
+data = dm.read(frame, src="who", dst="whom", time="when", features=["words"], name="letters")
+runs = dm.train(data, epochs=1, length=6, width=4, blocks=1, device="cpu")
+best = runs[0].rank(["ann", "bob"], k=3).to_pandas()
+run = dm.open(runs[0].path).observe([("ann", "hal", "2024-05-12", 5.0)])
+after = run.score([("ann", "hal")]).to_pandas()
+print(best.to_json(), after.to_json(), run.report(), sep="\\n")
+"""
+TEMPORAL = """\
+import torch, dygmamba as dm
+from torch_geometric.data import TemporalData
+rng = torch.Generator().manual_seed(0)
+ends = torch.randint(9, (2, 240), generator=rng)
+data = dm.read(TemporalData(src=ends[0], dst=ends[1], t=torch.arange(240), msg=torch.randn(240, 2, generator=rng)))
+runs = dm.train(data, epochs=1, length=6, width=4, blocks=1, device="cpu")
+best = runs[0].rank([3, 4], k=3).to_pandas()
+new = TemporalData(src=ends[0, :1], dst=ends[0, :1] + 20, t=ends[0, :1] + 240, msg=torch.ones(1, 2))
+run = dm.open(runs[0].path).observe(new)
+after = run.score([(3, 25)]).to_pandas()
+print(best.to_json(), after.to_json(), run.report(), sep="\\n")
+"""
+
+
+@pytest.mark.parametrize("name", ["TemporalData", *SCRIPTS] if SECONDS else ["pandas"])
+def test_twelve_lines_from_a_frame_to_a_page(name, tmp_path):
+    """In a fresh process: frame, training, a ranking as a frame, the score of a new pair after `observe`, a page."""
+    code = TEMPORAL if name == "TemporalData" else TWELVE.format(frame=SCRIPTS[name])
+    assert len(code.splitlines()) <= 12
+    best, after, page = python(code, tmp_path).splitlines()
+    ranks = pd.DataFrame(json.loads(best))
+    assert list(ranks["rank"]) == [1, 2, 3] * 2
+    assert ranks["score"].between(0, 1).all()
+    assert 0 < pd.DataFrame(json.loads(after))["score"].iloc[0] < 1
+    assert 20_000 < (tmp_path / page).stat().st_size < 300_000
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Two seeds on a frame that was never imported."""
+    folder = tmp_path_factory.mktemp("trained")
+    data = dm.read(pd.DataFrame(letters()), **COLUMNS, features="words", label="bad", name="letters")
+    told: list[dict] = []
+    runs = dm.train(data, seeds=range(2), out=folder, progress=told.append, **SMALL)
+    assert [(entry["seed"], entry["epoch"]) for entry in told] == [(0, 0), (1, 0)]
+    return runs
+
+
+def test_runs_are_a_sequence_with_mean_and_spread(trained):
+    """Each seed a run; tables are Arrow's; the summary is the mean over the seeds and their deviation."""
+    assert len(trained) == 2
+    assert isinstance(trained[:1], dm.Runs)
+    assert trained.metrics["seed"].to_pylist() == [0, 1]
+    results = trained.results.to_pandas()
+    rows = trained.summary.to_pandas().set_index(["split", "setting"])
+    for key, own in results.groupby(["split", "setting"]):
+        assert rows.loc[key, "ap"] == pytest.approx(own["ap"].mean())
+        assert rows.loc[key, "ap_std"] == pytest.approx(own["ap"].std())
+        assert rows.loc[key, "seeds"] == 2
+    assert "2 runs; val all nodes random: AP " in repr(trained)
+    assert trained[0].metrics.column_names[:2] == ["epoch", "loss"]
+
+
+def test_a_run_opens_in_a_new_process_and_says_the_same(trained, tmp_path):
+    """Data that no name leads to lie beside the runs, once; scores are bit for bit those of the training process."""
+    run = trained[1]
+    pairs = [("ann", "bob"), ("x", "ann")]
+    code = f"import dygmamba as dm; print(dm.open({str(run.path)!r}).score({pairs})['score'].to_pylist())"
+    assert json.loads(python(code, tmp_path)) == run.score(pairs)["score"].to_pylist()
+    assert len(list(run.path.parent.parent.glob("*.safetensors"))) == 1
+
+
+def test_observe_gives_a_new_run_and_leaves_the_old_one(trained):
+    """Strictly later questions see the new events in the new run only."""
+    run, at = dm.open(trained[0].path, device="cpu"), "2024-06-01"
+    before = run.score([("ann", "bob")], at)["score"].to_pylist()
+    more = run.observe([("ann", "bob", f"2024-05-{day}", 7.0) for day in (29, 30, 31)])
+    assert more is not run
+    assert len(more.data) == len(run.data) + 3
+    assert run.score([("ann", "bob")], at)["score"].to_pylist() == before
+    assert more.score([("ann", "bob")], at)["score"].to_pylist() != before
+
+
+def test_a_memory_of_two_streams_is_two_memories(tmp_path):
+    """For a model with memory too: asking the new run and the old one in turn changes neither's answers."""
+    data = dm.read(pd.DataFrame(letters()), **COLUMNS, name="letters")
+    (run,) = dm.train(data, "tgn", out=tmp_path, epochs=1, neighbors=3, time_dim=4, device="cpu")
+    at, pairs = "2024-06-01", [("ann", "bob"), ("cid", "eve")]
+    more = run.observe(pd.DataFrame(letters(5, seed=9)))
+    first = [one.score(pairs, at)["score"].to_pylist() for one in (run, more)]
+    run.embed(["ann"], "2024-05-03")
+    assert first == [one.score(pairs, at)["score"].to_pylist() for one in (run, more)]
+    assert first[0] != first[1]
+    with pytest.raises(ConfigError, match="knows no new ones"):
+        run.score([("ann", "nobody")])
+
+
+def test_a_ranking_is_the_head_of_all_scores(trained):
+    """`rank` keeps the best of all destinations, or of the candidates; one id or several, of any kind."""
+    run = trained[0]
+    every = run.score([("ann", one) for one in PEOPLE if one != "ann"]).to_pandas()
+    best = every.sort_values("score", ascending=False)["dst"].tolist()
+    assert run.rank("ann", k=3)["dst"].to_pylist() == best[:3]
+    chosen = run.rank(pd.Series(["ann"]), k=9, candidates=["bob", "cid"]).to_pydict()
+    assert chosen["dst"] == [one for one in best if one in ("bob", "cid")]
+    assert chosen["rank"] == [1, 2]
+    with pytest.raises(NotFoundError, match="candidate nobody is in no event"):
+        run.rank("ann", candidates=["nobody"])
+
+
+def test_embeddings_are_one_per_node(trained):
+    """As many numbers as the encoder makes, for known and unknown nodes; another time, another past."""
+    run = trained[0]
+    found = run.embed(["ann", "bob", "nobody"])
+    matrix = np.stack(found["embedding"].to_pylist())
+    assert matrix.shape == (3, 172)
+    assert np.isfinite(matrix).all()
+    early = np.stack(run.embed({"src": ["ann"]}, at="2024-05-02")["embedding"].to_pylist())
+    assert not np.allclose(early[0], matrix[0])
+
+
+def test_evaluation_is_that_of_the_training(trained):
+    """`evaluate` of random negatives is what training wrote; a choice that is none is a sentence."""
+    run = trained[0]
+    own = run.evaluate("random", split=["val", "test"]).to_pandas()
+    assert own["ap"].tolist() == run.results["ap"].to_pylist()
+    assert set(run.evaluate(setting="transductive")["negatives"].to_pylist()) == {
+        "random",
+        "historical",
+        "inductive",
+    }
+    with pytest.raises(ConfigError, match="`negatives` takes"):
+        run.evaluate("hard")
+    with pytest.raises(ConfigError, match="`visible` takes"):
+        run.evaluate(visible="all")
+
+
+def test_a_classifier_classifies_and_a_link_run_does_not(trained, tmp_path):
+    """task="node": states of any node at any time, reopened too; the wrong question is a sentence."""
+    data = trained[0].data
+    (run,) = dm.train(data, task="node", backbone=trained[0].path, out=tmp_path, epochs=2, device="cpu")
+    found = dm.open(run.path, device="cpu").classify(["ann", "bob", "nobody"]).to_pandas()
+    assert list(found.columns) == ["node", "time", "score"]
+    assert found["score"].between(0, 1).all()
+    assert run.evaluate(split="val")["auc"].to_pylist() == run.results["auc"].to_pylist()[:1]
+    more = run.observe({"who": ["ann"], "whom": ["bob"], "when": ["2024-06-01"], "words": [9]})
+    assert more.classify(["ann"], "2024-07-01")["score"] != run.classify(["ann"], "2024-07-01")["score"]
+    with pytest.raises(ConfigError, match="classifies nodes; give a link run"):
+        run.score([("ann", "bob")])
+    with pytest.raises(ConfigError, match="predicts links"):
+        trained[0].classify(["ann"])
+    with pytest.raises(ConfigError, match="`backbone` is an option of `task='node'`"):
+        dm.train(data, backbone=trained[0].path)
+
+
+def test_a_classified_event_has_the_score_of_the_evaluation(trained, tmp_path):
+    """Asked about an event's source beside its destination at its time, the score is the one evaluation ranks."""
+    from dygmamba.runs.node_training import open_node_run
+
+    data = trained[0].data
+    (run,) = dm.train(data, task="node", backbone=trained[0].path, out=tmp_path, epochs=1, device="cpu")
+    fit = open_node_run(run.path, torch.device("cpu"))
+    evaluation_set = fit.task.evaluation_set("test")
+    expected = load_calibration(fit.run).probability(fit.examine(evaluation_set)).numpy()
+    rows = evaluation_set.events.numpy()
+    ids = [data.ids.to_user(column[rows].numpy()).to_pylist() for column in (data.store.src, data.store.dst)]
+    asked = {"src": ids[0], "dst": ids[1], "time": data.store.time[rows].tolist()}
+    found = np.array(run.classify(asked)["score"].to_pylist())
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_other_data_under_the_same_name_do_not_replace_a_runs_own(trained, tmp_path):
+    """Two frames of one name: each run opens on its own events."""
+    runs = [
+        dm.train(dm.read(pd.DataFrame(letters(seed=seed)), **COLUMNS, name="log"), out=tmp_path, **SMALL)[0]
+        for seed in (1, 2)
+    ]
+    assert len({dm.open(run.path, device="cpu").data.digest for run in runs}) == 2
+    next(tmp_path.glob("log/*.safetensors")).unlink()
+    with pytest.raises((FileError, NotFoundError), match="log"):
+        [dm.open(run.path, device="cpu").data for run in runs]
+
+
+def test_no_folder_no_run(tmp_path):
+    """A folder that is no run is a sentence at once."""
+    with pytest.raises(FileError, match="is not a run"):
+        dm.open(tmp_path)

@@ -1,0 +1,254 @@
+"""What a user gets who names no model, stops at a bad moment, or wants a run for use."""
+
+import os
+import signal
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+import dygmamba as dm
+from commands import invoke
+from door_cases import COLUMNS, letters
+from dygmamba.api import pipeline
+from dygmamba.api.pipeline import TrainingPlan, resume_run, train_link_run
+from dygmamba.api.time_estimate import TimeEstimate
+from dygmamba.api.validation import choose_model
+from dygmamba.cli.progress import Bars, LineProgress, ProgressTask
+from dygmamba.config import find_preset, find_size_preset
+from dygmamba.core.errors import ConfigError, DygWarning
+from dygmamba.data.storage.dataset import save_dataset
+from dygmamba.engine.fit import Interrupted
+from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.runs.link_training import start_link_run
+from dygmamba.runs.opening import store_run_dataset
+from dygmamba.runs.provenance import StartOptions
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+TREES = {"trees": 6, "rounds": 3, "epochs": 2, "least": 5, "scales": 2, "neighbors": 2}
+OPTIONS = [word for name, value in TREES.items() for word in ("--set", f"{name}={value}")]
+
+
+@pytest.fixture(scope="module")
+def data():
+    return dm.read(pd.DataFrame(letters()), **COLUMNS, name="letters")
+
+
+@pytest.fixture(scope="module")
+def folder(data, tmp_path_factory):
+    path = tmp_path_factory.mktemp("data")
+    save_dataset(data, path)
+    return path
+
+
+@pytest.fixture
+def command(folder, tmp_path, monkeypatch, capsys):
+    """`dygmamba` in this process, its datasets and run folders apart."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DYGMAMBA_DATA", str(folder))
+    monkeypatch.setenv("COLUMNS", "120")
+    return lambda *words: invoke(monkeypatch, capsys, *words)
+
+
+@pytest.mark.parametrize(
+    ("device", "task", "settings", "size", "model", "found"),
+    [
+        (GPU, "link", {}, None, "dyg-mamba", None),
+        (CPU, "link", {}, None, "trees", None),
+        (CPU, "link", {"epochs": 3, "leaves": 7}, None, "trees", None),
+        (CPU, "link", {"length": 16}, None, "dyg-mamba", None),
+        (CPU, "link", {"lenght": 16}, None, "dyg-mamba", None),
+        (CPU, "link", {}, "small", "dyg-mamba", "small"),
+        (CPU, "node", {}, None, "dyg-mamba", "small"),
+        (CPU, "node", {}, "paper", "dyg-mamba", "paper"),
+    ],
+)
+def test_the_model_suits_the_machine_unless_a_setting_says_otherwise(
+    device, task, settings, size, model, found
+):
+    """Trees without a GPU, the network with one or where only that can do it; a sentence names the other way."""
+    pick = choose_model(device, task, settings, size)
+    assert (pick.model, pick.size) == (model, found)
+    assert "trees" in pick.sentence
+    assert model in pick.sentence
+
+
+def test_the_small_preset_goes_before_the_published_one_and_after_the_user(data, tmp_path):
+    """And each choice is in config.toml with its reason; another model has no small size."""
+    assert find_size_preset("paper", "trees") == {}
+    with pytest.raises(ConfigError, match="not of 'trees'"):
+        find_size_preset("small", "trees")
+    with pytest.raises(ConfigError, match="small, paper or a file"):
+        find_size_preset("tiny", "dyg-mamba")
+    fit = start_link_run(data, "dyg-mamba", 0, {"width": 4}, CPU, tmp_path, StartOptions(size="small"))
+    sections, small = fit.run.config(), find_size_preset("small", "dyg-mamba")
+    assert sections["model"]["length"] == small["length"] != find_preset("dyg-mamba", "uci").get("length", 32)
+    assert sections["model"]["width"] == 4
+    assert sections["chosen"]["length"].startswith(f"{small['length']} (preset small); half of the nodes")
+    assert sections["chosen"]["batch"] == "200 (the default)"
+    assert "float32" in sections["chosen"]["precision"]
+
+
+def test_python_is_told_of_the_trees(data, tmp_path, monkeypatch):
+    """A warning; the folder says it too."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.warns(DygWarning, match=r"no GPU in use: model trees.*`model='dyg-mamba'`"):
+        (run,) = dm.train(data, out=tmp_path, **TREES)
+    assert run.config["run"]["model"] == "trees"
+    assert run.config["chosen"]["time_scales"].startswith("2 from ")
+
+
+def test_the_command_says_what_it_chose_where_it_is_and_how_it_stands(command):
+    """On stderr the model, the folder and the choices; on stdout the rules below the run's own test rows."""
+    code, out, errors = command("train", "letters", *OPTIONS, "--device", "cpu")
+    assert code == 0, errors
+    lines = errors.splitlines()
+    assert "--model dyg-mamba" in lines[0]
+    assert "--preset small" in lines[0]
+    assert lines[1].startswith("run: runs/letters/trees/")
+    assert lines[2].startswith("trees on cpu: neighbors 2 (asked for)")
+    assert "source-recency" in out
+    assert "rule" in out.splitlines()[-1]
+
+
+def test_a_resumed_run_takes_more_epochs_and_refuses_what_it_would_ignore(command):
+    """By name: options that decide what a run is, and settings."""
+    assert command("train", "letters", *OPTIONS, "--split", "0.6,0.2,0.2", "--device", "cpu")[0] == 0
+    (path,) = Path("runs/letters/trees").iterdir()
+    for option, value in (
+        ("model", "trees"),
+        ("seeds", "0"),
+        ("split", "0.7,0.2,0.1"),
+        ("out", "x"),
+        ("preset", "small"),
+    ):
+        code, _, errors = command("train", "--resume", str(path), f"--{option}", value)
+        assert (code, errors.count("\n")) == (2, 1)
+        assert f"leave out --{option}" in errors
+    code, _, errors = command("train", "--resume", str(path), "--set", "leaves=4")
+    assert code == 2
+    assert "`leaves` cannot change" in errors
+    code, out, errors = command("train", "--resume", str(path), "--epochs", "3", "--refit", "all", "--json")
+    assert code == 0, errors
+    assert '"refits": ["runs/letters/trees/' in out
+    assert len(RunDirectory(path).metrics()) == 3
+    assert {row["split_by"] for row in RunDirectory(path).results()} == {"0.6,0.2,0.2"}
+
+
+def test_a_refit_knows_every_event_and_has_no_test(data, tmp_path):
+    """As many epochs as were best; it ranks and scores; what would judge it is refused with the run that can be."""
+    (run,) = dm.train(data, "trees", out=tmp_path, **TREES)
+    made = dm.refit(run.path)
+    assert made.finished
+    assert made.results.num_rows == 0
+    assert made.metrics.num_rows <= run.metrics.num_rows
+    assert made.config["run"]["refit_of"] == str(run.path)
+    assert "none: every event was trained on" in (made.path / "results.json").read_text()
+    again = dm.open(made.path)
+    assert again.rank(["ann"], k=2).num_rows == 2
+    assert (
+        again.score([("ann", "bob")])["score"].to_pylist() != run.score([("ann", "bob")])["score"].to_pylist()
+    )
+    for ask in (again.evaluate, again.report):
+        with pytest.raises(ConfigError, match=f"has no test.*{run.path.name}"):
+            ask()
+    with pytest.raises(ConfigError, match="already"):
+        dm.refit(made.path)
+
+
+class Stopping(Bars):
+    """Sends this process Ctrl-C as soon as a stage of that name has done something."""
+
+    def __init__(self, at):
+        super().__init__()
+        self.at = at
+
+    @contextmanager
+    def stage(self, name, total):
+        with super().stage(name, total) as advance:
+            yield self.strike if name.startswith(self.at) else advance
+
+    def strike(self, count):
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("at", ["training table", "validation", "val ", "test ", "page"])
+def test_ctrl_c_is_heard_in_every_stage_and_the_run_ends_as_if_nothing_had_been(
+    data, tmp_path, monkeypatch, at
+):
+    """For all stages: one sentence with the command to go on, and then the results of an undisturbed run."""
+    store_run_dataset(data, tmp_path)
+    before = signal.getsignal(signal.SIGINT)
+    with monkeypatch.context() as patched:
+        if at == "page":
+            patched.setattr(pipeline, "write_run_page", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+        with pytest.raises(Interrupted, match=r"go on with|evaluate with") as said, Stopping(at) as bars:
+            train_link_run(data, TrainingPlan(TREES, CPU, tmp_path, "trees"), 0, bars)
+    assert signal.getsignal(signal.SIGINT) is before
+    (path,) = tmp_path.glob("letters/trees/*")
+    assert str(path) in str(said.value)
+    with Bars() as bars:
+        fit = resume_run(path, CPU, ("random",), bars, None)
+    (whole,) = dm.train(data, "trees", out=tmp_path / "whole", **TREES)
+    found = [[row["ap"] for row in rows] for rows in (fit.run.results(), whole.results.to_pylist())]
+    assert found[0] == found[1]
+
+
+def test_an_unfinished_run_says_so_before_it_answers(data, tmp_path):
+    """Stopped in its first epoch it is refused, stopped later a warning comes with the answer."""
+    store_run_dataset(data, tmp_path)
+    with pytest.raises(Interrupted), Stopping("validation") as bars:
+        train_link_run(data, TrainingPlan(TREES, CPU, tmp_path, "trees"), 0, bars)
+    (path,) = tmp_path.glob("letters/trees/*")
+    with pytest.raises(ConfigError, match="stopped in its first epoch"):
+        dm.open(path)
+    with pytest.raises(Interrupted), Stopping("val ") as bars:
+        resume_run(path, CPU, ("random",), bars, None)
+    with pytest.warns(DygWarning, match=r"not finished \(trained, but not evaluated\)"):
+        run = dm.open(path)
+    assert not run.finished
+    assert run.rank(["ann"], k=1).num_rows == 1
+    assert dm.resume(path).finished
+
+
+def test_lines_tell_of_work_where_there_is_no_terminal():
+    """Soon after the start, then every so often; nothing after the end."""
+    heard, twice = [], threading.Event()
+
+    def say(line):
+        heard.append(line)
+        if len(heard) == 2:
+            twice.set()
+
+    with LineProgress(say, first=0.01, every=0.01) as lines:
+        task = lines.add_task("seed 0 on cpu epoch 1/3", total=30)
+        lines.update(task, completed=10)
+        lines.advance(task, 5)
+        assert twice.wait(20)
+        assert list(lines.track([1, 2], 2)) == [1, 2]
+        lines.remove_task(task)
+    assert any("seed 0 on cpu epoch 1/3: 15 of 30, about " in line for line in heard)
+
+
+def test_time_left_is_that_of_what_is_left():
+    """Work that was done before the start does not count as speed; without an end nothing is foretold."""
+    work = ProgressTask("x", total=100, completed=60, before=50)
+    work.began -= 20
+    assert work.line == "x: 60 of 100, about 80 s left"
+    assert ProgressTask("x", None, 7).line == "x: 7"
+
+
+def test_a_slow_training_says_what_would_be_faster(data, tmp_path):
+    """After a few steps, once: how long, and for a network on a CPU which options end sooner."""
+    fit = start_link_run(data, "dyg-mamba", 0, {"epochs": 100}, CPU, tmp_path)
+    pace = TimeEstimate(fit)
+    assert pace.step() is None
+    pace.marks = [pace.marks[0] - 100.0 + k for k in range(3)]
+    said = pace.step()
+    assert said is not None
+    assert "on this CPU (at most 100 more epochs" in said
+    assert "`model='trees'` in about 1 s, `preset='small'` in about 3 s" in said
+    assert pace.step() is None

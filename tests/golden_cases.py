@@ -1,0 +1,473 @@
+"""Record what the package computes: weights, metrics, scores, imported files and command output as digests.
+
+The recorder uses only the public surface (`dygmamba.*`, the command line, files of a run directory), so the same file
+records any version of the package:
+
+    python tests/golden_cases.py --out goldens.json [--device cuda]
+"""
+
+import argparse
+import contextlib
+import hashlib
+import io
+import json
+import math
+import os
+import re
+import sys
+import tarfile
+import tempfile
+import tomllib
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("NUMBA_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet
+import torch
+from safetensors import safe_open
+
+import dygmamba as dm
+
+HERE = Path(__file__).resolve().parent / "goldens"
+OLD_RUNS = HERE / "runs-0.1.tar.gz"
+PAIRS = [(3, 17), (5, 2), (11, 30), (0, 39), (21, 8), (7, 7)]
+SMALL = {"epochs": 2, "batch": 100}
+# Settings that keep one training under a second without leaving out a code path.
+SIZES: dict[str, dict[str, Any]] = {
+    "dyg-mamba": {"length": 8, "width": 8, "time_dim": 8},
+    "mamba": {"length": 8, "width": 8, "time_dim": 8},
+    "fading-mamba": {"length": 8, "width": 8, "time_dim": 8, "walk_dim": 16},
+}
+
+
+def stream(name: str = "small") -> dm.Dataset:
+    """A generated stream of 600 events."""
+    return dm.generate(name=name, nodes=40, events=600, communities=4, seed=3)
+
+
+def labelled_stream() -> dm.Dataset:
+    """A stream with edge features and labels, for node classification."""
+    rng = np.random.default_rng(5)
+    count = 500
+    src, dst = rng.integers(0, 20, count), rng.integers(20, 40, count)
+    columns = {
+        "src": src,
+        "dst": dst,
+        "time": 1.0e9 + np.cumsum(rng.integers(0, 90, count)).astype(float),
+        "amount": rng.random(count).round(3),
+        "label": (src % 3 == 0) & (rng.random(count) < 0.7),
+    }
+    table = pa.table({**columns, "label": columns["label"].astype(np.int64)})
+    return dm.read(table, features=["amount"], label="label", name="labelled")
+
+
+def training_cases() -> dict[str, dict[str, Any]]:
+    """Every registered model and every ablation: arguments of `dygmamba.train`."""
+    cases: dict[str, dict[str, Any]] = {}
+    for name, spec in dm.models().items():
+        if not spec.trainable or name not in BUILT_IN:
+            continue
+        cases[name] = {"model": name, **_settings(name, spec)}
+    ablations = tomllib.loads((files("dygmamba") / "presets" / "ablations.toml").read_text("utf-8"))
+    for name, parts in ablations.items():
+        sizes = SIZES["dyg-mamba"] | ({"walk_dim": 16} if "walk" in str(parts) else {})
+        cases[f"dyg-mamba {name}"] = {"model": "dyg-mamba", **SMALL, **sizes, **parts}
+    small = SIZES["dyg-mamba"] | SMALL
+    cases["dyg-mamba historical"] = {"model": "dyg-mamba", **small, "train_negatives": "historical"}
+    cases["dyg-mamba mixed activity"] = {
+        "model": "dyg-mamba",
+        **small,
+        "train_negatives": "mixed",
+        "activity": True,
+        "negatives": "historical",
+    }
+    cases["dyg-mamba ranking"] = {"model": "dyg-mamba", **small, "loss": "ranking", "train_candidates": 5}
+    cases["tgn batch"] = {**cases["tgn"], "visible": "batch"}
+    cases["trees mixed-odds"] = {**cases["trees"], "train_negatives": "mixed-odds"}
+    return cases
+
+
+# The models of version 0.1.0 under the names they had then; models added later get goldens of their own.
+BUILT_IN = (
+    "dyg-mamba", "mamba", "fading-mamba", "dyg-mamba-counts", "tgat", "cawn", "graphmixer", "tcl", "dygformer", "freedyg",
+    "jodie", "dyrep", "tgn", "tpnet", "trees", "walk-trees",
+)  # fmt: skip
+
+
+def _settings(name: str, spec: Any) -> dict[str, Any]:
+    if "trees" in name:
+        return {"epochs": 2, "batch": 100, "trees": 20, "rounds": 10}
+    key = "fading-mamba" if name == "dyg-mamba-counts" else name
+    return SMALL | SIZES.get(key, {})
+
+
+def record_training(data: dm.Dataset, arguments: dict[str, Any], folder: Path, device: str) -> dict[str, Any]:
+    """Train once; digests of weights, metrics, results, calibration and scores."""
+    (run,) = dm.train(data, out=folder, device=device, **arguments)
+    return describe_run(run)
+
+
+def describe_run(run: dm.Run) -> dict[str, Any]:
+    """What a finished run holds, without seconds and paths."""
+    calibration = run.path / "calibration.json"
+    table = run.classify([3, 5, 11]) if run.task == "node" else run.score(PAIRS)
+    scores = [float(value) for value in table[table.column_names[-1]].to_pylist()]
+    return {
+        "best": digest_tensors(run.path / "checkpoint" / "best.safetensors"),
+        "last": digest_newest(run.path / "checkpoint"),
+        "metrics": digest_json(run.metrics.to_pylist()),
+        "results": digest_json(run.results.to_pylist()),
+        "calibration": digest_json(json.loads(calibration.read_text())) if calibration.exists() else None,
+        "scores": scores,
+    }
+
+
+def digest_newest(folder: Path) -> str | None:
+    """The digest of the model's weights in the newest checkpoint."""
+    names = sorted(path for path in folder.glob("*.safetensors") if path.name != "best.safetensors")
+    return digest_tensors(max(names, key=lambda path: path.stat().st_mtime_ns)) if names else None
+
+
+def digest_tensors(path: Path) -> str | None:
+    """A digest of every tensor in a file, by name."""
+    if not path.exists():
+        return None
+    sha = hashlib.sha256()
+    with safe_open(path, "pt") as file:
+        for name in sorted(file.keys()):
+            value = file.get_tensor(name).contiguous()
+            sha.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
+            sha.update(value.flatten().view(torch.uint8).numpy().tobytes())
+    return sha.hexdigest()[:16]
+
+
+def digest_json(value: Any) -> str:
+    """A digest of plain values, without timings, paths and sentences."""
+    return hashlib.sha256(json.dumps(normalise(value), sort_keys=True).encode()).hexdigest()[:16]
+
+
+LEFT_OUT = re.compile(
+    r"second|memory_|^run$|path|folder|^id$|sha256|made_with|peak|^size$|wall|elapsed|^code$|version$"
+)
+
+
+def normalise(value: Any) -> Any:
+    """Plain values with floats to the last bit, and a placeholder for sentences, paths and timings."""
+    if isinstance(value, dict):
+        return {key: normalise(part) for key, part in value.items() if not LEFT_OUT.search(str(key))}
+    if isinstance(value, list | tuple):
+        return [normalise(part) for part in value]
+    if isinstance(value, float):
+        return "nan" if math.isnan(value) else value.hex()
+    if isinstance(value, str) and (" " in value or "/" in value or os.sep in value):
+        return "<text>"
+    return value
+
+
+def record_readers(folder: Path) -> dict[str, str]:
+    """The digest of the dataset that each kind of file becomes."""
+    found = {}
+    for name, (path, options) in reader_fixtures(folder).items():
+        dataset = dm.read(path, **options)
+        found[name] = digest_dataset(dataset)
+    return found
+
+
+def digest_dataset(dataset: dm.Dataset) -> str:
+    """A digest of a dataset's events in the user's ids, and of its stored columns."""
+    sink = io.BytesIO()
+    table = dataset.to_arrow()
+    for name in table.column_names:
+        column = table[name].combine_chunks()
+        sink.write(f"{name} {column.type} {column.to_pylist()!r}\n".encode())
+    sink.write(dataset.content.encode())
+    return hashlib.sha256(sink.getvalue()).hexdigest()[:16]
+
+
+def reader_fixtures(folder: Path) -> dict[str, tuple[Path, dict[str, Any]]]:
+    """Small files of every kind that the package reads, with the options each needs."""
+    import board_cases
+
+    rng = np.random.default_rng(11)
+    count = 80
+    src, dst = rng.integers(0, 9, count), rng.integers(0, 9, count)
+    when = 1.5e9 + np.cumsum(rng.integers(0, 5000, count))
+    amount = rng.random(count).round(2)
+    rows = list(zip(src, dst, when, amount, strict=True))
+    found: dict[str, tuple[Path, dict[str, Any]]] = {}
+
+    def write(name: str, text: str, **options: Any) -> None:
+        path = folder / name
+        path.write_text(text, encoding=options.get("encoding", "utf-8"))
+        found[name] = (path, options)
+
+    header = "src,dst,time,amount"
+    write("plain.csv", "\n".join([header, *(f"{a},{b},{t},{x}" for a, b, t, x in rows)]) + "\n")
+    features = {"features": ["amount"]}
+    write(
+        "features.csv", "\n".join([header, *(f"{a},{b},{t},{x}" for a, b, t, x in rows)]) + "\n", **features
+    )
+    write(
+        "semicolons.csv",
+        "\n".join(
+            [
+                "from;to;date",
+                *(
+                    f"n{a};n{b};2024-05-{1 + k % 28:02d} 10:{k % 60:02d}"
+                    for k, (a, b, _, _) in enumerate(rows)
+                ),
+            ]
+        ),
+    )
+    write("tabs.tsv", "\n".join(["user\titem\ttimestamp", *(f"{a}\t{b}\t{t}" for a, b, t, _ in rows)]))
+    write("no-header.txt", "\n".join(f"{a} {b} {t}" for a, b, t, _ in rows))
+    write(
+        "lines.jsonl",
+        "\n".join(
+            json.dumps({"src": f"u{a}", "dst": f"u{b}", "time": float(t), "amount": x}) for a, b, t, x in rows
+        ),
+        **features,
+    )
+    write(
+        "latin.csv",
+        "\n".join(["src,dst,time", *(f"é{a},ü{b},{t}" for a, b, t, _ in rows)]),
+        encoding="latin-1",
+    )
+    write("millis.csv", "\n".join(["src,dst,time", *(f"{a},{b},{int(1000 * t)}" for a, b, t, _ in rows)]))
+    table = pa.table({"src": src, "dst": dst, "time": when, "amount": amount})
+    pa.parquet.write_table(table, folder / "table.parquet")
+    pa.feather.write_feather(table, folder / "table.feather", compression="uncompressed")
+    with pa.OSFile(str(folder / "table.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+    found["table.parquet"] = (folder / "table.parquet", features)
+    found["table.arrow"] = (folder / "table.arrow", features)
+    write(
+        "ml_jodie.csv",
+        "\n".join(
+            [
+                "user_id,item_id,timestamp,state_label,comma_separated_list_of_features",
+                *(f"{a},{b},{t - 1.5e9},{int(x > 0.9)},{x},{1 - x}" for a, b, t, x in rows),
+            ]
+        ),
+    )
+    for board in ("tgbl-wiki", "tgbl-coin", "tgbl-flight", "tgbn-trade"):
+        name = board.replace("-", "_")
+        board_cases.tgb_folder(folder / name, board)
+        found[board] = (folder / name, {})
+    board_cases.seq_folder(folder / "GoogleLocal")
+    found["tgb-seq"] = (folder / "GoogleLocal", {})
+    board_cases.relbench_folder(folder / "rel-events")
+    found["relbench"] = (folder / "rel-events", {})
+    return found
+
+
+def record_commands(folder: Path) -> dict[str, Any]:
+    """The normalised `--json` output and the exit code of the commands, on one small stream."""
+    data, runs = folder / "data", folder / "runs"
+    where = ["--data-dir", str(data), "--json"]
+    log = folder / "log.csv"
+    rng = np.random.default_rng(2)
+    rows = [f"a{rng.integers(12)},b{rng.integers(9)},{1.6e9 + 600 * k}" for k in range(300)]
+    log.write_text("\n".join(["src,dst,time", *rows]) + "\n")
+    found: dict[str, Any] = {}
+
+    def call(name: str, *words: str) -> Any:
+        code, out = run_command(*words)
+        value = json.loads(out) if out.strip() else None
+        found[name] = {"exit": code, "json": normalise(value)}
+        return value
+
+    call("data import", "data", "import", str(log), "--out", "mail", *where)
+    call("data list", "data", "list", "--runs", str(runs), *where)
+    call("data describe", "data", "describe", "mail", *where)
+    call("data export", "data", "export", "mail", "--to", str(folder / "out.csv"), *where)
+    call(
+        "data generate",
+        "data",
+        "generate",
+        "--out",
+        "made",
+        "--nodes",
+        "30",
+        "--events",
+        "200",
+        "--communities",
+        "3",
+        *where,
+    )
+    trained = call("train", "train", "mail", "--model", "trees", "--epochs", "1", "--out", str(runs), *where)
+    first = trained["results"][0]["run"]
+    second = call(
+        "train seeds", "train", "mail", "--model", "graphmixer", "--epochs", "1", "--out", str(runs), *where
+    )
+    other = second["results"][0]["run"]
+    call("evaluate", "evaluate", "mail", "--model", "edgebank", *where)
+    call("evaluate run", "evaluate", first, "--metrics", "mrr,hits@10", "--candidates", "5", *where)
+    pairs = folder / "pairs.csv"
+    pairs.write_text("src,dst\na1,b2\na3,b4\n")
+    call("predict", "predict", first, "--pairs", str(pairs), *where)
+    call("predict top", "predict", first, "--sources", "a1", "--top", "3", *where)
+    call("explain", "explain", first, "--pair", "a1,b2", "--orders", "4", *where)
+    call("blend", "blend", first, other, "--out", str(runs), *where)
+    call("audit", "audit", "mail", *where)
+    call("push", "push", first, str(folder / "share"), *where)
+    call("pull", "pull", str(folder / "share"), "--out", str(folder / "pulled"), *where)
+    call("models", "models", "tgn", *where)
+    call(
+        "reproduce",
+        "reproduce",
+        "link",
+        "--datasets",
+        "mail",
+        "--models",
+        "edgebank",
+        "--seeds",
+        "0",
+        "--out",
+        str(folder / "studies"),
+        *where,
+    )
+    return found
+
+
+def run_command(*words: str) -> tuple[int, str]:
+    """`dygmamba` in this process: exit code and stdout; stderr is dropped."""
+    from dygmamba.cli import main
+
+    before, out = sys.argv, io.StringIO()
+    sys.argv = ["dygmamba", *words]
+    code: Any = 0
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+            main()
+    except SystemExit as left:
+        code = left.code
+    finally:
+        sys.argv = before
+    return int(code or 0), out.getvalue()
+
+
+OLD = {
+    "trees": {"model": "trees", "epochs": 1, "trees": 6, "rounds": 6},
+    "dyg-mamba": {"model": "dyg-mamba", "epochs": 2, "batch": 100, "length": 6, "width": 4, "time_dim": 4},
+    "fading-mamba": {
+        "model": "fading-mamba",
+        "epochs": 2,
+        "batch": 100,
+        "length": 6,
+        "width": 4,
+        "time_dim": 4,
+        "walk_dim": 8,
+    },
+    "jodie": {"model": "jodie", "epochs": 2, "batch": 100},
+}
+
+
+def make_old_runs(archive: Path) -> None:
+    """Write today's run directories, one of them stopped half-way, and their dataset file into an archive."""
+
+    class Stop(Exception):
+        pass
+
+    def stop(entry: dict[str, Any]) -> None:
+        raise Stop
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        data, runs = folder / "data", folder / "runs"
+        dm.save(stream("old"), data_dir=data)
+        dataset = dm.load("old", data_dir=data)
+        for label, arguments in OLD.items():
+            (run,) = dm.train(dataset, out=runs, device="cpu", data_dir=data, **arguments)
+            run.path.rename(folder / label)
+        with contextlib.suppress(Stop):
+            dm.train(dataset, out=runs, device="cpu", data_dir=data, progress=stop, **OLD["dyg-mamba"])
+        (half,) = (runs / "old" / "dyg-mamba").iterdir()
+        half.rename(folder / "stopped")
+        archive.parent.mkdir(exist_ok=True)
+        with tarfile.open(archive, "w:gz", compresslevel=9) as tar:
+            for label in (*OLD, "stopped", "data"):
+                tar.add(
+                    folder / label,
+                    label,
+                    filter=lambda info: None if info.name.endswith("report.html") else info,
+                )
+
+
+def record_old_runs(folder: Path) -> dict[str, Any]:
+    """Open, resume and predict with run directories and a dataset file that version 0.1.0 wrote."""
+    with tarfile.open(OLD_RUNS) as tar:
+        tar.extractall(folder, filter="data")
+    data = folder / "data"
+    found: dict[str, Any] = {}
+    for label in OLD:
+        run = dm.open(folder / label, device="cpu", data_dir=data)
+        found[label] = describe_run(run) | {"ranked": digest_json(run.rank([3, 5], k=3).to_pylist())}
+        seen = run.observe([(3, 39, 1.8e9), (5, 2, 1.8e9 + 60)])
+        found[label]["observed"] = [float(v) for v in seen.score(PAIRS[:3])["score"].to_pylist()]
+    resumed = dm.resume(folder / "stopped", device="cpu", data_dir=data)
+    found["stopped"] = describe_run(resumed)
+    return found
+
+
+def record_nodes(folder: Path, device: str) -> dict[str, Any]:
+    """Train a node classifier on a labelled stream, its backbone first."""
+    arguments = {"model": "dyg-mamba", **SMALL, **SIZES["dyg-mamba"]}
+    (run,) = dm.train(labelled_stream(), task="node", out=folder, device=device, **arguments)
+    return describe_run(run)
+
+
+def fingerprint() -> dict[str, str]:
+    """What decides the last bit besides the code: library versions and the kind of processor."""
+    import numba
+
+    return {
+        "torch": torch.__version__,
+        "numba": numba.__version__,
+        "numpy": np.__version__,
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "processor": str(numba.core.config.CPU_NAME or _host()),
+    }
+
+
+def _host() -> str:
+    import llvmlite.binding
+
+    return llvmlite.binding.get_host_cpu_name()
+
+
+def record(device: str = "cpu") -> dict[str, Any]:
+    """Everything, as one object."""
+    torch.set_num_threads(1)
+    found: dict[str, Any] = {"fingerprint": fingerprint(), "training": {}}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for case, arguments in training_cases().items():
+            place = folder / "training" / case.replace(" ", "-")
+            found["training"][case] = record_training(stream(), arguments, place, device)
+        found["training"]["node"] = record_nodes(folder / "nodes", device)
+        if device == "cpu":
+            (folder / "files").mkdir()
+            found["readers"] = record_readers(folder / "files")
+            (folder / "commands").mkdir()
+            found["commands"] = record_commands(folder / "commands")
+            (folder / "old").mkdir()
+            found["old_runs"] = record_old_runs(folder / "old")
+    return found
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=HERE / "goldens.json")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--make-old-runs", action="store_true")
+    chosen = parser.parse_args()
+    if chosen.make_old_runs:
+        make_old_runs(OLD_RUNS)
+    chosen.out.write_text(json.dumps(record(chosen.device), indent=1, sort_keys=True) + "\n")

@@ -1,0 +1,273 @@
+"""The audit as a user meets it: exit codes, JSON, models from outside that leak, and a page in a real browser."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+
+import dygmamba as dm
+from browser import find_browser
+from commands import invoke
+from door_cases import COLUMNS, letters
+from dygmamba.data.storage.dataset import save_dataset
+from dygmamba.models.base import Heuristic
+from dygmamba.report.published import list_published_values
+from outside_models import NoSettings, Sound
+
+
+class CountsTheBatch(Sound):
+    def rows(self, view):
+        return super().rows(view) + len(view.pairs)
+
+
+class ReadsLaterFeatures(Sound):
+    def rows(self, view):
+        return super().rows(view) + view.features.edge.mean()
+
+
+class KnowsItsPlace(Sound):
+    def forward(self, view):
+        src, dst = super().forward(view)
+        return src + torch.arange(len(src))[:, None], dst
+
+
+class ReadsPadding(Sound):
+    def rows(self, view):
+        ((past,),) = view.neighbors
+        return super().rows(view) + past.node.float().mean(1, keepdim=True)
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    """A way to register for one test."""
+    import dygmamba.models as registry
+
+    monkeypatch.setattr(registry, "OUTSIDE", {})
+    return lambda name, build, **rest: dm.register(name, NoSettings, build, **rest)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A small stream by name, with an edge feature."""
+    place = tmp_path_factory.mktemp("data")
+    save_dataset(dm.generate(nodes=40, events=800, communities=4, name="small"), place)
+    return place
+
+
+def audit(monkeypatch, capsys, folder, *words):
+    return invoke(monkeypatch, capsys, "audit", *words, "--data-dir", str(folder))
+
+
+def test_a_stream_alone_has_ceilings_and_no_checks(monkeypatch, capsys, folder):
+    """Two splits, two settings, three kinds of negatives; nothing was published about it; the exit code is 0."""
+    code, out, _ = audit(monkeypatch, capsys, folder, "small", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert (found["dataset"], found["checks"], found["above"]) == ("small", [], 0)
+    questions = {(row["split"], row["setting"], row["negatives"]) for row in found["ceilings"]}
+    assert len(questions) == len(found["ceilings"]) == 12
+    for row in found["ceilings"]:
+        assert row["published_above"] == []
+        assert 0.5 <= row["edge_oracle_ap_pooled"] <= 1
+        assert 0 <= row["true_share"] <= 1
+    assert {row["rule"] for row in found["rules"]} >= {"edgebank", "popularity", "recency of the pair"}
+
+
+def test_tables_are_whole_in_a_terminal_of_80_columns(monkeypatch, capsys, folder):
+    """No heading and no cell is cut, and a heading of two lines is two lines."""
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = audit(monkeypatch, capsys, folder, "small")
+    assert code == 0
+    assert "\\n" not in out
+    assert "…" not in out
+    assert re.search(r"ties +who is\n.*broken +there\n", out)
+    assert re.search(r"all nodes +new nodes.*\nrule +random +histor. +induct. ", out)
+
+
+@pytest.mark.parametrize(
+    ("kind", "check"),
+    [
+        (CountsTheBatch, "batch"),
+        (ReadsLaterFeatures, "future"),
+        (KnowsItsPlace, "order"),
+        (ReadsPadding, "padding"),
+    ],
+)
+def test_a_model_that_leaks_is_told_where(monkeypatch, capsys, folder, registered, kind, check):
+    """For each way to leak: exit code 1, the check of that name fails and says by how much."""
+    registered("mine", kind)
+    code, out, _ = audit(monkeypatch, capsys, folder, "small", "--model", "mine", "--json")
+    checks = {row["name"]: row for row in json.loads(out)["checks"]}
+    assert code == 1
+    assert not checks[check]["passed"]
+    assert checks[check]["value"] > 1e-5
+    assert checks[check]["detail"]
+
+
+def test_a_model_that_does_not_leak_passes(monkeypatch, capsys, folder, registered):
+    """The same model without the leak: every check passes, on the stream and on the small one."""
+    registered("mine", Sound)
+    code, out, _ = audit(monkeypatch, capsys, folder, "small", "--model", "mine", "--json")
+    checks = json.loads(out)["checks"]
+    assert code == 0
+    assert [row["name"] for row in checks] == ["future", "batch", "order", "padding", "own time"]
+    assert all(row["passed"] for row in checks)
+
+
+def snapshots(at_once=100):
+    """3,000 events among nine nodes, so many at a time."""
+    rng = torch.Generator().manual_seed(0)
+    src, dst = (torch.randint(9, (3000,), generator=rng).tolist() for _ in range(2))
+    return dm.read({"src": src, "dst": dst, "time": [k // at_once for k in range(3000)]}, name="snapshots")
+
+
+class FirstHalf(Heuristic):
+    """Scores by the place in the call: events are asked about first."""
+
+    def __init__(self, config, facts):
+        pass
+
+    def __call__(self, view):
+        return (torch.arange(len(view.pairs)) < len(view.pairs) // 2).float()
+
+    def observe(self, events):
+        """Nothing."""
+
+    def reset(self):
+        """Nothing."""
+
+
+def test_a_figure_above_the_ceiling_is_a_failed_check(registered):
+    """On snapshots no score of pair, time and past separates twins; one that does anyway is caught by its figure."""
+    data = snapshots()
+    registered("first-half", FirstHalf, trainable=False)
+    found = dm.audit(data, "first-half")
+    assert not found.sound
+    assert {"order", "ceiling"} <= {check.name for check in found.checks if not check.passed}
+    assert dm.audit(data, "edgebank").sound
+
+
+def test_every_published_cell_above_its_ceiling_is_named():
+    """A stream that goes by a published name: exactly the printed cells above each test ceiling, by metric."""
+    found = dm.audit(replace(snapshots(), name="can-parl"))
+    assert found.above > 10
+    for one, cells in found.ceilings:
+        limits = {"ap": one.edge_oracle_ap, "auc": one.edge_oracle_auc}
+        expected = [
+            (model, metric, cell.mean)
+            for model, metric, cell in list_published_values("CanParl", one.setting, one.negatives)
+            if one.split == "test" and cell.mean > 100 * limits[metric]
+        ]
+        assert [(cell.model, cell.metric, cell.value) for cell in cells] == expected
+        assert all(cell.source for cell in cells)
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high", "count"), [("USLegis", 0.777, 0.779, 2), ("CanParl", 0.937, 0.9395, 30)]
+)
+def test_the_two_streams_of_snapshots(name, low, high, count, real_data):
+    """The ceilings with random negatives, and how many published cells are above."""
+    found = dm.audit(name, data_dir=real_data)
+    first = found.ceilings[0][0]
+    assert (first.split, first.setting, first.negatives) == ("test", "transductive", "random")
+    assert low <= first.edge_oracle_ap <= high
+    assert found.above == count
+
+
+def test_a_run_is_audited_with_its_own_weights(monkeypatch, capsys, tmp_path, folder):
+    """A run folder alone, or after its dataset; a memory that was told of its own time is said."""
+    data = dm.load("small", folder)
+    (run,) = dm.train(
+        data, "tgn", epochs=1, neighbors=4, time_dim=6, out=tmp_path, device="cpu", data_dir=folder
+    )
+    code, out, _ = audit(monkeypatch, capsys, folder, str(run.path), "--json")
+    checks = {row["name"]: row["passed"] for row in json.loads(out)["checks"]}
+    assert code == 0
+    assert checks == dict.fromkeys(("future", "batch", "order", "padding", "own time", "ceiling"), True)
+    assert audit(monkeypatch, capsys, folder, "small", str(run.path))[0] == 0
+
+
+def test_a_memory_told_of_its_own_time_fails(tmp_path):
+    """Trained as published on snapshots, where earlier batches hold events of the same time: `own time` fails."""
+    small = {"epochs": 1, "time_dim": 4, "out": tmp_path, "device": "cpu", "negatives": "random"}
+    (run,) = dm.train(snapshots(at_once=300), "jodie", visible="batch", **small)
+    found = dm.audit(run.path)
+    assert [check.name for check in found.checks if not check.passed] == ["own time"]
+
+
+def test_mistakes_are_one_sentence(monkeypatch, capsys, folder, tmp_path):
+    """An unknown dataset, model or setting, a model beside a run, settings without a model: exit code 2."""
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.toml").write_text("")
+    for words, said in [
+        (["nothing"], "no dataset"),
+        (["small", "--model", "nobody"], "nobody"),
+        (["small", "--set", "width=3"], "--model"),
+        (["small", "--model", "edgebank", "--set", "x=3"], "x"),
+        (["small", str(run), "--model", "tgn"], "not both"),
+        (["small", "--out", str(tmp_path)], "is a folder"),
+    ]:
+        code, out, error = audit(monkeypatch, capsys, folder, *words)
+        assert (code, out, error.count("\n")) == (2, "", 1), words
+        assert said in error
+
+
+@pytest.mark.parametrize("model", [None, "edgebank", "graphmixer"])
+def test_a_stream_too_short_to_test_is_said(model):
+    """One moment only, or one event: no test period, in one sentence; a dozen events are audited."""
+    for rows in ([(0, 1, 0)], [(0, 1, 5), (1, 2, 5)]):
+        with pytest.raises(dm.DygError, match="use a longer stream"):
+            dm.audit(dm.read(rows, name="tiny"), model)
+    assert dm.audit(dm.read([(k % 3, (k + 1) % 3, k) for k in range(12)], name="tiny"), model).sound
+
+
+def test_a_table_that_was_never_imported_is_audited(monkeypatch, capsys, tmp_path):
+    """A CSV file with usual names of columns."""
+    log = letters(400)
+    lines = [
+        f"{who},{whom},{when:%Y-%m-%dT%H:%M}"
+        for who, whom, when in zip(*(log[c] for c in COLUMNS.values()), strict=True)
+    ]
+    file = tmp_path / "mail.csv"
+    file.write_text("\n".join(["src,dst,time", *(line.replace("Zoë, Ltd.", "zoe") for line in lines)]))
+    code, out, _ = audit(monkeypatch, capsys, tmp_path, str(file), "--json")
+    assert (code, json.loads(out)["dataset"]) == (0, "mail")
+
+
+MEASURE = (
+    "<script>document.title = document.documentElement.scrollWidth + ' of ' + innerWidth</script></body>"
+)
+
+
+def test_the_page_opens_and_fits_a_telephone(monkeypatch, capsys, folder, tmp_path):
+    """No complaint, no script, no address; at 400 px nothing scrolls sideways; names are words and never markup."""
+    browser = find_browser(tmp_path / "profile")
+    page = tmp_path / "pages" / "one.html"
+    code, out, _ = audit(monkeypatch, capsys, folder, "small", "--model", "edgebank", "--out", str(page))
+    assert code == 0
+    assert "edge" in out
+    text = page.read_text()
+    assert "<script" not in text
+    assert not re.search(r'(?:src|href)="(?!#)', text)
+    dom, console = browser.dom(page)
+    assert console == []
+    assert dom.count("<circle") == 0
+    assert dom.count('class="bar"') == 6
+    measured = tmp_path / "measured.html"
+    free = re.sub(r"<meta http-equiv[^>]*>", "", text)
+    framed = free.replace("</body>", MEASURE)
+    (tmp_path / "inner.html").write_text(framed)
+    measured.write_text(
+        "<body><iframe src='inner.html' width=400 height=800></iframe><script>onload = () => setTimeout(() => {"
+        "document.body.textContent = document.querySelector('iframe').contentDocument.title }, 500)</script></body>"
+    )
+    dom, _ = browser.dom(measured, "--allow-file-access-from-files")
+    width, room = map(int, re.search(r"(\d+) of (\d+)", dom).groups())
+    assert room == 400
+    assert width <= room
+    evil = dm.generate(nodes=40, events=800, communities=4)
+    object.__setattr__(evil, "name", "<script>alert(1)</script>")
+    assert "<script" not in dm.audit(evil).page(tmp_path / "evil.html").read_text()

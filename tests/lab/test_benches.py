@@ -1,0 +1,241 @@
+"""The benchmarks at toy sizes: they check before they time, and what they print has one shape."""
+
+import json
+import xml.etree.ElementTree as ElementTree
+from dataclasses import fields
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from commands import invoke
+from dygmamba.data.events.splits import chronological_split
+from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
+from dygmamba.engine.stream import Stream
+from dygmamba.lab.benchmarks import candidates, epoch, harness, length, memory, scan, size, size_stages, step
+from dygmamba.lab.benchmarks.harness import BenchmarkRow, EpochAnchor, WrongResultError
+from dygmamba.ops.conv import cpu as conv_cpu
+from dygmamba.ops.dispatch import use_reference
+from dygmamba.ops.scan import cpu as scan_cpu
+from dygmamba.report.charts import render_svg_file
+from dygmamba.report.document import LineChart
+from torture_cases import SECONDS
+
+TOY = {"length": 6, "width": 4, "states": 2, "blocks": 1, "out": 8, "time_dim": 4}
+BENCHES = {"scan": scan, "step": step, "epoch": epoch, "length": length, "memory": memory}
+BENCHES |= {"candidates": candidates}
+SIZES = {
+    step: {"SETTINGS": TOY, "BATCH": 20, "REFERENCE_BATCH": {"cpu": 5}, "REPEATS": 1, "PRODUCT": 64},
+    epoch: {
+        "BATCH": 20,
+        "STEPS": 2,
+        "REPEATS": 1,
+        "PAIRS": 20,
+        "CASES": {"cpu": (epoch.EpochCase("dyg-mamba", 6),)},
+    },
+    length: {"NODES": 8, "BATCH": {"cpu": 2}, "LENGTHS": {"cpu": (8, 16)}, "CHECKED": 8, "REPEATS": 1},
+    memory: {"SIZES": {"cpu": ((2, 8),)}, "LENGTHS": (4, 8), "BATCH": {"cpu": 4}, "PAIRS": 20},
+    candidates: {
+        "MODELS": {"dyg-mamba": TOY},
+        "COUNTS": {"cpu": (3, 9)},
+        "EVENTS": {"cpu": 4},
+        "PAIRS": 20,
+        "MOVED": 0.5,
+    },
+    scan: {"SIZE": (2, 16, 8, 4), "SMALL": (2, 9, 8, 4)},
+}
+
+
+@pytest.fixture(autouse=True)
+def toy_sizes(monkeypatch):
+    store = generate_stream(GeneratorConfig(seed=2, nodes=40, events=1_500))
+    toy = Stream(store, chronological_split(store), torch.device("cpu"))
+    for module in (step, epoch, memory, candidates):
+        monkeypatch.setattr(module, "find_stream", lambda device: ("toy", toy))
+    for module, sizes in SIZES.items():
+        for name, value in sizes.items():
+            monkeypatch.setattr(module, name, value)
+    return toy
+
+
+@pytest.mark.parametrize("name", [name for name in BENCHES if SECONDS or name != "scan"])  # it compiles all
+def test_every_bench_emits_one_object_of_rows(monkeypatch, capsys, tmp_path, name):
+    """On a CPU each prints one JSON object, its rows have every column, and progress stays on stderr."""
+    code, out, err = invoke(monkeypatch, capsys, "bench", name, "--json", "--out", str(tmp_path / "made"))
+    assert code == 0, err
+    found = json.loads(out, parse_constant=pytest.fail)  # NaN is no JSON
+    assert (found["bench"], found["device"]) == (name, "cpu")
+    assert found["rows"]
+    for row in found["rows"]:
+        assert set(row) == {field.name for field in fields(BenchmarkRow)}
+        assert row["seconds"] > 0
+        assert row["anchor_seconds"] is None  # an anchor holds on its own GPU only
+    assert any(row["ratio"] for row in found["rows"])
+    assert err
+
+
+def test_the_table_shows_only_columns_with_something_in_them(monkeypatch, capsys):
+    """Without an anchor there is no column for it; the step's share of a matrix product is shown."""
+    code, out, _ = invoke(monkeypatch, capsys, "bench", "step")
+    assert code == 0
+    assert "anchor" not in out
+    assert all(text in out for text in ("look-up", "forward", "backward", "update", "GFLOP/s", "scaled"))
+
+
+@pytest.mark.parametrize("name", BENCHES)
+def test_a_wrong_kernel_is_never_timed(monkeypatch, name):
+    """A kernel that is off by a percent stops every bench before its first measurement."""
+    right, broken = scan_cpu.forward, conv_cpu.forward
+
+    def off(*args):
+        y, *rest = right(*args)
+        return 1.01 * y, *rest
+
+    monkeypatch.setattr(scan_cpu, "forward", off)
+    monkeypatch.setattr(conv_cpu, "forward", lambda *args: 1.01 * broken(*args))
+    module = BENCHES[name]
+    monkeypatch.setattr(module, "median_seconds", lambda *args, **kwargs: pytest.fail("timed a wrong answer"))
+    with pytest.raises(WrongResultError):
+        module.run("cpu")
+
+
+def test_a_wrong_gradient_is_never_timed(monkeypatch):
+    """A right loss with a wrong gradient stops the bench of the step."""
+    right = conv_cpu.backward
+
+    def off(*args):
+        dx, dweight, dbias = right(*args)
+        return dx, 1.01 * dweight, dbias
+
+    monkeypatch.setattr(conv_cpu, "backward", off)
+    with pytest.raises(WrongResultError, match="gradient"):
+        step.run("cpu")
+
+
+def test_a_model_scores_the_same_by_definition(monkeypatch, toy_sizes):
+    """Inside the block the kernels may be absent, and a model's scores are what they are with them."""
+    fit = harness.build_fit("dyg-mamba", toy_sizes, TOY, batch=20)
+    fast = harness.score_pairs(fit, 20)
+    monkeypatch.setattr(scan_cpu, "forward", pytest.fail)
+    monkeypatch.setattr(conv_cpu, "forward", pytest.fail)
+    with use_reference():
+        torch.testing.assert_close(harness.score_pairs(fit, 20), fast)
+
+
+def test_a_series_ends_where_memory_ends(monkeypatch):
+    """Out of memory is a row that says so, the last of its model; the other model goes on."""
+    measure = length.measure_length
+
+    def small_machine(stream, model, tokens, case):
+        if model == "dygformer" and tokens == 16:
+            raise torch.OutOfMemoryError
+        return measure(stream, model, tokens, case)
+
+    monkeypatch.setattr(length, "measure_length", small_machine)
+    monkeypatch.setattr(length, "LENGTHS", {"cpu": (8, 16, 32)})
+    rows = length.run("cpu")
+    assert [row.case.split(",")[0] for row in rows] == [
+        *("dygformer L=8", "dygformer L=16"),
+        *("dyg-mamba L=8", "dyg-mamba L=16", "dyg-mamba L=32"),
+    ]
+    assert rows[1].seconds is None
+    assert "out of memory" in (rows[1].note or "")
+    assert rows[2].ratio is not None
+    assert rows[3].ratio is None
+    assert rows[3].growth is not None
+    assert "out of memory" in length.format_markdown(rows)
+
+
+def test_length_writes_its_table_and_picture(tmp_path):
+    """The CSV has a line per row, and the SVG a point for each."""
+    rows = [
+        BenchmarkRow.of(f"{name} L={tokens}, batch 2", tokens / 10, peak_mb=float(tokens))
+        for name in ("a", "b")
+        for tokens in (64, 128)
+    ]
+    table, text, picture = length.write(rows, tmp_path / "new")
+    assert len(table.read_text().splitlines()) == 5
+    assert "| a L=64, batch 2 | 6400.00 |" in text.read_text()
+    drawn = ElementTree.parse(picture).getroot()
+    assert len(drawn.findall(".//{*}circle")) == 8
+
+
+def test_every_history_of_the_dense_stream_is_full(monkeypatch):
+    """At the last events, each node has met the others at least as often as the longest sequence asks."""
+    monkeypatch.setattr(length, "NODES", 64)
+    stream = length.generate_dense_stream(512, "cpu")
+    last = stream.store.select(stream.split.train[-32:])
+    found = stream.training_index.recent(torch.cat([last.src, last.dst]), last.time.repeat(2), 511)
+    assert int(found.length.min()) == 511
+
+
+def test_a_line_without_points_draws_nothing():
+    """Memory that did not grow has no place on a logarithmic axis."""
+    drawn = ElementTree.fromstring(
+        render_svg_file([LineChart("t", "x", "y", {"a": [(64.0, -1.0)]}, y_kind="log")])
+    )
+    assert not drawn.findall(".//{*}circle")
+
+
+@pytest.mark.skipif(not SECONDS, reason="compiles for long; `make torture` runs it")
+def test_an_epoch_stands_beside_its_anchors(monkeypatch, toy_sizes):
+    """On the anchors' GPU and stream each anchor is a row: the same seconds, its own ratio."""
+    both = [EpochAnchor("dygformer", 4, by, seconds) for by, seconds in (("one", 20.0), ("two", 8.0))]
+    monkeypatch.setattr(epoch, "EPOCH_ANCHORS", (*both, EpochAnchor("dygformer", 32, "one", 5.0)))
+    monkeypatch.setattr(epoch, "anchors_apply", lambda device: True)
+    monkeypatch.setattr(epoch, "REPEATS", 1)
+    found = epoch.measure_on_gpu(harness.UCI, toy_sizes, epoch.EpochCase("dygformer", 4))
+    assert [row.anchor_seconds for row in found] == [20.0, 8.0]
+    assert len({row.seconds for row in found}) == 1
+    assert all(row.anchor_ratio == row.anchor_seconds / row.seconds for row in found)
+
+
+def test_a_model_with_memory_is_checked_on_what_it_has_seen(monkeypatch, toy_sizes):
+    """Its scores are compared after the same events on both sides, and differ from those without any."""
+    harness.require_same_scores("tgn", toy_sizes, {}, 20)
+    seen = harness.score_pairs(harness.build_fit("tgn", toy_sizes, {}), 20)
+    monkeypatch.setattr(harness, "OBSERVED_EVENTS", 0)
+    assert not torch.allclose(seen, harness.score_pairs(harness.build_fit("tgn", toy_sizes, {}), 20))
+
+
+@pytest.mark.parametrize("device", ["tpu", "cuda"])
+def test_a_device_that_is_not_there_is_said_so(monkeypatch, capsys, device):
+    """One sentence and exit code 2, and nothing is measured."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    code, out, err = invoke(monkeypatch, capsys, "bench", "scan", "--device", device)
+    assert code == 2
+    assert not out
+    assert err.startswith("error: --device")
+    assert err.count("\n") == 1
+
+
+def test_cost_against_size_is_measured_stage_by_stage(tmp_path, monkeypatch):
+    """Stages that follow one another in one folder, a row for each lap, a table and a picture; nothing else is left."""
+    laps = {}
+
+    def stage(command, **_):
+        name, folder, events = command[-3:]
+        laps[name] = size_stages.STAGES[name](Path(folder), int(events))
+        return SimpleNamespace(stdout=json.dumps({"laps": laps[name], "peak": 2e9, "own": 1e9}) + "\n")
+
+    monkeypatch.setattr(size.subprocess, "run", stage)
+    monkeypatch.setattr(size_stages, "STEPS", 1)
+    monkeypatch.setattr(size, "MAX_TRAINED_EVENTS", 2_000)
+    rows = size.run("cpu", lambda text: None, (2_000, 4_000), tmp_path)
+    assert not list(tmp_path.iterdir())
+    assert [row.case.partition(",")[0] for row in rows if "2,000" in row.case] == list(size.LAPS)
+    assert len(rows) == 2 * len(size.LAPS) - 2
+    assert all(row.growth for row in rows if row.case == "import, 4,000 events")
+    texts = {path.suffix: path.read_text() for path in size.write(rows, tmp_path / "made")}
+    assert "| import | 4,000 |" in texts[".md"]
+    assert len({line.count("|") for line in texts[".md"].splitlines()}) == 1
+    assert "peak of resident memory" in texts[".svg"]
+
+
+def test_sizes_that_are_none_are_refused(monkeypatch, capsys):
+    """One sentence, before anything is made."""
+    for sizes in ("many", "10", "1e12"):
+        code, _, err = invoke(monkeypatch, capsys, "bench", "size", "--sizes", sizes)
+        assert code == 2
+        assert "give numbers" in err

@@ -1,0 +1,73 @@
+"""Noise for the study of robustness: the same for every model, strictly earlier, and none of it in the questions."""
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
+from dygmamba.engine.evaluation import score_evaluation_set
+from dygmamba.lab.noise import OverwrittenHistoryStream, insert_noise
+from dygmamba.models import find_model
+from dygmamba.models.base import DatasetFacts
+from dygmamba.sampling.view import NeighborRequest, PairBatch
+from dygmamba.tasks.link import build_link_set
+from streams import split_stream
+
+STORE = generate_stream(GeneratorConfig(nodes=30, events=400, communities=3))
+
+
+@given(st.floats(0, 1), st.integers(0, 5))
+@settings(max_examples=20, deadline=None)
+def test_inserted_noise_keeps_every_event_and_asks_the_same_questions(rate, seed):
+    clean = split_stream(STORE)
+    noisy, evaluation_set = insert_noise(clean, rate, seed), build_link_set(STORE, clean.split, "test")
+    asked = noisy.evaluation_set(evaluation_set)
+    store = noisy.stream.store
+    assert len(store) == len(STORE) + round(rate * len(STORE))
+    assert bool((store.time.diff() >= 0).all())
+    for name in ("src", "dst", "time"):
+        assert torch.equal(getattr(store, name)[noisy.place], getattr(STORE, name))
+    assert torch.equal(asked.pairs.time, evaluation_set.pairs.time)
+    periods = torch.cat([noisy.stream.split.train, noisy.stream.split.val, noisy.stream.split.test])
+    assert len(periods.unique()) == len(periods)
+
+
+def test_no_noise_changes_no_score_and_noise_changes_a_memory_too():
+    clean = split_stream(STORE)
+    evaluation_set = build_link_set(STORE, clean.split, "test")
+    spec = find_model("recency")
+    facts = DatasetFacts.of(STORE, clean.split.train)
+
+    def scores(rate):
+        noisy = insert_noise(clean, rate, 0)
+        return score_evaluation_set(
+            spec.build(spec.config(), facts), noisy.stream, noisy.evaluation_set(evaluation_set)
+        )
+
+    truth = score_evaluation_set(spec.build(spec.config(), facts), clean, evaluation_set)
+    assert torch.equal(scores(0.0), truth)
+    assert not torch.equal(scores(0.5), truth)
+
+
+def test_the_released_noise_overwrites_that_share_before_the_cut():
+    clean = split_stream(STORE)
+    test = clean.split.test
+    pairs = PairBatch.of(STORE.src[test], STORE.dst[test], STORE.time[test])
+    full = NeighborRequest((len(STORE),))
+    (truth,) = clean.view(pairs, (full,)).neighbors[0]
+    stream = OverwrittenHistoryStream(STORE, clean.split, clean.device, rate=0.3, seed=0)
+    (noisy,) = stream.view(pairs, (full,)).neighbors[0]
+    assert torch.equal(noisy.length, truth.length)
+    for row in range(0, len(truth.length), 7):
+        n = int(truth.length[row])
+        before, after = (
+            sorted(zip(s.time[row, :n].tolist(), s.node[row, :n].tolist(), strict=True))
+            for s in (truth, noisy)
+        )
+        lost = sum(entry not in after for entry in before)
+        assert lost <= int(0.3 * n)
+    short = NeighborRequest((4,))
+    (cut,) = stream.view(pairs, (short,)).neighbors[0]
+    last = noisy.length.clamp(max=4)
+    assert torch.equal(cut.length, last)
+    assert bool((cut.time.diff(dim=1) >= 0)[cut.mask[:, 1:]].all())

@@ -1,0 +1,246 @@
+"""A search goes on where it was killed, compares like with like, and never looks at the test."""
+
+import json
+import re
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+import dygmamba as dm
+from browser import find_browser
+from commands import invoke
+from dygmamba.config import load_presets, read_preset_file
+from dygmamba.core.errors import ConfigError, DygError, FileError, LockedError
+from dygmamba.core.files.locking import FileLock
+from dygmamba.data.events.splits import chronological_split
+from dygmamba.data.storage.dataset import save_dataset
+from dygmamba.models import MODELS
+from dygmamba.report.html import render_document
+from dygmamba.report.tuning_page import build_tuning_sheet
+from dygmamba.runs.tuning import TuningRequest
+from dygmamba.runs.tuning_trials import JOURNAL_FILE, Choices, Range, build_search_space
+
+SMALL = {"epochs": 4, "patience": 4, "rounds": 2, "neighbors": 0, "scales": 2, "others": 1}
+TRIALS = 9
+MEASURE = """<script>onload = () => setTimeout(() => {
+document.body.dataset.told = [...document.querySelectorAll("iframe")].map(one =>
+one.contentDocument.documentElement.scrollWidth).join(" ") }, 100)</script>"""
+FIXED = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
+
+
+@pytest.fixture(scope="module")
+def data():
+    return dm.generate(nodes=40, events=600, communities=4)
+
+
+@pytest.fixture(scope="module")
+def whole(data, tmp_path_factory):
+    """A study that nobody interrupted."""
+    return dm.tune(data, "trees", trials=TRIALS, studies=tmp_path_factory.mktemp("whole"), **SMALL)
+
+
+def timeless(found):
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in found.trials]
+
+
+class Killed(BaseException):
+    """What no handler of the search knows of."""
+
+
+def test_a_killed_study_goes_on_to_what_it_would_have_become(data, whole, tmp_path):
+    """Killed inside a trial, its last line half written, the study has the same trials in the end."""
+    seen = []
+
+    def kill(entry):
+        seen.append(entry["trial"])
+        if entry["trial"] == "trial 4" and seen.count("trial 4") == 2:
+            raise Killed
+
+    how = {"studies": tmp_path, **SMALL}
+    with pytest.raises(Killed):
+        dm.tune(data, "trees", trials=TRIALS, progress=kill, **how)
+    journal = tmp_path / "tune-generated-trees" / JOURNAL_FILE
+    journal.write_bytes(journal.read_bytes() + b'{"op_code":4,"worker_id"')
+    assert len(dm.tune(data, "trees", trials=6, resume=True, **how).trials) == 6
+    again = dm.tune(data, "trees", trials=TRIALS, **how)
+    assert timeless(again) == timeless(whole)
+    assert again.preset.read_text() == whole.preset.read_text()
+    assert not (again.folder / "trials").exists()
+
+
+def test_trials_that_lag_are_cut_off_and_the_best_is_not_worse_than_no_search(whole):
+    cut = [row for row in whole.trials if row["state"] == "cut off"]
+    assert cut
+    assert all(row["epochs"] < SMALL["epochs"] for row in cut)
+    assert whole.trials[0]["settings"]["rate"] == MODELS["trees"].settings["rate"]
+    assert whole.score == max(row["ap"] for row in whole.trials if row["state"] == "done")
+    assert whole.score >= whole.trials[0]["ap"]
+
+
+def test_events_of_the_test_change_no_trial(data, whole, tmp_path):
+    """The destinations of the test period exchanged: every trial tries and scores the same."""
+    store = data.store
+    test = chronological_split(store).test
+    dst = store.dst.clone()
+    dst[test] = dst[test[torch.randperm(len(test), generator=torch.Generator().manual_seed(0))]]
+    assert not torch.equal(dst, store.dst)
+    shuffled = dm.Dataset.of(data.name, replace(store, dst=dst), data.ids, data.origin)
+    assert shuffled.digest != data.digest
+    found = dm.tune(shuffled, "trees", trials=6, studies=tmp_path, **SMALL)
+    assert timeless(found) == timeless(whole)[:6]
+
+
+def test_a_training_takes_the_preset_and_reaches_the_score(data, whole, tmp_path):
+    """The preset names what made it; trained as long as the trial, a run validates as the trial did."""
+    kept = read_preset_file(whole.preset)
+    assert (kept.about["data"], kept.about["digest"], kept.about["trials"]) == (
+        "generated",
+        data.digest,
+        TRIALS,
+    )
+    assert (kept.model, kept.about["score"]) == ("trees", whole.score)
+    assert "epochs" not in kept.settings
+    (run,) = dm.train(data, preset=str(whole.preset), epochs=4, patience=4, out=tmp_path)
+    assert run.config["run"]["model"] == "trees"
+    assert {name: run.config["model"][name] for name in whole.settings} == whole.settings
+    assert whole.score in run.metrics["val_ap"].to_pylist()
+    if whole.best["trial"] > 1:
+        assert str(whole.preset) in run.config["chosen"]["preset"]
+    with pytest.raises(ConfigError, match="preset of 'trees', not of 'graphmixer'"):
+        dm.train(data, "graphmixer", preset=str(whole.preset), out=tmp_path)
+
+
+def test_ctrl_c_ends_a_search_with_what_was_found(data, whole, tmp_path):
+    def stop(entry):
+        if entry["trial"] == "trial 3":
+            raise KeyboardInterrupt
+
+    found = dm.tune(data, "trees", trials=TRIALS, studies=tmp_path, progress=stop, **SMALL)
+    assert found.ended == "stopped"
+    assert timeless(found) == timeless(whole)[:2]
+    assert read_preset_file(found.preset).about["trials"] == 2
+
+
+def test_the_command_says_what_was_found(data, whole, tmp_path, monkeypatch, capsys):
+    save_dataset(data, tmp_path)
+    monkeypatch.setenv("DYGMAMBA_DATA", str(tmp_path))
+    words = ["tune", "generated", "--model", "trees", "--studies", str(whole.folder.parent), *FIXED]
+    code, out, _ = invoke(monkeypatch, capsys, *words, "--trials", str(TRIALS), "--json")
+    assert code == 0
+    assert json.loads(out)["page"] == str(whole.page)
+    assert json.loads(out)["best"]["ap"] == whole.score
+    code, out, _ = invoke(
+        monkeypatch, capsys, *words, "--resume", "--out", str(tmp_path / "mine.toml"), "--trials", "9"
+    )
+    assert code == 0
+    assert f"next: dygmamba train generated --preset {tmp_path / 'mine.toml'}" in out
+    assert "what mattered" not in out or "%" in out
+    assert (
+        f"<code>dygmamba train generated --preset {tmp_path / 'mine.toml'}</code>" in whole.page.read_text()
+    )
+    assert (tmp_path / "mine.toml").read_text() == whole.preset.read_text()
+
+
+def test_the_page_shows_every_trial_and_how_to_train(data, whole):
+    """Each trial is a row and, where it has a score, a point against every setting; nothing is asked of a network."""
+    page = whole.page.read_text()
+    assert re.search("<code>dygmamba(.train.*preset=| train .*--preset )", page)
+    assert "<script" not in page
+    assert len(page) < 200_000
+    sheet = build_tuning_sheet(TuningRequest(data, "trees", torch.device("cpu"), fixed=SMALL), whole)
+    found, course, against, table = sheet.sections
+    assert found.command == f"dygmamba.train('generated', preset='{whole.preset}')"
+    assert [row[0].text for row in found.tables[0].rows] == list(whole.settings)
+    assert {chart.x for chart in against.charts} == set(whole.settings)
+    for chart in (*course.charts, *against.charts):
+        drawn = len(chart.series["finished"]) + len(chart.series["cut off"])
+        assert drawn == sum(row["ap"] is not None for row in whole.trials) == TRIALS
+        assert chart.series["chosen"][0][1] == 100 * whole.score
+    best = [height for _, height in course.charts[0].series["best so far"]]
+    assert best == sorted(best)
+    assert best[-1] == 100 * whole.score
+    assert sorted(int(row[0].text) for row in table.tables[0].rows) == list(range(1, TRIALS + 1))
+    assert table.tables[0].rows[0][0].text == str(whole.best["trial"])
+
+
+def test_a_page_of_odd_trials(data, whole):
+    """Refused trials, one far below, words for values and names that would be markup are all told, and as text."""
+    evil = "<script>alert(1)</script>"
+    odd = [
+        {**row, "settings": row["settings"] | {"pool": (evil, "mean")[row["trial"] % 2]}}
+        for row in whole.trials
+    ]
+    odd[1] |= {"ap": None, "state": "cut off", "why": evil}
+    odd[2] |= {"ap": 0.01, "state": "done"}
+    found = replace(whole, trials=odd, best=max(odd[3:], key=lambda row: row["ap"]), importances={})
+    sheet = build_tuning_sheet(TuningRequest(data, "trees", torch.device("cpu")), found)
+    (words,) = [chart for chart in sheet.sections[2].charts if "pool" in chart.title]
+    assert words.x == f"pool: 0 {evil}, 1 mean"
+    assert "far below the others" in words.note
+    assert min(height for line in words.series.values() for _, height in line) > 1.0
+    text = render_document(sheet)
+    assert "refused" in text
+    assert evil not in text
+
+
+def test_the_page_fits_a_phone_and_a_desk(whole, tmp_path):
+    browser = find_browser(tmp_path / "profile")
+    measured = tmp_path / "measured.html"
+    frames = [
+        f"<iframe src='{whole.page.as_uri()}' width={width} height=800></iframe>" for width in (400, 1200)
+    ]
+    measured.write_text("".join(frames) + MEASURE)
+    dom, console = browser.dom(measured, "--allow-file-access-from-files")
+    assert console == []
+    assert 'data-told="400 1200"' in dom
+
+
+@pytest.mark.parametrize(
+    ("more", "error", "words"),
+    [
+        ({"trials": 0}, ConfigError, "at least 1"),
+        ({"hours": -1.0}, ConfigError, "above 0"),
+        ({"hours": 1e-9}, DygError, "before a trial was finished"),
+        ({"resume": True}, ConfigError, "no study"),
+        ({"out": "preset.txt"}, FileError, "NAME.toml"),
+        ({"lenght": 3}, ConfigError, "unknown setting 'lenght'"),
+        ({"model": "edgebank"}, ConfigError, "nothing to tune"),
+        ({"preset": "nowhere.toml"}, FileError, "cannot be read"),
+        ({"leaves": 0}, ConfigError, "leaves must be at least 2"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused_in_a_sentence(data, tmp_path, more, error, words):
+    with pytest.raises(error, match=words):
+        dm.tune(
+            data, **{"model": "trees", "trials": None if "hours" in more else 1, "studies": tmp_path} | more
+        )
+
+
+def test_another_search_and_another_process_do_not_get_in(data, whole, tmp_path, monkeypatch):
+    studies = whole.folder.parent
+    with pytest.raises(ConfigError, match="study with seed 0, not 1"):
+        dm.tune(data, "trees", trials=1, studies=studies, seed=1, **SMALL)
+    lock = FileLock(whole.folder / ".lock")
+    with pytest.raises(LockedError):
+        dm.tune(data, "trees", trials=1, studies=studies, **SMALL)
+    lock.release()
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(ConfigError, match=r"pip install 'dyg-mamba\[tune\]'"):
+        dm.tune(data, "trees", trials=1, studies=tmp_path, **SMALL)
+
+
+@pytest.mark.parametrize("model", [name for name, spec in MODELS.items() if spec.trainable])
+def test_the_space_of_every_model_is_legal_and_holds_what_is_usual(model):
+    """Ends pass the model's own bounds, the questions of validation are not searched, a model's own table is used."""
+    space = build_search_space(model, {}, {})
+    assert not {"train_negatives", "batch", "visible", "epochs"} & set(space.parts)
+    for name, part in space.parts.items():
+        usual = space.usual[name]
+        assert usual in part.ends if isinstance(part, Choices) else part.low <= usual <= part.high
+        assert not isinstance(part, Range) or not part.log or part.low > 0
+    own = load_presets("spaces.toml")["model"].get(model, {})
+    assert set(own.get("setting", {})) <= set(space.parts)
+    assert not set(own.get("leave", ())) & set(space.parts)
+    assert "lr" not in build_search_space(model, {}, {"lr": 1e-3}).parts

@@ -1,4 +1,4 @@
-"""The lock of a run folder: one holder at a time, and none once it is dead."""
+"""FileLock: one holder at a time, released when its process dies."""
 
 import errno
 import os
@@ -8,35 +8,38 @@ import sys
 
 import pytest
 
-from dygmamba.core.errors import DygWarning, FileError
+from dygmamba.core.errors import DygWarning, LockedError
 from dygmamba.core.files import locking
 from dygmamba.core.files.locking import FileLock
+from raising import raises
 
 HOLD = (
-    "import sys, time; from pathlib import Path; from dygmamba.core.files.locking import Lock\n"
-    "lock = Lock(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
+    "import sys, time; from pathlib import Path; from dygmamba.core.files.locking import FileLock\n"
+    "lock = FileLock(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
 )
 
 
 def test_a_second_process_is_refused_until_the_first_is_dead(tmp_path):
-    """The sentence names the holder; after kill -9 the lock is free although its file is there."""
+    """The message names the holder; after kill -9 the lock is free although its file exists."""
     path = tmp_path / ".lock"
     with subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(FileError, match=f"process {holder.pid} is writing"):
+        with raises("folder-locked", LockedError) as caught:
             FileLock(path)
+        assert f"process {holder.pid} " in str(caught.value)
         holder.send_signal(signal.SIGKILL)
         holder.wait()
     assert path.exists()
     FileLock(path).release()
 
 
-def test_a_lock_let_go_can_be_taken_again(tmp_path):
-    """By `release`, twice if one likes, or by forgetting it."""
+def test_a_released_lock_can_be_acquired_again(tmp_path):
+    """By `release`, also a second time, or by deleting the object."""
     lock = FileLock(tmp_path / ".lock")
-    with pytest.raises(FileError, match=f"process {os.getpid()}"):
+    with raises("folder-locked", LockedError) as caught:
         FileLock(tmp_path / ".lock")
+    assert f"process {os.getpid()} " in str(caught.value)
     lock.release()
     lock.release()
     again = FileLock(tmp_path / ".lock")
@@ -44,9 +47,9 @@ def test_a_lock_let_go_can_be_taken_again(tmp_path):
     FileLock(tmp_path / ".lock").release()
 
 
-def test_where_there_are_no_locks_it_is_said(tmp_path, monkeypatch):
-    """No flock in the system, or none in its file system: a warning, and work goes on; no folder: a sentence."""
-    with pytest.raises(FileError, match="cannot lock"):
+def test_a_system_without_locks_gets_a_warning(tmp_path, monkeypatch):
+    """No flock in the system or in the file system: a warning, and work goes on; no folder: an error."""
+    with raises("folder-not-lockable"):
         FileLock(tmp_path / "none" / ".lock")
 
     def refuse(*_):

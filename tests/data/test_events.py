@@ -1,3 +1,5 @@
+"""EventStore checks its columns, sorts stably, and yields batches and devices as documented."""
+
 import pytest
 import torch
 from hypothesis import given
@@ -7,6 +9,7 @@ from dygmamba.core.errors import EventError
 from dygmamba.data.events import event_store
 from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.ops.gather_rows import gather_rows
+from raising import raises
 from strategies import event_streams
 
 
@@ -15,37 +18,42 @@ def columns(*time, nodes=3):
 
 
 def test_a_late_event_is_refused_and_named():
-    """Times must not decrease; the message says which event and what to do."""
-    with pytest.raises(EventError, match=r"event 2 is earlier.*sorted"):
-        EventStore.of(*columns(1.0, 3.0, 2.0))
+    """Times must not decrease; the message names the event and the way out."""
+    with raises("unsorted-events", EventError) as caught:
+        EventStore.from_columns(*columns(1.0, 3.0, 2.0))
+    assert "event 2 " in str(caught.value)
+    assert "EventStore.from_unsorted" in str(caught.value)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_time_that_is_no_number_is_refused(bad):
+def test_a_time_that_is_not_finite_is_refused(bad):
     """NaN and infinite times are refused, naming the event."""
-    with pytest.raises(EventError, match="event 1 has time"):
-        EventStore.of(*columns(1.0, bad))
+    with raises("time-not-finite", EventError) as caught:
+        EventStore.from_columns(*columns(1.0, bad))
+    assert "event 1 " in str(caught.value)
 
 
 def test_an_id_out_of_range_is_refused():
     """Node ids lie in 0..num_nodes-1."""
-    with pytest.raises(EventError, match=r"0\.\.2, but 2 nodes"):
-        EventStore.of(*columns(1.0, 2.0, 3.0), num_nodes=2)
+    with raises("node-out-of-range", EventError) as caught:
+        EventStore.from_columns(*columns(1.0, 2.0, 3.0), num_nodes=2)
+    assert "0..2, but 2 nodes" in str(caught.value)
 
 
 def test_columns_of_other_lengths_are_refused():
     """Every column has one row per event."""
-    with pytest.raises(EventError, match="edge features has 1 rows for 2 events"):
-        EventStore.of(
+    with raises("column-length", EventError) as caught:
+        EventStore.from_columns(
             *columns(1.0, 2.0), features=FeatureTable(torch.zeros(2, 0), torch.zeros(1, 4)), num_nodes=2
         )
+    assert "edge features has 1 rows for 2 events" in str(caught.value)
 
 
 def test_sorting_keeps_the_order_of_ties():
     """Stable: among equal times the file's order is the stream's order; features and labels move along."""
     src, dst = torch.tensor([0, 1, 2, 3]), torch.tensor([1, 2, 3, 0])
     edge = torch.tensor([[0.0], [1.0], [2.0], [3.0]])
-    store = EventStore.sorted(
+    store = EventStore.from_unsorted(
         src,
         dst,
         torch.tensor([5.0, 1.0, 5.0, 1.0]),
@@ -69,8 +77,8 @@ def test_batches_cover_the_events_once_in_order(store, size):
 
 
 @pytest.mark.parametrize(("free", "stays"), [(10_000, False), (639, True)])
-def test_edge_features_that_would_crowd_a_gpu_stay_pinned(monkeypatch, free, stays):
-    """80 floats go along while they take at most half of the free memory; else they stay, pinned."""
+def test_edge_features_too_large_for_a_gpu_stay_pinned(monkeypatch, free, stays):
+    """80 floats are moved if they take at most half of the free memory; otherwise they stay in pinned memory."""
     table = FeatureTable(torch.zeros(3, 2), torch.zeros(40, 2))
     moved = []
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 10 * free))
@@ -83,7 +91,7 @@ def test_edge_features_that_would_crowd_a_gpu_stay_pinned(monkeypatch, free, sta
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_pinned_edge_features_give_the_rows_of_moved_ones(monkeypatch):
-    """On a GPU both ways of keeping a table answer alike."""
+    """On a GPU both ways to hold a table give the same rows."""
     table, index = FeatureTable(torch.zeros(3, 0), torch.randn(40, 5)), torch.randint(40, (6, 7)).cuda()
     moved = gather_rows(table.to("cuda").edge, index)
     monkeypatch.setattr(event_store, "MAX_GPU_SHARE", 0.0)

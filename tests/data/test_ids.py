@@ -1,4 +1,4 @@
-"""Laws of the two ways to name a node: the user's and 0..N-1."""
+"""Properties of the mapping between the user's node ids and nodes 0..N-1."""
 
 from itertools import pairwise
 
@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dygmamba.core.errors import EventError, NotFoundError
-from dygmamba.data.events.ids import NodeIds, number_nodes
+from dygmamba.data.events.ids import NodeIds, NodeNumbering
+from raising import raises
 
 words = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Z")), min_size=1, max_size=4)
 numbers = st.integers(-(2**63), 2**63 - 1)
@@ -17,11 +18,21 @@ columns = st.one_of(*(st.lists(st.tuples(kind, kind), min_size=1, max_size=30) f
 
 
 def chunks(values: list, cuts: list[int]) -> list[pa.DictionaryArray]:
-    """The column in pieces, each with a dictionary of its own, as the readers hand it over."""
+    """The column in chunks, each with its own dictionary, as the readers pass it on."""
     edges = [0, *sorted(min(cut, len(values)) for cut in cuts), len(values)]
     kind = pa.int64() if isinstance(values[0], int) else pa.string()
     pieces = [values[a:b] for a, b in pairwise(edges)]
     return [pa.array(piece, kind).dictionary_encode() for piece in pieces]
+
+
+def number_nodes(
+    src: list[pa.DictionaryArray], dst: list[pa.DictionaryArray], bipartite: bool
+) -> tuple[np.ndarray, np.ndarray, NodeIds]:
+    """Number two columns that arrive in one part."""
+    numbering = NodeNumbering(bipartite)
+    codes = numbering.add(src, dst)
+    node_of, ids = numbering.finish()
+    return node_of["src"][codes[0]], node_of["dst"][codes[1]], ids
 
 
 @given(rows=columns, cuts=st.lists(st.integers(0, 30), max_size=3), bipartite=st.booleans())
@@ -58,7 +69,7 @@ def test_ids_that_are_numbered_already_keep_their_numbers():
 
 
 @pytest.mark.parametrize("odd", ["007", "9223372036854775808", "-0", "1.5", "x", "0x1f"])
-def test_one_id_that_is_no_plain_integer_makes_all_of_them_strings(odd):
+def test_one_id_that_is_not_a_plain_integer_makes_all_ids_strings(odd):
     """No two different texts become one id: '007' is not 7, and 2^63 does not overflow."""
     _, _, ids = number_nodes(chunks(["7", odd], []), chunks(["1", "2"], []), False)
     assert ids.kind == "string"
@@ -66,7 +77,7 @@ def test_one_id_that_is_no_plain_integer_makes_all_of_them_strings(odd):
 
 
 def test_integers_written_with_a_point_are_those_integers():
-    """978.0 and 978 are one id where all ids are integers, '1.0' is a string among strings; questions go alike."""
+    """978.0 and 978 are one id if all ids are integers; among strings '1.0' is a string. The same in queries."""
     u, v, ids = number_nodes(chunks(["978.0", "3"], []), chunks(["978", "5.0"], []), False)
     assert (u.tolist(), v.tolist()) == ([2, 0], [2, 1])
     assert ids.values.to_pylist() == [3, 5, 978]
@@ -91,8 +102,9 @@ def test_sources_may_stand_behind_destinations():
     assert ids.to_node([5, 7, 9], "dst").tolist() == [1, -1, -1]
     assert NodeIds(pa.array([5, 7, 5]), 2).is_source.to_pylist() == [True, True, False]
     for wrong in (NodeIds.identity(3, 1).is_source, column[:2]):
-        with pytest.raises(EventError, match="does not name 2 of 3"):
+        with raises("source-count", EventError) as caught:
             NodeIds(pa.array([5, 5, 7]), 2, wrong)
+        assert "2 of 3 nodes" in str(caught.value)
 
 
 def test_unknown_ids_are_minus_one_and_text_equals_number():
@@ -106,12 +118,15 @@ def test_unknown_ids_are_minus_one_and_text_equals_number():
 
 def test_impossible_ids_are_refused():
     """Repeated ids, odd types, too many sources and nodes beyond the end are errors."""
-    with pytest.raises(EventError, match="not unique"):
+    with raises("node-ids-not-unique", EventError):
         NodeIds(pa.array([1, 1]))
-    with pytest.raises(EventError, match="double"):
+    with raises("node-id-type", EventError) as caught:
         NodeIds(pa.array([1.5]))
-    with pytest.raises(EventError, match="3 sources"):
+    assert "double" in str(caught.value)
+    with raises("source-count", EventError) as caught:
         NodeIds.identity(2, 3)
-    with pytest.raises(NotFoundError, match="no node 2"):
+    assert "3 sources" in str(caught.value)
+    with raises("unknown-node", NotFoundError) as caught:
         NodeIds.identity(2).to_user([0, 2])
+    assert "node 2 " in str(caught.value)
     assert len(NodeIds(pa.array([1, 1]), sources=1)) == 2

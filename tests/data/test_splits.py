@@ -1,5 +1,6 @@
+"""The chronological split: disjoint, ordered, complete, and the one that was published."""
+
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 
@@ -7,6 +8,7 @@ from dygmamba.core.errors import EventError
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.events.splits import chronological_split
 from dygmamba.data.storage.library import open_dataset
+from raising import raises
 from strategies import event_streams
 
 
@@ -35,14 +37,14 @@ def test_new_nodes_are_exactly_those_training_never_sees(store):
 @given(store=event_streams(min_events=1))
 def test_a_shift_of_all_times_leaves_the_split_alone(store):
     """The split depends on time order and proportions only; a whole-number shift moves nothing."""
-    shifted = EventStore.of(store.src, store.dst, store.time + 64.0, num_nodes=store.num_nodes)
+    shifted = EventStore.from_columns(store.src, store.dst, store.time + 64.0, num_nodes=store.num_nodes)
     assert chronological_split(store).digest == chronological_split(shifted).digest
 
 
 def test_a_stream_cut_elsewhere_has_another_digest():
     """Also where no node is held out and the three periods are the same events in the same order."""
     src = torch.arange(8).repeat(30)
-    store = EventStore.of(src, (src + 1) % 8, torch.arange(240).double(), num_nodes=8)
+    store = EventStore.from_columns(src, (src + 1) % 8, torch.arange(240).double(), num_nodes=8)
     splits = [chronological_split(store, *shares, 0.0) for shares in ((0.15, 0.15), (0.2, 0.2), (0.2, 0.15))]
     assert len({split.digest for split in splits}) == 3
 
@@ -50,8 +52,8 @@ def test_a_stream_cut_elsewhere_has_another_digest():
 def test_an_empty_stream_cannot_be_split():
     """No events, no split, one clear sentence."""
     nothing = torch.zeros(0, dtype=torch.int64)
-    with pytest.raises(EventError, match="no events"):
-        chronological_split(EventStore.of(nothing, nothing, nothing))
+    with raises("no-events", EventError):
+        chronological_split(EventStore.from_columns(nothing, nothing, nothing))
 
 
 def test_uci_sizes_are_the_published_ones(real_data):

@@ -1,19 +1,15 @@
 """Every statistic is what a loop over the events would count."""
 
+from datetime import UTC, datetime
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 
 from dygmamba.data.events.event_store import EventStore
-from dygmamba.data.events.statistics import (
-    Quantiles,
-    compute_statistics,
-    format_date,
-    format_duration,
-    looks_like_epoch_seconds,
-    sparkline,
-)
+from dygmamba.data.events.statistics import Quantiles, compute_statistics, sparkline
+from dygmamba.data.events.times import EPOCH_RANGE, format_date, format_duration, looks_like_epoch_seconds
 from dygmamba.data.readers import read_dataset
 from strategies import event_streams
 
@@ -39,8 +35,8 @@ def brute_force(store: EventStore) -> dict:
         "repeats": repeats / len(events) if events else None,
         "surprise": len(after - before) / len(after) if after else None,
         "self_loops": sum(u == v for u, v, _ in events),
-        "degree": Quantiles.of(np.array(degree)),
-        "gap": Quantiles.of(np.array(gaps)),
+        "degree": Quantiles.from_values(np.array(degree)),
+        "gap": Quantiles.from_values(np.array(gaps)),
         "degree_histogram": tuple(histogram(degree)),
     }
 
@@ -67,12 +63,14 @@ def test_statistics_equal_their_definitions(stream):
 def test_labels_features_and_times_are_reported():
     """Shares are None where there is nothing to count; a label counts when it is not zero."""
     src, time = torch.tensor([0, 1, 2, 2]), torch.tensor([1e9, 1e9, 1e9 + 1e-6, 1e9 + 3], dtype=torch.float64)
-    found = compute_statistics(EventStore.of(src, src, time, label=torch.tensor([0.0, 0, 2, 0])))
+    found = compute_statistics(EventStore.from_columns(src, src, time, label=torch.tensor([0.0, 0, 2, 0])))
     assert (found.label_share, found.duration, found.edge_features) == (0.25, 3.0, 0)
-    empty = compute_statistics(EventStore.of(src[:0], src[:0], time[:0]))
+    empty = compute_statistics(EventStore.from_columns(src[:0], src[:0], time[:0]))
     assert (empty.repeats, empty.duration, empty.gap, empty.activity) == (None, None, None, ())
     near = compute_statistics(
-        EventStore.of(src[:2], src[:2], torch.tensor([1e9, np.nextafter(1e9, 2e9)], dtype=torch.float64))
+        EventStore.from_columns(
+            src[:2], src[:2], torch.tensor([1e9, np.nextafter(1e9, 2e9)], dtype=torch.float64)
+        )
     )
     assert sum(near.activity) == 2
 
@@ -101,8 +99,8 @@ def test_real_streams_have_their_published_counts(real_data, name, nodes, events
     assert found.edge_features == (name in {"CanParl", "USLegis"})
 
 
-def test_pictures_are_as_high_as_the_counts():
-    """The largest count fills its cell, zero is blank, anything else shows; ASCII where needed."""
+def test_sparklines_are_as_high_as_the_counts():
+    """The largest count fills its cell, zero is blank, anything else is visible; ASCII on request."""
     assert sparkline([0, 1, 50, 100]) == " ▁▄█"
     assert sparkline([0, 1, 50, 100], unicode=False) == " .=@"
     assert sparkline([0, 0]) == "  "
@@ -110,11 +108,12 @@ def test_pictures_are_as_high_as_the_counts():
     assert sparkline([0, 1, 10, 100], log=True) == " ▂▅█"
 
 
-def test_times_are_shown_in_words_people_use():
-    """Dates for seconds since 1970, two units for spans, the number itself beyond the calendar."""
+def test_times_are_formatted_for_people():
+    """Dates for seconds since 1970, two units for durations, the number itself beyond the calendar."""
     assert format_date(0.0) == "1970-01-01 00:00:00 UTC"
     assert format_date(1e18) == "1e+18 s"
     spans = {0.25: "0.25 s", 59: "59 s", 3_600: "1 h 0 min", 90_061: "1 d 1 h", 63_115_200: "2 y 0 d"}
     assert {span: format_duration(span) for span in spans} == spans
     assert looks_like_epoch_seconds(1.08e9, 1.7e9)
     assert not looks_like_epoch_seconds(0, 1.7e9)
+    assert [datetime.fromtimestamp(end, UTC).year for end in EPOCH_RANGE] == [1980, 2100]

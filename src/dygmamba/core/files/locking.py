@@ -1,6 +1,7 @@
-"""One process at a time: a lock on a file, which the system takes back when its holder dies, however it dies.
+"""Folder locks and process liveness.
 
-Which process wrote something, and whether it still lives: its machine, its number and when it started.
+`FileLock` lets one process at a time write into a folder. `is_process_dead` says whether the process that left a
+temporary file behind still runs.
 """
 
 import hashlib
@@ -18,25 +19,40 @@ try:
 except ImportError:  # Windows has no flock
     fcntl = None
 
+# Seconds. A process on another machine cannot be probed; its files count as abandoned after this long without a change.
+ABANDONED_AFTER = 24 * 3600.0
+_import_time = int(time.time())
+
 
 class FileLock:
-    """The right to write into a folder, held until `release` or the end of the process."""
+    """Exclusive right to write into a folder, held until `release` or the end of the process.
+
+    The operating system releases the lock when its holder dies, even by SIGKILL or a power cut.
+
+    Raises:
+        LockedError: Another process holds the lock.
+        FileError: The lock file cannot be created.
+    """
 
     def __init__(self, path: Path) -> None:
         try:
             self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
             raise FileError(
-                f"cannot lock {path.parent}: {error.strerror}; choose a folder that can be written to"
+                f"cannot lock {path.parent}: {error.strerror}; choose a folder that can be written to",
+                code="folder-not-lockable",
             ) from error
         try:
-            self._take(path)
+            self._acquire(path)
         except BaseException:
             self.release()
             raise
 
     def release(self) -> None:
-        """Others may have it; the file stays, for removing it would let two processes lock two files of one name."""
+        """Release the lock. The lock file stays.
+
+        If it were removed, one process could lock the removed file while another locks a new file of the same name.
+        """
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
@@ -45,7 +61,7 @@ class FileLock:
         if hasattr(self, "_handle"):
             self.release()
 
-    def _take(self, path: Path) -> None:
+    def _acquire(self, path: Path) -> None:
         if fcntl is None:
             _warn_unlocked(f"this system cannot lock {path.parent}; let no second process write there")
             return
@@ -54,59 +70,67 @@ class FileLock:
         except BlockingIOError as error:
             holder = os.pread(self._handle, 20, 0).decode("ascii", "replace").strip()
             who = f"process {holder}" if holder.isdigit() else "another process"
-            raise LockedError(f"{who} is writing {path.parent}; wait until it is done, or stop it") from error
+            raise LockedError(
+                f"{who} is writing {path.parent}; wait until it is done, or stop it", code="folder-locked"
+            ) from error
         except OSError as error:
             _warn_unlocked(
                 f"{path.parent} cannot be locked ({error.strerror}); let no second process write there"
             )
             return
-        try:  # for the sentence above; a full disk is no reason not to go on
+        # The process id only serves the message above, so a full disk must not make locking fail.
+        try:
             os.ftruncate(self._handle, 0)
             os.pwrite(self._handle, f"{os.getpid()}\n".encode(), 0)
         except OSError:
             return
 
 
-def _warn_unlocked(said: str) -> None:
-    warnings.warn(DygWarning(said), stacklevel=4)
-
-
-ABANDONED_AFTER = (
-    24 * 3600.0
-)  # seconds: what another machine left and did not touch for so long, nobody is writing
-_import_time = int(time.time())
+def _warn_unlocked(message: str) -> None:
+    warnings.warn(DygWarning(message), stacklevel=4)
 
 
 @cache
 def get_host_id() -> str:
-    """A word for where process numbers mean the same: this machine and, on Linux, this namespace."""
+    """Short id of the scope in which process ids are unique: this machine and, on Linux, this PID namespace."""
     try:
-        space = os.readlink("/proc/self/ns/pid")
+        namespace = os.readlink("/proc/self/ns/pid")
     except OSError:
-        space = ""
-    return hashlib.sha256(f"{socket.gethostname()} {space}".encode()).hexdigest()[:8]
+        namespace = ""
+    return hashlib.sha256(f"{socket.gethostname()} {namespace}".encode()).hexdigest()[:8]
 
 
 def get_process_start(pid: int | None = None) -> int:
-    """When a process started, in ticks since the machine did; where that is not told, when it imported this."""
+    """Return when a process started, in clock ticks since boot; `None` is this process.
+
+    Without /proc the result is the import time of this module for this process, and 0 for any other.
+    """
     try:
-        words = (
+        # Field 22 of proc(5). The command name in parentheses may itself hold spaces and parentheses.
+        fields = (
             Path(f"/proc/{pid or os.getpid()}/stat").read_text(errors="replace").rpartition(")")[2].split()
         )
-        return int(words[19])
+        return int(fields[19])
     except (OSError, IndexError, ValueError):
         return _import_time if pid is None else 0
 
 
-def is_process_dead(where: str, pid: int, start: int, touched: float) -> bool:
-    """Whether the process is surely gone; of another machine's only its long silence tells."""
-    if where != get_host_id() or os.name == "nt":  # Windows has no harmless way to ask
-        return time.time() - touched > ABANDONED_AFTER
+def is_process_dead(host_id: str, pid: int, start: int, modified: float) -> bool:
+    """Whether the process that wrote a file is certainly gone.
+
+    Args:
+        host_id: `get_host_id` of the writer.
+        pid: Its process id.
+        start: Its `get_process_start`, because process ids are reused.
+        modified: When the file last changed; decides for processes of another machine.
+    """
+    if host_id != get_host_id() or os.name == "nt":  # on Windows os.kill(pid, 0) would terminate the process
+        return time.time() - modified > ABANDONED_AFTER
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
-    except OSError:  # it lives and is another user's
+    except OSError:  # it runs under another user
         pass
-    now = get_process_start(pid)
-    return now != 0 and now != start
+    current = get_process_start(pid)
+    return current != 0 and current != start

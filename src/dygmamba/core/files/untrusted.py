@@ -1,6 +1,7 @@
-"""Files from elsewhere, piece by piece: plain ones, of a bounded size, behind no link, with the right checksum.
+"""Reading, copying and naming files that come from somewhere else.
 
-What a folder may be called: a name from a file, a table or another program stays one step of a path.
+Files are read only if they are regular, of bounded size, not a symbolic link, and match their checksum. Names are used
+only if they stay a single path component.
 """
 
 import hashlib
@@ -15,57 +16,61 @@ from dygmamba.core.files.writing import write_file
 
 CHUNK_BYTES = 1 << 22
 RETRY_HINT = "get it again"
+MAX_NAME_BYTES = 200  # file systems take 255; this leaves room for suffixes
+# Path separators of any system, and characters that some file systems refuse.
+RESERVED_CHARACTERS = frozenset('/\\<>:"|?*')
 
 
-def read_regular_file(path: Path, most: int) -> Iterator[bytes]:
-    """A regular file's bytes, at most so many; behind no link."""
+def read_regular_file(path: Path, max_bytes: int) -> Iterator[bytes]:
+    """Yield the bytes of a regular file of at most `max_bytes`; symbolic links are not followed."""
+    # O_NONBLOCK: opening a named pipe would otherwise wait for a writer for ever.
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     with os.fdopen(handle, "rb") as file:
         status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > most:
-            raise FileError(f"{path} is no plain file of at most {most:,} bytes; {RETRY_HINT}")
-        while piece := file.read(CHUNK_BYTES):
-            yield piece
+        if not stat.S_ISREG(status.st_mode) or status.st_size > max_bytes:
+            raise FileError(
+                f"{path} is not a regular file of at most {max_bytes:,} bytes; {RETRY_HINT}",
+                code="not-a-regular-file",
+            )
+        while chunk := file.read(CHUNK_BYTES):
+            yield chunk
 
 
 def read_verified_file(path: Path, size: int, digest: str) -> Iterator[bytes]:
-    """The bytes of a file, unless they are not those that were announced; the error comes before the end."""
+    """Yield the bytes of a file and raise FileError at the end unless size and sha256 are the expected ones."""
     sha, seen = hashlib.sha256(), 0
     try:
-        for piece in read_regular_file(path, size):
-            sha.update(piece)
-            seen += len(piece)
-            yield piece
+        for chunk in read_regular_file(path, size):
+            sha.update(chunk)
+            seen += len(chunk)
+            yield chunk
     except OSError as error:
-        raise FileError(f"{path} cannot be read ({error.strerror}); {RETRY_HINT}") from error
+        raise FileError(
+            f"{path} cannot be read ({error.strerror}); {RETRY_HINT}", code="file-unreadable"
+        ) from error
     if seen != size or sha.hexdigest() != digest:
-        raise FileError(f"{path} is damaged: it differs from its checksum; {RETRY_HINT}")
+        raise FileError(
+            f"{path} is damaged: its content does not match its checksum; {RETRY_HINT}", code="file-damaged"
+        )
 
 
 def copy_file(path: Path, target: Path) -> dict[str, Any]:
-    """Copy a file, whole or not at all, and say what it is: its bytes and their sha256."""
+    """Copy a file atomically and return its size and checksum as `{"bytes": ..., "sha256": ...}`."""
     sha, size = hashlib.sha256(), 0
 
-    def pieces() -> Iterator[bytes]:
+    def read_and_hash() -> Iterator[bytes]:
         nonlocal size
-        for piece in read_regular_file(path, path.stat().st_size):
-            sha.update(piece)
-            size += len(piece)
-            yield piece
+        for chunk in read_regular_file(path, path.stat().st_size):
+            sha.update(chunk)
+            size += len(chunk)
+            yield chunk
 
-    write_file(target, pieces())
+    write_file(target, read_and_hash())
     return {"bytes": size, "sha256": sha.hexdigest()}
 
 
-MAX_NAME_BYTES = 200  # bytes; file systems take 255, with suffixes
-RESERVED_CHARACTERS = frozenset(
-    '/\\<>:"|?*'
-)  # separators here or elsewhere, and what some file systems refuse
-
-
 def is_valid_folder_name(name: str) -> bool:
-    """Whether the name is one folder's: it climbs nowhere, hides no letters and means the same on every system."""
-    whole = name == name.strip() and name == name.rstrip(".") and name.isprintable()
-    return (
-        bool(name) and whole and not RESERVED_CHARACTERS & set(name) and len(name.encode()) <= MAX_NAME_BYTES
-    )
+    """Whether `name` is one path component that every file system takes: no separators, no invisible characters."""
+    is_plain = name == name.strip() and name == name.rstrip(".") and name.isprintable()
+    is_short = len(name.encode()) <= MAX_NAME_BYTES
+    return bool(name) and is_plain and not RESERVED_CHARACTERS & set(name) and is_short

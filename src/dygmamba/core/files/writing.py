@@ -1,11 +1,8 @@
-"""The system calls under everything that is written: one object, so that a test can count them, fail them, replay them.
+"""Atomic, durable file writing.
 
-Nobody but `writing` calls it.
-
-The one way a file is written: whole and on the disk, or not at all.
-
-The bytes go into a temporary file beside the target, which is flushed to the disk, renamed, and its folder flushed.
-Whoever reads sees the old file or the new one; after a power cut, too. Importing this is light.
+A file is first written to a temporary file in the same folder, flushed to the disk and renamed over the target; then
+the folder is flushed. Readers see the old file or the new one, never a mixture, even after a power cut. All writing in
+the package goes through this module; importing it is cheap.
 """
 
 import errno
@@ -20,48 +17,41 @@ from pathlib import Path
 from dygmamba.core.errors import WriteError
 from dygmamba.core.files.locking import get_host_id, get_process_start, is_process_dead
 
-# what a file system that cannot flush a folder answers; that is its nature and no loss
+# Errors of file systems that cannot flush a folder at all; there is nothing to be done about them.
 FOLDER_SYNC_UNSUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.ENOSYS)
 
 
 class Disk:
-    """The real one."""
+    """The system calls of this module, in one object so that tests can count, fail and replay them."""
 
     def create(self, path: Path) -> int:
-        """A new file, open for writing and reading, as public as the umask says."""
+        """Create a file that must not exist and open it for reading and writing; permissions follow the umask."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         return os.open(path, flags, 0o666)
 
-    def write(self, handle: int, piece: memoryview) -> int:
-        """How many of the bytes were taken."""
-        return os.write(handle, piece)
+    def write(self, handle: int, chunk: memoryview) -> int:
+        return os.write(handle, chunk)
 
-    def seek(self, handle: int, place: int) -> None:
-        """What is written next goes there."""
-        os.lseek(handle, place, os.SEEK_SET)
+    def seek(self, handle: int, offset: int) -> None:
+        os.lseek(handle, offset, os.SEEK_SET)
 
     def sync(self, handle: int) -> None:
-        """A file's bytes are on the disk."""
         os.fsync(handle)
 
     def close(self, handle: int) -> None:
-        """The file is let go."""
         os.close(handle)
 
     def replace(self, old: Path, new: Path) -> None:
-        """One name becomes another in one step."""
         os.replace(old, new)
 
     def remove(self, path: Path) -> None:
-        """A name is gone; so it is if it never was."""
         path.unlink(missing_ok=True)
 
     def make_folder(self, path: Path) -> None:
-        """A new folder."""
         path.mkdir()
 
     def sync_folder(self, path: Path) -> None:
-        """A folder's names are on the disk, where its file system can promise that."""
+        """Flush a folder's entries to the disk, where the file system supports it."""
         if os.name == "nt":
             return
         handle = os.open(path, os.O_RDONLY)
@@ -78,12 +68,11 @@ disk = Disk()
 Bytes = bytes | memoryview
 
 TEMPORARY_NAME = re.compile(r"\.dygmamba-(\w+)-(\d+)-(\d+)-\d+\.part")
-COALESCE_BYTES = 2**20  # bytes
+COALESCE_BYTES = 2**20
 _counter = itertools.count()
 
-MAX_FOLDER_DEPTH = (
-    200  # folders in one another: many programs that walk down folders go no further than a thousand
-)
+MAX_FOLDER_DEPTH = 200  # programs that walk folders recursively often fail at about a thousand
+# What to do about an error, by errno.
 ADVICE = {
     errno.ENOSPC: "free space or choose another folder",
     errno.EDQUOT: "free space or choose another folder",
@@ -99,6 +88,7 @@ ADVICE = {
     errno.EMFILE: "too many files are open; close some or raise the limit with ulimit -n",
     errno.ENFILE: "too many files are open on this machine; close some programs",
 }
+# These two mean something else where the error is not about a target that is being written.
 TARGET_ADVICE = {
     errno.ENOENT: "make its folder first, or choose another",
     errno.EEXIST: "a file is in its place; choose another folder",
@@ -113,25 +103,32 @@ FILE_KINDS = {
 
 
 def write_text(path: Path, text: str) -> None:
-    """A whole file of UTF-8, whatever the locale; line ends as they are."""
+    """Write a text file as UTF-8 whatever the locale; line endings stay as they are."""
     try:
-        letters = text.encode("utf-8")
+        content = text.encode("utf-8")
     except UnicodeEncodeError as error:
-        odd = text[error.start : error.end]
+        invalid = text[error.start : error.end]
         raise WriteError(
-            f"cannot write {path}: {odd!r} is no letter of UTF-8; rename what holds it"
+            f"cannot write {path}: {invalid!r} cannot be encoded as UTF-8; rename what contains it",
+            code="not-utf8",
         ) from error
-    write_file(path, [letters])
+    write_file(path, [content])
 
 
-def write_file(path: Path, pieces: Iterable[Bytes], keep: Path | None = None) -> None:
-    """A whole file of bytes, piece by piece; what it replaces is kept under another name if one is given."""
+def write_file(path: Path, chunks: Iterable[Bytes], keep: Path | None = None) -> None:
+    """Write a file atomically, chunk by chunk.
+
+    Args:
+        path: Target; a symbolic link is followed.
+        chunks: Its content in order.
+        keep: Where to move the file that is replaced; by default it is overwritten.
+    """
     with translate_os_errors(path):
         target = _resolve_target(path)
         remove_stale_temporaries(target.parent)
         part = target.with_name(_make_temporary_name())
         try:
-            _write_temporary(part, pieces)
+            _write_temporary(part, chunks)
             if keep is not None and target.exists():
                 disk.replace(target, keep)
             disk.replace(part, target)
@@ -143,15 +140,18 @@ def write_file(path: Path, pieces: Iterable[Bytes], keep: Path | None = None) ->
 
 
 def create_anonymous_file(folder: Path) -> int:
-    """A file without a name, open: it is gone when it is closed, or the process ends, however it ends."""
+    """Open a file without a name; it disappears when it is closed or the process ends, however it ends."""
     part, handle = create_temporary_file(folder / "scratch")
-    with suppress(PermissionError):  # Windows keeps the name until the file is closed; it is swept later
+    with suppress(PermissionError):  # Windows keeps the name until the file is closed
         disk.remove(part)
     return handle
 
 
 def create_temporary_file(path: Path) -> tuple[Path, int]:
-    """A temporary file beside a target, open; who asks for it fills, flushes, closes and publishes or removes it."""
+    """Create a temporary file next to `path` and open it.
+
+    The caller writes, flushes and closes it, and then calls `publish_path` or removes it.
+    """
     make_folder(path.parent)
     with translate_os_errors(path):
         remove_stale_temporaries(path.parent)
@@ -159,46 +159,47 @@ def create_temporary_file(path: Path) -> tuple[Path, int]:
         return part, disk.create(part)
 
 
-def write_at(handle: int, place: int, piece: Bytes, path: Path) -> None:
-    """Bytes into a file that is open, from this place on; `path` is what an error calls it."""
+def write_at(handle: int, offset: int, chunk: Bytes, path: Path) -> None:
+    """Write bytes into an open file at an offset; `path` names the file in error messages."""
     with translate_os_errors(path):
-        disk.seek(handle, place)
-        _write_all(handle, piece)
+        disk.seek(handle, offset)
+        _write_all(handle, chunk)
 
 
 def publish_path(part: Path, target: Path) -> None:
-    """A finished file or folder gets its name, for good; its bytes were flushed by whoever wrote them."""
+    """Rename a finished temporary file or folder to its final name, durably; its content must be flushed already."""
     with translate_os_errors(target):
         disk.replace(part, target)
         disk.sync_folder(target.parent)
 
 
 def remove_file(path: Path) -> None:
-    """A file is gone for good."""
+    """Delete a file durably; a missing one is no error."""
     with translate_os_errors(path):
         disk.remove(path)
         disk.sync_folder(path.parent)
 
 
 def make_folder(path: Path) -> None:
-    """A folder and all above it, there for good; one that is there already is left as it is."""
+    """Create a folder and its parents durably; existing ones stay as they are."""
     if len(path.parts) > MAX_FOLDER_DEPTH:
         raise WriteError(
-            f"{str(path)[:60]}... has {len(path.parts):,} folders in one another; choose one with at most {MAX_FOLDER_DEPTH}"
+            f"{str(path)[:60]}... is {len(path.parts):,} folders deep; choose a path of at most {MAX_FOLDER_DEPTH}",
+            code="folder-too-deep",
         )
     with translate_os_errors(path):
-        missing = [one for one in (path, *path.parents) if not one.is_dir()]
-        for one in reversed(missing):
+        missing = [folder for folder in (path, *path.parents) if not folder.is_dir()]
+        for folder in reversed(missing):
             try:
-                disk.make_folder(one)
+                disk.make_folder(folder)
             except FileExistsError:  # another process was faster, or a file is in the way
-                if not one.is_dir():
+                if not folder.is_dir():
                     raise
-            disk.sync_folder(one.parent)
+            disk.sync_folder(folder.parent)
 
 
 def create_new_folder(path: Path) -> bool:
-    """Make a folder that is nobody else's; False where there is something of that name already."""
+    """Create a folder and return True, or return False if something of that name exists already."""
     with translate_os_errors(path):
         try:
             disk.make_folder(path)
@@ -209,59 +210,61 @@ def create_new_folder(path: Path) -> bool:
 
 
 def remove_stale_temporaries(folder: Path) -> None:
-    """Remove temporary files whose processes are dead; those of the living, and all other files, stay."""
+    """Delete this package's temporary files whose processes are dead."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            found = TEMPORARY_NAME.fullmatch(entry.name)
-            if found and is_process_dead(found[1], int(found[2]), int(found[3]), entry.stat().st_mtime):
+            name = TEMPORARY_NAME.fullmatch(entry.name)
+            if name and is_process_dead(name[1], int(name[2]), int(name[3]), entry.stat().st_mtime):
                 disk.remove(Path(entry.path))
 
 
 def sync_file(handle: int, path: Path) -> None:
-    """The bytes of a file that grew in place are on the disk."""
+    """Flush an open file to the disk."""
     with translate_os_errors(path):
         disk.sync(handle)
 
 
 @contextmanager
 def translate_os_errors(path: Path) -> Iterator[None]:
-    """Any error of the system inside becomes one sentence about this path."""
+    """Turn every OSError inside the block into a WriteError about `path`."""
     try:
         yield
     except OSError as error:
-        raise WriteError(describe_os_error(error, path)) from error
+        raise WriteError(describe_os_error(error, path), code="write-failed") from error
 
 
 def describe_os_error(error: OSError, path: Path | None = None) -> str:
-    """What could not be written (or, of an error met elsewhere, used), why, and what to do."""
+    """Return a message for an OSError: what could not be written or used, why, and what to do."""
     what = f"write {path}" if path else f"use {error.filename}" if error.filename else "write the output"
     advice = (ADVICE | TARGET_ADVICE).get(error.errno or 0, "choose another folder")
     return f"cannot {what}: {error.strerror or type(error).__name__}; {advice}"
 
 
 def _resolve_target(path: Path) -> Path:
-    """Where the bytes will be: behind links, and never in place of something that is no file."""
+    """Follow symbolic links to the file that will be replaced; refuse anything but a regular file."""
     with suppress(FileNotFoundError):
         mode = os.stat(path).st_mode
         if not stat.S_ISREG(mode):
-            kind = FILE_KINDS.get(stat.S_IFMT(mode), "no regular file")
-            raise WriteError(f"cannot write {path}: it is {kind}; give the name of a file")
+            kind = FILE_KINDS.get(stat.S_IFMT(mode), "not a regular file")
+            raise WriteError(
+                f"cannot write {path}: it is {kind}; give the name of a file", code="not-a-regular-file"
+            )
     return Path(os.path.realpath(path))
 
 
-def _write_temporary(part: Path, pieces: Iterable[Bytes]) -> None:
+def _write_temporary(part: Path, chunks: Iterable[Bytes]) -> None:
     handle = disk.create(part)
     try:
-        for piece in _coalesce_chunks(pieces):
-            _write_all(handle, piece)
+        for chunk in _coalesce_chunks(chunks):
+            _write_all(handle, chunk)
         disk.sync(handle)
     finally:
         disk.close(handle)
 
 
-def _write_all(handle: int, piece: "Bytes | bytearray") -> None:
-    rest = memoryview(piece)
-    while rest:
+def _write_all(handle: int, chunk: "Bytes | bytearray") -> None:
+    rest = memoryview(chunk)
+    while rest:  # a single call may write less than it was given
         rest = rest[disk.write(handle, rest) :]
 
 
@@ -269,15 +272,15 @@ def _make_temporary_name() -> str:
     return f".dygmamba-{get_host_id()}-{os.getpid()}-{get_process_start()}-{next(_counter)}.part"
 
 
-def _coalesce_chunks(pieces: Iterable[Bytes]) -> Iterator[Bytes | bytearray]:
-    """Small pieces together, so that a file of many takes few calls; large ones as they are, not copied."""
+def _coalesce_chunks(chunks: Iterable[Bytes]) -> Iterator[Bytes | bytearray]:
+    """Join small chunks so that many of them take few system calls; large ones are passed on without a copy."""
     small = bytearray()
-    for piece in pieces:
-        if len(small) + len(piece) > COALESCE_BYTES:
+    for chunk in chunks:
+        if len(small) + len(chunk) > COALESCE_BYTES:
             yield small
             small = bytearray()
-        if len(piece) > COALESCE_BYTES:
-            yield piece
+        if len(chunk) > COALESCE_BYTES:
+            yield chunk
         else:
-            small += piece
+            small += chunk
     yield small

@@ -1,12 +1,12 @@
-"""What looks odd about a stream, in plain words: nothing here is an error, all of it is worth a look."""
+"""Checks for suspicious data in a stream. Nothing found here is an error, but each finding deserves a look."""
 
-# pyarrow.compute makes its functions at import, where pyright cannot see them
+# pyarrow.compute creates its functions at import, where pyright cannot see them
 # pyright: reportAttributeAccessIssue=false
 
 import time as wall
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -14,30 +14,31 @@ import pyarrow.compute as pc
 
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.events.ids import NodeIds
-from dygmamba.data.events.statistics import format_date, format_duration
-from dygmamba.data.storage.dataset import Dataset
+from dygmamba.data.events.times import EPOCH_RANGE, format_date, format_duration
 from dygmamba.data.storage.mapped_columns import iterate_chunks, iterate_slices, release_pages
 
-EARLIEST_PLAUSIBLE = datetime(1990, 1, 1, tzinfo=UTC).timestamp()
+if TYPE_CHECKING:
+    from dygmamba.data.storage.dataset import Dataset
+
 DAY = 86_400
-MAX_NODE_SHARE = 0.5  # share of events of one node
-MAX_DUPLICATE_SHARE = 0.9  # share of events that repeat another in every respect
-MAX_TIED_SHARE = 0.5  # share of events that share their time with another
+MAX_NODE_SHARE = 0.5  # of events with the same source or destination
+MAX_DUPLICATE_SHARE = 0.9  # of events that repeat another with the same pair and time
+MAX_TIED_SHARE = 0.5  # of events that share their timestamp with another
 MAX_SELF_LOOP_SHARE = 0.1
-MAX_GAP_SHARE = 0.25  # share of the whole time without an event
-MIN_EVENTS = 20  # events below which shares say nothing
+MAX_GAP_SHARE = 0.25  # of the duration that a single gap takes
+MIN_EVENTS = 20  # with fewer events shares mean nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """One thing to look at: its kind, for programs, and a sentence."""
+    """A suspicious property of a stream: its kind, for programs, and a message."""
 
     kind: str
     message: str
 
 
-def find_anomalies(dataset: Dataset) -> list[Anomaly]:
-    """Everything that looks odd; a few passes over the columns, none of which sorts them."""
+def find_anomalies(dataset: "Dataset") -> list[Anomaly]:
+    """Return everything suspicious about a dataset, in a few passes over the columns and without sorting."""
     store, dated = dataset.store, bool(dataset.origin.time_origin)
     if not len(store):
         return []
@@ -53,20 +54,20 @@ def find_anomalies(dataset: Dataset) -> list[Anomaly]:
 
 def _check_times(time: np.ndarray, dated: bool) -> Iterator[Anomaly]:
     if len(time) > 1 and time[0] == time[-1]:
-        yield Anomaly("same time", "all events have the same time; is it the right column?")
+        yield Anomaly("same time", "all events have the same timestamp; check the time column")
         return
-    if dated and time[0] < EARLIEST_PLAUSIBLE:
-        early = int(np.searchsorted(time, EARLIEST_PLAUSIBLE))
+    if dated and time[0] < EPOCH_RANGE[0]:
+        early = int(np.searchsorted(time, EPOCH_RANGE[0]))
         yield Anomaly(
             "early",
-            f"{early:,} events are before 1990, the first at {format_date(time[0])}; check time and unit",
+            f"{early:,} events are before 1980, the first at {format_date(time[0])}; check the column and its unit",
         )
     now = wall.time() + DAY
     if dated and time[-1] > now:
         late = len(time) - int(np.searchsorted(time, now))
         yield Anomaly(
             "future",
-            f"{late:,} events are in the future, the last at {format_date(time[-1])}; check time and unit",
+            f"{late:,} events are in the future, the last at {format_date(time[-1])}; check the column and its unit",
         )
     if len(time) >= MIN_EVENTS:
         longest, gap = _find_longest_gap(time)
@@ -74,12 +75,12 @@ def _check_times(time: np.ndarray, dated: bool) -> Iterator[Anomaly]:
             span = format_duration(gap) if dated else f"{gap:.6g}"
             since = format_date(time[longest]) if dated else f"{time[longest]:.12g}"
             yield Anomaly(
-                "silence", f"nothing happens for {span} after {since}, over a quarter of the whole time"
+                "silence", f"there is no event for {span} after {since}, more than a quarter of the duration"
             )
 
 
 def _find_longest_gap(time: np.ndarray) -> tuple[int, float]:
-    """Behind which event nothing happens for longest, and for how long; some rows at a time."""
+    """Return the event before the longest gap, and the gap; a slice of rows at a time."""
     longest, gap = 0, -1.0
     for rows in iterate_slices(len(time) - 1, 8):
         gaps = np.diff(time[rows.start : rows.stop + 1])
@@ -97,28 +98,26 @@ def _check_events(store: EventStore, time: np.ndarray) -> Iterator[Anomaly]:
         loops += int((src[rows] == dst[rows]).sum())
         release_pages(src[rows]), release_pages(dst[rows])
     if loops > MAX_SELF_LOOP_SHARE * events:
-        yield Anomaly(
-            "self-loops", f"{_format_share(loops, events)} of the events lead from a node to itself"
-        )
+        yield Anomaly("self-loops", f"{_format_share(loops, events)} of events are self-loops")
     if events < MIN_EVENTS or time[0] == time[-1]:
         return
     tied = sum(_count_tied(time[rows]) for rows in _slice_whole_instants(time))
     if tied > MAX_TIED_SHARE * events:
         yield Anomaly(
             "ties",
-            f"{_format_share(tied, events)} of the events share their time with another; is it rounded?",
+            f"{_format_share(tied, events)} of events share a timestamp; timestamps may be rounded",
         )
-    if tied > MAX_DUPLICATE_SHARE * events:  # only tied events can be the same
+    if tied > MAX_DUPLICATE_SHARE * events:  # only events of the same time can be equal
         again = sum(_count_repeated(time[rows], src[rows], dst[rows]) for rows in _slice_whole_instants(time))
         if again > MAX_DUPLICATE_SHARE * events:
             yield Anomaly(
                 "duplicates",
-                f"{_format_share(again, events)} of the events repeat another: same pair, same time",
+                f"{_format_share(again, events)} of events repeat another event with the same pair and timestamp",
             )
 
 
 def _slice_whole_instants(time: np.ndarray) -> Iterator[slice]:
-    """Runs of rows that cut no instant in two."""
+    """Yield slices that never separate events of the same time."""
     start = 0
     for rows in iterate_slices(len(time), 8):
         stop = len(time) if rows.stop == len(time) else int(np.searchsorted(time, time[rows.stop]))
@@ -129,33 +128,33 @@ def _slice_whole_instants(time: np.ndarray) -> Iterator[slice]:
 
 
 def _count_tied(time: np.ndarray) -> int:
-    """Events that share their time with another."""
+    """Count events that share their timestamp with another."""
     runs = np.diff(np.append(np.flatnonzero(np.concatenate([[True], time[1:] != time[:-1]])), len(time)))
     return int(runs[runs > 1].sum())
 
 
 def _count_repeated(time: np.ndarray, src: np.ndarray, dst: np.ndarray) -> int:
-    """Events that are another's in every respect."""
+    """Count events beyond the first of the same source, destination and time."""
     instant = np.cumsum(np.concatenate([[True], time[1:] != time[:-1]]))
     return len(time) - len(np.unique(np.stack([instant, src, dst], axis=1), axis=0))
 
 
-def _check_nodes(dataset: Dataset) -> Iterator[Anomaly]:
+def _check_nodes(dataset: "Dataset") -> Iterator[Anomaly]:
     store, events = dataset.store, len(dataset.store)
     src, dst = (_count_occurrences(column.numpy(), store.num_nodes) for column in (store.src, store.dst))
     if events >= MIN_EVENTS:
         busiest = int((src + dst).argmax())
-        of = max(int(src[busiest]), int(dst[busiest]))
-        if of > MAX_NODE_SHARE * events and min(np.count_nonzero(src), np.count_nonzero(dst)) > 1:
+        count = max(int(src[busiest]), int(dst[busiest]))
+        if count > MAX_NODE_SHARE * events and min(np.count_nonzero(src), np.count_nonzero(dst)) > 1:
             name = str(dataset.ids.to_user([busiest])[0])[:40]
             yield Anomaly(
                 "one node",
-                f"{name!r} is in {_format_share(of, events)} of the events; is it a person, or a default?",
+                f"{name!r} is in {_format_share(count, events)} of events; it may be a default value",
             )
     if not store.bipartite and events >= MIN_EVENTS and not (src.astype(bool) & dst.astype(bool)).any():
         yield Anomaly(
             "two kinds",
-            "no node is both a source and a destination; give `bipartite=True` if they are of two kinds",
+            "no node is both a source and a destination; give `bipartite=True` if they are different things",
         )
 
 
@@ -170,7 +169,7 @@ def _check_ids(ids: NodeIds) -> Iterator[Anomaly]:
     if ids.kind != "string":
         return
     plain = pc.replace_substring_regex(pc.utf8_lower(ids.values), r"\s+", "")
-    if ids.is_source is not None:  # the sides are two name spaces
+    if ids.is_source is not None:  # source 7 and destination 7 are different nodes
         side = pc.if_else(ids.is_source, "s", "d").cast(plain.type)
         plain = pc.binary_join_element_wise(side, plain, pa.scalar("", plain.type))
     alike = len(plain) - len(pc.unique(plain))
@@ -181,11 +180,11 @@ def _check_ids(ids: NodeIds) -> Iterator[Anomaly]:
         pair = [str(ids.values[k])[:40] for k in (int(first[inverse][twin]), twin)]
         yield Anomaly(
             "like ids",
-            f"{alike:,} ids differ from another in case or blanks only, such as {pair[0]!r} and {pair[1]!r}",
+            f"{alike:,} ids differ from another only in case or blanks, such as {pair[0]!r} and {pair[1]!r}",
         )
 
 
-def _check_features(dataset: Dataset) -> Iterator[Anomaly]:
+def _check_features(dataset: "Dataset") -> Iterator[Anomaly]:
     edge = dataset.store.features.edge
     if len(edge) < 2 or not edge.shape[1]:
         return
@@ -195,9 +194,11 @@ def _check_features(dataset: Dataset) -> Iterator[Anomaly]:
     )
     if len(constant):
         names = dataset.origin.features
-        told = ", ".join(names[k] if k < len(names) else str(k) for k in constant[:5])
+        shown = ", ".join(names[k] if k < len(names) else str(k) for k in constant[:5])
         more = f" and {len(constant) - 5} more" if len(constant) > 5 else ""
-        yield Anomaly("constant features", f"features with one value throughout tell nothing: {told}{more}")
+        yield Anomaly(
+            "constant features", f"features with a single value carry no information: {shown}{more}"
+        )
 
 
 def _format_share(part: int, whole: int) -> str:

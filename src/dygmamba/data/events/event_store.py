@@ -1,11 +1,12 @@
-"""The stream itself: what happened, sorted by time.
+"""An event stream as columns sorted by time, with its node and edge features.
 
-Legend: e events, n nodes, b batch.
+Shapes: e events, n nodes, b events of a batch, dn node features, de edge features.
 """
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import torch
 from jaxtyping import Float32, Float64, Int64
@@ -15,37 +16,36 @@ from dygmamba.core.errors import EventError
 from dygmamba.data.storage.mapped_columns import iterate_slices, release_pages
 from dygmamba.data.storage.mapped_file import MappedFile
 
-MAX_GPU_SHARE = 0.5  # edge features take at most this share of a GPU's free memory
+MAX_GPU_SHARE = 0.5  # of a GPU's free memory that edge features may take
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureTable:
-    """Node and edge features, one row per node and per event; zero columns where there are none."""
+    """Node features (a row per node) and edge features (a row per event); zero columns if there are none."""
 
     node: Float32[Tensor, "n dn"]
     edge: Float32[Tensor, "e de"]
 
     @staticmethod
     def empty(num_nodes: int, num_events: int) -> "FeatureTable":
-        """The table of a stream without features."""
         return FeatureTable(torch.zeros(num_nodes, 0), torch.zeros(num_events, 0))
 
     def to(self, device: torch.device | str) -> "FeatureTable":
-        """The same table on another device; edge features that would crowd a GPU stay in pinned memory.
+        """Move the features to a device; edge features too large for a GPU stay in pinned host memory.
 
-        They are read from there row by row (`ops.rows`).
+        `ops.gather_rows` reads single rows of them from there.
         """
-        there = torch.device(device)
-        if there.type == "cuda" and self.edge.device.type == "cpu":
-            free, _ = torch.cuda.mem_get_info(there)
+        target = torch.device(device)
+        if target.type == "cuda" and self.edge.device.type == "cpu":
+            free, _ = torch.cuda.mem_get_info(target)
             if self.edge.numel() * self.edge.element_size() > MAX_GPU_SHARE * free:
-                return FeatureTable(self.node.to(there), self.edge.pin_memory())
-        return FeatureTable(self.node.to(there), self.edge.to(there))
+                return FeatureTable(self.node.to(target), self.edge.pin_memory())
+        return FeatureTable(self.node.to(target), self.edge.to(target))
 
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """A run of events that happened, in time order; `event` is each one's row in its store and in `features`."""
+    """Events in time order; `event` is the row of each in its store and in `features.edge`."""
 
     event: Int64[Tensor, "b"]
     src: Int64[Tensor, "b"]
@@ -64,9 +64,12 @@ class EventBatch:
 
 @dataclass(frozen=True, slots=True)
 class EventStore:
-    """A stream of timed edges, sorted by time; the row number is the event id.
+    """An event stream, sorted by time; the row number is the event id.
 
-    Node ids run from 0 to num_nodes - 1; absolute time is 64-bit, only spans are ever float32.
+    Nodes are 0 to num_nodes - 1. Timestamps are 64-bit; only time gaps are ever float32.
+
+    Raises:
+        EventError: Columns differ in length, times are not finite or not sorted, or a node is out of range.
     """
 
     src: Int64[Tensor, "e"]
@@ -76,37 +79,46 @@ class EventStore:
     num_nodes: int
     label: Float32[Tensor, "e"] | None = None
     bipartite: bool = False
-    source: MappedFile | None = field(default=None, compare=False, repr=False)  # whose pages the columns are
+    # The file that the columns are mapped from, if they are.
+    source: MappedFile | None = field(default=None, compare=False, repr=False)
+    # Cache of `StreamPrefix`: number of first events -> their digest. Not copied by `replace` and `derive`.
+    prefix_digests: dict[int, int] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         e = self.time.shape[0]
         columns = {"src": self.src, "dst": self.dst, "edge features": self.features.edge, "label": self.label}
         for name, column in columns.items():
             if column is not None and column.shape[0] != e:
-                raise EventError(f"{name} has {column.shape[0]} rows for {e} events; give one row per event")
+                raise EventError(
+                    f"{name} has {column.shape[0]} rows for {e} events; give one row per event",
+                    code="column-length",
+                )
         if self.features.node.shape[0] != self.num_nodes:
             raise EventError(
                 f"node features have {self.features.node.shape[0]} rows for {self.num_nodes} nodes; "
-                "give one row per node"
+                "give one row per node",
+                code="node-feature-rows",
             )
         if e:
             self.check_unchanged()._check_values()
 
     def _check_values(self) -> None:
-        """Look at all rows, some at a time, so that a mapped store is never in memory whole."""
+        """Check all rows, a slice at a time, so that a memory-mapped stream is never in memory as a whole."""
         low, high, before = 0, -1, -math.inf
         for rows in iterate_slices(len(self), 8):
             time = self.time[rows]
             if not bool(torch.isfinite(time).all()):
                 row = int((~torch.isfinite(time)).nonzero()[0])
                 raise EventError(
-                    f"event {rows.start + row} has time {float(time[row])}; remove it or give it a finite time"
+                    f"event {rows.start + row} has time {float(time[row])}; remove it or give it a finite time",
+                    code="time-not-finite",
                 )
             late = torch.cat([time[:1] < before, time[1:] < time[:-1]])
             if bool(late.any()):
                 raise EventError(
                     f"event {rows.start + int(late.nonzero()[0])} is earlier than its predecessor; "
-                    "call EventStore.sorted(...) or sort the source file by time"
+                    "call EventStore.from_unsorted(...) or sort the source file by time",
+                    code="unsorted-events",
                 )
             src, dst, before = self.src[rows], self.dst[rows], float(time[-1])
             low = min(low, int(src.min()), int(dst.min()))
@@ -117,11 +129,12 @@ class EventStore:
             low = int(min(self.src.min(), self.dst.min()))
             raise EventError(
                 f"node ids span {low}..{high}, but {self.num_nodes} nodes were declared; "
-                f"renumber them to 0..{self.num_nodes - 1}"
+                f"renumber them to 0..{self.num_nodes - 1}",
+                code="node-out-of-range",
             )
 
     @staticmethod
-    def of(
+    def from_columns(
         src: Tensor,
         dst: Tensor,
         time: Tensor,
@@ -131,7 +144,7 @@ class EventStore:
         num_nodes: int | None = None,
         bipartite: bool = False,
     ) -> "EventStore":
-        """A store from loose columns in time order, casting to the canonical dtypes."""
+        """Create a store from columns in time order; they are cast to the canonical dtypes."""
         if num_nodes is None:
             num_nodes = 1 + int(max(src.max(), dst.max())) if len(src) else 0
         return EventStore(
@@ -145,28 +158,47 @@ class EventStore:
         )
 
     @staticmethod
-    def sorted(src: Tensor, dst: Tensor, time: Tensor, **rest) -> "EventStore":
-        """A store from columns in any order; ties keep the order they came in."""
+    def from_unsorted(src: Tensor, dst: Tensor, time: Tensor, **rest) -> "EventStore":
+        """Create a store from columns in any order; events of the same time keep their order."""
         order = torch.argsort(time.to(torch.float64), stable=True)
         features, label = rest.pop("features", None), rest.pop("label", None)
         if features is not None:
             features = FeatureTable(features.node, features.edge[order])
         label = None if label is None else label[order]
-        return EventStore.of(src[order], dst[order], time[order], features=features, label=label, **rest)
+        return EventStore.from_columns(
+            src[order], dst[order], time[order], features=features, label=label, **rest
+        )
 
     def __len__(self) -> int:
         return self.time.shape[0]
 
     def check_unchanged(self) -> "EventStore":
-        """The store itself, unless the file that its columns are mapped from was written to: then a FileError."""
+        """Return the store; raise FileError if the file it is mapped from was modified since it was opened."""
         if self.source is not None:
             self.source.check()
         return self
 
+    def derive(self, **changes: Any) -> "EventStore":
+        """Copy the store with other columns; their values must come from checked events and are not checked again."""
+        self.check_unchanged()
+        derived = object.__new__(EventStore)
+        for column in fields(self):
+            object.__setattr__(derived, column.name, changes.get(column.name, getattr(self, column.name)))
+        object.__setattr__(derived, "prefix_digests", {})
+        return derived
+
+    def without_labels(self) -> "EventStore":
+        return self if self.label is None else self.derive(label=None)
+
+    def with_extra_nodes(self, count: int) -> "EventStore":
+        """Add nodes without events behind the others; their features are 0."""
+        node = self.features.node
+        features = FeatureTable(torch.cat([node, node.new_zeros(count, node.shape[1])]), self.features.edge)
+        return self.derive(num_nodes=self.num_nodes + count, features=features)
+
     def __getitem__(self, rows: slice) -> "EventStore":
-        """The sub-stream of a slice of rows, with the same nodes."""
-        return replace(
-            self,
+        """Return the sub-stream of a slice of rows, with the same nodes."""
+        return self.derive(
             src=self.src[rows],
             dst=self.dst[rows],
             time=self.time[rows],
@@ -176,7 +208,7 @@ class EventStore:
         )
 
     def select(self, events: Int64[Tensor, "b"]) -> EventBatch:
-        """The events with these ids, as a batch."""
+        """Return the events with these ids as a batch; without labels they are 0."""
         self.check_unchanged()
         label = (
             torch.zeros(len(events), device=self.time.device) if self.label is None else self.label[events]
@@ -185,14 +217,12 @@ class EventStore:
         return EventBatch(events, *ends, self.time[events], label, self.features)
 
     def batches(self, events: Int64[Tensor, "k"], size: int) -> Iterator[EventBatch]:
-        """These events in consecutive batches; the last one may be shorter."""
+        """Yield these events in consecutive batches; the last one may be shorter."""
         for start in range(0, len(events), size):
             yield self.select(events[start : start + size])
 
     def to(self, device: torch.device | str) -> "EventStore":
-        """The same stream on another device."""
-        return replace(
-            self,
+        return self.derive(
             src=self.src.to(device),
             dst=self.dst.to(device),
             time=self.time.to(device),

@@ -1,6 +1,6 @@
-"""Whose node is it: the user's own ids on one side, 0..N-1 on the other."""
+"""Node ids: the mapping between the ids of the user's data and nodes 0..N-1."""
 
-# pyarrow.compute makes its functions at import, where pyright cannot see them
+# pyarrow.compute creates its functions at import, where pyright cannot see them
 # pyright: reportAttributeAccessIssue=false
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from dygmamba.core.errors import EventError, NotFoundError
 
-if TYPE_CHECKING:  # compiled when there is more than memory takes
+if TYPE_CHECKING:  # a compiled kernel, imported only for inputs larger than one chunk
     from dygmamba.ops.hash_map import HashMap
 
 Side = Literal["src", "dst"]
@@ -21,23 +21,28 @@ Side = Literal["src", "dst"]
 
 @dataclass(frozen=True, slots=True)
 class NodeIds:
-    """The user's id of every node; in a bipartite stream also how many are sources, and which: the first, if not said.
+    """The user's id of every node, and in a bipartite stream which nodes are sources.
 
-    There the two sides are separate name spaces: source 7 and destination 7 are two nodes.
+    In a bipartite stream source 7 and destination 7 are two nodes. The sources are the first `sources` nodes unless
+    `is_source` says otherwise.
+
+    Raises:
+        EventError: Ids are neither integers nor strings, not unique, or do not fit the number of sources.
     """
 
     values: pa.Array  # int64 or large_string; row = node
     sources: int | None = None
-    is_source: pa.Array | None = (
-        None  # of booleans; a stream that goes on gets new sources behind its destinations
-    )
+    is_source: pa.Array | None = None  # booleans; an extended stream has new sources behind its destinations
 
     def __post_init__(self) -> None:
         if self.values.type not in (pa.int64(), pa.large_string()):
-            raise EventError(f"node ids are {self.values.type}; give 64-bit integers or strings")
+            raise EventError(
+                f"node ids are {self.values.type}; give 64-bit integers or strings", code="node-id-type"
+            )
         if self.sources is not None and not 0 <= self.sources <= len(self.values):
             raise EventError(
-                f"{self.sources} sources among {len(self.values)} nodes; give at most one per node"
+                f"{self.sources} sources among {len(self.values)} nodes; give at most one per node",
+                code="source-count",
             )
         if self.sources is not None and self.is_source is None:
             object.__setattr__(self, "is_source", pa.array(np.arange(len(self.values)) < self.sources))
@@ -45,71 +50,66 @@ class NodeIds:
             len(self.is_source) != len(self.values) or self.is_source.true_count != self.sources
         ):
             raise EventError(
-                f"the column of sources does not name {self.sources} of {len(self.values)} nodes"
+                f"is_source does not mark {self.sources} of {len(self.values)} nodes; give one boolean per node",
+                code="source-count",
             )
         for side in ("src", "dst"):
             pool, _ = self._pool(side)
             if pool.null_count or len(pc.unique(pool)) != len(pool):
-                raise EventError(f"the {side} ids are not unique; give each node one id of its own")
+                raise EventError(
+                    f"the {side} ids are not unique; give each node one id of its own",
+                    code="node-ids-not-unique",
+                )
 
     @staticmethod
     def identity(num_nodes: int, sources: int | None = None) -> "NodeIds":
-        """Nodes that are their own ids."""
+        """Ids equal to the node numbers."""
         return NodeIds(pa.array(np.arange(num_nodes, dtype=np.int64)), sources)
 
     @property
     def kind(self) -> Literal["int", "string"]:
-        """What the user's ids are."""
         return "int" if pa.types.is_integer(self.values.type) else "string"
 
     def __len__(self) -> int:
         return len(self.values)
 
     def to_node(self, values: Sequence | np.ndarray | pa.Array, side: Side) -> np.ndarray:
-        """The nodes of these ids, -1 where an id is unknown; '7' and 7 are the same id."""
+        """Return the nodes of these ids, -1 for an unknown id; '7' and 7 are the same id."""
         pool, node = self._pool(side)
         wanted: pa.Array = values if isinstance(values, pa.Array) else pa.array(values)
         if wanted.type != pool.type:
             wanted = _strip_decimal_zero(wanted)
             wanted, pool = wanted.cast(pa.large_string()), pool.cast(pa.large_string())
-        found = pc.index_in(wanted, value_set=pool)
-        place = pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
-        return np.append(node, -1)[place]
+        index = pc.index_in(wanted, value_set=pool)
+        position = pc.fill_null(index, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+        return np.append(node, -1)[position]  # position -1 is the appended -1
 
     def to_user(self, nodes: Sequence[int] | np.ndarray) -> pa.Array:
-        """The ids of these nodes."""
+        """Return the ids of these nodes; raise NotFoundError for a node out of range."""
         rows = np.asarray(nodes, dtype=np.int64)
         wrong = rows[(rows < 0) | (rows >= len(self))]
         if len(wrong):
             raise NotFoundError(
-                f"there is no node {wrong[0]} among {len(self)}; give numbers from 0 to {len(self) - 1}"
+                f"node {wrong[0]} does not exist; give numbers from 0 to {len(self) - 1}",
+                code="unknown-node",
             )
         return self.values.take(pa.array(rows))
 
     def _pool(self, side: Side) -> tuple[pa.Array, np.ndarray]:
-        """The ids of one side and the nodes they are of."""
+        """Return the ids of one side and their nodes."""
         if self.is_source is None:
             return self.values, np.arange(len(self))
         chosen = self.is_source if side == "src" else pc.invert(self.is_source)
         return self.values.filter(chosen), np.flatnonzero(chosen.to_numpy(zero_copy_only=False))
 
 
-def number_nodes(
-    src: Sequence[pa.DictionaryArray], dst: Sequence[pa.DictionaryArray], bipartite: bool
-) -> tuple[np.ndarray, np.ndarray, NodeIds]:
-    """Number the ids of two chunked columns: in sorted order, integers by value, strings by their bytes.
-
-    Sorted, so the numbering depends neither on the order of the rows nor on how the file was cut, and ids
-    that already are 0..N-1 keep their numbers. Bipartite: all sources, then all destinations.
-    """
-    numbers = NodeNumbering(bipartite)
-    codes = numbers.add(src, dst)
-    node_of, ids = numbers.finish()
-    return node_of["src"][codes[0]], node_of["dst"][codes[1]], ids
-
-
 class NodeNumbering:
-    """The ids of two columns, met in any number of parts and numbered when all of them are known."""
+    """Number the ids of two columns that arrive in any number of parts.
+
+    Ids are numbered in sorted order: integers by value, strings by their bytes. So the numbers depend neither on the
+    order of the rows nor on how the file was divided, and ids that are 0..N-1 already keep their numbers. In a
+    bipartite stream all sources come before all destinations.
+    """
 
     def __init__(self, bipartite: bool) -> None:
         self._bipartite = bipartite
@@ -118,7 +118,7 @@ class NodeNumbering:
     def add(
         self, src: Sequence[pa.DictionaryArray], dst: Sequence[pa.DictionaryArray]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """A code for each row of either column, for the arrays that `finish` returns."""
+        """Add a part and return a code for each row of both columns; `finish` maps codes to nodes."""
         if self._bipartite:
             return self._pools[0].codes(src), self._pools[1].codes(dst)
         cut = sum(len(chunk) for chunk in src)
@@ -126,13 +126,13 @@ class NodeNumbering:
         return both[:cut], both[cut:]
 
     def finish(self) -> tuple[dict[str, np.ndarray], NodeIds]:
-        """The node of each code, column by column, and the ids."""
-        whole = [_strip_decimal_zero(pool.values).dictionary_encode() for pool in self._pools]
-        pools = [one.dictionary for one in whole]
-        integers = [found for pool in pools if (found := _as_integers(pool)) is not None]
+        """Return the node of each code, by column, and the ids."""
+        encoded = [_strip_decimal_zero(pool.values).dictionary_encode() for pool in self._pools]
+        pools = [column.dictionary for column in encoded]
+        integers = [numbers for pool in pools if (numbers := _as_integers(pool)) is not None]
         pools = integers if len(integers) == len(pools) else [pool.cast(pa.large_string()) for pool in pools]
         nodes, values, start = [], [], 0
-        for codes, pool in zip(whole, pools, strict=True):
+        for codes, pool in zip(encoded, pools, strict=True):
             order = pc.sort_indices(pool)
             rank = np.empty(len(pool), dtype=np.int64)
             rank[order.to_numpy()] = np.arange(start, start + len(pool))
@@ -144,10 +144,10 @@ class NodeNumbering:
 
 
 class _IdPool:
-    """Distinct ids in the order they came.
+    """Distinct ids in order of first occurrence.
 
-    A part of a column is looked up as a whole. From the second part on, integers, written as such or as text, go
-    through a map that is not made anew for each part; where an id is none, and for small columns, Arrow does it.
+    The first part is looked up by Arrow. From the second part on, ids that are natural numbers, also as text, use a
+    hash map that grows in place; Arrow would rebuild its table for every part. Other ids stay with Arrow.
     """
 
     def __init__(self) -> None:
@@ -155,65 +155,64 @@ class _IdPool:
         self._parts, self._map = 0, None
 
     def codes(self, chunks: Sequence[pa.DictionaryArray]) -> np.ndarray:
-        """The place of each row's id among all of them; new ones are put behind the others."""
+        """Return the position of each row's id among the distinct ids; new ids are appended."""
         self._parts += 1
         if self._parts == 2:
             self._map = _build_key_map(_as_natural_numbers(self._values))
         if self._map is not None:
             numbers = [_as_natural_numbers(chunk.dictionary) for chunk in chunks]
-            if all(found is not None for found in numbers):
-                places = [self._map.insert(found) for found in numbers if found is not None]
+            if all(keys is not None for keys in numbers):
+                positions = [self._map.insert(keys) for keys in numbers if keys is not None]
                 return np.concatenate(
-                    [place[chunk.indices] for place, chunk in zip(places, chunks, strict=True)]
+                    [position[chunk.indices] for position, chunk in zip(positions, chunks, strict=True)]
                 ).astype(np.int32)
             self._values, self._map = self.values, None
-        return self._looked_up(pa.chunked_array(list(chunks)).unify_dictionaries())
+        return self._look_up(pa.chunked_array(list(chunks)).unify_dictionaries())
 
     @property
     def values(self) -> pa.Array:
-        """All of them."""
         if self._map is None:
             return self._values
         return pa.array(self._map.keys()).cast(self._values.type)
 
-    def _looked_up(self, column: pa.ChunkedArray) -> np.ndarray:
+    def _look_up(self, column: pa.ChunkedArray) -> np.ndarray:
         local = column.chunk(0).dictionary
         kind = local.type if pa.types.is_integer(local.type) else pa.large_string()
-        met = local.cast(kind).dictionary_encode()  # blanks were cut off: one id may be there twice
+        distinct = local.cast(kind).dictionary_encode()  # blanks were stripped, so an id can occur twice
         if not len(self._values):
-            self._values = met.dictionary[:0]
-        found = pc.index_in(met.dictionary, value_set=self._values)
-        new = pc.is_null(found)
-        place = pc.fill_null(found, 0).to_numpy(zero_copy_only=False).astype(np.int32)
-        fresh = new.to_numpy(zero_copy_only=False)
-        place[fresh] = len(self._values) + np.arange(np.count_nonzero(fresh))
-        self._values = pa.concat_arrays([self._values, met.dictionary.filter(new)])
+            self._values = distinct.dictionary[:0]
+        index = pc.index_in(distinct.dictionary, value_set=self._values)
+        is_new = pc.is_null(index)
+        position = pc.fill_null(index, 0).to_numpy(zero_copy_only=False).astype(np.int32)
+        new = is_new.to_numpy(zero_copy_only=False)
+        position[new] = len(self._values) + np.arange(np.count_nonzero(new))
+        self._values = pa.concat_arrays([self._values, distinct.dictionary.filter(is_new)])
         codes = np.concatenate([chunk.indices.to_numpy() for chunk in column.chunks])
-        return place[met.indices.to_numpy()[codes]]
+        return position[distinct.indices.to_numpy()[codes]]
 
 
 def _as_natural_numbers(pool: pa.Array) -> np.ndarray | None:
-    """The ids as integers from 0, if all of them are and are written so."""
-    found = _as_integers(pool)
-    if found is None or (len(found) and pc.min(found).as_py() < 0):
+    """Return the ids as integers if all of them are natural numbers in their usual notation."""
+    integers = _as_integers(pool)
+    if integers is None or (len(integers) and pc.min(integers).as_py() < 0):
         return None
-    return found.to_numpy(zero_copy_only=False)
+    return integers.to_numpy(zero_copy_only=False)
 
 
 def _build_key_map(numbers: np.ndarray | None) -> "HashMap | None":
-    """Each number at its place."""
+    """Map each number to its position."""
     if numbers is None:
         return None
 
     from dygmamba.ops.hash_map import HashMap
 
-    found = HashMap(max(1024, len(numbers)))
-    found.insert(numbers)
-    return found
+    key_map = HashMap(max(1024, len(numbers)))
+    key_map.insert(numbers)
+    return key_map
 
 
 def _strip_decimal_zero(pool: pa.Array) -> pa.Array:
-    """Integers that a data frame wrote as 978.0 are 978, if all ids are integers written one way or the other."""
+    """Turn '978.0' into '978' if all ids are integers with or without '.0', as data frames write them."""
     if not (pa.types.is_string(pool.type) or pa.types.is_large_string(pool.type)):
         return pool
     pointed = pc.ends_with(pool, ".0")
@@ -223,7 +222,7 @@ def _strip_decimal_zero(pool: pa.Array) -> pa.Array:
 
 
 def _as_integers(pool: pa.Array) -> pa.Array | None:
-    """The ids as integers, unless one is not written the way an integer is: '007' is no 7."""
+    """Return the ids as integers, or None if one is not the usual notation of an integer, such as '007'."""
     if pa.types.is_integer(pool.type):
         return pool.cast(pa.int64())
     try:

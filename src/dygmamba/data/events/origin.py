@@ -1,4 +1,4 @@
-"""Where a dataset came from, and how its source was understood."""
+"""Origin of a dataset: the source file, its columns, and how its timestamps were interpreted."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from dygmamba.core.settings import check_value
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a dataset came from: the file without its folder, and what its columns meant."""
+    """Where a dataset came from: the name of the source file and the meaning of its columns."""
 
     file: str = ""
     format: str = ""
@@ -18,25 +18,23 @@ class Origin:
     time: str = ""
     label: str = ""
     features: tuple[str, ...] = ()
-    time_unit: str = ""  # "s" where the source says so; empty: numbers as they came
-    time_origin: str = ""  # the instant of time 0, where the source says so
-    out_of_order: int = 0  # rows of the source that were earlier than a row above them
-    header: bool = (
-        True  # whether the source named its columns; if not they are called by their places, from "0"
-    )
-    delimiter: str = ""  # of text; a blank stands for runs of blanks
-    comments: int = 0  # lines before the first that were none
-    clock: str = ""  # what the times were: numbers, dates, or ticks since 1970 such as "ms since 1970"
-    guessed: bool = False  # whether the unit or format of the times was found out by their look
-    order: str = ""  # of year, month and day in dates: ymd, dmy, mdy
-    time_format: str = ""  # of dates, where one was given
-    zone: str = ""  # of dates: given, none (taken as UTC) or mixed
-    skipped: int = 0  # rows that could not be read and were left out
+    time_unit: str = ""  # "s" if known; empty for plain numbers
+    time_origin: str = ""  # the date of time 0, if known
+    out_of_order: int = 0  # rows earlier than the row before them
+    header: bool = True  # whether the source named its columns; otherwise they are "0", "1", ...
+    delimiter: str = ""  # of text files; " " stands for any number of blanks
+    comments: int = 0  # comment lines before the first row
+    clock: str = ""  # kind of timestamps: numbers, dates, or for example "ms since 1970"
+    guessed: bool = False  # whether the unit or the format of the times was detected, not given
+    order: str = ""  # order of year, month and day in dates: ymd, dmy, mdy
+    time_format: str = ""  # format of dates, if given
+    zone: str = ""  # time zone of dates: given, none (taken as UTC) or mixed
+    skipped: int = 0  # rows left out because they could not be read
     skipped_first: tuple[str, ...] = ()  # the first few of them
 
 
 def parse_origin(about: Mapping[str, Any]) -> Origin:
-    """Where it came from, each word of it a word."""
+    """Parse what `dataclasses.asdict` of an `Origin` wrote; raise ConfigError for a value of the wrong type."""
     hints = get_type_hints(Origin)
-    words = {**about, "features": about["features"]}
-    return Origin(**{key: check_value(key, value, hints.get(key, str)) for key, value in words.items()})
+    fields = {**about, "features": about["features"]}  # a missing list of features is a KeyError
+    return Origin(**{key: check_value(key, value, hints.get(key, str)) for key, value in fields.items()})

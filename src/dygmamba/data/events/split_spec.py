@@ -1,4 +1,7 @@
-"""What a user says of where periods begin, as far as it can be judged without the stream."""
+"""Parse the user's `split` argument as far as possible without the stream.
+
+Free of torch, so that the command line can reject a wrong value at once.
+"""
 
 from collections.abc import Sequence
 from math import isclose
@@ -10,27 +13,27 @@ SPLIT_SPEC_HELP = (
     "`split` takes three shares that add up to 1, such as 0.7,0.15,0.15, or two times, when validation and test begin, "
     "such as 2024-01-01,2024-06-01"
 )
-LEADERBOARD_SPLIT = "board"  # as a dataset's own scoreboard says
+LEADERBOARD_SPLIT = "board"  # the value of `split` for the split of the dataset's leaderboard
 
 
-def parse_parts(given: SplitSpec) -> list[str]:
-    """The parts of a cut, as words."""
-    parts = given.split(",") if isinstance(given, str) else list(given)
+def parse_parts(spec: SplitSpec) -> list[str]:
+    """Return the parts of a comma-separated text or of a sequence as text."""
+    parts = spec.split(",") if isinstance(spec, str) else list(spec)
     return [str(part).strip() for part in parts]
 
 
-def parse_shares(words: list[str]) -> tuple[float, ...] | None:
-    """Three shares, checked; None where there are two words, which are times."""
-    if len(words) == 2:
+def parse_shares(parts: list[str]) -> tuple[float, ...] | None:
+    """Return three valid shares, or None if there are two parts, which are times."""
+    if len(parts) == 2:
         return None
     try:
-        found = tuple(float(word) for word in words)
+        shares = tuple(float(part) for part in parts)
     except ValueError:
-        found = ()
+        shares = ()
     if (
-        len(found) != 3
-        or not all(0 < share < 1 for share in found)
-        or not isclose(sum(found), 1, abs_tol=1e-6)
+        len(shares) != 3
+        or not all(0 < share < 1 for share in shares)
+        or not isclose(sum(shares), 1, abs_tol=1e-6)
     ):
-        raise ConfigError(f"{SPLIT_SPEC_HELP}; got '{','.join(words)[:80]}'")
-    return found
+        raise ConfigError(f"{SPLIT_SPEC_HELP}; got '{','.join(parts)[:80]}'", code="invalid-split")
+    return shares

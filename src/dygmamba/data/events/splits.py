@@ -1,4 +1,4 @@
-"""Who trains, who validates, who tests: DyGLib's chronological split with held-out new nodes."""
+"""Train, validation and test split of a stream: chronological, with nodes held out of training as in DyGLib."""
 
 # pyarrow.compute makes its functions at import, where pyright cannot see them
 # pyright: reportAttributeAccessIssue=false
@@ -24,7 +24,7 @@ NEW_NODE_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Event ids of three disjoint, consecutive periods, and the nodes training never sees.
+    """Event ids of the three consecutive periods, and the nodes that do not occur in training.
 
     `train` leaves out every event of its period that touches a held-out node.
     """
@@ -35,16 +35,15 @@ class Split:
     new_nodes: Bool[Tensor, "n"]
 
     def to(self, device: torch.device | str) -> "Split":
-        """The same split on another device."""
         return Split(*(part.to(device) for part in (self.train, self.val, self.test, self.new_nodes)))
 
     def touching_new_nodes(self, store: EventStore, events: Int64[Tensor, "k"]) -> Int64[Tensor, "m"]:
-        """Those of `events` with at least one new end: the inductive setting."""
+        """Return those of `events` with at least one new node: the inductive setting."""
         return events[self.new_nodes[store.src[events]] | self.new_nodes[store.dst[events]]]
 
     @property
     def digest(self) -> str:
-        """A content hash: two runs with one digest saw the same split."""
+        """SHA-256 of the split: runs with the same digest used the same split."""
         sha = hashlib.sha256()
         for part in (self.train, self.val, self.test, self.new_nodes):
             sha.update(f"{len(part)} ".encode() + part.cpu().numpy().tobytes())
@@ -53,39 +52,41 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class SplitRule:
-    """How a stream is cut: into shares of its events, at the two times when validation and test begin, or not at all.
+    """How to split a stream: by shares, at two timestamps, by numbers of events, or not at all.
 
-    Whatever cuts it, a tenth of the nodes is held out of training, as published, unless nothing is cut or the events of
-    each period are counted, as scoreboards do.
+    Shares and timestamps also hold a tenth of the nodes out of training, as in DyGLib. Numbers of events, which
+    leaderboards use, do not.
     """
 
-    numbers: tuple[float, ...]  # three shares, two times, or none: everything is trained on
-    said: str  # in the user's words
-    counted: bool = False  # whether the three are numbers of events
+    numbers: tuple[
+        float, ...
+    ]  # three shares or sizes, the timestamps of validation and test, or () for no split
+    description: str  # as the user wrote it
+    counted: bool = False  # whether `numbers` are sizes
 
     @property
     def stamp(self) -> dict[str, Any]:
-        """What a result row says of it; nothing where it is the published one."""
-        return {} if self == PUBLISHED_SPLIT else {"split_by": self.said}
+        """Entries for a result row; empty for the published split."""
+        return {} if self == PUBLISHED_SPLIT else {"split_by": self.description}
 
     @property
     def section(self) -> dict[str, Any]:
-        """What a configuration says of it, for `read`."""
+        """Entries for a config file, which `read` parses; empty for the published split."""
         if self == PUBLISHED_SPLIT:
             return {}
-        how = {"split_counted": True} if self.counted else {}
-        return {"split_by": self.said, "split_at": list(self.numbers)} | how
+        counted = {"split_counted": True} if self.counted else {}
+        return {"split_by": self.description, "split_at": list(self.numbers)} | counted
 
     @staticmethod
-    def read(about: dict[str, Any]) -> "SplitRule":
-        """What `section` wrote; runs that say nothing have the published one."""
-        if "split_by" not in about:
+    def read(section: dict[str, Any]) -> "SplitRule":
+        """Parse what `section` wrote; a config without an entry has the published split."""
+        if "split_by" not in section:
             return PUBLISHED_SPLIT
-        numbers = tuple(float(number) for number in about["split_at"])
-        return SplitRule(numbers, about["split_by"], bool(about.get("split_counted", False)))
+        numbers = tuple(float(number) for number in section["split_at"])
+        return SplitRule(numbers, section["split_by"], bool(section.get("split_counted", False)))
 
     def split(self, store: EventStore, new_node_share: float = NEW_NODE_SHARE) -> Split:
-        """The three periods of a stream."""
+        """Split a stream by this rule."""
         if not self.numbers:
             return split_all_for_training(store)
         if self.counted:
@@ -107,40 +108,41 @@ def chronological_split(
     test_share: float = 0.15,
     new_node_share: float = NEW_NODE_SHARE,
 ) -> Split:
-    """DyGLib's split: quantiles of all times, then a tenth of the nodes held out of training."""
+    """Split at quantiles of the timestamps and hold a tenth of the nodes out of training, as DyGLib does."""
     time = _get_times(store)
     val_time, test_time = np.quantile(time, [1 - val_share - test_share, 1 - test_share])
     return _split_by_masks(store, time > val_time, time > test_time, new_node_share)
 
 
 def _split_by_counts(store: EventStore, train: int, val: int, test: int) -> Split:
-    """So many events each; no node is held out."""
-    place = np.arange(len(_get_times(store)))
-    if train + val + test != len(place):
-        raise EventError(f"the split is of {train + val + test:,} events and the stream has {len(place):,}")
-    return _split_by_masks(store, place >= train, place >= train + val, 0.0)
+    row = np.arange(len(_get_times(store)))
+    if train + val + test != len(row):
+        raise EventError(
+            f"the split has {train + val + test:,} events but the stream has {len(row):,}; "
+            "import the dataset again",
+            code="split-size-mismatch",
+        )
+    return _split_by_masks(store, row >= train, row >= train + val, 0.0)
 
 
 def split_all_for_training(store: EventStore) -> Split:
-    """Every event is trained on: nothing is left to choose weights by, or to say how good they are."""
-    nothing = torch.zeros(0, dtype=torch.int64)
-    nobody = torch.zeros(store.num_nodes, dtype=torch.bool)
-    return Split(torch.arange(len(_get_times(store))), nothing, nothing, nobody)
+    """Train on every event; validation and test are empty, so nothing measures the result."""
+    no_events = torch.zeros(0, dtype=torch.int64)
+    no_nodes = torch.zeros(store.num_nodes, dtype=torch.bool)
+    return Split(torch.arange(len(_get_times(store))), no_events, no_events, no_nodes)
 
 
 def _get_times(store: EventStore) -> np.ndarray:
     time = store.check_unchanged().time.cpu().numpy()
     if not len(time):
-        raise EventError("the stream has no events; a split needs at least one in each period")
+        raise EventError(
+            "the stream has no events; a split needs at least one in each period", code="no-events"
+        )
     return time
 
 
 def _split_by_masks(store: EventStore, later: np.ndarray, last: np.ndarray, new_node_share: float) -> Split:
-    """Training before `later`, the test in `last`, validation between.
-
-    The sample depends on the iteration order of a Python set of 1-based integer ids, so the set is built
-    exactly as the published code builds it; sorting it first would draw other nodes.
-    """
+    """Split into train (not `later`), validation (`later` but not `last`) and test (`last`)."""
     held_out = _sample_held_out_nodes(store, later, new_node_share)
     src, dst = store.src.cpu().numpy(), store.dst.cpu().numpy()
     train = np.flatnonzero(~later & ~held_out[src] & ~held_out[dst])
@@ -156,6 +158,8 @@ def _split_by_masks(store: EventStore, later: np.ndarray, last: np.ndarray, new_
 
 
 def _sample_held_out_nodes(store: EventStore, later: np.ndarray, share: float) -> np.ndarray:
+    # The sample depends on the iteration order of a Python set of 1-based ids. The set is built exactly as the
+    # published code builds it; sorting it first would draw other nodes.
     src, dst = store.src.cpu().numpy(), store.dst.cpu().numpy()
     population = tuple(set(_unique_in_order(src[later] + 1)).union(set(_unique_in_order(dst[later] + 1))))
     count = int(share * np.count_nonzero(_find_present_nodes(src, dst, store.num_nodes)))
@@ -166,12 +170,14 @@ def _sample_held_out_nodes(store: EventStore, later: np.ndarray, share: float) -
 
 
 def _find_present_nodes(src: np.ndarray, dst: np.ndarray, nodes: int) -> np.ndarray:
-    """Which nodes have an event."""
-    found = np.zeros(nodes, dtype=bool)
-    found[src] = found[dst] = True
-    return found
+    present = np.zeros(nodes, dtype=bool)
+    present[src] = present[dst] = True
+    return present
 
 
 def _unique_in_order(ids: np.ndarray) -> list[int]:
-    """Each id once, where it first occurs: a set that is made of these is iterated as one that is made of all."""
+    """Return each id once, in order of first occurrence.
+
+    A set built from them has the same iteration order as one built from all ids.
+    """
     return pc.unique(pa.array(ids)).to_pylist()

@@ -1,9 +1,7 @@
-"""What a stream looks like in numbers, and in one line of blocks."""
+"""Descriptive statistics of a stream, and sparklines of counts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -12,7 +10,7 @@ from torch import Tensor
 
 from dygmamba.data.events.event_store import EventStore
 
-TEST_QUANTILE = 0.85  # the published protocol tests on what happens after this quantile of the times
+TEST_QUANTILE = 0.85  # the published protocol tests on events after this quantile of the timestamps
 ACTIVITY_BINS = 60
 BLOCKS, ASCII_BLOCKS = " ▁▂▃▄▅▆▇█", " .:-=+*#@"
 
@@ -29,8 +27,8 @@ class Quantiles:
     max: float
 
     @staticmethod
-    def of(values: np.ndarray) -> "Quantiles | None":
-        """The quantiles of the values; None where there are none."""
+    def from_values(values: np.ndarray) -> "Quantiles | None":
+        """Compute the quantiles; None if there are no values."""
         if not len(values):
             return None
         return Quantiles(*(float(q) for q in np.quantile(values, [0, 0.25, 0.5, 0.75, 0.95, 1])))
@@ -38,7 +36,7 @@ class Quantiles:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """The facts of a stream; shares are of all events, and None where there is nothing to count."""
+    """Statistics of a stream; shares are of all events, and None if there is nothing to count."""
 
     nodes: int
     events: int
@@ -46,29 +44,29 @@ class Statistics:
     start: float | None
     end: float | None
     unique_times: int
-    ties: int  # events that share their time with another
+    ties: int  # events that share their timestamp with another
     repeats: float | None  # share of events whose directed pair occurred in an earlier row
     surprise: float | None  # share of the test period's distinct pairs that never occurred before it
     self_loops: int
     edge_features: int
     node_features: int
-    label_share: float | None  # share of events whose label is not zero
+    label_share: float | None  # share of events with a non-zero label
     degree: Quantiles | None  # events per node; a self-loop counts once
-    gap: Quantiles | None  # time since the same node's previous event
-    activity: tuple[int, ...]  # events per equal slice of the time
+    gap: Quantiles | None  # time since the previous event of the same node
+    activity: tuple[int, ...]  # events in each of 60 equal time intervals
     degree_histogram: tuple[int, ...]  # nodes of degree 0, 1, 2-3, 4-7, 8-15, ...
 
     @property
     def duration(self) -> float | None:
-        """From the first event to the last."""
+        """Time from the first event to the last."""
         return None if self.start is None or self.end is None else self.end - self.start
 
 
 def compute_statistics(store: EventStore) -> Statistics:
-    """The statistics of a stream, in a few sorts of its columns.
+    """Compute the statistics of a stream in a few sorts of its columns.
 
-    Surprise is |E_test - E_train| / |E_test| over distinct pairs (Poursafaei et al. 2022), where the test
-    period is what comes after the 0.85 quantile of the times.
+    Surprise is |E_test - E_train| / |E_test| over distinct pairs (Poursafaei et al. 2022); the test period is
+    everything after the 0.85 quantile of the timestamps.
     """
     store.check_unchanged()
     src, dst, time = store.src.cpu().numpy(), store.dst.cpu().numpy(), store.time.cpu().numpy()
@@ -77,7 +75,7 @@ def compute_statistics(store: EventStore) -> Statistics:
     degree += np.bincount(dst[src != dst], minlength=store.num_nodes)
     runs = _compute_run_lengths(time)
     label = None if store.label is None else store.label.cpu().numpy()
-    found = Statistics(
+    statistics = Statistics(
         nodes=store.num_nodes,
         events=len(store),
         bipartite=store.bipartite,
@@ -91,17 +89,17 @@ def compute_statistics(store: EventStore) -> Statistics:
         edge_features=store.features.edge.shape[1],
         node_features=store.features.node.shape[1],
         label_share=None if label is None or not len(label) else float((label != 0).mean()),
-        degree=Quantiles.of(degree),
-        gap=Quantiles.of(_compute_node_gaps(src, dst, time)),
+        degree=Quantiles.from_values(degree),
+        gap=Quantiles.from_values(_compute_node_gaps(src, dst, time)),
         activity=_count_activity(time),
         degree_histogram=tuple(np.bincount(np.frexp(degree)[1]).tolist()),
     )
-    store.check_unchanged()
-    return found
+    store.check_unchanged()  # nor was the file modified meanwhile
+    return statistics
 
 
 def _compute_run_lengths(ordered: np.ndarray) -> np.ndarray:
-    """How often each distinct value of a sorted column occurs."""
+    """Return how often each distinct value of a sorted column occurs."""
     if not len(ordered):
         return np.zeros(0, np.int64)
     return np.diff(np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1], [True]])))
@@ -113,7 +111,7 @@ def _sort_unique(sortable: np.ndarray) -> np.ndarray:
 
 
 def _compute_repeats_and_surprise(pairs: np.ndarray, time: np.ndarray) -> tuple[float | None, float | None]:
-    """Repeats and surprise, from one sort of either side of the test boundary."""
+    """Compute repeats and surprise from one sort of the pairs on each side of the test boundary."""
     if not len(time):
         return None, None
     cut = np.searchsorted(time, np.quantile(time, TEST_QUANTILE), side="right")
@@ -131,7 +129,7 @@ def _count_activity(time: np.ndarray) -> tuple[int, ...]:
 
 
 def _compute_node_gaps(src: np.ndarray, dst: np.ndarray, time: np.ndarray) -> np.ndarray:
-    """Time between consecutive events of each node, found by sorting (node, row) packed into one integer."""
+    """Compute the time gaps of each node by sorting (node, row) packed into one integer."""
     events = len(time)
     row = np.arange(events)
     proper = src != dst
@@ -143,7 +141,7 @@ def _compute_node_gaps(src: np.ndarray, dst: np.ndarray, time: np.ndarray) -> np
 
 
 def compute_median_gap(node: Int64[Tensor, "k"], time: Float64[Tensor, "k"]) -> float:
-    """The median span between consecutive events of a node; 1 where no node has two instants."""
+    """Compute the median positive time gap between events of a node; 1 if no node has two distinct times."""
     order = torch.argsort(time, stable=True)
     order = order[torch.argsort(node[order], stable=True)]
     gap = time[order].diff()[node[order].diff() == 0]
@@ -152,42 +150,10 @@ def compute_median_gap(node: Int64[Tensor, "k"], time: Float64[Tensor, "k"]) -> 
 
 
 def sparkline(counts: Sequence[int], *, unicode: bool = True, log: bool = False) -> str:
-    """One block per count, as high as its share of the largest; anything above zero shows."""
+    """Draw one block per count, as high as its share of the largest; any count above zero is visible."""
     blocks = BLOCKS if unicode else ASCII_BLOCKS
     heights = np.log1p(counts) if log else np.asarray(counts, dtype=np.float64)
     top = heights.max(initial=0.0)
     if top == 0:
         return blocks[0] * len(counts)
     return "".join(blocks[level] for level in np.ceil(heights / top * (len(blocks) - 1)).astype(int))
-
-
-def looks_like_epoch_seconds(start: float, end: float) -> bool:
-    """Whether times could be seconds since 1970: all between 1980 and 2100."""
-    first, last = (datetime(year, 1, 1, tzinfo=UTC).timestamp() for year in (1980, 2100))
-    return first <= start <= end < last
-
-
-def format_date(seconds: float) -> str:
-    """Seconds since 1970 as a date and time in UTC, or as they are beyond the calendar."""
-    try:
-        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (ValueError, OverflowError, OSError):
-        return f"{seconds:,.12g} s"
-
-
-def format_duration(seconds: float) -> str:
-    """A span in its two largest units, like '31 d 0 h'."""
-    sizes = {"y": 31_557_600, "d": 86_400, "h": 3_600, "min": 60, "s": 1}
-    for unit, smaller in pairwise(sizes):
-        if seconds >= sizes[unit]:
-            whole, rest = divmod(seconds, sizes[unit])
-            return f"{whole:.0f} {unit} {rest // sizes[smaller]:.0f} {smaller}"
-    return f"{seconds:.6g} s"
-
-
-def format_rough_duration(seconds: float) -> str:
-    """A span as one says it who does not know it exactly, like '3 h'."""
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= 1.95 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{max(seconds, 1):.0f} s"

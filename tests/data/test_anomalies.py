@@ -1,4 +1,4 @@
-"""What looks odd is said, and a plain stream is left in peace."""
+"""Each anomaly is found, and an ordinary stream has none."""
 
 import pytest
 
@@ -20,11 +20,10 @@ def rows(count: int = 60, **columns) -> dict:
 
 
 def kinds(table: dict) -> list[str]:
-    return [odd.kind for odd in find_anomalies(dm.read(table, features="x"))]
+    return [anomaly.kind for anomaly in find_anomalies(dm.read(table, features="x"))]
 
 
-def test_a_plain_stream_is_not_odd():
-    """Nothing is said of it."""
+def test_an_ordinary_stream_has_no_anomalies():
     assert kinds(rows()) == []
 
 
@@ -45,6 +44,5 @@ def test_a_plain_stream_is_not_odd():
         ("constant features", {"x": [1.0] * 60}),
     ],
 )  # fmt: skip
-def test_each_oddity_is_said(kind, columns):
-    """For each kind: a stream that has it is told so."""
+def test_each_anomaly_is_found(kind, columns):
     assert kind in kinds(rows(**columns))

@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from dygmamba.api.sharing import pull as pull
     from dygmamba.api.sharing import push as push
     from dygmamba.api.studies import audit as audit
-    from dygmamba.api.studies import compare as compare
+    from dygmamba.api.reports import compare as compare
     from dygmamba.api.studies import reproduce as reproduce
-    from dygmamba.api.studies import tune as tune
+    from dygmamba.api.tuning import tune as tune
     from dygmamba.api.training import Runs as Runs
     from dygmamba.api.training import blend as blend
     from dygmamba.api.training import refit as refit
@@ -75,7 +75,7 @@ _DOOR = {
     "batches": "api.batches",
     "blend": "api.training",
     "check_model": "api.models",
-    "compare": "api.studies",
+    "compare": "api.reports",
     "datasets": "api.datasets",
     "evaluate": "api.evaluation",
     "generate": "api.datasets",
@@ -93,7 +93,7 @@ _DOOR = {
     "resume": "api.training",
     "save": "api.datasets",
     "train": "api.training",
-    "tune": "api.studies",
+    "tune": "api.tuning",
 }
 
 

@@ -6,6 +6,7 @@ from dygmamba.core.errors import DygError as DygError
 from dygmamba.core.errors import DygWarning as DygWarning
 from dygmamba.core.errors import EventError as EventError
 from dygmamba.core.errors import FileError as FileError
+from dygmamba.core.errors import Interrupted as Interrupted
 from dygmamba.core.errors import LockedError as LockedError
 from dygmamba.core.errors import NotFoundError as NotFoundError
 from dygmamba.core.errors import ScoreError as ScoreError

@@ -64,16 +64,16 @@ def batches(
         else _iterate_evaluation(stream, size, split)
     )
     gather = stream.training_view if split == "train" else stream.view
-    draws = Draws.of(seed, device=stream.device)
+    draws = Draws.from_seed(seed, device=stream.device)
     return (Step(gather(pairs, requests, draws), events) for pairs, events in questions)
 
 
 def _iterate_training(stream: Stream, size: int, seed: int) -> Iterator[tuple[PairBatch, EventBatch]]:
-    task = LinkTask.of(stream.store, stream.split, stream.device)
-    others = task.others(seed, 0)
+    task = LinkTask.create(stream.store, stream.split, stream.device)
+    others = task.draw_others(seed, 0)
     for rows in torch.arange(len(stream.train), device=stream.device).split(size):
         events = stream.events.select(stream.train[rows])
-        yield task.questions(events, others[rows]), events
+        yield task.build_queries(events, others[rows]), events
 
 
 def _iterate_evaluation(stream: Stream, size: int, split: str) -> Iterator[tuple[PairBatch, EventBatch]]:
@@ -82,5 +82,5 @@ def _iterate_evaluation(stream: Stream, size: int, split: str) -> Iterator[tuple
     pairs, count = evaluation_set.pairs.to(stream.device), len(evaluation_set.events)
     for rows in torch.arange(count, device=stream.device).split(size):
         both = torch.cat([rows, rows + count])
-        asked = pairs.shared(both, stream.store.num_nodes)
+        asked = pairs.select_shared(both, stream.store.num_nodes)
         yield asked, stream.events.select(evaluation_set.events.to(stream.device)[rows])

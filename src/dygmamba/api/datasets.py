@@ -16,18 +16,16 @@ from dygmamba.core.memory_budget import DEFAULT_BUDGET, parse_gigabytes
 from dygmamba.data.generate.stream import GeneratorConfig
 from dygmamba.data.readers import ReadOptions, read_dataset
 from dygmamba.data.readers.in_memory import read_in_memory
-from dygmamba.data.storage.dataset import VERSION_SEPARATOR, Dataset, checked_name
+from dygmamba.data.storage.dataset import VERSION_SEPARATOR, Dataset
 from dygmamba.data.storage.library import (
-    GENERATED,
     DatasetVersion,
-    data_folder,
-    data_folders,
     generate_dataset,
     list_versions,
     open_dataset,
     remove_version,
     save_dataset_version,
 )
+from dygmamba.data.storage.locations import GENERATED, check_dataset_name, data_folder, data_folders
 from dygmamba.runs.dataset_usage import DatasetUse, find_dataset_uses
 
 if TYPE_CHECKING:
@@ -108,7 +106,7 @@ def read(
     if isinstance(source, str | Path):
         return read_dataset(Path(source), options, format=format, name=name)
     dataset = read_in_memory(source, options, bipartite)
-    return dataset if name is None else replace(dataset, name=checked_name(name))
+    return dataset if name is None else replace(dataset, name=check_dataset_name(name))
 
 
 def _name_column(name: str | int | None) -> str | None:

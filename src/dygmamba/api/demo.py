@@ -1,4 +1,4 @@
-"""The demonstration: train on the built-in stream, compare, hold the learned forgetting against the true law."""
+"""The demo: train on the built-in stream, compare with heuristics, compare the learned forgetting with the true law."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
-from dygmamba.api.pipeline import TrainingPlan, Watcher, train_link_run
+from dygmamba.api.pipeline import TrainingPlan, train_link_run
 from dygmamba.api.reports import write_run_page
 from dygmamba.api.validation import DEFAULT_NETWORK
+from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.storage.library import generate_default_dataset
 from dygmamba.explain.forgetting import Forgetting, find_known_law, measure_forgetting, save_forgetting
 from dygmamba.runs.opening import open_run
@@ -32,7 +33,7 @@ DEMO_HEURISTICS = ("edgebank", "popularity", "recency")
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """What it found and where it is."""
+    """Results of the demo."""
 
     run: Path
     page: Path
@@ -40,11 +41,11 @@ class DemoResult:
     forgetting: Forgetting
 
 
-def run_demo(out: Path, seed: int, epochs: int, watcher: Watcher) -> DemoResult:
-    """DyG-Mamba on the CPU, beside the models without training on the same events and negatives."""
+def run_demo(out: Path, seed: int, epochs: int, progress: Progress = SILENT) -> DemoResult:
+    """Train DyG-Mamba on the CPU and evaluate it beside heuristics, on the same events and negatives."""
     dataset = generate_default_dataset()
     plan = TrainingPlan(DEMO_SETTINGS | {"epochs": epochs}, torch.device("cpu"), out)
-    folder = train_link_run(dataset, plan, seed, watcher).run
+    folder = train_link_run(dataset, plan, seed, progress).run
     test = [row for row in (*folder.rules(), *folder.results()) if row["split"] == "test"]
     found = {(row["model"], row["setting"]): row for row in test}
     rows = [found[model, kind] for model in (*DEMO_HEURISTICS, DEFAULT_NETWORK) for kind in KINDS]

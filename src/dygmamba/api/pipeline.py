@@ -1,32 +1,31 @@
-"""Runs from beginning to end: fit, evaluate the best weights, keep the results, write the page.
+"""Runs from start to finish: train, evaluate the best weights, write results and the report page."""
 
-A run for use: the settings and the epochs that another run found best, trained on every event, the test's too.
-"""
-
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from dygmamba.api.loggers import RunLoggers, open_loggers
 from dygmamba.api.reports import write_run_page
+from dygmamba.api.time_estimate import TimeEstimate
 from dygmamba.api.validation import DEFAULT_NETWORK, check_backbone_conflicts
 from dygmamba.api.validation import check_task as check_task
 from dygmamba.config import build_config, find_size_preset
-from dygmamba.core.errors import ConfigError
+from dygmamba.core.errors import ConfigError, Interrupted
+from dygmamba.core.progress import ForwardingProgress, Progress
 from dygmamba.data.events.splits import TRAIN_ON_ALL
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.checkpoint import read_checkpoint
 from dygmamba.engine.distributed import current_group
-from dygmamba.engine.fit import Interrupted, Reporter, Trainer
+from dygmamba.engine.fit import Trainer
 from dygmamba.engine.fit_config import NodeFitConfig
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.engine.scoring import Advance, unwatched
 from dygmamba.models import find_model
-from dygmamba.runs.calibration import copy_calibration, evaluate_finished_node_run
-from dygmamba.runs.final_evaluation import run_final_evaluation
+from dygmamba.runs.calibration import copy_calibration
+from dygmamba.runs.final_evaluation import run_final_evaluation, run_final_node_evaluation
 from dygmamba.runs.link_training import resume_link_run, start_link_run
 from dygmamba.runs.node_training import NodeSettings, check_backbone, resume_node_run, start_node_run
 from dygmamba.runs.opening import (
@@ -45,232 +44,250 @@ from dygmamba.tasks.link import SETTINGS, SPLITS
 from dygmamba.tasks.node import check_labels, split_for_nodes
 
 
-class Watcher:
-    """Who follows a run from outside: nobody, unless a child says otherwise."""
-
-    def fitting(self, fit: Trainer, name: str, metric: str) -> AbstractContextManager[Reporter]:
-        """Told of every step and epoch while the run trains; `metric` is what validation watches."""
-        return nullcontext(Reporter())
-
-    def stage(self, name: str, total: int) -> AbstractContextManager[Advance]:
-        """Told of work beside the training, so many questions: embeddings, exams, the page."""
-        return nullcontext(unwatched)
-
-    def say(self, sentence: str) -> None:
-        """Told what a user may want to know."""
-
-    def finished(self, run: RunDirectory) -> None:
-        """Told that a run is trained and evaluated, and its results are written."""
-
-
-class Epochs(Watcher):
-    """A function is told of every epoch: its number, loss, validation metrics and seconds."""
-
-    def __init__(self, progress: Any) -> None:
-        self.progress = progress
-
-    @contextmanager
-    def fitting(self, fit: Trainer, name: str, metric: str) -> Iterator[Reporter]:
-        """Told of the epochs only."""
-        yield Reporter(epoch=lambda entry: self.progress({"seed": fit.seed, **entry}))
-
-
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """What is to be trained, whatever the seed; `strategies` are the negatives of the final evaluation."""
+    """What to train, for any seed."""
 
     settings: dict[str, Any]
     device: torch.device
     out: Path
     model: str | None = None
-    strategies: tuple[str, ...] = ("random",)
+    strategies: tuple[str, ...] = ("random",)  # negatives of the final evaluation
     backbone: Path | None = None
     finetune: bool = False
     balance: bool = False
-    size: str | None = None  # a preset beside the published one
+    size: str | None = None  # a preset other than the published one
     split: SplitSpec | None = None
-    why: dict[str, str] = field(
-        default_factory=dict
-    )  # of what was chosen for the user: the model, the device
+    why: dict[str, str] = field(default_factory=dict)  # reasons of what was chosen for the user
+    log: tuple[str, ...] = ()  # loggers beside the run directory
 
 
-def train_link_run(dataset: Dataset, plan: TrainingPlan, seed: int, watcher: Watcher) -> Trainer:
-    """One link run, finished."""
+class _TrainingProgress(ForwardingProgress):
+    """Add the seed to every epoch, and announce once how long the training will take."""
+
+    def __init__(self, inner: Progress, fit: Trainer) -> None:
+        super().__init__(inner)
+        self._seed, self._estimate, self._depth = fit.seed, TimeEstimate(fit), 0
+
+    @contextmanager
+    def stage(
+        self, name: str, total: int | None = None, *, done: int = 0, unit: str = ""
+    ) -> Iterator[Progress]:
+        with super().stage(name, total, done=done, unit=unit) as child:
+            child._depth = self._depth + 1  # pyright: ignore[reportAttributeAccessIssue]
+            yield child
+
+    def advance(self, count: int = 1) -> None:
+        self._inner.advance(count)
+        if self._depth == 1:  # a step of the training, not a query of the validation inside it
+            self._announce(self._estimate.step())
+
+    def epoch(self, entry: dict[str, Any]) -> None:
+        self._inner.epoch({"seed": self._seed, **entry})
+        self._announce(self._estimate.epoch(entry["seconds"]))
+
+    def _announce(self, text: str | None) -> None:
+        if text:
+            self._inner.message(text)
+
+
+@contextmanager
+def _train(fit: Trainer, progress: Progress, log: Sequence[str], name: str) -> Iterator[RunLoggers]:
+    """Train a run to its end; inside, its loggers wait for the results."""
+    with open_loggers(fit.run, log, _TrainingProgress(progress, fit)) as loggers:
+        fit(loggers, name=f"{name} on {fit.stream.device}")
+        yield loggers
+
+
+def train_link_run(dataset: Dataset, plan: TrainingPlan, seed: int, progress: Progress) -> Trainer:
+    """Train and evaluate one link run, or finish the one that a restarted job had begun."""
     model = plan.model or DEFAULT_NETWORK
-    beginning = StartOptions(parse_split(dataset, plan.split), plan.size, plan.why)
-    again = current_group().led(lambda: find_restarted_run(plan.out, dataset.name, model, seed))
-    if again is not None:
-        fit = resume_link_run(again, plan.device)
-        _report_resume(fit, watcher)
-        return finish_link_run(fit, dataset, plan.strategies, watcher)
-    fit = start_link_run(dataset, model, seed, plan.settings, plan.device, plan.out, beginning)
-    _report_start(fit, watcher)
-    return finish_link_run(fit, dataset, plan.strategies, watcher)
+    options = StartOptions(parse_split(dataset, plan.split), plan.size, plan.why)
+    begun = current_group().run_on_first(lambda: find_restarted_run(plan.out, dataset.name, model, seed))
+    if begun is not None:
+        fit = resume_link_run(begun, plan.device)
+        _report_resume(fit, progress)
+    else:
+        fit = start_link_run(dataset, model, seed, plan.settings, plan.device, plan.out, options)
+        _report_start(fit, progress)
+    return finish_link_run(fit, dataset, plan.strategies, progress, plan.log)
 
 
-def finish_link_run(fit: Trainer, dataset: Dataset, strategies: tuple[str, ...], watcher: Watcher) -> Trainer:
-    """Train to the end, evaluate the best weights, write results.json, the test's answers and report.html."""
-    with watcher.fitting(fit, f"seed {fit.seed}", "ap") as report:
-        fit(report)
-    about = fit.run.config()["run"]
-    if fit.task.validation is None:
-        return _finish_untested(fit, about, watcher)
-    names = {"dataset": about["data"], "model": about["model"], "seed": fit.seed, "run": str(fit.run.path)}
-    names |= describe_training(fit.run)
-    chosen = [(strategy, name, setting) for strategy in strategies for name in SPLITS for setting in SETTINGS]
-    with _explain_interrupt(fit):
-        found = run_final_evaluation(fit, names, chosen, watcher.stage, make_prediction_saver(fit.run))
-        fit.run.write_results(found.rows, rules=found.rules, verdict=found.verdict, **found.activity)
-        _write_report_page(fit, dataset)
-    watcher.finished(fit.run)
-    watcher.say(f"finished: {fit.run.path}")
+def finish_link_run(
+    fit: Trainer,
+    dataset: Dataset,
+    strategies: tuple[str, ...],
+    progress: Progress,
+    log: Sequence[str] = (),
+) -> Trainer:
+    """Train to the end, evaluate the best weights, write results.json, the test predictions and report.html."""
+    with _train(fit, progress, log, f"seed {fit.seed}") as loggers:
+        about = fit.run.config()["run"]
+        if fit.task.validation is None:
+            _finish_untested(fit, about)
+            loggers.finish(fit.run.results())
+            progress.message(f"finished: {fit.run.path} (trained on every event, so it has no test results)")
+            return fit
+        names = {"dataset": about["data"], "model": about["model"], "seed": fit.seed}
+        names |= {"run": str(fit.run.path), **describe_training(fit.run)}
+        choices = [
+            (strategy, split, kind) for strategy in strategies for split in SPLITS for kind in SETTINGS
+        ]
+        with _explain_interrupt(fit):
+            found = run_final_evaluation(fit, names, choices, progress, make_prediction_saver(fit.run))
+            fit.run.write_results(found.rows, rules=found.rules, verdict=found.verdict, **found.activity)
+            _write_report_page(fit, dataset)
+        loggers.finish(fit.run.results())
+    progress.message(f"finished: {fit.run.path}")
     return fit
 
 
-def train_node_run(dataset: Dataset, plan: TrainingPlan, seed: int, watcher: Watcher) -> Trainer:
-    """One classifier, finished; without a backbone, a link run with the task's presets comes first."""
-    by = (
-        parse_split(dataset, plan.split) if plan.backbone is None else read_split(RunDirectory(plan.backbone))
-    )
+def train_node_run(dataset: Dataset, plan: TrainingPlan, seed: int, progress: Progress) -> Trainer:
+    """Train and evaluate one node classifier; without a backbone, a link run with the task's presets comes first."""
+    given = plan.backbone
+    split = parse_split(dataset, plan.split) if given is None else read_split(RunDirectory(given))
     check_labels(
-        dataset.store, split_for_nodes(dataset.store, by)
-    )  # without labels it is not worth a backbone
-    if plan.backbone is not None:
-        check_backbone(plan.backbone, dataset, plan.model)
-        backbone, config = plan.backbone, build_config(NodeFitConfig, plan.settings)
+        dataset.store, split_for_nodes(dataset.store, split)
+    )  # before a backbone is trained for nothing
+    if given is not None:
+        check_backbone(given, dataset, plan.model)
+        backbone, config = given, build_config(NodeFitConfig, plan.settings)
     else:
         sized = {} if plan.size is None else find_size_preset(plan.size, plan.model or DEFAULT_NETWORK)
         parts = NodeSettings.of(dataset.name, plan.model or DEFAULT_NETWORK, sized | plan.settings)
-        backbone = train_link_run(
-            dataset, replace(plan, settings=parts.link, size=None), seed, watcher
-        ).run.path
-        config = parts.node
+        link_plan = replace(plan, settings=parts.link, size=None)
+        backbone, config = train_link_run(dataset, link_plan, seed, progress).run.path, parts.node
     config = replace(
         config, finetune=plan.finetune or config.finetune, balance=plan.balance or config.balance
     )
-    with watcher.stage(f"seed {seed} node embeddings", len(dataset.store)) as advance:
-        fit = start_node_run(dataset, backbone, config, seed, plan.device, plan.out, advance)
-    watcher.say(f"run: {fit.run.path}")
-    return _finish_node_run(fit, dataset, watcher)
+    with progress.stage(f"seed {seed} node embeddings", len(dataset.store)) as stage:
+        fit = start_node_run(dataset, backbone, config, seed, plan.device, plan.out, stage.advance)
+    progress.message(f"run: {fit.run.path}")
+    return _finish_node_run(fit, dataset, progress, plan.log)
 
 
 def resume_run(
     path: Path,
     device: torch.device,
     strategies: tuple[str, ...],
-    watcher: Watcher,
+    progress: Progress,
     data_dir: Path | None,
     changes: dict[str, Any] | None = None,
+    log: Sequence[str] = (),
 ) -> Trainer:
-    """The rest of a run that was stopped, or more of it: `changes` may be epochs and patience, nothing else."""
+    """Finish a run that was stopped, or extend it: `changes` may hold epochs and patience, nothing else."""
     folder = RunDirectory(path)
-    said = current_group().led(lambda: extend_run(folder, changes)) if changes else None
-    if said:
-        watcher.say(said)
+    extended = current_group().run_on_first(lambda: extend_run(folder, changes)) if changes else None
+    if extended:
+        progress.message(extended)
     if read_task(path) == "link":
         fit = resume_link_run(path, device, data_dir)
-        _report_resume(fit, watcher)
-        return finish_link_run(fit, open_run_dataset(folder, data_dir), strategies, watcher)
+        _report_resume(fit, progress)
+        return finish_link_run(fit, open_run_dataset(folder, data_dir), strategies, progress, log)
     dataset = open_run_dataset(folder, data_dir)
-    with watcher.stage("node embeddings", len(dataset.store)) as advance:
-        fit = resume_node_run(path, device, data_dir, advance)
-    _report_resume(fit, watcher)
-    return _finish_node_run(fit, dataset, watcher)
+    with progress.stage("node embeddings", len(dataset.store)) as stage:
+        fit = resume_node_run(path, device, data_dir, stage.advance)
+    _report_resume(fit, progress)
+    return _finish_node_run(fit, dataset, progress, log)
+
+
+def refit_link_run(
+    path: Path, device: torch.device, progress: Progress, data_dir: Path | None = None
+) -> Trainer:
+    """Train a finished run's settings on every event, for as many epochs as its best weights had.
+
+    The new run directory lies beside the given one.
+    """
+    folder = RunDirectory(path)
+    dataset = open_link_dataset(folder, data_dir)
+    if not read_split(folder).numbers:
+        raise ConfigError(
+            f"{path} was already trained on every event; give the run that it was refitted from",
+            code="already-refitted",
+        )
+    if not folder.finished:
+        raise ConfigError(
+            f"{path} is not finished; resume it with `dygmamba.resume({str(path)!r})`", code="unfinished-run"
+        )
+    sections = folder.config()
+    about, settings = sections["run"], sections["model"] | sections["train"]
+    _, best = read_checkpoint(folder, folder.best)
+    epochs, trained = best.best_epoch + 1, len(folder.metrics())
+    find_model(
+        about["model"], about.get("source")
+    )  # a registered model is imported from the module in the config
+    options = StartOptions(
+        split=TRAIN_ON_ALL,
+        refit_of=path,
+        reasons={"epochs": f"{epochs}: the best of the {trained} that {path} had"},
+    )
+    settings |= {"epochs": epochs, "patience": max(epochs, settings["patience"])}
+    root = path.parent.parent.parent
+    fit = start_link_run(dataset, about["model"], int(about["seed"]), settings, device, root, options)
+    progress.message(f"refit on every event: {fit.run.path}")
+    return finish_link_run(fit, dataset, (), progress)
 
 
 def check_training_plan(plan: TrainingPlan) -> None:
-    """Refuse what a finished backbone has decided already."""
+    """Raise ConfigError if the plan sets what a finished backbone has decided already."""
     check_backbone_conflicts(plan.backbone, preset=plan.size, split=plan.split)
 
 
 def _write_report_page(fit: Trainer, dataset: Dataset) -> None:
-    """The page of a run that has just ended; of several processes the first writes it, and the others wait."""
     scorer: Any = fit.scorer
     if fit.run.writes:
         write_run_page(OpenRun(fit.run, dataset, fit.stream.alone(), scorer))
-    fit.ranks.wait()
+    fit.ranks.barrier()  # of several processes the first writes the page
 
 
-def _finish_node_run(fit: Trainer, dataset: Dataset, watcher: Watcher) -> Trainer:
-    with watcher.fitting(fit, f"seed {fit.seed} node", "auc") as report:
-        fit(report)
-    with _explain_interrupt(fit):
-        fit.run.write_results(evaluate_finished_node_run(fit, watcher.stage, make_prediction_saver(fit.run)))
-        _write_report_page(fit, dataset)
-    watcher.finished(fit.run)
-    watcher.say(f"finished: {fit.run.path}")
+def _finish_node_run(fit: Trainer, dataset: Dataset, progress: Progress, log: Sequence[str]) -> Trainer:
+    with _train(fit, progress, log, f"seed {fit.seed} node") as loggers:
+        with _explain_interrupt(fit):
+            rows = run_final_node_evaluation(fit, progress, make_prediction_saver(fit.run))
+            fit.run.write_results(rows)
+            _write_report_page(fit, dataset)
+        loggers.finish(fit.run.results())
+    progress.message(f"finished: {fit.run.path}")
     return fit
 
 
-def _finish_untested(fit: Trainer, about: dict[str, Any], watcher: Watcher) -> Trainer:
-    """The end of a run on every event: nothing is left to judge it by, and its results say so."""
-    of = about.get("refit_of")
-    said = f"none: every event was trained on; how good these settings are is in the results of {of}"
-    if of is not None and fit.run.writes:
-        copy_calibration(fit.run, RunDirectory(Path(of)))
-    fit.run.write_results([], test=said, refit_of=of)
-    fit.ranks.wait()
-    watcher.finished(fit.run)
-    watcher.say(f"finished: {fit.run.path} (on every event, so it has no test)")
-    return fit
+def _finish_untested(fit: Trainer, about: dict[str, Any]) -> None:
+    """Write the results of a run on every event: it has no test period, and its results say so."""
+    origin = about.get("refit_of")
+    reason = f"none: every event was trained on; how good these settings are is in the results of {origin}"
+    if origin is not None and fit.run.writes:
+        copy_calibration(fit.run, RunDirectory(Path(origin)))
+    fit.run.write_results([], test=reason, refit_of=origin)
+    fit.ranks.barrier()
 
 
-def _report_start(fit: Trainer, watcher: Watcher) -> None:
-    """Where the run is, and what was chosen for it."""
+def _report_start(fit: Trainer, progress: Progress) -> None:
+    """Report where the run directory is, and which settings were chosen for the user."""
     sections = fit.run.config()
-    if "model" in sections["chosen"]:
-        watcher.say(sections["chosen"]["model"])
-    watcher.say(f"run: {fit.run.path}")
-    told = ("model", *PRESET_KEYS)
-    chosen = "; ".join(f"{name} {why}" for name, why in sections["chosen"].items() if name not in told)
-    watcher.say(f"{sections['run']['model']} on {fit.stream.device}: {chosen}")
-    for changed in (sections["chosen"][name] for name in PRESET_KEYS if name in sections["chosen"]):
-        watcher.say(changed)
+    chosen = sections["chosen"]
+    if "model" in chosen:
+        progress.message(chosen["model"])
+    progress.message(f"run: {fit.run.path}")
+    own_lines = ("model", *PRESET_KEYS)
+    choices = "; ".join(f"{name} {why}" for name, why in chosen.items() if name not in own_lines)
+    progress.message(f"{sections['run']['model']} on {fit.stream.device}: {choices}")
+    for name in PRESET_KEYS:
+        if name in chosen:
+            progress.message(chosen[name])
 
 
-def _report_resume(fit: Trainer, watcher: Watcher) -> None:
-    done, most = fit.progress.epoch, fit.config.epochs
-    where = "trained to its end" if fit.progress.finished else f"epoch {done + 1} of at most {most}"
-    watcher.say(f"run: {fit.run.path}, {where}")
+def _report_resume(fit: Trainer, progress: Progress) -> None:
+    done, most = fit.state.epoch, fit.config.epochs
+    where = "training finished" if fit.state.finished else f"epoch {done + 1} of at most {most}"
+    progress.message(f"run: {fit.run.path}, {where}")
 
 
 @contextmanager
 def _explain_interrupt(fit: Trainer) -> Iterator[None]:
-    """Whoever stops what comes after the training is told that nothing of it is lost."""
+    """Turn a Ctrl-C after the training into an error that says how to continue."""
     try:
         yield
     except KeyboardInterrupt:
         raise Interrupted(
-            f"stopped after the training, which is saved; evaluate with: `dygmamba.resume('{fit.run.path}')`"
+            f"stopped after the training, which is saved; evaluate with: `dygmamba.resume({str(fit.run.path)!r})`"
         ) from None
-
-
-def refit_link_run(
-    path: Path, device: torch.device, watcher: Watcher, data_dir: Path | None = None
-) -> Trainer:
-    """As many epochs as the best weights of a finished run had, on everything, in a folder beside it."""
-    folder = RunDirectory(path)
-    dataset = open_link_dataset(folder, data_dir)
-    if not read_split(folder).numbers:
-        raise ConfigError(f"{path} was trained on every event already; give the run it was made of")
-    if not folder.finished:
-        raise ConfigError(f"{path} is not finished; go on with: `dygmamba.resume('{path}')`")
-    about, settings = folder.config()["run"], _read_settings(folder)
-    _, progress = read_checkpoint(folder, folder.best)
-    epochs, had = progress.best_epoch + 1, len(folder.metrics())
-    find_model(about["model"], about.get("source"))  # one from outside is imported from where the run says
-    beginning = StartOptions(
-        by=TRAIN_ON_ALL, of=path, why={"epochs": f"{epochs}: the best of the {had} that {path} had"}
-    )
-    more = {"epochs": epochs, "patience": max(epochs, settings["patience"])}
-    root = path.parent.parent.parent
-    fit = start_link_run(
-        dataset, about["model"], int(about["seed"]), settings | more, device, root, beginning
-    )
-    watcher.say(f"refit on every event: {fit.run.path}")
-    return finish_link_run(fit, dataset, (), watcher)
-
-
-def _read_settings(folder: RunDirectory) -> dict[str, Any]:
-    sections = folder.config()
-    return sections["model"] | sections["train"]

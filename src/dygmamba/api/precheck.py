@@ -28,13 +28,14 @@ from dygmamba.config import (
 from dygmamba.core.errors import ConfigError, FileError
 from dygmamba.data.catalogue.leaderboard_folders import detect_folder_format
 from dygmamba.data.events.split_spec import LEADERBOARD_SPLIT, parse_parts, parse_shares
-from dygmamba.data.storage.locations import checked_name, require_dataset
+from dygmamba.data.storage.locations import check_dataset_name, require_dataset
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.known import hints_of, known, require_model
 
 __all__ = [
     "check_backbone_conflicts",
     "check_choice",
+    "check_dataset_name",
     "check_device",
     "check_forecast",
     "check_generator",
@@ -44,7 +45,6 @@ __all__ = [
     "check_trainable",
     "check_untrained_model",
     "check_visible",
-    "checked_name",
     "is_property_evaluation",
     "is_run_directory",
     "parse_loggers",

@@ -1,55 +1,154 @@
-"""A training in several processes: those that were started together meet, and from one they are started.
+"""Training in several processes of this machine.
 
-The first process is the one that is heard; its words come back as JSON lines.
+`run_in_processes` starts them (`dygmamba.api.worker`). The first one reports its progress, its errors and the run
+directories as JSON lines on a pipe, and the parent replays them.
 """
 
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from itertools import count
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from dygmamba.core import errors
-from dygmamba.core.errors import ConfigError, DygError
+from dygmamba.core.errors import ConfigError, DygError, DygWarning
 from dygmamba.core.process_settings import join_process_group
+from dygmamba.core.progress import Progress
 from dygmamba.engine.distributed import ProcessGroup, use_process_group
 from dygmamba.engine.launcher import Launcher, ProcessesFailed, is_worker
 
+if TYPE_CHECKING:
+    import torch
+
+SEND_SECONDS = 0.1  # between two reports of the same stage
+Send = Callable[[dict[str, Any]], None]
+
 
 @contextmanager
-def process_group(device: torch.device) -> Iterator[ProcessGroup]:
-    """Inside, the processes that a launcher started for one command work together; one process is alone.
+def process_group(device: "torch.device") -> Iterator[ProcessGroup]:
+    """Join the processes that a launcher started for one command; a single process is a group of its own.
 
-    They meet once and part when they end: a group that has parted cannot meet again under the same name.
+    Processes join once and leave when they end: torch cannot set up a group again under the same name.
     """
     join_process_group(device.type)
-    with use_process_group() as ranks:
-        yield ranks
+    with use_process_group() as group:
+        yield group
 
 
-def run_in_processes(
-    name: str, processes: int, progress: Callable[[dict[str, Any]], None] | None, job: dict[str, Any]
-) -> list[Path]:
-    """Call `dygmamba.train` or `dygmamba.resume` in so many processes; the folders of the runs."""
+def run_in_processes(name: str, processes: int, progress: Progress, job: dict[str, Any]) -> list[Path]:
+    """Call `dygmamba.train` or `dygmamba.resume` in several processes.
+
+    Args:
+        name: "train" or "resume".
+        processes: How many processes share each batch.
+        progress: Observer of the first process.
+        job: Arguments of the function, plain values only.
+
+    Returns:
+        The run directories.
+    """
     if is_worker():
-        raise ConfigError(f"this is one of several processes already; leave out `processes={processes}`")
+        raise ConfigError(
+            f"this process is already one of several; leave out `processes={processes}`",
+            code="nested-processes",
+        )
     command = [sys.executable, "-m", "dygmamba.api.worker", name, _encode_job(job)]
     last: dict[str, Any] = {}
-    with Launcher(command, processes, listen=True).started() as started:
-        for line in started.words:
-            last = json.loads(line)
-            if "epoch" in last and progress is not None:
-                progress(last["epoch"])
+    with Launcher(command, processes, listen=True).started() as launcher:
+        last = replay_progress((json.loads(line) for line in launcher.words), progress)
         try:
-            started.wait()
-        except ProcessesFailed as ended:
-            if not ended.said or "error" not in last:
+            launcher.wait()
+        except ProcessesFailed as failure:
+            if not failure.said or "error" not in last:
                 raise
-            raise getattr(errors, last["kind"], DygError)(last["error"]) from None
+            raise _decode_error(last) from None
     return [Path(path) for path in last["runs"]]
+
+
+class PipeProgress(Progress):
+    """Progress that is sent to the parent process, line by line."""
+
+    def __init__(self, send: Send, number: int = 0, numbers: Iterator[int] | None = None) -> None:
+        self._send, self._number, self._numbers = send, number, numbers or count(1)
+        self._pending, self._sent = 0, 0.0
+
+    @contextmanager
+    def stage(
+        self, name: str, total: int | None = None, *, done: int = 0, unit: str = ""
+    ) -> Iterator[Progress]:
+        child = PipeProgress(self._send, next(self._numbers), self._numbers)
+        self._send({"stage": [child._number, self._number, name, total, done, unit]})
+        try:
+            yield child
+        finally:
+            child._flush()
+            self._send({"end": child._number})
+
+    def advance(self, count: int = 1) -> None:
+        self._pending += count
+        if time.monotonic() - self._sent > SEND_SECONDS:  # a line per step would slow down short steps
+            self._flush()
+
+    def epoch(self, entry: dict[str, Any]) -> None:
+        self._flush()
+        self._send({"epoch": [self._number, entry]})
+
+    def message(self, text: str) -> None:
+        self._send({"message": text})
+
+    def _flush(self) -> None:
+        if self._pending:
+            self._send({"advance": [self._number, self._pending]})
+            self._pending, self._sent = 0, time.monotonic()
+
+
+def replay_progress(lines: Iterable[dict[str, Any]], progress: Progress) -> dict[str, Any]:
+    """Repeat what a `PipeProgress` sent; returns the last line, the process's result or error."""
+    last: dict[str, Any] = {}
+    stages: dict[int, Progress] = {0: progress}
+    opened: dict[int, AbstractContextManager[Progress]] = {}
+    try:
+        for line in lines:
+            match line:
+                case {"stage": [number, parent, name, total, done, unit]}:
+                    opened[number] = stages[parent].stage(name, total, done=done, unit=unit)
+                    stages[number] = opened[number].__enter__()
+                case {"end": number}:
+                    opened.pop(number).__exit__(None, None, None)
+                case {"advance": [number, units]}:
+                    stages[number].advance(units)
+                case {"epoch": [number, entry]}:
+                    stages[number].epoch(entry)
+                case {"message": text}:
+                    progress.message(text)
+                case {"warning": text}:
+                    warnings.warn(DygWarning(text), stacklevel=4)
+                case _:
+                    last = line
+    finally:
+        for stage in reversed(opened.values()):
+            stage.__exit__(None, None, None)
+    return last
+
+
+def encode_error(error: DygError) -> dict[str, Any]:
+    """Return an error as plain values."""
+    return {
+        "error": str(error),
+        "kind": type(error).__name__,
+        "code": error.code,
+        "exit_code": error.exit_code,
+    }
+
+
+def _decode_error(line: dict[str, Any]) -> DygError:
+    error = getattr(errors, line["kind"], DygError)(line["error"], code=line["code"])
+    error.exit_code = line["exit_code"]
+    return error
 
 
 def _encode_job(job: dict[str, Any]) -> str:
@@ -57,5 +156,6 @@ def _encode_job(job: dict[str, Any]) -> str:
         return json.dumps(job)
     except TypeError as error:
         raise ConfigError(
-            f"several processes are told what to do in plain words and numbers ({error}); give plain ones"
+            f"with several processes every argument must be a plain value ({error})",
+            code="argument-not-plain",
         ) from error

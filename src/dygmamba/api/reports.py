@@ -1,19 +1,22 @@
-"""A run's page: what its folder holds, what its data tell, and the forgetting that its weights learned."""
+"""Report pages: of a run (results, data, errors, learned forgetting), and of several runs compared."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from dygmamba.api.evaluation import require_test_split, warn_if_unfinished
 from dygmamba.core.errors import ConfigError, DygError
+from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.events.splits import Split
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.explain.forgetting import find_known_law, load_forgetting, measure_forgetting, save_forgetting
 from dygmamba.explain.pairs import find_strongest_events
 from dygmamba.explain.shapley import attribute_trees
+from dygmamba.report.comparison import compare_runs
 from dygmamba.report.dataset_summary import TimeFormatter
+from dygmamba.report.document import Document
 from dygmamba.report.error_analysis import (
     REASONS_PER_EXAMPLE,
     ExampleReason,
@@ -21,6 +24,7 @@ from dygmamba.report.error_analysis import (
     save_examples,
     select_examples,
 )
+from dygmamba.report.html import write_document
 from dygmamba.report.run_report import build_data_sections, write_report
 from dygmamba.report.run_sections import REPORT_TASKS
 from dygmamba.runs.calibration import load_calibration
@@ -29,85 +33,95 @@ from dygmamba.runs.test_predictions import load_predictions, recompute_predictio
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.node import split_for_nodes
 
-MessageCallback = Callable[[str], None]
-
-
-def ignore_message(sentence: str) -> None:
-    """Nobody listens."""
-
 
 def write_run_page(run: OpenRun) -> Path:
-    """The page of a run that has just ended, its data and weights at hand."""
+    """Write the page of a run that has just ended, with its data and weights at hand."""
     save_example_predictions(run)
     return assemble_page(run.folder, run.dataset, run.stream.split)
 
 
 def write_full_page(
-    path: Path, out: Path | None = None, data_dir: Path | None = None, say: MessageCallback = ignore_message
+    path: Path, out: Path | None = None, data_dir: Path | None = None, progress: Progress = SILENT
 ) -> Path:
-    """A run's results, data, errors, curves, learned forgetting and settings as one page that opens offline."""
-    require_test_split(path, "a page is written of")
+    """Write a run's results, data, errors, curves, learned forgetting and settings as one page that opens offline.
+
+    What the run directory lacks is measured first. Without the dataset the page has no sections about it.
+    """
+    require_test_split(path, "write the page of")
     warn_if_unfinished(path)
     folder = RunDirectory(path)
-    folder.config()  # a folder that is no run is said now
     try:
         dataset = open_run_dataset(folder, data_dir)
     except DygError as error:
-        say(f"the page says nothing of the data: {error}")
+        progress.message(f"the page has no section about the data: {error}")
         return write_report(folder, out)
     if folder.task == "link":
-        _measure_missing(folder, dataset, say)
-    by = read_split(folder)
-    split = by.split(dataset.store) if folder.task == "link" else split_for_nodes(dataset.store, by)
+        _measure_missing(folder, dataset, progress)
+    rule = read_split(folder)
+    split = rule.split(dataset.store) if folder.task == "link" else split_for_nodes(dataset.store, rule)
     return assemble_page(folder, dataset, split, out)
 
 
 def assemble_page(folder: RunDirectory, dataset: Dataset, split: Split, out: Path | None = None) -> Path:
-    """The page out of what is kept in the folder, and what the data tell."""
-    kept = (load_predictions(folder), load_examples(folder) or (), load_calibration(folder))
-    found = build_data_sections(dataset, split, REPORT_TASKS[folder.task], *kept)
-    return write_report(folder, out, found, TimeFormatter.of(dataset).dated)
+    """Write the page from the files of the run directory and from the dataset."""
+    saved = (load_predictions(folder), load_examples(folder) or (), load_calibration(folder))
+    sections = build_data_sections(dataset, split, REPORT_TASKS[folder.task], *saved)
+    return write_report(folder, out, sections, TimeFormatter.from_dataset(dataset).is_dated)
 
 
 def save_example_predictions(run: OpenRun) -> None:
-    """Keep some answers of a link run, with reasons where they are cheap, if none are kept yet."""
-    answers = load_predictions(run.folder) if run.folder.task == "link" else None
-    if answers is None or load_examples(run.folder) is not None:
+    """Save some predictions of a link run, explained where that is cheap, unless the run directory has them."""
+    predictions = load_predictions(run.folder) if run.folder.task == "link" else None
+    if predictions is None or load_examples(run.folder) is not None:
         return
-    known = load_calibration(run.folder)
-    for why in (_explain_by_features, _explain_by_events):
+    calibration = load_calibration(run.folder)
+    for explain in (_explain_by_features, _explain_by_events):
         try:
-            return save_examples(
-                run.folder,
-                select_examples(answers, run.dataset, lambda pairs, why=why: why(run, pairs), known),
+            examples = select_examples(
+                predictions, run.dataset, lambda pairs, explain=explain: explain(run, pairs), calibration
             )
-        except ConfigError:  # not of this model
+        except ConfigError:  # this model cannot be explained this way
             continue
-    save_examples(run.folder, select_examples(answers, run.dataset, None, known))
+        return save_examples(run.folder, examples)
+    save_examples(run.folder, select_examples(predictions, run.dataset, None, calibration))
 
 
 def _explain_by_features(run: OpenRun, pairs: PairBatch) -> list[list[ExampleReason]]:
-    """What trees look at."""
     return attribute_trees(run.scorer, run.stream, pairs.to(run.stream.device)).strongest(REASONS_PER_EXAMPLE)
 
 
 def _explain_by_events(run: OpenRun, pairs: PairBatch) -> list[list[ExampleReason]]:
-    """Which events a model that reads lists of them goes by."""
     return find_strongest_events(run, pairs, REASONS_PER_EXAMPLE)
 
 
-def _measure_missing(folder: RunDirectory, dataset: Dataset, say: MessageCallback) -> None:
-    """Measure what the folder lacks: answers, examples, forgetting; what cannot be measured is said."""
-    kept = (load_predictions(folder), load_examples(folder), load_forgetting(folder))
-    if None not in kept:
+def _measure_missing(folder: RunDirectory, dataset: Dataset, progress: Progress) -> None:
+    """Measure what the run directory lacks: test predictions, examples, forgetting."""
+    predictions, forgetting = load_predictions(folder), load_forgetting(folder)
+    if None not in (predictions, load_examples(folder), forgetting):
         return
     try:
         run = open_run(folder.path, torch.device("cpu"), dataset=dataset)
-        if kept[0] is None:
-            say("asking the test's questions again, for the page")
+        if predictions is None:
+            progress.message("scoring the test period again, for the page")
             save_predictions(folder, recompute_predictions(run))
         save_example_predictions(run)
-        if kept[2] is None:
+        if forgetting is None:
             save_forgetting(folder, measure_forgetting(run.scorer, run.stream, find_known_law(run.dataset)))
     except DygError as error:
-        say(f"no forgetting curve: {error}")
+        progress.message(f"no forgetting curve: {error}")
+
+
+def compare(runs: Sequence[Path | str], *, out: Path | str | None = None) -> Document:
+    """Compare finished runs: mean and spread over seeds, rank, paired test, published values, curves.
+
+    Runs that differ only in their seed share a line. With `out`, a folder, a page and its tables are written there.
+
+    >>> import dygmamba as dm
+    >>> runs = dm.train(dm.generate(nodes=40, events=600, communities=4), "graphmixer", epochs=1, neighbors=4)
+    >>> dm.compare([run.path for run in runs]).sections[0].grids[0].columns[:2]
+    ('model', 'AP')
+    """
+    document = compare_runs([Path(run) for run in runs])
+    if out is not None:
+        write_document(document, Path(out), "compare")
+    return document

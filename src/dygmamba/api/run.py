@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dygmamba.api.evaluation import Names, evaluate_run, parse_ranking, rows_to_table, warn_if_unfinished
+from dygmamba.api.evaluation import EvaluationRequest, evaluate_run, rows_to_table, warn_if_unfinished
 from dygmamba.api.reports import write_full_page
+from dygmamba.api.validation import Names
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.readers import ReadOptions
 from dygmamba.data.storage.dataset import Dataset
@@ -179,11 +180,10 @@ class Run:
         `activity` adds the rate of the source to the score where negatives replace it, weighed on the validation
         period; a run that was trained with it has it anyway.
         """
-        asked = parse_ranking(metrics, candidates, filtered)
-        where = (self.device, self.data_dir)
-        return rows_to_table(
-            evaluate_run(self.path, negatives, split, setting, visible, *where, asked, activity)
+        request = EvaluationRequest(
+            negatives, split, setting, visible, metrics, candidates, filtered, activity
         )
+        return rows_to_table(evaluate_run(self.path, request, self.device, self.data_dir))
 
     def export(self, to: Path | str) -> Path:
         """Write the scorer as a program that torch alone runs, NAME.pt2, or as an ONNX graph, NAME.onnx; where it is.

@@ -1,52 +1,45 @@
-"""The studies of the paper from Python.
+"""The laboratory from Python: reproduce the studies of the paper, audit a dataset or a model, run benchmarks."""
 
-A search for settings, from Python and for the command line.
-
-What a stream's test allows, what was published above it, and what a model's score depends on.
-"""
-
-import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dygmamba.api.validation import choose_model
 from dygmamba.core.errors import ConfigError
+from dygmamba.core.files.writing import make_folder
+from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.library import open_dataset
-from dygmamba.engine.fit import Interrupted, Reporter, Trainer
 from dygmamba.lab.audit import Audit, audit_stream
+from dygmamba.lab.audit import write_page as write_audit_page
 from dygmamba.lab.audit_model import audit_named_model, audit_run
-from dygmamba.lab.pool import JobEvent, raise_if_failed
+from dygmamba.lab.benchmarks.harness import BenchmarkRow
+from dygmamba.lab.job import Job
+from dygmamba.lab.pool import JobCallback, JobEvent, raise_if_failed
 from dygmamba.lab.reproduction import (
+    CostEstimate,
     ExecutionOptions,
+    estimate_cost,
     find_missing_dataset,
     prepare_jobs,
-    run,
     write_study_page,
 )
+from dygmamba.lab.reproduction import run_study as run_jobs
 from dygmamba.lab.studies import StudyRequest
-from dygmamba.report.comparison import compare_runs
+from dygmamba.lab.study_report import build_study_sheet
 from dygmamba.report.document import Document
-from dygmamba.report.html import write_document
 from dygmamba.report.result_records import StudyResults
-from dygmamba.report.tuning_page import build_tuning_sheet
-from dygmamba.runs.opening import SplitSpec, build_link_stream, choose_device, open_run, parse_split
-from dygmamba.runs.tuning import (
-    PAGE_NAME,
-    TrialObserver,
-    Tuning,
-    TuningBudget,
-    TuningRequest,
-    require_file_name,
-    search,
-    study_folder,
-    write_tuning_result,
-)
-from dygmamba.runs.tuning_trials import JOURNAL_FILE
+from dygmamba.runs.opening import build_link_stream, choose_device, open_run
+
+if TYPE_CHECKING:
+    from dygmamba.api.run import Run
+else:
+    Run = Any
 
 
 def reproduce(
@@ -60,152 +53,163 @@ def reproduce(
     device: str = "auto",
     workers: int | None = None,
     data_dir: Path | str | None = None,
-    progress: Callable[[JobEvent], None] | None = None,
+    progress: Progress | Callable[[JobEvent], None] | None = None,
     **settings: Any,
 ) -> StudyResults:
-    """Run a study of the paper again and write its page; runs that are done already are taken as they are.
+    """Reproduce a study of the paper and write its page; finished runs are cached, so a killed study can be restarted.
 
     Studies: link, node, ablation, length, efficiency, convergence, robustness, sensitivity, case-study, large. The page
-    and the tables are in `out`/STUDY. Killed at any point, the same call goes on.
+    and the tables are in `out`/STUDY. `progress` is a `dygmamba.core.progress.Progress`, or a function that is called
+    with every state change of a job.
 
     >>> import dygmamba as dm
     >>> book = dm.reproduce("link", datasets=["generated"], models=["recency"], out="studies")
     >>> len(book.records)
     1
     """
-    ask = StudyRequest(
-        datasets, models, tuple(seeds), variants, settings, None if data_dir is None else Path(data_dir)
-    )
-    place = ExecutionOptions(Path(out), device, workers)
-    if (made := find_missing_dataset(study, ask)) is not None:
-        made.make(ask.data_dir)
-    jobs, _ = prepare_jobs(study, ask, place)
-    book, failed = run(study, ask, place, f"dygmamba.reproduce({study!r})", progress or (lambda event: None))
-    write_study_page(book, place.out)
-    raise_if_failed(failed, jobs)
-    return book
-
-
-def compare(runs: Sequence[Path | str], *, out: Path | str | None = None) -> Document:
-    """Finished runs beside one another: mean and spread over seeds, rank, paired test, published values, curves.
-
-    Runs that differ by their seed alone are one line. With `out`, a folder, a page and its tables are written there.
-
-    >>> import dygmamba as dm
-    >>> runs = dm.train(dm.generate(nodes=40, events=600, communities=4), "graphmixer", epochs=1, neighbors=4)
-    >>> dm.compare([run.path for run in runs]).sections[0].grids[0].columns[:2]
-    ('model', 'AP')
-    """
-    sheet = compare_runs([Path(run) for run in runs])
-    if out is not None:
-        write_document(sheet, Path(out), "compare")
-    return sheet
-
-
-DEFAULT_TRIALS = 30  # where nothing bounds a search
-
-
-def tune(
-    data: Dataset | str,
-    model: str | None = None,
-    *,
-    trials: int | None = None,
-    hours: float | None = None,
-    out: Path | str | None = None,
-    resume: bool = False,
-    seed: int = 0,
-    preset: str | None = None,
-    split: SplitSpec | None = None,
-    device: str = "auto",
-    studies: Path | str = "studies",
-    data_dir: Path | str | None = None,
-    progress: Callable[[dict[str, Any]], None] | None = None,
-    **settings: Any,
-) -> Tuning:
-    """Search for better settings: short trainings, judged on validation alone, the best of them kept as a preset.
-
-    `trials` are counted over the whole study, 30 unless `hours` bound it; the first is the model as it is. The study is
-    the folder `studies`/tune-DATA-MODEL: killed, stopped or to be made longer, the same call goes on, and with `resume`
-    it is an error if there is nothing to go on with. `settings` are fixed and not searched; epochs and patience are
-    those of a trial. `train(data, preset=tuning.preset)` takes what was found, and is the first to see the test;
-    `tuning.page` shows all trials.
-
-    >>> import dygmamba as dm
-    >>> data = dm.generate(nodes=40, events=600, communities=4)
-    >>> found = dm.tune(data, "trees", trials=2, epochs=1, rounds=2, neighbors=0, scales=4)
-    >>> len(found.trials), found.preset.name
-    (2, 'preset.toml')
-    """
     folder = None if data_dir is None else Path(data_dir)
-    dataset = open_dataset(data, folder) if isinstance(data, str) else data
-    where = choose_device(device)
-    chosen = (model, preset)
-    if model is None:
-        pick = choose_model(where, "link", settings, preset)
-        chosen = (pick.model, pick.size)
-    what = TuningRequest(
-        dataset, str(chosen[0]), where, seed, settings, chosen[1], parse_split(dataset, split)
+    request = StudyRequest(datasets, models, tuple(seeds), variants, settings, folder)
+    options = ExecutionOptions(Path(out), device, workers)
+    outcome = run_study(study, request, options, f"dygmamba.reproduce({study!r})", progress)
+    outcome.raise_if_failed()
+    return outcome.results
+
+
+@dataclass(frozen=True, slots=True)
+class StudyPlan:
+    """What a study would run: the jobs, and the missing ones with their cost, the most expensive first.
+
+    `dataset` is the synthetic dataset that must be generated first; then the jobs are not known yet.
+    """
+
+    jobs: list[Job]
+    missing: list[tuple[Job, CostEstimate]]
+    dataset: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StudyOutcome:
+    """A study that was run: its results, its page, and the reason of every failed job."""
+
+    results: StudyResults
+    page: Path
+    failed: dict[str, str]
+    jobs: list[Job]
+
+    @property
+    def sheet(self) -> Document:
+        """The tables of the page."""
+        return build_study_sheet(self.results)
+
+    def raise_if_failed(self) -> None:
+        """Raise an error that names the first failed job."""
+        raise_if_failed(self.failed, self.jobs)
+
+
+def plan_study(
+    study: str,
+    *,
+    datasets: Sequence[str] | None = None,
+    models: Sequence[str] | None = None,
+    seeds: Sequence[int] = (0,),
+    variants: Sequence[str] | None = None,
+    settings: dict[str, Any] | None = None,
+    out: Path = Path("studies"),
+    device: str = "auto",
+    data_dir: Path | None = None,
+) -> StudyPlan:
+    """Plan a study without running anything."""
+    request = StudyRequest(datasets, models, tuple(seeds), variants, settings or {}, data_dir)
+    dataset = find_missing_dataset(study, request)
+    if dataset is not None:
+        return StudyPlan([], [], str(dataset))
+    jobs, missing = prepare_jobs(study, request, ExecutionOptions(out, device))
+    kind = choose_device(device).type
+    return StudyPlan(jobs, [(job, estimate_cost(job, kind)) for job in missing])
+
+
+def reproduce_study(
+    study: str,
+    *,
+    datasets: Sequence[str] | None = None,
+    models: Sequence[str] | None = None,
+    seeds: Sequence[int] = (0,),
+    variants: Sequence[str] | None = None,
+    settings: dict[str, Any] | None = None,
+    out: Path = Path("studies"),
+    device: str = "auto",
+    workers: int | None = None,
+    data_dir: Path | None = None,
+    command: str,
+    progress: Progress = SILENT,
+) -> StudyOutcome:
+    """Reproduce a study and return what was done even if jobs failed; `command` is shown on the page."""
+    request = StudyRequest(datasets, models, tuple(seeds), variants, settings or {}, data_dir)
+    return run_study(study, request, ExecutionOptions(out, device, workers), command, progress)
+
+
+def run_study(
+    study: str,
+    request: StudyRequest,
+    options: ExecutionOptions,
+    command: str,
+    progress: Progress | JobCallback | None,
+) -> StudyOutcome:
+    """Generate what the study needs, run its missing jobs, and write its page."""
+    observer = progress if isinstance(progress, Progress) else SILENT
+    if (dataset := find_missing_dataset(study, request)) is not None:
+        with observer.stage(f"generating {dataset}"):
+            dataset.generate(request.data_dir)
+    jobs, missing = prepare_jobs(study, request, options)
+    observer.message(
+        f"{len(jobs):,} run{'s' * (len(jobs) != 1)}, {len(jobs) - len(missing)} of them done already; "
+        f"results in {options.out}"
     )
-    watching = _ignore_trial if progress is None else _TrialEpochs(progress)
-    return watched_tune(
-        what, Path(studies), watching, trials, hours, None if out is None else Path(out), resume
-    )
+    callback: JobCallback = progress if callable(progress) and not isinstance(progress, Progress) else _ignore
+    if isinstance(progress, Progress):
+        with _follow_jobs(progress, len(missing)) as follow:
+            results, failed = run_jobs(study, request, options, command, follow)
+    else:
+        results, failed = run_jobs(study, request, options, command, callback)
+    page, *_ = write_study_page(results, options.out)
+    return StudyOutcome(results, page, failed, jobs)
 
 
-def watched_tune(
-    what: TuningRequest,
-    studies: Path,
-    watching: TrialObserver,
-    trials: int | None = None,
-    hours: float | None = None,
-    out: Path | None = None,
-    resume: bool = False,
-) -> Tuning:
-    """The search, followed by `watching`; stopped before the first trial was done, an Interrupted."""
-    check_search_limits(trials, hours)
-    require_file_name(out)
-    folder = study_folder(studies, what.dataset.name, what.model)
-    if resume and not (folder / JOURNAL_FILE).exists():
-        raise ConfigError(f"there is no study in {folder} to go on with; leave out `resume` to begin one")
-    most = DEFAULT_TRIALS if trials is None and hours is None else trials
-    until = None if hours is None else time.monotonic() + 3600 * hours
-    journal, ended = search(what, folder, TuningBudget(most, until), watching)
-    found = write_tuning_result(what, journal, ended, out)
-    if found is None:
-        raise Interrupted(
-            f"stopped before a trial was finished, so there is no preset yet; the same call goes on in {folder}"
-        )
-    write_document(build_tuning_sheet(what, found), folder, PAGE_NAME)
-    return found
+def _ignore(event: JobEvent) -> None:
+    return None
 
 
-def check_search_limits(trials: int | None, hours: float | None) -> None:
-    """Refuse a bound that leaves no time for a trial."""
-    if trials is not None and trials < 1:
-        raise ConfigError(f"`trials` must be at least 1, got {trials}")
-    if hours is not None and not 0 < hours <= 24 * 365:
-        raise ConfigError(f"`hours` must be above 0 and at most a year's, got {hours:g}")
+@contextmanager
+def _follow_jobs(progress: Progress, total: int) -> Iterator[JobCallback]:
+    """Yield a callback that opens a stage per running job; jobs report from several threads."""
+    lock, running = threading.Lock(), dict[str, tuple[AbstractContextManager[Progress], Progress]]()
 
+    def close(key: str) -> None:
+        if key in running:
+            running.pop(key)[0].__exit__(None, None, None)
 
-def _ignore_trial(fit: Trainer, name: str) -> AbstractContextManager[Reporter]:
-    return nullcontext(Reporter())
+    with progress.stage("runs", total) as study:
 
+        def follow(event: JobEvent) -> None:
+            with lock:
+                key = event.job.key
+                if event.what == "started":
+                    manager = study.stage(event.job.title)
+                    running[key] = (manager, manager.__enter__())
+                elif event.what == "epoch" and key in running:
+                    running[key][1].epoch(event.more)
+                else:  # done, failed, or crowded: it is tried again later
+                    close(key)
+                if event.what in ("done", "failed"):
+                    study.advance(1)
+                if event.what == "failed":
+                    study.message(f"{event.job.title} failed: {event.more['why']}")
 
-class _TrialEpochs:
-    """A function is told of every epoch of every trial."""
-
-    def __init__(self, progress: Callable[[dict[str, Any]], None]) -> None:
-        self.progress = progress
-
-    def __call__(self, fit: Trainer, name: str) -> AbstractContextManager[Reporter]:
-        """The trial's name beside each epoch's entry."""
-        return nullcontext(Reporter(epoch=lambda entry: self.progress({"trial": name, **entry})))
-
-
-if TYPE_CHECKING:
-    from dygmamba.api.run import Run
-else:
-    Run = Any
+        try:
+            yield follow
+        finally:
+            for key in list(running):
+                close(key)
 
 
 def audit(
@@ -214,48 +218,71 @@ def audit(
     *,
     run: "Run | Path | str | None" = None,
     data_dir: Path | str | None = None,
+    progress: Progress = SILENT,
     **settings: Any,
 ) -> Audit:
-    """Hold a stream's test against oracles and simple rules, and a model or a trained run to what it may depend on.
+    """Compare a dataset's test period with oracles and simple rules, and check what a model's score depends on.
 
-    `data` is a dataset, its name, a file, or a run folder, which brings its own. The answer has `ceilings`, `checks`,
-    `sound`, `to_dict()` and `page(out)`.
+    `data` is a dataset, its name, a file, or a run directory, which brings its own dataset. The result has `ceilings`,
+    `checks`, `sound`, `to_dict()` and `page(out)`.
 
     >>> import dygmamba as dm
     >>> found = dm.audit(dm.generate(nodes=40, events=800, communities=4), "edgebank")
     >>> found.sound, [check.name for check in found.checks][:4]
     (True, ['future', 'batch', 'order', 'padding'])
     """
-    return watched_audit(data, model, run=run, data_dir=data_dir, settings=settings)
-
-
-def watched_audit(
-    data: "Dataset | str | Path",
-    model: str | None,
-    *,
-    run: "Run | Path | str | None",
-    data_dir: Path | str | None,
-    settings: dict[str, Any],
-    watch: Any = lambda doing: None,
-) -> Audit:
-    """The same, with somebody told what is being done."""
     folder, cpu = None if data_dir is None else Path(data_dir), torch.device("cpu")
+    given: Dataset | str | Path | None = data
     if run is None and isinstance(data, str | Path) and (Path(data) / "config.toml").is_file():
-        data, run = "", data
+        given, run = None, data
     if model is not None and run is not None:
-        raise ConfigError("give a model by name or a run, not both; a run brings its own model")
+        raise ConfigError(
+            "give a model by name or a run, not both; a run brings its own model", code="model-and-run"
+        )
     if model is None and settings:
-        raise ConfigError(f"settings ({', '.join(settings)}) are of a model; name it with `model`")
+        raise ConfigError(
+            f"settings ({', '.join(settings)}) need a model; name it with `model`",
+            code="settings-without-model",
+        )
+    dataset = given if given is None or isinstance(given, Dataset) else open_dataset(str(given), folder)
     if run is not None:
-        path = run if isinstance(run, str | Path) else run.path
-        opened = open_run(Path(path), cpu, folder, None if data == "" else _open_dataset(data, folder))
-        return audit_stream(opened.stream, opened.dataset.name, audit_run(opened, Path(path)), watch=watch)
-    dataset = _open_dataset(data, folder)
+        path = Path(run) if isinstance(run, str | Path) else run.path
+        opened = open_run(path, cpu, folder, dataset)
+        return audit_stream(opened.stream, opened.dataset.name, audit_run(opened, path), progress=progress)
+    assert dataset is not None
     stream = build_link_stream(dataset, cpu)
     subject = None if model is None else audit_named_model(model, settings, stream, dataset.name)
-    return audit_stream(stream, dataset.name, subject, watch=watch)
+    return audit_stream(stream, dataset.name, subject, progress=progress)
 
 
-def _open_dataset(data: "Dataset | str | Path", folder: Path | None) -> Dataset:
-    """A dataset, by name or in a file."""
-    return data if isinstance(data, Dataset) else open_dataset(str(data), folder)
+def write_audit(found: Audit, out: Path) -> Path:
+    """Write an audit as a page."""
+    return write_audit_page(found, out)
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkResult:
+    """Rows of a benchmark, and the files it wrote."""
+
+    device: str
+    rows: list[BenchmarkRow]
+    files: list[Path]
+
+
+def run_benchmark(
+    name: str,
+    *,
+    device: str = "cpu",
+    out: Path | None = None,
+    sizes: Sequence[int] = (),
+    progress: Progress = SILENT,
+) -> BenchmarkResult:
+    """Check a part of the package against its reference, then time both."""
+    kind, module = choose_device(device).type, import_module(f"dygmamba.lab.benchmarks.{name}")
+    folder, writes, more = out or Path(f"bench-{name}"), hasattr(module, "write"), {}
+    if writes:
+        make_folder(folder)  # before minutes of work
+    if name == "size":
+        more = {"sizes": tuple(sizes) or module.SIZES, "folder": folder}
+    rows = module.run(kind, progress.message, **more)
+    return BenchmarkResult(kind, rows, list(module.write(rows, folder)) if writes else [])

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass, field
 
 from dygmamba.config import load_presets
-from dygmamba.data.events.statistics import format_rough_duration
+from dygmamba.data.events.times import format_rough_duration
 from dygmamba.engine.fit import Trainer
 from dygmamba.models.base import RoundLearner
 
@@ -46,13 +46,13 @@ class TimeEstimate:
     def epoch(self, seconds: float) -> str | None:
         """An epoch is done: the same, if no sentence came before and this was not the first, which compiles."""
         self.marks.append(time.monotonic())
-        if self.said or self.fit.progress.finished or self.fit.progress.epoch < 2:
+        if self.said or self.fit.state.finished or self.fit.state.epoch < 2:
             return None
         return self._sentence(seconds)
 
     def _sentence(self, epoch: float) -> str | None:
         self.said = True
-        left = max(self.fit.config.epochs - self.fit.progress.epoch, 1)
+        left = max(self.fit.config.epochs - self.fit.state.epoch, 1)
         if left * epoch < SHORT_SECONDS:
             return None
         device = "CPU" if self.fit.stream.device.type == "cpu" else "GPU"

@@ -1,24 +1,17 @@
-"""Training from Python: one run per seed, and what they say together.
-
-Several finished runs as one, from Python.
-"""
+"""Train, resume, refit and blend runs: one run directory per seed, and a summary over the seeds."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, overload
 
 import pyarrow as pa
-import torch
 
-from dygmamba.api.evaluation import Names, parse_names, rows_to_table
-from dygmamba.api.loggers import LoggedProgress
+from dygmamba.api.evaluation import rows_to_table
 from dygmamba.api.pipeline import (
-    Epochs,
     TrainingPlan,
-    Watcher,
-    check_task,
     check_training_plan,
     finish_link_run,
     refit_link_run,
@@ -28,19 +21,17 @@ from dygmamba.api.pipeline import (
 )
 from dygmamba.api.processes import process_group, run_in_processes
 from dygmamba.api.run import Run
-from dygmamba.api.validation import choose_model, parse_loggers
+from dygmamba.api.validation import Names, check_task, choose_model, parse_loggers, parse_names
 from dygmamba.core.errors import DygWarning
+from dygmamba.core.process_settings import enable_determinism
+from dygmamba.core.progress import EpochFunction, Progress, as_progress
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.library import open_dataset
-from dygmamba.engine.fit import Trainer
 from dygmamba.runs.blending import blend_runs
 from dygmamba.runs.opening import SplitSpec, choose_device, store_run_dataset
 from dygmamba.sampling.negatives import SAMPLERS
 from dygmamba.tasks.metric_names import SETTING_LABELS
 
-EpochCallback = Callable[
-    [dict[str, Any]], None
-]  # told of every epoch: seed, epoch, loss, validation metrics, seconds
 GROUP_KEYS = ("split", "setting", "negatives")
 METRIC_KEYS = ("ap", "auc", "ap_pooled", "auc_pooled", "mrr", "hits@10", "ece", "ece_raw")
 
@@ -62,7 +53,7 @@ class Runs(Sequence[Run]):
         return len(self._runs)
 
     def __repr__(self) -> str:
-        said = f"<{len(self)} run{'s' * (len(self) != 1)}"
+        text = f"<{len(self)} run{'s' * (len(self) != 1)}"
         for row in self.summary.to_pylist():
             about = " ".join(
                 SETTING_LABELS.get(str(row[key]), str(row[key])) if key == "setting" else str(row[key])
@@ -70,8 +61,8 @@ class Runs(Sequence[Run]):
                 if key in row
             )
             figures = ((row["ap"], row["ap_std"]), (row["auc"], row["auc_std"]))
-            said += f"; {about}: AP {_format_percent(*figures[0])}, AUC {_format_percent(*figures[1])}"
-        return f"{said}>"
+            text += f"; {about}: AP {_format_percent(*figures[0])}, AUC {_format_percent(*figures[1])}"
+        return f"{text}>"
 
     @property
     def metrics(self) -> pa.Table:
@@ -86,7 +77,7 @@ class Runs(Sequence[Run]):
 
     @property
     def summary(self) -> pa.Table:
-        """Mean and spread (standard deviation; null of one seed) of each metric over the seeds."""
+        """Mean and standard deviation (null with one seed) of each metric over the seeds."""
         groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
         for row in self.results.to_pylist():
             groups.setdefault(tuple(row.get(key) for key in GROUP_KEYS), []).append(row)
@@ -117,22 +108,37 @@ def train(
     preset: str | None = None,
     split: SplitSpec | None = None,
     data_dir: Path | str | None = None,
-    progress: EpochCallback | None = None,
+    progress: Progress | EpochFunction | None = None,
     log: Names | None = None,
     processes: int = 1,
+    deterministic: bool = False,
     **settings: Any,
 ) -> Runs:
-    """Train a model, one run folder per seed under `out`, and evaluate its best weights and simple rules beside them.
+    """Train a model, one run directory per seed under `out`, and evaluate its best weights beside simple heuristics.
 
-    Without a model it is "dyg-mamba" where there is a GPU or a setting asks for it, otherwise "trees", which need none;
-    a warning says so. `preset` is "small" for a DyG-Mamba that suits a CPU. `split` is three shares, (0.7, 0.15, 0.15),
-    or the two times when validation and test begin, ("2024-01-01", "2024-06-01"). `settings` are the training loop's
-    and the model's own, such as epochs, lr, batch or length; the published ones hold where a dataset has them. Data
-    that no name leads to are stored beside the runs. With task="node", `backbone` is a finished link run to build on,
-    whose model it then is (else one is trained first), `finetune` trains it too, and `balance` weighs both classes the
-    same. `progress` is told of every epoch; `log` is "tensorboard" or "mlflow", or both, which are told too. So many
-    `processes` of this machine, one per GPU or sharing its cores, train each run together: every batch is shared among
-    them, and what one would compute is computed. A script that torchrun starts does the same without it.
+    Args:
+        data: A dataset, or its name. A dataset that has no name on disk is stored beside the runs.
+        model: A registered model. By default "dyg-mamba" with a GPU or if a setting is one of its own, else "trees",
+            which need no GPU; a warning says so.
+        seeds: One run for each.
+        task: "link" (prediction) or "node" (classification).
+        device: "auto", "cpu" or "cuda".
+        out: Where run directories go.
+        negatives: Negative samplers of the final evaluation: random, historical, inductive.
+        backbone: With task="node", a finished link run to build on; by default one is trained first.
+        finetune: With task="node", train the backbone too.
+        balance: With task="node", weigh both classes the same.
+        preset: "small" for a DyG-Mamba that suits a CPU, "paper", or a file that `tune` wrote.
+        split: Three shares, (0.7, 0.15, 0.15), or the times at which validation and test start,
+            ("2024-01-01", "2024-06-01").
+        data_dir: Where datasets are.
+        progress: Called with every epoch's entry, or a `dygmamba.core.progress.Progress`.
+        log: "tensorboard", "mlflow" or both.
+        processes: Processes of this machine that share every batch, one per GPU or on the same cores; the results are
+            those of one process. A script started by torchrun does the same without it.
+        deterministic: Raise an error instead of using a GPU operation that is not reproducible.
+        **settings: Settings of the training loop and of the model, such as epochs, lr, batch or length. The published
+            ones are used where the dataset has them.
 
     >>> import dygmamba as dm
     >>> data = dm.generate(nodes=40, events=600, communities=4)
@@ -141,46 +147,57 @@ def train(
     (2, ['split', 'setting', 'negatives', 'seeds'])
     """
     check_task(task, {"backbone": backbone is not None, "finetune": finetune, "balance": balance})
-    strategies, watcher = parse_names("negatives", negatives, SAMPLERS), _make_progress(progress, log)
-    folder, root = None if data_dir is None else Path(data_dir), Path(out)
+    strategies, loggers = parse_names("negatives", negatives, SAMPLERS), parse_loggers(log)
+    observer, numbers = as_progress(progress), (seeds,) if isinstance(seeds, int) else tuple(seeds)
+    folder, root = _path(data_dir), Path(out)
     dataset = open_dataset(data, folder) if isinstance(data, str) else data
-    where, why = choose_device(device), {}
+    where = choose_device(device)
+    why = {"device": f"{where.type}: torch sees {'a' if where.type == 'cuda' else 'no'} GPU"}
+    why = why if device == "auto" else {}
     if model is None and backbone is None:  # a backbone brings its own model
-        pick = choose_model(where, task, settings, preset)
-        model, preset, why = pick.model, pick.size, {"model": pick.sentence}
-        if pick.surprising:
-            warnings.warn(DygWarning(pick.sentence), stacklevel=2)
+        choice = choose_model(where, task, settings, preset)
+        model, preset, why["model"] = choice.model, choice.size, choice.sentence
+        if choice.surprising and not isinstance(progress, Progress):  # which gets it as a message
+            warnings.warn(DygWarning(choice.sentence), stacklevel=2)
     plan = TrainingPlan(
         settings=settings,
         device=where,
         out=root,
         model=model,
         strategies=strategies,
-        backbone=None if backbone is None else Path(backbone),
+        backbone=_path(backbone),
         finetune=finetune,
         balance=balance,
         size=preset,
         split=split,
         why=why,
+        log=loggers,
     )
     check_training_plan(plan)
-    numbers = (seeds,) if isinstance(seeds, int) else tuple(seeds)
     if processes != 1:
-        job = {"data": dataset.name} if not isinstance(data, str) else {"data": data}
-        kept = None if isinstance(data, str) else store_run_dataset(dataset, root, folder)
-        job |= {} if kept is None else {"kept": str(kept)}
+        job: dict[str, Any] = {"data": data if isinstance(data, str) else dataset.name}
+        stored = None if isinstance(data, str) else store_run_dataset(dataset, root, folder)
+        job |= {} if stored is None else {"stored": str(stored)}
         job |= {"model": model, "seeds": numbers, "task": task, "device": device, "out": str(root)}
         job |= {"negatives": strategies, "finetune": finetune, "balance": balance, "preset": preset}
         job |= {"backbone": None if backbone is None else str(backbone), "split": split, "log": log}
-        job |= {"data_dir": None if folder is None else str(folder), **settings}
-        paths = run_in_processes("train", processes, progress, job)
-        return Runs([Run(path, device, folder) for path in paths])
-    work = train_node_run if task == "node" else train_link_run
-    with process_group(where) as ranks:
+        job |= {
+            "data_dir": None if folder is None else str(folder),
+            "deterministic": deterministic,
+            **settings,
+        }
+        return Runs(
+            [Run(path, device, folder) for path in run_in_processes("train", processes, observer, job)]
+        )
+    if deterministic:
+        enable_determinism()
+    train_run = train_node_run if task == "node" else train_link_run
+    with process_group(where) as group:
         if not isinstance(data, str):
-            ranks.led(lambda: store_run_dataset(dataset, root, folder))
-        watcher = watcher if ranks.leads else _make_progress(progress)
-        paths = [work(dataset, plan, seed, watcher).run.path for seed in numbers]
+            group.run_on_first(lambda: store_run_dataset(dataset, root, folder))
+        if not group.is_first:
+            plan = replace(plan, log=())
+        paths = [train_run(dataset, plan, seed, observer).run.path for seed in numbers]
     return Runs([Run(path, device, folder) for path in paths])
 
 
@@ -190,15 +207,16 @@ def resume(
     device: str = "auto",
     negatives: Names = "random",
     data_dir: Path | str | None = None,
-    progress: EpochCallback | None = None,
+    progress: Progress | EpochFunction | None = None,
     log: Names | None = None,
     processes: int = 1,
+    deterministic: bool = False,
     **settings: Any,
 ) -> Run:
-    """Go on with a run that was stopped, exactly as it would have gone on, and evaluate it; a finished one stays.
+    """Continue a run that was stopped, exactly as it would have continued, and evaluate it; a finished one is kept.
 
-    `epochs=50` makes it, finished or not, the run that would have been started with 50; `patience` can grow too. Any
-    other setting is refused. `processes` may be others than it began with; then its last bits are others.
+    `epochs=50` turns it, finished or not, into the run that would have been started with 50; `patience` can grow too.
+    Any other setting is an error. `processes` may differ from the first time; then the last bits of the results differ.
 
     >>> import dygmamba as dm
     >>> small = {"length": 4, "width": 4, "blocks": 1}
@@ -208,18 +226,18 @@ def resume(
     >>> dm.resume(run.path, epochs=2).metrics.num_rows
     2
     """
-    path, data = Path(folder), None if data_dir is None else Path(data_dir)
-    strategies = parse_names("negatives", negatives, SAMPLERS)
-    watcher = _make_progress(progress, log)
+    path, data = Path(folder), _path(data_dir)
+    strategies, loggers = parse_names("negatives", negatives, SAMPLERS), parse_loggers(log)
+    observer = as_progress(progress)
     if processes != 1:
         job = {"folder": str(path), "device": device, "negatives": strategies, "log": log, **settings}
-        job |= {"data_dir": None if data is None else str(data)}
-        run_in_processes("resume", processes, progress, job)
+        job |= {"data_dir": None if data is None else str(data), "deterministic": deterministic}
+        run_in_processes("resume", processes, observer, job)
         return Run(path, device, data)
-    with process_group(where := choose_device(device)) as ranks:
-        resume_run(
-            path, where, strategies, watcher if ranks.leads else _make_progress(progress), data, settings
-        )
+    if deterministic:
+        enable_determinism()
+    with process_group(where := choose_device(device)) as group:
+        resume_run(path, where, strategies, observer, data, settings, loggers if group.is_first else ())
     return Run(path, device, data)
 
 
@@ -228,11 +246,12 @@ def refit(
     *,
     device: str = "auto",
     data_dir: Path | str | None = None,
-    progress: EpochCallback | None = None,
+    progress: Progress | EpochFunction | None = None,
 ) -> Run:
-    """A run for use: a finished run's settings trained on every event, the test's too, for as long as was best.
+    """Train a finished run's settings on every event, the test period too, for as many epochs as were best.
 
-    It lies beside the one it is made of, and has no test: how good its settings are is in the results of that one.
+    The new run, for use in production, lies beside the old one. It has no test results: how good its settings are is in
+    the results of the old one.
 
     >>> import dygmamba as dm
     >>> (run,) = dm.train(dm.generate(nodes=40, events=600, communities=4), "trees", epochs=1)
@@ -240,21 +259,10 @@ def refit(
     >>> everything.finished, everything.results.num_rows, everything.rank([3], k=2).num_rows
     (True, 0, 2)
     """
-    path, data = Path(folder), None if data_dir is None else Path(data_dir)
+    path, data = Path(folder), _path(data_dir)
     with process_group(where := choose_device(device)):
-        made = refit_link_run(path, where, _make_progress(progress), data)
-    return Run(made.run.path, device, data)
-
-
-def _format_percent(value: float | None, spread: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{100 * value:.2f}" + ("" if spread is None else f"±{100 * spread:.2f}")
-
-
-def _make_progress(progress: EpochCallback | None, log: Names | None = None) -> Watcher:
-    logs, watcher = parse_loggers(log), Watcher() if progress is None else Epochs(progress)
-    return LoggedProgress(watcher, logs) if logs else watcher
+        fit = refit_link_run(path, where, as_progress(progress), data)
+    return Run(fit.run.path, device, data)
 
 
 def blend(
@@ -264,11 +272,12 @@ def blend(
     out: Path | str = "runs",
     negatives: Names = "random",
     data_dir: Path | str | None = None,
+    progress: Progress | EpochFunction | None = None,
 ) -> Run:
-    """Finished link runs of one stream as one: the sum of their logits that is best on validation, then evaluated.
+    """Combine finished link runs of one dataset: the weighted sum of their logits that is best on validation.
 
-    Nothing is trained. The new run holds all it needs and is used like any other. Two to four runs, of different models
-    or of different seeds.
+    Nothing is trained. The new run is evaluated, holds all it needs and is used like any other. It takes two to four
+    runs, of different models or of different seeds.
 
     >>> import dygmamba as dm
     >>> data = dm.generate(nodes=40, events=600, communities=4)
@@ -278,21 +287,19 @@ def blend(
     ('blend', 1.0)
     """
     strategies = parse_names("negatives", negatives, SAMPLERS)
-    where, folder = choose_device(device), None if data_dir is None else Path(data_dir)
-    made = watched_blend([Path(run) for run in runs], where, Path(out), strategies, Watcher(), folder)
-    return Run(made.run.path, device, folder)
+    where, folder, observer = choose_device(device), _path(data_dir), as_progress(progress)
+    fit, dataset = blend_runs([Path(run) for run in runs], where, Path(out), folder, observer)
+    observer.message(f"run: {fit.run.path}")
+    observer.message(fit.run.config()["chosen"]["weights"])
+    finish_link_run(fit, dataset, strategies, observer)
+    return Run(fit.run.path, device, folder)
 
 
-def watched_blend(
-    runs: list[Path],
-    device: torch.device,
-    out: Path,
-    strategies: tuple[str, ...],
-    watcher: Watcher,
-    data_dir: Path | None,
-) -> Trainer:
-    """The same, somebody following."""
-    fit, dataset = blend_runs(runs, device, out, data_dir, watcher.stage)
-    watcher.say(f"run: {fit.run.path}")
-    watcher.say(fit.run.config()["chosen"]["weights"])
-    return finish_link_run(fit, dataset, strategies, watcher)
+def _path(given: Path | str | None) -> Path | None:
+    return None if given is None else Path(given)
+
+
+def _format_percent(value: float | None, spread: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{100 * value:.2f}" + ("" if spread is None else f"±{100 * spread:.2f}")

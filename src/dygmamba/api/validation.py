@@ -22,6 +22,7 @@ from dygmamba.tasks.metric_names import (
 )
 
 Names = str | Sequence[str]
+MAX_HOURS = 24 * 365
 TASKS = ("link", "node")
 LOGGER_PACKAGES = {"tensorboard": "tensorboard", "mlflow": "mlflow-skinny"}  # logger: what to install
 PAIRWISE_METRICS = ("ap", "auc")  # against one negative each; always together, per batch and pooled
@@ -203,3 +204,14 @@ def _find_network_setting(settings: dict[str, Any]) -> str | None:
 
 def _find_closest_name(name: str, known: set[str]) -> str | None:
     return next(iter(get_close_matches(name, sorted(known), n=1)), None)
+
+
+def check_search_limits(trials: int | None, hours: float | None) -> None:
+    """Raise ConfigError unless a search has time for a trial."""
+    if trials is not None and trials < 1:
+        raise ConfigError(f"`trials` must be at least 1, got {trials}", code="trials-not-positive")
+    if hours is not None and not 0 < hours <= MAX_HOURS:
+        raise ConfigError(
+            f"`hours` must be above 0 and at most a year ({MAX_HOURS}), got {hours:g}",
+            code="hours-out-of-range",
+        )

@@ -1,7 +1,4 @@
-"""One of the processes that `dygmamba.train(..., processes=N)` starts.
-
-The first says on stdout, a JSON line each, how it goes: epochs, then the folders of the runs, or an error.
-"""
+"""One of the processes that `dygmamba.train(..., processes=N)` starts: `python -m dygmamba.api.worker train JOB`."""
 
 import json
 import os
@@ -10,32 +7,41 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dygmamba.core.errors import DygError
-from dygmamba.core.process_settings import use_passive_wait_policy
+from dygmamba.core.errors import DygError, DygWarning
+from dygmamba.core.interrupts import Interrupts
+from dygmamba.core.memory_budget import get_memory_limit
+from dygmamba.core.process_settings import limit_process_memory, redirect_warnings, use_passive_wait_policy
 
 
-def main(name: str, told: str) -> int:
-    """Do the job with all others that were told the same; the exit code."""
-    use_passive_wait_policy()
-    said = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever else is printed is no word of this conversation
+def main(name: str, encoded: str) -> int:
+    """Do the job together with the other workers; returns the exit code."""
+    use_passive_wait_policy()  # before torch is imported
+    limit_process_memory(get_memory_limit())
+    pipe = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # whatever else prints to stdout must not mix with the JSON lines
 
-    def say(**what: Any) -> None:
-        said.write(json.dumps(what) + "\n")
-        said.flush()
+    def send(line: dict[str, Any]) -> None:
+        pipe.write(json.dumps(line) + "\n")
+        pipe.flush()
 
+    from dygmamba.api.processes import PipeProgress, encode_error
     from dygmamba.api.training import resume, train
     from dygmamba.data.storage.dataset import load_dataset
 
-    job = json.loads(told)
-    if "kept" in job:  # data that no name leads to
-        job["data"] = replace(load_dataset(Path(job.pop("kept"))), name=job["data"])
+    redirect_warnings(DygWarning, lambda text: send({"warning": text}))
+    progress, job = PipeProgress(send), json.loads(encoded)
+    if "stored" in job:  # data that no name leads to
+        job["data"] = replace(load_dataset(Path(job.pop("stored"))), name=job["data"])
     try:
-        made = {"train": train, "resume": resume}[name](**job, progress=lambda entry: say(epoch=entry))
+        with Interrupts(progress.message):
+            if name == "resume":
+                runs = [resume(**job, progress=progress)]
+            else:
+                runs = list(train(**job, progress=progress))
     except DygError as error:
-        say(error=str(error), kind=type(error).__name__)
+        send(encode_error(error))
         return error.exit_code
-    say(runs=[str(run.path) for run in (made if name == "train" else [made])])
+    send({"runs": [str(run.path) for run in runs]})
     return 0
 
 

@@ -49,6 +49,13 @@ class DownloadError(DygError):
     """A download that did not arrive whole."""
 
 
+class Interrupted(DygError):
+    """The user stopped the work; what is done is on disk and can be resumed."""
+
+    exit_code = 130
+    code = "interrupted"
+
+
 def first_line(error: BaseException) -> str:
     """What another package's error says, in one line that fits into a sentence."""
     lines = str(error).split("\n")[0].splitlines() or [""]

@@ -1,0 +1,106 @@
+"""Search for the settings that suit a dataset, judged on its validation period, and save them as a preset."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dygmamba.api.validation import check_search_limits, choose_model
+from dygmamba.core.errors import ConfigError, Interrupted
+from dygmamba.core.progress import EpochFunction, Progress, as_progress
+from dygmamba.data.storage.dataset import Dataset
+from dygmamba.data.storage.library import open_dataset
+from dygmamba.report.html import write_document
+from dygmamba.report.tuning_page import build_tuning_sheet
+from dygmamba.runs.opening import SplitSpec, choose_device, parse_split
+from dygmamba.runs.tuning import (
+    PAGE_NAME,
+    Tuning,
+    TuningBudget,
+    TuningRequest,
+    require_file_name,
+    search,
+    study_folder,
+    write_tuning_result,
+)
+from dygmamba.runs.tuning_trials import JOURNAL_FILE
+
+DEFAULT_TRIALS = 30  # if neither trials nor hours are given
+
+
+def tune(
+    data: Dataset | str,
+    model: str | None = None,
+    *,
+    trials: int | None = None,
+    hours: float | None = None,
+    out: Path | str | None = None,
+    resume: bool = False,
+    seed: int = 0,
+    preset: str | None = None,
+    split: SplitSpec | None = None,
+    device: str = "auto",
+    studies: Path | str = "studies",
+    data_dir: Path | str | None = None,
+    progress: Progress | EpochFunction | None = None,
+    train_command: Callable[[Path], str] | None = None,
+    **settings: Any,
+) -> Tuning:
+    """Search for better settings in short trainings that are judged on validation alone, and save the best as a preset.
+
+    The study is the folder `studies`/tune-DATA-MODEL. The same call continues a study that was stopped or killed, or
+    makes it longer. `train(data, preset=tuning.preset)` uses the result, and is the first to see the test period.
+    `tuning.page` shows all trials.
+
+    Args:
+        data: A dataset, or its name.
+        model: A registered model; chosen as in `train` by default.
+        trials: Trials of the whole study, 30 unless `hours` is given. The first one is the model as it is.
+        hours: Stop after this time.
+        out: The preset file, NAME.toml; by default preset.toml in the folder of the study.
+        resume: Raise an error if there is no study to continue.
+        seed: Seed of the search and of every training in it.
+        preset: Start from "small", "paper" or a file NAME.toml.
+        split: As in `train`.
+        device: "auto", "cpu" or "cuda".
+        studies: Where studies go.
+        data_dir: Where datasets are.
+        progress: Called with every epoch's entry, or a `dygmamba.core.progress.Progress`.
+        train_command: Returns the command that trains with a preset file, to be shown on the page.
+        **settings: Fixed, not searched; epochs and patience are those of a trial.
+
+    >>> import dygmamba as dm
+    >>> data = dm.generate(nodes=40, events=600, communities=4)
+    >>> found = dm.tune(data, "trees", trials=2, epochs=1, rounds=2, neighbors=0, scales=4)
+    >>> len(found.trials), found.preset.name
+    (2, 'preset.toml')
+    """
+    dataset = (
+        open_dataset(data, None if data_dir is None else Path(data_dir)) if isinstance(data, str) else data
+    )
+    where, observer, target = choose_device(device), as_progress(progress), None if out is None else Path(out)
+    if model is None:
+        choice = choose_model(where, "link", settings, preset)
+        model, preset = choice.model, choice.size
+        observer.message(choice.sentence)
+    request = TuningRequest(
+        dataset, model, where, seed, settings, preset, parse_split(dataset, split), train_command
+    )
+    check_search_limits(trials, hours)
+    require_file_name(target)
+    folder = study_folder(Path(studies), dataset.name, model)
+    if resume and not (folder / JOURNAL_FILE).exists():
+        raise ConfigError(
+            f"there is no study in {folder} to resume; leave out `resume` to start one",
+            code="no-study-to-resume",
+        )
+    limit = DEFAULT_TRIALS if trials is None and hours is None else trials
+    deadline = None if hours is None else time.monotonic() + 3600 * hours
+    journal, ended = search(request, folder, TuningBudget(limit, deadline), observer)
+    tuning = write_tuning_result(request, journal, ended, target)
+    if tuning is None:
+        raise Interrupted(
+            f"stopped before a trial was finished, so there is no preset yet; the same call continues in {folder}"
+        )
+    write_document(build_tuning_sheet(request, tuning), folder, PAGE_NAME)
+    return tuning

@@ -38,11 +38,27 @@ HERE = Path(__file__).resolve().parent / "goldens"
 OLD_RUNS = HERE / "runs-0.1.tar.gz"
 PAIRS = [(3, 17), (5, 2), (11, 30), (0, 39), (21, 8), (7, 7)]
 SMALL = {"epochs": 2, "batch": 100}
-# Settings that keep one training under a second without leaving out a code path.
+# Sizes that keep one training under a second without leaving out a code path. They are given as a preset file, because
+# the setting `out` has the name of an argument of `dygmamba.train`.
+MAMBA = {"length": 8, "width": 8, "time_dim": 8, "out": 8, "states": 4}
+DENSE = {"time_dim": 8, "out": 8}
 SIZES: dict[str, dict[str, Any]] = {
-    "dyg-mamba": {"length": 8, "width": 8, "time_dim": 8},
-    "mamba": {"length": 8, "width": 8, "time_dim": 8},
-    "fading-mamba": {"length": 8, "width": 8, "time_dim": 8, "walk_dim": 16},
+    "dyg-mamba": MAMBA,
+    "mamba": MAMBA,
+    "fading-mamba": MAMBA | {"walk_dim": 16},
+    "dyg-mamba-counts": MAMBA | {"walk_dim": 16},
+    "tgat": DENSE | {"neighbors": 4},
+    "cawn": DENSE | {"walks": 4, "heads": 2},
+    "graphmixer": DENSE | {"neighbors": 6},
+    "tcl": DENSE | {"neighbors": 6},
+    "dygformer": DENSE | {"length": 8, "width": 8},
+    "freedyg": DENSE | {"length": 8, "count_dim": 8},
+    "jodie": DENSE,
+    "dyrep": DENSE | {"neighbors": 4},
+    "tgn": DENSE | {"neighbors": 4},
+    "tpnet": DENSE | {"neighbors": 6, "dim": 16},
+    "trees": {"trees": 20, "rounds": 10},
+    "walk-trees": {"trees": 20, "rounds": 10},
 }
 
 
@@ -68,49 +84,42 @@ def labelled_stream() -> dm.Dataset:
 
 
 def training_cases() -> dict[str, dict[str, Any]]:
-    """Every registered model and every ablation: arguments of `dygmamba.train`."""
-    cases: dict[str, dict[str, Any]] = {}
-    for name, spec in dm.models().items():
-        if not spec.trainable or name not in BUILT_IN:
-            continue
-        cases[name] = {"model": name, **_settings(name, spec)}
+    """Every model of version 0.1.0 under the name it had then, every ablation, and the other ways to train."""
+    cases: dict[str, dict[str, Any]] = {
+        name: {"model": name, **sizes} for name, sizes in SIZES.items() if name != "dyg-mamba-counts"
+    }
     ablations = tomllib.loads((files("dygmamba") / "presets" / "ablations.toml").read_text("utf-8"))
     for name, parts in ablations.items():
-        sizes = SIZES["dyg-mamba"] | ({"walk_dim": 16} if "walk" in str(parts) else {})
-        cases[f"dyg-mamba {name}"] = {"model": "dyg-mamba", **SMALL, **sizes, **parts}
-    small = SIZES["dyg-mamba"] | SMALL
-    cases["dyg-mamba historical"] = {"model": "dyg-mamba", **small, "train_negatives": "historical"}
-    cases["dyg-mamba mixed activity"] = {
-        "model": "dyg-mamba",
-        **small,
+        walks = {"walk_dim": 16} if "walks" in str(parts) else {}
+        cases[f"dyg-mamba {name}"] = {"model": "dyg-mamba", **MAMBA, **walks, **parts}
+    base = cases["dyg-mamba"]
+    cases["dyg-mamba historical"] = base | {"train_negatives": "historical"}
+    cases["dyg-mamba activity"] = base | {
         "train_negatives": "mixed",
         "activity": True,
         "negatives": "historical",
     }
-    cases["dyg-mamba ranking"] = {"model": "dyg-mamba", **small, "loss": "ranking", "train_candidates": 5}
-    cases["tgn batch"] = {**cases["tgn"], "visible": "batch"}
-    cases["trees mixed-odds"] = {**cases["trees"], "train_negatives": "mixed-odds"}
+    cases["dyg-mamba ranking"] = base | {"loss": "ranking", "train_candidates": 5}
+    cases["tgn batch"] = cases["tgn"] | {"visible": "batch"}
+    cases["trees odds"] = cases["trees"] | {"train_negatives": "mixed-odds"}
     return cases
 
 
-# The models of version 0.1.0 under the names they had then; models added later get goldens of their own.
-BUILT_IN = (
-    "dyg-mamba", "mamba", "fading-mamba", "dyg-mamba-counts", "tgat", "cawn", "graphmixer", "tcl", "dygformer", "freedyg",
-    "jodie", "dyrep", "tgn", "tpnet", "trees", "walk-trees",
-)  # fmt: skip
-
-
-def _settings(name: str, spec: Any) -> dict[str, Any]:
-    if "trees" in name:
-        return {"epochs": 2, "batch": 100, "trees": 20, "rounds": 10}
-    key = "fading-mamba" if name == "dyg-mamba-counts" else name
-    return SMALL | SIZES.get(key, {})
+def train(data: dm.Dataset, arguments: dict[str, Any], folder: Path, **more: Any) -> dm.Run:
+    """Train once with settings in a preset file."""
+    model, negatives = arguments["model"], arguments.get("negatives", "random")
+    settings = SMALL | {key: value for key, value in arguments.items() if key not in ("model", "negatives")}
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
+    preset = folder / "golden.toml"
+    preset.write_text("\n".join(["[preset]", f'model = "{model}"', "[settings]", *lines]) + "\n")
+    (run,) = dm.train(data, model, preset=str(preset), out=folder, negatives=negatives, **more)
+    return run
 
 
 def record_training(data: dm.Dataset, arguments: dict[str, Any], folder: Path, device: str) -> dict[str, Any]:
     """Train once; digests of weights, metrics, results, calibration and scores."""
-    (run,) = dm.train(data, out=folder, device=device, **arguments)
-    return describe_run(run)
+    return describe_run(train(data, arguments, folder, device=device))
 
 
 def describe_run(run: dm.Run) -> dict[str, Any]:
@@ -153,7 +162,7 @@ def digest_json(value: Any) -> str:
 
 
 LEFT_OUT = re.compile(
-    r"second|memory_|^run$|path|folder|^id$|sha256|made_with|peak|^size$|wall|elapsed|^code$|version$"
+    r"second|memory_|^run$|path|folder|^id$|sha256|made_with|peak|^size$|^weights$|^of$|^bond$|wall|elapsed|^code$|version$"
 )
 
 
@@ -353,19 +362,12 @@ def run_command(*words: str) -> tuple[int, str]:
     return int(code or 0), out.getvalue()
 
 
-OLD = {
-    "trees": {"model": "trees", "epochs": 1, "trees": 6, "rounds": 6},
-    "dyg-mamba": {"model": "dyg-mamba", "epochs": 2, "batch": 100, "length": 6, "width": 4, "time_dim": 4},
-    "fading-mamba": {
-        "model": "fading-mamba",
-        "epochs": 2,
-        "batch": 100,
-        "length": 6,
-        "width": 4,
-        "time_dim": 4,
-        "walk_dim": 8,
-    },
-    "jodie": {"model": "jodie", "epochs": 2, "batch": 100},
+TINY = {"length": 6, "width": 4, "time_dim": 4, "out": 4, "states": 2}
+OLD: dict[str, dict[str, Any]] = {
+    "trees": {"model": "trees", "trees": 6, "rounds": 3},
+    "dyg-mamba": {"model": "dyg-mamba", **TINY},
+    "fading-mamba": {"model": "fading-mamba", **TINY, "walk_dim": 8},
+    "jodie": {"model": "jodie", "time_dim": 4, "out": 4},
 }
 
 
@@ -378,26 +380,27 @@ def make_old_runs(archive: Path) -> None:
     def stop(entry: dict[str, Any]) -> None:
         raise Stop
 
+    def keep(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        # pages are not read again, and one model's optimizer state would be most of the archive
+        left_out = info.name.endswith("report.html") or info.name.startswith("fading-mamba/checkpoint/last")
+        return None if left_out else info
+
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         data, runs = folder / "data", folder / "runs"
         dm.save(stream("old"), data_dir=data)
         dataset = dm.load("old", data_dir=data)
         for label, arguments in OLD.items():
-            (run,) = dm.train(dataset, out=runs, device="cpu", data_dir=data, **arguments)
+            run = train(dataset, arguments, runs, device="cpu", data_dir=data)
             run.path.rename(folder / label)
         with contextlib.suppress(Stop):
-            dm.train(dataset, out=runs, device="cpu", data_dir=data, progress=stop, **OLD["dyg-mamba"])
+            train(dataset, OLD["dyg-mamba"], runs, device="cpu", data_dir=data, progress=stop)
         (half,) = (runs / "old" / "dyg-mamba").iterdir()
         half.rename(folder / "stopped")
         archive.parent.mkdir(exist_ok=True)
         with tarfile.open(archive, "w:gz", compresslevel=9) as tar:
             for label in (*OLD, "stopped", "data"):
-                tar.add(
-                    folder / label,
-                    label,
-                    filter=lambda info: None if info.name.endswith("report.html") else info,
-                )
+                tar.add(folder / label, label, filter=keep)
 
 
 def record_old_runs(folder: Path) -> dict[str, Any]:
@@ -418,9 +421,8 @@ def record_old_runs(folder: Path) -> dict[str, Any]:
 
 def record_nodes(folder: Path, device: str) -> dict[str, Any]:
     """Train a node classifier on a labelled stream, its backbone first."""
-    arguments = {"model": "dyg-mamba", **SMALL, **SIZES["dyg-mamba"]}
-    (run,) = dm.train(labelled_stream(), task="node", out=folder, device=device, **arguments)
-    return describe_run(run)
+    arguments = {"model": "dyg-mamba", **MAMBA}
+    return describe_run(train(labelled_stream(), arguments, folder, task="node", device=device))
 
 
 def fingerprint() -> dict[str, str]:

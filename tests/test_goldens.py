@@ -1,0 +1,78 @@
+"""Nothing that the package computes changes unless a change is meant: every model, reader, command and old run folder.
+
+`tests/goldens/goldens.json` was recorded with version 0.1.0 by `tests/golden_cases.py`. On the kind of processor and
+with the library versions it was recorded with, digests must agree to the last bit; elsewhere scores must agree to
+rounding. After an intended change record again, and change `CODE_VERSION` in `dygmamba/lab/job.py`.
+"""
+
+import json
+import warnings
+
+import pytest
+from golden_cases import (
+    HERE,
+    fingerprint,
+    labelled_stream,
+    record_commands,
+    record_nodes,
+    record_old_runs,
+    record_readers,
+    record_training,
+    stream,
+    training_cases,
+)
+
+from dygmamba.core.errors import DygWarning
+
+GOLDENS = json.loads((HERE / "goldens.json").read_text())
+SAME_MACHINE = fingerprint() == GOLDENS["fingerprint"]
+
+
+def check(found: dict, expected: dict) -> None:
+    """Digests and scores to the last bit on the recording machine; elsewhere scores to rounding."""
+    if SAME_MACHINE:
+        assert found == expected
+    else:
+        assert found["scores"] == pytest.approx(expected["scores"], abs=2e-3)
+
+
+@pytest.fixture(autouse=True)
+def old_names():
+    """Old model names are used on purpose."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DygWarning)
+        yield
+
+
+@pytest.mark.parametrize("case", training_cases())
+def test_training_is_unchanged(case, tmp_path):
+    """For all models and ablations: weights, metrics, results, calibration and scores are those recorded."""
+    check(record_training(stream(), training_cases()[case], tmp_path, "cpu"), GOLDENS["training"][case])
+
+
+def test_node_classification_is_unchanged(tmp_path):
+    assert len(labelled_stream()) == 500
+    check(record_nodes(tmp_path, "cpu"), GOLDENS["training"]["node"])
+
+
+def test_readers_are_unchanged(tmp_path):
+    """For all kinds of files: the imported dataset is the one recorded."""
+    assert record_readers(tmp_path) == GOLDENS["readers"]
+
+
+def test_commands_are_unchanged(tmp_path):
+    """For all commands: exit code and `--json` output, but for sentences, paths and timings."""
+    found = record_commands(tmp_path)
+    expected = GOLDENS["commands"]
+    assert list(found) == sorted(expected, key=list(found).index)
+    for name, value in expected.items():
+        assert found[name]["exit"] == value["exit"], name
+        if SAME_MACHINE:
+            assert found[name]["json"] == value["json"], name
+
+
+def test_old_run_folders_still_work(tmp_path):
+    """Run folders and dataset files of version 0.1.0 open, resume and predict to the same bits."""
+    found = record_old_runs(tmp_path)
+    for name, value in GOLDENS["old_runs"].items():
+        check(found[name], value)

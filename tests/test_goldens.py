@@ -9,6 +9,8 @@ import json
 import warnings
 
 import pytest
+
+from dygmamba.core.errors import DygWarning
 from golden_cases import (
     HERE,
     fingerprint,
@@ -21,8 +23,6 @@ from golden_cases import (
     stream,
     training_cases,
 )
-
-from dygmamba.core.errors import DygWarning
 
 GOLDENS = json.loads((HERE / "goldens.json").read_text())
 SAME_MACHINE = fingerprint() == GOLDENS["fingerprint"]

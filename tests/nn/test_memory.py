@@ -13,7 +13,7 @@ from strategies import event_streams
 @given(store=event_streams(min_events=1))
 def test_the_last_event_as_a_destination_wins(store):
     """For all batches: each node once, with its last event as a destination, or as a source where there is none."""
-    ends = EventEnds.by_role(store.select(torch.arange(len(store)))).last(nobody=store.num_nodes)
+    ends = EventEnds.by_role(store.select(torch.arange(len(store)))).last(null_node=store.num_nodes)
     kept = ends.node < store.num_nodes
     found = EventEnds(ends.node[kept], ends.other[kept], ends.event[kept], ends.time[kept])
     events = list(enumerate(zip(store.src.tolist(), store.dst.tolist(), strict=True)))
@@ -30,7 +30,7 @@ def test_recent_neighbors_are_the_last_k_whatever_the_batches(store, size, k):
     """For all streams and batch sizes: what is kept are the last k ends of each node, the newest at the right."""
     recent = RecentNeighbors(store.num_nodes, k)
     for events in store.batches(torch.arange(len(store)), size):
-        recent.add(EventEnds.of(events))
+        recent.add(EventEnds.by_time(events))
     assert not any(buffer[-1].any() for buffer in recent.buffers()), "nobody has neighbours"
     for n in range(store.num_nodes):
         ends = []
@@ -47,8 +47,8 @@ def test_rows_without_waiting_are_those_with(store):
     """For all queries: updating every row, every query or each asked node once gives the same memories."""
     torch.manual_seed(0)
     memory = NodeMemory(MemoryConfig(store.num_nodes, 0, 3, 2, "gru", 0.0))
-    ends = EventEnds.of(store.select(torch.arange(len(store)))).last(memory.nobody)
-    memory.leave(ends, torch.randn(len(ends.node), 3))
+    ends = EventEnds.by_time(store.select(torch.arange(len(store)))).last(memory.null_node)
+    memory.store_messages(ends, torch.randn(len(ends.node), 3))
     node = torch.stack([store.src, store.dst])
     once, _ = memory.read(node, store.features.edge)
     ways = (

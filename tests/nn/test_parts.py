@@ -37,7 +37,7 @@ def test_the_query_node_is_a_token(query):
     """The query node takes part once, with no age and no event of its own."""
     from dygmamba.data.events.event_store import EventStore
 
-    store = EventStore.of(torch.tensor([0, 0]), torch.tensor([1, 2]), torch.tensor([1.0, 3.0]))
+    store = EventStore.from_columns(torch.tensor([0, 0]), torch.tensor([1, 2]), torch.tensor([1.0, 3.0]))
     seq = NeighborIndex.build(store).recent(torch.tensor([0]), torch.tensor([7.0], dtype=torch.float64), 3)
     tokens = make_tokens(seq, query)
     expected = {"last": [1, 2, 0], "first": [0, 1, 2]}[query]

@@ -1,4 +1,4 @@
-"""Which implementation computes: every op by its definition where that is asked for, and by its kernels elsewhere."""
+"""Dispatch: every op runs its reference inside `use_reference` and its kernels elsewhere."""
 
 import pkgutil
 import subprocess
@@ -14,7 +14,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from by_hand import results
 from dygmamba import ops
 from dygmamba.ops.conv import conv_silu
 from dygmamba.ops.cooccurrence import cooccurrence
@@ -39,6 +38,7 @@ from dygmamba.ops.spectral_bound import spectral_bound
 from dygmamba.ops.split_projection import split_projection
 from dygmamba.ops.trees import GrowthConfig, bin_columns, bin_edges, grow_tree, shapley_values, sum_leaves
 from dygmamba.ops.walks import build_walk_table
+from gradient_cases import results
 
 FOLDERS = [found.name for found in pkgutil.iter_modules(ops.__path__) if found.ispkg]
 
@@ -73,7 +73,7 @@ def mapped() -> list[Tensor]:
     return [torch.from_numpy(table.insert(keys)), torch.from_numpy(table.slots(keys + 7))]
 
 
-def faded() -> list[Tensor]:
+def decayed() -> list[Tensor]:
     group, time = torch.arange(9) % 4, torch.arange(9, dtype=torch.float64) // 2
     scale = torch.tensor([0.5, 3.0], dtype=torch.float64)
     lists = append_events(build_decayed_counts(group, time, 4, scale), group[:2], time[-2:] + 2)
@@ -106,7 +106,7 @@ def boosted() -> list[Tensor]:
     return [*trees.columns, sum_leaves(trees, x), *shapley_values(trees, x[:2])]
 
 
-def taken() -> list[Tensor]:
+def gathered() -> list[Tensor]:
     return [gather_rows(normal(5, 3), torch.tensor([[4, 0], [1, 1]]))]
 
 
@@ -122,7 +122,7 @@ DIFFERENTIABLE: dict[str, tuple[Any, ...]] = {
     ),
     "conv": (conv_silu, (normal(2, 5, 3), normal(3, 4), normal(3)), masked(2, 5)),
     "spectral_bound": (spectral_bound, (normal(2, 3, 5),)),
-    "halves": (split_projection, (normal(2, 5, 4), normal(6, 4))),
+    "split_projection": (split_projection, (normal(2, 5, 4), normal(6, 4))),
     "gated_sum": (gated_sum, (normal(2, 5, 4), normal(4)), masked(2, 5)),
     "pair_attention": (pair_attention, (normal(2, 5, 12),), masked(2, 5)),
     "masked_softmax": (masked_softmax, (normal(2, 130, 4),), masked(2, 130)),
@@ -130,14 +130,14 @@ DIFFERENTIABLE: dict[str, tuple[Any, ...]] = {
 CALLS: dict[str, Callable[[], list[Tensor]]] = {
     **{name: partial(results, *given) for name, given in DIFFERENTIABLE.items()},
     "cooccurrence": counted,
-    "recent": looked_up,
-    "keymap": mapped,
-    "fading": faded,
+    "recent_neighbors": looked_up,
+    "hash_map": mapped,
+    "decayed_counts": decayed,
     "trees": boosted,
     "walks": walked,
-    "rows": taken,
+    "gather_rows": gathered,
 }
-ON_A_GPU = {"rows", "masked_softmax"}  # the only kernels are a GPU's
+GPU_ONLY = {"gather_rows", "masked_softmax"}  # all their kernels are for a GPU
 
 
 def watch(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> list[str]:
@@ -173,26 +173,26 @@ def test_the_definition_computes_where_it_is_asked_for(monkeypatch, name):
     """For every op: inside the block the reference runs and no kernel does, with the same values and gradients."""
     fast, op = CALLS[name](), OPS[name]
     by_kernel = [watch(monkeypatch, kernels) for kernels in kernels_of(op)]
-    by_definition = watch(monkeypatch, op.module("reference"))
+    by_reference = watch(monkeypatch, op.module("reference"))
     with use_reference():
         slow = CALLS[name]()
-    assert by_definition
+    assert by_reference
     assert not any(by_kernel)
     for ours, true in zip(fast, slow, strict=True):
         torch.testing.assert_close(ours, true)
 
 
-@pytest.mark.parametrize("name", [name for name in CALLS if name not in ON_A_GPU])
+@pytest.mark.parametrize("name", [name for name in CALLS if name not in GPU_ONLY])
 def test_a_kernel_computes_elsewhere(monkeypatch, name):
     """For every op with a kernel for this device: outside the block that runs, and the reference does not."""
     with use_reference():
         CALLS[name]()
     op = OPS[name]
     by_kernel = [watch(monkeypatch, kernels) for kernels in kernels_of(op)]
-    by_definition = watch(monkeypatch, op.module("reference"))
+    by_reference = watch(monkeypatch, op.module("reference"))
     CALLS[name]()
     assert any(by_kernel)
-    assert not by_definition
+    assert not by_reference
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda", "mps"])
@@ -204,7 +204,7 @@ def test_no_device_is_an_exception(device):
             assert not op.fused(device)
 
 
-@pytest.mark.parametrize("name", [name for name in DIFFERENTIABLE if name not in ON_A_GPU])
+@pytest.mark.parametrize("name", [name for name in DIFFERENTIABLE if name not in GPU_ONLY])
 def test_a_gradient_is_taken_of_what_was_computed(monkeypatch, name):
     """What a kernel computed is differentiated by it, inside the block too; the definition's is by torch, anywhere."""
     op, leaves, *mask = DIFFERENTIABLE[name]
@@ -220,12 +220,12 @@ def test_a_gradient_is_taken_of_what_was_computed(monkeypatch, name):
     with use_reference():
         slow = total()
     called = [watch(monkeypatch, kernels) for kernels in kernels_of(OPS[name])]
-    by_definition = torch.autograd.grad(slow, leaves)
+    by_reference = torch.autograd.grad(slow, leaves)
     assert not any(called)
     with use_reference():
         by_kernel = torch.autograd.grad(fast, leaves)
     assert name not in ("scan", "conv") or "backward" in called[0]
-    for ours, true in zip(by_kernel, by_definition, strict=True):
+    for ours, true in zip(by_kernel, by_reference, strict=True):
         torch.testing.assert_close(ours, true)
 
 

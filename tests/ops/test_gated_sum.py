@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from by_hand import assert_same, poisoned, results
-from dygmamba.ops.gated_sum import by_hand, gated_sum, reference
+from dygmamba.ops.gated_sum import autograd, gated_sum, reference
+from gradient_cases import assert_same, poisoned, results
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def test_by_hand_it_is_its_definition(length, dtype):
     near = {"rtol": 5e-2, "atol": 2e-1} if dtype == torch.bfloat16 else {}
     if dtype == torch.float32:
         near = {"rtol": 1e-4, "atol": 1e-5}
-    assert_same(by_hand.gated_sum, reference.gated_sum, (x, gate), mask, **near)
+    assert_same(autograd.gated_sum, reference.gated_sum, (x, gate), mask, **near)
 
 
 def test_gradcheck():
@@ -40,7 +40,7 @@ def test_gradcheck():
     assert gradcheck(lambda x, gate: gated_sum(x, gate, mask), (x.requires_grad_(), gate.requires_grad_()))
 
 
-@pytest.mark.parametrize("sum_up", [by_hand.gated_sum, reference.gated_sum])
+@pytest.mark.parametrize("sum_up", [autograd.gated_sum, reference.gated_sum])
 def test_padding_is_neutral_and_emptiness_is_zero(sum_up):
     """Tokens that do not exist add nothing; a sequence without tokens is 0, and gives no gradient."""
     x, gate, mask = draw(5)

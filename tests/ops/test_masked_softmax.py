@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from by_hand import assert_same, results
 from dygmamba.ops.masked_softmax import MASKED_SOFTMAX, exponentials, masked_softmax, reference
+from gradient_cases import assert_same, results
 
 WAYS = [reference.masked_softmax, exponentials.masked_softmax]
 both_ways = pytest.mark.parametrize("softmax", WAYS, ids=["reference", "exponentials"])

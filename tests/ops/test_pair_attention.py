@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from by_hand import assert_same, poisoned, results
 from dygmamba.ops.pair_attention import PAIR_ATTENTION, half, long, pair_attention, reference, short
+from gradient_cases import assert_same, poisoned, results
 
 WAYS = {"long": long, "short": short, "half": half}
 every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)

@@ -180,11 +180,11 @@ def test_a_second_backward_finds_its_checkpoints(monkeypatch: pytest.MonkeyPatch
 
 def test_only_what_the_kernels_were_made_for_is_served() -> None:
     """Sixteen states in float32 and channels in fours; everything else is Triton's."""
-    assert cuda.made_for(inputs(2, 3, 4, 16))
-    assert not cuda.made_for(inputs(2, 3, 5, 16))
-    assert not cuda.made_for(inputs(2, 3, 4, 8))
-    assert not cuda.made_for(inputs(0, 3, 4, 16))
-    assert not cuda.made_for(inputs(2, 3, 4, 16, dtype=torch.bfloat16))
+    assert cuda.is_supported(inputs(2, 3, 4, 16))
+    assert not cuda.is_supported(inputs(2, 3, 5, 16))
+    assert not cuda.is_supported(inputs(2, 3, 4, 8))
+    assert not cuda.is_supported(inputs(0, 3, 4, 16))
+    assert not cuda.is_supported(inputs(2, 3, 4, 16, dtype=torch.bfloat16))
 
 
 @pytest.mark.parametrize("entry", ["span", "delta"])

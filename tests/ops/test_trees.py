@@ -170,7 +170,7 @@ def test_threads_change_no_bit(monkeypatch):
 
     x, growth = table(500, 11, 2), GrowthConfig(9, 5, 0.5)
     alone = grown(x, 2, growth)
-    monkeypatch.setattr(cpu, "ALONE", 500)
+    monkeypatch.setattr(cpu, "UPDATES_PER_THREAD", 500)
     for threads in (2, 3, 16):
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
         shared = grown(x, 2, growth)

@@ -186,7 +186,7 @@ class DyGMamba(Encoder):
         tokens = make_tokens(recent[both], self.query, self.span)  # [2p l]
         x = self.channels(tokens, view.features)
         if self.tables:
-            asked = SequencePairs.of(view)
+            asked = SequencePairs.from_view(view)
             x = torch.cat([x, *(table(tokens, asked) for table in self.tables)], dim=-1)
         return self.encoders(x, tokens), tokens
 

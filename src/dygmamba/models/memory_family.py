@@ -150,7 +150,7 @@ class AttentionMessage(nn.Module):
 
     def observe(self, events: EventBatch) -> None:
         """These events are part of the neighbourhoods from now on."""
-        self.recent.add(EventEnds.of(events))
+        self.recent.add(EventEnds.by_time(events))
 
     def reset(self) -> None:
         """Forget all neighbours."""
@@ -182,9 +182,9 @@ class MemoryEncoder(Encoder):
     def observe(self, events: EventBatch) -> None:
         """Take in the waiting messages of the batch's nodes, then leave each its new one."""
         if len(events):
-            last = EventEnds.by_role(events).last(self.memory.nobody)
-            self.memory.take_in(last.node, events.features.edge)
-            self.memory.leave(last, self.partner(last, self.memory, events.features))
+            last = EventEnds.by_role(events).last(self.memory.null_node)
+            self.memory.apply_messages(last.node, events.features.edge)
+            self.memory.store_messages(last, self.partner(last, self.memory, events.features))
             self.partner.observe(events)
 
     def reset(self) -> None:
@@ -206,22 +206,22 @@ class MemoryEncoder(Encoder):
     @property
     def carried(self) -> StreamPrefix | None:
         """The events that are in it."""
-        return None if self.kept is None else self.kept.told
+        return None if self.kept is None else self.kept.events
 
     def carry(self, mark: StreamPrefix) -> None:
         """Keep the memory as it is."""
         if self.kept is not None:
-            self.kept.keep(self._tables(), mark)
+            self.kept.save(self._tables(), mark)
 
     def recall(self) -> None:
         """Make the memory what was kept."""
         if self.kept is not None:
-            self.kept.put_back(self._tables())
+            self.kept.restore(self._tables())
 
     def let_go(self) -> None:
         """Keep nothing any more."""
         if self.kept is not None:
-            self.kept.let_go()
+            self.kept.clear()
 
     def _tables(self) -> list[Tensor]:
         """What is remembered, one row per node."""

@@ -1,4 +1,4 @@
-"""Attention over a node's past and over tokens, masked everywhere: what is not there gets no weight.
+"""Attention over a node's neighbors and over tokens; masked entries never get weight.
 
 Legend: r queries, l keys, m query tokens, h heads, c key width, d width.
 """
@@ -18,12 +18,15 @@ Mask = Bool[Tensor, "r l"]
 def lookup(
     table: Float[Tensor, "n c"], index: Int[Tensor, "*shape"], present: Bool[Tensor, "*shape"]
 ) -> Float[Tensor, "*shape c"]:
-    """Rows of a feature table, zeros where there is nothing to look up; a table without columns gives none."""
+    """Gather rows of a feature table, zeros where `present` is False; a table without columns gives no columns."""
     return torch.where(present[..., None], gather_rows(table, index), 0)
 
 
 class Merge(nn.Module):
-    """Two layers on two vectors side by side, the right one published `out` wide (MergeLayer of TGAT and TGN)."""
+    """Two-layer perceptron on two concatenated vectors (MergeLayer of TGAT and TGN).
+
+    The initial scale is that of a right vector padded to `out` columns, as published.
+    """
 
     def __init__(self, left: int, right: int, out: int) -> None:
         super().__init__()
@@ -31,17 +34,16 @@ class Merge(nn.Module):
         self.out = nn.Linear(out, out)
 
     def forward(self, left: Float[Tensor, "r a"], right: Float[Tensor, "r b"]) -> Float[Tensor, "r d"]:
-        """One vector of the two."""
         return self.out(relu(self.hidden(torch.cat([left, right], dim=-1))))
 
 
 class NeighborAttention(nn.Module):
-    """One query asks its neighbours, then a residual and a norm (TGAT, Xu et al., ICLR 2020, Eq. 6 to 8).
+    """Attention of one query to its neighbors, then a residual and a norm (TGAT, Xu et al., ICLR 2020, Eq. 6 to 8).
 
-    With one query per sequence, q . (W_k x) = (W_k^T q) . x and sum_j w_j (W_v x_j) = W_v (sum_j w_j x_j):
-    the projections are applied to the query and to the sum instead of to every neighbour, the same function
-    with a factor l less work. The original spreads the weights evenly over the padding of a node without a
-    past; here such a node gets nothing from its neighbours. `fan_in` is how wide keys were published.
+    With one query per sequence, q . (W_k x) = (W_k^T q) . x and sum_j w_j (W_v x_j) = W_v (sum_j w_j x_j). So the
+    projections are applied to the query and to the sum instead of to every neighbor: the same function with a factor l
+    less work. For a node without neighbors the original spreads the weights evenly over the padding; here such a node
+    gets nothing. `fan_in` is the published width of the keys, which sets the initial scale.
     """
 
     def __init__(self, query_dim: int, key_dim: int, fan_in: int, heads: int, dropout: float) -> None:
@@ -56,19 +58,18 @@ class NeighborAttention(nn.Module):
     def forward(
         self, query: Float[Tensor, "r d"], keys: Float[Tensor, "r l c"], mask: Mask
     ) -> Float[Tensor, "r d"]:
-        """The query, informed by the keys that exist."""
         heads, inner, _ = self.key.shape
         q = self.query(query).unflatten(-1, (heads, inner)) * inner**-0.5
-        asked = torch.einsum("rhi,hic->rch", q, self.key)
-        weight = self.drop(masked_softmax(keys @ asked, mask))  # [r l h]
-        found = torch.einsum("rhc,hic->rhi", weight.mT @ keys, self.value).flatten(1)
-        return self.norm(query + self.drop(self.out(found)))
+        projected = torch.einsum("rhi,hic->rch", q, self.key)
+        weight = self.drop(masked_softmax(keys @ projected, mask))  # [r l h]
+        attended = torch.einsum("rhc,hic->rhi", weight.mT @ keys, self.value).flatten(1)
+        return self.norm(query + self.drop(self.out(attended)))
 
 
 class TokenAttention(nn.Module):
-    """Multi-head attention of tokens to tokens with a key mask; every sequence must hold a real key.
+    """Multi-head attention of tokens to tokens with a key mask; every sequence needs at least one unmasked key.
 
-    It starts as torch's `MultiheadAttention` does: Xavier for query, key and value as one map to 3 d, biases zero.
+    Initialised like torch's `MultiheadAttention`: Xavier for query, key and value as one map to 3 d, biases zero.
     """
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
@@ -83,14 +84,13 @@ class TokenAttention(nn.Module):
     def forward(
         self, x: Float[Tensor, "r m d"], keys: Float[Tensor, "r l d"], mask: Mask
     ) -> Float[Tensor, "r m d"]:
-        """What each token of x gets from the keys that exist."""
         q, k, v = (
             part(tokens).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [r h m d/h]
             for part, tokens in ((self.query, x), (self.key, keys), (self.value, keys))
         )
         dropout = self.dropout if self.training else 0.0
-        found = scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None, None], dropout_p=dropout)
-        return self.out(found.transpose(1, 2).flatten(2))
+        attended = scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None, None], dropout_p=dropout)
+        return self.out(attended.transpose(1, 2).flatten(2))
 
 
 class FeedForward(nn.Sequential):
@@ -107,7 +107,7 @@ class FeedForward(nn.Sequential):
 
 
 class PostNormLayer(nn.Module):
-    """A transformer layer that normalises after each residual, ReLU inside (TCL); x may ask another sequence."""
+    """Transformer layer with norms after the residuals and ReLU (TCL); x may attend to another sequence."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -119,13 +119,12 @@ class PostNormLayer(nn.Module):
     def forward(
         self, x: Float[Tensor, "r m d"], keys: Float[Tensor, "r l d"], mask: Mask
     ) -> Float[Tensor, "r m d"]:
-        """The tokens of x, informed by the keys that exist."""
         x = self.attended(x + self.drop(self.attend(x, keys, mask)))
         return self.fed(x + self.feed(x))
 
 
 class PreNormLayer(nn.Module):
-    """A transformer layer that normalises before each part, GELU inside (DyGFormer)."""
+    """Transformer layer with norms before attention and feed-forward, and GELU (DyGFormer)."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -135,7 +134,6 @@ class PreNormLayer(nn.Module):
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "r l d"], mask: Mask) -> Float[Tensor, "r l d"]:
-        """The tokens, informed by those that exist."""
         normed = self.before_attend(x)
         x = x + self.drop(self.attend(normed, normed, mask))
         return x + self.feed(self.before_feed(x))

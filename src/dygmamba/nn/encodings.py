@@ -1,6 +1,6 @@
-"""Channel encodings of tokens, each aligned to the same width (DyG-Mamba section 4.1).
+"""Channels: encodings of tokens, each projected to the same width (DyG-Mamba section 4.1).
 
-Legend: q sequences, r = 2 p sequences of p pairs (the first of each, then the second of each), l tokens,
+Legend: q sequences, r = 2 p sequences of p pairs (first all sources, then all destinations), l tokens,
 t time frequencies, c channel width.
 """
 
@@ -19,7 +19,7 @@ from dygmamba.ops.cooccurrence import cooccurrence
 
 
 class TimeEncoding(nn.Module):
-    """cos(omega * span + b), omega_i = 10^(-decades * i / (t - 1)); constant, as the paper keeps it, or trained."""
+    """cos(omega * span + b), omega_i = 10^(-decades * i / (t - 1)); fixed as in the paper, or trained."""
 
     def __init__(self, dim: int, decades: float = 9.0, trainable: bool = False) -> None:
         super().__init__()
@@ -27,21 +27,20 @@ class TimeEncoding(nn.Module):
         self.phase = nn.Parameter(torch.zeros(dim), requires_grad=trainable)
 
     def forward(self, span: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape t"]:
-        """The encoding of each span."""
         return torch.cos(span[..., None] * self.omega + self.phase)
 
 
 def pair_counts(node: Int32[Tensor, "r l"], mask: Bool[Tensor, "r l"]) -> Int32[Tensor, "r l 2"]:
-    """How often each token's node occurs in the first and in the second sequence of its pair."""
+    """Count each token's node in the first and in the second sequence of its pair."""
     p = node.shape[0] // 2
     return torch.cat(cooccurrence(node[:p], node[p:], mask[:p], mask[p:]))
 
 
 class CountSum(nn.Module):
-    """f(a) + f(b) for a token's two counts, f a perceptron of two layers; the second is applied to the sum.
+    """f(a) + f(b) for a token's two counts, f a two-layer perceptron; the linear second layer is applied to the sum.
 
-    Counts are few and could be tabulated, but most tokens share one, and a GPU adds up a table's gradient row by
-    row.
+    The few distinct counts could be looked up in a table. But most tokens have the same count, and a GPU adds up the
+    gradient of a table row one by one.
     """
 
     def __init__(self, hidden: int) -> None:
@@ -49,14 +48,13 @@ class CountSum(nn.Module):
         self.first, self.second = nn.Linear(1, hidden), nn.Linear(hidden, hidden)
 
     def forward(self, counts: Int32[Tensor, "p l 2"]) -> Float[Tensor, "p l c"]:
-        """The encoding of each token's two counts."""
         count = counts.to(self.first.weight.dtype)[..., None]
         hidden = torch.addcmul(self.first.bias, count, self.first.weight[:, 0])  # [p l 2 c]
         return linear(relu(hidden).sum(dim=-2), self.second.weight, 2 * self.second.bias)
 
 
 class CountEncoding(nn.Sequential):
-    """The counts' encoding, aligned to a channel's width."""
+    """Encoding of the counts, projected to the width of a channel."""
 
     def __init__(self, hidden: int, width: int) -> None:
         super().__init__(CountSum(hidden), nn.Linear(hidden, width))
@@ -64,48 +62,48 @@ class CountEncoding(nn.Sequential):
 
 @dataclass(frozen=True, slots=True)
 class ChannelConfig:
-    """Which channels a model reads, and how wide they are."""
+    """The channels of a model and their sizes."""
 
     node_dim: int
     edge_dim: int
     time_dim: int
     width: int
     trainable_time: bool = False
-    scales: tuple[float, ...] = (1.0,)  # of time, for what fades
-    fill: int = 1  # columns that node and edge features count at least in the scale of their initial weights
+    scales: tuple[float, ...] = (1.0,)  # time scales of decayed counts
+    fill: int = (
+        1  # node and edge features count as at least this many columns in the initial scale of weights
+    )
     names: tuple[str, ...] = ("node", "edge", "time")
 
     def channels(self) -> nn.ModuleList:
-        """Those of its channels that a sequence has by itself."""
+        """Build the channels that need one sequence only."""
         return nn.ModuleList(CHANNELS[name](self) for name in self.names if name in CHANNELS)
 
 
 class NodeChannel(nn.Module):
-    """Features of the token's node; without features, the bias alone."""
+    """Features of the token's node; only the bias if nodes have none."""
 
     def __init__(self, config: ChannelConfig) -> None:
         super().__init__()
         self.align = AlignFeatures(config.node_dim, config.width, padded_width(config.node_dim, config.fill))
 
     def forward(self, tokens: Tokens, features: FeatureTable) -> Tensor:
-        """The aligned node features."""
         return self.align(features.node, tokens.node, tokens.mask)
 
 
 class EdgeChannel(nn.Module):
-    """Features of the token's event at their native width; the query token has none."""
+    """Features of the token's event; the query token has none."""
 
     def __init__(self, config: ChannelConfig) -> None:
         super().__init__()
         self.align = AlignFeatures(config.edge_dim, config.width, padded_width(config.edge_dim, config.fill))
 
     def forward(self, tokens: Tokens, features: FeatureTable) -> Tensor:
-        """The aligned edge features."""
         return self.align(features.edge, tokens.event, tokens.is_event)
 
 
 class TimeChannel(nn.Module):
-    """Absolute temporal encoding: the span from the token to the query."""
+    """Time encoding of the token's age (time from the event to the query)."""
 
     def __init__(self, config: ChannelConfig) -> None:
         super().__init__()
@@ -113,38 +111,35 @@ class TimeChannel(nn.Module):
         self.align = nn.Linear(config.time_dim, config.width)
 
     def forward(self, tokens: Tokens, features: FeatureTable) -> Tensor:
-        """The aligned time encoding."""
         return self.align(self.encode(tokens.age))
 
 
 class AlignFeatures(nn.Module):
-    """A linear map of looked-up features; zero-width features cost nothing and leave the bias."""
+    """Linear map of looked-up features; features without columns leave only the bias."""
 
     def __init__(self, dim: int, width: int, fan_in: int) -> None:
         super().__init__()
         self.weight, self.bias = uniform_parameter(fan_in, dim, width), uniform_parameter(fan_in, width)
 
     def forward(self, table: Tensor, index: Tensor, present: Tensor) -> Tensor:
-        """Rows of `table` where `present`, aligned."""
         if table.shape[1] == 0:
             return self.bias.expand(*index.shape, -1)
         return lookup(table, index, present) @ self.weight + self.bias
 
 
 class Cooccurrence(nn.Module):
-    """How often the token's node is in its own and in the other sequence."""
+    """Count of the token's node in its own and in the other sequence."""
 
     def __init__(self, config: ChannelConfig) -> None:
         super().__init__()
         self.encode = CountEncoding(config.width, config.width)
 
     def forward(self, tokens: Tokens) -> Tensor:
-        """The aligned counts."""
         return self.encode(pair_counts(tokens.node, tokens.mask))
 
 
 class DecayedCooccurrence(nn.Module):
-    """The same, each meeting counting exp(-age / scale) on several scales; a scale without end is the plain count."""
+    """Co-occurrence where each event counts exp(-age / scale), on several time scales."""
 
     scale: Tensor
 
@@ -155,24 +150,23 @@ class DecayedCooccurrence(nn.Module):
         self.encode = nn.Sequential(nn.Linear(sides, width), nn.ReLU(), nn.Linear(width, width))
 
     def forward(self, tokens: Tokens) -> Tensor:
-        """The aligned fading counts."""
         return self.encode(torch.log1p(decayed_pair_counts(tokens, self.scale)))
 
 
 def decayed_pair_counts(tokens: Tokens, scale: Float32[Tensor, "s"]) -> Float32[Tensor, "r l f"]:
-    """For each token, the fading count of its node in its own and then in the other sequence, on every scale.
+    """Return the decayed count of each token's node in its own and then in the other sequence, on every scale.
 
-    The first half of the sequences are sources, the second the destinations of the same pairs.
+    The first half of the sequences are sources, the second half the destinations of the same pairs.
     """
-    fade = torch.exp(-tokens.age[..., None] / scale) * tokens.mask[..., None]  # [r l s]
+    decay = torch.exp(-tokens.age[..., None] / scale) * tokens.mask[..., None]  # [r l s]
     node = torch.where(tokens.mask, tokens.node, -1)
-    turned = [torch.cat(column.chunk(2)[::-1]) for column in (node, fade)]
+    other_node, other_decay = (torch.cat(column.chunk(2)[::-1]) for column in (node, decay))
     same = (node[:, :, None] == node[:, None, :]).float()
-    shared = (node[:, :, None] == turned[0][:, None, :]).float()
-    return torch.cat([same @ fade, shared @ turned[1]], dim=-1) * tokens.mask[..., None]
+    shared = (node[:, :, None] == other_node[:, None, :]).float()
+    return torch.cat([same @ decay, shared @ other_decay], dim=-1) * tokens.mask[..., None]
 
 
-# Channels of one sequence alone, and those that need both sequences of a pair.
+# Channels that need one sequence only, and channels that need both sequences of a pair.
 CHANNELS: dict[str, type[nn.Module]] = {"node": NodeChannel, "edge": EdgeChannel, "time": TimeChannel}
 PAIR_CHANNELS: dict[str, type[nn.Module]] = {
     "cooccurrence": Cooccurrence,
@@ -181,7 +175,7 @@ PAIR_CHANNELS: dict[str, type[nn.Module]] = {
 
 
 class Channels(nn.Module):
-    """Aligned encodings side by side: those of a sequence by itself, then those that look across the pair."""
+    """Encodings of a token side by side: channels of one sequence, then channels of the pair."""
 
     def __init__(self, config: ChannelConfig) -> None:
         super().__init__()
@@ -193,11 +187,11 @@ class Channels(nn.Module):
 
     @staticmethod
     def pairs_in(names: tuple[str, ...]) -> bool:
-        """Whether a channel looks across the pair."""
+        """Return whether one of the channels needs both sequences of a pair."""
         return any(name in PAIR_CHANNELS for name in names)
 
     def forward(self, tokens: Tokens, features: FeatureTable) -> Float[Tensor, "r l d"]:
-        """The channels of each token side by side; a row that two pairs share is encoded for each (decision 017)."""
+        """Encode each token; a sequence that two pairs share is encoded for each of them (decision 017)."""
         alone = [channel(tokens, features) for channel in self.alone]
         paired = [channel(tokens) for channel in self.paired]
         return torch.cat([*alone, *paired], dim=-1)

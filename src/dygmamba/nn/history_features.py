@@ -1,10 +1,9 @@
-"""How the walks to two nodes overlap, as features of a pair and of tokens.
+"""Features from the whole history: decayed counts and temporal walks, as channels of a token and as pair features.
 
-Legend: p pairs, l tokens, s rows of a node (P^0..P^k), d their width, w = (2 s)^2 numbers about two nodes.
+Pair features are read by the link head next to the two embeddings.
 
-What tables of the whole past say of a token or a pair: fading counts and walks, as channels and beside a head.
-
-Legend: p pairs, r = 2 p sequences (sources, then destinations), l tokens, s scales, c channel width, b numbers.
+Legend: p pairs, r = 2 p sequences (sources, then destinations), l tokens, c channel width, b pair features; for counts
+s time scales; for walks s rows of a node (P^0..P^k), d their width, w = (2 s)^2 overlaps of two nodes.
 """
 
 from dataclasses import dataclass
@@ -22,14 +21,14 @@ WalkRows = Float32[Tensor, "*q s d"]
 
 
 def walk_overlaps(a: WalkRows, b: WalkRows) -> Float32[Tensor, "*q w"]:
-    """log(1 + inner product) of all rows of two nodes with each other, negative products as 0: 2 s by 2 s numbers."""
+    """Return log(1 + inner product) between all rows of two nodes, negative products as 0: 2 s by 2 s values."""
     with torch.autocast(a.device.type, enabled=False):
         both = torch.cat([a, b], dim=-2)
         return torch.log1p((both @ both.mT).clamp(min=0)).flatten(-2)
 
 
 def token_overlaps(token: Float32[Tensor, "p l s d"], ends: Float32[Tensor, "p 2 s d"]) -> Tensor:
-    """`overlaps` of each token with either end of its pair, [p l 2 w]; the products of each kind once."""
+    """`walk_overlaps` of each token with both ends of its pair, [p l 2 w]; each inner product is computed once."""
     p, tokens, s, _ = token.shape
     with torch.autocast(token.device.type, enabled=False):
         own = (token @ token.mT)[:, :, None].expand(p, tokens, 2, s, s)
@@ -42,7 +41,7 @@ def token_overlaps(token: Float32[Tensor, "p l s d"], ends: Float32[Tensor, "p 2
 def pair_overlaps(
     walks: TemporalWalks, src: Int64[Tensor, "p"], dst: Int64[Tensor, "p"], time: Float64[Tensor, "p"]
 ) -> Float32[Tensor, "p w"]:
-    """What the walks say of each pair, strictly before its time."""
+    """Return the walk overlaps of each pair strictly before its time."""
     with torch.no_grad():
         return walk_overlaps(walks.at(src, time), walks.at(dst, time))
 
@@ -62,7 +61,7 @@ class WalkRelation(nn.Module):
         dst: Int64[Tensor, "p"],
         time: Float64[Tensor, "p"],
     ) -> Float[Tensor, "p w"]:
-        """r(source, destination) of each pair."""
+        """Return r(source, destination) of each pair."""
         return self.layers(pair_overlaps(walks, src, dst, time))
 
     def of_tokens(
@@ -73,18 +72,18 @@ class WalkRelation(nn.Module):
         ends: Int64[Tensor, "p 2"],
         time: Float64[Tensor, "p"],
     ) -> Float[Tensor, "p l w2"]:
-        """r(token, first end) and r(token, second end) side by side, at the time of each token's pair."""
+        """Return r(token, first end) and r(token, second end) side by side, at the time of each token's pair."""
         with torch.no_grad():
             token = walks.at(torch.where(mask, node.long(), -1), time[:, None].expand(node.shape))
-            found = token_overlaps(token, walks.at(ends, time[:, None].expand(ends.shape)))
-        return self.layers(found).flatten(-2)
+            overlaps = token_overlaps(token, walks.at(ends, time[:, None].expand(ends.shape)))
+        return self.layers(overlaps).flatten(-2)
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryConfig:
-    """Which tables are asked for, how wide what is read from them becomes, and how much of it is dropped."""
+    """The history requests of a model, the width of their encodings and their dropout."""
 
-    fades: DecayedCountRequest
+    counts: DecayedCountRequest
     walks: WalkRequest
     width: int
     dropout: float
@@ -92,7 +91,7 @@ class HistoryConfig:
 
 @dataclass(frozen=True, slots=True)
 class SequencePairs:
-    """Whom each sequence belongs to, whom it is held against, and at which time tables are asked."""
+    """Each sequence's own node, the node at the other end of its pair, and the time of the look-up."""
 
     view: PairView
     own: Int64[Tensor, "r"]
@@ -100,20 +99,19 @@ class SequencePairs:
     time: Float64[Tensor, "r"]
 
     @staticmethod
-    def of(view: PairView) -> "SequencePairs":
-        """Sources, then destinations."""
+    def from_view(view: PairView) -> "SequencePairs":
         pairs = view.pairs
         own, other = torch.cat([pairs.src, pairs.dst]), torch.cat([pairs.dst, pairs.src])
         return SequencePairs(view, own, other, pairs.known.repeat(2))
 
 
 class TokenDecayedCounts(nn.Module):
-    """How often a token's node has acted, and met either end of the pair: over all of the past, not the sequence."""
+    """Decayed counts of a token's node, alone and with both ends of the pair, over the whole history."""
 
     def __init__(self, config: HistoryConfig) -> None:
         super().__init__()
-        self.request = config.fades
-        numbers = 3 * len(config.fades.scales)
+        self.request = config.counts
+        numbers = 3 * len(config.counts.scales)
         self.encode = nn.Sequential(
             nn.Linear(numbers, config.width),
             nn.ReLU(),
@@ -121,23 +119,22 @@ class TokenDecayedCounts(nn.Module):
             nn.Linear(config.width, config.width),
         )
 
-    def forward(self, tokens: Tokens, asked: SequencePairs) -> Float[Tensor, "r l c"]:
-        """The aligned counts."""
-        (fades,), node = asked.view.fades, torch.where(tokens.mask, tokens.node.long(), -1)
+    def forward(self, tokens: Tokens, sequences: SequencePairs) -> Float[Tensor, "r l c"]:
+        (table,), node = sequences.view.decayed_counts, torch.where(tokens.mask, tokens.node.long(), -1)
         time, own, other = (
-            column[:, None].expand(node.shape) for column in (asked.time, asked.own, asked.other)
+            column[:, None].expand(node.shape) for column in (sequences.time, sequences.own, sequences.other)
         )
         with torch.no_grad():
             counts = [
-                fades.of_node(node, time),
-                fades.of_pair(node, own, time),
-                fades.of_pair(node, other, time),
+                table.of_node(node, time),
+                table.of_pair(node, own, time),
+                table.of_pair(node, other, time),
             ]
         return self.encode(torch.log1p(torch.cat(counts, dim=-1)))
 
 
 class TokenWalks(nn.Module):
-    """How the walks to a token's node overlap with those to either end of the pair."""
+    """Overlap of the walks to a token's node with the walks to both ends of the pair."""
 
     def __init__(self, config: HistoryConfig) -> None:
         super().__init__()
@@ -145,41 +142,39 @@ class TokenWalks(nn.Module):
         self.relation, self.drop = WalkRelation(config.walks.width), nn.Dropout(config.dropout)
         self.align = nn.Linear(2 * self.relation.out_dim, config.width)
 
-    def forward(self, tokens: Tokens, asked: SequencePairs) -> Float[Tensor, "r l c"]:
-        """The aligned relations."""
-        (walks,), ends = asked.view.walks, torch.stack([asked.own, asked.other], dim=1)
+    def forward(self, tokens: Tokens, sequences: SequencePairs) -> Float[Tensor, "r l c"]:
+        (walks,), ends = sequences.view.walks, torch.stack([sequences.own, sequences.other], dim=1)
         return self.align(
-            self.drop(self.relation.of_tokens(walks, tokens.node, tokens.mask, ends, asked.time))
+            self.drop(self.relation.of_tokens(walks, tokens.node, tokens.mask, ends, sequences.time))
         )
 
 
 class PairDecayedCounts(nn.Module):
-    """How often either end of a pair has acted, and how often they have met."""
+    """Decayed counts of both ends of a pair, and of their common events."""
 
     def __init__(self, config: HistoryConfig) -> None:
         super().__init__()
-        self.request, self.out_dim = config.fades, config.width
+        self.request, self.out_dim = config.counts, config.width
         self.encode = nn.Sequential(
-            nn.Linear(3 * len(config.fades.scales), 4 * config.width),
+            nn.Linear(3 * len(config.counts.scales), 4 * config.width),
             nn.ReLU(),
             nn.Dropout(config.dropout),
             nn.Linear(4 * config.width, config.width),
         )
 
     def forward(self, view: PairView) -> Float[Tensor, "p b"]:
-        """Numbers for the head."""
-        (fades,), pairs = view.fades, view.pairs
+        (table,), pairs = view.decayed_counts, view.pairs
         with torch.no_grad():
             counts = [
-                fades.of_node(pairs.src, pairs.known),
-                fades.of_node(pairs.dst, pairs.known),
-                fades.of_pair(pairs.src, pairs.dst, pairs.known),
+                table.of_node(pairs.src, pairs.known),
+                table.of_node(pairs.dst, pairs.known),
+                table.of_pair(pairs.src, pairs.dst, pairs.known),
             ]
         return self.encode(torch.log1p(torch.cat(counts, dim=-1)))
 
 
 class PairWalks(nn.Module):
-    """How the walks to both ends of a pair overlap."""
+    """Overlap of the walks to both ends of a pair."""
 
     def __init__(self, config: HistoryConfig) -> None:
         super().__init__()
@@ -188,12 +183,11 @@ class PairWalks(nn.Module):
         self.out_dim = self.relation.out_dim
 
     def forward(self, view: PairView) -> Float[Tensor, "p b"]:
-        """Numbers for the head."""
         (walks,), pairs = view.walks, view.pairs
         return self.drop(self.relation.of_pairs(walks, pairs.src, pairs.dst, pairs.known))
 
 
-# What a token is told, and what the head is told of the pair.
+# Channels of tokens, and features of pairs for the link head.
 HISTORY_CHANNELS: dict[str, type[TokenDecayedCounts] | type[TokenWalks]] = {
     "fading-counts": TokenDecayedCounts,
     "walks": TokenWalks,

@@ -1,10 +1,7 @@
-"""What is remembered of each node between batches, in dense tensors that a checkpoint holds.
+"""Node memory: the state of each node between batches, in dense buffers that checkpoints contain, and attention to it.
 
-Legend: n nodes, u nodes that a batch touches, d memory width, k remembered neighbours, c columns of features.
-
-Attention over the memories of a node's neighbours.
-
-Legend: q queries, l neighbours, d width.
+Legend: n nodes, u nodes that a batch touches, q queries, l neighbors, k stored neighbors, d memory width, c columns of
+features.
 """
 
 from collections.abc import Iterable
@@ -26,7 +23,7 @@ CELLS: dict[str, type[nn.RNNCell | nn.GRUCell]] = {"rnn": nn.RNNCell, "gru": nn.
 
 @dataclass(frozen=True, slots=True)
 class EventEnds:
-    """Nodes with the event each took part in: its id, its time, and who was at the other end."""
+    """Ends of events: a node, the node at the other end, and the id and time of the event."""
 
     node: Int64[Tensor, "u"]
     other: Int64[Tensor, "u"]
@@ -34,8 +31,8 @@ class EventEnds:
     time: Float64[Tensor, "u"]
 
     @staticmethod
-    def of(events: EventBatch) -> "EventEnds":
-        """Both ends of each event by node, in time order within a node; of a self-loop the source comes first.
+    def by_time(events: EventBatch) -> "EventEnds":
+        """Sort both ends of each event by node, then by time; the source of a self-loop comes first.
 
         The sort is stable, so the order is the same on every device.
         """
@@ -47,26 +44,27 @@ class EventEnds:
 
     @staticmethod
     def by_role(events: EventBatch) -> "EventEnds":
-        """The same ends by node, but all a node's events as a source before all those as a destination."""
+        """Sort both ends of each event by node; a node's events as a source come before those as a destination."""
         node, other = torch.cat([events.src, events.dst]), torch.cat([events.dst, events.src])
         order = torch.argsort(node, stable=True)
         row = order % len(events)
         return EventEnds(node[order], other[order], events.event[row], events.time[row])
 
-    def last(self, nobody: int) -> "EventEnds":
-        """As many rows; those that are not their node's last are given to `nobody`.
+    def last(self, null_node: int) -> "EventEnds":
+        """Assign the rows that are not their node's last one to `null_node`.
 
-        Picking them out would make a GPU wait for their number.
+        Selecting the last rows instead would make a GPU wait for their number.
         """
         earlier = pad(self.node[1:] == self.node[:-1], (0, 1))
-        return replace(self, node=torch.where(earlier, nobody, self.node))
+        return replace(self, node=torch.where(earlier, null_node, self.node))
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryConfig:
-    """What a memory is built from; `start` is the time at which nodes that did nothing yet stand.
+    """Sizes of a node memory; `start` is the time of the last update for nodes without events.
 
-    `shared_time`: an attention reads φ too, and trains it. `carries`: what training leaves is kept.
+    `shared_time`: attention uses the time encoding φ too and trains it. `carries`: the memory after training is saved
+    with the weights.
     """
 
     num_nodes: int
@@ -80,14 +78,13 @@ class MemoryConfig:
 
 
 class NodeMemory(nn.Module):
-    """A vector per node, and the last message it has not taken in yet (TGN, Rossi et al. 2020, section 3).
+    """A state vector per node, and the node's last message, not yet applied (TGN, Rossi et al. 2020, section 3).
 
-    A node's message is [own memory ‖ partner ‖ φ(t - last update) ‖ edge features] and a recurrent cell takes it
-    in. The message is stored raw (partner, time, event) and encoded when it is taken in. No gradient goes from it
-    to φ, as published (DyGLib): spans are in seconds, so a step of the learning rate turns the slow frequencies by
-    many rounds, and the memory of whoever was idle becomes noise (docs/results.md). Own memory and last update do
-    not change while a message waits, so they are not stored with it. The last row is nobody's: what is written
-    there is wiped out.
+    A message is [own memory ‖ partner ‖ φ(t - last update) ‖ edge features]; a recurrent cell applies it to the state.
+    The message is stored raw (partner, time, event) and encoded when it is applied. As published (DyGLib), no gradient
+    flows from it to φ: spans are in seconds, so one step of the learning rate would turn the phase of long spans by
+    many rounds and the memory of idle nodes would become noise. Own memory and last update do not change while a
+    message is pending, so they are not stored with it. The last row belongs to the null node and is always reset.
     """
 
     state: Tensor
@@ -100,7 +97,7 @@ class NodeMemory(nn.Module):
     def __init__(self, config: MemoryConfig) -> None:
         super().__init__()
         n, d = config.num_nodes + 1, config.dim
-        self.start, self.nobody = config.start, config.num_nodes
+        self.start, self.null_node = config.start, config.num_nodes
         self.time = TimeEncoding(config.time_dim, trainable=config.shared_time)
         self.cell = CELLS[config.cell](2 * d + config.time_dim + config.edge_dim, d)
         self.register_buffer("state", torch.zeros(n, d))
@@ -111,7 +108,6 @@ class NodeMemory(nn.Module):
         self.register_buffer("event", torch.zeros(n, dtype=torch.int64))
 
     def reset(self) -> None:
-        """Forget everything."""
         for buffer in (self.state, self.waiting, self.partner, self.when, self.event):
             buffer.zero_()
         self.updated.fill_(self.start)
@@ -119,37 +115,40 @@ class NodeMemory(nn.Module):
     def read(
         self, node: Int64[Tensor, "*shape"], edge: Float32[Tensor, "e c"]
     ) -> tuple[Float32[Tensor, "*shape d"], Float64[Tensor, "*shape"]]:
-        """Each node's memory with its waiting message taken in, and the time of that update; changes nothing."""
-        asked, place = self._rows(node)
-        state, updated, waiting = self.state[asked], self.updated[asked], self.waiting[asked]
-        when = torch.where(waiting, self.when[asked], updated)
+        """Return each node's memory with its pending message applied, and the time of that update; changes nothing."""
+        rows, place = self._rows(node)
+        state, updated, waiting = self.state[rows], self.updated[rows], self.waiting[rows]
+        when = torch.where(waiting, self.when[rows], updated)
         parts = (
             state,
-            self.partner[asked],
+            self.partner[rows],
             self.time((when - updated).float()).detach(),
-            lookup(edge, self.event[asked], waiting),
+            lookup(edge, self.event[rows], waiting),
         )
         fresh = self.cell(torch.cat(parts, dim=-1), state).to(state.dtype)
         return torch.where(waiting[:, None], fresh, state)[place], when[place]
 
     def _rows(self, node: Int64[Tensor, "*shape"]) -> tuple[Int64[Tensor, "u"], Int64[Tensor, "*shape"]]:
-        """The rows to update and where each query finds its own, on a GPU without waiting for their number."""
+        """Return the rows to update and the position of each query among them.
+
+        Only the CPU removes duplicates; a GPU would have to wait for the number of distinct nodes.
+        """
         if node.device.type == "cpu":
-            asked, place = torch.unique(node, return_inverse=True)
-            return asked, place
+            rows, place = torch.unique(node, return_inverse=True)
+            return rows, place
         if node.numel() < len(self.state):
             return node.flatten(), torch.arange(node.numel(), device=node.device).view(node.shape)
         return torch.arange(len(self.state), device=node.device), node
 
-    def take_in(self, node: Int64[Tensor, "u"], edge: Float32[Tensor, "e c"]) -> None:
-        """Commit the waiting messages of these nodes, distinct but for nobody."""
+    def apply_messages(self, node: Int64[Tensor, "u"], edge: Float32[Tensor, "e c"]) -> None:
+        """Apply the pending messages of these nodes, which are distinct except for the null node."""
         self.state[node], self.updated[node] = self.read(node, edge)
         self.waiting.index_fill_(0, node, False)
         self.state[-1:].zero_()
         self.updated[-1:].fill_(self.start)
 
-    def leave(self, ends: EventEnds, partner: Float32[Tensor, "u d"]) -> None:
-        """Store a new message for each of these nodes, distinct but for nobody."""
+    def store_messages(self, ends: EventEnds, partner: Float32[Tensor, "u d"]) -> None:
+        """Store a new message for each of these nodes, which are distinct except for the null node."""
         self.partner[ends.node] = partner.to(self.partner.dtype)
         self.when[ends.node] = ends.time
         self.event[ends.node] = ends.event
@@ -159,7 +158,7 @@ class NodeMemory(nn.Module):
 
 
 class SavedMemory(nn.Module):
-    """Tables of a memory as training left them, kept with the weights, and up to which event of which stream."""
+    """Copy of a memory's tables after training, saved with the weights, with the events that are in it."""
 
     mark: Tensor
 
@@ -170,24 +169,22 @@ class SavedMemory(nn.Module):
             self.register_buffer(f"table{number}", torch.zeros_like(table))
 
     @property
-    def told(self) -> StreamPrefix | None:
-        """The events that are in them; None where nothing is kept."""
+    def events(self) -> StreamPrefix | None:
+        """The events in the saved memory; None if no memory is saved."""
         rows, seal = self.mark.tolist()
         return StreamPrefix(rows, seal) if rows else None
 
-    def keep(self, tables: Iterable[Tensor], mark: StreamPrefix) -> None:
-        """Copy the tables."""
+    def save(self, tables: Iterable[Tensor], mark: StreamPrefix) -> None:
         for own, table in zip(self._tables(), tables, strict=True):
             own.copy_(table)
         self.mark.copy_(torch.tensor(mark))
 
-    def put_back(self, tables: Iterable[Tensor]) -> None:
-        """Make the tables what they were."""
+    def restore(self, tables: Iterable[Tensor]) -> None:
+        """Copy the saved memory back into the tables."""
         for own, table in zip(self._tables(), tables, strict=True):
             table.copy_(own)
 
-    def let_go(self) -> None:
-        """Nothing is kept any more."""
+    def clear(self) -> None:
         self.mark.zero_()
 
     def _tables(self) -> list[Tensor]:
@@ -195,7 +192,10 @@ class SavedMemory(nn.Module):
 
 
 class RecentNeighbors(nn.Module):
-    """The last k neighbours of each node among the events observed, the newest at the right; a row for nobody."""
+    """The last k neighbors of each node among the observed events, the newest in the last column.
+
+    The last row belongs to the null node.
+    """
 
     node: Tensor
     event: Tensor
@@ -210,22 +210,21 @@ class RecentNeighbors(nn.Module):
         self.register_buffer("count", torch.zeros(num_nodes + 1, dtype=torch.int64))
 
     def reset(self) -> None:
-        """Forget everything."""
         for buffer in (self.node, self.event, self.time, self.count):
             buffer.zero_()
 
     def mask(self, node: Int64[Tensor, "u"]) -> Bool[Tensor, "u k"]:
-        """True where a neighbour is real."""
+        """Return the mask of real neighbors."""
         k = self.node.shape[1]
         return torch.arange(k, device=node.device) >= k - self.count[node][:, None]
 
     def add(self, ends: EventEnds) -> None:
-        """Move each node's neighbours to the left and put its new ones behind them."""
+        """Shift each node's neighbors to the left and append its new ones."""
         k, place = self.node.shape[1], torch.arange(len(ends.node), device=ends.node.device)
         first = torch.searchsorted(ends.node, ends.node)
-        fresh = place + 1 - first  # ends of the same node up to this one
+        fresh = place + 1 - first  # number of ends of the same node up to this one
         node = ends.last(len(self.node) - 1).node
-        newer = torch.arange(k - 1, -1, -1, device=place.device)  # columns by age, the newest is 0
+        newer = torch.arange(k - 1, -1, -1, device=place.device)  # age rank of each column; the newest is 0
         is_new = newer < fresh[:, None]
         row = (place[:, None] - newer).clamp(min=0)
         column = (k - 1 - newer + fresh[:, None]).clamp(max=k - 1)
@@ -238,7 +237,7 @@ class RecentNeighbors(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Neighborhood:
-    """Nodes with the entries they attend to; an entry's `age` is the span from it to the query."""
+    """Nodes with the neighbor entries they attend to; `age` is the time from the entry to the query."""
 
     node: Int64[Tensor, "q"]
     neighbor: Int64[Tensor, "q l"]
@@ -249,7 +248,7 @@ class Neighborhood:
 
 @dataclass(frozen=True, slots=True)
 class AttentionConfig:
-    """What a layer is built from; `dim` is the memory's width and the output's."""
+    """Sizes of an attention layer; `dim` is the width of the memory and of the output."""
 
     node_dim: int
     edge_dim: int
@@ -262,8 +261,8 @@ class AttentionConfig:
 class MemoryAttention(nn.Module):
     """One layer of TGAT on h = memory + node features (TGN, Rossi et al. 2020, section 3.1).
 
-    φ is the memory's own. Published node features are as wide as the memory; here a linear map without bias
-    brings them to its width, and where there are none h is the memory.
+    φ is the time encoding of the memory. In the original, node features are as wide as the memory; here a linear map
+    without bias projects them to its width. Without node features h is the memory.
     """
 
     def __init__(self, config: AttentionConfig) -> None:
@@ -275,15 +274,14 @@ class MemoryAttention(nn.Module):
         self.merge = Merge(query_dim, config.dim, config.dim)
 
     def forward(
-        self, asked: Neighborhood, memory: NodeMemory, features: FeatureTable
+        self, query: Neighborhood, memory: NodeMemory, features: FeatureTable
     ) -> Float32[Tensor, "q d"]:
-        """The embedding of each node."""
-        own = asked.node[:, None]
-        node = torch.cat([own, torch.where(asked.mask, asked.neighbor, own)], dim=1)  # [q 1+l]
+        own = query.node[:, None]
+        node = torch.cat([own, torch.where(query.mask, query.neighbor, own)], dim=1)  # [q 1+l]
         h, _ = memory.read(node, features.edge)
         if features.node.shape[1]:
             h = h + features.node[node] @ self.lift
-        now = memory.time(asked.age.new_zeros(1)).expand(len(h), -1)
-        edge = lookup(features.edge, asked.event, asked.mask)
-        keys = torch.cat([h[:, 1:], edge, memory.time(asked.age)], dim=-1)
-        return self.merge(self.attend(torch.cat([h[:, 0], now], dim=-1), keys, asked.mask), h[:, 0])
+        now = memory.time(query.age.new_zeros(1)).expand(len(h), -1)
+        edge = lookup(features.edge, query.event, query.mask)
+        keys = torch.cat([h[:, 1:], edge, memory.time(query.age)], dim=-1)
+        return self.merge(self.attend(torch.cat([h[:, 0], now], dim=-1), keys, query.mask), h[:, 0])

@@ -1,4 +1,4 @@
-"""Looking across the pair, and summing a sequence up: mixers and pools, masked everywhere.
+"""Mixers between the two sequences of a pair, and pools that reduce a sequence to one vector; both respect masks.
 
 Legend: p sequences, r = 2 p sequences of p pairs, l tokens, d width.
 """
@@ -12,27 +12,26 @@ from dygmamba.ops.gated_sum import gated_sum
 from dygmamba.ops.masked_softmax import masked_softmax
 from dygmamba.ops.pair_attention import pair_attention
 
-Both = Float[Tensor, "r l d"]  # the first sequence of each pair, then the second of each
+Both = Float[Tensor, "r l d"]  # all sources, then all destinations
 Mask = Bool[Tensor, "r l"]
 
 
 class NoMixer(nn.Module):
-    """Each sequence on its own (the paper's text)."""
+    """No exchange between the sequences (the paper's text)."""
 
     def __init__(self, width: int, dropout: float) -> None:
         super().__init__()
 
     def forward(self, x: Both, mask: Mask) -> Both:
-        """The sequences as they are."""
         return x
 
 
 class LinearCrossAttention(nn.Module):
-    """Each token asks the other sequence, by linear attention: one layer, both ways at once.
+    """Linear attention of each token to the other sequence: one layer, in both directions at once.
 
-    The paper's configuration table names the layer without describing it; the released code lets keys attend
-    over padding and updates the two sides one after the other. Here keys are masked and both sides see the
-    other's old states, so the layer is symmetric and blind to padding.
+    The paper's configuration table names the layer without describing it. The released code attends to padding and
+    updates the two sides one after the other. Here keys are masked and each side sees the other's old states, so the
+    layer is symmetric and padding has no effect.
     """
 
     def __init__(self, width: int, dropout: float) -> None:
@@ -43,16 +42,15 @@ class LinearCrossAttention(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, x: Both, mask: Mask) -> Both:
-        """Both sequences, each informed by the other."""
-        found = pair_attention(self.ask(x), mask)
-        return self.norm(x + self.drop(self.out(found)))
+        attended = pair_attention(self.ask(x), mask)
+        return self.norm(x + self.drop(self.out(attended)))
 
 
 PAIR_MIXERS: dict[str, type[nn.Module]] = {"none": NoMixer, "cross": LinearCrossAttention}
 
 
 class MixerBlock(nn.Module):
-    """Mix each channel over the slots, then each slot over the channels; empty slots stay zero."""
+    """MLP-mixer block: mix each channel over the slots, then each slot over the channels; empty slots stay zero."""
 
     def __init__(self, slots: int, width: int, dropout: float) -> None:
         super().__init__()
@@ -62,54 +60,49 @@ class MixerBlock(nn.Module):
         self.over_width = nn.Sequential(nn.LayerNorm(width), FeedForward(width, 4 * width, nn.GELU, dropout))
 
     def forward(self, x: Float[Tensor, "p l d"], taken: Bool[Tensor, "p l"]) -> Float[Tensor, "p l d"]:
-        """The mixed tokens."""
         x = x + self.over_slots(x.mT).mT
         return (x + self.over_width(x)) * taken[..., None]
 
 
 class MeanPool(nn.Module):
-    """The mean over the tokens that exist (the paper's readout)."""
+    """Mean over the unmasked tokens (the paper's readout); zeros for an empty sequence."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
 
     def forward(self, x: Float[Tensor, "p l d"], mask: Bool[Tensor, "p l"]) -> Float[Tensor, "p d"]:
-        """One vector per sequence; zeros for an empty one."""
         return (x * mask[..., None]).sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 class GatePool(nn.Module):
-    """A softmax-weighted sum with a learned gate."""
+    """Softmax-weighted sum with a learned gate."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.gate = nn.Linear(width, 1, bias=False)
 
     def forward(self, x: Float[Tensor, "p l d"], mask: Bool[Tensor, "p l"]) -> Float[Tensor, "p d"]:
-        """One vector per sequence."""
         return gated_sum(x, self.gate.weight.flatten().to(x.dtype), mask)
 
 
 class TopGatePool(GatePool):
-    """The gate's 64 heaviest tokens, renormalised (the released code's readout)."""
+    """Sum of the 64 tokens with the largest gate weights, renormalised (the released code's readout)."""
 
     def forward(self, x: Float[Tensor, "p l d"], mask: Bool[Tensor, "p l"]) -> Float[Tensor, "p d"]:
-        """One vector per sequence."""
         weight = masked_softmax(self.gate(x), mask)  # [p l 1]
         top = weight.topk(min(64, weight.shape[1]), dim=1)
-        kept = torch.zeros_like(weight).scatter(1, top.indices, top.values)
-        share = kept / kept.sum(dim=1, keepdim=True).clamp(min=1e-12)
+        top_weight = torch.zeros_like(weight).scatter(1, top.indices, top.values)
+        share = top_weight / top_weight.sum(dim=1, keepdim=True).clamp(min=1e-12)
         return (x * mask[..., None] * share).sum(dim=1)
 
 
 class LastPool(nn.Module):
-    """The state after the last token."""
+    """State of the last token; zeros for an empty sequence."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
 
     def forward(self, x: Float[Tensor, "p l d"], mask: Bool[Tensor, "p l"]) -> Float[Tensor, "p d"]:
-        """One vector per sequence; zeros for an empty one."""
         count = mask.sum(dim=1)
         last = (count - 1).clamp(min=0)
         return x[torch.arange(x.shape[0], device=x.device), last] * (count > 0)[:, None]

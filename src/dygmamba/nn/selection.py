@@ -1,4 +1,4 @@
-"""What the state takes in (B) and gives out (C): chosen by the input, bounded, or not chosen at all.
+"""Selection: how the input matrix B and the output matrix C of the state space model depend on the input.
 
 Legend: q sequences, l tokens, d channels, n states.
 """
@@ -17,7 +17,7 @@ Selected = tuple[Float[Tensor, "q l n"], Float[Tensor, "q l n"]]
 
 
 class InputSelection(nn.Module):
-    """B = W_B x and C = W_C x, as in Mamba, without a bound."""
+    """B = W_B x and C = W_C x as in Mamba, unbounded."""
 
     def __init__(self, channels: int, states: int) -> None:
         super().__init__()
@@ -25,11 +25,10 @@ class InputSelection(nn.Module):
         self.weight = nn.Parameter(torch.empty(2, states, channels).uniform_(-bound, bound))
 
     def maps(self) -> Float[Tensor, "2 n d"]:
-        """W_B and W_C as they are applied."""
+        """Return W_B and W_C as applied."""
         return self.weight
 
     def forward(self, x: Float[Tensor, "q l d"], tokens: Tokens) -> Selected:
-        """B and C of each token."""
         B, C = (x @ self.maps().flatten(0, 1).T).chunk(2, dim=-1)
         return B, C
 
@@ -38,12 +37,12 @@ class BoundedSelection(InputSelection):
     """As `InputSelection`, but ||W_B||_2 <= 1 and ||W_C||_2 <= 1: divided by max(1, sigma)."""
 
     def maps(self) -> Float[Tensor, "2 n d"]:
-        """W_B and W_C with spectral norm at most 1."""
+        """Return W_B and W_C, scaled to spectral norm at most 1."""
         return self.weight / spectral_bound(self.weight).clamp(min=1)[:, None, None]
 
 
 class TimeSelection(nn.Module):
-    """B and C from the span alone: the ablation "without data-dependent"."""
+    """B and C from the time span only: the ablation "without data-dependent"."""
 
     def __init__(self, channels: int, states: int) -> None:
         super().__init__()
@@ -51,7 +50,6 @@ class TimeSelection(nn.Module):
         self.map = nn.Linear(100, 2 * states, bias=False)
 
     def forward(self, x: Float[Tensor, "q l d"], tokens: Tokens) -> Selected:
-        """B and C of each token."""
         B, C = self.map(self.encode(tokens.share)).to(x.dtype).chunk(2, dim=-1)
         return B, C
 
@@ -64,7 +62,6 @@ class FixedSelection(nn.Module):
         self.vectors = nn.Parameter(torch.randn(2, states))
 
     def forward(self, x: Float[Tensor, "q l d"], tokens: Tokens) -> Selected:
-        """B and C of each token."""
         B, C = self.vectors.to(x.dtype)
         return B.expand(*x.shape[:2], -1), C.expand(*x.shape[:2], -1)
 

@@ -1,4 +1,4 @@
-"""The continuous state space model: residual blocks of gated selective scans (DyG-Mamba section 4.2, Alg. 1).
+"""The state space model: residual blocks of gated selective scans (DyG-Mamba section 4.2, Alg. 1).
 
 Legend: q sequences, l tokens, d model width, e inner channels, n states.
 """
@@ -22,7 +22,7 @@ DIRECTIONS: dict[str, tuple[bool, ...]] = {"forward": (False,), "both": (False, 
 
 @dataclass(frozen=True, slots=True)
 class SSMConfig:
-    """The parts and sizes of a stack of blocks."""
+    """Parts and sizes of a stack of blocks."""
 
     width: int
     blocks: int
@@ -39,25 +39,23 @@ class SSMConfig:
 
 
 class Skip(nn.Module):
-    """D, the channel-wise way around the state."""
+    """D, the learned skip connection around the state, one weight per channel."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.D = nn.Parameter(torch.ones(channels))
 
     def forward(self) -> Tensor | None:
-        """One number per channel."""
         return self.D
 
 
 class NoSkip(nn.Module):
-    """D = 0, as the paper's equations have it."""
+    """No skip connection (D = 0), as in the paper's equations."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
 
     def forward(self) -> Tensor | None:
-        """Nothing."""
         return None
 
 
@@ -65,7 +63,7 @@ SKIPS: dict[str, type[nn.Module]] = {"learned": Skip, "none": NoSkip}
 
 
 class Direction(nn.Module):
-    """One direction of reading: convolution, selection, step and scan."""
+    """Convolution, selection, step and scan in one direction of time."""
 
     def __init__(self, config: SSMConfig, reverse: bool) -> None:
         super().__init__()
@@ -83,17 +81,15 @@ class Direction(nn.Module):
         self.skip = SKIPS[config.skip](inner)
 
     def A(self) -> Float[Tensor, "e n"]:
-        """The eigenvalues."""
         return -self.log_A.exp()
 
     def system(self, x: Tensor, z: Tensor, tokens: Tokens) -> tuple[Float[Tensor, "q l e"], System]:
-        """What is scanned, and by what."""
+        """Return the input of the scan and its system matrices."""
         m = conv_silu(x, self.taps, self.bias, tokens.mask, self.reverse)  # Eq. 7
         B, C = (part.to(m.dtype) for part in self.select(m, tokens))
         return m, System(self.A(), B, C, self.skip(), z.to(m.dtype))
 
     def forward(self, x: Tensor, z: Tensor, tokens: Tokens) -> Float[Tensor, "q l e"]:
-        """The gated output of this direction."""
         m, system = self.system(x, z, tokens)
         return self.step(tokens, m, system, self.reverse)
 
@@ -112,18 +108,17 @@ class Block(nn.Module):
             self.out.weight /= config.blocks**0.5
 
     def projection(self) -> Float[Tensor, "_ d"]:
-        """With the norm's scale: one product less, and no sum over all tokens for the gradient of the scale."""
+        """Return the projection with the norm's scale folded in: saves a product, and a sum over tokens in backward."""
         return self.into.weight * self.norm.weight
 
     def forward(self, x: Float[Tensor, "q l d"], tokens: Tokens) -> Float[Tensor, "q l d"]:
-        """The block's output, residual included."""
         scaled = rms_norm(x, x.shape[-1:], eps=self.norm.eps)
         m, z = split_projection(scaled, self.projection())
         return x + self.out(reduce(torch.add, [path(m, z, tokens) for path in self.paths]))
 
 
 class Stack(nn.Module):
-    """Blocks one after another, then a norm."""
+    """A sequence of blocks, then a norm."""
 
     def __init__(self, config: SSMConfig) -> None:
         super().__init__()
@@ -131,7 +126,6 @@ class Stack(nn.Module):
         self.norm = nn.RMSNorm(config.width, eps=1e-5)
 
     def forward(self, x: Float[Tensor, "q l d"], tokens: Tokens) -> Float[Tensor, "q l d"]:
-        """The state of each token after the last block."""
         for block in self.blocks:
             x = block(x, tokens)
         return self.norm(x)

@@ -1,7 +1,7 @@
-"""Step sizes: how far a token moves the state, i.e. how much is forgotten before it is read.
+"""Step sizes of the scan: how much of the state decays before a token is read.
 
-Every part scans with its own step, step(tokens, x, system, reverse) -> y, and step.size(tokens, x) is how large it is.
-The shapes that depend on the relative span s = gap / (tau - t_1) + floor / n share one form,
+Every part runs the scan with its own step, step(tokens, x, system, reverse) -> y; step.size(tokens, x) is its size.
+The parts that depend on the relative span s = gap / (tau - t_1) + floor / n share one form,
 Delta = w1 * g(w2 * s), w1, w2 > 0.
 
 Legend: q sequences, l tokens, d channels, n states.
@@ -23,17 +23,17 @@ from dygmamba.ops.scan import scan, span_scan
 
 @dataclass(frozen=True, slots=True)
 class StepConfig:
-    """What a step part is built from."""
+    """Sizes and constants of a step."""
 
     channels: int
     width: int
-    floor: float  # times 1 / n is added to each relative span, so that tied events are not lost
-    gap_scale: float  # the stream's mean gap, the unit of spans that are not relative
+    floor: float  # floor / n is added to each relative span, so that events at the same time are not lost
+    gap_scale: float  # mean time gap of the stream, the unit of absolute spans
     rule: str
 
 
 class System(NamedTuple):
-    """All of a scan but its input and its step (Eq. 7-10)."""
+    """System matrices and gate of a scan: everything but its input and step (Eq. 7-10)."""
 
     A: Float[Tensor, "d n"]
     B: Float[Tensor, "q l n"]
@@ -43,7 +43,7 @@ class System(NamedTuple):
 
 
 def log_uniform(count: int, low: float, high: float) -> Tensor:
-    """Numbers whose logarithm is uniform."""
+    """Draw numbers whose logarithm is uniform."""
     return torch.empty(count).uniform_(math.log(low), math.log(high)).exp()
 
 
@@ -59,15 +59,13 @@ class RelativeStep(nn.Module):
         self.log_w2 = nn.Parameter(log_uniform(config.channels, *self.w2_range).log())
 
     def w1(self) -> Float[Tensor, "d"]:
-        """The scale of the step."""
         return self.log_w1.exp()
 
     def w2(self) -> Float[Tensor, "d"]:
-        """The scale of the span."""
         return self.log_w2.exp()
 
     def span(self, tokens: Tokens) -> Float[Tensor, "q l"]:
-        """Relative span with its floor."""
+        """Return the relative span plus the floor."""
         return tokens.share + self.floor / tokens.length.clamp(min=1)[:, None]
 
     def shape(self, x: Tensor) -> Tensor:
@@ -75,27 +73,23 @@ class RelativeStep(nn.Module):
         raise NotImplementedError
 
     def delta(self, span: Tensor) -> Tensor:
-        """[q l] -> [q l d]."""
+        """Return the step sizes of spans: [q l] -> [q l d]."""
         return self.w1() * self.shape(self.w2() * span[..., None])
 
     def size(self, tokens: Tokens, x: Tensor) -> Float[Tensor, "q l d"]:
-        """The step before each token."""
         return self.delta(self.span(tokens)).to(x.dtype)
 
     def forward(self, tokens: Tokens, x: Tensor, system: System, reverse: bool) -> Float[Tensor, "q l d"]:
-        """The scan of x with this step."""
         return scan(x, self.size(tokens, x), *system, tokens.mask, rule=self.rule, reverse=reverse)[0]
 
 
 class TimeSpanStep(RelativeStep):
-    """Delta = w1 (1 - exp(-w2 s)), Eq. 11; computed inside the scan, no (q, l, d) step is ever stored."""
+    """Delta = w1 (1 - exp(-w2 s)), Eq. 11; computed inside the scan, so no (q, l, d) step is stored."""
 
     def shape(self, x: Tensor) -> Tensor:
-        """1 - e^-x."""
         return -torch.expm1(-x)
 
     def forward(self, tokens: Tokens, x: Tensor, system: System, reverse: bool) -> Float[Tensor, "q l d"]:
-        """The scan of x with this step."""
         span, w1, w2 = self.span(tokens), self.w1(), self.w2()
         return span_scan(x, span, w1, w2, *system, tokens.mask, rule=self.rule, reverse=reverse)[0]
 
@@ -108,7 +102,6 @@ class AbsoluteStep(TimeSpanStep):
         self.gap_scale = config.gap_scale
 
     def span(self, tokens: Tokens) -> Float[Tensor, "q l"]:
-        """Span in mean gaps, with the floor."""
         return tokens.gap / self.gap_scale + self.floor / tokens.length.clamp(min=1)[:, None]
 
 
@@ -116,7 +109,6 @@ class LinearStep(RelativeStep):
     """Delta = w1 w2 s: unbounded."""
 
     def shape(self, x: Tensor) -> Tensor:
-        """The identity."""
         return x
 
 
@@ -124,30 +116,27 @@ class LogarithmicStep(RelativeStep):
     """Delta = w1 log(1 + w2 s): unbounded, slower."""
 
     def shape(self, x: Tensor) -> Tensor:
-        """log(1 + x)."""
         return torch.log1p(x)
 
 
 class SigmoidStep(RelativeStep):
-    """Delta = w1 (2 sigmoid(w2 s) - 1): shifted so that no time passing means no forgetting."""
+    """Delta = w1 (2 sigmoid(w2 s) - 1): shifted so that a span of zero forgets nothing."""
 
     def shape(self, x: Tensor) -> Tensor:
-        """tanh(x / 2)."""
         return torch.tanh(x / 2)
 
 
 class ExponentialStep(RelativeStep):
-    """Delta = w1 (exp(w2 s) - 1): amplifies long spans; the exponent stops at 10 to stay finite."""
+    """Delta = w1 (exp(w2 s) - 1): amplifies long spans; the exponent is limited to 10 to stay finite."""
 
     w2_range = (0.1, 3.0)
 
     def shape(self, x: Tensor) -> Tensor:
-        """e^x - 1."""
         return torch.expm1(x.clamp(max=10))
 
 
 class ConstantStep(nn.Module):
-    """One learned step per channel, whatever the token and the time: a time-invariant model (S4-like)."""
+    """One learned step per channel, independent of token and time: a time-invariant model (S4-like)."""
 
     def __init__(self, config: StepConfig) -> None:
         super().__init__()
@@ -155,16 +144,14 @@ class ConstantStep(nn.Module):
         self.log_delta = nn.Parameter(log_uniform(config.channels, 1e-3, 1e-1).log())
 
     def size(self, tokens: Tokens, x: Tensor) -> Float[Tensor, "q l d"]:
-        """The same step before each token."""
         return self.log_delta.exp().to(x.dtype).expand_as(x)
 
     def forward(self, tokens: Tokens, x: Tensor, system: System, reverse: bool) -> Float[Tensor, "q l d"]:
-        """The scan of x with this step."""
         return scan(x, self.size(tokens, x), *system, tokens.mask, rule=self.rule, reverse=reverse)[0]
 
 
 def step_bias(channels: int) -> Tensor:
-    """Inverse softplus of steps log-uniform in [1e-3, 1e-1] (Mamba's initialisation)."""
+    """Draw a bias whose softplus is log-uniform in [1e-3, 1e-1] (Mamba's initialisation)."""
     delta = log_uniform(channels, 1e-3, 1e-1).clamp(min=1e-4)
     return delta + torch.log(-torch.expm1(-delta))
 
@@ -182,15 +169,13 @@ class ContentStep(nn.Module):
         self.up.bias = nn.Parameter(step_bias(config.channels))
 
     def source(self, tokens: Tokens, x: Tensor) -> Tensor:
-        """What the step is computed from."""
+        """Return the low-rank features that the step is computed from."""
         return self.down(x)
 
     def size(self, tokens: Tokens, x: Tensor) -> Float[Tensor, "q l d"]:
-        """The step before each token."""
         return softplus(self.up(self.source(tokens, x))).to(x.dtype)
 
     def forward(self, tokens: Tokens, x: Tensor, system: System, reverse: bool) -> Float[Tensor, "q l d"]:
-        """The scan of x with this step."""
         return scan(x, self.size(tokens, x), *system, tokens.mask, rule=self.rule, reverse=reverse)[0]
 
 
@@ -205,7 +190,7 @@ class CosineStep(ContentStep):
         self.down = nn.Linear(config.width, self.up.in_features, bias=False)
 
     def source(self, tokens: Tokens, x: Tensor) -> Tensor:
-        """Cosines of the relative span, lifted to the model's width and down to the rank."""
+        """Encode the relative span, map it to the model's width and down to the rank."""
         span = tokens.share + self.floor / tokens.length.clamp(min=1)[:, None]
         return self.down(self.lift(self.encode(span)))
 

@@ -1,6 +1,6 @@
-"""A neighbour sequence as tokens, with the query node among them, and the time spans between them.
+"""Tokens of a neighbor sequence, including the query node, and the time spans between them.
 
-Legend: q sequences, l tokens (neighbours and, where it takes part, the query node), k slots, d width.
+Legend: q sequences, l tokens (neighbors and usually the query node), k slots, d width.
 """
 
 from collections.abc import Callable
@@ -16,9 +16,9 @@ from dygmamba.sampling.view import NeighborSequence
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Tokens in time order, valid ones first; `gap` is the span to the previous (or next) token.
+    """Tokens in time order, real ones before padding; `gap` is the time to the previous (or next) token.
 
-    `share` is gap / (tau - t_1), the paper's relative span, subtracted and divided in 64 bits.
+    `share` is gap / (tau - t_1), the paper's relative span, computed in 64 bits.
     """
 
     node: Int32[Tensor, "q l"]
@@ -31,7 +31,6 @@ class Tokens:
     mask: Bool[Tensor, "q l"]  # True where a token is real
 
     def __getitem__(self, rows: Int64[Tensor, "r"] | slice) -> "Tokens":
-        """The tokens of these rows."""
         columns = (
             self.node,
             self.event,
@@ -46,7 +45,7 @@ class Tokens:
 
 
 def _last(seq: NeighborSequence) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Neighbours, then the query node at its own time: the final forgetting precedes the readout."""
+    """Neighbors, then the query node at the query time, so that the state decays once more before the readout."""
     place = torch.arange(seq.node.shape[1] + 1, device=seq.node.device)
     own = place == seq.length[:, None]
     node = torch.where(own, seq.query_node[:, None].int(), pad(seq.node, (0, 1)))
@@ -55,27 +54,27 @@ def _last(seq: NeighborSequence) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor
 
 
 def _first(seq: NeighborSequence) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The query node, then its neighbours (the released code's order)."""
+    """The query node, then its neighbors (the released code's order)."""
     node = torch.cat([seq.query_node[:, None].int(), seq.node], dim=1)
     return node, pad(seq.event, (1, 0)), pad(seq.time, (1, 0)), seq.length + 1, pad(seq.mask, (1, 0))
 
 
 def _absent(seq: NeighborSequence) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Neighbours only (the paper's text)."""
+    """Neighbors only (the paper's text)."""
     return seq.node, seq.event, seq.time, seq.length, seq.mask
 
 
-# Where the query token sits, and how many of the L tokens it takes.
+# Position of the query token, and how many of the tokens it takes.
 QUERIES: dict[str, tuple[Callable, int]] = {"last": (_last, 1), "first": (_first, 1), "absent": (_absent, 0)}
 
 
 def _preceding(time: Tensor, query_time: Tensor) -> Tensor:
-    """t_k - t_{k-1}: the time that passed before a token is the time to forget before reading it."""
+    """t_k - t_{k-1}: the state decays over the time that passed before a token, then the token is read."""
     return pad(time[:, 1:] - time[:, :-1], (1, 0))
 
 
 def _following(time: Tensor, query_time: Tensor) -> Tensor:
-    """t_{k+1} - t_k with t_{n+1} = tau, as Eq. 11 is printed."""
+    """t_{k+1} - t_k with t_{n+1} = tau, as in the paper's Eq. 11."""
     return torch.cat([time[:, 1:], query_time[:, None]], dim=1) - time
 
 
@@ -83,16 +82,16 @@ SPAN_KINDS = {"preceding": _preceding, "following": _following}
 
 
 def make_tokens(seq: NeighborSequence, query: str = "last", span: str = "preceding") -> Tokens:
-    """The tokens of each sequence, with spans in units of the observed period tau - t_1."""
+    """Turn each neighbor sequence into tokens, with spans also relative to the observed period tau - t_1."""
     place, _ = QUERIES[query]
     node, event, time, length, is_event = place(seq)
     width = torch.arange(node.shape[1], device=node.device)
     mask = width < length[:, None]
-    # padding stands at the query's own time, as its token does, so the span that follows the last token ends there
+    # padding gets the query time, so the span that follows the last token ends there
     time = torch.where(is_event, time, seq.query_time[:, None])
     gap = SPAN_KINDS[span](time, seq.query_time).clamp(min=0) * mask
     oldest = torch.where(seq.length > 0, seq.time[:, :1].sum(dim=1), seq.query_time)
-    reach = seq.query_time - oldest  # [q], 0 where there is no past
+    reach = seq.query_time - oldest  # [q], 0 without neighbors
     share = gap / torch.where(reach > 0, reach, 1.0)[:, None]
     age = seq.query_time[:, None] - time
     return Tokens(node, event, age.float(), gap.float(), share.float(), length, is_event, mask)
@@ -101,7 +100,7 @@ def make_tokens(seq: NeighborSequence, query: str = "last", span: str = "precedi
 def newest_last(
     x: Float[Tensor, "q l d"], seq: NeighborSequence, slots: int
 ) -> tuple[Float[Tensor, "q k d"], Bool[Tensor, "q k"]]:
-    """The tokens moved to the end of `slots` slots, zeros before them, and which slots are taken."""
+    """Move the tokens to the last of `slots` slots; return them, zeros elsewhere, and the mask of taken slots."""
     place = torch.arange(slots, device=x.device) - slots + seq.length[:, None]  # [q k]
     taken = place >= 0
     moved = x.gather(1, place.clamp(min=0)[..., None].expand(-1, -1, x.shape[-1]))

@@ -1,4 +1,8 @@
-"""Tensors in, tensors out; knows no graph."""
+"""Operations on tensors, each a folder with a readable reference and its kernels; nothing here knows a graph.
+
+`reference.py` of a folder defines the operation in plain torch. The modules beside it are kernels (Numba, Triton, CUDA,
+or torch with a hand-written gradient) that compute the same values and gradients faster. `dispatch.py` chooses.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -15,5 +19,5 @@ _LAZY = {"selective_scan": ("scan", "scan"), "selective_scan_fn": ("mamba", "sel
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'dygmamba.ops' has no attribute '{name}'")
-    home, real = _LAZY[name]
-    return getattr(import_module(f"dygmamba.ops.{home}"), real)
+    module, attribute = _LAZY[name]
+    return getattr(import_module(f"dygmamba.ops.{module}"), attribute)

@@ -1,7 +1,7 @@
-"""Who computes an op: the first kernel of the inputs' device that serves them, else the definition.
+"""Choose the implementation of an op: the first kernel for the inputs' device that supports them, else the reference.
 
-An op is a folder. `reference` is its definition; the modules beside it are kernels, each for some types of device and,
-where it has a function `serves`, for some inputs only. A module is imported when it is first needed.
+An op is a folder. `reference` defines it; the modules beside it are kernels, each for some device types and, if it has
+a function `serves`, for some inputs only. A module is imported when it is first needed.
 """
 
 import warnings
@@ -13,27 +13,28 @@ from threading import Lock
 from types import ModuleType
 from typing import Any
 
-ANY = "any"  # stands for the types of device which are not named
-OPS: dict[str, "Dispatch"] = {}  # by the name of the folder
+ANY = "any"  # all device types that are not listed
+OPS: dict[str, "Dispatch"] = {}  # by folder name
 
 Serves = Callable[..., bool]
 
 
 class SlowReferenceWarning(RuntimeWarning):
-    """A definition runs in a kernel's place: right, but slow and hungry for memory."""
+    """The reference runs because there is no kernel: correct, but slow and memory-hungry."""
 
 
 class _Switch:
-    """How many `use_reference` blocks are open; not a context variable, which torch.compile cannot read."""
+    """Number of open `use_reference` blocks; not a context variable, which torch.compile cannot read."""
 
     depth = 0
     lock = Lock()
 
 
 class Dispatch(dict[str, ModuleType]):
-    """An op's kernels: type of device -> names of modules, the preferred one first.
+    """The kernels of an op: device type -> module names, the preferred one first.
 
-    With `slow`, a warning says once per type of device that there is none.
+    `OP[device]` is the module to use now, for an op whose kernels support every input. With `slow`, a device type
+    without kernels is warned of once.
     """
 
     def __init__(self, package: str, kernels: Mapping[str, tuple[str, ...]], slow: bool = False) -> None:
@@ -44,21 +45,20 @@ class Dispatch(dict[str, ModuleType]):
         OPS[self.name] = self
 
     def __missing__(self, device: str) -> ModuleType:
-        """`OP[device]` is who computes now, for an op whose kernels serve every input; looked up once."""
-        self[device] = found = self.choose(device)
-        return found
+        self[device] = module = self.choose(device)
+        return module
 
     def choose(self, device: str, *inputs: Any) -> ModuleType:
-        """The module that computes now: a kernel, or the reference where none serves or all are switched off."""
+        """Return the module to use now: a kernel, or the reference if none fits or `use_reference` is on."""
         if not _Switch.depth:
-            found = self.kernel(device, *inputs)
-            if found is not None:
-                return found
+            module = self.kernel(device, *inputs)
+            if module is not None:
+                return module
             self._miss(device)
         return self.module("reference")
 
     def fused(self, device: str) -> bool:
-        """Whether kernels compute now; for an op one of whose kernels serves whatever an earlier one does not."""
+        """Return whether a kernel runs now, for an op whose last kernel supports every input."""
         if _Switch.depth:
             return False
         if not self._names(device):
@@ -67,7 +67,10 @@ class Dispatch(dict[str, ModuleType]):
         return True
 
     def kernel(self, device: str, *inputs: Any) -> ModuleType | None:
-        """The first kernel that serves, switched off or not: a backward pass asks for what its forward was given."""
+        """Return the first kernel that supports the inputs, even inside `use_reference`.
+
+        A backward pass must use the kernel of its forward pass, wherever it runs.
+        """
         for name in self._names(device):
             module, serves = self._loaded.get(name) or self._load(name)
             if serves is None or serves(*inputs):
@@ -75,7 +78,7 @@ class Dispatch(dict[str, ModuleType]):
         return None
 
     def module(self, name: str) -> ModuleType:
-        """A module of the folder, imported at the first call."""
+        """Return a module of the folder, importing it at the first call."""
         return (self._loaded.get(name) or self._load(name))[0]
 
     def _load(self, name: str) -> tuple[ModuleType, Serves | None]:
@@ -93,10 +96,10 @@ class Dispatch(dict[str, ModuleType]):
 
 @contextmanager
 def use_reference() -> Iterator[None]:
-    """Inside, every op on every device is computed by its definition, in all threads of the process.
+    """Context manager: every op on every device runs its reference, in all threads of the process.
 
-    What was computed before is differentiated as it was computed, and so is what is computed inside, afterwards. A
-    captured graph keeps what was in use when it was captured. Blocks may nest, and overlap between threads.
+    A backward pass uses the implementation of its forward pass, inside or outside. A captured CUDA graph keeps the
+    implementation it was captured with. Blocks may be nested and may overlap between threads.
     """
     _switch(1)
     try:
@@ -122,5 +125,5 @@ _import.__dict__["_dynamo_marked_constant"] = True
 
 @cache  # once per op and type of device
 def _warn_slow(name: str, device: str) -> None:
-    text = f"no fused {name} for {device}: the reference runs instead; expect it to be slow"
-    warnings.warn(text, SlowReferenceWarning, stacklevel=6)  # where the op was called
+    text = f"there is no fused {name} for {device}; the reference implementation runs instead and is slow"
+    warnings.warn(text, SlowReferenceWarning, stacklevel=6)  # the caller of the op

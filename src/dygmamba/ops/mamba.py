@@ -1,4 +1,4 @@
-"""mamba_ssm's selective scan, by its own name, arguments and layouts, on every device the scan runs on.
+"""The selective scan with the name, arguments and layouts of the mamba_ssm package, on every supported device.
 
 Legend: b sequences, d channels, l steps, n states, g groups of channels.
 """
@@ -34,7 +34,10 @@ def selective_scan_fn(
     torch.Size([2, 4, 9])
     """
     if any(x.is_complex() for x in (A, B, C)):
-        raise ConfigError("selective_scan_fn takes real A, B and C, got complex ones; use a real A")
+        raise ConfigError(
+            "selective_scan_fn takes real A, B and C; got complex ones. Use a real A",
+            code="complex-scan-input",
+        )
     kind = u.dtype
     wide = torch.float64 if torch.float64 in (u.dtype, A.dtype) else torch.float32
     u, delta, A, B, C = (x.to(wide) for x in (u, delta, A, B, C))
@@ -61,19 +64,20 @@ def selective_scan_fn(
 
 
 def _split_channels(channels: int, of_B: int, of_C: int) -> list[slice]:
-    """The channels of each group."""
+    """Return the channels of each group as slices."""
     groups = max(of_B, of_C)
     own = channels // groups
     if own * groups != channels or {of_B, of_C} - {1, groups}:
         raise ConfigError(
-            f"{channels} channels cannot be shared among {of_B} groups of B and {of_C} of C; "
-            "give as many groups to both, or one, and a multiple of channels"
+            f"{channels} channels cannot be divided among {of_B} groups of B and {of_C} groups of C; give B and C the "
+            "same number of groups, or one, and a number of channels that is a multiple of it",
+            code="scan-group-mismatch",
         )
     return [slice(group * own, (group + 1) * own) for group in range(groups)]
 
 
 def _add_group_dim(x: Tensor, u: Tensor) -> Tensor:
-    """B or C as [b g n l], or [b 1 n l] where all channels share it."""
+    """B or C as [b g n l], or as [b 1 n l] if all channels share it."""
     if x.dim() == 2:
         return x[None, :, :, None].expand(u.shape[0], -1, -1, u.shape[2])
     return x[:, None] if x.dim() == 3 else x

@@ -1,13 +1,11 @@
-"""The one way a kernel for the CPU is compiled by Numba, and where what was compiled is kept (decision 024).
+"""Compile CPU kernels with Numba and cache the machine code on disk (decision 024).
 
-A kernel is one piece of machine code: its parts are inlined, so that a call of one never reaches the copy that another
-kernel brought along and which LLVM optimised in other company. Then the bits of a result depend neither on what was
-compiled before nor on whether the kernel was compiled here or read from the cache.
+A kernel is one piece of machine code: its helpers are inlined. A helper that were a function of its own could be
+resolved to the copy of another kernel, which LLVM optimised in another context. So the bits of a result depend neither
+on what was compiled before nor on whether a kernel was compiled in this process or read from the cache.
 
-What is kept is a pickle, so reading it is running it. It is read only from a folder and a file that are this user's
-and that nobody else can write, and only if its SHA-256 is right; anything else is compiled anew.
-
-The binary search that look-ups share.
+A cached kernel is a pickle, and loading a pickle runs code. It is therefore read only from a folder and a file that
+belong to this user and that nobody else can write, and only if its SHA-256 is right. Otherwise it is compiled again.
 """
 
 import hashlib
@@ -38,7 +36,7 @@ OTHERS_CAN_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """What Python calls: compiled at the first call for the types it is given, and kept on disk."""
+    """Decorator for a function that Python calls: compiled at the first call per signature, cached on disk."""
 
     def decorate(function: Callable[..., Any]) -> Any:
         function = unwrap(function)  # tests wrap every function in a type checker, which cannot be compiled
@@ -52,12 +50,12 @@ def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 def inlined(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """What kernels call: a piece of each kernel that uses it, and nothing of its own."""
+    """Decorator for a helper that kernels call: inlined into each of them, never compiled on its own."""
     return lambda function: njit(nogil=True, forceinline=True, **options)(unwrap(function))
 
 
 class KernelCache:
-    """The cache of one kernel, as Numba's dispatcher asks for one: a file per signature, processor and source."""
+    """Disk cache of one kernel with the interface Numba's dispatcher expects: a file per signature, CPU and source."""
 
     def __init__(self, folder: Path, function: Callable[..., Any]) -> None:
         self.folder, self.function = folder, function
@@ -65,7 +63,7 @@ class KernelCache:
         self._name = f"{function.__module__}.{function.__qualname__}".replace("<", "").replace(">", "")
 
     def load_overload(self, signature: Any, context: Any) -> CompileResult | None:
-        """What was kept for a signature, if it is whole and this user's."""
+        """Return the cached kernel of a signature, None if there is no file that is intact and private."""
         context.refresh()
         path = self._path(signature, context.codegen())
         content = read_private(path)
@@ -74,19 +72,19 @@ class KernelCache:
         return CompileResult._rebuild(context, *pickle.loads(content[DIGEST_BYTES:]))
 
     def save_overload(self, signature: Any, result: CompileResult) -> None:
-        """Keep it; where that cannot be, this process has it all the same."""
+        """Write the kernel to the cache; a failure is ignored, as this process already has the kernel."""
         content = dumps(result._reduce())
         path = self._path(signature, result.codegen)
         with suppress(WriteError, OSError):
             for old in self.folder.glob(f"{self._name}-*"):
                 if not old.name.startswith(f"{self._name}-{hash_sources(getfile(self.function))}"):
                     old.unlink()
-            path.unlink(missing_ok=True)  # a link, or a file of somebody else
+            path.unlink(missing_ok=True)  # it may be a symbolic link or belong to another user
             write_file(path, [hashlib.sha256(content).digest(), content])
             path.chmod(0o600)
 
     def flush(self) -> None:
-        """Forget everything about this kernel."""
+        """Delete all cached files of this kernel."""
         for old in self.folder.glob(f"{self._name}-*"):
             old.unlink(missing_ok=True)
 
@@ -101,7 +99,7 @@ class KernelCache:
 
 @cache
 def hash_sources(file: str) -> str:
-    """What a kernel is made of: its own file and those of all kernels, whose parts it may use."""
+    """Hash the sources of a kernel: its own file, this one, and all kernel files, whose helpers it may inline."""
     total = hashlib.sha256()
     for path in (Path(file), Path(__file__), *sorted((PACKAGE / "ops").glob("*/cpu*.py"))):
         total.update(hashlib.sha256(path.read_bytes()).digest())
@@ -110,9 +108,9 @@ def hash_sources(file: str) -> str:
 
 @cache
 def private_folder() -> Path | None:
-    """The first folder that can be this user's alone; a warning where there is none, for compiling takes a while."""
-    tried = list(list_cache_folders())
-    for root in tried:
+    """Return the first cache folder that only this user can write; None, with a warning, if there is none."""
+    candidates = list(list_cache_folders())
+    for root in candidates:
         folder = root / f"dygmamba-{hashlib.sha256(str(PACKAGE).encode()).hexdigest()[:16]}"
         with suppress(OSError):
             root.mkdir(parents=True, exist_ok=True)
@@ -121,11 +119,11 @@ def private_folder() -> Path | None:
             folder.mkdir(mode=0o700, exist_ok=True)
             if _is_private(folder.lstat(), OTHERS_CAN_WRITE) and os.access(folder, os.W_OK | os.X_OK):
                 return folder
-    places = ", ".join(map(str, tried))
+    places = ", ".join(map(str, candidates))
     warnings.warn(
         DygWarning(
-            f"kernels are compiled anew in every process: none of {places} is a folder that this user, and nobody "
-            "else, can write; set NUMBA_CACHE_DIR to one"
+            f"compiled kernels cannot be cached, so every process compiles them again: none of {places} "
+            "is a folder that only this user can write; set NUMBA_CACHE_DIR to such a folder"
         ),
         stacklevel=2,
     )
@@ -133,16 +131,16 @@ def private_folder() -> Path | None:
 
 
 def list_cache_folders() -> Iterator[Path]:
-    """Where Numba looks too: the folder the user names, beside the sources, the user's cache."""
+    """List the folders Numba itself would use: $NUMBA_CACHE_DIR, `__pycache__` of the package, the user's cache."""
     if os.environ.get("NUMBA_CACHE_DIR"):
         yield Path(os.environ["NUMBA_CACHE_DIR"]).absolute()
     yield PACKAGE / "__pycache__"
-    with suppress(RuntimeError):  # no home
+    with suppress(RuntimeError):  # the user has no home directory
         yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "numba"
 
 
 def read_private(path: Path) -> bytes | None:
-    """A file's bytes, if it is there, no link, this user's, and nobody else's to write."""
+    """Read a regular file that only this user can write; None for any other file or a symbolic link."""
     try:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
     except OSError:
@@ -152,17 +150,17 @@ def read_private(path: Path) -> bytes | None:
     return None
 
 
-def _is_private(found: os.stat_result, others: int) -> bool:
-    """Whether a folder or file, no link, is this user's and others lack these rights; Windows has its own."""
-    if os.name != "posix":
+def _is_private(status: os.stat_result, forbidden: int) -> bool:
+    """Return whether a regular file or folder belongs to this user and has none of the `forbidden` mode bits."""
+    if os.name != "posix":  # Windows keeps access rights elsewhere
         return True
-    kind = stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)
-    return kind and found.st_uid == os.geteuid() and not found.st_mode & others
+    is_plain = stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)
+    return is_plain and status.st_uid == os.geteuid() and not status.st_mode & forbidden
 
 
 @inlined(inline="always")
 def first_not_less(values, low, high, target):
-    """The first place in [low, high) whose value is not below the target, or high: where the past of a time ends."""
+    """Binary search: the first index in [low, high) whose value is >= target, else high."""
     while low < high:
         middle = (low + high) >> 1
         if values[middle] < target:

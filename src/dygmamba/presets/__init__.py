@@ -1,0 +1,1 @@
+"""Tables of settings: published (paper), small, node classification, ablations, and search spaces for tuning."""

@@ -1,7 +1,7 @@
-"""The short depthwise convolution along a sequence, with its SiLU (Mamba's local mixing, Eq. 7).
+"""Short depthwise convolution along a sequence, followed by SiLU (Mamba's local mixing, Eq. 7).
 
-`reference` defines it; a fused implementation per device type computes it. Both directions are registered operators,
-so that torch.compile sees a forward, a backward and nothing inside.
+`reference` defines it; one fused implementation per device type computes it. Forward and backward are registered
+operators, so torch.compile sees two opaque operators.
 
 Legend: q sequences, l steps, d channels, w taps.
 """
@@ -20,7 +20,7 @@ from dygmamba.ops.dispatch import Dispatch
 
 __all__ = ["conv_silu"]
 
-# kernels have serves, forward and backward
+# a kernel module has the functions serves, forward and backward
 CONV = Dispatch(__name__, {"cpu": ("cpu",), "cuda": ("triton",)})
 
 
@@ -31,7 +31,7 @@ def conv_silu(
     mask: Bool[Tensor, "q l"],
     reverse: bool = False,
 ) -> Float[Tensor, "q l d"]:
-    """silu(bias + sum_j weight_j x_{k-w+1+j}) where the mask holds, 0 elsewhere; masked inputs count as 0."""
+    """silu(bias + sum_j weight_j x_{k-w+1+j}) at steps in the mask, 0 elsewhere; masked inputs count as 0."""
     _check(x, weight, bias, mask)
     if CONV.choose(x.device.type, _dtype(x, weight, bias)) is reference:
         return reference.conv_silu(x, weight, bias, mask, reverse)
@@ -39,34 +39,39 @@ def conv_silu(
 
 
 def _check(x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor) -> None:
-    """Raise ConfigError unless shapes and devices agree: a kernel would read beyond its tensors."""
+    """Raise ConfigError unless shapes and devices agree; a kernel would read beyond its tensors otherwise."""
     if x.dim() != 3 or weight.dim() != 2 or weight.shape[1] == 0:
         got = f"x {list(x.shape)} and weight {list(weight.shape)}"
-        raise ConfigError(f"conv_silu got {got}; give [q l d] and [d w] with at least one tap")
+        raise ConfigError(
+            f"conv_silu got {got}; give [q l d] and [d w] with at least one tap", code="bad-op-shape"
+        )
     shapes = {"weight": (weight, (x.shape[2], weight.shape[1])), "bias": (bias, x.shape[2:])}
     shapes["mask"] = (mask, x.shape[:2])
     for name, (tensor, shape) in shapes.items():
         if tensor.shape != shape or tensor.device != x.device:
             got = f"{list(tensor.shape)} on {tensor.device}"
-            raise ConfigError(f"conv_silu's {name} is {got}; give {list(shape)} on {x.device}, as for x")
+            raise ConfigError(
+                f"conv_silu's {name} is {got}; give {list(shape)} on {x.device}, as for x",
+                code="bad-op-shape",
+            )
     if mask.dtype != torch.bool:
-        raise ConfigError(f"conv_silu's mask is {mask.dtype}; give torch.bool")
+        raise ConfigError(f"conv_silu's mask is {mask.dtype}; give torch.bool", code="bad-op-dtype")
 
 
 def _dtype(*tensors: Tensor) -> torch.dtype:
-    """The output's: as torch promotes, so that bfloat16 tokens under float32 weights give float32."""
+    """Return the output dtype by torch's promotion rules: bfloat16 tokens and float32 weights give float32."""
     return reduce(torch.promote_types, (t.dtype for t in tensors))
 
 
 def _select_kernels(x: Tensor, dtype: torch.dtype) -> ModuleType:
-    found = CONV.kernel(x.device.type, dtype)
-    assert found is not None, f"no kernel on {x.device.type} serves a convolution in {dtype}"
-    return found
+    module = CONV.kernel(x.device.type, dtype)
+    assert module is not None, f"no kernel on {x.device.type} computes a convolution in {dtype}"
+    return module
 
 
 @torch.library.custom_op("dygmamba::conv_silu", mutates_args=())
 def conv_silu_op(x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor, reverse: bool) -> Tensor:
-    """The output, dense whatever x's strides."""
+    """Compute the output, dense for any strides of x."""
     dtype = _dtype(x, weight, bias)
     return _select_kernels(x, dtype).forward(x, weight, bias, mask, reverse, dtype)
 
@@ -80,7 +85,7 @@ def _(x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor, reverse: bool) -> T
 def conv_silu_backward_op(
     x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor, reverse: bool, dy: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x, weight and bias; the pre-activation is computed again."""
+    """Compute the gradients of x, weight and bias; the pre-activation is recomputed."""
     kernels = _select_kernels(x, _dtype(x, weight, bias))
     dx, dweight, dbias = kernels.backward(x, weight, bias, mask, reverse, dy)
     return dx, dweight.to(weight.dtype), dbias.to(bias.dtype)

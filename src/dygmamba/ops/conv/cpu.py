@@ -1,26 +1,27 @@
-"""The convolution's CPU side: tensors to arrays, blocks of sequences to the scan's threads.
+"""The convolution on a CPU: tensors become arrays, blocks of sequences are distributed to threads.
 
-How the work is cut never depends on the number of threads, so no bit of the result does.
+The blocks do not depend on the number of threads, so neither do the bits of the result.
 """
 
 import torch
 from torch import Tensor
 
 from dygmamba.ops.conv import cpu_kernels as kernels
-from dygmamba.ops.scan.cpu import BLOCKS, run_in_threads
+from dygmamba.ops.scan.cpu import BLOCKS
+from dygmamba.ops.threads import run_in_threads
 
 DTYPES = (torch.float32, torch.float64)
 
 
 def serves(dtype: torch.dtype) -> bool:
-    """Whether the kernels give outputs of that dtype."""
+    """Return whether the kernels produce outputs of this dtype."""
     return dtype in DTYPES
 
 
 def forward(
     x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor, reverse: bool, dtype: torch.dtype
 ) -> Tensor:
-    """The output in `dtype`; the kernel skips masked steps, whose rows are zero already."""
+    """Compute the output in `dtype`; the kernel skips masked steps, whose rows are already zero."""
     y = torch.zeros(x.shape, dtype=dtype)
     if y.numel() > 0:
         arrays = _arrays(x, weight, bias, mask, reverse, dtype)
@@ -31,7 +32,7 @@ def forward(
 def backward(
     x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor, reverse: bool, dy: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x, weight and bias; the last two are summed over blocks in float64, in their order."""
+    """Compute the gradients of x, weight and bias; the last two are summed over blocks in float64, in block order."""
     dx = torch.zeros(x.shape, dtype=dy.dtype)
     parts = torch.zeros(min(x.shape[0], BLOCKS), weight.shape[1] + 1, x.shape[2], dtype=torch.float64)
     if dx.numel() > 0:
@@ -46,7 +47,7 @@ def backward(
 def _arrays(
     x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor, reverse: bool, dtype: torch.dtype
 ) -> kernels.Arrays:
-    """The inputs as the kernels want them: of one dtype, and the weights tap by tap."""
+    """Return the inputs as arrays of one dtype, with the weights tap by tap."""
     return kernels.Arrays(
         x=_rows(x.to(dtype)),
         weight=weight.detach().to(dtype).t().contiguous().numpy(),
@@ -58,7 +59,7 @@ def _arrays(
 
 
 def _rows(t: Tensor) -> kernels.Rows:
-    """Rows may lie apart (halves of one projection do), but each must be dense."""
+    """Return the rows without a copy if each is dense; rows may lie apart, as the halves of one projection do."""
     t = t.detach() if t.stride(2) == 1 else t.detach().contiguous()
     batch, row, _ = t.stride()
     q, length, d = t.shape

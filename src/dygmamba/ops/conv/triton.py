@@ -1,4 +1,4 @@
-"""The convolution's GPU side: what to launch, and where partial sums go. The arithmetic is in `triton_kernels`.
+"""The convolution on a GPU: kernel launches and buffers for partial sums. The arithmetic is in `triton_kernels`.
 
 Sums over sequences and steps are written per program and added afterwards, in a fixed order: there are no atomics,
 so two runs agree in every bit.
@@ -19,7 +19,7 @@ PARTS = 128  # programs which share these sums, per block of channels; the same 
 
 
 def serves(dtype: torch.dtype) -> bool:
-    """Whether the kernels give outputs of that dtype."""
+    """Return whether the kernels produce outputs of this dtype."""
     return dtype in DTYPES
 
 
@@ -27,7 +27,7 @@ def serves(dtype: torch.dtype) -> bool:
 def forward(
     x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor, reverse: bool, dtype: torch.dtype
 ) -> Tensor:
-    """The output in `dtype`; sums are float32 whatever x is."""
+    """Compute the output in `dtype`; sums are in float32 for any dtype of x."""
     y = torch.empty(x.shape, dtype=dtype, device=x.device)
     if x.numel() > 0:
         with torch.cuda.device_of(x):
@@ -41,7 +41,7 @@ def forward(
 def backward(
     x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor, reverse: bool, dy: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x, weight and bias, the last two in float32."""
+    """Compute the gradients of x, weight and bias, the last two in float32."""
     (q, length, d), taps = x.shape, weight.shape[1]
     if x.numel() == 0:
         return x.new_zeros(x.shape), weight.new_zeros(weight.shape), bias.new_zeros(bias.shape)
@@ -65,7 +65,7 @@ def _tiles(x: Tensor, steps: int) -> int:
 
 
 def _arguments(x: Tensor, weight: Tensor, mask: Tensor, reverse: bool) -> dict[str, object]:
-    """What all kernels are given."""
+    """Return the arguments that all kernels share."""
     taps = weight.t().contiguous()
     shape = {"length": x.shape[1], "CHANNELS": x.shape[2], "TAPS": weight.shape[1]}
     cut = {"SIGN": -1 if reverse else 1, "BLOCK": BLOCK}
@@ -73,7 +73,7 @@ def _arguments(x: Tensor, weight: Tensor, mask: Tensor, reverse: bool) -> dict[s
 
 
 def _input(x: Tensor, bias: Tensor) -> dict[str, object]:
-    """What the kernels which read x are given: its rows may lie apart (halves of one projection do)."""
+    """Return the arguments of kernels that read x; its rows may lie apart, as the halves of one projection do."""
     x = x if x.stride(2) == 1 else x.contiguous()
     return {"x": x, "x_batch": x.stride(0), "X_ROW": x.stride(1), "bias": bias.contiguous()}
 

@@ -1,4 +1,4 @@
-"""How often each token of a pair's two sequences occurs in the one and in the other.
+"""Co-occurrence counts: how often each token of a pair's two sequences occurs in each of them.
 
 Legend: p pairs, l tokens of the first sequence, r tokens of the second.
 """
@@ -17,6 +17,6 @@ def cooccurrence(
     left_mask: Bool[Tensor, "p l"],
     right_mask: Bool[Tensor, "p r"],
 ) -> tuple[Int32[Tensor, "p l 2"], Int32[Tensor, "p r 2"]]:
-    """For each token its count in `left` and in `right`; masked tokens count nowhere and get 0."""
+    """Count each token in `left` and in `right`; masked tokens are not counted and get 0."""
     count = COOCCURRENCE[left.device.type].cooccurrence
     return count(left, right, left_mask, right_mask)

@@ -1,4 +1,4 @@
-"""Counting with one small table per pair, in Numba: indexed by node id where ids are small, hashed otherwise.
+"""Counts with one small table per pair, in Numba: indexed by node id if ids are small, hashed otherwise.
 
 A cell holds both counts of a node in one 64-bit number, left in the low half and right in the high half, which is
 also how two neighbouring int32 columns of the output lie in memory on the little-endian machines Numba supports.
@@ -12,9 +12,11 @@ from dygmamba.ops.numba_kernels import inlined, kernel
 
 
 def cooccurrence(left: Tensor, right: Tensor, left_mask: Tensor, right_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Counts of each token in the left and in the right sequence."""
+    """Count each token in the left and in the right sequence."""
     (p, length), r = left.shape, right.shape[1]
-    block = torch.empty(p * (length + r), dtype=torch.int64)  # one block, as in ops/recent_neighbors/cpu.py
+    block = torch.empty(
+        p * (length + r), dtype=torch.int64
+    )  # one allocation, for the reason given in ops/recent_neighbors/cpu.py
     cells = block[: p * length].view(p, length), block[p * length :].view(p, r)
     inputs = [x.contiguous().numpy() for x in (left, right, left_mask, right_mask)]
     _count(*inputs, *(cell.numpy() for cell in cells))
@@ -24,7 +26,7 @@ def cooccurrence(left: Tensor, right: Tensor, left_mask: Tensor, right_mask: Ten
 
 @inlined(inline="always")
 def _slot(keys, bits, token):
-    """Where `token` is or belongs: multiplicative hashing, linear probing; -1 marks a free slot."""
+    """Find the slot of `token` by multiplicative hashing and linear probing; -1 marks a free slot."""
     size = keys.shape[0]
     at = np.int64((np.uint64(token) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - bits))
     while keys[at] != -1 and keys[at] != token:
@@ -34,7 +36,7 @@ def _slot(keys, bits, token):
 
 @inlined()
 def _indexed(cells, left, right, left_mask, right_mask, in_left, in_right):
-    """The id is the slot; read as unsigned, so that Numba need not ask whether it counts from the end."""
+    """Count with the id as the slot; ids are read as unsigned, which spares Numba the check for negative indices."""
     for j in range(left.shape[0]):
         if left_mask[j]:
             cells[np.uint32(left[j])] += np.int64(1)
@@ -49,7 +51,7 @@ def _indexed(cells, left, right, left_mask, right_mask, in_left, in_right):
 
 @inlined()
 def _hashed(cells, keys, bits, left, right, left_mask, right_mask, in_left, in_right):
-    """The slot is looked up; it waits in the output until all counts are known."""
+    """Count with a hash table; the output holds each token's slot until all counts are known."""
     for tokens, mask, out, one in (
         (left, left_mask, in_left, np.int64(1)),
         (right, right_mask, in_right, np.int64(1) << np.int64(32)),
@@ -74,7 +76,7 @@ def _highest(tokens):
     return np.int64(high)
 
 
-# not parallel: where a core is busy, waiting for a second thread costs a time slice, a hundred times the work
+# not parallel: if a core is busy, waiting for a second thread costs a time slice, a hundred times the work
 @kernel()
 def _count(left, right, left_mask, right_mask, in_left, in_right):
     (p, length), r = left.shape, right.shape[1]

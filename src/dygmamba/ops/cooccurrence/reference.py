@@ -1,17 +1,17 @@
-"""Counting by sorting: O(l log l) per pair, no (l, l) comparison; the definition, and a GPU's path."""
+"""Reference, also used on a GPU: count by sorting, O(l log l) per pair without an (l, l) comparison."""
 
 import torch
 from torch import Tensor
 
 
 def _counts(tokens: Tensor, among: Tensor) -> Tensor:
-    """How often each of `tokens` [p l] occurs in the same row of the sorted `among` [p r]."""
+    """Count each of `tokens` [p l] in the same row of the sorted `among` [p r]."""
     low = torch.searchsorted(among, tokens, side="left", out_int32=True)
     return torch.searchsorted(among, tokens, side="right", out_int32=True) - low
 
 
 def cooccurrence(left: Tensor, right: Tensor, left_mask: Tensor, right_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Counts of each token in the left and in the right sequence."""
+    """Count each token in the left and in the right sequence."""
     nowhere = torch.iinfo(left.dtype).max  # masked tokens sort to the end and match no id
     tokens, mask = torch.cat([left, right], dim=1), torch.cat([left_mask, right_mask], dim=1)
     among = (torch.where(real, ids, nowhere) for ids, real in ((left, left_mask), (right, right_mask)))

@@ -1,11 +1,12 @@
-"""How often something has happened before a time, each event counting exp(-age / scale): exactly, on many scales.
+"""Exponentially decayed event counts before a time: each event counts exp(-age / scale), exactly, on many time scales.
 
-Events belong to groups (the events of a node, those between two nodes). A `Fading` lists each group's times oldest
-first, and beside each time the group's count just after it, c_k = 1 + c_{k-1} exp(-(t_k - t_{k-1}) / scale). The count
-before any time is then one binary search, strictly earlier, and one decay. Only differences of times are ever
-exponentiated, so no unit and no origin overflows. On the CPU a Numba kernel; look-ups on a GPU by the reference.
+Events belong to groups (the events of a node, the events between two nodes). `DecayedCounts` lists the timestamps of
+each group, oldest first, and for each the group's count just after it,
+c_k = 1 + c_{k-1} exp(-(t_k - t_{k-1}) / scale). The count before any time is then one binary search for the last
+strictly earlier event, and one decay. Only time differences are exponentiated, so no time unit and no origin
+overflows. The CPU runs Numba kernels, a GPU the reference.
 
-Legend: g groups, m entries, a more of them, q questions, s scales.
+Legend: g groups, m entries, a appended entries, q queries, s scales.
 """
 
 from dataclasses import dataclass
@@ -22,9 +23,10 @@ DECAYED_COUNTS = Dispatch(__name__, {"cpu": ("cpu",)})
 
 @dataclass(frozen=True, slots=True)
 class DecayedCounts:
-    """Lists of times, group by group, each in a block of its own with perhaps some room behind it.
+    """Timestamps and decayed counts of all groups, each group in a block of its own that may have spare room.
 
-    Group i has `size[i]` entries from `start[i]` on. `running` is the count just after each entry, on each scale.
+    Group i has `size[i]` entries from `start[i]` on, and room for `room[i]`. `running` is the count just after each
+    entry, on each scale.
     """
 
     start: Int64[Tensor, "g"]
@@ -33,10 +35,10 @@ class DecayedCounts:
     time: Float64[Tensor, "m"]
     running: Float64[Tensor, "m s"]
     scale: Float64[Tensor, "s"]
-    used: int  # entries of `time` that belong to a block
+    used: int  # entries of `time` that are part of a block
 
     def to(self, device: torch.device | str) -> "DecayedCounts":
-        """The same lists on another device, to be asked there."""
+        """Copy to another device, for look-ups there."""
         columns = (self.start, self.size, self.room, self.time, self.running, self.scale)
         return DecayedCounts(*(column.to(device) for column in columns), used=self.used)
 
@@ -44,32 +46,38 @@ class DecayedCounts:
 def build_decayed_counts(
     group: Int64[Tensor, "m"], time: Float64[Tensor, "m"], groups: int, scale: Float64[Tensor, "s"]
 ) -> DecayedCounts:
-    """The lists of events in time order, each of one group below `groups`; made on the CPU, in linear time."""
+    """Build the counts of events in time order, each in one group below `groups`; on the CPU, in linear time."""
     if not bool(((scale > 0) & torch.isfinite(scale)).all()):
-        raise ConfigError(f"a time scale must be above 0 and finite, got {scale.tolist()}")
-    return DECAYED_COUNTS["cpu"].fading(group, time, groups, scale)
+        raise ConfigError(
+            f"time scales must be positive and finite; got {scale.tolist()}", code="bad-time-scale"
+        )
+    return DECAYED_COUNTS["cpu"].build_decayed_counts(group, time, groups, scale)
 
 
 def append_events(
     lists: DecayedCounts, group: Int64[Tensor, "a"], time: Float64[Tensor, "a"]
 ) -> DecayedCounts:
-    """The lists with later events, in constant time for each over many calls; the given lists are used up.
+    """Append later events in amortized constant time each; `lists` must not be used afterwards.
 
-    A group's block that is full moves behind the others, into twice the room.
+    A full block moves to the end and gets twice the room.
     """
     groups = lists.start.shape[0]
     if len(group) and not (int(group.min()) >= 0 and int(group.max()) < groups):
         raise EventError(
-            f"groups must lie between 0 and {groups - 1}, got {int(group.max())}; widen the lists first"
+            f"groups must lie between 0 and {groups - 1}; got {int(group.max())}. Call `add_groups` first",
+            code="group-out-of-range",
         )
     last = last_time(lists, group)
     if bool((time < last).any()) or bool((time.diff() < 0).any()):
-        raise EventError("an appended event is earlier than one that is listed; build the lists anew")
-    return DECAYED_COUNTS["cpu"].appended(lists, group, time)
+        raise EventError(
+            "an appended event is earlier than an event that is already counted; build the counts again",
+            code="unsorted-events",
+        )
+    return DECAYED_COUNTS["cpu"].append_events(lists, group, time)
 
 
 def add_groups(lists: DecayedCounts, groups: int) -> DecayedCounts:
-    """The lists with empty ones behind them, so that there are this many groups."""
+    """Add empty groups so that there are `groups` of them."""
     more = max(0, groups - lists.start.shape[0])
     start, size, room = (
         torch.cat([column, column.new_zeros(more)]) for column in (lists.start, lists.size, lists.room)
@@ -78,7 +86,7 @@ def add_groups(lists: DecayedCounts, groups: int) -> DecayedCounts:
 
 
 def last_time(lists: DecayedCounts, group: Int64[Tensor, "q"]) -> Float64[Tensor, "q"]:
-    """The time of each group's last entry, -inf where it has none."""
+    """Return the timestamp of each group's last entry, -inf for an empty group."""
     if not lists.used:
         return torch.full(group.shape, -torch.inf, dtype=torch.float64, device=group.device)
     end = lists.start[group] + lists.size[group]
@@ -88,23 +96,24 @@ def last_time(lists: DecayedCounts, group: Int64[Tensor, "q"]) -> Float64[Tensor
 def count_before(
     lists: DecayedCounts, group: Int64[Tensor, "q"], time: Float64[Tensor, "q"]
 ) -> Float64[Tensor, "q s"]:
-    """The count of each group strictly before each time, on every scale; 0 for a group of -1."""
-    return DECAYED_COUNTS[time.device.type].fading_counts(lists, group, time)
+    """Return the decayed count of each group strictly before each time, on every scale; 0 for group -1."""
+    return DECAYED_COUNTS[time.device.type].count_before(lists, group, time)
 
 
 def past_size_and_age(
     lists: DecayedCounts, group: Int64[Tensor, "q"], time: Float64[Tensor, "q"]
 ) -> tuple[Int64[Tensor, "q"], Float64[Tensor, "q"]]:
-    """How many entries each group has strictly before each time, and the age of the last; -1 where there is none."""
-    return DECAYED_COUNTS[time.device.type].past_of(lists, group, time)
+    """Return the number of entries of each group strictly before each time and the age of the last (-1 if none)."""
+    return DECAYED_COUNTS[time.device.type].past_size_and_age(lists, group, time)
 
 
 @dataclass(frozen=True, slots=True)
 class NeighborMeetings:
-    """Pairs of one end and the neighbours w of the other: the group of w with it, and the age of each w's own meeting.
+    """Queries about one end of a pair and the neighbors w of the other end.
 
-    A group is -1 where there is no neighbour, or where the two never met. The ages stand once for all pairs that share
-    the end: `row` says where.
+    `met` is the group of the events between w and the first end: -1 if there is no neighbor or the two never met.
+    `age` is the age of w's last event with its own end, stored once for all queries that share that end; `row` is the
+    row of `age` for each query.
     """
 
     met: Int64[Tensor, "q k"]
@@ -115,16 +124,16 @@ class NeighborMeetings:
 def sum_neighbor_meetings(
     pairs: DecayedCounts, near: NeighborMeetings, time: Float64[Tensor, "q"]
 ) -> Float64[Tensor, "q 2 s"]:
-    """How one end has met the neighbours of the other.
+    """Sum up how often one end of a pair has met the neighbors w of the other.
 
-    On every scale the sum of the counts of w with it, each weighted by the fading of w's own meeting, and the largest
-    of these counts. Zero where there are no neighbours.
+    On every scale: the sum of the decayed counts of w with that end, each weighted by exp(-age / scale) of w's own
+    event, and the largest of these counts. Zero without neighbors.
     """
-    return DECAYED_COUNTS[time.device.type].meetings_nearby(pairs, near, time)
+    return DECAYED_COUNTS[time.device.type].sum_neighbor_meetings(pairs, near, time)
 
 
 def mean_neighbor_activity(
     nodes: DecayedCounts, own: Int64[Tensor, "r k"], time: Float64[Tensor, "r"]
 ) -> Float64[Tensor, "r s"]:
-    """How busy neighbours are: on every scale the mean of log(1 + count) over groups that are not -1, 0 of none."""
-    return DECAYED_COUNTS[time.device.type].busy_nearby(nodes, own, time)
+    """Return the mean of log(1 + count) over the groups other than -1, on every scale; 0 without any."""
+    return DECAYED_COUNTS[time.device.type].mean_neighbor_activity(nodes, own, time)

@@ -1,4 +1,4 @@
-"""The counts in Numba: one recurrence to build, one binary search and one decay to ask."""
+"""Decayed counts in Numba: one recurrence to build, one binary search and one decay per look-up."""
 
 from typing import TYPE_CHECKING
 
@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 
 from dygmamba.ops.numba_kernels import first_not_less, inlined, kernel
-from dygmamba.ops.scan.cpu import run_in_threads
+from dygmamba.ops.threads import run_in_threads
 
 if TYPE_CHECKING:
     from dygmamba.ops.decayed_counts import DecayedCounts, NeighborMeetings
 
 
-def fading(group: Tensor, time: Tensor, groups: int, scale: Tensor) -> "DecayedCounts":
-    """A counting sort by group, then each list once from its beginning."""
+def build_decayed_counts(group: Tensor, time: Tensor, groups: int, scale: Tensor) -> "DecayedCounts":
+    """Sort by group in linear time, then run the recurrence through each group."""
     from dygmamba.ops.decayed_counts import DecayedCounts
 
     given = (group.contiguous().numpy(), time.contiguous().numpy(), groups, scale.numpy())
@@ -22,8 +22,8 @@ def fading(group: Tensor, time: Tensor, groups: int, scale: Tensor) -> "DecayedC
     return DecayedCounts(start, size, size.clone(), ordered, running, scale, len(time))
 
 
-def appended(lists: "DecayedCounts", group: Tensor, time: Tensor) -> "DecayedCounts":
-    """Each event behind its group's last one; blocks move where they have no room."""
+def append_events(lists: "DecayedCounts", group: Tensor, time: Tensor) -> "DecayedCounts":
+    """Append each event to its group's block; a full block moves to the end."""
     from dygmamba.ops.decayed_counts import DecayedCounts
 
     start, size, room = lists.start.numpy(), lists.size.numpy(), lists.room.numpy()
@@ -32,9 +32,9 @@ def appended(lists: "DecayedCounts", group: Tensor, time: Tensor) -> "DecayedCou
     used, done = lists.used, 0
     while done < len(new):
         used, done = _append(start, size, room, entries, running, scale, used, new, stamp, done)
-        if done < len(new):  # the last block found no place: twice as much for all of them
+        if done < len(new):  # no room left for a block that moves: double the capacity
             need = max(2 * len(entries), used + 2 * int(size[new[done]]) + 8)
-            entries, running = _grown(entries, need), _grown(running, need)
+            entries, running = _enlarge(entries, need), _enlarge(running, need)
     return DecayedCounts(
         lists.start,
         lists.size,
@@ -46,35 +46,33 @@ def appended(lists: "DecayedCounts", group: Tensor, time: Tensor) -> "DecayedCou
     )
 
 
-def fading_counts(lists: "DecayedCounts", group: Tensor, time: Tensor) -> Tensor:
-    """The running count of the last entry before each time, decayed since."""
+def count_before(lists: "DecayedCounts", group: Tensor, time: Tensor) -> Tensor:
     out = torch.empty(len(group), len(lists.scale), dtype=torch.float64)
     given = (lists.start, lists.size, lists.time, lists.running, lists.scale)
     asked = (group.contiguous(), time.contiguous(), out)
-    _ask(*(column.numpy() for column in (*given, *asked)))
+    _look_up(*(column.numpy() for column in (*given, *asked)))
     return out
 
 
-def past_of(lists: "DecayedCounts", group: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
-    """Entries before each time, and the age of the last."""
+def past_size_and_age(lists: "DecayedCounts", group: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
     number, age = torch.empty_like(group), torch.empty_like(time)
     given = (lists.start, lists.size, lists.time, group.contiguous(), time.contiguous(), number, age)
-    _past(*(column.numpy() for column in given))
+    _size_and_age(*(column.numpy() for column in given))
     return number, age
 
 
-def meetings_nearby(pairs: "DecayedCounts", near: "NeighborMeetings", time: Tensor) -> Tensor:
-    """Sum and maximum over the neighbours, pair by pair."""
+def sum_neighbor_meetings(pairs: "DecayedCounts", near: "NeighborMeetings", time: Tensor) -> Tensor:
     out = torch.empty(len(time), 2, len(pairs.scale), dtype=torch.float64)
     asked = (near.met, near.row, near.age, time)
-    run_in_threads(_meetings, len(time), near.met.numel() * len(pairs.scale), *_arrays(pairs, *asked, out))
+    run_in_threads(
+        _sum_meetings, len(time), near.met.numel() * len(pairs.scale), *_arrays(pairs, *asked, out)
+    )
     return out
 
 
-def busy_nearby(nodes: "DecayedCounts", own: Tensor, time: Tensor) -> Tensor:
-    """Mean over the neighbours, end by end."""
+def mean_neighbor_activity(nodes: "DecayedCounts", own: Tensor, time: Tensor) -> Tensor:
     out = torch.empty(len(time), len(nodes.scale), dtype=torch.float64)
-    run_in_threads(_busy, len(time), own.numel() * len(nodes.scale), *_arrays(nodes, own, time, out))
+    run_in_threads(_mean_activity, len(time), own.numel() * len(nodes.scale), *_arrays(nodes, own, time, out))
     return out
 
 
@@ -83,7 +81,7 @@ def _arrays(lists: "DecayedCounts", *asked: Tensor) -> list[np.ndarray]:
     return [column.contiguous().numpy() for column in (*given, *asked)]
 
 
-def _grown(column: np.ndarray, length: int) -> np.ndarray:
+def _enlarge(column: np.ndarray, length: int) -> np.ndarray:
     wide = np.zeros((length, *column.shape[1:]))
     wide[: len(column)] = column
     return wide
@@ -91,7 +89,7 @@ def _grown(column: np.ndarray, length: int) -> np.ndarray:
 
 @inlined()
 def count_after(entries, running, scale, at, first):
-    """Write the count just after entry `at`, the first of its block or not."""
+    """Write the count just after entry `at`; `first` is the first entry of its block."""
     for s in range(scale.shape[0]):
         running[at, s] = 1.0
         if at > first:
@@ -117,7 +115,10 @@ def _build(group, time, groups, scale):
 
 @kernel()
 def _append(start, size, room, entries, running, scale, used, group, time, done):
-    """From event `done` on, as far as there is place: the entries used, and the first event without one."""
+    """Append events from number `done` on while there is room.
+
+    Returns the number of entries in use and the first event that was not appended.
+    """
     for i in range(done, group.shape[0]):
         v = group[i]
         if size[v] == room[v]:
@@ -138,7 +139,7 @@ def _append(start, size, room, entries, running, scale, used, group, time, done)
 
 
 @kernel()
-def _ask(start, size, entries, running, scale, group, time, out):
+def _look_up(start, size, entries, running, scale, group, time, out):
     for i in range(group.shape[0]):
         v = group[i]
         out[i] = 0.0
@@ -152,7 +153,7 @@ def _ask(start, size, entries, running, scale, group, time, out):
 
 
 @kernel()
-def _past(start, size, entries, group, time, number, age):
+def _size_and_age(start, size, entries, group, time, number, age):
     for i in range(group.shape[0]):
         v = group[i]
         number[i] = 0
@@ -166,7 +167,7 @@ def _past(start, size, entries, group, time, number, age):
 
 @inlined()
 def _multiply(product, logs, factor, s):
-    """One more factor; the logarithm of a product is one logarithm, while it fits."""
+    """Multiply a running product; its logarithm is taken only before it overflows, as one logarithm is cheaper."""
     product[s] *= factor
     if product[s] > 1e200:
         logs[s] += np.log(product[s])
@@ -174,7 +175,7 @@ def _multiply(product, logs, factor, s):
 
 
 @kernel()
-def _meetings(low, high, start, size, entries, running, scale, met, row, age, time, out):
+def _sum_meetings(low, high, start, size, entries, running, scale, met, row, age, time, out):
     scales, rate = scale.shape[0], 1.0 / scale
     for i in range(low, high):
         total, most = out[i, 0], out[i, 1]
@@ -193,7 +194,7 @@ def _meetings(low, high, start, size, entries, running, scale, met, row, age, ti
 
 
 @kernel()
-def _busy(low, high, start, size, entries, running, scale, own, time, out):
+def _mean_activity(low, high, start, size, entries, running, scale, own, time, out):
     scales, rate, product = scale.shape[0], 1.0 / scale, np.empty(scale.shape[0])
     for i in range(low, high):
         busy = out[i]

@@ -1,4 +1,4 @@
-"""The counts as sums, and the look-up as vectorised torch: the definition, and the path a GPU takes."""
+"""Reference, also used on a GPU: counts as explicit sums, look-ups as vectorised torch."""
 
 from typing import TYPE_CHECKING
 
@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from dygmamba.ops.decayed_counts import DecayedCounts, NeighborMeetings
 
 
-def fading(group: Tensor, time: Tensor, groups: int, scale: Tensor) -> "DecayedCounts":
-    """Each entry's count is the sum over its group's entries up to itself."""
+def build_decayed_counts(group: Tensor, time: Tensor, groups: int, scale: Tensor) -> "DecayedCounts":
+    """Sum over each group's entries up to and including each entry."""
     from dygmamba.ops.decayed_counts import DecayedCounts
 
     order = torch.argsort(group, stable=True)
@@ -28,19 +28,19 @@ def _lower(count: int) -> Tensor:
     return torch.ones(count, count, dtype=torch.float64).tril()[..., None]
 
 
-def appended(lists: "DecayedCounts", group: Tensor, time: Tensor) -> "DecayedCounts":
-    """All events again."""
+def append_events(lists: "DecayedCounts", group: Tensor, time: Tensor) -> "DecayedCounts":
+    """Build the counts of all events again."""
     owner = torch.repeat_interleave(lists.size)
     begin = lists.size.cumsum(0) - lists.size
     place = torch.arange(len(owner)) - begin[owner] + lists.start[owner]
     known = lists.time[place]
     every = torch.cat([known, time])
     order = torch.argsort(every, stable=True)
-    return fading(torch.cat([owner, group])[order], every[order], len(lists.size), lists.scale)
+    return build_decayed_counts(torch.cat([owner, group])[order], every[order], len(lists.size), lists.scale)
 
 
-def ends(lists: "DecayedCounts", group: Tensor, time: Tensor) -> Tensor:
-    """The end of each question's past: its group's first entry that is not strictly earlier (decision 003)."""
+def find_past_end(lists: "DecayedCounts", group: Tensor, time: Tensor) -> Tensor:
+    """Return the end of each query's past: its group's first entry that is not strictly earlier (decision 003)."""
     low = lists.start[group.clamp(min=0)]
     high = low + lists.size[group.clamp(min=0)] * (group >= 0)
     most = int(lists.size.max()) if len(lists.size) else 0
@@ -51,38 +51,35 @@ def ends(lists: "DecayedCounts", group: Tensor, time: Tensor) -> Tensor:
     return low
 
 
-def fading_counts(lists: "DecayedCounts", group: Tensor, time: Tensor) -> Tensor:
-    """The running count of the last entry before each time, decayed since."""
+def count_before(lists: "DecayedCounts", group: Tensor, time: Tensor) -> Tensor:
+    """Decay the running count of the last entry before each time."""
     if not lists.used or not len(lists.size):
         return time.new_zeros(len(group), len(lists.scale))
-    end = ends(lists, group, time)
+    end = find_past_end(lists, group, time)
     some = end > lists.start[group.clamp(min=0)]
     last = (end - 1).clamp(min=0)
     age = torch.where(some, time - lists.time[last], 0)
     return torch.where(some[:, None], lists.running[last] * torch.exp(-age[:, None] / lists.scale), 0)
 
 
-def past_of(lists: "DecayedCounts", group: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
-    """Entries before each time, and the age of the last."""
+def past_size_and_age(lists: "DecayedCounts", group: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
     if not lists.used or not len(lists.size):
         return torch.zeros_like(group), torch.full_like(time, -1)
-    end = ends(lists, group, time)
+    end = find_past_end(lists, group, time)
     number = end - lists.start[group.clamp(min=0)]
     return number, torch.where(number > 0, time - lists.time[(end - 1).clamp(min=0)], -1)
 
 
-def meetings_nearby(pairs: "DecayedCounts", near: "NeighborMeetings", time: Tensor) -> Tensor:
-    """Sum and maximum over the neighbours."""
+def sum_neighbor_meetings(pairs: "DecayedCounts", near: "NeighborMeetings", time: Tensor) -> Tensor:
     (q, k), scales = near.met.shape, len(pairs.scale)
     if not k:
         return time.new_zeros(q, 2, scales)
-    met = fading_counts(pairs, near.met.flatten(), time.repeat_interleave(k)).view(q, k, scales)
+    met = count_before(pairs, near.met.flatten(), time.repeat_interleave(k)).view(q, k, scales)
     weight = torch.exp(-near.age[near.row][..., None] / pairs.scale)
     return torch.stack([(met * weight).sum(1), met.amax(1)], dim=1)
 
 
-def busy_nearby(nodes: "DecayedCounts", own: Tensor, time: Tensor) -> Tensor:
-    """Mean over the neighbours."""
+def mean_neighbor_activity(nodes: "DecayedCounts", own: Tensor, time: Tensor) -> Tensor:
     r, k = own.shape
-    counts = fading_counts(nodes, own.flatten(), time.repeat_interleave(k)).view(r, k, len(nodes.scale))
+    counts = count_before(nodes, own.flatten(), time.repeat_interleave(k)).view(r, k, len(nodes.scale))
     return torch.log1p(counts).sum(1) / (own >= 0).sum(dim=1).clamp(min=1)[:, None]

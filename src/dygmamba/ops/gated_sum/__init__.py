@@ -1,4 +1,4 @@
-"""The sum of a sequence's tokens, weighted by a gate.
+"""Sum of a sequence's tokens, weighted by a gate.
 
 Legend: p sequences, l tokens, d width.
 """
@@ -8,11 +8,11 @@ from torch import Tensor
 
 from dygmamba.ops.dispatch import ANY, Dispatch
 
-GATED_SUM = Dispatch(__name__, {ANY: ("by_hand",)})
+GATED_SUM = Dispatch(__name__, {ANY: ("autograd",)})
 
 
 def gated_sum(
     x: Float[Tensor, "p l d"], gate: Float[Tensor, "d"], mask: Bool[Tensor, "p l"]
 ) -> Float[Tensor, "p d"]:
-    """Tokens weighted by the masked softmax of their products with the gate; autocast or not, in x's precision."""
+    """Sum the tokens, weighted by the masked softmax of their products with the gate; always in x's precision."""
     return GATED_SUM[x.device.type].gated_sum(x, gate, mask)

@@ -1,4 +1,4 @@
-"""The definition: scores, weights, sum."""
+"""Reference of the gated sum: scores, weights, sum."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Rows of a table by index, also where the table stays in the host's memory and the index is on a GPU.
+"""Gather rows of a table by index, also from a table in pinned host memory with an index on a GPU.
 
 Legend: n rows, c columns.
 """
@@ -10,17 +10,18 @@ from dygmamba.core.errors import ConfigError
 from dygmamba.ops.dispatch import Dispatch
 from dygmamba.ops.gather_rows import reference
 
-__all__ = ["take_rows"]
+__all__ = ["gather_rows"]
 
 GATHER_ROWS = Dispatch(__name__, {"cuda": ("triton",)})
 
 
 def gather_rows(table: Float[Tensor, "n c"], index: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape c"]:
-    """table[index], on the index's device; a table in pinned memory is read from there, row by row."""
+    """Return table[index] on the index's device; a table in pinned host memory is read row by row."""
     if table.device == index.device:
-        return reference.take_rows(table, index)
+        return reference.gather_rows(table, index)
     if not table.is_pinned():
         raise ConfigError(
-            f"a table on {table.device} is asked for rows by an index on {index.device}; pin or move the table"
+            f"the table is on {table.device} and the index on {index.device}; pin the table's memory or move the table",
+            code="table-not-pinned",
         )
-    return GATHER_ROWS[index.device.type].take_rows(table, index)
+    return GATHER_ROWS[index.device.type].gather_rows(table, index)

@@ -1,6 +1,6 @@
-"""Rows out of pinned memory by a kernel that reads them over the bus.
+"""Rows of a table in pinned host memory, read over the bus by a kernel.
 
-No copy is planned by the host, so nothing waits for the index to get there, and a captured graph may hold the call.
+The host plans no copy, so nothing waits for the index to reach the host, and a CUDA graph can capture the call.
 """
 
 import torch
@@ -9,12 +9,12 @@ from torch import Tensor
 
 from dygmamba.ops.gather_rows.triton_kernels import rows_kernel
 
-ROWS, COLUMNS = 8, 128  # of a tile
+ROWS, COLUMNS = 8, 128  # size of a tile
 
 
 @torch.no_grad()
-def take_rows(table: Tensor, index: Tensor) -> Tensor:
-    """table[index] on the index's device; the table's rows must be dense."""
+def gather_rows(table: Tensor, index: Tensor) -> Tensor:
+    """Return table[index] on the index's device; the table's rows must be dense."""
     table, flat = table.contiguous(), index.contiguous()
     out = torch.empty(*index.shape, table.shape[1], dtype=table.dtype, device=index.device)
     if out.numel() > 0:

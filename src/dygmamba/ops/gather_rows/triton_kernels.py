@@ -1,4 +1,4 @@
-"""The kernel that takes rows out of a table."""
+"""Triton kernel that gathers rows of a table."""
 
 import triton
 import triton.language as tl

@@ -1,4 +1,4 @@
-"""Linear probing with multiplicative hashing, in Numba; -1 marks a free place."""
+"""The hash map in Numba: linear probing with multiplicative hashing; -1 marks a free place."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from dygmamba.ops.numba_kernels import inlined, kernel
 
 
 class Table:
-    """Slots by key, in an open-addressing table at most half full."""
+    """Open-addressing table, at most half full; the methods are those of `HashMap`."""
 
     def __init__(self, capacity: int) -> None:
         self._keys = np.full(1 << max(4, int(2 * capacity - 1).bit_length()), -1, np.int64)
@@ -17,21 +17,18 @@ class Table:
         return self._size
 
     def keys(self) -> np.ndarray:
-        """All keys, in the order of their slots."""
         known, taken = np.empty(self._size, np.int64), self._keys != -1
         known[self._slots[taken]] = self._keys[taken]
         return known
 
     def insert(self, keys: np.ndarray) -> np.ndarray:
-        """Slot of each key, giving new keys the next free slots."""
         while 2 * (self._size + len(keys)) > len(self._keys):
-            self._keys, self._slots = grown(self._keys, self._slots)
+            self._keys, self._slots = grow(self._keys, self._slots)
         found = np.empty(len(keys), np.int64)
         self._size = insert(self._keys, self._slots, self._size, np.ascontiguousarray(keys), found)
         return found
 
     def slots(self, keys: np.ndarray) -> np.ndarray:
-        """Slot of each key, -1 where it is unknown."""
         found = np.empty(len(keys), np.int64)
         find(self._keys, self._slots, np.ascontiguousarray(keys), found)
         return found
@@ -59,16 +56,16 @@ def insert(keys, slots, size, new, found):
 
 
 @kernel()
-def find(keys, slots, asked, found):
-    """Write the slot of each asked key, or -1."""
-    for i in range(asked.shape[0]):
-        at = _place(keys, asked[i])
+def find(keys, slots, queries, found):
+    """Write the slot of each queried key, or -1."""
+    for i in range(queries.shape[0]):
+        at = _place(keys, queries[i])
         found[i] = slots[at] if keys[at] != -1 else -1
 
 
 @kernel()
-def grown(keys, slots):
-    """The same map in a table twice as large."""
+def grow(keys, slots):
+    """Return the map in a table twice as large."""
     new_keys = np.full(2 * keys.shape[0], -1, np.int64)
     new_slots = np.empty(2 * keys.shape[0], np.int64)
     for i in range(keys.shape[0]):

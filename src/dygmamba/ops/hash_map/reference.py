@@ -1,10 +1,10 @@
-"""The definition: a dictionary, key by key."""
+"""Reference of the hash map: a dictionary."""
 
 import numpy as np
 
 
 class Table:
-    """Slots by key."""
+    """Slots by key; the methods are those of `HashMap`."""
 
     def __init__(self, capacity: int) -> None:
         self._slots: dict[int, int] = {}
@@ -13,13 +13,10 @@ class Table:
         return len(self._slots)
 
     def keys(self) -> np.ndarray:
-        """All keys, in the order of their slots."""
         return np.fromiter(self._slots, np.int64)
 
     def insert(self, keys: np.ndarray) -> np.ndarray:
-        """Slot of each key, giving new keys the next free slots."""
         return np.array([self._slots.setdefault(key, len(self._slots)) for key in keys.tolist()], np.int64)
 
     def slots(self, keys: np.ndarray) -> np.ndarray:
-        """Slot of each key, -1 where it is unknown."""
         return np.array([self._slots.get(key, -1) for key in keys.tolist()], np.int64)

@@ -1,4 +1,4 @@
-"""The softmax over those tokens of a sequence that exist.
+"""Softmax over the real (unmasked) tokens of a sequence.
 
 Legend: p sequences, l tokens, k scores of each.
 """
@@ -12,5 +12,5 @@ MASKED_SOFTMAX = Dispatch(__name__, {"cuda": ("exponentials",)})
 
 
 def masked_softmax(score: Float[Tensor, "p l k"], mask: Bool[Tensor, "p l"]) -> Float[Tensor, "p l k"]:
-    """Softmax over the tokens that exist; all zeros where none does, whatever the scores of the others are."""
+    """Softmax over unmasked tokens; all zeros for a sequence without any. Scores of masked tokens have no effect."""
     return MASKED_SOFTMAX.choose(score.device.type, score).masked_softmax(score, mask)

@@ -1,7 +1,7 @@
 """Linear attention of each sequence of a pair to the other one.
 
-y = softmax(q) w^T v / sqrt(d), with v the values of the other sequence and w the softmax of its keys over those tokens
-that exist.
+y = softmax(q) w^T v / sqrt(d), with v the values of the other sequence and w the softmax of its keys over its unmasked
+tokens.
 
 Legend: r = 2 p sequences of p pairs (the first of each, then the second of each), l tokens, d width, k = 3 d.
 """
@@ -14,9 +14,9 @@ from dygmamba.ops.dispatch import ANY, Dispatch
 PAIR_ATTENTION = Dispatch(__name__, {ANY: ("long", "short", "half")})
 
 
-def pair_attention(asked: Float[Tensor, "r l k"], mask: Bool[Tensor, "r l"]) -> Float[Tensor, "r l d"]:
-    """What each token gets from the other sequence, by its query, key and value side by side.
+def pair_attention(projected: Float[Tensor, "r l k"], mask: Bool[Tensor, "r l"]) -> Float[Tensor, "r l d"]:
+    """Attend from each token to the other sequence; `projected` is query, key and value side by side.
 
-    A token that does not exist gives nothing, whatever its key is; a sequence without tokens gives zeros.
+    Masked tokens have no effect; a sequence without tokens gives zeros.
     """
-    return PAIR_ATTENTION.choose(asked.device.type, asked).pair_attention(asked, mask)
+    return PAIR_ATTENTION.choose(projected.device.type, projected).pair_attention(projected, mask)

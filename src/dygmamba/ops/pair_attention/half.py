@@ -1,13 +1,13 @@
-"""Beside autocast, which chooses a precision operation by operation: the cheaper product first, autograd's gradient."""
+"""Half precision (under autocast): the cheaper product first, differentiated by torch."""
 
 from torch import Tensor
 
 from dygmamba.ops.masked_softmax import masked_softmax
 
 
-def pair_attention(asked: Tensor, mask: Tensor) -> Tensor:
+def pair_attention(projected: Tensor, mask: Tensor) -> Tensor:
     """[r l 3d] and [r l] to [r l d]."""
-    query, key, value = asked.chunk(3, dim=-1)
+    query, key, value = projected.chunk(3, dim=-1)
     query, key = query.softmax(dim=-1) * query.shape[-1] ** -0.5, masked_softmax(key, mask)
     p = len(query) // 2
     if query.shape[1] < query.shape[2]:

@@ -1,7 +1,7 @@
-"""The adjacency by counting sort, all nodes at once or, where it does not fit into memory, some at a time.
+"""Build the adjacency by counting sort: all nodes at once or, if that does not fit into memory, in several passes.
 
-Each pass reads all events and keeps the entries of a run of nodes, so that what is made lies in order and can be
-written to a file from its beginning to its end.
+Each pass reads all events and keeps the entries of a range of nodes. The passes produce the entries in order, so they
+can be written to a file sequentially.
 
 Legend: n nodes, s events of the index, m entries.
 """
@@ -20,7 +20,7 @@ ENTRY_BYTES = 24
 
 
 def count_entries(blocks: EventBlocks, num_nodes: int) -> np.ndarray:
-    """Where each node's entries begin, and where the last one's end."""
+    """Return where each node's entries begin, and as the last item where the last node's end."""
     start = np.zeros(num_nodes + 1, np.int64)
     for src, dst, _ in blocks():
         _count(src, dst, start)
@@ -28,7 +28,7 @@ def count_entries(blocks: EventBlocks, num_nodes: int) -> np.ndarray:
 
 
 def split_nodes(start: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
-    """Runs of nodes with at most so many entries; a node that has more is a run of its own."""
+    """Split the nodes into ranges of at most `most` entries; a node with more is a range of its own."""
     low = 0
     while low < len(start) - 1:
         high = int(np.searchsorted(start, start[low] + most, side="right")) - 1
@@ -40,7 +40,7 @@ def split_nodes(start: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
 def sort_entries(
     blocks: EventBlocks, event_time: np.ndarray, start: np.ndarray, low: int, high: int
 ) -> Entries:
-    """The entries of the nodes from `low` to below `high`, sorted by (node, event)."""
+    """Return the entries of nodes `low` to `high - 1`, sorted by (node, event)."""
     fill = start[low:high] - start[low]
     size = int(start[high] - start[low])
     key, time = np.empty(size, np.int64), np.empty(size, np.float64)
@@ -60,7 +60,7 @@ def _count(src, dst, start):
 @kernel()
 def _put(src, dst, event, event_time, low, high, fill, key, neighbor, entry, time):
     stride = event_time.shape[0] + 1
-    rank, rank_time = np.int64(0), np.nan  # no time is equal to that
+    rank, rank_time = np.int64(0), np.nan  # NaN equals no time, so the first event sets both
     for i in range(src.shape[0]):
         if not (low <= src[i] < high or low <= dst[i] < high):
             continue

@@ -1,4 +1,4 @@
-"""The look-up in Numba: counting sort to build, one binary search and one copy per query to read."""
+"""The look-up in Numba: a counting sort to build, one binary search and one copy per query."""
 
 from typing import TYPE_CHECKING
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from dygmamba.ops.recent_neighbors import Adjacency
 
 
-def adjacency(src: Tensor, dst: Tensor, event: Tensor, event_time: Tensor, num_nodes: int):
-    """Start, key, neighbour, event and time columns, sorted by (node, event), in linear time."""
+def build_adjacency(src: Tensor, dst: Tensor, event: Tensor, event_time: Tensor, num_nodes: int):
+    """Return start, key, neighbor, event and time columns, sorted by (node, event), in linear time."""
     events = (src.numpy(), dst.numpy(), event.numpy())
     start = count_entries(lambda: iter((events,)), num_nodes)
     entries = sort_entries(lambda: iter((events,)), event_time.numpy(), start, 0, num_nodes)
@@ -24,10 +24,10 @@ def adjacency(src: Tensor, dst: Tensor, event: Tensor, event_time: Tensor, num_n
 def last_k_before(
     entries: "Adjacency", node: Tensor, time: Tensor, k: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The k last entries before each query, valid ones first."""
+    """Return the k last entries before each query, valid ones first."""
     q = node.shape[0]
-    # one block for all columns: freed and taken again as a whole, it stays with the process instead of being
-    # returned and faulted in anew at every call, which would cost more than the look-up
+    # one allocation for all columns: the allocator then keeps the memory in the process instead of returning it to
+    # the system and faulting it in again at every call, which would cost more than the look-up
     block = torch.empty(2 * q * k, dtype=torch.float64)
     times, (ids, events) = block[: q * k].view(q, k), block[q * k :].view(torch.int32).view(2, q, k)
     length = torch.empty(q, dtype=torch.int64)
@@ -37,20 +37,22 @@ def last_k_before(
     return ids, events, times, length
 
 
-def decayed_count(start: Tensor, time: Tensor, scale: float) -> Tensor:
-    """Each entry's exponentially decayed count of its node's entries so far, itself included."""
+def decayed_counts(start: Tensor, time: Tensor, scale: float) -> Tensor:
+    """Return the decayed count of each entry's node up to and including the entry."""
     return torch.from_numpy(_decayed_count(start.numpy(), time.numpy(), scale))
 
 
-def running_weight(start: Tensor, time: Tensor, scale: float) -> Tensor:
-    """Sum of the weights exp(1 / c_j) of a node's entries j <= i, c the decayed count; anew at each node."""
+def cumulate_weights(start: Tensor, time: Tensor, scale: float) -> Tensor:
+    """Sum the weights exp(1 / c_j) of a node's entries j <= i, with the decayed count c; starts at 0 at each node."""
     return torch.from_numpy(
         _running_weight(start.numpy(), _decayed_count(start.numpy(), time.numpy(), scale))
     )
 
 
-def place_of_share(running: Tensor, halvings: int, begin: Tensor, count: Tensor, share: Tensor) -> Tensor:
-    """First entry of each past where the running weight exceeds this share of the past's weight; 0 without one."""
+def find_weight_quantile(
+    running: Tensor, halvings: int, begin: Tensor, count: Tensor, share: Tensor
+) -> Tensor:
+    """Return the first entry where the cumulated weight exceeds this share of the past's total; 0 without a past."""
     place = torch.empty(share.shape, dtype=torch.int64)
     arguments = (running, begin.contiguous(), count.contiguous(), share.contiguous(), place)
     _place_of_share(*(column.numpy() for column in arguments))
@@ -69,7 +71,7 @@ def _decayed_count(start, time, scale):
 
 @kernel()
 def _running_weight(start, count):
-    # one entry after the other, so that what comes later rounds nothing that came before
+    # one entry after the other, so that later entries cannot change how earlier sums are rounded
     running = np.empty(count.shape[0], np.float64)
     for v in range(start.shape[0] - 1):
         total = 0.0
@@ -101,7 +103,7 @@ def _place_of_share(running, begin, count, share, place):
 
 @inlined(inline="always")
 def _rank(event_time, time, hint):
-    """Events strictly earlier than `time`; quick where the answer is little more than `hint` (sorted queries)."""
+    """Count the events strictly earlier than `time`; fast if the answer is slightly above `hint` (sorted queries)."""
     n = event_time.shape[0]
     if hint > 0 and not event_time[hint - 1] < time:
         return first_not_less(event_time, 0, hint, time)
@@ -121,7 +123,7 @@ def _copy(column, begin, count, out):
     out[count:] = 0
 
 
-# not parallel: where a core is busy, waiting for a second thread costs a time slice, fifty times the work
+# not parallel: if a core is busy, waiting for a second thread costs a time slice, fifty times the work
 @kernel()
 def _last_k(start, key, neighbor, event, entry_time, event_time, node, time, ids, events, times, length):
     q, k = ids.shape

@@ -1,4 +1,4 @@
-"""The look-up as vectorised torch: the definition, and the path a GPU takes."""
+"""Reference, also used on a GPU: the look-up as vectorised torch."""
 
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from dygmamba.ops.recent_neighbors import Adjacency
 
 
-def adjacency(src: Tensor, dst: Tensor, event: Tensor, event_time: Tensor, num_nodes: int):
-    """Start, key, neighbour, event and time columns, sorted by (node, event)."""
+def build_adjacency(src: Tensor, dst: Tensor, event: Tensor, event_time: Tensor, num_nodes: int):
+    """Return start, key, neighbor, event and time columns, sorted by (node, event)."""
     node = torch.stack([src, dst], dim=1).flatten()  # [2s], an event's two entries side by side
     order = torch.argsort(node, stable=True)
     neighbor = torch.stack([dst, src], dim=1).flatten()[order]
@@ -22,8 +22,8 @@ def adjacency(src: Tensor, dst: Tensor, event: Tensor, event_time: Tensor, num_n
     return start, key, neighbor.int(), both.int(), event_time[both]
 
 
-def before(key: Tensor, event_time: Tensor, node: Tensor, time: Tensor) -> Tensor:
-    """End of each query's past: its first entry that is not strictly earlier (decision 003)."""
+def find_past_end(key: Tensor, event_time: Tensor, node: Tensor, time: Tensor) -> Tensor:
+    """Return the end of each query's past: its first entry that is not strictly earlier (decision 003)."""
     rank = torch.searchsorted(event_time, time.contiguous())  # events strictly earlier than the query
     return torch.searchsorted(key, node * (event_time.shape[0] + 1) + rank)
 
@@ -31,8 +31,8 @@ def before(key: Tensor, event_time: Tensor, node: Tensor, time: Tensor) -> Tenso
 def last_k_before(
     entries: "Adjacency", node: Tensor, time: Tensor, k: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The k last entries before each query, valid ones first."""
-    stop = before(entries.key, entries.event_time, node, time)
+    """Return the k last entries before each query, valid ones first."""
+    stop = find_past_end(entries.key, entries.event_time, node, time)
     length = (stop - entries.start[node.clamp(min=0)]).clamp(max=k) * (node >= 0)  # [q]
     offset = torch.arange(k, device=node.device)
     valid = offset < length[:, None]  # [q k]
@@ -48,8 +48,8 @@ def last_k_before(
     )
 
 
-def decayed_count(start: Tensor, time: Tensor, scale: float) -> Tensor:
-    """Each entry's exponentially decayed count of its node's entries so far, itself included."""
+def decayed_counts(start: Tensor, time: Tensor, scale: float) -> Tensor:
+    """Return the decayed count of each entry's node up to and including the entry."""
     parts = [
         torch.exp(-scale * (own[:, None] - own)).tril().sum(dim=1)
         for own in (time[low:high] for low, high in pairwise(start))
@@ -57,15 +57,17 @@ def decayed_count(start: Tensor, time: Tensor, scale: float) -> Tensor:
     return torch.cat([time.new_zeros(0), *parts])
 
 
-def running_weight(start: Tensor, time: Tensor, scale: float) -> Tensor:
-    """Sum of the weights exp(1 / c_j) of a node's entries j <= i, c the decayed count; anew at each node."""
-    weight = torch.exp(1 / decayed_count(start, time, scale))
+def cumulate_weights(start: Tensor, time: Tensor, scale: float) -> Tensor:
+    """Sum the weights exp(1 / c_j) of a node's entries j <= i, with the decayed count c; starts at 0 at each node."""
+    weight = torch.exp(1 / decayed_counts(start, time, scale))
     parts = [weight[low:high].cumsum(0) for low, high in pairwise(start)]
     return torch.cat([time.new_zeros(0), *parts])
 
 
-def place_of_share(running: Tensor, halvings: int, begin: Tensor, count: Tensor, share: Tensor) -> Tensor:
-    """First entry of each past where the running weight exceeds this share of the past's weight; 0 without one."""
+def find_weight_quantile(
+    running: Tensor, halvings: int, begin: Tensor, count: Tensor, share: Tensor
+) -> Tensor:
+    """Return the first entry where the cumulated weight exceeds this share of the past's total; 0 without a past."""
     last = (begin + count - 1).clamp(min=0)
     target = share * running[last][:, None]  # [q k], below the whole weight also when rounded, as share < 1
     low, high = (end[:, None].expand_as(share) for end in (begin.minimum(last), last))

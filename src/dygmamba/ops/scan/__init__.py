@@ -1,7 +1,7 @@
 """The selective scan with exact zero-order hold, and with time spans as its step (DyG-Mamba Eq. 7-11).
 
-`reference` defines it; a fused implementation per device type computes it. Both public functions go through
-one pair of registered operators, so that torch.compile sees a forward, a backward and nothing inside.
+`reference` defines it; fused implementations per device type compute it. Both public functions call one pair of
+registered operators, so torch.compile sees an opaque forward and an opaque backward.
 
 Legend: q sequences, l steps, d channels, n states.
 """
@@ -19,7 +19,7 @@ from dygmamba.ops.scan.inputs import Inputs, Upstream
 
 __all__ = ["scan", "span_scan"]
 
-# kernels have serves, IN_PLACE, checkpoint_shape, forward and backward; the last of each device serves everything
+# a kernel module has serves, IN_PLACE, checkpoint_shape, forward and backward; the last per device serves everything
 SCAN = Dispatch(__name__, {"cpu": ("cpu",), "cuda": ("cuda", "triton")}, slow=True)
 
 
@@ -36,7 +36,7 @@ def scan(
     rule: str = "zoh",
     reverse: bool = False,
 ) -> tuple[Float[Tensor, "q l d"], Float[Tensor, "q d n"]]:
-    """`reference.scan`, fused: y and the final state, differentiable in everything but the mask."""
+    """`reference.scan`, fused: return y and the final state, differentiable in all inputs but the mask."""
     return _scan(Inputs(u, delta, None, None, None, A, B, C, D, z, mask, state), rule, reverse)
 
 
@@ -55,13 +55,15 @@ def span_scan(
     rule: str = "zoh",
     reverse: bool = False,
 ) -> tuple[Float[Tensor, "q l d"], Float[Tensor, "q d n"]]:
-    """`reference.span_scan`, fused: delta = w1 (1 - exp(-w2 span)) never exists as a tensor (Eq. 11)."""
+    """`reference.span_scan`, fused: delta = w1 (1 - exp(-w2 span)) is never stored as a tensor (Eq. 11)."""
     return _scan(Inputs(u, None, span, w1, w2, A, B, C, D, z, mask, state), rule, reverse)
 
 
 def _scan(x: Inputs, rule: str, reverse: bool) -> tuple[Tensor, Tensor]:
     x.check(rule)
-    if x.u.dtype != x.state_dtype and x.u.device.type == "cpu":  # no half-precision arithmetic there
+    if (
+        x.u.dtype != x.state_dtype and x.u.device.type == "cpu"
+    ):  # the CPU kernels have no half-precision arithmetic
         wide = x._replace(**{name: t.float() for name, t in x.present.items() if name != "mask"})
         y, state = _scan(wide, rule, reverse)
         return y.to(x.u.dtype), state
@@ -73,16 +75,16 @@ def _scan(x: Inputs, rule: str, reverse: bool) -> tuple[Tensor, Tensor]:
 
 
 def _run_reference(x: Inputs, rule: str, reverse: bool) -> tuple[Tensor, Tensor]:
-    """The definition itself; torch differentiates it."""
+    """Run the reference; torch differentiates it."""
     definition = reference.span_scan if x.delta is None else reference.scan
     return definition(**x.present, rule=rule, reverse=reverse)
 
 
 def select_kernels(x: Inputs) -> ModuleType:
-    """The implementation that takes these inputs, forward and backward."""
-    found = SCAN.kernel(x.u.device.type, x)
-    assert found is not None, f"no kernel on {x.u.device.type} serves the scan"
-    return found
+    """Return the kernels for these inputs, the same for forward and backward."""
+    module = SCAN.kernel(x.u.device.type, x)
+    assert module is not None, f"no kernel on {x.u.device.type} computes the scan"
+    return module
 
 
 @torch.library.custom_op("dygmamba::scan", mutates_args=())
@@ -103,7 +105,7 @@ def scan_op(
     reverse: bool,
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Both entries: y, the final state, and what backward needs if `keep` (else size 0)."""
+    """Compute y, the final state, and the checkpoints that backward needs if `keep` (else of size 0)."""
     x = Inputs(u, delta, span, w1, w2, A, B, C, D, z, mask, state)
     return select_kernels(x).forward(x, rule, reverse, keep)
 
@@ -139,17 +141,17 @@ def scan_backward_op(
     dstate: Tensor,
     span_grad: bool,
 ) -> list[Tensor]:
-    """The inputs' gradients in their order; size 0 where there is none (dstate of size 0 means zero)."""
+    """Compute the inputs' gradients in order; of size 0 if there is none (dstate of size 0 means zero)."""
     x = Inputs(u, delta, span, w1, w2, A, B, C, D, z, mask, state)
     kernels = select_kernels(x)
-    if kernels.IN_PLACE:  # an operator changes none of its arguments
+    if kernels.IN_PLACE:  # a registered operator must not change its arguments
         checkpoints = checkpoints.clone()
     grads = kernels.backward(x, rule, reverse, Upstream(y, checkpoints, dy, dstate, span_grad))
     return [u.new_empty(0) if g is None else _clone_if_shared(g) for g in grads]
 
 
 def _clone_if_shared(grad: Tensor) -> Tensor:
-    """A tensor in storage of its own: an operator must not return two slices of one buffer."""
+    """Return a tensor with storage of its own: an operator must not return two slices of one buffer."""
     alone = grad.untyped_storage().nbytes() == grad.numel() * grad.element_size()
     return grad if alone else grad.clone()
 
@@ -175,9 +177,7 @@ def _backward(ctx: Any, dy: Tensor | None, dstate: Tensor | None, _: Tensor | No
     dstate = x.u.new_empty(0, 0, 0) if dstate is None else dstate
     kind, adjoint, kernels = (ctx.rule, ctx.reverse), (dy, dstate, bool(wanted.span)), select_kernels(x)
     if kernels.IN_PLACE and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
-        if (
-            ctx.spent
-        ):  # a second backward of one forward: the first has written gradients over its checkpoints
+        if ctx.spent:  # a second backward pass: the first one has overwritten the checkpoints with gradients
             _, _, checkpoints = scan_op(*x, *kind, True)
         ctx.spent = True
         grads = kernels.backward(x, *kind, Upstream(y, checkpoints, *adjoint))

@@ -1,6 +1,6 @@
-"""The scan on NVIDIA GPUs for 16 states in float32: what to launch. The arithmetic is in `scan.cu`, and its reasons.
+"""The scan on NVIDIA GPUs for 16 states in float32: kernel launches. The arithmetic and its reasons are in `scan.cu`.
 
-The source is compiled when it is first needed, by the NVRTC that comes with torch: nobody needs a compiler.
+The source is compile_variant when it is first needed, by the NVRTC that comes with torch: users need no compiler.
 Sums over channels (for B, C, span) are written per block of channels and added afterwards, in a fixed order: there
 are no atomics, so two runs agree in every bit. To keep these partial sums small, backward is launched once per window
 of time, the last one first, and the adjoint of the state is handed from launch to launch.
@@ -26,46 +26,46 @@ WIDTH = 32  # channels of a warp
 CHUNK = 8  # tokens
 WINDOW = 192 << 20  # bytes of partial sums over channels
 
-REGISTERS = {"scan_forward": 128, "scan_backward": 255}  # at most so many a thread
+REGISTERS = {"scan_forward": 128, "scan_backward": 255}  # most registers per thread
 
-FLAGS = ("ZOH", "SPANS", "GATE", "REVERSE", "SPAN_GRADIENT")  # what kind of scan a kernel is compiled for
+FLAGS = ("ZOH", "SPANS", "GATE", "REVERSE", "SPAN_GRADIENT")  # macros that select the variant of the scan
 
 Launch = Callable[[int, list[Tensor | int]], None]
 
 
 def serves(x: Inputs) -> bool:
-    """Whether the kernels are made for these inputs, and can be had for their device."""
-    return made_for(x) and works(x.u.device)
+    """Return whether the kernels support these inputs and compile for their device."""
+    return is_supported(x) and can_compile(x.u.device)
 
 
-def made_for(x: Inputs) -> bool:
-    """Whether these inputs are of the one kind: 16 states in float32, channels in fours."""
+def is_supported(x: Inputs) -> bool:
+    """Return whether the inputs have 16 states, float32 and a multiple of four channels."""
     d, n = x.A.shape
     return x.u.dtype == torch.float32 and n == ONLY_STATES and d % 4 == 0 and x.u.numel() > 0
 
 
 @cache
-def works(device: torch.device) -> bool:
-    """Whether the kernels can be compiled for this device; where not, say so once."""
-    if torch.cuda.get_device_capability(device) < (8, 0):  # no copies in the background
+def can_compile(device: torch.device) -> bool:
+    """Return whether the kernels compile for this device; warn once if not."""
+    if torch.cuda.get_device_capability(device) < (8, 0):  # older GPUs have no asynchronous copies
         return False
-    try:  # with the one that DyG-Mamba needs anyway
-        compiled("scan_forward", _macros(zoh=True, spans=True, gate=True, reverse=False), device)
+    try:  # compile the variant that DyG-Mamba needs anyway
+        compile_variant("scan_forward", _macros(zoh=True, spans=True, gate=True, reverse=False), device)
     except (AttributeError, OSError, RuntimeError) as error:
-        text = f"scan.cu could not be compiled, so Triton's kernels run instead: {error}"
+        text = f"scan.cu could not be compile_variant, so the Triton kernels run instead: {error}"
         warnings.warn(text, RuntimeWarning, stacklevel=2)
         return False
     return True
 
 
 def checkpoint_shape(x: Inputs) -> tuple[int, ...]:
-    """The state before every chunk but the first, and later the gradients of u and z."""
+    """Return the shape of the states before all chunks but the first; backward writes the gradients of u, z there."""
     return 2, *x.u.shape
 
 
 @torch.no_grad()
 def forward(x: Inputs, rule: str, reverse: bool, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """y, the final state and the checkpoints (size 0 unless `keep`)."""
+    """Compute y, the final state and the checkpoints (of size 0 unless `keep`)."""
     q, _, d = x.u.shape
     y = torch.empty(x.u.shape, device=x.u.device)
     final = torch.empty(q, d, ONLY_STATES, device=x.u.device)
@@ -77,7 +77,7 @@ def forward(x: Inputs, rule: str, reverse: bool, keep: bool) -> tuple[Tensor, Te
 
 @torch.no_grad()
 def backward(x: Inputs, rule: str, reverse: bool, given: Upstream) -> Inputs:
-    """The gradients, in the inputs' places; None where there is no input, or no wish for the span's."""
+    """Compute the gradients in the fields of their inputs; None without an input or if the span's is not needed."""
     (q, length, d), device, blocks = x.u.shape, x.u.device, _blocks(x)
     steps = max(CHUNK, WINDOW // (8 * blocks * q * ONLY_STATES) // CHUNK * CHUNK)  # of a window
     window = min(length, steps)
@@ -129,7 +129,7 @@ def _blocks(x: Inputs) -> int:
 
 
 def _arguments(x: Inputs) -> tuple[list[Tensor], list[int]]:
-    """What both kernels read, and its sizes and strides; what is missing goes as a null pointer."""
+    """Return the tensors both kernels read, with sizes and strides; an absent tensor becomes a null pointer."""
     nothing = torch.empty(0, 0, 0, device=x.u.device)
     u, delta, z = (nothing if t is None else _rows(t) for t in (x.u, x.delta, x.z))
     step = delta if x.span is None else x.span.contiguous()
@@ -142,33 +142,33 @@ def _arguments(x: Inputs) -> tuple[list[Tensor], list[int]]:
 
 
 def _rows(t: Tensor) -> Tensor:
-    """Rows may lie apart (halves of one projection do), but each must be dense and begin at 16 bytes."""
+    """Return the tensor with dense rows, aligned to 16 bytes; rows may lie apart, as the halves of a projection do."""
     if t.stride(2) == 1 and t.stride(0) % 4 == t.stride(1) % 4 == t.data_ptr() % 16 == 0:
         return t
     return t.clone(memory_format=torch.contiguous_format)
 
 
 def _dense(t: Tensor) -> Tensor:
-    """Contiguous, beginning at 16 bytes."""
+    """Return the tensor contiguous and aligned to 16 bytes."""
     t = t.contiguous()
     return t if t.data_ptr() % 16 == 0 else t.clone()
 
 
 def _launch(name: str, x: Inputs, rule: str, reverse: bool, span_grad: bool = False) -> Launch:
-    """A kernel for this kind of scan, ready to be called with the number of warps and its arguments."""
+    """Return the kernel for this variant of the scan; call it with the number of warps and its arguments."""
     macros = _macros(rule == "zoh", x.delta is None, x.z is not None, reverse, span_grad)
-    return compiled(name, macros, x.u.device)
+    return compile_variant(name, macros, x.u.device)
 
 
 def _macros(
     zoh: bool, spans: bool, gate: bool, reverse: bool, span_grad: bool = False
 ) -> tuple[tuple[str, int], ...]:
-    """The flags of a kind of scan, each with its value."""
+    """Return the macros of a variant of the scan with their values."""
     return tuple(zip(FLAGS, map(int, (zoh, spans, gate, reverse, span_grad)), strict=True))
 
 
 @cache
-def compiled(name: str, macros: tuple[tuple[str, int], ...], device: torch.device) -> Launch:
+def compile_variant(name: str, macros: tuple[tuple[str, int], ...], device: torch.device) -> Launch:
     """Compile a kernel of scan.cu for this device."""
     options = [f"-D{macro}={value}" for macro, value in macros] + [f"-maxrregcount={REGISTERS[name]}"]
     kernel = compile_kernel(SOURCE, name, options, device)

@@ -1,4 +1,4 @@
-"""What a scan takes: one tuple for every implementation, checked once at the door.
+"""The inputs of a scan: one tuple for all implementations, validated once.
 
 Legend: q sequences, l steps, d channels, n states.
 """
@@ -30,7 +30,7 @@ PER_STEP = ("u", "delta", "B", "C", "z")  # one row per step: these may come in 
 
 
 class Inputs(NamedTuple):
-    """The op's tensors in the order of its schema; the step is `delta`, or `span`, `w1` and `w2`."""
+    """The op's tensors in the order of its schema; the step is given by `delta`, or by `span`, `w1` and `w2`."""
 
     u: Tensor
     delta: Tensor | None
@@ -47,27 +47,35 @@ class Inputs(NamedTuple):
 
     @property
     def present(self) -> dict[str, Tensor]:
-        """The tensors which were given, by name."""
+        """The tensors that are not None, by name."""
         return {name: t for name, t in self._asdict().items() if t is not None}
 
     @property
     def state_dtype(self) -> torch.dtype:
-        """The state and everything that is not a token's is at least float32."""
+        """Dtype of the state and of all tensors without a row per token: at least float32."""
         return torch.promote_types(self.u.dtype, torch.float32)
 
     def dtype_of(self, name: str) -> torch.dtype:
-        """What the named tensor must be, given u."""
+        """Return the dtype that the named tensor must have, given u."""
         kinds = dict.fromkeys(PER_STEP, self.u.dtype) | {"mask": torch.bool}
         return kinds.get(name, self.state_dtype)
 
     def check(self, rule: str) -> None:
         """Raise ConfigError unless shapes, dtypes and devices agree and the rule is known."""
         if rule not in RULES:
-            raise ConfigError(f"scan has no rule {rule!r}; choose one of {', '.join(RULES)}")
+            raise ConfigError(
+                f"unknown discretisation rule {rule!r}; choose one of {', '.join(RULES)}",
+                code="unknown-scan-rule",
+            )
         if self.u.dim() != 3 or self.u.shape[1] == 0:
-            raise ConfigError(f"scan's u has shape {list(self.u.shape)}; give [q l d] with at least one step")
+            raise ConfigError(
+                f"scan's u has shape {list(self.u.shape)}; give [q l d] with at least one step",
+                code="bad-op-shape",
+            )
         if not self.u.dtype.is_floating_point:
-            raise ConfigError(f"scan's u is {self.u.dtype}; cast the inputs to a floating type")
+            raise ConfigError(
+                f"scan's u is {self.u.dtype}; cast the inputs to a floating-point type", code="bad-op-dtype"
+            )
         q, length, d = self.u.shape
         sizes = {"q": q, "l": length, "d": d, "n": self.A.shape[-1]}
         for name, tensor in self.present.items():
@@ -75,17 +83,22 @@ class Inputs(NamedTuple):
             dtype = self.dtype_of(name)
             if list(tensor.shape) != shape:
                 text = " ".join(SHAPES[name])
-                raise ConfigError(f"scan's {name} has shape {list(tensor.shape)}; give [{text}] = {shape}")
+                raise ConfigError(
+                    f"scan's {name} has shape {list(tensor.shape)}; give [{text}] = {shape}",
+                    code="bad-op-shape",
+                )
             if tensor.dtype != dtype or tensor.device != self.u.device:
                 got = f"{tensor.dtype} on {tensor.device}"
-                raise ConfigError(f"scan's {name} is {got}; give {dtype} on {self.u.device}")
+                raise ConfigError(
+                    f"scan's {name} is {got}; give {dtype} on {self.u.device}", code="bad-op-dtype"
+                )
 
 
 class Upstream(NamedTuple):
-    """What backward is given beside the inputs."""
+    """What a backward pass gets in addition to the inputs."""
 
-    y: Tensor  # what forward returned and kept
-    checkpoints: Tensor
+    y: Tensor  # output of the forward pass
+    checkpoints: Tensor  # states saved by the forward pass
     dy: Tensor
-    dstate: Tensor  # of size 0 if it is zero
-    span_grad: bool  # whether the gradient of the span is wanted
+    dstate: Tensor  # of size 0 means zero
+    span_grad: bool  # whether the gradient of the span is needed

@@ -1,4 +1,4 @@
-"""The scan's definition: a loop anyone can read, in any floating dtype, differentiable by torch itself.
+"""Reference of the scan: a plain loop in any floating-point dtype, differentiated by torch.
 
 Legend: q sequences, l steps, d channels, n states.
 """
@@ -11,7 +11,7 @@ from torch.nn.functional import silu
 
 
 def phi(x: Tensor) -> Tensor:
-    """The mean of e^s over 0..x, (e^x - 1) / x; a series where the quotient's derivative loses digits."""
+    """Return (e^x - 1) / x; near 0 a series, where the derivative of the quotient would lose digits."""
     small = x.abs() < 1e-3
     safe = torch.where(small, torch.ones_like(x), x)
     return torch.where(small, 1 + x / 2 * (1 + x / 3 * (1 + x / 4)), torch.expm1(safe) / safe)
@@ -46,9 +46,7 @@ def scan(
     """
     q, length, d = u.shape
     h = u.new_zeros(q, d, A.shape[1]) if state is None else state
-    if (
-        mask is not None
-    ):  # by filling, not by multiplying: whatever is there, NaN too, must not reach a gradient
+    if mask is not None:  # fill instead of multiplying by 0: a NaN at a masked step must not reach a gradient
         u, delta, B, C = (x.masked_fill(~mask[..., None], 0) for x in (u, delta, B, C))
         z = None if z is None else z.masked_fill(~mask[..., None], 0)
     ys: list[Tensor] = [u[:, 0]] * length

@@ -1,4 +1,4 @@
-"""The scan's GPU side: what to launch, and where partial sums go. The arithmetic is in `triton_kernels`.
+"""The scan on a GPU: kernel launches and buffers for partial sums. The arithmetic is in `triton_kernels`.
 
 Sums over channels (for B, C, span) are written per block of channels and added afterwards, in a fixed order: there
 are no atomics, so two runs agree in every bit. To keep these partial sums small, backward is launched once per window
@@ -21,37 +21,37 @@ from dygmamba.ops.scan.inputs import Inputs, Upstream
 
 IN_PLACE = False  # backward leaves the checkpoints as they are
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-MOST_STATES = 64  # of a kernel; beyond, a thread's share of the states leaves its registers
+MOST_STATES = 64  # with more, a thread's share of the states does not fit into its registers
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """How the work is cut; the result depends on it in rounding only."""
+    """Sizes of blocks and windows; they change results in rounding only."""
 
     block: int = 32  # channels of a program; with 16 states and one warp, a thread owns a channel
     warps: int = 1
-    forward_step: int = 4  # steps whose loads are in flight together
+    forward_step: int = 4  # steps whose loads are in flight at the same time
     step: int = 2  # steps whose states backward holds in registers
-    interval: int = 32  # steps between kept states: a multiple of both
-    resident: int = 8  # programs of backward on a multiprocessor: what their registers leave room for
-    registers: int | None = None  # at most so many a thread in backward
+    interval: int = 32  # steps between kept states: a multiple of forward_step and step
+    resident: int = 8  # programs of backward that fit on a multiprocessor by their registers
+    registers: int | None = None  # most registers per thread in backward
     window: int = 48 << 20  # bytes of partial sums over channels
 
 
 def plan_for(x: Inputs) -> LaunchPlan:
-    """The plan for these shapes, which `benchmarks.scan_tuning` compares with others."""
+    """Return the plan for these shapes; `benchmarks.scan_tuning` compares it with others."""
     block = min(32, 512 // triton.next_power_of_2(x.A.shape[1]))
     length = x.u.shape[1]
     return LaunchPlan(block=block, interval=min(32 if length <= 512 else 64, 4 * triton.cdiv(length, 4)))
 
 
 def serves(x: Inputs) -> bool:
-    """Whether the kernels take these inputs: everything; what they cannot do they refuse."""
+    """Return True: the kernels raise an error for what they do not support."""
     return True
 
 
 def checkpoint_shape(x: Inputs, plan: LaunchPlan | None = None) -> tuple[int, ...]:
-    """The states which forward keeps for backward: one every `interval` steps but the first, channel-last."""
+    """Return the shape of the states kept for backward: one every `interval` steps but the first, channel-last."""
     q, length, d = x.u.shape
     chunks = triton.cdiv(length, (plan or plan_for(x)).interval)
     return q, chunks - 1, x.A.shape[1], d
@@ -61,7 +61,7 @@ def checkpoint_shape(x: Inputs, plan: LaunchPlan | None = None) -> tuple[int, ..
 def forward(
     x: Inputs, rule: str, reverse: bool, keep: bool, plan: LaunchPlan | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """y, the final state and the checkpoints (size 0 unless `keep`); states are float32 whatever u is."""
+    """Compute y, the final state and the checkpoints (of size 0 unless `keep`); states are always float32."""
     _check(x)
     plan = plan or plan_for(x)
     (q, _, d), n = x.u.shape, x.A.shape[1]
@@ -85,10 +85,10 @@ def forward(
 
 @torch.no_grad()
 def backward(x: Inputs, rule: str, reverse: bool, given: Upstream, plan: LaunchPlan | None = None) -> Inputs:
-    """The gradients, in the inputs' places; None where there is no input, or no wish for the span's."""
+    """Compute the gradients in the fields of their inputs; None without an input or if the span's is not needed."""
     plan = plan or plan_for(x)
-    cut = SegmentCut.of(x, plan)
-    room = _room(x, given.dstate, given.span_grad and x.span is not None, plan, cut)
+    cut = BackwardGrid.from_inputs(x, plan)
+    room = _allocate_outputs(x, given.dstate, given.span_grad and x.span is not None, plan, cut)
     shared = _arguments(x, rule, reverse, plan, plan.step) | _adjoints(given.dy, given.checkpoints)
     shared |= {"HALVINGS": min(plan.block, 32).bit_length() - 2, "count": x.u.shape[0], "window": cut.window}
     options = {"num_warps": plan.warps, "num_stages": 1, "maxnreg": plan.registers}
@@ -109,17 +109,17 @@ def backward(x: Inputs, rule: str, reverse: bool, given: Upstream, plan: LaunchP
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentCut:
-    """Who does what in backward: a program per block of channels and row of sequences, a launch per window."""
+class BackwardGrid:
+    """Grid of backward: a program per block of channels and row of sequences, a launch per window of time."""
 
     blocks: int
-    rows: int  # a program goes through every rows-th sequence
+    rows: int  # a program processes every rows-th sequence
     window: int  # steps
     windows: tuple[tuple[int, int], ...]  # chunks first .. last - 1, the last window first
 
     @classmethod
-    def of(cls, x: Inputs, plan: LaunchPlan) -> "SegmentCut":
-        """Enough programs to fill the device and no more, and windows as wide as their partial sums may be."""
+    def from_inputs(cls, x: Inputs, plan: LaunchPlan) -> "BackwardGrid":
+        """Use just enough programs to fill the device, and windows as wide as their partial sums may be."""
         (q, length, d), n = x.u.shape, x.A.shape[1]
         blocks, chunks = triton.cdiv(max(d, 1), plan.block), triton.cdiv(length, plan.interval)
         most = max(1, plan.resident * _multiprocessors(x.u.device) // blocks)
@@ -130,10 +130,10 @@ class SegmentCut:
         return cls(blocks, triton.cdiv(max(q, 1), rounds), min(length, width * plan.interval), windows)
 
 
-def _room(
-    x: Inputs, dstate: Tensor, span_grad: bool, plan: LaunchPlan, cut: SegmentCut
+def _allocate_outputs(
+    x: Inputs, dstate: Tensor, span_grad: bool, plan: LaunchPlan, cut: BackwardGrid
 ) -> dict[str, Tensor | None]:
-    """What the kernel writes: gradients, the parts of others, the adjoint of the state and the scratch."""
+    """Allocate what the kernel writes: gradients, partial sums, the adjoint of the state and scratch memory."""
     (q, _, d), n, device = x.u.shape, x.A.shape[1], x.u.device
     adjoint = None
     if dstate.numel() > 0:
@@ -154,7 +154,7 @@ def _room(
 
 
 def _gradients(x: Inputs, room: dict[str, Tensor | None], dBC: Tensor, dspan: Tensor | None) -> Inputs:
-    """Everything in its input's place and dtype."""
+    """Return every gradient in the field and dtype of its input."""
     dD, dw1, dw2 = room["dvectors"].sum(1)
     dstate = None if x.state is None else room["adjoint"].transpose(1, 2).contiguous()
     dA = room["dA"].sum(0).t().contiguous()
@@ -166,14 +166,14 @@ def _gradients(x: Inputs, room: dict[str, Tensor | None], dBC: Tensor, dspan: Te
 
 
 def _adjoints(dy: Tensor, checkpoints: Tensor) -> dict[str, object]:
-    """The gradient of y, which may be expanded from one number as that of a sum is, and the kept states."""
+    """Return the gradient of y, which may be expanded from one number as that of a sum is, and the kept states."""
     dy = dy if dy.stride(2) in (0, 1) else dy.contiguous()
     strides = {"dy_batch": dy.stride(0), "DY_ROW": dy.stride(1), "DY_COLUMN": dy.stride(2)}
     return strides | {"dy": dy, "kept": checkpoints if checkpoints.numel() else None}
 
 
 def _arguments(x: Inputs, rule: str, reverse: bool, plan: LaunchPlan, step: int) -> dict[str, object]:
-    """What forward and backward are both given."""
+    """Return the arguments that forward and backward share."""
     u, z, B, C = _rows(x.u), _rows(x.z), x.B.contiguous(), x.C.contiguous()
     steps = x.span.contiguous() if x.delta is None else _rows(x.delta)
     state = None if x.state is None else x.state.transpose(1, 2).to(torch.float32).contiguous()
@@ -194,18 +194,20 @@ def _arguments(x: Inputs, rule: str, reverse: bool, plan: LaunchPlan, step: int)
 
 
 def _rows(t: Tensor | None) -> Tensor | None:
-    """Rows may lie apart (halves of one projection do), but each must be dense."""
+    """Return the tensor with dense rows; rows may lie apart, as the halves of a projection do."""
     return t if t is None or t.stride(2) == 1 else t.contiguous()
 
 
 def _check(x: Inputs) -> None:
     if x.u.dtype not in DTYPES:
         raise ConfigError(
-            f"the fused scan computes in float32 and u is {x.u.dtype}; cast u or call the reference"
+            f"the fused scan computes in float32 and u is {x.u.dtype}; cast u or call the reference",
+            code="bad-op-dtype",
         )
     if x.A.shape[1] > MOST_STATES:
         raise ConfigError(
-            f"the fused scan holds {MOST_STATES} states and A has {x.A.shape[1]}; call the reference"
+            f"the fused scan supports at most {MOST_STATES} states and A has {x.A.shape[1]}; call the reference",
+            code="too-many-states",
         )
 
 

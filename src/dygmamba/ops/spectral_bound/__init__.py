@@ -1,9 +1,9 @@
-"""An upper bound of the largest singular value of small matrices, tight to a factor n^(1 / 2^(8 + 2)).
+"""Upper bound of the largest singular value of small matrices, tight to a factor n^(1 / 2^(8 + 2)).
 
 Power iteration on the Gram matrix by 8 squarings: sigma^(2m) <= |G^m|_F <= sqrt(n) sigma^(2m). Unlike the usual vector
 iteration it never underestimates and keeps no state between calls. The powers converge to the projector P on the
-leading direction, which gives the gradient: d sigma^2 = tr(P dG); at zero it is zero. All of it in units of a power of
-two near the largest entry, which rounds nothing: no weight is too small or too large to be squared.
+leading direction, which gives the gradient: d sigma^2 = tr(P dG); at zero it is zero. Weights are scaled by a power of
+two near the largest entry, which rounds nothing, so that no weight is too small or too large to be squared.
 
 Legend: k matrices, n rows, d columns.
 """
@@ -13,10 +13,10 @@ from torch import Tensor
 
 from dygmamba.ops.dispatch import ANY, Dispatch
 
-SPECTRAL_BOUND = Dispatch(__name__, {ANY: ("by_hand",)})
-MOST_ROWS = 256  # n^-8 = 2^-64, of which a norm takes the square: for many more it would underflow
+SPECTRAL_BOUND = Dispatch(__name__, {ANY: ("autograd",)})
+MOST_ROWS = 256  # n^-8 = 2^-64 is squared by a norm; with many more rows it would underflow
 
 
 def spectral_bound(weight: Float[Tensor, "k n d"]) -> Float[Tensor, "k"]:
-    """The bound of each matrix, in float32 to the last bit whatever training uses: a bound must hold."""
+    """Return the bound of each matrix, always in full float32 precision: a bound must hold."""
     return SPECTRAL_BOUND[weight.device.type].spectral_bound(weight)

@@ -1,4 +1,4 @@
-"""The definition: power iteration by squaring, its gradient by torch.
+"""Reference of the spectral bound: power iteration by squaring, differentiated by torch.
 
 Legend: k matrices, n rows, d columns.
 """
@@ -14,13 +14,13 @@ SQUARINGS = (4, 4)  # between two normalisations: sigma^(2 * 16) >= n^-8 |G|^16 
 
 
 def power_of_two(size: Tensor) -> Tensor:
-    """The largest power of two that is at most each size, or the smallest normal number below that."""
+    """Return the largest power of two that is at most each size; at least the smallest normal number."""
     size = size.clamp(min=torch.finfo(size.dtype).tiny)
     return size / (2 * torch.frexp(size).mantissa)
 
 
 def iterate(gram: Tensor) -> tuple[Tensor, Tensor]:
-    """The bound of each Gram matrix's root, and its high power scaled to norm 1: [k n n] to [k 1 1] and [k n n]."""
+    """Return the bound of each Gram matrix's root and its high power scaled to norm 1: [k n n] to [k 1 1], [k n n]."""
     power, bound = gram, torch.ones_like(gram[:, :1, :1])
     for squarings, done in zip((*SQUARINGS, 1), accumulate(SQUARINGS, initial=0), strict=True):
         norm = torch.linalg.matrix_norm(power, keepdim=True).clamp(min=1e-30)
@@ -32,8 +32,8 @@ def iterate(gram: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def spectral_bound(weight: Tensor) -> Tensor:
-    """[k n d] to [k], in units of a power of two near the largest entry; the gradient has no unit."""
-    # in float32 to the last bit, whatever training uses: a bound must hold
+    """[k n d] to [k]; scaled by a power of two near the largest entry, which does not affect the gradient."""
+    # full float32 precision even if training uses less: a bound must hold
     with use_matmul_precision("highest"), torch.autocast(weight.device.type, enabled=False):
         still = weight.detach()
         unit = power_of_two(still.abs().amax(dim=(1, 2), keepdim=True))  # [k 1 1]
@@ -43,5 +43,5 @@ def spectral_bound(weight: Tensor) -> Tensor:
             bound, power = iterate(gram)
         leading = (power * gram).sum(dim=(1, 2), keepdim=True)
         fixed = leading.detach()
-        # the last term is zero and has the gradient of bound * sqrt(leading / fixed), of which zero has none
+        # the last term is zero; its gradient is that of bound * sqrt(leading / fixed), none for a zero matrix
         return (unit * bound + bound * ((leading - fixed) / (2 * fixed.clamp(min=1e-30)))).flatten()

@@ -1,9 +1,9 @@
-"""The definition: one product, cut in two."""
+"""Reference of the split projection: one product, cut in two."""
 
 from torch import Tensor
 from torch.nn.functional import linear
 
 
-def halves(x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
-    """The first and the second half of the channels of x W^T."""
+def split_projection(x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+    """Return the first and the second half of the channels of x W^T."""
     return linear(x, weight).chunk(2, dim=-1)

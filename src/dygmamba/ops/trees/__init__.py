@@ -1,9 +1,9 @@
-"""Boosted decision trees on tables of numbers: grown from histograms, summed up, and explained exactly.
+"""Gradient-boosted decision trees: grown from histograms, evaluated, and explained by exact Shapley values.
 
-Numbers are sorted into at most 256 bins per column, once. A tree is grown leaf by leaf, the largest gain first
+Values are put into at most 256 bins per column, once. A tree is grown leaf by leaf, the largest gain first
 (Ke et al., LightGBM, NeurIPS 2017); the gain of a split is G_l^2 / (H_l + l2) + G_r^2 / (H_r + l2) - G^2 / (H + l2)
-with the sums G, H of first and second derivatives. All sums run in the order of the rows, in 64 bits and on one
-thread, so a fit has the same bits each time. On the CPU Numba kernels; sums of trees on a GPU by the reference.
+with the sums G, H of first and second derivatives. All sums run in row order, in float64 and on one thread, so a fit
+gives the same bits each time. The CPU runs Numba kernels; on a GPU the reference evaluates trees.
 
 Legend: r rows, f columns (features), t trees, n nodes of a tree, b bins.
 """
@@ -23,9 +23,10 @@ BINS = 256
 
 @dataclass(frozen=True, slots=True)
 class Trees:
-    """Nodes of several trees, the root first: a column, the last value that goes left, both children, and a value.
+    """Nodes of several trees, the root first.
 
-    A leaf has column -1. `cover` is how many training rows came by, from which a missing column's share is taken.
+    A node has a column (`feature`), the largest value that goes left (`threshold`), its children and a value. A leaf
+    has column -1. `cover` is the number of training rows that reached the node; Shapley values need it.
     """
 
     feature: Int32[Tensor, "t n"]
@@ -37,21 +38,20 @@ class Trees:
 
     @property
     def columns(self) -> tuple[Tensor, ...]:
-        """All that is known, in the order of the fields."""
+        """The fields in order."""
         return self.feature, self.threshold, self.left, self.right, self.value, self.cover
 
     def part(self, first: int, last: int | None) -> "Trees":
-        """Some of them, one after another."""
+        """Return the trees `first` to `last - 1`."""
         return Trees(*(column[first:last] for column in self.columns))
 
     def clone(self) -> "Trees":
-        """The same, which nobody changes."""
         return Trees(*(column.clone() for column in self.columns))
 
 
 @dataclass(frozen=True, slots=True)
 class GrowthConfig:
-    """When a tree stops: its leaves, the fewest rows of one, and what is added to second derivatives."""
+    """When a tree stops growing: most leaves, fewest rows per leaf; `l2` is added to second derivatives."""
 
     leaves: int = 31
     least: int = 20
@@ -59,9 +59,9 @@ class GrowthConfig:
 
 
 def bin_edges(x: Float32[Tensor, "r f"]) -> Float32[Tensor, "f b"]:
-    """For each column at most 255 values between its bins, by quantiles; the rest is infinite.
+    """Return at most 255 bin edges per column, by quantiles; unused edges are infinite.
 
-    The bin of a number is how many edges are below it: a number goes left of an edge that it does not exceed.
+    The bin of a value is the number of edges below it: a value goes left of an edge that it does not exceed.
     """
     edges = torch.full((x.shape[1], BINS - 1), torch.inf)
     share = torch.arange(1, BINS) / BINS
@@ -78,7 +78,7 @@ def bin_edges(x: Float32[Tensor, "r f"]) -> Float32[Tensor, "f b"]:
 
 
 def bin_columns(x: Float32[Tensor, "r f"], edges: Float32[Tensor, "f b"]) -> UInt8[Tensor, "f r"]:
-    """The bin of every number, column by column."""
+    """Return the bin of every value, column by column."""
     return torch.searchsorted(edges, x.T.contiguous()).to(torch.uint8)
 
 
@@ -90,33 +90,36 @@ def grow_tree(
     edges: Float32[Tensor, "f b"],
     growth: GrowthConfig,
 ) -> Trees:
-    """One tree that follows the slopes (first and second derivatives) of these rows, on these columns; rows ascend."""
-    return TREES["cpu"].grow(bins, slopes, rows, columns, edges, growth)
+    """Grow one tree on the given rows (ascending) and columns.
+
+    `slopes` are the first and second derivatives of the loss for each row.
+    """
+    return TREES["cpu"].grow_tree(bins, slopes, rows, columns, edges, growth)
 
 
 def sum_leaves(
     trees: Trees, x: Float32[Tensor, "r f"], before: Float64[Tensor, "r"] | None = None
 ) -> Float64[Tensor, "r"]:
-    """The sum of each row's leaves, tree after tree; `before` is what earlier trees said, to be gone on from."""
+    """Sum the leaf values of each row, tree after tree; starts from `before`, the sums of earlier trees."""
     start = torch.zeros(len(x), dtype=torch.float64, device=x.device) if before is None else before
-    return TREES[x.device.type].tree_sums(trees, x, start)
+    return TREES[x.device.type].sum_leaves(trees, x, start)
 
 
 def sum_binned_leaves(
     trees: Trees, bins: UInt8[Tensor, "f r"], edges: Float32[Tensor, "f b"], before: Float64[Tensor, "r"]
 ) -> Float64[Tensor, "r"]:
-    """The same of rows whose bins are known, for trees that were grown from these edges: the same bits, sooner."""
+    """`sum_leaves` for rows whose bins are known and trees grown from these edges: the same bits, faster."""
     cut = torch.searchsorted(edges[trees.feature.clamp(min=0).long()], trees.threshold[..., None])[..., 0]
-    return TREES["cpu"].binned_sums(trees, bins, cut, before)
+    return TREES["cpu"].sum_binned_leaves(trees, bins, cut, before)
 
 
 def shapley_values(
     trees: Trees, x: Float32[Tensor, "r f"]
 ) -> tuple[Float64[Tensor, "r f"], Float64[Tensor, ""]]:
-    """The exact Shapley value of each column for each row, and what they are counted from: their sum is `tree_sums`.
+    """Return the exact Shapley value of each column for each row, and the expected value they are added to.
 
-    The game of Lundberg et al. (Nature Machine Intelligence 2020): a column that is left out goes both ways at each of
-    its splits, in the shares of the training rows.
+    Their total is `sum_leaves`. The game is that of Lundberg et al. (Nature Machine Intelligence 2020): a missing
+    column follows both branches at each of its splits, weighted by the shares of the training rows.
     """
-    found = TREES["cpu"].contributions(trees, x)
-    return found, TREES["cpu"].expected(trees)
+    values = TREES["cpu"].shapley_values(trees, x)
+    return values, TREES["cpu"].expected_value(trees)

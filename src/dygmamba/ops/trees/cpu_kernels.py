@@ -1,17 +1,17 @@
-"""The loops behind `cpu`."""
+"""Numba loops of `cpu`: histograms, splits, evaluation and Shapley values."""
 
 import numpy as np
 
 from dygmamba.ops.numba_kernels import inlined, kernel
 
 BINS = 256
-DEEPEST = 64  # distinct columns on one path
-TOGETHER = 128  # rows that stay near the processor while all trees are asked
+DEEPEST = 64  # most distinct columns on one path
+ROWS_IN_CACHE = 128  # rows that stay in the processor's cache while all trees are evaluated
 
 
 @inlined()
 def add(table, bin, slope, bend):
-    """One more row in a bin; unsigned places need no check of their sign, which is half of the work here."""
+    """Add a row to a bin; unsigned indices spare the check of their sign, which would be half of the work here."""
     at = np.uint64(bin) * np.uint64(3)
     table[at] += slope
     table[at + np.uint64(1)] += bend
@@ -20,9 +20,9 @@ def add(table, bin, slope, bend):
 
 @kernel()
 def histogram(low, high, bins, slopes, rows, columns, ordered, table):
-    """Sums of both derivatives and the number of rows, for each of these columns and each bin.
+    """Sum both derivatives and count the rows, for columns `low` to `high - 1` and each bin.
 
-    `ordered` is room for the rows' derivatives one after another, gathered once for all columns.
+    `ordered` is a buffer for the rows' derivatives, gathered once for all columns.
     """
     for i in range(rows.shape[0]):
         ordered[i, 0] = slopes[rows[i], 0]
@@ -32,7 +32,7 @@ def histogram(low, high, bins, slopes, rows, columns, ordered, table):
         a, b, c, d = bins[columns[j]], bins[columns[j + 1]], bins[columns[j + 2]], bins[columns[j + 3]]
         of_a, of_b = table[j].ravel(), table[j + 1].ravel()
         of_c, of_d = table[j + 2].ravel(), table[j + 3].ravel()
-        for i in range(rows.shape[0]):  # four columns at once: no sum waits for the one before it
+        for i in range(rows.shape[0]):  # four columns at once, so that no addition waits for the previous one
             row, slope, bend = np.uint32(rows[i]), ordered[i, 0], ordered[i, 1]
             add(of_a, a[row], slope, bend)
             add(of_b, b[row], slope, bend)
@@ -46,7 +46,7 @@ def histogram(low, high, bins, slopes, rows, columns, ordered, table):
 
 @kernel()
 def best_splits(low, high, table, least, l2, gain, cut):
-    """The largest gain of each of these columns, and its last bin on the left; the first of equals."""
+    """Write the largest gain of columns `low` to `high - 1` and its last bin on the left; the first of equals."""
     slope, bend, count = 0.0, 0.0, 0.0
     for b in range(BINS):
         slope += table[0, b, 0]
@@ -73,7 +73,10 @@ def best_splits(low, high, table, least, l2, gain, cut):
 
 @kernel()
 def divide(rows, column, cut, spare):
-    """Rows of the left side first, both in their order; how many there are. Both sides are written, one counts."""
+    """Partition the rows in place, left side first, both sides in order; return the size of the left side.
+
+    Every row is written to both sides and one of the two positions advances: no branch to mispredict.
+    """
     left, right = 0, 0
     for i in range(rows.shape[0]):
         row = rows[i]
@@ -89,7 +92,7 @@ def divide(rows, column, cut, spare):
 
 @kernel()
 def sums(slopes, rows):
-    """Both derivatives over some rows."""
+    """Sum both derivatives over some rows."""
     slope, bend = 0.0, 0.0
     for i in range(rows.shape[0]):
         slope += slopes[rows[i], 0]
@@ -98,13 +101,13 @@ def sums(slopes, rows):
 
 
 @kernel()
-def tree_sums(low, high, feature, threshold, child, value, x, total):
-    """Some rows through all trees, then the next: each row's sum runs in the order of the trees all the same.
+def sum_leaves(low, high, feature, threshold, child, value, x, total):
+    """Send blocks of rows through all trees; each row's sum still runs in the order of the trees.
 
-    Four rows go down at once, none waiting for another; who has arrived stays, as a leaf's children are itself.
+    Four rows go down at once without waiting for each other; a row at a leaf stays, as a leaf's children are itself.
     """
-    for first in range(low, high, TOGETHER):
-        last = min(first + TOGETHER, high)
+    for first in range(low, high, ROWS_IN_CACHE):
+        last = min(first + ROWS_IN_CACHE, high)
         for tree in range(feature.shape[0]):
             column, edge, down, says = feature[tree], threshold[tree], child[tree].ravel(), value[tree]
             for i in range(first, last - 3, 4):
@@ -126,8 +129,8 @@ def tree_sums(low, high, feature, threshold, child, value, x, total):
 
 
 @kernel()
-def binned_sums(low, high, feature, cut, child, value, bins, total):
-    """The same of rows whose bins are known, column by column."""
+def sum_binned_leaves(low, high, feature, cut, child, value, bins, total):
+    """`sum_leaves` for rows whose bins are known, column by column."""
     for tree in range(feature.shape[0]):
         column, edge, down, says = feature[tree], cut[tree], child[tree].ravel(), value[tree]
         for i in range(low, high - 3, 4):
@@ -149,7 +152,7 @@ def binned_sums(low, high, feature, cut, child, value, bins, total):
 
 
 @kernel()
-def expected(feature, threshold, left, right, value, cover):
+def expected_value(feature, threshold, left, right, value, cover):
     total = 0.0
     for tree in range(feature.shape[0]):
         if cover[tree, 0] > 0:
@@ -160,8 +163,8 @@ def expected(feature, threshold, left, right, value, cover):
 
 
 @inlined()
-def paths(column, left, right, cover, parent):
-    """Each node's parent, -1 for the root and for nodes that are not in use."""
+def find_parents(column, left, right, cover, parent):
+    """Write each node's parent, -1 for the root and for unused nodes."""
     parent[:] = -1
     for node in range(column.shape[0]):
         if column[node] >= 0:
@@ -170,8 +173,11 @@ def paths(column, left, right, cover, parent):
 
 
 @inlined()
-def follow(node, column, edge, left, cover, parent, row, names, known, missing):
-    """The distinct columns on the way to a leaf: whether the row goes there by each, and the share without it."""
+def trace_path(node, column, edge, left, cover, parent, row, names, known, missing):
+    """List the distinct columns on the path to a leaf; return their number.
+
+    `known` is whether the row's value of the column leads there, `missing` the share of training rows that go there.
+    """
     count = 0
     while parent[node] >= 0:
         above = parent[node]
@@ -192,11 +198,11 @@ def follow(node, column, edge, left, cover, parent, row, names, known, missing):
 
 
 @inlined()
-def share_of(own, count, known, missing, weight, coefficients):
-    """The mean over the sizes of coalitions of the others of what they let through, before column `own` joins."""
+def coalition_mean(own, count, known, missing, weight, coefficients):
+    """Return the mean over coalition sizes of what the other columns let through before column `own` joins."""
     coefficients[0] = 1.0
     size = 0
-    for j in range(count):  # the product over the others of (missing + known z), by the power of z
+    for j in range(count):  # coefficients of the product over the others of (missing + known z)
         if j != own:
             coefficients[size + 1] = coefficients[size] * known[j]
             for k in range(size, 0, -1):
@@ -211,7 +217,7 @@ def share_of(own, count, known, missing, weight, coefficients):
 
 @inlined()
 def coalition_weights():
-    """The share of orders, k! (n - k - 1)! / n!, in which k of the other n - 1 come first."""
+    """Return the share of orders, k! (n - k - 1)! / n!, in which k of the other n - 1 come first."""
     weight = np.zeros((DEEPEST + 1, DEEPEST + 1))
     for n in range(1, DEEPEST + 1):
         weight[n, 0] = 1.0 / n
@@ -221,7 +227,7 @@ def coalition_weights():
 
 
 @kernel()
-def contributions(low, high, feature, threshold, left, right, value, cover, x, found):
+def shapley_values(low, high, feature, threshold, left, right, value, cover, x, found):
     weight = coalition_weights()
     parent = np.empty(feature.shape[1], np.int64)
     names = np.empty(DEEPEST, np.int64)
@@ -230,15 +236,15 @@ def contributions(low, high, feature, threshold, left, right, value, cover, x, f
     coefficients = np.empty(DEEPEST + 1)
     for tree in range(feature.shape[0]):
         column, edge = feature[tree], threshold[tree]
-        paths(column, left[tree], right[tree], cover[tree], parent)
+        find_parents(column, left[tree], right[tree], cover[tree], parent)
         for node in range(1, column.shape[0]):
             if column[node] >= 0 or parent[node] < 0 or value[tree, node] == 0.0:
                 continue
             for i in range(low, high):
-                count = follow(
+                count = trace_path(
                     node, column, edge, left[tree], cover[tree], parent, x[i], names, known, missing
                 )
                 for j in range(count):
                     change = known[j] - missing[j]
-                    through = share_of(j, count, known, missing, weight, coefficients)
+                    through = coalition_mean(j, count, known, missing, weight, coefficients)
                     found[i, names[j]] += value[tree, node] * change * through

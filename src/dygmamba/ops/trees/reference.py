@@ -1,4 +1,4 @@
-"""Trees by definition: every split tried by sums over its rows, every coalition of columns asked."""
+"""Reference of the trees: every split is tried by sums over its rows, every coalition of columns is evaluated."""
 
 from dataclasses import replace
 from itertools import combinations
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from dygmamba.ops.trees import GrowthConfig, Trees
 
 
-def grow(
+def grow_tree(
     bins: Tensor, slopes: Tensor, rows: Tensor, columns: Tensor, edges: Tensor, growth: "GrowthConfig"
 ) -> "Trees":
-    """The leaf whose best split gains most is split, until none gains or there are enough."""
+    """Split the leaf with the largest gain until no split gains or there are enough leaves."""
     from dygmamba.ops.trees import Trees
 
-    nodes: list[dict] = [_leaf(rows, slopes, growth)]
+    nodes: list[dict] = [_make_leaf(rows, slopes, growth)]
     for count in range(1, growth.leaves):
         options = [
-            (_best(bins, slopes, node["rows"], columns, growth), number)
+            (_find_best_split(bins, slopes, node["rows"], columns, growth), number)
             for number, node in enumerate(nodes)
             if node["feature"] < 0
         ]
@@ -31,7 +31,7 @@ def grow(
         node, lower = nodes[number], bins[column, nodes[number]["rows"]] <= cut
         node |= {"feature": column, "threshold": float(edges[column, cut])}
         node |= {"left": 2 * count - 1, "right": 2 * count}
-        nodes += [_leaf(node["rows"][side], slopes, growth) for side in (lower, ~lower)]
+        nodes += [_make_leaf(node["rows"][side], slopes, growth) for side in (lower, ~lower)]
     most, names = 2 * growth.leaves - 1, ("feature", "threshold", "left", "right", "value", "cover")
     kinds = (torch.int32, torch.float32, torch.int32, torch.int32, torch.float64, torch.float64)
     table = {name: torch.zeros(1, most, dtype=kind) for name, kind in zip(names, kinds, strict=True)}
@@ -42,7 +42,7 @@ def grow(
     return Trees(**table)
 
 
-def _leaf(rows: Tensor, slopes: Tensor, growth: "GrowthConfig") -> dict:
+def _make_leaf(rows: Tensor, slopes: Tensor, growth: "GrowthConfig") -> dict:
     slope, bend = slopes[rows].sum(dim=0).tolist()
     value = -slope / (bend + growth.l2) if len(rows) else 0.0
     return {
@@ -50,10 +50,10 @@ def _leaf(rows: Tensor, slopes: Tensor, growth: "GrowthConfig") -> dict:
     }  # fmt: skip
 
 
-def _best(
+def _find_best_split(
     bins: Tensor, slopes: Tensor, rows: Tensor, columns: Tensor, growth: "GrowthConfig"
 ) -> tuple[float, int, int]:
-    """The largest gain, its column and its last bin on the left; the first of equals."""
+    """Return the largest gain, its column and its last bin on the left; the first of equals."""
     best = (0.0, -1, 0)
     slope, bend = slopes[rows].sum(dim=0).tolist()
     for column in columns.tolist():
@@ -70,8 +70,8 @@ def _best(
     return best
 
 
-def tree_sums(trees: "Trees", x: Tensor, before: Tensor) -> Tensor:
-    """Every row walks down every tree."""
+def sum_leaves(trees: "Trees", x: Tensor, before: Tensor) -> Tensor:
+    """Send every row down every tree."""
     total = before.clone()
     rows = torch.arange(len(x), device=x.device)
     for feature, threshold, left, right, value, _ in zip(*trees.columns, strict=True):
@@ -84,26 +84,29 @@ def tree_sums(trees: "Trees", x: Tensor, before: Tensor) -> Tensor:
     return total
 
 
-def binned_sums(trees: "Trees", bins: Tensor, cut: Tensor, before: Tensor) -> Tensor:
-    """Bins are numbers, and a cut is the last of them that goes left."""
-    return tree_sums(replace(trees, threshold=cut.float()), bins.T.float(), before)
+def sum_binned_leaves(trees: "Trees", bins: Tensor, cut: Tensor, before: Tensor) -> Tensor:
+    """Treat bins as values; a cut is the last bin that goes left."""
+    return sum_leaves(replace(trees, threshold=cut.float()), bins.T.float(), before)
 
 
-def expected(trees: "Trees") -> Tensor:
-    """What the trees say where no column is known."""
-    nobody = torch.zeros(1, int(trees.feature.max()) + 1) if trees.feature.numel() else torch.zeros(1, 1)
+def expected_value(trees: "Trees") -> Tensor:
+    """Return the output of the trees if all columns are missing."""
+    row = torch.zeros(int(trees.feature.max()) + 1 if trees.feature.numel() else 1)
     return sum(
-        (_given(tree, nobody[0], frozenset()) for tree in _each(trees)), torch.zeros((), dtype=torch.float64)
+        (_output_given(tree, row, frozenset()) for tree in _list_trees(trees)),
+        torch.zeros((), dtype=torch.float64),
     )
 
 
-def contributions(trees: "Trees", x: Tensor) -> Tensor:
-    """The mean, over all orders in which columns become known, of what each adds; 2^f coalitions."""
+def shapley_values(trees: "Trees", x: Tensor) -> Tensor:
+    """Return each column's mean contribution over all orders in which columns become known; 2^f coalitions."""
     count = x.shape[1]
     found = torch.zeros(x.shape, dtype=torch.float64)
     for row in range(len(x)):
         worth = {
-            frozenset(known): sum(float(_given(tree, x[row], frozenset(known))) for tree in _each(trees))
+            frozenset(known): sum(
+                float(_output_given(tree, x[row], frozenset(known))) for tree in _list_trees(trees)
+            )
             for size in range(count + 1)
             for known in combinations(range(count), size)
         }
@@ -114,17 +117,17 @@ def contributions(trees: "Trees", x: Tensor) -> Tensor:
     return found
 
 
-def _each(trees: "Trees") -> list[tuple[Tensor, ...]]:
+def _list_trees(trees: "Trees") -> list[tuple[Tensor, ...]]:
     return list(zip(*trees.columns, strict=True))
 
 
-def _given(tree: tuple[Tensor, ...], x: Tensor, known: frozenset[int], at: int = 0) -> Tensor:
-    """What a tree says where only some columns are known: others go both ways, in the training rows' shares."""
+def _output_given(tree: tuple[Tensor, ...], x: Tensor, known: frozenset[int], at: int = 0) -> Tensor:
+    """Return a tree's output for some known columns; a missing column follows both branches, weighted by cover."""
     feature, threshold, left, right, value, cover = tree
     column = int(feature[at])
     if column < 0:
         return value[at]
     ways = [int(left[at]), int(right[at])]
     if column in known:
-        return _given(tree, x, known, ways[0] if bool(x[column] <= threshold[at]) else ways[1])
-    return sum(cover[way] / cover[at] * _given(tree, x, known, way) for way in ways)  # pyright: ignore
+        return _output_given(tree, x, known, ways[0] if bool(x[column] <= threshold[at]) else ways[1])
+    return sum(cover[way] / cover[at] * _output_given(tree, x, known, way) for way in ways)  # pyright: ignore

@@ -1,16 +1,16 @@
-"""Sums over the time-respecting walks that end in a node, as rows of numbers: exact before any time, made in one pass.
+"""Sums over the temporal walks that end in a node, as row vectors: exact before any time, computed in one pass.
 
-A row P^0 belongs to every node. An event (u, v, t) adds P^{i-1}[v] to P^i[u] and P^{i-1}[u] to P^i[v], and P^i fades by
-exp(-decay i) in a unit of time. So P^i[u] is the sum of the rows P^0 from which a walk of i events at increasing times
-leads to u, each event faded by its own age; with unit vectors for P^0 the sums themselves, with random rows their inner
-products up to noise (TPNet, Lu et al., NeurIPS 2024, section 4).
+Every node has a row P^0. An event (u, v, t) adds P^{i-1}[v] to P^i[u] and P^{i-1}[u] to P^i[v], and P^i decays by
+exp(-decay i) per unit of time. So P^i[u] is the sum of the rows P^0 of all nodes from which a walk of i events at
+increasing times leads to u, each event decayed by its age. With unit vectors for P^0 these are the sums themselves;
+with random rows, inner products give them up to noise (TPNet, Lu et al., NeurIPS 2024, section 4).
 
-Events of one instant do not see each other: all of them add what was there strictly before (decision 027). A
-`WalkTable` keeps the rows of a node just after each instant at which it acted. The rows before any time are then one
-binary search and one decay. Only differences of times are ever exponentiated.
+Events at the same instant do not see each other: all of them add the rows from strictly before (decision 027). A
+`WalkTable` keeps the rows of a node just after each instant at which it had an event. The rows before any time are
+then one binary search and one decay. Only time differences are exponentiated.
 
-Legend: n nodes, e events, m = 2 e ends, t instants, r entries (a node at an instant at which it acted), k layers,
-d width.
+Legend: n nodes, e events, m = 2 e ends, t instants, r entries (a node at an instant at which it had an event),
+k layers, d width.
 """
 
 from dataclasses import dataclass
@@ -24,14 +24,14 @@ from dygmamba.ops.dispatch import Dispatch
 from dygmamba.ops.walks import reference
 
 WALKS = Dispatch(__name__, {"cpu": ("cpu",)})
-MOST_BYTES = 8 << 30  # of one table
+MOST_BYTES = 8 << 30  # largest size of a table
 
 
 @dataclass(frozen=True, slots=True)
 class WalkEnds:
-    """Both ends of every event in the order of instant, node and partner, so the order of simultaneous rows is lost.
+    """Both ends of every event, sorted by instant, node and partner, which makes the order of ties irrelevant.
 
-    `entry` and `partner` are places in the table of the node and of whom it met.
+    `entry` and `partner` are the table entries of the node and of the other end.
     """
 
     instant: Float64[Tensor, "t"]
@@ -40,8 +40,10 @@ class WalkEnds:
     partner: Int64[Tensor, "m"]
 
     @staticmethod
-    def of(src: Int64[Tensor, "e"], dst: Int64[Tensor, "e"], time: Float64[Tensor, "e"]) -> "WalkEnds":
-        """The ends of events in any order; a self-loop has two."""
+    def from_events(
+        src: Int64[Tensor, "e"], dst: Int64[Tensor, "e"], time: Float64[Tensor, "e"]
+    ) -> "WalkEnds":
+        """Sort the ends of events given in any order; a self-loop has two."""
         instant, number = torch.unique(time, return_inverse=True)
         stride = len(instant) + 1
         own = torch.cat([src * stride + number, dst * stride + number])
@@ -54,16 +56,16 @@ class WalkEnds:
 
 @dataclass(frozen=True, slots=True)
 class WalkTable:
-    """Rows P^1..P^k of each entry as of its own instant, sorted by `key` = node * (t + 1) + number of the instant."""
+    """Rows P^1..P^k of each entry at its own instant, sorted by `key` = node * (t + 1) + number of the instant."""
 
     instant: Float64[Tensor, "t"]
     key: Int64[Tensor, "r"]
     rows: Float[Tensor, "r k d"]
     base: Float[Tensor, "n d"]  # P^0
-    decay: float  # per unit of time, of each event of a walk
+    decay: float  # per unit of time, for each event of a walk
 
     def to(self, device: torch.device | str) -> "WalkTable":
-        """The same table on another device, to be asked there."""
+        """Copy to another device, for look-ups there."""
         columns = (self.instant, self.key, self.rows, self.base)
         return WalkTable(*(column.to(device) for column in columns), decay=self.decay)
 
@@ -76,20 +78,26 @@ def build_walk_table(
     layers: int,
     decay: float,
 ) -> WalkTable:
-    """The table of these events, made on the CPU in one pass, in the precision of `base`."""
+    """Build the table of these events on the CPU in one pass, in the precision of `base`."""
     if not decay >= 0 or layers < 1:
-        raise ConfigError(f"walks need a decay of at least 0 and one layer, got {decay} and {layers}")
-    ends = WalkEnds.of(src, dst, time)
+        raise ConfigError(
+            f"walks need decay >= 0 and at least one layer; got decay={decay}, layers={layers}",
+            code="bad-walk-settings",
+        )
+    ends = WalkEnds.from_events(src, dst, time)
     need = len(ends.key) * layers * base.shape[1] * base.element_size()
     if need > MOST_BYTES:
         raise ConfigError(
-            f"the walks of this stream need {need / 2**30:.1f} GiB ({len(ends.key):,} rows of {layers} x "
-            f"{base.shape[1]} numbers), at most {MOST_BYTES >> 30} are kept; choose a smaller dim or fewer layers"
+            f"the walk table of this stream needs {need / 2**30:.1f} GiB ({len(ends.key):,} rows of {layers} x "
+            f"{base.shape[1]} numbers), more than the limit of {MOST_BYTES >> 30} GiB; choose a smaller width or fewer "
+            "layers",
+            code="walk-table-too-large",
         )
     rows = WALKS["cpu"].walk_rows(ends, base, layers, decay)
     if not bool(torch.isfinite(rows).all()):
         raise EventError(
-            f"walks of {layers} steps are more than a number holds; choose fewer layers or more decay"
+            f"the sums over walks of {layers} events overflow; choose fewer layers or a larger decay",
+            code="walk-overflow",
         )
     return WalkTable(ends.instant, ends.key, rows, base, decay)
 
@@ -97,5 +105,5 @@ def build_walk_table(
 def look_up_rows(
     table: WalkTable, node: Int64[Tensor, "*q"], time: Float64[Tensor, "*q"]
 ) -> Float[Tensor, "*q k1 d"]:
-    """Rows P^0..P^k of each node strictly before each time; zeros for a node of -1."""
-    return reference.rows_before(table, node, time)
+    """Return rows P^0..P^k of each node strictly before each time; zeros for node -1."""
+    return reference.look_up_rows(table, node, time)

@@ -1,4 +1,4 @@
-"""What is asked of every op with its gradients written down: the definition's values and gradients."""
+"""Compare an op that has hand-written gradients with its reference, in values and gradients."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ Op = Callable[..., Any]
 
 @contextmanager
 def poisoned() -> Iterator[None]:
-    """Fresh memory is NaN: a gradient that is not written cannot pass."""
+    """Fill uninitialised memory with NaN, so that a gradient which is not written is noticed."""
     torch.use_deterministic_algorithms(True)
     try:
         assert torch.empty(3).isnan().all()
@@ -22,7 +22,7 @@ def poisoned() -> Iterator[None]:
 
 
 def results(op: Op, leaves: tuple[Tensor, ...], *rest: Any) -> list[Tensor]:
-    """The outputs of an op, and the gradients of all leaves in one fixed direction."""
+    """Return the outputs of an op and the gradients of all leaves in one fixed direction."""
     leaves = tuple(leaf.detach().clone().requires_grad_() for leaf in leaves)
     found = op(*leaves, *rest)
     outputs = found if isinstance(found, tuple) else (found,)
@@ -31,8 +31,8 @@ def results(op: Op, leaves: tuple[Tensor, ...], *rest: Any) -> list[Tensor]:
     return [*(y.detach() for y in outputs), *torch.autograd.grad(outputs, leaves, directions)]
 
 
-def assert_same(op: Op, definition: Op, leaves: tuple[Tensor, ...], *rest: Any, **near: float) -> None:
-    """Values, dtypes and every gradient are the definition's."""
-    for ours, true in zip(results(op, leaves, *rest), results(definition, leaves, *rest), strict=True):
+def assert_same(op: Op, reference: Op, leaves: tuple[Tensor, ...], *rest: Any, **near: float) -> None:
+    """Assert that values, dtypes and all gradients are those of the reference."""
+    for ours, true in zip(results(op, leaves, *rest), results(reference, leaves, *rest), strict=True):
         assert ours.dtype == true.dtype
         torch.testing.assert_close(ours, true, **near)

@@ -1,6 +1,6 @@
-"""The gradients of the halves used as they come, instead of being put side by side first."""
+"""The split projection with its own gradient: uses the gradients of the halves without concatenating them."""
 
-# once_differentiable gives `backward` a first argument by position, which pyright takes for another signature
+# once_differentiable passes the first argument of `backward` by position, which pyright reports as incompatible
 # pyright: reportIncompatibleMethodOverride=false
 
 from typing import Any
@@ -11,19 +11,17 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
 
-class Halves(torch.autograd.Function):
-    """x W^T in two halves."""
+class SplitProjection(torch.autograd.Function):
+    """x W^T, split in two halves."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
-        """One product."""
         ctx.save_for_backward(x, weight)
         return linear(x, weight).chunk(2, dim=-1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
-        """Of x the second half's product is added to the first's; of W each half is written to its place."""
         x, weight = ctx.saved_tensors
         rows, dweight = x.flatten(0, 1), torch.empty_like(weight)
         first, second = (grad.flatten(0, 1) for grad in grads)
@@ -34,9 +32,9 @@ class Halves(torch.autograd.Function):
         return dx.view_as(x), dweight
 
 
-def halves(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Both in autocast's precision where it is on, as a linear map would be."""
+def split_projection(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute in autocast's precision if it is enabled, as a linear map would."""
     device, dtype = x.device.type, x.dtype
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
-    return Halves.apply(x.to(dtype), weight.to(dtype))
+    return SplitProjection.apply(x.to(dtype), weight.to(dtype))

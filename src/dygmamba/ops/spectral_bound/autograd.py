@@ -1,6 +1,9 @@
-"""The gradient written down: d bound = bound tr(P dG) / (2 tr(P G)), P the scaled power and dG = dW W^T + W dW^T."""
+"""The bound with its own gradient: d bound = bound tr(P dG) / (2 tr(P G)).
 
-# once_differentiable gives `backward` a first argument by position, which pyright takes for another signature
+P is the scaled power of the Gram matrix, dG = dW W^T + W dW^T.
+"""
+
+# once_differentiable passes the first argument of `backward` by position, which pyright reports as incompatible
 # pyright: reportIncompatibleMethodOverride=false
 
 from typing import Any
@@ -14,7 +17,7 @@ from dygmamba.ops.spectral_bound.reference import iterate, power_of_two
 
 
 class SpectralBound(torch.autograd.Function):
-    """The matrices twice, once for each factor of W W^T, so that their gradients are added up one by one."""
+    """Takes the matrices twice, once per factor of W W^T, so that autograd adds up the two gradients."""
 
     @staticmethod
     def forward(ctx: Any, left: Tensor, right: Tensor) -> Tensor:
@@ -31,7 +34,7 @@ class SpectralBound(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradients of both factors; zero has none."""
+        """Return the gradients of both factors; zero matrices have none."""
         scaled, bound, power, leading = ctx.saved_tensors
         with use_matmul_precision("highest"), torch.autocast(scaled.device.type, enabled=False):
             slope = grads[0][:, None, None] * bound / (2 * leading.clamp(min=1e-30)) * power  # [k n n]

@@ -1,6 +1,6 @@
-"""A token's gradient w dy + ds g is one product of rank 2: it is written once."""
+"""The gated sum with its own gradient: a token's gradient w dy + ds g is one product of rank 2, written once."""
 
-# once_differentiable gives `backward` a first argument by position, which pyright takes for another signature
+# once_differentiable passes the first argument of `backward` by position, which pyright reports as incompatible
 # pyright: reportIncompatibleMethodOverride=false
 
 from typing import Any

@@ -32,7 +32,9 @@ def queries(store):
 def test_compiled_adjacency_equals_the_reference(store):
     """For all streams the counting sort and the stable sort list the same entries in the same order."""
     fast = build(store)
-    slow = reference.adjacency(store.src, store.dst, torch.arange(len(store)), store.time, store.num_nodes)
+    slow = reference.build_adjacency(
+        store.src, store.dst, torch.arange(len(store)), store.time, store.num_nodes
+    )
     for a, b in zip((fast.start, fast.key, fast.neighbor, fast.event, fast.time), slow, strict=True):
         assert torch.equal(a, b)
 
@@ -90,8 +92,8 @@ def test_a_query_of_no_node_has_no_past():
 def test_decayed_count_equals_its_sum(store, scale):
     """The recursion c_i = 1 + exp(-scale gap) c_{i-1} equals the explicit sum over earlier entries."""
     entries = build(store)
-    expected = reference.decayed_count(entries.start, entries.time, scale)
-    torch.testing.assert_close(cpu.decayed_count(entries.start, entries.time, scale), expected)
+    expected = reference.decayed_counts(entries.start, entries.time, scale)
+    torch.testing.assert_close(cpu.decayed_counts(entries.start, entries.time, scale), expected)
 
 
 @given(store=event_streams(), scale=st.sampled_from([0.0, 1e-6, 0.3]))
@@ -99,7 +101,7 @@ def test_running_weight_equals_its_sum(store, scale):
     """Summed entry by entry or node by node in torch; it begins anew at each node and always grows."""
     entries = build(store)
     running = time_aware_weights(entries, scale).running
-    torch.testing.assert_close(running, reference.running_weight(entries.start, entries.time, scale))
+    torch.testing.assert_close(running, reference.cumulate_weights(entries.start, entries.time, scale))
     for low, high in pairwise(entries.start.tolist()):
         assert bool((running[low:high].diff() >= 1).all())
         assert low == high or 1 <= float(running[low]) < 3
@@ -129,7 +131,7 @@ def test_the_place_of_a_share_is_the_first_that_exceeds_it(store, shares, scale)
     fast = find_weight_quantile(weights, begin, count, share)
     if len(weights.running):
         assert torch.equal(
-            fast, reference.place_of_share(weights.running, weights.halvings, begin, count, share)
+            fast, reference.find_weight_quantile(weights.running, weights.halvings, begin, count, share)
         )
     for row, (first, length) in enumerate(zip(begin.tolist(), count.tolist(), strict=True)):
         past = weights.running[first : first + length]

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from by_hand import assert_same, poisoned
-from dygmamba.ops.split_projection import by_hand, reference, split_projection
+from dygmamba.ops.split_projection import autograd, reference, split_projection
+from gradient_cases import assert_same, poisoned
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def draw(q: int = 3, length: int = 5, dtype: torch.dtype = torch.float64) -> tup
 def test_two_halves_are_one_product(q, length, dtype):
     """For all shapes and dtypes: the halves of x W^T and the gradients of x and W are those of the product."""
     near = {"rtol": 2e-2, "atol": 5e-2} if dtype == torch.bfloat16 else {}
-    assert_same(by_hand.halves, reference.halves, draw(q, length, dtype), **near)
+    assert_same(autograd.split_projection, reference.split_projection, draw(q, length, dtype), **near)
 
 
 def test_autocast_chooses_the_precision():
@@ -32,7 +32,7 @@ def test_autocast_chooses_the_precision():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert split_projection(*draw(dtype=torch.float32))[0].dtype == torch.bfloat16
         leaves = draw(dtype=torch.float32)
-        assert_same(by_hand.halves, reference.halves, leaves, rtol=2e-2, atol=5e-2)
+        assert_same(autograd.split_projection, reference.split_projection, leaves, rtol=2e-2, atol=5e-2)
 
 
 def test_gradcheck():
@@ -43,4 +43,6 @@ def test_gradcheck():
 def test_one_half_alone_may_be_used():
     """A half that nobody reads adds nothing to the gradients."""
     leaves = draw()
-    assert_same(lambda *t: by_hand.halves(*t)[1], lambda *t: reference.halves(*t)[1], leaves)
+    assert_same(
+        lambda *t: autograd.split_projection(*t)[1], lambda *t: reference.split_projection(*t)[1], leaves
+    )

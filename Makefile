@@ -53,9 +53,9 @@ LONG += tests/api/test_register.py tests/test_examples.py tests/lab/test_benches
 torture: $(READY)
 	DYGMAMBA_TORTURE=$(SECONDS) $(BIN)/pytest -s tests/torture $(LONG)
 
-# docs/results.md out of docs/results/: the stored results and the text around them
+# docs/research/results.md out of docs/research/results/: the stored results and the text around them
 results: $(READY)
-	$(BIN)/python -m dygmamba.lab.results_page docs/results
+	$(BIN)/python -m dygmamba.lab.results_page docs/research/results
 
 # src/dygmamba/known.json: models and settings for those who cannot wait for torch; after a setting was changed
 known: $(READY)

@@ -20,8 +20,8 @@ from tables import write_csv
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[1]
-README, TEN_MINUTES = "README.md", "docs/ten-minutes.md"
-INTEROPERATE = "docs/interoperate.md"
+README, TEN_MINUTES = "README.md", "docs/tutorials/ten-minutes.md"
+INTEROPERATE = "docs/how-to/interoperate.md"
 PAGES = (README, TEN_MINUTES, INTEROPERATE)
 PEOPLE = ["alice", "bob", "carol", "dora", "eve", "fred"]
 ELSEWHERE = {  # tests/e2e/test_demo.py and tests/runs/test_exporting.py run all of it

@@ -104,10 +104,10 @@ def test_every_page_is_in_the_menu(site, pages):
 
 def test_the_reference_has_every_public_name(site, pages):
     """For all functions and classes of the door: a line in the table, and a place of its own in its module's page."""
-    table = pages[site / "reference.html"].text
+    table = pages[site / "reference" / "api.html"].text
     for name in set(dir(dm)) - {"__version__"}:
         assert f"dm.{name}</code>" in table
-    written = pages[site / "api" / "dygmamba" / "door" / "run.html"].places
+    written = pages[site / "api" / "dygmamba" / "api" / "run.html"].places
     assert {"Run.score", "Run.rank", "Run.observe", "open"} <= written
 
 

@@ -1,4 +1,4 @@
-"""docs/results.md is what the stored results say, to the byte, and a stored book is read as it was written."""
+"""docs/research/results.md is what the stored results say, to the byte, and a stored book is read as it was written."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +9,7 @@ from dygmamba.core.errors import FileError
 from dygmamba.lab.results_page import build_results_page
 from dygmamba.report.result_records import ResultRecord, StudyResults
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs" / "research"
 
 
 def test_the_results_page_is_rebuilt_byte_for_byte():

@@ -1,4 +1,4 @@
-"""Laws of a stream that goes on: every event stays, every old node keeps its number."""
+"""Extending a dataset keeps every event, and every existing node keeps its number."""
 
 from dataclasses import replace
 
@@ -9,25 +9,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dygmamba.data.events.event_store import EventStore, FeatureTable
-from dygmamba.data.events.ids import NodeIds, number_nodes
+from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.storage.dataset import Dataset, load_dataset, save_dataset
 from dygmamba.data.storage.extension import extend_dataset, next_instant
+from numbering import number_nodes
 from strategies import event_streams
 
 
 def dataset(store, ids=None):
-    return Dataset.of("stream", store, ids or NodeIds.identity(store.num_nodes))
+    return Dataset.from_events("stream", store, ids or NodeIds.identity(store.num_nodes))
 
 
 def named(rows, bipartite):
-    """A dataset of (source, destination, gap) rows as an importer makes it."""
+    """A dataset of (source, destination, gap) rows as a reader creates it."""
     columns = ([pa.array([str(row[k]) for row in rows]).dictionary_encode()] for k in (0, 1))
     src, dst, ids = number_nodes(*columns, bipartite)
     time = torch.tensor([gap for *_, gap in rows]).double().cumsum(0)
-    store = EventStore.of(
+    store = EventStore.from_columns(
         torch.from_numpy(src), torch.from_numpy(dst), time, num_nodes=len(ids), bipartite=bipartite
     )
-    return Dataset.of("named", store, ids)
+    return Dataset.from_events("named", store, ids)
 
 
 ROWS = st.lists(
@@ -40,13 +41,13 @@ ROWS = st.lists(
     more=event_streams(min_events=1, max_events=20, max_nodes=8, edge_dim=1),
 )
 def test_merging_keeps_every_event_under_its_users_ids(store, more):
-    """For all two streams, the merged one holds the events of both by time, stored ones first in a tie."""
+    """For all pairs of streams, the merged one holds the events of both by time, existing ones first in a tie."""
     features = FeatureTable(torch.ones(store.num_nodes, 1), store.features.edge)
     first = dataset(replace(store, features=features))
     second = dataset(more, NodeIds(pa.array([str(3 * k) for k in range(more.num_nodes)], pa.large_string())))
     merged = extend_dataset(first, second)
 
-    def told(part, rank):
+    def listed(part, rank):
         columns = (
             part.ids.to_user(column).cast(pa.large_string()).to_pylist()
             for column in (part.store.src.numpy(), part.store.dst.numpy())
@@ -54,8 +55,8 @@ def test_merging_keeps_every_event_under_its_users_ids(store, more):
         edge = part.store.features.edge[:, 0].tolist()
         return list(zip(part.store.time.tolist(), [rank] * len(edge), *columns, edge, strict=True))
 
-    expected = sorted(told(first, 0) + told(second, 1), key=lambda event: event[:2])
-    assert [event[2:] for event in told(merged, 0)] == [event[2:] for event in expected]
+    expected = sorted(listed(first, 0) + listed(second, 1), key=lambda event: event[:2])
+    assert [event[2:] for event in listed(merged, 0)] == [event[2:] for event in expected]
     known = merged.ids.to_node(first.ids.values, "src")
     assert merged.store.features.node.sum() == store.num_nodes
     assert merged.store.features.node[known].all()
@@ -65,11 +66,13 @@ def test_new_sources_and_destinations_of_a_bipartite_stream_stay_apart():
     """Source 'x' and destination 'x' are two nodes, before and after they are added; new ones come last."""
     features = FeatureTable(torch.arange(4.0)[:, None], torch.zeros(2, 0))
     columns = (torch.tensor([0, 1]), torch.tensor([2, 3]), torch.tensor([1.0, 3.0]))
-    store = EventStore.of(*columns, bipartite=True, num_nodes=4, features=features, label=torch.ones(2))
-    first = Dataset.of("s", store, NodeIds(pa.array(["a", "b", "a", "c"], pa.large_string()), 2))
-    later = EventStore.of(torch.tensor([0]), torch.tensor([1]), torch.tensor([2.0]), bipartite=True)
+    store = EventStore.from_columns(
+        *columns, bipartite=True, num_nodes=4, features=features, label=torch.ones(2)
+    )
+    first = Dataset.from_events("s", store, NodeIds(pa.array(["a", "b", "a", "c"], pa.large_string()), 2))
+    later = EventStore.from_columns(torch.tensor([0]), torch.tensor([1]), torch.tensor([2.0]), bipartite=True)
     merged = extend_dataset(
-        first, Dataset.of("m", later, NodeIds(pa.array(["x", "x"], pa.large_string()), 1))
+        first, Dataset.from_events("m", later, NodeIds(pa.array(["x", "x"], pa.large_string()), 1))
     )
     assert merged.ids.values.to_pylist() == ["a", "b", "a", "c", "x", "x"]
     assert merged.ids.is_source.to_pylist() == [True, True, False, False, True, False]
@@ -82,7 +85,7 @@ def test_new_sources_and_destinations_of_a_bipartite_stream_stay_apart():
 
 
 @given(rows=ROWS, more=ROWS, cut=st.integers(1, 12), bipartite=st.booleans())
-def test_a_node_keeps_its_number_when_the_stream_goes_on(rows, more, cut, bipartite):
+def test_a_node_keeps_its_number_when_the_stream_is_extended(rows, more, cut, bipartite):
     """For all streams S, new events A and cuts c: ids(S) begin ids(S + A[:c]), which begin ids(S + A).
 
     Hence also ids(S + A[:c] + A[c:]) = ids(S + A): a node's number depends on earlier events alone.
@@ -109,8 +112,8 @@ def test_an_extended_bipartite_stream_comes_back_from_its_file(tmp_path_factory,
         assert np.array_equal(loaded.ids.to_node(loaded.ids.to_user(column), side), column)
 
 
-def test_just_after_is_the_next_tick():
-    """Whole times go on with the next whole number, dates with a microsecond, others with the next float."""
+def test_the_next_instant_is_one_tick_later():
+    """A whole number later for whole times, a microsecond for dates, the next float otherwise."""
     whole, mixed = torch.tensor([[0.0, 7.0], [0.5, 7.0]], dtype=torch.float64)
     assert next_instant(whole, dated=False) == next_instant(whole, dated=True) == 8
     assert next_instant(mixed, dated=False) == np.nextafter(7.0, 8)

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dygmamba.core.errors import EventError, NotFoundError
-from dygmamba.data.events.ids import NodeIds, NodeNumbering
+from dygmamba.data.events.ids import NodeIds
+from numbering import number_nodes
 from raising import raises
 
 words = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Z")), min_size=1, max_size=4)
@@ -23,16 +24,6 @@ def chunks(values: list, cuts: list[int]) -> list[pa.DictionaryArray]:
     kind = pa.int64() if isinstance(values[0], int) else pa.string()
     pieces = [values[a:b] for a, b in pairwise(edges)]
     return [pa.array(piece, kind).dictionary_encode() for piece in pieces]
-
-
-def number_nodes(
-    src: list[pa.DictionaryArray], dst: list[pa.DictionaryArray], bipartite: bool
-) -> tuple[np.ndarray, np.ndarray, NodeIds]:
-    """Number two columns that arrive in one part."""
-    numbering = NodeNumbering(bipartite)
-    codes = numbering.add(src, dst)
-    node_of, ids = numbering.finish()
-    return node_of["src"][codes[0]], node_of["dst"][codes[1]], ids
 
 
 @given(rows=columns, cuts=st.lists(st.integers(0, 30), max_size=3), bipartite=st.booleans())

@@ -1,13 +1,14 @@
-"""What can name a dataset."""
+"""Valid names of datasets."""
 
 import pytest
 
 from dygmamba.core.errors import ConfigError
-from dygmamba.data.storage.dataset import checked_name
+from dygmamba.data.storage.locations import check_dataset_name
+from raising import raises
 
 
 @pytest.mark.parametrize("name", ["..", "...", "a/b", "/etc/x", "a\0", "a\n", "\x1b[2J", "", "-x", "é" * 101])
-def test_a_name_leads_out_of_no_folder(name):
-    """What climbs, hides, steers a terminal or is too long names no dataset."""
-    with pytest.raises(ConfigError, match="cannot name a dataset"):
-        checked_name(name)
+def test_a_name_cannot_leave_its_folder(name):
+    """Names with separators, control characters or too many bytes are refused."""
+    with raises("invalid-dataset-name", ConfigError):
+        check_dataset_name(name)

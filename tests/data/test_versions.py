@@ -1,4 +1,4 @@
-"""A name is not a dataset: importing again destroys nothing that a run refers to."""
+"""Versions of a dataset: importing again destroys nothing that a run needs."""
 
 import os
 from pathlib import Path
@@ -14,6 +14,7 @@ from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.library import find_dataset, list_versions, open_dataset, save_dataset_version
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.runs.opening import describe_dataset, open_run_dataset
+from raising import raises
 
 
 def mail(*times: float, who: str = "ann") -> Dataset:
@@ -29,7 +30,7 @@ def run_on(dataset: Dataset, root: Path) -> RunDirectory:
 
 
 def test_a_second_import_keeps_the_first(tmp_path):
-    """Newest under its name, older ones as NAME@VERSION; the same again changes nothing, an old one comes back."""
+    """The newest has the plain name, older ones are NAME@VERSION; saving the same again changes nothing."""
     one, two = mail(1, 2), mail(1, 2, 3)
     assert save_dataset_version(one, tmp_path).how == "new"
     before = (tmp_path / "mail.safetensors").stat()
@@ -47,7 +48,7 @@ def test_a_second_import_keeps_the_first(tmp_path):
 
 
 def test_other_ids_are_another_version(tmp_path):
-    """Equal abents of other people have one digest and two versions; a run gets its own people."""
+    """Equal events with other ids have one digest and two versions; a run gets the version it was trained on."""
     ann, abe = mail(1, 2), mail(1, 2, who="abe")
     assert ann.digest == abe.digest
     assert ann.version != abe.version
@@ -60,7 +61,7 @@ def test_other_ids_are_another_version(tmp_path):
 
 
 def test_a_run_finds_its_own_version(tmp_path, monkeypatch):
-    """Whataber was imported since, wheraber the data folder was, and from any current folder."""
+    """Whatever was imported since, wherever the data folder was, and from any current folder."""
     save_dataset_version(mail(1, 2), tmp_path / "data")
     old = open_dataset("mail", tmp_path / "data")
     run = run_on(old, tmp_path / "runs")
@@ -73,7 +74,7 @@ def test_a_run_finds_its_own_version(tmp_path, monkeypatch):
 
 
 def test_a_run_on_a_file_outlives_the_file(tmp_path, monkeypatch):
-    """The abents of a table are kept beside the run; an archive is referred to, and a changed one is said."""
+    """Events of a table are saved with the run; an npz file is referenced, and a changed one is refused."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DYGMAMBA_DATA", str(tmp_path / "none"))
     Path("log.csv").write_text("src,dst,time\na,b,1\nb,c,2\n")
@@ -93,7 +94,7 @@ def test_a_run_on_a_file_outlives_the_file(tmp_path, monkeypatch):
         open_run_dataset(run, None)
 
 
-def test_what_a_run_uses_is_not_removed(tmp_path, monkeypatch, capsys):
+def test_a_version_in_use_is_not_removed(tmp_path, monkeypatch, capsys):
     """`data list` shows versions and runs, `data remove` refuses one in use unless forced, and promotes the older."""
     monkeypatch.chdir(tmp_path)
     old, new = mail(1, 2), mail(3)
@@ -119,10 +120,10 @@ def test_what_a_run_uses_is_not_removed(tmp_path, monkeypatch, capsys):
 
 
 def test_two_imports_under_one_name_do_not_mix(tmp_path):
-    """While one process writes a name, another is told to wait; a damaged dataset is simply replaced."""
+    """While one process writes a dataset, another must wait; a damaged dataset is simply replaced."""
     save_dataset_version(mail(1), tmp_path)
     lock = FileLock(tmp_path / ".mail.lock")
-    with pytest.raises(LockedError):
+    with raises("folder-locked", LockedError):
         save_dataset_version(mail(2), tmp_path)
     lock.release()
     path = tmp_path / "mail.safetensors"

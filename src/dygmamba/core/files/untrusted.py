@@ -1,7 +1,7 @@
-"""Reading, copying and naming files that come from somewhere else.
+"""Files, names and text from untrusted sources.
 
 Files are read only if they are regular, of bounded size, not a symbolic link, and match their checksum. Names are used
-only if they stay a single path component.
+only if they stay a single path component. Text is written to spreadsheets only after escaping formulas.
 """
 
 import hashlib
@@ -19,6 +19,8 @@ RETRY_HINT = "get it again"
 MAX_NAME_BYTES = 200  # file systems take 255; this leaves room for suffixes
 # Path separators of any system, and characters that some file systems refuse.
 RESERVED_CHARACTERS = frozenset('/\\<>:"|?*')
+# Spreadsheets run cells that begin with these as formulas, full-width characters included.
+FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # noqa: RUF001
 
 
 def read_regular_file(path: Path, max_bytes: int) -> Iterator[bytes]:
@@ -74,3 +76,8 @@ def is_valid_folder_name(name: str) -> bool:
     is_plain = name == name.strip() and name == name.rstrip(".") and name.isprintable()
     is_short = len(name.encode()) <= MAX_NAME_BYTES
     return bool(name) and is_plain and not RESERVED_CHARACTERS & set(name) and is_short
+
+
+def escape_formula(text: str) -> str:
+    """Put a single quote in front of text that a spreadsheet would run as a formula (OWASP, CSV injection)."""
+    return f"'{text}" if text.startswith(FORMULA_PREFIXES) else text

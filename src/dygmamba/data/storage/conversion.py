@@ -1,7 +1,7 @@
-"""A dataset as others hold events: an Arrow table, a data frame, PyG's TemporalData, a NetworkX graph.
+"""Convert datasets to objects of other libraries: Arrow table, data frame, PyG TemporalData, NetworkX graph.
 
-`read` of each gives the same events back. Tables hold events, hence no node that has none, and no node's features; the
-graphs hold those too.
+`dygmamba.read` restores the same events from each. Tables hold only events: nodes without events and node features are
+lost. The graphs keep both.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ MAX_EXACT_INTEGER = 2**53
 
 
 def to_arrow(dataset: "Dataset") -> pa.Table:
-    """One row per event: src, dst, time, label where there is one, and the features under their own names."""
+    """Return a table with a row per event: src, dst, time, label if there is one, and the features by name."""
     store = dataset.store.check_unchanged()
     ends = {name: dataset.ids.to_user(getattr(store, name).numpy()) for name in ("src", "dst")}
     columns: dict[str, Any] = ends | {"time": _make_time_column(dataset)}
@@ -33,22 +33,21 @@ def to_arrow(dataset: "Dataset") -> pa.Table:
     edge = store.features.edge.numpy()
     for k, name in enumerate(feature_names(dataset)):
         columns[name] = pa.array(np.ascontiguousarray(edge[:, k]))
-    return pa.table(columns).replace_schema_metadata({METADATA_KEY: build_table_metadata(dataset).note()})
+    return pa.table(columns).replace_schema_metadata({METADATA_KEY: build_table_metadata(dataset).to_json()})
 
 
 def to_pandas(dataset: "Dataset") -> Any:
-    """The same table as a data frame."""
+    """Return the table of `to_arrow` as a data frame."""
     require_package("pandas", "pandas")
     frame = to_arrow(dataset).to_pandas()
-    frame.attrs[METADATA_KEY] = build_table_metadata(dataset).note()
+    frame.attrs[METADATA_KEY] = build_table_metadata(dataset).to_json()
     return frame
 
 
 def to_pyg(dataset: "Dataset") -> Any:
-    """A TemporalData: src and dst as numbers, t, msg and y; `ids` beside them says whose node a number is.
+    """Return a TemporalData with src, dst, t, msg and y; its attribute `ids` maps nodes to the user's ids.
 
-    Times that are whole numbers are integers, as PyG's own data have them. `ids` and the nodes' features `x` are
-    attributes but no columns: PyG would cut columns that happen to be as long as the events.
+    Whole-number timestamps are integers, as in PyG's own datasets.
     """
     require_package("torch_geometric", "torch_geometric")
     import torch
@@ -60,46 +59,49 @@ def to_pyg(dataset: "Dataset") -> Any:
     if store.features.edge.shape[1]:
         columns["msg"] = store.features.edge.clone()
     data = TemporalData(src=store.src.clone(), dst=store.dst.clone(), t=time, **columns)
-    vars(data).update({"ids": dataset.ids, METADATA_KEY: build_table_metadata(dataset, dates=False).note()})
+    # Plain attributes, not columns: PyG would slice a column that happens to be as long as the events.
+    vars(data).update(
+        {"ids": dataset.ids, METADATA_KEY: build_table_metadata(dataset, dates=False).to_json()}
+    )
     if store.features.node.shape[1]:
         vars(data)["x"] = store.features.node.clone()
     return data
 
 
 def to_networkx(dataset: "Dataset") -> Any:
-    """A MultiDiGraph of the users' ids: an edge per event, its number the key, with `time`, `label` and the features.
+    """Return a MultiDiGraph of the user's ids with an edge per event: key = event id, `time`, `label`, features.
 
-    A node's features are its attribute `x`. In a stream of two sides, `bipartite` of a source is 0 and of a destination
-    1; where both sides use an id, its nodes are (0, id) and (1, id), and their attribute `id` is the id alone.
+    Node features are the node attribute `x`. In a bipartite stream the node attribute `bipartite` is 0 for sources and
+    1 for destinations; if both sides use the same ids, the nodes are (0, id) and (1, id) with the attribute `id`.
     """
     require_package("networkx", "networkx")
     import networkx
 
     store, ids, table = dataset.store, dataset.ids, to_arrow(dataset)
-    names, marks = ids.values.to_pylist(), [{} for _ in range(len(ids))]
+    names, attributes = ids.values.to_pylist(), [{} for _ in range(len(ids))]
     if ids.is_source is not None:
         side = [0 if source else 1 for source in ids.is_source.to_pylist()]
-        marks = [{SIDE_ATTRIBUTE: number} for number in side]
-        if len(set(names)) < len(names):
-            marks = [{**mark, ID_ATTRIBUTE: name} for mark, name in zip(marks, names, strict=True)]
+        attributes = [{SIDE_ATTRIBUTE: number} for number in side]
+        if len(set(names)) < len(names):  # an id is used on both sides
+            attributes = [{**own, ID_ATTRIBUTE: name} for own, name in zip(attributes, names, strict=True)]
             names = [*zip(side, names, strict=True)]
     if store.features.node.shape[1]:
-        for mark, row in zip(marks, store.features.node.tolist(), strict=True):
-            mark["x"] = row
+        for own, row in zip(attributes, store.features.node.tolist(), strict=True):
+            own["x"] = row
     graph: Any = networkx.MultiDiGraph(name=dataset.name)
-    graph.graph[METADATA_KEY] = build_table_metadata(dataset).note()
-    graph.add_nodes_from(zip(names, marks, strict=True))
-    facts = table.drop_columns(["src", "dst"]).to_pylist()
+    graph.graph[METADATA_KEY] = build_table_metadata(dataset).to_json()
+    graph.add_nodes_from(zip(names, attributes, strict=True))
+    events = table.drop_columns(["src", "dst"]).to_pylist()
     ends = zip(store.src.tolist(), store.dst.tolist(), strict=True)
     graph.add_edges_from(
-        (names[u], names[v], number, fact)
-        for number, ((u, v), fact) in enumerate(zip(ends, facts, strict=True))
+        (names[u], names[v], number, event)
+        for number, ((u, v), event) in enumerate(zip(ends, events, strict=True))
     )
     return graph
 
 
 def build_table_metadata(dataset: "Dataset", dates: bool = True) -> TableMetadata:
-    """What a table of this dataset says of itself; where it has no `dates`, its times are numbers."""
+    """Return the metadata that a converted table carries; without `dates` its timestamps are numbers."""
     label = None if dataset.store.label is None else LABEL_COLUMN
     unit = "s" if dataset.origin.time_origin else "plain"
     unit = "auto" if dates and _to_microseconds(dataset) is not None else unit
@@ -107,7 +109,7 @@ def build_table_metadata(dataset: "Dataset", dates: bool = True) -> TableMetadat
 
 
 def feature_names(dataset: "Dataset") -> tuple[str, ...]:
-    """What its source called them; by number where that is not known, or would not do for columns beside the others."""
+    """Return the names of the edge features in the source; numbered ones if they are unknown or not usable."""
     own, count = dataset.origin.features, dataset.store.features.edge.shape[1]
     plain = all(name and "," not in name and name not in (*EVENT_COLUMNS, LABEL_COLUMN) for name in own)
     if plain and len(own) == len(set(own)) == count:
@@ -116,15 +118,18 @@ def feature_names(dataset: "Dataset") -> tuple[str, ...]:
 
 
 def require_package(package: str, name: str) -> None:
-    """Refuse where a package is missing that is none of this one's own."""
+    """Raise ConfigError if an optional package is not installed."""
     from importlib.util import find_spec
 
     if find_spec(package) is None:
-        raise ConfigError(f"this needs the package {name}, which is not installed; pip install {name}")
+        raise ConfigError(
+            f"this needs the package {name}, which is not installed; pip install {name}",
+            code="package-missing",
+        )
 
 
 def _are_whole(time: np.ndarray) -> bool:
-    """Whether integers hold the times: all are whole, none is too large, and none is the zero below zero."""
+    """Whether all timestamps are exact as integers: whole, below 2^53, and no negative zero."""
     return not len(time) or bool(
         (time == np.floor(time)).all()
         and np.abs(time).max() < MAX_EXACT_INTEGER
@@ -133,7 +138,7 @@ def _are_whole(time: np.ndarray) -> bool:
 
 
 def _make_time_column(dataset: "Dataset") -> pa.Array:
-    """Dates where the source had dates and microseconds hold them, otherwise the numbers."""
+    """Return dates if the source had dates and microseconds represent them exactly, otherwise numbers."""
     ticks = _to_microseconds(dataset)
     if ticks is None:
         return pa.array(dataset.store.time.numpy())
@@ -141,7 +146,7 @@ def _make_time_column(dataset: "Dataset") -> pa.Array:
 
 
 def _to_microseconds(dataset: "Dataset") -> np.ndarray | None:
-    """Microseconds since 1970, if the times are dates and not one of them is changed by that."""
+    """Return microseconds since 1970 if the timestamps are dates and the conversion is exact for all of them."""
     time = dataset.store.time.numpy()
     if (
         not dataset.origin.time_origin

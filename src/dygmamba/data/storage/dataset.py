@@ -1,7 +1,8 @@
-"""One dataset, one file: a safetensors file that is mapped into memory, without pickle.
+"""The dataset: a named event stream with the user's ids, saved as one safetensors file.
 
-Node numbers are stored as 64-bit integers although 32 would do: a third of the file, in exchange for a load
-that copies nothing, so processes that read the same dataset share its pages.
+The file is mapped into memory, not read; no pickle is involved. Nodes are stored as 64-bit integers although 32 bits
+would do. That costs a third of the file, but loading copies nothing and processes that use the same dataset share its
+pages.
 """
 
 import hashlib
@@ -22,12 +23,10 @@ from dygmamba.core.files.writing import make_folder
 from dygmamba.core.settings import check_value
 from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.data.events.ids import NodeIds
-from dygmamba.data.events.origin import Origin as Origin
-from dygmamba.data.events.origin import parse_origin
+from dygmamba.data.events.origin import Origin, parse_origin
 from dygmamba.data.events.statistics import Statistics, compute_statistics
 from dygmamba.data.storage import conversion
-from dygmamba.data.storage.locations import SUFFIX as SUFFIX
-from dygmamba.data.storage.locations import checked_name as checked_name
+from dygmamba.data.storage.locations import DATASET_SUFFIX, check_dataset_name
 from dygmamba.data.storage.mapped_columns import iterate_chunks
 from dygmamba.data.storage.mapped_file import MappedFile
 from dygmamba.data.storage.tensor_file import map_tensors, write_tensors
@@ -41,9 +40,9 @@ if TYPE_CHECKING:
 
 FORMAT = "dygmamba-events"
 FORMAT_VERSION = 1
-VERSION_LENGTH = 8
-VERSION_SEPARATOR = "@"  # NAME@VERSION.safetensors is an older dataset of that name
-# what each column is, and of how many dimensions: right digests do not make it so
+VERSION_LENGTH = 8  # hex digits of the content digest
+VERSION_SEPARATOR = "@"  # NAME@VERSION.safetensors is an older version
+# Expected dtype and number of dimensions; a correct digest does not prove them, because anybody can compute one.
 COLUMN_TYPES = {
     **dict.fromkeys(("src", "dst"), (torch.int64, 1)),
     "time": (torch.float64, 1),
@@ -57,24 +56,25 @@ ID_COLUMNS = ("ids", "ids_bytes", "ids_offsets", "ids_source")
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A named stream with its users' ids; `digest` is the sha256 of the events' columns."""
+    """A named event stream with the user's node ids; `digest` is the SHA-256 of the event columns."""
 
     name: str
     store: EventStore
     ids: NodeIds
     digest: str
     origin: Origin = field(default_factory=Origin)
-    path: Path | None = field(default=None, compare=False)  # the file it was opened from, where there is one
+    path: Path | None = field(default=None, compare=False)  # the file it was opened from, if any
 
     def __post_init__(self) -> None:
         if len(self.ids) != self.store.num_nodes:
             raise EventError(
-                f"{len(self.ids)} ids for {self.store.num_nodes} nodes; give each node one id of its own"
+                f"{len(self.ids)} ids for {self.store.num_nodes} nodes; give each node one id of its own",
+                code="id-count",
             )
 
     @staticmethod
-    def of(name: str, store: EventStore, ids: NodeIds, origin: Origin | None = None) -> "Dataset":
-        """A dataset from its parts, with its digest worked out."""
+    def from_events(name: str, store: EventStore, ids: NodeIds, origin: Origin | None = None) -> "Dataset":
+        """Create a dataset and compute its digest."""
         return Dataset(name, store, ids, _hash_columns(_get_event_columns(store)), origin or Origin())
 
     def __len__(self) -> int:
@@ -85,48 +85,48 @@ class Dataset:
 
     @property
     def content(self) -> str:
-        """sha256 of the events and of whose they are; `digest` is of the events alone."""
+        """SHA-256 of events and ids; `digest` covers the events only."""
         about = f"{self.digest} {self.ids.sources}".encode()
         return _hash_columns({**_get_id_columns(self.ids), "about": np.frombuffer(about, np.uint8)})
 
     @property
     def version(self) -> str:
-        """What tells it from other datasets of its name."""
+        """Short identifier that distinguishes datasets of the same name."""
         return self.content[:VERSION_LENGTH]
 
     def describe(self) -> Statistics:
-        """What the stream looks like in numbers: sizes, period, ties, repeats, surprise, degrees, gaps."""
+        """Compute statistics: sizes, period, ties, repeats, surprise, degrees, time gaps."""
         return compute_statistics(self.store)
 
     def export(self, to: Path | str, raw: bool = False) -> "ExportResult":
-        """Write the events into a file in the format of its ending: .csv, .jsonl, .parquet, .arrow, .feather, .npz.
+        """Write the events to a file; its suffix sets the format: .csv, .jsonl, .parquet, .arrow, .feather or .npz.
 
-        The answer says where it is, what the format could not hold, and what `read` is to be told to have it back.
+        The result says what the format cannot hold, and which options of `read` restore the dataset.
         """
         from dygmamba.data.storage.export import export_dataset
 
         return export_dataset(self, Path(to), raw)
 
     def to_arrow(self) -> pa.Table:
-        """One row per event in the user's ids and times; `read` gives the events back (docs/interoperate.md)."""
+        """Convert to an Arrow table with a row per event; `read` restores the events (docs/how-to/interoperate.md)."""
         return conversion.to_arrow(self)
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """The same as a data frame."""
+        """Convert to a data frame with a row per event."""
         return conversion.to_pandas(self)
 
     def to_pyg(self) -> "TemporalData":
-        """PyG's TemporalData with src, dst, t, msg, y; its `ids` say whose node a number is."""
+        """Convert to PyG's TemporalData with src, dst, t, msg and y; `ids` maps nodes to the user's ids."""
         return conversion.to_pyg(self)
 
     def to_networkx(self) -> "networkx.MultiDiGraph":
-        """A graph of the user's ids, an edge per event with its time, label and features."""
+        """Convert to a graph of the user's ids with an edge per event, with time, label and features."""
         return conversion.to_networkx(self)
 
 
 def save_dataset(dataset: Dataset, folder: Path) -> Path:
-    """Write NAME.safetensors whole or not at all, and say where it is."""
-    path = folder / (checked_name(dataset.name) + SUFFIX)
+    """Write NAME.safetensors atomically and return its path."""
+    path = folder / (check_dataset_name(dataset.name) + DATASET_SUFFIX)
     dataset.store.check_unchanged()
     ids = _get_id_columns(dataset.ids)
     about = json.dumps(
@@ -147,31 +147,43 @@ def save_dataset(dataset: Dataset, folder: Path) -> Path:
 
 
 def load_dataset(path: Path) -> Dataset:
-    """Map a dataset into memory, having checked that it still holds what was saved."""
-    mend = "import or fetch it again"
+    """Map a dataset file into memory after verifying its digests; raise FileError if it is not intact."""
+    advice = "import or fetch it again"
     if not path.is_file():
-        raise FileError(f"{path} is {'a folder' if path.is_dir() else 'missing'}; give a {SUFFIX} file")
+        raise FileError(
+            f"{path} is {'a folder' if path.is_dir() else 'missing'}; give a {DATASET_SUFFIX} file",
+            code="file-missing",
+        )
     try:
-        source = MappedFile.of(path)
+        source = MappedFile.open(path)
     except OSError as error:
-        raise FileError(f"{path} cannot be read ({error.strerror}); allow it, or {mend}") from error
+        raise FileError(
+            f"{path} cannot be read ({error.strerror}); allow it, or {advice}", code="file-unreadable"
+        ) from error
     try:
         tensors, metadata = map_tensors(path, source.handle.number)
         source.check_name()
     except (SafetensorError, OSError, ValueError, KeyError) as error:
-        raise FileError(f"{path} is not a whole {SUFFIX} file ({first_line(error)}); {mend}") from error
+        raise FileError(
+            f"{path} is not a complete {DATASET_SUFFIX} file ({first_line(error)}); {advice}",
+            code="file-damaged",
+        ) from error
     if metadata.get("format") != FORMAT:
-        raise FileError(f"{path} is a {SUFFIX} file, but holds no events; give one that data import wrote")
+        raise FileError(
+            f"{path} is a {DATASET_SUFFIX} file but holds no events; give one that data import wrote",
+            code="not-a-dataset",
+        )
     if metadata.get("version") != str(FORMAT_VERSION):
         raise FileError(
-            f"{path} has format version {metadata.get('version')}, this program reads {FORMAT_VERSION}; {mend}"
+            f"{path} has format version {metadata.get('version')}, this program reads {FORMAT_VERSION}; {advice}",
+            code="unsupported-format-version",
         )
     try:
         source = replace(source, digest=metadata["digest"])
         dataset = _parse_dataset(path.stem.partition(VERSION_SEPARATOR)[0], tensors, metadata, source)
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError, EventError, ConfigError) as error:
-        raise FileError(f"{path} is corrupt ({first_line(error)}); {mend}") from error
-    source.check()  # what was checked above is what will be read
+        raise FileError(f"{path} is corrupt ({first_line(error)}); {advice}", code="file-damaged") from error
+    source.check()  # the content that was verified is the content that will be read
     return dataset
 
 
@@ -182,7 +194,7 @@ def _parse_dataset(
         _check_column(key, column)
     ids = {key: tensors[key].clone().numpy() for key in ID_COLUMNS if key in tensors}
     if _hash_ids(ids, metadata["about"]) != metadata["ids_digest"]:
-        raise ValueError("its ids differ from their checksum")
+        raise ValueError("its ids do not match their checksum")
     about = json.loads(metadata["about"])
     store = EventStore(
         src=tensors["src"],
@@ -196,22 +208,25 @@ def _parse_dataset(
     )
     origin = parse_origin(about["origin"])
     is_source = pa.array(ids["ids_source"].astype(bool)) if "ids_source" in ids else None
-    dataset = Dataset.of(name, store, NodeIds(_make_id_array(ids), about["sources"], is_source), origin)
+    dataset = Dataset.from_events(
+        name, store, NodeIds(_make_id_array(ids), about["sources"], is_source), origin
+    )
     if dataset.digest != metadata["digest"]:
-        raise ValueError("its events differ from their checksum")
+        raise ValueError("its events do not match their checksum")
     if metadata.get("content", dataset.content) != dataset.content:
-        raise ValueError("its events and ids differ from their checksum")
+        raise ValueError("its events and ids do not match their checksum")
     return replace(dataset, path=source.path)
 
 
 def _check_column(name: str, column: Tensor) -> None:
-    """Refuse a column that is not what it must be; numbers that are none are found without a copy."""
+    """Raise ValueError for a column of the wrong type or with values that are not finite."""
     kind, dimensions = COLUMN_TYPES.get(name, (None, 0))
     if (column.dtype, column.dim()) != (kind, dimensions):
         raise ValueError(f"its column {name[:60]!r} is {column.dtype} of {column.dim()} dimensions")
-    looked = iterate_chunks(column.numpy()) if column.is_floating_point() and column.numel() else ()
-    if not all(np.isfinite(piece.min()) and np.isfinite(piece.max()) for piece in looked):
-        raise ValueError(f"its column {name!r} holds a value that is no finite number")
+    # NaN and infinities show in minimum or maximum, which need no copy of the column.
+    chunks = iterate_chunks(column.numpy()) if column.is_floating_point() and column.numel() else ()
+    if not all(np.isfinite(chunk.min()) and np.isfinite(chunk.max()) for chunk in chunks):
+        raise ValueError(f"its column {name!r} holds a value that is not finite")
 
 
 def _get_event_columns(store: EventStore) -> dict[str, Tensor]:
@@ -221,7 +236,7 @@ def _get_event_columns(store: EventStore) -> dict[str, Tensor]:
 
 
 def _get_id_columns(ids: NodeIds) -> dict[str, np.ndarray]:
-    """The ids, and where sources are not the first nodes, which are."""
+    """Return the ids as columns, and which nodes are sources unless those are the first."""
     if ids.is_source is None:
         return _get_id_value_columns(ids)
     is_source = ids.is_source.to_numpy(zero_copy_only=False)
@@ -232,13 +247,13 @@ def _get_id_columns(ids: NodeIds) -> dict[str, np.ndarray]:
 def _get_id_value_columns(ids: NodeIds) -> dict[str, np.ndarray]:
     if ids.kind == "int":
         return {"ids": ids.values.to_numpy(zero_copy_only=False)}
-    # a fresh array: slices of a larger one would drag its whole buffer along
+    # Copy first: a slice of a larger array would drag its whole buffer along.
     fresh = pa.concat_arrays([ids.values, pa.array([], pa.large_string())])
     _, offsets, text = fresh.buffers()
     count = len(fresh) + 1
     edges = np.frombuffer(offsets, np.int64, count) if offsets else np.zeros(1, np.int64)
-    letters = np.frombuffer(text, np.uint8) if text else np.zeros(0, np.uint8)
-    return {"ids_bytes": letters[: edges[-1]], "ids_offsets": edges}
+    content = np.frombuffer(text, np.uint8) if text else np.zeros(0, np.uint8)
+    return {"ids_bytes": content[: edges[-1]], "ids_offsets": edges}
 
 
 def _make_id_array(columns: Mapping[str, np.ndarray]) -> pa.Array:
@@ -252,16 +267,16 @@ def _make_id_array(columns: Mapping[str, np.ndarray]) -> pa.Array:
 
 
 def _hash_ids(ids: Mapping[str, np.ndarray], about: str) -> str:
-    """sha256 of what the events' digest leaves out: the ids, and where it all came from."""
+    """Return the SHA-256 of what the events digest leaves out: the ids and the origin."""
     return _hash_columns({**ids, "about": np.frombuffer(about.encode(), np.uint8)})
 
 
 def _hash_columns(columns: Mapping[str, Tensor] | Mapping[str, np.ndarray]) -> str:
-    """sha256 over each column's name, dtype, shape and bytes, in the order of their names."""
+    """Return the SHA-256 of each column's name, dtype, shape and bytes, in order of the names."""
     digest = hashlib.sha256()
     for name, column in sorted(columns.items()):
         array = column.cpu().contiguous().numpy() if isinstance(column, Tensor) else column
         digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
-        for piece in iterate_chunks(np.ascontiguousarray(array).reshape(-1).view(np.uint8)):
-            digest.update(piece.data)
+        for chunk in iterate_chunks(np.ascontiguousarray(array).reshape(-1).view(np.uint8)):
+            digest.update(chunk.data)
     return digest.hexdigest()

@@ -1,11 +1,10 @@
-"""Text that is safe in a cell of a spreadsheet: other people's words must not be run as formulas.
+"""Export datasets and tables to files of other programs: CSV, JSON Lines, Parquet, Arrow and npz.
 
-An Arrow table as the bytes of a file: CSV, JSON lines, Parquet or Arrow, piece by piece, for the one writer.
-
-Numbers are written so that they read back to the same bits.
-
-A dataset out into a file that others read, and what such a file cannot hold.
+Numbers are written so that reading them back gives the same bits.
 """
+
+# pyarrow.compute creates its functions at import, where pyright cannot see them
+# pyright: reportAttributeAccessIssue=false
 
 import io
 import json
@@ -22,21 +21,10 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 
 from dygmamba.core.errors import ConfigError
+from dygmamba.core.files.untrusted import FORMULA_PREFIXES
 from dygmamba.core.files.writing import write_file
 from dygmamba.data.storage.conversion import LABEL_COLUMN, feature_names, to_arrow
 from dygmamba.data.storage.dataset import Dataset
-
-FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # noqa: RUF001 (full-width ones count too)
-
-
-def escape_formula(text: str) -> str:
-    """Text that no spreadsheet takes for a formula: what could be one gets a single quote in front (OWASP)."""
-    return f"'{text}" if text.startswith(FORMULA_PREFIXES) else text
-
-
-# pyarrow.compute makes its functions at import, where pyright cannot see them
-# pyright: reportAttributeAccessIssue=false
-
 
 TABLE_ENDINGS = {
     ".csv": "csv",
@@ -44,52 +32,52 @@ TABLE_ENDINGS = {
     ".ndjson": "jsonl",
     ".parquet": "parquet",
     ".pq": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
 }
-TABLE_ENDINGS |= {".arrow": "arrow", ".feather": "arrow"}
+NPZ_SUFFIX = ".npz"
 ROWS_PER_BATCH = 1 << 16
 WHOLE_NUMBER = r"^-?\d+$"
 
 
 class ChunkBuffer(io.RawIOBase):
-    """Takes what a writer of files writes, and hands it on from time to time."""
+    """A file object that collects what a writer writes, for `write_file` to fetch chunk by chunk."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._held: list[bytes] = []
-        self._at = 0
+        self._chunks: list[bytes] = []
+        self._position = 0
 
     def writable(self) -> bool:
-        """Nothing else."""
         return True
 
     def tell(self) -> int:
-        """How much was written so far."""
-        return self._at
+        return self._position
 
-    def write(self, piece: "bytes | memoryview") -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Hold it."""
-        self._held.append(bytes(piece))
-        self._at += len(self._held[-1])
-        return len(self._held[-1])
+    def write(self, chunk: "bytes | memoryview") -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
+        self._chunks.append(bytes(chunk))
+        self._position += len(self._chunks[-1])
+        return len(self._chunks[-1])
 
-    def taken(self) -> list[bytes]:
-        """What is held, which is held no more."""
-        held, self._held = self._held, []
-        return held
+    def take(self) -> list[bytes]:
+        """Return the chunks written since the last call."""
+        chunks, self._chunks = self._chunks, []
+        return chunks
 
 
 def parse_table_format(path: Path) -> str:
-    """The format that a file's ending asks for, or a sentence."""
+    """Return the format of a table file by its suffix; raise ConfigError for an unknown one."""
     kind = TABLE_ENDINGS.get(path.suffix.lower())
     if kind is None:
         raise ConfigError(
-            f"{path} does not say what to write; let its name end in {', '.join(TABLE_ENDINGS)}"
+            f"the suffix of {path} is not a known format; use one of {', '.join(TABLE_ENDINGS)}",
+            code="unknown-file-suffix",
         )
     return kind
 
 
 def write_table(path: Path, table: pa.Table, raw: bool = False) -> None:
-    """The table in the format of the file's ending; text in CSV made harmless for spreadsheets unless `raw`."""
+    """Write a table in the format of the file's suffix; formulas in CSV are escaped unless `raw`."""
     write_file(path, WRITERS[parse_table_format(path)](table, raw))
 
 
@@ -101,23 +89,22 @@ def _make_csv_chunks(table: pa.Table, raw: bool) -> Iterator[bytes]:
     )
     for batch in table.to_batches(max_chunksize=ROWS_PER_BATCH):
         columns = [
-            _format_text_cells(column, raw) if word else _format_number_cells(column)
-            for column, word in zip(batch.columns, quoted, strict=True)
+            _format_text_cells(column, raw) if is_text else _format_number_cells(column)
+            for column, is_text in zip(batch.columns, quoted, strict=True)
         ]
         yield _format_csv_lines(columns, quoted)
 
 
 def _format_csv_lines(columns: list[pa.Array], quoted: list[bool]) -> bytes:
-    """The cells of some rows, in quotes where they are text, separated by commas."""
+    """Join the cells of some rows with commas; text cells get quotes."""
     cells = [
-        _join_text('"', pc.replace_substring(column, '"', '""'), '"') if word else column
-        for column, word in zip(columns, quoted, strict=True)
+        _join_text('"', pc.replace_substring(column, '"', '""'), '"') if is_text else column
+        for column, is_text in zip(columns, quoted, strict=True)
     ]
     return "".join(f"{line}\n" for line in _join_text(*cells, by=",").to_pylist()).encode()
 
 
 def _join_text(*parts: pa.Array | str, by: str = "") -> pa.Array:
-    """Text put together, row by row."""
     typed = [pa.scalar(part, pa.large_string()) if isinstance(part, str) else part for part in (*parts, by)]
     return pc.binary_join_element_wise(*typed)
 
@@ -127,17 +114,21 @@ def _format_text_cells(column: pa.Array, raw: bool) -> pa.Array:
     if raw:
         return text
     risky = np.zeros(len(text), bool)
-    for mark in FORMULA_PREFIXES:
-        risky |= pc.starts_with(text, mark).to_numpy(zero_copy_only=False)
+    for prefix in FORMULA_PREFIXES:
+        risky |= pc.starts_with(text, prefix).to_numpy(zero_copy_only=False)
     return pc.if_else(pa.array(risky), _join_text("'", text), text)
 
 
 def _format_number_cells(column: pa.Array) -> pa.Array:
-    """As text that reads back to the same bits; a number with a point keeps it, or it could pass for another kind."""
+    """Format numbers so that they read back to the same bits.
+
+    A float64 without fraction gets '.0'; otherwise a reader would take the column for integers.
+    """
     text = column.cast(pa.large_string())
     if not pa.types.is_floating(column.type):
         return text
     if pa.types.is_float32(column.type):
+        # The short notation is for float32; readers parse float64 first and round twice, which can differ.
         back = text.cast(pa.float64()).cast(pa.float32(), safe=False)
         text = pc.if_else(pc.equal(back, column), text, column.cast(pa.float64()).cast(pa.large_string()))
         return text
@@ -158,8 +149,8 @@ def _make_parquet_chunks(table: pa.Table, raw: bool) -> Iterator[bytes]:
     with parquet.ParquetWriter(sink, table.schema) as writer:
         for batch in table.to_batches(max_chunksize=ROWS_PER_BATCH << 4):
             writer.write_batch(batch)
-            yield from sink.taken()
-    yield from sink.taken()
+            yield from sink.take()
+    yield from sink.take()
 
 
 def _make_arrow_chunks(table: pa.Table, raw: bool) -> Iterator[bytes]:
@@ -167,8 +158,8 @@ def _make_arrow_chunks(table: pa.Table, raw: bool) -> Iterator[bytes]:
     with pa.ipc.new_file(sink, table.schema) as writer:
         for batch in table.to_batches(max_chunksize=ROWS_PER_BATCH):
             writer.write_batch(batch)
-            yield from sink.taken()
-    yield from sink.taken()
+            yield from sink.take()
+    yield from sink.take()
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -183,32 +174,31 @@ WRITERS: dict[str, Callable[[pa.Table, bool], Iterator[bytes]]] = {
 }
 
 
-NPZ_SUFFIX = ".npz"
-
-
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """Where a dataset went, what was lost on the way, and what `read` is to be told to have it back."""
+    """Result of an export."""
 
     path: Path
     format: str
-    lost: tuple[str, ...]
-    options: dict[str, Any]
+    lost: tuple[str, ...]  # messages about what the format cannot hold
+    options: dict[str, Any]  # of `read`, to restore the dataset
 
 
 def parse_export_format(path: Path) -> str:
-    """The format that a file's ending asks for, or a sentence."""
+    """Return the export format by the file's suffix; raise ConfigError for an unknown one."""
     kind = "npz" if path.suffix.lower() == NPZ_SUFFIX else TABLE_ENDINGS.get(path.suffix.lower())
     if kind is None:
         endings = ", ".join([*TABLE_ENDINGS, NPZ_SUFFIX])
-        raise ConfigError(f"{path} does not say what to write; let its name end in one of {endings}")
+        raise ConfigError(
+            f"the suffix of {path} is not a known format; use one of {endings}", code="unknown-file-suffix"
+        )
     return kind
 
 
 def export_dataset(dataset: Dataset, path: Path, raw: bool = False) -> ExportResult:
-    """Write the events in the format of the file's ending, whole or not at all.
+    """Write the events atomically in the format of the file's suffix.
 
-    In CSV an id that a spreadsheet would run gets a quote in front, unless `raw`.
+    In CSV, ids that a spreadsheet would run as formulas get a quote in front, unless `raw`.
     """
     kind = parse_export_format(path)
     if kind == "npz":
@@ -216,7 +206,7 @@ def export_dataset(dataset: Dataset, path: Path, raw: bool = False) -> ExportRes
         return ExportResult(path, kind, (), {})
     write_table(path, to_arrow(dataset), raw)
     options: dict[str, Any] = {}
-    if kind in ("csv", "jsonl"):  # Parquet and Arrow say it themselves
+    if kind in ("csv", "jsonl"):  # Parquet and Arrow files hold these options as metadata
         options = {"features": feature_names(dataset), "bipartite": dataset.store.bipartite}
         options["label"] = None if dataset.store.label is None else LABEL_COLUMN
     return ExportResult(
@@ -225,25 +215,26 @@ def export_dataset(dataset: Dataset, path: Path, raw: bool = False) -> ExportRes
 
 
 def _describe_losses(dataset: Dataset, kind: str, raw: bool) -> tuple[str, ...]:
-    """What a table of events does not hold of this dataset, in words."""
-    store, said = dataset.store, []
+    """Return messages about what a table of events cannot hold."""
+    store, messages = dataset.store, []
     if store.features.node.shape[1]:
-        said.append(f"the {store.features.node.shape[1]} features of each node are not in it")
-    silent = np.ones(store.num_nodes, bool)
-    silent[store.src.numpy()] = silent[store.dst.numpy()] = False
-    if silent.any():
-        said.append(f"{int(silent.sum()):,} nodes without an event are not in it")
+        messages.append(f"the {store.features.node.shape[1]} node features were not exported")
+    isolated = np.ones(store.num_nodes, bool)
+    isolated[store.src.numpy()] = isolated[store.dst.numpy()] = False
+    if isolated.any():
+        messages.append(f"{int(isolated.sum()):,} nodes without events were not exported")
     if kind == "csv" and not raw and dataset.ids.kind == "string":
         count = sum(name.startswith(FORMULA_PREFIXES) for name in dataset.ids.values.to_pylist())
         if count:
-            said.append(
-                f"{count:,} ids that a spreadsheet would run got a quote in front (`raw=True`: as they are)"
+            messages.append(
+                f"{count:,} ids that a spreadsheet would run as formulas got a quote in front "
+                "(`raw=True` leaves them as they are)"
             )
-    return tuple(said)
+    return tuple(messages)
 
 
 def _to_arrays(dataset: Dataset) -> dict[str, np.ndarray]:
-    """As the reader of npz files has them: nodes by number, and whose they are where that is not the number."""
+    """Return the arrays that the npz reader expects: nodes as numbers, and the user's ids."""
     store, ids = dataset.store.check_unchanged(), dataset.ids
     arrays = {"src": store.src.numpy(), "dst": store.dst.numpy(), "t": store.time.numpy()}
     if store.label is not None:
@@ -261,11 +252,11 @@ def _to_arrays(dataset: Dataset) -> dict[str, np.ndarray]:
 
 
 def _write_npz_chunks(arrays: dict[str, np.ndarray]) -> Iterator[bytes]:
-    """What numpy.savez would write, a piece at a time."""
+    """Yield what numpy.savez would write, chunk by chunk."""
     sink = ChunkBuffer()
     with zipfile.ZipFile(sink, "w", allowZip64=True) as archive:
         for name, array in arrays.items():
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
-                yield from sink.taken()
-    yield from sink.taken()
+                yield from sink.take()
+    yield from sink.take()

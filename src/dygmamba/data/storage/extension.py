@@ -1,9 +1,6 @@
-"""A stream that goes on: new events, new nodes behind the old ones, and the first instant that sees them all.
+"""Append new events to a dataset; unknown ids become new nodes behind the existing ones."""
 
-Legend: e events, m more of them, n nodes.
-"""
-
-# pyarrow.compute makes its functions at import, where pyright cannot see them
+# pyarrow.compute creates its functions at import, where pyright cannot see them
 # pyright: reportAttributeAccessIssue=false
 
 from math import inf, nextafter
@@ -15,43 +12,52 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from dygmamba.core.errors import EventError
-from dygmamba.data.events.event_store import EventStore, FeatureTable
+from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.storage.dataset import Dataset
 
 
 def extend_dataset(dataset: Dataset, events: Dataset) -> Dataset:
-    """The stream with more events merged in by time, behind stored ones of the same instant.
+    """Merge new events into a dataset by time, behind existing events of the same time.
 
-    Ids it does not know become new nodes without features. Every old node keeps its number, and a new one's
-    depends on earlier events alone: draws are a function of it (decision 022).
+    Unknown ids become new nodes without features. Existing nodes keep their numbers, and the number of a new node
+    depends only on earlier events, because random draws are a function of it (decision 022).
+
+    Raises:
+        EventError: The new events have another number of edge features.
     """
     store, more = dataset.store, events.store
     if more.features.edge.shape[1] != store.features.edge.shape[1]:
         raise EventError(
-            f"the new events have {more.features.edge.shape[1]} features each, those of '{dataset.name}' have "
-            f"{store.features.edge.shape[1]}; give the columns it was trained with"
+            f"the new events have {more.features.edge.shape[1]} features, those of '{dataset.name}' have "
+            f"{store.features.edge.shape[1]}; give the columns it was trained with",
+            code="feature-count",
         )
     src, dst = (events.ids.to_user(column.numpy()) for column in (more.src, more.dst))
     ids = _extend_ids(dataset.ids, src, dst)
     new = torch.zeros(len(ids) - store.num_nodes, store.features.node.shape[1])
     label = torch.zeros(len(more)) if more.label is None else more.label
-    merged = EventStore.sorted(
-        torch.cat([store.src, torch.from_numpy(ids.to_node(src, "src"))]),
-        torch.cat([store.dst, torch.from_numpy(ids.to_node(dst, "dst"))]),
-        torch.cat([store.time, more.time]),
-        features=FeatureTable(
-            torch.cat([store.features.node, new]), torch.cat([store.features.edge, more.features.edge])
-        ),
-        label=None if store.label is None else torch.cat([store.label, label]),
+    time = torch.cat([store.time, more.time])
+    order = torch.argsort(time, stable=True)  # stable: old events stay before new ones of the same time
+    edge = torch.cat([store.features.edge, more.features.edge])[order]
+    merged = store.derive(  # both streams were checked when they were read
+        src=torch.cat([store.src, torch.from_numpy(ids.to_node(src, "src"))])[order],
+        dst=torch.cat([store.dst, torch.from_numpy(ids.to_node(dst, "dst"))])[order],
+        time=time[order],
+        features=FeatureTable(torch.cat([store.features.node, new]), edge),
+        label=None if store.label is None else torch.cat([store.label, label])[order],
         num_nodes=len(ids),
-        bipartite=store.bipartite,
+        source=None,
     )
-    return Dataset.of(dataset.name, merged, ids, dataset.origin)
+    return Dataset.from_events(dataset.name, merged, ids, dataset.origin)
 
 
 def next_instant(time: Float64[Tensor, "e"], dated: bool) -> float:
-    """The first instant that sees all of these times: the next whole number, microsecond or 64-bit number."""
+    """Return the earliest query time after all of these events.
+
+    That is the next whole number if all timestamps are whole, else a microsecond later for dates, else the next
+    float64.
+    """
     last = float(time[-1])
     if bool((time == time.floor()).all()) and abs(last) < 2**53:
         return last + 1
@@ -59,7 +65,7 @@ def next_instant(time: Float64[Tensor, "e"], dated: bool) -> float:
 
 
 def _extend_ids(ids: NodeIds, src: pa.Array, dst: pa.Array) -> NodeIds:
-    """The ids and behind them the unknown ones of these events, in the order of their first event, source first."""
+    """Append the unknown ids of these events, in order of their first event and sources before destinations."""
     ends = np.arange(2 * len(src)).reshape(2, -1).T.ravel()  # src, dst, src, dst, ... in [src dst]
     known = np.concatenate([ids.to_node(src, "src"), ids.to_node(dst, "dst")])[ends] >= 0
     ends = ends[~known]
@@ -67,7 +73,7 @@ def _extend_ids(ids: NodeIds, src: pa.Array, dst: pa.Array) -> NodeIds:
     source = ends < len(src)
     node = 2 * names.indices.to_numpy().astype(np.int64)
     if ids.is_source is not None:
-        node += source  # the sides are two name spaces
+        node += source  # source 7 and destination 7 are different nodes
     first = np.sort(np.unique(node, return_index=True)[1])
     values = _concat_arrays(ids.values, names.dictionary.take(names.indices.take(pa.array(first))))
     if ids.is_source is None:
@@ -77,6 +83,6 @@ def _extend_ids(ids: NodeIds, src: pa.Array, dst: pa.Array) -> NodeIds:
 
 
 def _concat_arrays(*parts: pa.Array) -> pa.Array:
-    """One array; integers become strings where they meet strings."""
-    alike = len({part.type for part in parts}) == 1
-    return pa.concat_arrays(parts if alike else [part.cast(pa.large_string()) for part in parts])
+    """Concatenate arrays; integers become strings if they meet strings."""
+    same_type = len({part.type for part in parts}) == 1
+    return pa.concat_arrays(parts if same_type else [part.cast(pa.large_string()) for part in parts])

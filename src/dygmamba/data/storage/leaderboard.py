@@ -1,8 +1,8 @@
-"""What a public scoreboard says beside its events: their periods, whom each is ranked against, what nodes will do.
+"""The evaluation data of a public leaderboard: its split, its negatives, and its node labels.
 
-It lies beside the dataset, as NAME@VERSION.board, and is of that version's events alone.
+They are saved next to the dataset as NAME@VERSION.board and belong to exactly this version.
 
-Legend: e events of a period, c negatives in all, m labels.
+Shapes: e1 events of a period plus one, c negatives of all events, m labels.
 """
 
 import json
@@ -19,8 +19,8 @@ from dygmamba.core.errors import ConfigError, FileError
 from dygmamba.core.files.writing import make_folder
 from dygmamba.data.catalogue.leaderboard_folders import LEADERBOARD_FORMATS
 from dygmamba.data.events.splits import PUBLISHED_SPLIT, SplitRule
-from dygmamba.data.storage.dataset import SUFFIX as DATASET
 from dygmamba.data.storage.dataset import VERSION_SEPARATOR, Dataset
+from dygmamba.data.storage.locations import DATASET_SUFFIX
 from dygmamba.data.storage.tensor_file import read_sealed_tensors, write_sealed_tensors
 
 LEADERBOARD_SUFFIX, LEADERBOARD_FORMAT = ".board", "dygmamba-board-1"
@@ -30,7 +30,7 @@ PERIODS: tuple[Period, Period] = ("val", "test")
 
 @dataclass(frozen=True, slots=True)
 class LeaderboardNegatives:
-    """For each event of a period the nodes it is ranked against: those from `start` to the next one's."""
+    """Negative destinations of the events of a period; those of event k are `node[start[k]:start[k + 1]]`."""
 
     start: Int64[Tensor, "e1"]
     node: Int32[Tensor, "c"]
@@ -41,55 +41,55 @@ class LeaderboardNegatives:
 
 @dataclass(frozen=True, slots=True)
 class LeaderboardLabels:
-    """What is to be foreseen of nodes: at a time, how much of a node goes to which other; sorted by time and node."""
+    """Labels of node property prediction: at a time, the weight of a node for each kind; sorted by time and node."""
 
     time: Float64[Tensor, "m"]
     node: Int64[Tensor, "m"]
-    kind: Int64[Tensor, "m"]  # a node: a genre, a token, a trading nation
+    kind: Int64[Tensor, "m"]  # also a node: a genre, a token, a trading nation
     weight: Float64[Tensor, "m"]
 
 
 @dataclass(frozen=True, slots=True)
 class Leaderboard:
-    """A scoreboard's own split, its negatives by period, and its labels where it has such."""
+    """A leaderboard's split, negatives by period, and node labels if it has some."""
 
-    name: str  # whose it is
+    name: str
     sizes: tuple[int, int, int]  # events of training, validation and test, in time order
     negatives: dict[Period, LeaderboardNegatives] = field(default_factory=dict)
     labels: LeaderboardLabels | None = None
 
     @property
     def split(self) -> SplitRule:
-        """The split: no node is held out of training."""
+        """The leaderboard's split; no node is held out of training."""
         return make_counted_split(self.name, self.sizes)
 
     def first(self, period: Period) -> int:
-        """The first event of a period."""
+        """Return the first event of a period."""
         return sum(self.sizes[: 1 + PERIODS.index(period)])
 
 
 def make_counted_split(name: str, sizes: tuple[int, ...]) -> SplitRule:
-    """A scoreboard's split: so many events each."""
+    """Create the split rule of a leaderboard from the numbers of events of its periods."""
     return SplitRule(tuple(map(float, sizes)), f"board {name}", counted=True)
 
 
-def save_leaderboard(board: Leaderboard, dataset: Dataset, folder: Path) -> Path:
-    """Write it beside its dataset."""
+def save_leaderboard(leaderboard: Leaderboard, dataset: Dataset, folder: Path) -> Path:
+    """Write a leaderboard's evaluation data next to its dataset and return the path."""
     path = folder / f"{dataset.name}{VERSION_SEPARATOR}{dataset.version}{LEADERBOARD_SUFFIX}"
     tensors = {
-        f"{period}_{part}": getattr(found, part)
-        for period, found in board.negatives.items()
+        f"{period}_{part}": getattr(negatives, part)
+        for period, negatives in leaderboard.negatives.items()
         for part in ("start", "node")
     }
-    if board.labels is not None:
+    if leaderboard.labels is not None:
         tensors |= {
-            f"label_{part}": getattr(board.labels, part) for part in ("time", "node", "kind", "weight")
+            f"label_{part}": getattr(leaderboard.labels, part) for part in ("time", "node", "kind", "weight")
         }
     about = {
         "format": LEADERBOARD_FORMAT,
         "digest": dataset.digest,
-        "name": board.name,
-        "sizes": json.dumps(board.sizes),
+        "name": leaderboard.name,
+        "sizes": json.dumps(leaderboard.sizes),
     }
     make_folder(folder)
     write_sealed_tensors(path, tensors or {"none": torch.zeros(0)}, about)
@@ -97,17 +97,15 @@ def save_leaderboard(board: Leaderboard, dataset: Dataset, folder: Path) -> Path
 
 
 def find_leaderboard_file(dataset: Dataset) -> Path | None:
-    """Where the board of a dataset is, if it has one; other names may lead to the same version."""
+    """Return the file with the leaderboard of a dataset, if any; the same version may have another name."""
     if dataset.path is None or dataset.origin.format not in LEADERBOARD_FORMATS:
         return None
-    return next(
-        iter(sorted(dataset.path.parent.glob(f"*{VERSION_SEPARATOR}{dataset.version}{LEADERBOARD_SUFFIX}"))),
-        None,
-    )
+    pattern = f"*{VERSION_SEPARATOR}{dataset.version}{LEADERBOARD_SUFFIX}"
+    return next(iter(sorted(dataset.path.parent.glob(pattern))), None)
 
 
 def load_leaderboard_file(path: Path, dataset: Dataset) -> Leaderboard:
-    """What save_board wrote, of these events."""
+    """Load what `save_leaderboard` wrote; raise FileError if it belongs to other events."""
     tensors, about = read_sealed_tensors(path)
     name, sizes = _parse_heading(path, about, dataset)
     negatives: dict[Period, LeaderboardNegatives] = {
@@ -115,22 +113,19 @@ def load_leaderboard_file(path: Path, dataset: Dataset) -> Leaderboard:
         for period in PERIODS
         if f"{period}_start" in tensors
     }
-    parts = [tensors.get(f"label_{part}") for part in ("time", "node", "kind", "weight")]
-    labels = (
-        None
-        if any(part is None for part in parts)
-        else LeaderboardLabels(*(part for part in parts if part is not None))
-    )
+    columns = [tensors.get(f"label_{part}") for part in ("time", "node", "kind", "weight")]
+    present = [column for column in columns if column is not None]
+    labels = LeaderboardLabels(*present) if len(present) == len(columns) else None
     return Leaderboard(name, sizes, negatives, labels)
 
 
 def read_published_leaderboard(dataset: Dataset) -> Leaderboard | None:
-    """The board of a dataset that was read from a scoreboard's own files and not saved yet; None of any other."""
+    """Read the leaderboard from the published files that a dataset was just read from; None for other datasets."""
     from dygmamba.data.readers.leaderboards import read_leaderboard
 
     if (
         dataset.path is None
-        or dataset.path.suffix == DATASET
+        or dataset.path.suffix == DATASET_SUFFIX
         or dataset.origin.format not in LEADERBOARD_FORMATS
     ):
         return None
@@ -138,9 +133,9 @@ def read_published_leaderboard(dataset: Dataset) -> Leaderboard | None:
 
 
 def load_leaderboard_split(dataset: Dataset) -> SplitRule | None:
-    """The split of a dataset's scoreboard, read off the beginning of its file; None where it has none."""
-    if (board := read_published_leaderboard(dataset)) is not None:
-        return board.split
+    """Return the split of a dataset's leaderboard, reading only the header of its file; None without one."""
+    if (leaderboard := read_published_leaderboard(dataset)) is not None:
+        return leaderboard.split
     path = find_leaderboard_file(dataset)
     if path is None:
         return None
@@ -148,23 +143,26 @@ def load_leaderboard_split(dataset: Dataset) -> SplitRule | None:
         with safe_open(path, framework="pt") as file:
             about = file.metadata() or {}
     except (SafetensorError, OSError) as error:
-        raise FileError(f"{path} is damaged; delete it, or import the dataset again") from error
+        raise FileError(
+            f"{path} is damaged; delete it, or import the dataset again", code="file-damaged"
+        ) from error
     return make_counted_split(*_parse_heading(path, about, dataset))
 
 
 def get_default_split(dataset: Dataset) -> SplitRule:
-    """How a dataset is cut unless its user says otherwise: as its scoreboard does, or as published."""
+    """Return the default split of a dataset: that of its leaderboard, else the published one."""
     return load_leaderboard_split(dataset) or PUBLISHED_SPLIT
 
 
 def load_leaderboard(dataset: Dataset) -> Leaderboard:
-    """The scoreboard of a dataset, or a sentence."""
-    if (board := read_published_leaderboard(dataset)) is not None:
-        return board
+    """Return the leaderboard of a dataset; raise ConfigError if it has none."""
+    if (leaderboard := read_published_leaderboard(dataset)) is not None:
+        return leaderboard
     path = find_leaderboard_file(dataset)
     if path is None:
         raise ConfigError(
-            f"dataset '{dataset.name}' has no scoreboard of its own; import a folder of TGB, TGB-Seq or RelBench"
+            f"dataset '{dataset.name}' has no leaderboard; import a folder of TGB, TGB-Seq or RelBench",
+            code="no-leaderboard",
         )
     return load_leaderboard_file(path, dataset)
 
@@ -172,15 +170,16 @@ def load_leaderboard(dataset: Dataset) -> Leaderboard:
 def _parse_heading(path: Path, about: dict[str, str], dataset: Dataset) -> tuple[str, tuple[int, int, int]]:
     try:
         train, val, test = (int(size) for size in json.loads(about["sizes"]))
-        whole = (
+        is_valid = (
             about["format"] == LEADERBOARD_FORMAT
             and train + val + test == len(dataset)
             and min(train, val, test) >= 0
         )
-        if not whole or about["digest"] != dataset.digest:
-            raise ValueError("it is of other events")
+        if not is_valid or about["digest"] != dataset.digest:
+            raise ValueError("it belongs to other events")
         return about["name"], (train, val, test)
     except (KeyError, TypeError, ValueError) as error:
         raise FileError(
-            f"{path} is no scoreboard of '{dataset.name}' ({error}); import the dataset again"
+            f"{path} is not a leaderboard of '{dataset.name}' ({error}); import the dataset again",
+            code="leaderboard-mismatch",
         ) from error

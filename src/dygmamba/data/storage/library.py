@@ -1,9 +1,7 @@
-"""A name is not a dataset: what was imported under it before is kept beside it, for the runs that were trained on it.
+"""The library of saved datasets: open them by name, save new versions, list and remove versions.
 
-NAME.safetensors is the newest, NAME@VERSION.safetensors are older ones; a version is the beginning of the sha256 of
-events and ids.
-
-Datasets by name: in the folder that is given, in $DYGMAMBA_DATA, in the user's cache.
+NAME.safetensors is the newest version of a dataset. NAME@VERSION.safetensors are older ones, which runs trained on them
+still need. VERSION is the beginning of the SHA-256 of events and ids.
 """
 
 import os
@@ -19,24 +17,26 @@ from dygmamba.core.errors import DygWarning, FileError, NotFoundError
 from dygmamba.core.files.locking import FileLock
 from dygmamba.core.files.writing import make_folder, publish_path, remove_file, write_file
 from dygmamba.data.events.ids import NodeIds
+from dygmamba.data.events.origin import Origin
 from dygmamba.data.readers import read_dataset
 from dygmamba.data.storage.dataset import (
     FORMAT,
-    SUFFIX,
     VERSION_LENGTH,
     VERSION_SEPARATOR,
     Dataset,
-    Origin,
-    checked_name,
     load_dataset,
     save_dataset,
 )
-from dygmamba.data.storage.leaderboard import LEADERBOARD_SUFFIX as BOARD
-from dygmamba.data.storage.leaderboard import read_published_leaderboard, save_leaderboard
-from dygmamba.data.storage.locations import GENERATED as GENERATED
-from dygmamba.data.storage.locations import TABLE_SUFFIXES as TABLE_SUFFIXES
-from dygmamba.data.storage.locations import data_folder as data_folder
+from dygmamba.data.storage.leaderboard import (
+    LEADERBOARD_SUFFIX,
+    read_published_leaderboard,
+    save_leaderboard,
+)
 from dygmamba.data.storage.locations import (
+    DATASET_SUFFIX,
+    GENERATED,
+    TABLE_SUFFIXES,
+    check_dataset_name,
     data_folders,
     find_dataset_files,
     find_index_files,
@@ -51,16 +51,16 @@ COPY_CHUNK_BYTES = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class SaveResult:
-    """Where a dataset is, whether it is new, newer than one of its name or the same, and where that one is kept."""
+    """Where a dataset was saved, and what happened to the previous dataset of that name."""
 
     path: Path
-    how: str
-    kept: Path | None = None
+    how: str  # "new", "newer" (it replaced another version) or "same" (nothing was written)
+    kept: Path | None = None  # where the replaced version is now
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetVersion:
-    """One dataset file by its header alone."""
+    """A dataset file as described by its header."""
 
     path: Path
     name: str
@@ -71,35 +71,35 @@ class DatasetVersion:
 
     @property
     def newest(self) -> bool:
-        """Whether its name alone leads to it."""
+        """Whether the name without a version means this file."""
         return VERSION_SEPARATOR not in self.path.name
 
 
 def save_dataset_version(dataset: Dataset, folder: Path) -> SaveResult:
-    """Write NAME.safetensors, the other dataset that had this name kept; the same one again changes nothing.
+    """Write NAME.safetensors and keep another dataset of that name as an older version.
 
-    What a scoreboard says of it lies beside it.
+    Saving the same content again changes nothing. A leaderboard's split, negatives and labels are saved next to it.
     """
-    if (board := read_published_leaderboard(dataset)) is not None:
-        save_leaderboard(board, dataset, folder)
+    if (leaderboard := read_published_leaderboard(dataset)) is not None:
+        save_leaderboard(leaderboard, dataset, folder)
     return _save_locked(dataset, folder)
 
 
 def _save_locked(dataset: Dataset, folder: Path) -> SaveResult:
-    path = folder / (checked_name(dataset.name) + SUFFIX)
+    path = folder / (check_dataset_name(dataset.name) + DATASET_SUFFIX)
     make_folder(folder)
-    if not path.exists():  # nothing to keep, and a folder that cannot be written to is left as it was
+    if not path.exists():  # no older version to keep, so no lock file is needed
         return SaveResult(save_dataset(dataset, folder), "new")
     lock = FileLock(folder / f".{dataset.name}.lock")
     try:
-        now = read_version(path)
-        if now is not None and now.version == dataset.version and _is_loadable(path):
+        current = read_version(path)
+        if current is not None and current.version == dataset.version and _is_loadable(path):
             return SaveResult(path, "same")
-        kept = None if now is None else _get_versioned_path(path, now.version)
+        kept = None if current is None else _get_versioned_path(path, current.version)
         if kept is not None and not kept.exists():
             write_file(kept, _read_chunks(path))
         save_dataset(dataset, folder)
-        if _get_versioned_path(path, dataset.version).exists():  # it is the newest again
+        if _get_versioned_path(path, dataset.version).exists():  # an older version becomes the newest again
             remove_file(_get_versioned_path(path, dataset.version))
         return SaveResult(path, "new" if kept is None else "newer", kept)
     finally:
@@ -107,39 +107,41 @@ def _save_locked(dataset: Dataset, folder: Path) -> SaveResult:
 
 
 def list_versions(folder: Path, name: str | None = None) -> list[DatasetVersion]:
-    """The datasets in a folder, of one name or of all: the newest of each name first, then by age."""
-    pattern = f"*{SUFFIX}" if name is None else f"{name}*{SUFFIX}"
-    found = [version for path in folder.glob(pattern) if (version := read_version(path)) is not None]
-    wanted = [version for version in found if name in (None, version.name)]
-    return sorted(wanted, key=lambda one: (one.name, not one.newest, -_get_modified_time(one.path)))
+    """List the versions in a folder, of one dataset or of all; newest first for each name."""
+    pattern = f"*{DATASET_SUFFIX}" if name is None else f"{name}*{DATASET_SUFFIX}"
+    versions = [version for path in folder.glob(pattern) if (version := read_version(path)) is not None]
+    wanted = [version for version in versions if name in (None, version.name)]  # NAME* also matches NAME2
+    return sorted(
+        wanted, key=lambda version: (version.name, not version.newest, -_get_modified_time(version.path))
+    )
 
 
 def read_version(path: Path) -> DatasetVersion | None:
-    """What a dataset file says it is; None where it is none, or damaged."""
+    """Read the header of a dataset file; None if it is not a dataset or damaged."""
     try:
         with safe_open(path, framework="pt") as file:
-            facts = file.metadata() or {}
-            if facts.get("format") != FORMAT:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != FORMAT:
                 return None
             events, nodes = (file.get_slice(key).get_shape()[0] for key in ("src", "node"))
-        content = facts.get("content") or load_dataset(path).content  # older files do not say
-        name = path.name.removesuffix(SUFFIX).partition(VERSION_SEPARATOR)[0]
-        return DatasetVersion(path, name, content[:VERSION_LENGTH], facts.get("digest", ""), nodes, events)
+        content = metadata.get("content") or load_dataset(path).content  # files of earlier versions lack it
+        name = path.name.removesuffix(DATASET_SUFFIX).partition(VERSION_SEPARATOR)[0]
+        return DatasetVersion(path, name, content[:VERSION_LENGTH], metadata.get("digest", ""), nodes, events)
     except (SafetensorError, OSError, FileError, IndexError):
         return None
 
 
 def remove_version(version: DatasetVersion) -> None:
-    """Delete one dataset; if it was the newest, the one before it takes its name."""
+    """Delete a version; if it was the newest, the one before it becomes the newest."""
     folder, name = version.path.parent, version.name
     lock = FileLock(folder / f".{name}.lock")
     try:
         remove_file(version.path)
-        for board in folder.glob(f"{name}{VERSION_SEPARATOR}{version.version}{BOARD}"):
-            remove_file(board)
+        for leaderboard in folder.glob(f"{name}{VERSION_SEPARATOR}{version.version}{LEADERBOARD_SUFFIX}"):
+            remove_file(leaderboard)
         rest = list_versions(folder, name)
         if version.newest and rest:
-            publish_path(rest[0].path, folder / f"{name}{SUFFIX}")
+            publish_path(rest[0].path, folder / f"{name}{DATASET_SUFFIX}")
         if not any(other.digest == version.digest for other in list_versions(folder)):
             for path in find_index_files(folder, version.digest):
                 remove_file(path)
@@ -148,7 +150,9 @@ def remove_version(version: DatasetVersion) -> None:
 
 
 def _get_versioned_path(path: Path, version: str) -> Path:
-    return path.with_name(f"{path.name.removesuffix(SUFFIX)}{VERSION_SEPARATOR}{version}{SUFFIX}")
+    return path.with_name(
+        f"{path.name.removesuffix(DATASET_SUFFIX)}{VERSION_SEPARATOR}{version}{DATASET_SUFFIX}"
+    )
 
 
 def _is_loadable(path: Path) -> bool:
@@ -168,82 +172,89 @@ def _get_modified_time(path: Path) -> float:
 
 def _read_chunks(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
-        while piece := file.read(COPY_CHUNK_BYTES):
-            yield piece
+        while chunk := file.read(COPY_CHUNK_BYTES):
+            yield chunk
 
 
 def open_dataset(name_or_path: str, data_dir: Path | None = None) -> Dataset:
-    """The dataset of this name, or in this file."""
+    """Open a dataset by name, by NAME@VERSION, or from a file."""
     folders = data_folders(data_dir)
-    base, older, version = name_or_path.partition(VERSION_SEPARATOR)
+    base, separator, version = name_or_path.partition(VERSION_SEPARATOR)
     for folder in folders:
         for name, path in find_dataset_files(folder):
             if name == name_or_path:
                 return _open_file(path)
-            if older and name == base and _has_version(path, version):
+            if separator and name == base and _has_version(path, version):
                 return load_dataset(path)
     if name_or_path == GENERATED:
         return generate_default_dataset()
     path = Path(name_or_path).expanduser()
-    if path.is_file() or path.name != name_or_path or path.suffix in {SUFFIX, ".npz", *TABLE_SUFFIXES}:
+    if (
+        path.is_file()
+        or path.name != name_or_path
+        or path.suffix in {DATASET_SUFFIX, ".npz", *TABLE_SUFFIXES}
+    ):
         return _open_file(path)
     raise make_unknown_dataset_error(name_or_path, folders)
 
 
 def generate_default_dataset() -> Dataset:
-    """The embedded stream, whatever files of that name there may be."""
+    """Generate the built-in synthetic dataset, even if there is a file of that name."""
     from dygmamba.data.generate.stream import GeneratorConfig
 
     return generate_dataset(GENERATED, GeneratorConfig())
 
 
 def generate_dataset(name: str, config: "GeneratorConfig", scratch: Path | None = None) -> Dataset:
-    """A generated stream under a name; one that is large is made on the disk, in that folder."""
+    """Generate a synthetic dataset; a large one is generated on disk, in the folder `scratch`."""
     from dygmamba.data.generate.stream import generate_stream
 
     store = generate_stream(config, scratch)
-    return Dataset.of(checked_name(name), store, NodeIds.identity(config.nodes), Origin(format=GENERATED))
+    return Dataset.from_events(
+        check_dataset_name(name), store, NodeIds.identity(config.nodes), Origin(format=GENERATED)
+    )
 
 
 def find_dataset(name: str, digest: str, folders: Iterable[Path], version: str = "") -> Dataset | None:
-    """The dataset of this name that has these events, however old; of several the one of that version."""
-    found = []
+    """Find the version of a dataset with this events digest; of several prefer `version`."""
+    matches = []
     for folder in folders:
-        for called, path in find_dataset_files(folder):
-            if called.partition(VERSION_SEPARATOR)[0] != name:
+        for stem, path in find_dataset_files(folder):
+            if stem.partition(VERSION_SEPARATOR)[0] != name:
                 continue
-            about = read_version(path) if path.suffix == SUFFIX else None
+            about = read_version(path) if path.suffix == DATASET_SUFFIX else None
             if about is not None and about.digest == digest:
-                found.append((about.version == version, path))
-            elif path.suffix != SUFFIX and (dataset := _open_file(path)).digest == digest:
+                matches.append((about.version == version, path))
+            elif path.suffix != DATASET_SUFFIX and (dataset := _open_file(path)).digest == digest:
                 return dataset
-    found.sort(key=lambda one: not one[0])
-    return load_dataset(found[0][1]) if found else None
+    matches.sort(key=lambda match: not match[0])  # stable: the first folder wins
+    return load_dataset(matches[0][1]) if matches else None
 
 
 def is_table_file(path: Path) -> bool:
-    """Whether a file is read by columns; other files are datasets as they are."""
-    return path.suffix not in (SUFFIX, ".npz") and not path.name.startswith("ml_")
+    """Whether a file is a table whose columns are chosen; other files have a fixed layout."""
+    return path.suffix not in (DATASET_SUFFIX, ".npz") and not path.name.startswith("ml_")
 
 
 def _has_version(path: Path, version: str) -> bool:
-    about = read_version(path) if path.suffix == SUFFIX else None
+    about = read_version(path) if path.suffix == DATASET_SUFFIX else None
     return about is not None and about.version == version
 
 
 def _open_file(path: Path) -> Dataset:
-    if path.suffix == SUFFIX:
+    if path.suffix == DATASET_SUFFIX:
         return load_dataset(path)
     try:
         dataset = read_dataset(path)
     except NotFoundError as error:
         raise FileError(
-            f"{str(error).split(';')[0]}; name the columns once, and use the dataset from then on: "
-            f"`dygmamba.read('{path}')`"
+            f"{str(error).split(';')[0]}; import the file once with the names of its columns, then use the dataset: "
+            f"`dygmamba.read('{path}')`",
+            code="unknown-columns",
         ) from error
     origin = dataset.origin
     if not origin.header:
-        told = f"{origin.src} is the source, {origin.dst} the destination, {origin.time} the time"
-        said = f"the first line of {path} is an event, so its columns are called by number: {told}"
-        warnings.warn(DygWarning(said), stacklevel=3)
+        columns = f"{origin.src} is the source, {origin.dst} the destination, {origin.time} the time"
+        message = f"{path} has no header line, so its columns are numbered: {columns}"
+        warnings.warn(DygWarning(message), stacklevel=3)
     return dataset

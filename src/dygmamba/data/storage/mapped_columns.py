@@ -1,14 +1,9 @@
-"""Columns whose pages are a file's: read where they are needed, given back when they were passed.
+"""Columns that are larger than memory: mapped from a file, appended to a scratch file, merged from sorted runs.
 
-What is mapped counts as this process's memory as long as it was touched, although the system can take it back at any
-time. Whoever walks over a column from end to end says so (`pieces`), and then has a piece of it at a time.
+Pages of a mapped file count as memory of this process once they were touched, although the system can take them back at
+any time. Code that passes over a whole column therefore uses `iterate_chunks`, which releases each chunk behind it.
 
-Numbers on the disk that outlive nobody: a column that grows by appending and is read a run of rows at a time.
-
-The file has no name, so that neither an error nor a kill leaves it. What is written goes through the one writer; a full
-disk is one sentence.
-
-Sorted runs on the disk as one: which rows come next, without looking at more than so many of them.
+A scratch column lives in a file without a name, so that neither an error nor a kill leaves it behind.
 """
 
 import io
@@ -28,41 +23,41 @@ from torch import Tensor
 from dygmamba.core.errors import FileError
 from dygmamba.core.files.writing import create_anonymous_file, write_at
 
-CHUNK_BYTES = 1 << 24  # bytes looked at before they are given back
-# private pages that are never written to need no room in memory and no swap, however large the file is
+CHUNK_BYTES = 1 << 24  # bytes to pass over before their pages are released
+# Do not reserve swap for private pages: they are never written to, however large the file is.
 MAP_NORESERVE = 0x4000 if sys.platform == "linux" else 0
 _maps: "weakref.WeakValueDictionary[int, mmap.mmap]" = weakref.WeakValueDictionary()
 
 
 def map_file(handle: int, *, shared: bool = False) -> mmap.mmap:
-    """All pages of an open file; those of a shared one are never copied, those of others if they are written to."""
+    """Map an open file into memory; `shared` pages are never copied, private ones when they are written to."""
     if hasattr(mmap, "MAP_PRIVATE"):
         flags = mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE | MAP_NORESERVE
-        found = mmap.mmap(handle, 0, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        pages = mmap.mmap(handle, 0, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
     else:  # Windows
-        found = mmap.mmap(handle, 0, access=mmap.ACCESS_WRITE if shared else mmap.ACCESS_COPY)
-    _maps[_get_map_address(found)] = found
-    return found
+        pages = mmap.mmap(handle, 0, access=mmap.ACCESS_WRITE if shared else mmap.ACCESS_COPY)
+    _maps[_get_map_address(pages)] = pages
+    return pages
 
 
 def make_mapped_tensor(
     pages: mmap.mmap, dtype: torch.dtype, shape: tuple[int, ...], offset: int = 0
 ) -> Tensor:
-    """A column that begins so many bytes behind the beginning of a file."""
+    """Create a tensor from mapped pages, `offset` bytes behind the beginning of the file."""
     column = torch.empty(0, dtype=dtype).numpy()
     count = int(np.prod(shape))
     if not count:
         return torch.zeros(shape, dtype=dtype)
-    if offset % column.itemsize:  # a file of another program
+    if offset % column.itemsize:  # not aligned: written by another program, so copy
         raw = bytearray(pages[offset : offset + count * column.itemsize])
         return torch.frombuffer(raw, dtype=dtype).view(shape)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore")  # torch warns of read-only memory; nothing writes to it
         return torch.from_numpy(np.frombuffer(pages, column.dtype, count, offset).reshape(shape))
 
 
 def release_pages(column: np.ndarray | Tensor) -> None:
-    """A column's pages are not needed for now; where they are no file's, nothing happens."""
+    """Give the pages of a mapped column back to the system; other columns are left alone."""
     if isinstance(column, Tensor):
         first, size = column.data_ptr(), column.numel() * column.element_size()
     else:
@@ -74,14 +69,14 @@ def release_pages(column: np.ndarray | Tensor) -> None:
 
 
 def iterate_slices(rows: int, width: int, size: int = CHUNK_BYTES) -> Iterator[slice]:
-    """Rows of so many bytes in runs of at most `size` bytes."""
+    """Yield slices of at most `size` bytes over rows of `width` bytes each."""
     step = max(1, size // max(1, width))
     for start in range(0, rows, step):
         yield slice(start, min(start + step, rows))
 
 
 def iterate_chunks(column: np.ndarray, size: int = CHUNK_BYTES) -> Iterator[np.ndarray]:
-    """A column that lies in one piece from its beginning to its end, each part given back when it was passed."""
+    """Yield a contiguous column chunk by chunk and release the pages of each chunk behind it."""
     width = column.nbytes // max(1, len(column))
     for rows in iterate_slices(len(column), width, size):
         yield column[rows]
@@ -93,7 +88,7 @@ def _get_map_address(pages: mmap.mmap) -> int:
 
 
 class ScratchColumn:
-    """Rows of one type and width, in the order they were appended."""
+    """An append-only column in an anonymous file: rows of one dtype and width, read in ranges or mapped."""
 
     def __init__(self, folder: Path, dtype: type | np.dtype, width: tuple[int, ...] = ()) -> None:
         self.dtype, self.width, self._rows = np.dtype(dtype), width, 0
@@ -110,79 +105,88 @@ class ScratchColumn:
 
     @property
     def row_bytes(self) -> int:
-        """Of one row."""
         return self.dtype.itemsize * int(np.prod(self.width))
 
     def append(self, rows: np.ndarray) -> None:
-        """More rows behind the last one."""
         block = np.ascontiguousarray(rows, self.dtype)
         if block.nbytes:
-            where = self._folder / "scratch"
-            write_at(self._handle, self._rows * self.row_bytes, block.reshape(-1).view(np.uint8).data, where)
+            name = self._folder / "scratch"  # for error messages
+            write_at(self._handle, self._rows * self.row_bytes, block.reshape(-1).view(np.uint8).data, name)
         self._rows += len(block)
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """A copy of some rows."""
-        found = np.empty((stop - start, *self.width), self.dtype)
-        if found.nbytes:
+        """Return a copy of some rows."""
+        rows = np.empty((stop - start, *self.width), self.dtype)
+        if rows.nbytes:
             self._file.seek(start * self.row_bytes)
-            rest = found.reshape(-1).view(np.uint8).data
+            rest = rows.reshape(-1).view(np.uint8).data
             while rest:
                 count = self._file.readinto(rest)
                 if not count:
-                    raise FileError(f"{self._folder} lost what was written there; run the command again")
+                    raise FileError(
+                        f"a temporary file in {self._folder} lost its content; run the command again",
+                        code="scratch-lost",
+                    )
                 rest = rest[count:]
-        return found
+        return rows
 
     def mapped(self) -> Tensor:
-        """All rows as one column of mapped pages, which keeps the file as long as it is used."""
+        """Return all rows as one mapped tensor, which keeps the file alive."""
         kind = torch.from_numpy(np.empty(0, self.dtype)).dtype
         if not self._rows * self.row_bytes:
             return torch.zeros((self._rows, *self.width), dtype=kind)
         return make_mapped_tensor(map_file(self._handle, shared=True), kind, (self._rows, *self.width))
 
 
-RowRanges = list[tuple[int, int]]
+RowRanges = list[tuple[int, int]]  # first row and row behind the last
 
 
 def merge_sorted_runs(
-    time: ScratchColumn, runs: Sequence[int], most: int
+    time: ScratchColumn, runs: Sequence[int], max_rows: int
 ) -> Iterator[tuple[RowRanges, np.ndarray | None]]:
-    """Parts of the runs in their order, and the order of the rows of these parts; None: as they are.
+    """Merge sorted runs of rows with bounded memory (external merge sort).
 
-    Run k goes from row `runs[k]` to `runs[k + 1]` and is sorted by time. Rows of one time keep the order of their runs,
-    so a file that was cut into runs is sorted stably.
+    Run k is the rows from `runs[k]` to `runs[k + 1]`, sorted by time. Rows of the same time keep the order of their
+    runs, so a file that was divided into runs is sorted stably.
+
+    Args:
+        time: Timestamps of all rows.
+        runs: Boundaries of the runs.
+        max_rows: Timestamps held in memory at a time.
+
+    Yields:
+        Row ranges that come next, and the order of their concatenated rows; None if they are in order already.
     """
     ends = [stop for _, stop in pairwise(runs)]
-    at = list(runs[:-1])
-    while left := [k for k in range(len(ends)) if at[k] < ends[k]]:
-        each = max(1, most // len(left))
-        ahead = {k: time.read(at[k], min(at[k] + each, ends[k])) for k in left}
-        # what is earlier than this has been seen in every run
-        bound = min((ahead[k][-1] for k in left if at[k] + each < ends[k]), default=np.inf)
-        count = {k: int(np.searchsorted(ahead[k], bound)) for k in left}
+    position = list(runs[:-1])
+    while open_runs := [k for k in range(len(ends)) if position[k] < ends[k]]:
+        each = max(1, max_rows // len(open_runs))
+        loaded = {k: time.read(position[k], min(position[k] + each, ends[k])) for k in open_runs}
+        # Rows before this time are certainly loaded from every run.
+        bound = min((loaded[k][-1] for k in open_runs if position[k] + each < ends[k]), default=np.inf)
+        count = {k: int(np.searchsorted(loaded[k], bound)) for k in open_runs}
         if any(count.values()):
-            parts = [(at[k], at[k] + count[k]) for k in left if count[k]]
-            times = np.concatenate([ahead[k][: count[k]] for k in left])
+            parts = [(position[k], position[k] + count[k]) for k in open_runs if count[k]]
+            times = np.concatenate([loaded[k][: count[k]] for k in open_runs])
             yield parts, np.argsort(times, kind="stable") if len(parts) > 1 else None
-            for k in left:
-                at[k] += count[k]
-        else:  # a tie that is longer than what is looked at: all of it, run by run
-            for k in left:
-                for part in _iterate_tied_rows(time, at[k], ends[k], bound, most):
+            for k in open_runs:
+                position[k] += count[k]
+        else:  # more rows of the same time than fit in memory: yield all of them, run by run
+            for k in open_runs:
+                for part in _iterate_tied_rows(time, position[k], ends[k], bound, max_rows):
                     yield [part], None
-                    at[k] = part[1]
+                    position[k] = part[1]
 
 
 def _iterate_tied_rows(
-    time: ScratchColumn, at: int, end: int, bound: float, most: int
+    time: ScratchColumn, position: int, end: int, bound: float, max_rows: int
 ) -> Iterator[tuple[int, int]]:
-    """The rows of a run, from one on, that have this time."""
-    while at < end:
-        seen = time.read(at, min(at + most, end))
-        count = int(np.searchsorted(seen, bound, side="right"))
+    """Yield the ranges of rows from `position` on that have the time `bound`."""
+    while position < end:
+        times = time.read(position, min(position + max_rows, end))
+        count = int(np.searchsorted(times, bound, side="right"))
         if count:
-            yield at, at + count
-        at += count
-        if count < len(seen):
+            yield position, position + count
+        position += count
+        if count < len(times):
             return

@@ -1,8 +1,8 @@
-"""The file behind columns that are mapped pages: as it was when it was opened, or no longer of any use.
+"""Detect that a memory-mapped file was modified while it is in use.
 
-A mapped page that another process has cut off is a signal that ends this one, and one that was overwritten is other
-data under the old digest. Whoever is about to read asks first; it costs one system call. A file that was replaced or
-removed by name is no concern: the pages of the old one stay.
+Reading a mapped page that another process has truncated kills this process (SIGBUS), and an overwritten page is other
+data under the old digest. So readers call `MappedFile.check` first, which costs one system call. A file that was
+replaced or deleted by name does no harm: the mapping keeps the old content.
 """
 
 import os
@@ -13,7 +13,7 @@ from dygmamba.core.errors import FileError
 
 
 class FileHandle:
-    """An open file, closed when nobody needs it any more."""
+    """An open file descriptor, closed with its last reference."""
 
     def __init__(self, path: Path) -> None:
         self.number = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
@@ -25,7 +25,7 @@ class FileHandle:
 
 @dataclass(frozen=True, slots=True)
 class MappedFile:
-    """A file held open, and what told it from any other state of itself when it was opened."""
+    """An open file and its identity, size and modification time when it was opened."""
 
     path: Path
     handle: FileHandle
@@ -33,32 +33,35 @@ class MappedFile:
     inode: int
     size: int
     changed: int  # nanoseconds
-    digest: str = ""  # of all that is in it, where that is known and all of it is meant
+    digest: str = ""  # of the whole content, if known and the columns are all of it
 
     @staticmethod
-    def of(path: Path) -> "MappedFile":
-        """The file as it is now; an OSError where it cannot be opened."""
+    def open(path: Path) -> "MappedFile":
+        """Open a file and record its state; raise OSError if it cannot be opened."""
         handle = FileHandle(path)
         state = os.fstat(handle.number)
         return MappedFile(path, handle, state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns)
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
-        """A copy of the columns, here or in another process, has no file behind it."""
+        """Pickle as None: a copy of the columns, also in another process, is not backed by the file."""
         return type(None), ()
 
     def check(self) -> None:
-        """A FileError where the file was written to since."""
+        """Raise FileError if the file was modified since it was opened."""
         state = os.fstat(self.handle.number)
         if (state.st_size, state.st_mtime_ns) == (self.size, self.changed):
             return
-        what = "was cut short" if state.st_size < self.size else "was written to"
+        what = "was truncated" if state.st_size < self.size else "was modified"
         raise FileError(
-            f"{self.path} {what} while it was in use; stores never change: import or fetch it again, and let "
-            "nothing write into it"
+            f"{self.path} {what} while it was in use; import or fetch the dataset again and let no other program write "
+            "to it",
+            code="file-modified",
         )
 
     def check_name(self) -> None:
-        """A FileError where the name leads to another file by now, which may be the one that was mapped."""
+        """Raise FileError if the path now names another file, which may be the one that was mapped."""
         state = os.stat(self.path)
         if (state.st_dev, state.st_ino) != (self.device, self.inode):
-            raise FileError(f"{self.path} was replaced while it was opened; run the command again")
+            raise FileError(
+                f"{self.path} was replaced while it was opened; run the command again", code="file-replaced"
+            )

@@ -1,9 +1,8 @@
-"""Tensors in a safetensors file, written through the one writer, and sealed where nothing else vouches for them.
+"""Write and read safetensors files, optionally sealed by a checksum.
 
-A sealed file holds, first in its header, the sha256 of all its other bytes: no bit of it changes unnoticed.
-The layout is the published one (huggingface/safetensors, "Format"), so every reader of that format reads these files.
-
-A sealed file of tensors that are made piece by piece, in any order, and never all in memory.
+A sealed file begins its header with the SHA-256 of all other bytes, so that any changed bit is noticed. The layout is
+the published one (huggingface/safetensors, "Format"), so other programs can read the files. `TensorFileWriter` writes
+tensors that are too large for memory.
 """
 
 import hashlib
@@ -48,17 +47,15 @@ DTYPE_NAMES = {
 }
 DTYPES_BY_NAME = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 HEADER_START = b'{"__metadata__":{"sha256":"'
-SEAL_SLICE = slice(
-    8 + len(HEADER_START), 8 + len(HEADER_START) + 64
-)  # where the digest stands, behind the header's length
-
-
+# Position of the hex digest in the file; the first 8 bytes are the length of the header.
+SEAL_SLICE = slice(8 + len(HEADER_START), 8 + len(HEADER_START) + 64)
+READ_BYTES = 1 << 24
 EMPTY = memoryview(b"")
 
 
 @dataclass(frozen=True, slots=True)
 class TensorColumn:
-    """A tensor as the file holds it."""
+    """A tensor as bytes of the file."""
 
     name: str
     dtype: str
@@ -67,33 +64,35 @@ class TensorColumn:
     data: memoryview = EMPTY
 
     def __lt__(self, other: "TensorColumn") -> bool:
-        """The widest numbers first, so that each is aligned; then by name."""
+        """Order by element size, largest first, so that all columns are aligned; then by name."""
         return (-self.width, self.name) < (-other.width, other.name)
 
     @property
     def size(self) -> int:
-        """Bytes that it takes."""
+        """Number of bytes."""
         return self.width * prod(self.shape)
 
     @staticmethod
-    def room(name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> "TensorColumn":
-        """A place for a tensor that is not there yet."""
+    def reserve(name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> "TensorColumn":
+        """Describe a tensor that will be written later."""
         return TensorColumn(name, DTYPE_NAMES[dtype], list(shape), dtype.itemsize)
 
     @staticmethod
-    def of(name: str, tensor: Tensor) -> "TensorColumn":
-        """Its bytes on the host; a tensor that lies there in one piece is not copied."""
+    def from_tensor(name: str, tensor: Tensor) -> "TensorColumn":
+        """Take the bytes of a tensor; a contiguous tensor in host memory is not copied."""
         flat = tensor.detach().cpu().contiguous().reshape(-1)
         data = flat.view(torch.uint8).numpy().data.cast("B")
         return TensorColumn(name, DTYPE_NAMES[tensor.dtype], list(tensor.shape), tensor.element_size(), data)
 
 
 class DamagedFileError(FileError):
-    """A file that is not, bit for bit, what was written."""
+    """A file whose content does not match its checksum."""
+
+    code = "file-damaged"
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """A file whose content its reader checks in a way of its own."""
+    """Write a file without a seal, for readers that verify the content themselves."""
     columns = _make_sorted_columns(tensors)
     write_file(path, _iterate_file_chunks(build_header(columns, metadata), columns))
 
@@ -101,7 +100,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 def write_sealed_tensors(
     path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], keep: Path | None = None
 ) -> None:
-    """A file that vouches for itself; what it replaces is kept under another name if one is given."""
+    """Write a sealed file; `keep` is where to move the file it replaces."""
     columns = _make_sorted_columns(tensors)
     header = build_header(columns, {"sha256": "0" * 64, **metadata})
     header[SEAL_SLICE] = _hash_chunks(_iterate_file_chunks(header, columns))
@@ -109,13 +108,15 @@ def write_sealed_tensors(
 
 
 def read_sealed_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and the metadata, unless a single bit differs from what was written."""
+    """Read the tensors and the metadata of a sealed file; raise DamagedFileError if a single bit differs."""
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise FileError(f"{path} cannot be read ({error.strerror}); restore it") from error
+        raise FileError(
+            f"{path} cannot be read ({error.strerror}); restore it", code="file-unreadable"
+        ) from error
     if not content[8:].startswith(HEADER_START) or content[SEAL_SLICE] != _hash_chunks([memoryview(content)]):
-        raise DamagedFileError(f"{path} is damaged: its bytes differ from their checksum")
+        raise DamagedFileError(f"{path} is damaged: its content does not match its checksum")
     try:
         length = int.from_bytes(content[:8], "little")
         return load(content), json.loads(content[8 : 8 + length])["__metadata__"]
@@ -124,10 +125,13 @@ def read_sealed_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def map_tensors(path: Path, handle: int) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of an open file as its mapped pages, and the metadata; what is no such file is a SafetensorError."""
-    with safe_open(
-        path, framework="np"
-    ) as file:  # checks the header; as "pt" it would ask for room for all of it
+    """Map the tensors of an open file into memory and read its metadata.
+
+    Raises:
+        SafetensorError: It is not a safetensors file.
+    """
+    # safe_open checks the header. With framework="pt" it would reserve memory for the whole file.
+    with safe_open(path, framework="np") as file:
         metadata = file.metadata() or {}
     pages = map_file(handle)
     begin = 8 + int.from_bytes(pages[:8], "little")
@@ -142,7 +146,7 @@ def map_tensors(path: Path, handle: int) -> tuple[dict[str, Tensor], dict[str, s
 
 
 def read_seal(path: Path) -> str:
-    """What tells a sealed file from every other, read off its header; nothing where there is no such file."""
+    """Read the checksum in the header of a sealed file; "" if there is no file."""
     try:
         with path.open("rb") as file:
             return file.read(SEAL_SLICE.stop)[SEAL_SLICE].decode("ascii", "replace")
@@ -150,47 +154,52 @@ def read_seal(path: Path) -> str:
         return ""
 
 
-def _hash_chunks(pieces: Iterable[memoryview]) -> bytes:
-    """sha256 of a whole file but for the digest in it."""
+def _hash_chunks(chunks: Iterable[memoryview]) -> bytes:
+    """Return the SHA-256 of a file without the digest itself, which must be in the first chunk."""
     sha = hashlib.sha256()
-    for number, piece in enumerate(pieces):
+    for number, chunk in enumerate(chunks):
         if number == 0:
-            sha.update(piece[: SEAL_SLICE.start])
-            sha.update(piece[SEAL_SLICE.stop :])
+            sha.update(chunk[: SEAL_SLICE.start])
+            sha.update(chunk[SEAL_SLICE.stop :])
         else:
-            sha.update(piece)
+            sha.update(chunk)
     return sha.hexdigest().encode()
 
 
 def _iterate_file_chunks(header: bytearray, columns: list[TensorColumn]) -> Iterator[memoryview]:
-    """A file from its beginning to its end; mapped pages are given back as they are passed."""
+    """Yield the content of a file; pages of memory-mapped columns are released on the way."""
     yield memoryview(header)
     for column in columns:
-        for piece in iterate_chunks(np.frombuffer(column.data, np.uint8)):
-            yield piece.data
+        for chunk in iterate_chunks(np.frombuffer(column.data, np.uint8)):
+            yield chunk.data
 
 
 def _make_sorted_columns(tensors: Mapping[str, Tensor]) -> list[TensorColumn]:
-    return sorted(TensorColumn.of(name, tensor) for name, tensor in tensors.items())
+    return sorted(TensorColumn.from_tensor(name, tensor) for name, tensor in tensors.items())
 
 
 def build_header(columns: list[TensorColumn], metadata: Mapping[str, str]) -> bytearray:
-    """The length of the header, and the header, filled up with spaces so that the data is aligned."""
+    """Return the header with its length in front, padded with spaces so that the data is aligned."""
     about: dict[str, Any] = {"__metadata__": dict(metadata)}
-    at = 0
+    end = 0
     for column in columns:
-        offsets = [at, at := at + column.size]
+        offsets = [end, end := end + column.size]
         about[column.name] = {"dtype": column.dtype, "shape": column.shape, "data_offsets": offsets}
     text = json.dumps(about, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     return bytearray(len(text).to_bytes(8, "little") + text)
 
 
-READ_BYTES = 1 << 24  # bytes
-
-
 class TensorFileWriter:
-    """`with` it: columns of stated shapes, put down row by row, and a name once all of it is on the disk."""
+    """Context manager that writes a sealed file of tensors row by row, in any order.
+
+    The file appears under its name when the block ends without an error.
+
+    Args:
+        path: Target.
+        shapes: Dtype and shape of each tensor.
+        metadata: Entries for the header.
+    """
 
     def __init__(
         self,
@@ -199,23 +208,23 @@ class TensorFileWriter:
         metadata: Mapping[str, str],
     ) -> None:
         self._path = path
-        self._columns = sorted(TensorColumn.room(name, *what) for name, what in shapes.items())
+        self._columns = sorted(TensorColumn.reserve(name, *layout) for name, layout in shapes.items())
         self._header = build_header(self._columns, {"sha256": "0" * 64, **metadata})
-        self._begin, at = {}, len(self._header)
+        self._offset, end = {}, len(self._header)
         for column in self._columns:
-            self._begin[column.name] = at
-            at += column.size
-        self._row = {column.name: column.size // max(1, column.shape[0]) for column in self._columns}
+            self._offset[column.name] = end
+            end += column.size
+        self._row_bytes = {column.name: column.size // max(1, column.shape[0]) for column in self._columns}
         self._part, self._handle = create_temporary_file(path)
 
     def __enter__(self) -> "TensorFileWriter":
         return self
 
     def put(self, name: str, row: int, values: np.ndarray) -> None:
-        """These rows of a column, from `row` on."""
+        """Write rows of a tensor, beginning at `row`."""
         block = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
         if len(block):
-            write_at(self._handle, self._begin[name] + row * self._row[name], block.data, self._path)
+            write_at(self._handle, self._offset[name] + row * self._row_bytes[name], block.data, self._path)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -228,7 +237,7 @@ class TensorFileWriter:
         finally:
             self._close()
             with suppress(OSError):
-                writing.disk.remove(self._part)  # published, it has another name
+                writing.disk.remove(self._part)  # after publishing there is none of this name
 
     def _close(self) -> None:
         if self._handle >= 0:
@@ -236,7 +245,7 @@ class TensorFileWriter:
             writing.disk.close(handle)
 
     def _seal(self) -> None:
-        """The digest of all bytes into the header, and all of it onto the disk."""
+        """Write the header with the digest of all other bytes, and flush the file to the disk."""
         write_at(self._handle, 0, bytes(self._header), self._path)
         self._header[SEAL_SLICE] = compute_seal(self._handle)
         write_at(self._handle, 0, bytes(self._header), self._path)
@@ -245,11 +254,11 @@ class TensorFileWriter:
 
 
 def compute_seal(handle: int) -> bytes:
-    """sha256 of an open file but for the digest in its header, read a piece at a time."""
+    """Return the SHA-256 of an open sealed file without the digest itself, reading it in chunks."""
     os.lseek(handle, 0, os.SEEK_SET)
     sha = hashlib.sha256()
-    first = os.read(handle, SEAL_SLICE.stop)
-    sha.update(first[: SEAL_SLICE.start])
-    while piece := os.read(handle, READ_BYTES):
-        sha.update(piece)
+    start = os.read(handle, SEAL_SLICE.stop)
+    sha.update(start[: SEAL_SLICE.start])
+    while chunk := os.read(handle, READ_BYTES):
+        sha.update(chunk)
     return sha.hexdigest().encode()

@@ -1,5 +1,7 @@
 """Pages that the site adds to docs/: notebooks, contributing, changelog, decisions in order, the API reference."""
 
+import ast
+import html
 import inspect
 import json
 import re
@@ -42,6 +44,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name in NOTEBOOKS:
         pages[f"tutorials/{name}.md"] = convert_notebook(ROOT / "examples" / f"{name}.ipynb")
     pages["reference/api.md"] = write_reference()
+    pages["reference/error-codes.md"] = write_error_codes()
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
     for name in NOTEBOOKS:
@@ -110,6 +113,43 @@ def write_reference() -> str:
             label = f'<a href="{place}{"" if name == "ops" else "#" + name}">{label}</a>'
         lines.append(f"| {label} | {inspect.getdoc(value).splitlines()[0]} |")
     return "\n".join(lines) + "\n"
+
+
+def write_error_codes() -> str:
+    """Write the table of error codes from the sources: every `code="..."` with a message that carries it."""
+    messages: dict[str, set[str]] = {}
+    for path in sorted((ROOT / "src" / "dygmamba").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and node.args:
+                codes = [word.value for word in node.keywords if word.arg == "code"]
+                for code in codes:
+                    if isinstance(code, ast.Constant):
+                        messages.setdefault(code.value, set()).add(_template(node.args[0]))
+            elif isinstance(node, ast.ClassDef):
+                for line in node.body:
+                    if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == "code":
+                        text = (ast.get_docstring(node) or "").splitlines()
+                        messages.setdefault(ast.literal_eval(line.value), set()).add(text[0] if text else "")
+    lines = [
+        "# Error codes",
+        "",
+        "Every error that you can fix is a subclass of `dygmamba.DygError` with an attribute `code`. Codes are stable;",
+        'messages may improve. With `--json` a command prints `{"error": {"code": ..., "message": ...}}`.',
+        "",
+        "| code | message |",
+        "|---|---|",
+    ]
+    for code in sorted(messages):
+        text = min(filter(None, messages[code]), key=len, default="")
+        lines.append(f"| `{code}` | {html.escape(text).replace('|', '&#124;')} |")
+    return "\n".join(lines) + "\n"
+
+
+def _template(node: ast.expr) -> str:
+    """Return a message's text with `…` in place of its values."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
 def on_post_build(config: MkDocsConfig) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dygmamba.core.errors import FileError
-from dygmamba.lab.results_page import build_results_page
+from dygmamba.lab.results_page import BLOCK, build_results_page, fill_result_blocks
 from dygmamba.report.result_records import ResultRecord, StudyResults
 
 DOCS = Path(__file__).parents[2] / "docs" / "research"
@@ -14,6 +14,25 @@ DOCS = Path(__file__).parents[2] / "docs" / "research"
 
 def test_the_results_page_is_rebuilt_byte_for_byte():
     assert build_results_page(DOCS / "results") == (DOCS / "results.md").read_text("utf-8")
+
+
+ROOT = DOCS.parents[1]
+PAGES = [
+    path
+    for path in (ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")))
+    if BLOCK.search(path.read_text("utf-8"))
+]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_result_tables_of_other_pages_are_rebuilt_byte_for_byte(path):
+    """For all pages with generated tables: the tables are those of the stored records."""
+    text = path.read_text("utf-8")
+    assert fill_result_blocks(text, DOCS / "results") == text
+
+
+def test_the_readme_has_a_generated_table():
+    assert ROOT / "README.md" in PAGES
 
 
 def test_every_stored_figure_carries_seed_rule_batch_and_command():

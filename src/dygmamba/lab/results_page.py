@@ -1,17 +1,21 @@
-"""docs/results.md out of stored results: prose with marks, each of which becomes a table or its stamp.
+"""Builds docs/research/results.md and the result tables of other pages from stored results: `make results`.
 
-A mark is a line, FILE a study's saved results beside the text:
+A line of the template that is one of these comments is replaced. FILE is the name of a results file in the same folder:
 
-    <!-- table FILE DATA SETTING NEGATIVES -->              link prediction on one stream
-    <!-- overview FILE,FILE SETTING NEGATIVES -->           on several streams side by side
-    <!-- study FILE DATA -->                                all tables of a study of one stream
-    <!-- stamp FILE DATA -->                                seeds, rule, batch, hardware, command
+    <!-- table FILE DATASET SETTING NEGATIVES -->           link prediction on one dataset
+    <!-- overview FILE,FILE SETTING NEGATIVES -->           several datasets in one table
+    <!-- study FILE DATASET -->                             all tables of a study for one dataset
+    <!-- stamp FILE DATASET -->                             seeds, visibility, batch size, hardware, command
 
-Nothing else is computed, so the page is rebuilt byte for byte without a GPU.
+Other pages, the README among them, hold generated tables between two comments, `<!-- results NAME -->` and
+`<!-- /results -->`. A figure that appears on several pages therefore comes from one record.
+
+Nothing is trained or evaluated, so the pages are rebuilt byte for byte on any machine.
 """
 
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -20,43 +24,59 @@ from dygmamba.core.errors import FileError
 from dygmamba.core.files.writing import write_text
 from dygmamba.lab.studies import FULL
 from dygmamba.lab.study_report import build_study_sheet
-from dygmamba.report.comparison import describe_conditions, link_grid, overview_grid
+from dygmamba.report.comparison import build_link_table, build_overview_table, describe_conditions
 from dygmamba.report.document import ReportTable, format_markdown
-from dygmamba.report.result_records import ResultRecord, StudyResults
+from dygmamba.report.result_records import ResultRecord, SeedValues, StudyResults
 
 TEMPLATE = "results.in.md"
 PLACEHOLDER = re.compile(r"^<!-- (table|overview|study|stamp) (.+) -->$", re.MULTILINE)
 
 
 def build_results_page(folder: Path) -> str:
-    """The text of `folder`/results.in.md with its marks filled in from the results beside it."""
+    """Return the text of `folder`/results.in.md with its placeholders replaced."""
     read = cache(lambda file: StudyResults.read(folder / f"{file}.json"))
 
-    def filled(found: re.Match[str]) -> str:
-        if found[1] == "overview":
-            files, *asked = found[2].split()
+    def fill(placeholder: re.Match[str]) -> str:
+        kind, arguments = placeholder[1], placeholder[2]
+        if kind == "overview":
+            files, setting, negatives = arguments.split()
             records = [record for file in files.split(",") for record in read(file).records]
-            return _render_table(overview_grid(records, _label_record, (asked[0], asked[1])), found[0])
-        file, data, *asked = found[2].split()
-        book: StudyResults = read(file)
-        own = [record for record in book.records if record.data == data]
-        if found[1] == "stamp":
-            return f"*{describe_conditions(own, f'`{book.command}`')}*"
-        if found[1] == "study":
-            parts = build_study_sheet(replace(book, records=tuple(own))).sections
-            return "\n\n".join(_render_table(grid, found[0]) for part in parts for grid in part.tables)
-        cells = FULL not in map(_label_record, own)
-        return _render_table(
-            link_grid(book, own, _label_record, (asked[0], asked[1]), cells, _find_reference(own)), found[0]
+            return _render_table(
+                build_overview_table(records, _label_record, (setting, negatives)), placeholder[0]
+            )
+        file, data, *evaluation = arguments.split()
+        results: StudyResults = read(file)
+        records = [record for record in results.records if record.data == data]
+        if kind == "stamp":
+            return f"*{describe_conditions(records, f'`{results.command}`')}*"
+        if kind == "study":
+            sections = build_study_sheet(replace(results, records=tuple(records))).sections
+            return "\n\n".join(
+                _render_table(table, placeholder[0]) for section in sections for table in section.tables
+            )
+        # An ablation is compared with the full model; the paper has no value of most variants.
+        is_ablation = FULL in map(_label_record, records)
+        setting, negatives = evaluation
+        table = build_link_table(
+            records,
+            _label_record,
+            (setting, negatives),
+            ceilings=results.ceilings,
+            show_published=not is_ablation,
+            reference=FULL if is_ablation else None,
         )
+        return _render_table(table, placeholder[0])
 
-    return PLACEHOLDER.sub(filled, (folder / TEMPLATE).read_text("utf-8"))
+    return PLACEHOLDER.sub(fill, (folder / TEMPLATE).read_text("utf-8"))
 
 
-def _render_table(grid: ReportTable | None, mark: str) -> str:
-    if grid is None:
-        raise FileError(f"the stored results have no rows of what is asked for; mend the mark {mark}")
-    return format_markdown(grid).rstrip("\n")
+def _render_table(table: ReportTable | None, placeholder: str) -> str:
+    if table is None:
+        raise FileError(
+            f"the stored results have no rows for {placeholder}; correct this line of {TEMPLATE}",
+            code="no-stored-results",
+        )
+    return format_markdown(table).rstrip("\n")
 
 
 def _label_record(record: ResultRecord) -> str:
@@ -68,10 +88,79 @@ def _label_record(record: ResultRecord) -> str:
     return str(about.get("variant", record.model))
 
 
-def _find_reference(records: list[ResultRecord]) -> str | None:
-    return FULL if any(_label_record(record) == FULL for record in records) else None
+BLOCK = re.compile(r"(<!-- results (\w+) -->\n).*?(<!-- /results -->)", re.DOTALL)
+HEADLINE_MODELS = {
+    "trees": "trees",
+    "walk-trees": "walk-trees",
+    "dyg-mamba-counts": "fading-mamba",
+    "dyg-mamba": "dyg-mamba",
+}
+# Records of shipped defaults come first: on UCI the preset of dyg-mamba-counts is narrower than in the comparison.
+HEADLINE_FILES = ("fading-mamba", "all-uci", "all-four")
+STREAMS = {
+    "uci": "UCI (messages)",
+    "wikipedia": "Wikipedia (edits), no features",
+    "enron": "Enron (e-mail)",
+    "CanParl": "Can. Parl. (votes)",
+    "USLegis": "US Legis. (co-sponsors)",
+}
+
+
+def fill_result_blocks(text: str, folder: Path) -> str:
+    """Return a page's text with every `<!-- results NAME -->` block replaced by the table of that name."""
+    return BLOCK.sub(lambda block: f"{block[1]}\n{BLOCKS[block[2]](folder)}\n\n{block[3]}", text)
+
+
+def build_headline_table(folder: Path, setting: str = "transductive") -> str:
+    """Build the table of the main models: test AP with random negatives, mean and standard deviation over seeds."""
+    books = [StudyResults.read(folder / f"{file}.json") for file in HEADLINE_FILES]
+    first = _select_records(books, "uci", "dyg-mamba")
+    length = first[0].settings["length"]
+    heads = [f"`{name}`" + (f", L = {length}" if "mamba" in name else "") for name in HEADLINE_MODELS]
+    lines = ["| stream | " + " | ".join(heads) + " | seeds |", "|---" * (len(heads) + 2) + "|"]
+    for data, title in STREAMS.items():
+        values = [
+            _collect_ap(_select_records(books, data, model), setting) for model in HEADLINE_MODELS.values()
+        ]
+        best = max(value.mean for value in values)
+        cells = [f"**{value}**" if value.mean == best else str(value) for value in values]
+        seeds = {len(value.by_seed) for value in values}
+        lines.append(f"| {title} | " + " | ".join(cells) + f" | {', '.join(map(str, sorted(seeds)))} |")
+    return "\n".join(lines)
+
+
+def _select_records(books: list[StudyResults], data: str, model: str) -> list[ResultRecord]:
+    """Return the records of a model on a stream from the first file that has any."""
+    for book in books:
+        records = [record for record in book.records if (record.data, record.model) == (data, model)]
+        if records:
+            return records
+    raise FileError(f"no stored results of '{model}' on '{data}'", code="no-stored-results")
+
+
+def _collect_ap(records: list[ResultRecord], setting: str) -> SeedValues:
+    wanted = {"split": "test", "setting": setting, "negatives": "random", "visible": "strict"}
+    return SeedValues(
+        {
+            record.seed: row["ap"]
+            for record in records
+            for row in record.rows
+            if all(row.get(key) == value for key, value in wanted.items())
+        }
+    )
+
+
+BLOCKS: dict[str, Callable[[Path], str]] = {
+    "headline": build_headline_table,
+    "headline_new_nodes": lambda folder: build_headline_table(folder, "inductive"),
+}
 
 
 if __name__ == "__main__":
-    where = Path(sys.argv[1])
-    write_text(where.parent / "results.md", build_results_page(where))
+    results = Path(sys.argv[1])
+    write_text(results.parent / "results.md", build_results_page(results))
+    root = results.parents[2]
+    for page in (root / "README.md", *sorted((root / "docs").rglob("*.md"))):
+        text = page.read_text("utf-8")
+        if (filled := fill_result_blocks(text, results)) != text:
+            write_text(page, filled)

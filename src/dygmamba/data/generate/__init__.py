@@ -1,1 +1,1 @@
-"""generate."""
+"""Synthetic event streams with a known forgetting law."""

@@ -1,8 +1,9 @@
 """The random process behind a generated stream, as plain functions that Numba compiles.
 
-docs/generated-stream.md derives it. Laws and loop share this file because what was compiled is made anew when the
-loop's own file changes, or a kernel's (`ops/numba_kernels.py`).
-Legend: e events, n nodes, c communities, m remembered events, u source, v partner, t time.
+docs/reference/generated-stream.md derives it. The laws are in the same file as the loop because Numba recompiles the
+loop when its own file changes, not when another one does (`ops/numba_kernels.py`).
+
+Shapes and symbols: e events, n nodes, c communities, m remembered events, u source, v destination, t time.
 """
 
 import math
@@ -12,8 +13,8 @@ from typing import Any, NamedTuple, no_type_check
 
 import numpy as np
 
-RETURN, FRESH, NOISE = 0, 1, 2  # how a partner was chosen
-BURST_WINDOW_DIVISOR = 16  # a burst looks back over n / SESSION events, the same span whatever n is
+RETURN, FRESH, NOISE = 0, 1, 2  # how a destination was chosen
+BURST_WINDOW_DIVISOR = 16  # a burst looks back over n / 16 events, about the same time whatever n is
 
 
 @no_type_check
@@ -36,7 +37,7 @@ def stretched(span, half_life):
 
 @no_type_check
 def never(span, half_life):
-    """R(s) = 1: nothing is forgotten, the neutral part."""
+    """R(s) = 1: nothing is forgotten, the control."""
     return np.exp2(-0.0 * span / half_life)
 
 
@@ -45,7 +46,7 @@ LAWS: dict[str, Law] = {"exponential": exponential, "power": power, "stretched":
 
 
 class CommunitySeats(NamedTuple):
-    """A community is a run of seats; each node sits in one, and its place in the run is its popularity."""
+    """Communities as ranges of seats; a node's position in its range is its popularity rank."""
 
     seat_of: np.ndarray  # int32 [n]
     node_at: np.ndarray  # int32 [n]
@@ -54,18 +55,18 @@ class CommunitySeats(NamedTuple):
 
 
 class NodeHistory(NamedTuple):
-    """The last m events of each node, as rings."""
+    """The last m events of each node, as ring buffers."""
 
     partner: np.ndarray  # int32 [n m]
     when: np.ndarray  # float64 [n m]
-    seen: np.ndarray  # int64 [n], events so far
+    seen: np.ndarray  # int64 [n], number of events so far
 
 
 class RoamingState(NamedTuple):
-    """Who roams, as of the time each was last asked."""
+    """Hidden state of each node (roaming or not) and when it was last updated."""
 
     roams: np.ndarray  # bool [n]
-    asked: np.ndarray  # float64 [n]
+    updated: np.ndarray  # float64 [n]
 
 
 class ProcessState(NamedTuple):
@@ -73,12 +74,12 @@ class ProcessState(NamedTuple):
 
     busy: np.ndarray  # int32 [n], nodes from the most to the least active
     seats: CommunitySeats
-    past: NodeHistory
-    moods: RoamingState
+    history: NodeHistory
+    roaming: RoamingState
 
 
 class ProcessRates(NamedTuple):
-    """The numbers that the loop reads."""
+    """Parameters of the loop."""
 
     half_life: float
     novelty: float
@@ -93,19 +94,19 @@ class ProcessRates(NamedTuple):
 
 
 class Simulation(NamedTuple):
-    """What happened and, beside it, the hidden causes that a stream does not show."""
+    """Events and their hidden causes, which the stream does not contain."""
 
     src: np.ndarray  # int64 [e]
     dst: np.ndarray  # int64 [e]
     time: np.ndarray  # float64 [e]
     label: np.ndarray  # float32 [e], 1 where the source roamed
     choice: np.ndarray  # int8 [e], RETURN, FRESH or NOISE
-    home: np.ndarray  # int32 [e], the source's community at that moment
+    home: np.ndarray  # int32 [e], the source's community at that time
 
 
 @no_type_check
 def _draw_rank(rng, n, skew):
-    """A rank i below n with P(i) ~ (i + 1)^-skew, by inverting the integral of (1 + x)^-skew."""
+    """Draw a rank i below n with P(i) ~ (i + 1)^-skew, by inverting the integral of (1 + x)^-skew."""
     x = rng.random()
     if skew == 1.0:
         return min(n - 1, int((n + 1.0) ** x - 1.0))
@@ -115,7 +116,7 @@ def _draw_rank(rng, n, skew):
 
 @no_type_check
 def _swap_seats(rng, seats):
-    """Two random seats trade their nodes."""
+    """Swap the nodes of two random seats."""
     n = seats.node_at.size
     a, b = int(rng.random() * n), int(rng.random() * n)
     u, v = seats.node_at[a], seats.node_at[b]
@@ -124,17 +125,17 @@ def _swap_seats(rng, seats):
 
 
 @no_type_check
-def _update_roaming(rng, moods, rates, u, t):
-    """Bring u's hidden two-state chain up to time t, by its exact transition probability."""
-    kept = math.exp(-rates.roam_rate * (t - moods.asked[u]))
-    share = rates.roam_share * (1.0 - kept) + (kept if moods.roams[u] else 0.0)
-    moods.roams[u], moods.asked[u] = rng.random() < share, t
-    return moods.roams[u]
+def _update_roaming(rng, roaming, rates, u, t):
+    """Advance u's hidden two-state Markov chain to time t by its exact transition probability."""
+    decay = math.exp(-rates.roam_rate * (t - roaming.updated[u]))
+    share = rates.roam_share * (1.0 - decay) + (decay if roaming.roams[u] else 0.0)
+    roaming.roams[u], roaming.updated[u] = rng.random() < share, t
+    return roaming.roams[u]
 
 
 @no_type_check
 def _draw_source(rng, busy, rates, src, e):
-    """Who acts at event e: in a burst one of the last few sources, else anyone by activity."""
+    """Draw the source of event e: in a burst one of the last few sources, else any node by activity."""
     if e > 0 and rng.random() < rates.burst:
         return src[e - 1 - int(rng.random() * min(e, max(1, busy.size // BURST_WINDOW_DIVISOR)))]
     return np.int64(busy[_draw_rank(rng, busy.size, rates.activity)])
@@ -142,14 +143,14 @@ def _draw_source(rng, busy, rates, src, e):
 
 @no_type_check
 def _draw_stranger(rng, n, u):
-    """Any node but u."""
+    """Draw any node but u."""
     v = int(rng.random() * (n - 1))
     return v + 1 if v >= u else v
 
 
 @no_type_check
 def _draw_community_member(rng, seats, skew, u):
-    """A member of u's community, by popularity, but not u."""
+    """Draw another member of u's community by popularity."""
     home = seats.home_of[seats.seat_of[u]]
     start = seats.first[home]
     v = u
@@ -159,16 +160,16 @@ def _draw_community_member(rng, seats, skew, u):
 
 
 @no_type_check
-def _remember(past, u, v, t):
-    """Write the event into u's ring, over the oldest."""
-    place = past.seen[u] % past.partner.shape[1]
-    past.partner[u, place], past.when[u, place] = v, t
-    past.seen[u] += 1
+def _remember(history, u, v, t):
+    """Write the event into u's ring buffer, over the oldest."""
+    place = history.seen[u] % history.partner.shape[1]
+    history.partner[u, place], history.when[u, place] = v, t
+    history.seen[u] += 1
 
 
 @no_type_check
 def _draw_remembered(rng, novelty, left):
-    """The place j with probability left[j] / (novelty + sum left), or -1."""
+    """Draw index j with probability left[j] / (novelty + sum left), or -1 for none."""
     total = novelty
     for weight in left:
         total += weight
@@ -194,7 +195,7 @@ JITTED_HELPERS = (
 
 @lru_cache
 def compile_simulation(law: Law) -> Any:
-    """The loop for one law; it closes over plain functions only, so that Numba can cache it on disk."""
+    """Compile the loop for one law; it closes over plain functions only, so that Numba can cache it on disk."""
     from numba.extending import register_jitable
 
     from dygmamba.ops.numba_kernels import kernel
@@ -203,34 +204,34 @@ def compile_simulation(law: Law) -> Any:
         register_jitable(part)
 
     @no_type_check
-    def walk(rng, world, rates, out, begin, swap_at):
-        """Fill `out` from event `begin` on, those before it known; returns when the next swap is due."""
-        busy, seats, past, moods = world
-        left = np.zeros(past.partner.shape[1])
+    def simulate_block(rng, state, rates, out, begin, swap_at):
+        """Simulate the events of `out` from `begin` on and return the time of the next swap."""
+        busy, seats, history, roaming = state
+        left = np.zeros(history.partner.shape[1])
         for e in range(begin, out.time.size):
             t = out.time[e]
             while rates.swap_rate > 0.0 and swap_at <= t:
                 _swap_seats(rng, seats)
                 swap_at -= math.log1p(-rng.random()) / rates.swap_rate
             u = _draw_source(rng, busy, rates, out.src, e)
-            roams = _update_roaming(rng, moods, rates, u, t)
+            roams = _update_roaming(rng, roaming, rates, u, t)
             if rng.random() < (rates.roam_noise if roams else rates.noise):
                 v, choice = _draw_stranger(rng, busy.size, u), NOISE
             else:
-                known = min(past.seen[u], left.size)
+                known = min(history.seen[u], left.size)
                 for j in range(known):
-                    # strict '<': events of one instant do not know of each other
-                    s = t - past.when[u, j]
+                    # Strictly earlier events only: those of the same time are not remembered yet.
+                    s = t - history.when[u, j]
                     left[j] = law(s, rates.half_life) if s > 0.0 else 0.0
                 j = _draw_remembered(rng, rates.novelty, left[:known])
                 if j >= 0:
-                    v, choice = np.int64(past.partner[u, j]), RETURN
+                    v, choice = np.int64(history.partner[u, j]), RETURN
                 else:
                     v, choice = _draw_community_member(rng, seats, rates.popularity, u), FRESH
-            _remember(past, u, v, t)
-            _remember(past, v, u, t)
+            _remember(history, u, v, t)
+            _remember(history, v, u, t)
             out.src[e], out.dst[e], out.label[e], out.choice[e] = u, v, roams, choice
             out.home[e] = seats.home_of[seats.seat_of[u]]
         return swap_at
 
-    return kernel()(walk)
+    return kernel()(simulate_block)

@@ -1,6 +1,6 @@
-"""A stream whose forgetting law is known: people return to partners they have not yet forgotten.
+"""Generate a synthetic stream with a known forgetting law: nodes return to partners they have not yet forgotten.
 
-The process and every parameter are written out in docs/generated-stream.md.
+The process and all parameters are described in docs/reference/generated-stream.md.
 """
 
 import math
@@ -33,13 +33,13 @@ from dygmamba.data.generate.process import (
 )
 from dygmamba.data.storage.mapped_columns import ScratchColumn, iterate_slices
 
-EVENTS_PER_BLOCK = 1 << 20  # events that are made at a time
-GRID_BITS = 10  # times lie on a grid of about gap / 1024, so that sums of gaps are exact
+EVENTS_PER_BLOCK = 1 << 20
+GRID_BITS = 10  # timestamps are multiples of about gap / 1024, so that sums of gaps are exact
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratorConfig(Settings):
-    """The parameters of a generated stream; docs/generated-stream.md explains each."""
+    """Parameters of a synthetic stream; docs/reference/generated-stream.md explains each."""
 
     seed: Annotated[int, Bounds(0, 2**63 - 1)] = 0
     nodes: Annotated[int, Bounds(2, 2**31 - 1)] = 240
@@ -66,51 +66,57 @@ class GeneratorConfig(Settings):
     def __post_init__(self) -> None:
         Settings.__post_init__(self)
         if self.law not in LAWS:
-            raise ConfigError(f"law is {self.law!r}; choose one of {', '.join(LAWS)}")
+            raise ConfigError(
+                f"law is {self.law!r}; choose one of {', '.join(LAWS)}", code="unknown-forgetting-law"
+            )
         if self.nodes < 2 * self.communities:
             raise ConfigError(
-                f"{self.nodes} nodes cannot fill {self.communities} communities; give at least two to each"
+                f"{self.nodes} nodes cannot fill {self.communities} communities; give at least two to each",
+                code="too-few-nodes",
             )
         if self.drift * self.pace > 1000:
             raise ConfigError(
-                f"drift {self.drift} moves a node 1,000 times between two of its events; lower it"
+                f"drift {self.drift} moves a node more than 1,000 times between two of its events; lower it",
+                code="drift-too-large",
             )
         if abs(self.origin) / self.grid > 2**51:
             raise ConfigError(
-                f"origin {self.origin} leaves no digits for gaps of {self.gap:g}; move it towards 0"
+                f"origin {self.origin} leaves no digits for time gaps of {self.gap:g}; choose one closer to 0",
+                code="origin-too-large",
             )
 
     @property
     def gap(self) -> float:
-        """The mean span between two events of the whole stream."""
+        """Mean time gap between consecutive events of the stream."""
         return self.pace / self.nodes
 
     @property
     def size(self) -> int:
-        """Bytes that are taken at least: the events' columns, what the nodes remember, the features' codes."""
+        """Memory needed at least, in bytes: the event columns and `state`."""
         return self.events * (50 + 4 * self.edge_dim) + self.state
 
     @property
     def state(self) -> int:
-        """Bytes that are taken however many events there are: what the nodes remember, the features' codes."""
+        """Bytes needed whatever the number of events: node histories and feature codes."""
         return self.nodes * (12 * self.memory + 50) + 4 * self.communities * self.edge_dim
 
     @property
     def grid(self) -> float:
-        """The power of two that every time is a multiple of."""
+        """Power of two that all timestamps are multiples of."""
         return 2.0 ** (math.frexp(self.gap)[1] - 1 - GRID_BITS)
 
 
 def forgetting_law(config: GeneratorConfig) -> Callable[[np.ndarray], np.ndarray]:
-    """The known law R(s): how much of an event is left after a span s; R(0) = 1."""
+    """Return the forgetting law R(s): the share of an event that is remembered after time s; R(0) = 1."""
     law, half_life = LAWS[config.law], config.half_life
     return lambda span: law(np.asarray(span, dtype=np.float64), half_life)
 
 
 class _TimestampGenerator:
-    """Sorted times, a run of them at a time: Lomax gaps of mean `gap`, rounded up to the grid; a tie has no gap.
+    """Sorted timestamps in blocks: Lomax gaps of mean `gap`, rounded up to the grid; a tie has no gap.
 
-    All gaps are drawn before all ties, and both before anything else: each has a generator that stands where it begins.
+    The definition of the stream draws all gaps first, then all ties, then everything else. To work in blocks, gaps and
+    ties get copies of the random generator, each advanced to where its draws begin.
     """
 
     def __init__(self, rng: np.random.Generator, config: GeneratorConfig) -> None:
@@ -122,7 +128,7 @@ class _TimestampGenerator:
             rng.random(rows.stop - rows.start, dtype=np.float32)
 
     def next(self, count: int) -> np.ndarray:
-        """So many more."""
+        """Return the next `count` timestamps."""
         config = self._config
         steps = self._gaps.random(count)
         np.subtract(1.0, steps, out=steps)
@@ -132,14 +138,14 @@ class _TimestampGenerator:
         np.maximum(np.ceil(steps, out=steps), 1.0, out=steps)
         steps[self._ties.random(count, dtype=np.float32) < config.ties] = 0.0
         steps[0] = self._steps + (0.0 if self._first else steps[0])
-        np.cumsum(steps, out=steps)  # exact, as these are whole numbers
+        np.cumsum(steps, out=steps)  # exact: whole numbers
         self._steps, self._first = float(steps[-1]), False
         steps *= config.grid
         return steps
 
 
 def _make_initial_state(rng: np.random.Generator, config: GeneratorConfig, begin: float) -> ProcessState:
-    """Everyone in a seat, nothing remembered, the hidden states at their long-run shares."""
+    """Seat all nodes at random, with empty histories and roaming states drawn from their stationary law."""
     n, m, c = config.nodes, config.memory, config.communities
     node_at = rng.permutation(n).astype(np.int32)
     first = np.arange(c + 1) * n // c
@@ -151,13 +157,13 @@ def _make_initial_state(rng: np.random.Generator, config: GeneratorConfig, begin
             home_of=np.repeat(np.arange(c, dtype=np.int32), np.diff(first)),
             first=first,
         ),
-        past=NodeHistory(np.zeros((n, m), np.int32), np.zeros((n, m)), np.zeros(n, np.int64)),
-        moods=RoamingState(rng.random(n) < config.roam_share, np.full(n, begin)),
+        history=NodeHistory(np.zeros((n, m), np.int32), np.zeros((n, m)), np.zeros(n, np.int64)),
+        roaming=RoamingState(rng.random(n) < config.roam_share, np.full(n, begin)),
     )
 
 
 def simulate_in_blocks(config: GeneratorConfig, size: int = EVENTS_PER_BLOCK) -> Iterator[Simulation]:
-    """Run the process, so many events at a time; the same config gives the same bytes, whatever the size."""
+    """Run the process in blocks of `size` events; the result does not depend on the block size."""
     rng = np.random.Generator(np.random.PCG64(config.seed))
     clock = _TimestampGenerator(rng, config)
     rates = ProcessRates(
@@ -172,24 +178,28 @@ def simulate_in_blocks(config: GeneratorConfig, size: int = EVENTS_PER_BLOCK) ->
         popularity=float(config.popularity),
         burst=float(config.burst),
     )
-    walk, world, swap_at, before = compile_simulation(LAWS[config.law]), None, 0.0, _allocate_simulation(0)
+    simulate_block, state, swap_at, before = (
+        compile_simulation(LAWS[config.law]),
+        None,
+        0.0,
+        _allocate_simulation(0),
+    )
     for start in range(0, config.events, size):
         time = clock.next(min(size, config.events - start))
-        if world is None:
-            # a swap at once changes nothing: the seats were dealt at random
-            world, swap_at = _make_initial_state(rng, config, time[0]), time[0]
+        if state is None:
+            # The first swap may happen at once, because the seats are random already.
+            state, swap_at = _make_initial_state(rng, config, time[0]), time[0]
         begin = len(before.time)
         out = Simulation(
             *map(
                 np.concatenate, zip(before, _allocate_simulation(len(time))._replace(time=time), strict=True)
             )
         )
-        swap_at = walk(rng, world, rates, out, begin, swap_at)
+        swap_at = simulate_block(rng, state, rates, out, begin, swap_at)
         yield Simulation(*(column[begin:] for column in out))
-        kept = min(
-            len(out.time), max(1, config.nodes // BURST_WINDOW_DIVISOR)
-        )  # what a burst looks back over
-        before = Simulation(*(column[len(column) - kept :] for column in out))
+        # A burst looks back over these events, so the next block needs them.
+        window = min(len(out.time), max(1, config.nodes // BURST_WINDOW_DIVISOR))
+        before = Simulation(*(column[len(column) - window :] for column in out))
 
 
 def _allocate_simulation(events: int) -> Simulation:
@@ -198,18 +208,18 @@ def _allocate_simulation(events: int) -> Simulation:
 
 
 def simulate(config: GeneratorConfig) -> Simulation:
-    """All events at once."""
+    """Run the process in memory and return all events."""
     require_memory(config.size, f"a stream of {config.events:,} events and {config.nodes:,} nodes")
     out, start = _allocate_simulation(config.events), 0
-    for run in simulate_in_blocks(config):
-        for column, part in zip(out, run, strict=True):
+    for block in simulate_in_blocks(config):
+        for column, part in zip(out, block, strict=True):
             column[start : start + len(part)] = part
-        start += len(run.time)
+        start += len(block.time)
     return out
 
 
 class _FeatureGenerator:
-    """A noisy sign code of the source's community: +-1 per column, plus a unit normal."""
+    """Edge features: a random sign code of the source's community plus standard normal noise."""
 
     def __init__(self, config: GeneratorConfig) -> None:
         self._rng = np.random.Generator(np.random.PCG64([config.seed, 1]))
@@ -217,15 +227,15 @@ class _FeatureGenerator:
         self._code = self._rng.choice(signs, (config.communities, config.edge_dim))
 
     def next(self, home: np.ndarray) -> np.ndarray:
-        """Of the events that come next."""
+        """Return the features of the next events, given the communities of their sources."""
         noise = self._rng.standard_normal((len(home), self._code.shape[1]), dtype=np.float32)
         return np.add(noise, self._code[home], out=noise)
 
 
 def generate_stream(config: GeneratorConfig, scratch: Path | None = None) -> EventStore:
-    """The stream of a config; its label is the source's hidden state, 1 while it roams.
+    """Generate a stream; the label of an event is the hidden state of its source, 1 while it roams.
 
-    One that is large is made on the disk, in that folder or the system's temporary one, and lies there without a name.
+    A stream too large for memory is generated in an anonymous file in `scratch`, or in the system's temporary folder.
     """
     if config.size <= DEFAULT_BUDGET:
         run = simulate(config)
@@ -233,7 +243,7 @@ def generate_stream(config: GeneratorConfig, scratch: Path | None = None) -> Eve
         edge = torch.from_numpy(_FeatureGenerator(config).next(run.home))
     else:
         columns, edge = _generate_on_disk(config, scratch or Path(gettempdir()))
-    return EventStore.of(
+    return EventStore.from_columns(
         *columns[:3],
         label=columns[3],
         num_nodes=config.nodes,
@@ -242,20 +252,21 @@ def generate_stream(config: GeneratorConfig, scratch: Path | None = None) -> Eve
 
 
 def _generate_on_disk(config: GeneratorConfig, folder: Path) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """Source, destination, time and label, and the edges' features, as mapped pages."""
-    require_memory(config.state, f"what {config.nodes:,} nodes remember")
+    """Return source, destination, time and label, and the edge features, as memory-mapped tensors."""
+    require_memory(config.state, f"the histories of {config.nodes:,} nodes")
     make_folder(folder)
     free = shutil.disk_usage(folder).free
     if config.size - config.state > free:
         raise ConfigError(
-            f"a stream of {config.events:,} events takes {(config.size - config.state) / 1e9:,.0f} GB on the disk of "
-            f"{folder}, where {free / 1e9:,.0f} GB are free; ask for fewer events"
+            f"a stream of {config.events:,} events takes {(config.size - config.state) / 1e9:,.0f} GB in "
+            f"{folder}, where {free / 1e9:,.0f} GB are free; generate fewer events",
+            code="disk-too-small",
         )
     names, features = ("src", "dst", "time", "label"), _FeatureGenerator(config)
     columns = [ScratchColumn(folder, kind) for kind in (np.int64, np.int64, np.float64, np.float32)]
     edge = ScratchColumn(folder, np.float32, (config.edge_dim,))
-    for run in simulate_in_blocks(config):
+    for block in simulate_in_blocks(config):
         for column, name in zip(columns, names, strict=True):
-            column.append(getattr(run, name))
-        edge.append(features.next(run.home))
+            column.append(getattr(block, name))
+        edge.append(features.next(block.home))
     return [column.mapped() for column in columns], edge.mapped()

@@ -1,1 +1,4 @@
-"""Studies of streams, models and papers: what a number can say, and what was said before."""
+"""Laboratory: reproduction of the paper's studies, audit of datasets and models, benchmarks.
+
+Only the commands and functions `reproduce`, `audit` and `bench` use it; the rest of the package never imports it.
+"""

@@ -1,9 +1,9 @@
-"""What a number on a stream can say and what it cannot, and whether a model's score keeps away from the rest.
+"""Audit of a dataset and a model: the ceilings of its test set, published values above them, leaks, and simple rules.
 
-An audit as one page for somebody who has never seen the papers: no script, no request, figures as SVG.
+The result is written as JSON values or as an HTML page without scripts.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -13,6 +13,7 @@ import torch
 
 from dygmamba.core.errors import ConfigError, EventError
 from dygmamba.core.files.writing import make_folder, write_text
+from dygmamba.core.progress import SILENT, Progress
 from dygmamba.engine.stream import Stream
 from dygmamba.lab.audit_model import (
     AuditCheck,
@@ -27,14 +28,14 @@ from dygmamba.lab.audit_stream import (
     PeriodStatistics,
     RowOrder,
     RuleResult,
-    bias,
+    describe_period,
     evaluate_rules,
-    order,
-    padding,
-    period,
+    measure_batch_bias,
+    measure_padding_leak,
+    measure_row_order,
     score_rules,
 )
-from dygmamba.lab.oracles import Ceiling, EventsByTime, ceiling
+from dygmamba.lab.oracles import Ceiling, EventsByTime, compute_ceiling
 from dygmamba.report.published import list_published_values
 from dygmamba.sampling.negatives import SAMPLERS
 from dygmamba.tasks.base import EvaluationSet
@@ -42,12 +43,16 @@ from dygmamba.tasks.link import SETTINGS, SPLITS, build_link_set, has_events
 from dygmamba.tasks.metric_names import SETTING_LABELS
 
 EvaluationKey = tuple[str, str, str]  # split, setting, negatives
-BIAS_RULE = "recency of the destination"  # the rule whose scores show what the size of a batch is worth
+BIAS_RULE = "recency of the destination"  # the rule whose scores show the effect of the batch size
+TEMPLATE = "audit.html"
+# size of the figure in SVG units, which a phone displays 1:1
+LEFT, RIGHT, ROW = 8, 352, 46
+LOWEST = 40.0  # percentage at the left edge of the figure
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedAboveCeiling:
-    """A published figure above the ceiling of its question; `value` in per cent, as printed."""
+    """A published value above its ceiling; `value` is the percentage as printed, `ceiling` is between 0 and 1."""
 
     model: str
     metric: str
@@ -58,7 +63,7 @@ class PublishedAboveCeiling:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """Everything that was found about a stream, and about a model where one was given."""
+    """Result of an audit. The field names are those of the JSON output."""
 
     dataset: str
     nodes: int
@@ -74,25 +79,25 @@ class Audit:
 
     @property
     def sound(self) -> bool:
-        """Whether no score was found to depend on what it must not."""
+        """Whether all checks of the model passed."""
         return all(check.passed for check in self.checks)
 
     @property
     def above(self) -> int:
-        """Published cells above their ceiling."""
-        return sum(len(cells) for _, cells in self.ceilings)
+        """Number of published values above their ceiling."""
+        return sum(len(published) for _, published in self.ceilings)
 
     def page(self, out: Path | str) -> Path:
-        """Write it as a page for readers; where it is."""
+        """Write the audit as an HTML page and return its path."""
         return write_page(self, Path(out))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for machines; metrics and shares between 0 and 1, published values as printed."""
-        found = asdict(self) | {"sound": self.sound, "above": self.above}
-        return found | {
+        """Return plain values for JSON; metrics and shares are between 0 and 1, published values as printed."""
+        values = asdict(self) | {"sound": self.sound, "above": self.above}
+        return values | {
             "ceilings": [
-                asdict(one) | {"published_above": [asdict(cell) for cell in cells]}
-                for one, cells in self.ceilings
+                asdict(ceiling) | {"published_above": [asdict(value) for value in published]}
+                for ceiling, published in self.ceilings
             ]
         }
 
@@ -100,60 +105,58 @@ class Audit:
 def audit_stream(
     stream: Stream,
     dataset: str,
-    subject: AuditedModel | None = None,
+    model: AuditedModel | None = None,
     splits: Sequence[str] = SPLITS,
-    watch: Callable[[str], None] = lambda doing: None,
+    progress: Progress = SILENT,
 ) -> Audit:
-    """Audit a stream by the protocol's own questions, and a model if there is one."""
+    """Audit a stream, and a model if one is given."""
     store, split = stream.store, stream.split
     if not len(split.test):
-        raise EventError("the test period has no events; use a longer stream")
+        raise EventError("the test period has no events; use a longer stream", code="empty-test-split")
     evaluation_sets = {}
-    for question in _list_evaluations(stream, splits):
-        watch(f"drawing {' '.join(question)}")
-        evaluation_sets[question] = build_link_set(store, split, *question)
-    moments, tests = (
-        EventsByTime(store),
-        [evaluation_set for (name, *_), evaluation_set in evaluation_sets.items() if name == "test"],
-    )
-    watch("asking the oracles")
-    ceilings = [ceiling(moments, evaluation_set) for evaluation_set in evaluation_sets.values()]
+    for key in _list_evaluations(stream, splits):
+        with progress.stage(f"drawing {' '.join(key)}"):
+            evaluation_sets[key] = build_link_set(store, split, *key)
+    test_sets = [evaluation_set for (name, *_), evaluation_set in evaluation_sets.items() if name == "test"]
+    events_by_time = EventsByTime(store)
+    with progress.stage("computing oracle ceilings"):
+        ceilings = [
+            compute_ceiling(events_by_time, evaluation_set) for evaluation_set in evaluation_sets.values()
+        ]
     rules, biases = [], []
-    for evaluation_set in tests:
-        watch("asking simple rules")
-        scores = score_rules(stream, evaluation_set, dataset)
+    for evaluation_set in test_sets:
+        with progress.stage("scoring simple rules"):
+            scores = score_rules(stream, evaluation_set, dataset)
         rules += evaluate_rules(evaluation_set, scores)
-        biases = biases or bias(
+        biases = biases or measure_batch_bias(
             evaluation_set, {BIAS_RULE: scores[BIAS_RULE], "chance": _random_scores(evaluation_set)}
         )
-    asked = build_link_set(store, split, "test")
-    periods = tuple(period(store, split, name) for name in splits if len(getattr(split, name)))
     checks: list[AuditCheck] = []
-    if subject is not None:
-        watch(f"checking {subject.name}")
-        visible = period(store, split, "test").visible
-        checks = [
-            *check_invariances(subject),
-            check_same_time_visibility(subject, visible),
-            *check_ceiling(subject, evaluation_sets.values(), ceilings),
-        ]
+    if model is not None:
+        visible = describe_period(store, split, "test").visible
+        with progress.stage(f"checking {model.name}"):
+            checks = [
+                *check_invariances(model),
+                check_same_time_visibility(model, visible),
+                *check_ceiling(model, evaluation_sets.values(), ceilings),
+            ]
     return Audit(
         dataset=dataset,
         nodes=store.num_nodes,
         events=len(store),
-        periods=periods,
-        ceilings=tuple((one, _list_published_above(dataset, one)) for one in ceilings),
-        padding=tuple(padding(stream, asked, dataset)),
-        order=order(store, split.test),
+        periods=tuple(describe_period(store, split, name) for name in splits if len(getattr(split, name))),
+        ceilings=tuple((ceiling, _list_published_above(dataset, ceiling)) for ceiling in ceilings),
+        padding=tuple(measure_padding_leak(stream, build_link_set(store, split, "test"), dataset)),
+        order=measure_row_order(store, split.test),
         bias=tuple(biases),
         rules=tuple(rules),
-        model=None if subject is None else subject.name,
+        model=None if model is None else model.name,
         checks=tuple(checks),
     )
 
 
 def _list_evaluations(stream: Stream, splits: Sequence[str]) -> list[EvaluationKey]:
-    """Every split, setting and kind of negatives that has events, the test and what is usually reported first."""
+    """Return every split, setting and negative sampler that has events, the test split first."""
     return [
         (name, setting, negatives)
         for name in sorted(splits, key=lambda name: name != "test")
@@ -163,15 +166,15 @@ def _list_evaluations(stream: Stream, splits: Sequence[str]) -> list[EvaluationK
     ]
 
 
-def _list_published_above(dataset: str, one: Ceiling) -> tuple[PublishedAboveCeiling, ...]:
-    """Published figures are of the test; each metric is held against the oracle's own."""
-    if one.split != "test":
+def _list_published_above(dataset: str, ceiling: Ceiling) -> tuple[PublishedAboveCeiling, ...]:
+    """Return the published values above the oracle's; all published values are of the test split."""
+    if ceiling.split != "test":
         return ()
-    limits = {"ap": 100 * one.edge_oracle_ap, "auc": 100 * one.edge_oracle_auc}
+    limits = {"ap": 100 * ceiling.edge_oracle_ap, "auc": 100 * ceiling.edge_oracle_auc}
     return tuple(
-        PublishedAboveCeiling(model, metric, cell.mean, cell.source, limits[metric] / 100)
-        for model, metric, cell in list_published_values(dataset, one.setting, one.negatives)
-        if cell.mean > limits[metric]
+        PublishedAboveCeiling(model, metric, value.mean, value.source, limits[metric] / 100)
+        for model, metric, value in list_published_values(dataset, ceiling.setting, ceiling.negatives)
+        if value.mean > limits[metric]
     )
 
 
@@ -179,50 +182,46 @@ def _random_scores(evaluation_set: EvaluationSet) -> torch.Tensor:
     return torch.rand(len(evaluation_set.pairs), generator=torch.Generator().manual_seed(0))
 
 
-TEMPLATE = "page.html"
-WIDTH, LEFT, RIGHT, ROW = 360, 8, 352, 46  # of the figure, in its own units; a telephone shows them 1:1
-LOWEST = 40.0  # per cent at the figure's left edge
-
-
-def write_page(found: Audit, out: Path) -> Path:
-    """The page at this place, whole or not at all."""
+def write_page(audit: Audit, out: Path) -> Path:
+    """Write the audit as an HTML page, atomically."""
     if out.is_dir():
-        raise ConfigError(f"{out} is a folder; give the name of a file with `out`")
-    page = render_page(found)
+        raise ConfigError(f"{out} is a folder; `out` must be the path of a file", code="output-is-a-folder")
+    page = render_page(audit)
     make_folder(out.parent)
     write_text(out, page)
     return out
 
 
-def render_page(found: Audit) -> str:
-    """The page as text."""
+def render_page(audit: Audit) -> str:
+    """Return the HTML page of an audit."""
     import jinja2
 
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    environment.filters |= {"percent": percent, "share": share}
-    template = environment.from_string(files("dygmamba.lab.audit").joinpath(TEMPLATE).read_text("utf-8"))
-    tests = [one for one, _ in found.ceilings if one.split == "test"]
+    environment.filters |= {"percent": format_percent, "share": format_share}
+    template = environment.from_string(files("dygmamba.lab").joinpath(TEMPLATE).read_text("utf-8"))
+    test_ceilings = [ceiling for ceiling, _ in audit.ceilings if ceiling.split == "test"]
     return template.render(
-        audit=found,
-        test=next(one for one in found.periods if one.split == "test"),
+        audit=audit,
+        test=next(period for period in audit.periods if period.split == "test"),
         nodes=SETTING_LABELS,
-        first=tests[0],
-        figure=[_figure_row(found.dataset, one, place) for place, one in enumerate(tests)],
-        height=ROW * len(tests) + 24,
+        first=test_ceilings[0],
+        figure=[_figure_row(audit.dataset, ceiling, at) for at, ceiling in enumerate(test_ceilings)],
+        height=ROW * len(test_ceilings) + 24,
         ticks=[(_to_x(value), value) for value in (50, 60, 70, 80, 90, 100)],
-        above=[(one, cell) for one, cells in found.ceilings for cell in cells],
-        rules=_group_by_rule(found),
-        tells=max((max(one.auc, 1 - one.auc) for one in found.padding), default=0.5),
+        above=[(ceiling, value) for ceiling, published in audit.ceilings for value in published],
+        rules=_group_by_rule(audit),
+        # an AUC below 0.5 separates as well, with the opposite sign
+        padding_auc=max((max(leak.auc, 1 - leak.auc) for leak in audit.padding), default=0.5),
     )
 
 
-def percent(value: float | None) -> str:
-    """A metric, in per cent with one digit behind the point."""
+def format_percent(value: float | None) -> str:
+    """Format a metric as a percentage with one decimal."""
     return "–" if value is None else f"{100 * value:.1f}"  # noqa: RUF001
 
 
-def share(value: float) -> str:
-    """A share, in per cent; little is not nothing."""
+def format_share(value: float) -> str:
+    """Format a share as a percentage; a small one is not rounded to zero."""
     return "less than 0.1 %" if 0 < value < 0.001 else f"{100 * value:.1f} %"
 
 
@@ -230,32 +229,32 @@ def _to_x(value: float) -> float:
     return round(LEFT + (RIGHT - LEFT) * (max(value, LOWEST) - LOWEST) / (100 - LOWEST), 1)
 
 
-def _figure_row(dataset: str, one: Ceiling, place: int) -> dict[str, Any]:
-    """A question's row: how far a bar reaches, and where published figures of AP lie."""
-    limit = 100 * one.edge_oracle_ap
-    cells = {
-        (model, cell.mean)
-        for model, metric, cell in list_published_values(dataset, one.setting, one.negatives)
+def _figure_row(dataset: str, ceiling: Ceiling, at: int) -> dict[str, Any]:
+    """Return the coordinates of one row of the figure: a bar up to the ceiling, and a dot per published AP."""
+    limit = 100 * ceiling.edge_oracle_ap
+    published = {
+        (model, value.mean)
+        for model, metric, value in list_published_values(dataset, ceiling.setting, ceiling.negatives)
         if metric == "ap"
     }
     dots = [
         {"x": _to_x(mean), "above": mean > limit, "title": f"{model} {mean:.2f}"}
-        for model, mean in sorted(cells, key=lambda cell: cell[1])
+        for model, mean in sorted(published, key=lambda pair: pair[1])
     ]
     return {
-        "y": ROW * place,
-        "title": f"{SETTING_LABELS[one.setting]}, {one.negatives} negatives",
+        "y": ROW * at,
+        "title": f"{SETTING_LABELS[ceiling.setting]}, {ceiling.negatives} negatives",
         "limit": f"{limit:.1f}",
         "start": _to_x(LOWEST),
         "x": _to_x(limit),
-        "member": _to_x(100 * one.membership_oracle_ap),
+        "member": _to_x(100 * ceiling.membership_oracle_ap),
         "dots": dots,
     }
 
 
-def _group_by_rule(found: Audit) -> dict[str, dict[str, list[float]]]:
-    """A table per setting: a row per rule, a figure per kind of negatives."""
+def _group_by_rule(audit: Audit) -> dict[str, dict[str, list[float]]]:
+    """Return AP by setting and rule, one value per negative sampler."""
     tables: dict[str, dict[str, list[float]]] = {}
-    for one in found.rules:
-        tables.setdefault(one.setting, {}).setdefault(one.rule, []).append(one.ap)
+    for result in audit.rules:
+        tables.setdefault(result.setting, {}).setdefault(result.rule, []).append(result.ap)
     return tables

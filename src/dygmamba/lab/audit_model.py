@@ -1,4 +1,4 @@
-"""What a model's score depends on, asked of the model itself: on the stream, and on a small one made for it."""
+"""Checks of a model's scores in an audit: what they must not depend on, and the ceiling that AP must not exceed."""
 
 from collections.abc import Callable, Iterable
 from copy import deepcopy
@@ -25,18 +25,14 @@ from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.metrics import link_metrics
 
-INVARIANCES = {
-    "future": "causal",
-    "batch": "batch",
-    "order": "order",
-    "padding": "padding",
-}  # ours: the contract's
-WINDOW, PAIRS = 500, 24  # events before and after the moment that is asked about, and pairs asked
+# name of a check in the audit -> name of the check in runs.contract
+INVARIANCES = {"future": "causal", "batch": "batch", "order": "order", "padding": "padding"}
+WINDOW, PAIRS = 500, 24  # events before and after the query time, and number of queries
 
 
 @dataclass(frozen=True, slots=True)
 class AuditCheck:
-    """Whether a score keeps away from what it must not depend on; `value` is by how much it does not."""
+    """Result of one check; `value` is the size of the violation (0 or close to 0 if there is none)."""
 
     name: str
     passed: bool
@@ -46,22 +42,30 @@ class AuditCheck:
 
 @dataclass(frozen=True, slots=True)
 class AuditedModel:
-    """A model that is audited: how it is built on a stream, and what its figures on the protocol's questions are."""
+    """A model under audit.
+
+    Attributes:
+        name: Name in the report.
+        cases: Streams on which its invariances are checked.
+        compute_rows: Returns its rows of metrics on the evaluation sets; empty if it has none.
+        sees_query_time: Whether its memory may have seen events with the timestamp of the query.
+    """
 
     name: str
-    benches: tuple[CheckCase, ...]
-    figures: Callable[[Iterable[EvaluationSet]], list[dict[str, Any]]]
-    sees_own_time: bool = False
+    cases: tuple[CheckCase, ...]
+    compute_rows: Callable[[Iterable[EvaluationSet]], list[dict[str, Any]]]
+    sees_query_time: bool = False
 
 
-def audit_named_model(name: str, settings: dict[str, Any], stream: Stream, dataset: str) -> AuditedModel:
-    """A model with untrained weights; one that needs no training also has figures."""
+def build_audited_model(name: str, settings: dict[str, Any], stream: Stream, dataset: str) -> AuditedModel:
+    """Prepare a registered model with untrained weights; it has metrics only if it needs no training."""
     spec = find_model(name)
-    _, own = separate_settings(find_preset(name, dataset) | settings)
-    config = build_config(spec.config, own)
+    _, model_settings = separate_settings(find_preset(name, dataset) | settings)
+    config = build_config(spec.config, model_settings)
 
-    def builder(facts: DatasetFacts) -> Callable[[], Scorer]:
+    def make_builder(facts: DatasetFacts) -> Callable[[], Scorer]:
         def build() -> Scorer:
+            # every check builds the model anew and must get the same weights
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
                 scorer = spec.build(config, facts)
@@ -69,7 +73,7 @@ def audit_named_model(name: str, settings: dict[str, Any], stream: Stream, datas
 
         return build
 
-    def figures(evaluation_sets: Iterable[EvaluationSet]) -> list[dict[str, Any]]:
+    def compute_rows(evaluation_sets: Iterable[EvaluationSet]) -> list[dict[str, Any]]:
         if spec.trainable:
             return []
         return [
@@ -77,22 +81,22 @@ def audit_named_model(name: str, settings: dict[str, Any], stream: Stream, datas
             for evaluation_set in evaluation_sets
         ]
 
-    build = builder(DatasetFacts.of(stream.store, stream.split.train))
+    build = make_builder(DatasetFacts.of(stream.store, stream.split.train))
     small = sample_stream()
-    made = CheckCase(builder(DatasetFacts.of(small)), small, sample_pairs(small))
-    return AuditedModel(name, (made, _window_around_test(build, stream)), figures)
+    synthetic = CheckCase(make_builder(DatasetFacts.of(small)), small, sample_pairs(small))
+    return AuditedModel(name, (synthetic, _window_around_test(build, stream)), compute_rows)
 
 
-def audit_run(run: OpenRun, path: Path) -> AuditedModel:
-    """A trained run; its figures are those its folder holds."""
+def build_audited_run(run: OpenRun, path: Path) -> AuditedModel:
+    """Prepare a trained run; its metrics are those that its directory contains."""
     stateful = run.scorer.stateful
 
-    def figures(evaluation_sets: Iterable[EvaluationSet]) -> list[dict[str, Any]]:
+    def compute_rows(evaluation_sets: Iterable[EvaluationSet]) -> list[dict[str, Any]]:
         return [row for row in run.folder.results() if row.get("model") == run.about["model"]]
 
-    bench = _window_around_test(lambda: deepcopy(run.scorer), run.stream)
+    case = _window_around_test(lambda: deepcopy(run.scorer), run.stream)
     name = f"{run.about['model']} ({path.name})"
-    return AuditedModel(name, (bench,), figures, stateful and run.rule.visible == "batch")
+    return AuditedModel(name, (case,), compute_rows, stateful and run.rule.visible == "batch")
 
 
 def _compute_ap(scorer: Scorer, stream: Stream, evaluation_set: EvaluationSet) -> float:
@@ -104,63 +108,68 @@ def _compute_ap(scorer: Scorer, stream: Stream, evaluation_set: EvaluationSet) -
 
 
 def _window_around_test(build: Callable[[], Scorer], stream: Stream) -> CheckCase:
-    """The stream around the middle of its test, as many events before a moment as from it on, and pairs that meet."""
+    """Return a check case from the middle of the test period: as many events before a timestamp as from it on."""
     store, test = stream.store, stream.split.test
     if not len(test):
-        raise EventError("the test period has no events; use a longer stream")
-    moment = int(torch.searchsorted(store.time, store.time[test[len(test) // 2]]))
-    half = min(WINDOW, moment, len(store) - moment)
-    window = store[moment - half : moment + half]
+        raise EventError("the test period has no events; use a longer stream", code="empty-test-split")
+    middle = int(torch.searchsorted(store.time, store.time[test[len(test) // 2]]))
+    half = min(WINDOW, middle, len(store) - middle)
+    window = store[middle - half : middle + half]
     return CheckCase(build, window, _sample_window_pairs(window))
 
 
 def _sample_window_pairs(window: EventStore) -> PairBatch:
-    """Events of the second half, and their sources with the destinations of others; nodes that have a past."""
+    """Draw queries from the second half of a window, so that nodes have a history: events, and mixed pairs of nodes."""
     rng = torch.Generator().manual_seed(1)
     half = len(window) // 2
     at, other = (half + torch.randint(max(len(window) - half, 1), (PAIRS,), generator=rng) for _ in range(2))
-    real = torch.arange(PAIRS) % 2 == 0
-    return PairBatch.of(window.src[at], window.dst[torch.where(real, at, other)], window.time[at])
+    is_event = torch.arange(PAIRS) % 2 == 0
+    return PairBatch.from_pairs(window.src[at], window.dst[torch.where(is_event, at, other)], window.time[at])
 
 
-def check_invariances(subject: AuditedModel) -> list[AuditCheck]:
-    """Future, batch, order and padding: what moves a score that none of them may move."""
+def check_invariances(model: AuditedModel) -> list[AuditCheck]:
+    """Check that scores do not change with the future, the batch, the row order or padding."""
     checks = []
     for name, contract in INVARIANCES.items():
-        found = [run_check(contract, bench) for bench in subject.benches]
-        broken = [one.broken for one in found if one.broken is not None]
-        moved = [one.moved for one in found if one.moved is not None]
+        results = [run_check(contract, case) for case in model.cases]
+        broken = [result.broken for result in results if result.broken is not None]
+        moved = [result.moved for result in results if result.moved is not None]
         checks.append(
             AuditCheck(name, not broken, max(moved, default=None), "; ".join(dict.fromkeys(broken)))
         )
     return checks
 
 
-def check_same_time_visibility(subject: AuditedModel, visible: float) -> AuditCheck:
-    """Whether its memory was told of events of the question's own time, and of how many questions that holds."""
-    share = visible if subject.sees_own_time else 0.0
-    detail = f"its memory is told of earlier batches of the same time in {100 * share:.1f} % of the questions"
+def check_same_time_visibility(model: AuditedModel, visible: float) -> AuditCheck:
+    """Check that the memory has not seen events with the timestamp of the query.
+
+    `visible` is the share of test events for which an earlier batch contains such events.
+    """
+    share = visible if model.sees_query_time else 0.0
+    detail = (
+        f"for {100 * share:.1f} % of the queries its memory has seen events with the timestamp of the query"
+    )
     return AuditCheck("own time", share == 0, share, detail if share else "")
 
 
 def check_ceiling(
-    subject: AuditedModel, evaluation_sets: Iterable[EvaluationSet], ceilings: list[Ceiling]
+    model: AuditedModel, evaluation_sets: Iterable[EvaluationSet], ceilings: list[Ceiling]
 ) -> list[AuditCheck]:
-    """Whether its figures are such as a score of pair, time and past can have; none where it has no figures.
+    """Check that no AP exceeds the ceiling of its evaluation set; no check if the model has no metrics.
 
-    One figure may be above what is expected by chance: by 1 / sqrt(n), n the events of the test.
+    An AP may exceed the expected value by chance: 1 / sqrt(n) is tolerated, with n test events.
     """
-    by_question = {(one.split, one.setting, one.negatives): one for one in ceilings}
-    worst, detail = None, ""
-    for row in subject.figures(evaluation_sets):
-        one = by_question.get((row["split"], row["setting"], row["negatives"]))
-        if one is None:
+    by_evaluation = {(ceiling.split, ceiling.setting, ceiling.negatives): ceiling for ceiling in ceilings}
+    largest_excess, detail = None, ""
+    for row in model.compute_rows(evaluation_sets):
+        ceiling = by_evaluation.get((row["split"], row["setting"], row["negatives"]))
+        if ceiling is None:
             continue
-        excess = row["ap"] - one.edge_oracle_ap_untied
-        worst = excess if worst is None else max(worst, excess)
-        if excess > 1 / sqrt(one.events):
+        excess = row["ap"] - ceiling.edge_oracle_ap_untied
+        largest_excess = excess if largest_excess is None else max(largest_excess, excess)
+        if excess > 1 / sqrt(ceiling.events):
             detail = (
-                f"{row['split']}, {row['setting']}, {row['negatives']}: AP {100 * row['ap']:.2f}, "
-                f"where {100 * one.edge_oracle_ap_untied:.2f} is the most that pair, time and past allow"
+                f"{row['split']}, {row['setting']}, {row['negatives']} negatives: AP {100 * row['ap']:.2f} is above "
+                f"{100 * ceiling.edge_oracle_ap_untied:.2f}, the most that is possible without a leak"
             )
-    return [] if worst is None else [AuditCheck("ceiling", not detail, worst, detail)]
+    return [] if largest_excess is None else [AuditCheck("ceiling", not detail, largest_excess, detail)]

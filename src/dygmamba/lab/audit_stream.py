@@ -1,10 +1,9 @@
-"""What a stream's test is made of, and what tells its answers without any model.
+"""Properties of an event stream that inflate test metrics without any learning, and the metrics of simple rules.
+
+Measured are repeated pairs, events with equal timestamps, the order of their rows, leaks through padding, and the bias
+of small batches. A trained model whose metrics are below those of the rules has not learned anything useful.
 
 Legend: p pairs, k events.
-
-What rules reach that learn nothing: a figure below theirs is no achievement.
-
-Legend: p pairs.
 """
 
 from collections.abc import Callable
@@ -25,30 +24,32 @@ from dygmamba.models.base import DatasetFacts
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.metrics import PUBLISHED_BATCH, link_metrics, roc_auc
 
-LENGTHS, CALL_SIZES = (32, 256, 1024, 2048), (20, 30, 200)  # histories, and events per call, that are in use
+LENGTHS, CALL_SIZES = (32, 256, 1024, 2048), (20, 30, 200)  # lengths and batch sizes of published programs
 BATCH_SIZES = (20, 30, PUBLISHED_BATCH)
-SAMPLED_PAIRS = 20_000  # pairs of events of one time whose order is looked at
+SAMPLED_PAIRS = 20_000  # pairs of events with equal timestamps from which the row order is estimated
+RULE_MODELS = ("edgebank", "popularity")
+METRICS = ("ap", "ap_pooled", "auc", "auc_pooled")
 
 
 @dataclass(frozen=True, slots=True)
 class PeriodStatistics:
-    """What the events of a period are: shares of its events, but `surprise`, which is of its distinct pairs."""
+    """Statistics of the validation or test period; shares of its events unless noted otherwise."""
 
     split: str
     events: int
     times: int
     nodes: int
-    repeats: float  # their pair met at an earlier time
-    surprise: float  # of the period's distinct pairs, those never seen before the period
-    new_nodes: float  # one end was never trained on
-    tied: float  # another event has the same time
-    visible: float  # an earlier batch of 200 holds events of the same time
-    visible_events: float  # how many such events there are, mean over the period
+    repeats: float  # the pair had an event at an earlier time
+    surprise: float  # share of the period's distinct pairs that do not occur before the period
+    new_nodes: float  # one node does not occur in training
+    tied: float  # another event has the same timestamp
+    visible: float  # an earlier batch of 200 contains events with the same timestamp
+    visible_events: float  # mean number of those events
 
 
 @dataclass(frozen=True, slots=True)
 class PaddingLeak:
-    """How well the padded length of a call alone tells events from negatives, if each has a call of its own."""
+    """ROC-AUC of the padded length alone if positives and negatives are padded in separate calls."""
 
     length: int
     batch: int
@@ -57,10 +58,10 @@ class PaddingLeak:
 
 @dataclass(frozen=True, slots=True)
 class RowOrder:
-    """What the row number says among events of one time; None where no two events share a time.
+    """Information in the row order among events with equal timestamps; None if there are none.
 
-    `source` and `destination`: of two events of one time, how often the later row has the larger node, a ROC-AUC; 0.5
-    is no order. `neighbors`: how often the next row of the same time has the same source, `chance`: any other row.
+    `source` and `destination` are ROC-AUCs: how often the later of two rows has the larger node id (0.5: no order).
+    `neighbors` is how often two adjacent rows have the same source, `chance` how often two random rows have.
     """
 
     source: float | None
@@ -71,84 +72,94 @@ class RowOrder:
 
 @dataclass(frozen=True, slots=True)
 class BatchSizeBias:
-    """The same scores judged in batches of several sizes, and at once."""
+    """AP of the same scores, averaged over batches of several sizes (`ap`, by size) and pooled over all pairs."""
 
     scores: str
     ap: dict[str, float]
     ap_pooled: float
 
 
-def period(store: EventStore, split: Split, name: str) -> PeriodStatistics:
-    """What the events of a period repeat, share and see."""
+def describe_period(store: EventStore, split: Split, name: str) -> PeriodStatistics:
+    """Compute the statistics of the period `name`, "val" or "test"."""
     events = split.val if name == "val" else split.test
-    time, pair = store.time.numpy(), (store.src * store.num_nodes + store.dst).numpy()
-    own, when = pair[events], time[events]
-    met = find_last_times(pair, time, own, when)
-    before = np.unique(pair[: int(events[0])])
-    distinct = np.unique(own)
-    run = np.unique(when, return_inverse=True, return_counts=True)
-    first = np.searchsorted(when, when)  # the period's first event of each one's time
-    batch = np.arange(len(own)) // PUBLISHED_BATCH * PUBLISHED_BATCH
-    told = np.maximum(batch - first, 0)
+    all_times, all_pairs = store.time.numpy(), (store.src * store.num_nodes + store.dst).numpy()
+    pair, time = all_pairs[events], all_times[events]
+    last_time = find_last_times(all_pairs, all_times, pair, time)
+    earlier_pairs = np.unique(all_pairs[: int(events[0])])
+    distinct_pairs = np.unique(pair)
+    distinct_times, time_index, count = np.unique(time, return_inverse=True, return_counts=True)
+    first = np.searchsorted(time, time)  # first row of the period with the same timestamp
+    batch_start = np.arange(len(pair)) // PUBLISHED_BATCH * PUBLISHED_BATCH
+    visible = np.maximum(batch_start - first, 0)
     touching = split.touching_new_nodes(store, events)
     return PeriodStatistics(
         split=name,
-        events=len(own),
-        times=len(run[0]),
+        events=len(pair),
+        times=len(distinct_times),
         nodes=len(torch.unique(torch.cat([store.src[events], store.dst[events]]))),
-        repeats=float(np.isfinite(met).mean()),
-        surprise=float((~np.isin(distinct, before)).mean()),
-        new_nodes=len(touching) / len(own),
-        tied=float((run[2][run[1]] > 1).mean()),
-        visible=float((told > 0).mean()),
-        visible_events=float(told.mean()),
+        repeats=float(np.isfinite(last_time).mean()),
+        surprise=float((~np.isin(distinct_pairs, earlier_pairs)).mean()),
+        new_nodes=len(touching) / len(pair),
+        tied=float((count[time_index] > 1).mean()),
+        visible=float((visible > 0).mean()),
+        visible_events=float(visible.mean()),
     )
 
 
-def find_last_times(key: np.ndarray, time: np.ndarray, asked: np.ndarray, when: np.ndarray) -> np.ndarray:
-    """When each key was last seen strictly before a time, -inf where never; `time` is sorted."""
-    distinct, place = np.unique(key, return_inverse=True)
-    order = np.argsort(place, kind="stable")
-    moments, moment = np.unique(time, return_inverse=True)
-    entries = place[order] * (len(moments) + 1) + moment[order]  # sorted: by key, then by time
-    own = np.searchsorted(distinct, asked).clip(max=len(distinct) - 1)
-    found = np.searchsorted(entries, own * (len(moments) + 1) + np.searchsorted(moments, when)) - 1
-    known = (found >= 0) & (distinct[own] == asked)
-    known[known] = place[order][found[known]] == own[known]
+def find_last_times(
+    key: np.ndarray, time: np.ndarray, query_key: np.ndarray, query_time: np.ndarray
+) -> np.ndarray:
+    """Return the last time of each query key strictly before the query time, -inf if there is none.
+
+    `key` and `time` are those of all events, sorted by time.
+    """
+    distinct_keys, key_index = np.unique(key, return_inverse=True)
+    order = np.argsort(key_index, kind="stable")
+    distinct_times, time_index = np.unique(time, return_inverse=True)
+    # (key, time) as one number, sorted, so that one binary search finds the last entry before a query
+    base = len(distinct_times) + 1
+    entries = key_index[order] * base + time_index[order]
+    query_index = np.searchsorted(distinct_keys, query_key).clip(max=len(distinct_keys) - 1)
+    found = np.searchsorted(entries, query_index * base + np.searchsorted(distinct_times, query_time)) - 1
+    known = (found >= 0) & (distinct_keys[query_index] == query_key)
+    known[known] = key_index[order][found[known]] == query_index[known]
     return np.where(known, time[order][found], -np.inf)
 
 
-def padding(stream: Stream, evaluation_set: EvaluationSet, dataset: str) -> list[PaddingLeak]:
-    """The published way: events and negatives in two calls, each padded to its own longest history."""
+def measure_padding_leak(stream: Stream, evaluation_set: EvaluationSet, dataset: str) -> list[PaddingLeak]:
+    """Measure how well the padded length predicts the label in published programs.
+
+    They score positives and negatives in separate calls and pad each call to its own longest history.
+    """
     pairs, half = evaluation_set.pairs, len(evaluation_set.events)
-    past = stream.index.past(pairs.dst, pairs.time)[1]
+    history_length = stream.index.past(pairs.dst, pairs.time)[1]
     lengths = sorted({*LENGTHS, int(find_preset("dyg-mamba", dataset).get("length", LENGTHS[0]))})
-    found = []
+    leaks = []
     for length in lengths:
-        seen = past.clamp(max=length)
+        read = history_length.clamp(max=length)
         for batch in CALL_SIZES:
-            calls = [part.max().expand(len(part)) for side in seen.split(half) for part in side.split(batch)]
-            found.append(PaddingLeak(length, batch, roc_auc(torch.cat(calls).double(), pairs.label)))
-    return found
+            padded = [part.max().expand(len(part)) for side in read.split(half) for part in side.split(batch)]
+            leaks.append(PaddingLeak(length, batch, roc_auc(torch.cat(padded).double(), pairs.label)))
+    return leaks
 
 
-def order(store: EventStore, events: Int64[Tensor, "k"]) -> RowOrder:
-    """Whether rows of one time are sorted by a node, over pairs of events drawn by a fixed seed."""
+def measure_row_order(store: EventStore, events: Int64[Tensor, "k"]) -> RowOrder:
+    """Measure whether rows with equal timestamps are sorted, on pairs of events drawn with a fixed seed."""
     rng, time = np.random.default_rng(0), store.time[events].numpy()
     low, high = np.searchsorted(time, time), np.searchsorted(time, time, side="right")
     tied = np.flatnonzero(high - low > 1)
     if not len(tied):
         return RowOrder(None, None, None, None)
-    one = rng.choice(tied, SAMPLED_PAIRS)
-    other = rng.integers(low[one], high[one])
-    first, later = np.minimum(one, other), np.maximum(one, other)
+    left = rng.choice(tied, SAMPLED_PAIRS)
+    right = rng.integers(low[left], high[left])
+    first, later = np.minimum(left, right), np.maximum(left, right)
     src, dst = store.src[events].numpy(), store.dst[events].numpy()
-    apart, next_row = one != other, time[1:] == time[:-1]
+    is_distinct, is_adjacent = left != right, time[1:] == time[:-1]
     return RowOrder(
         source=_share_larger(src[later], src[first]),
         destination=_share_larger(dst[later], dst[first]),
-        neighbors=float((src[1:] == src[:-1])[next_row].mean()),
-        chance=float((src[one] == src[other])[apart].mean()) if apart.any() else None,
+        neighbors=float((src[1:] == src[:-1])[is_adjacent].mean()),
+        chance=float((src[left] == src[right])[is_distinct].mean()) if is_distinct.any() else None,
     )
 
 
@@ -157,22 +168,21 @@ def _share_larger(later: np.ndarray, first: np.ndarray) -> float | None:
     return float((later > first)[differ].mean()) if differ.any() else None
 
 
-def bias(evaluation_set: EvaluationSet, scores: dict[str, Float[Tensor, "p"]]) -> list[BatchSizeBias]:
-    """What the size of a batch is worth: the fewer pairs are ranked at once, the higher the mean."""
-    pairs, found = evaluation_set.pairs, []
+def measure_batch_bias(
+    evaluation_set: EvaluationSet, scores: dict[str, Float[Tensor, "p"]]
+) -> list[BatchSizeBias]:
+    """Compute the AP of given scores by batch size: the fewer pairs are ranked together, the higher it is."""
+    pairs, biases = evaluation_set.pairs, []
     for name, score in scores.items():
-        judged = {size: link_metrics(score, pairs.label, pairs.group, size) for size in BATCH_SIZES}
-        by_size = {str(size): one.ap for size, one in judged.items()}
-        found.append(BatchSizeBias(name, by_size, judged[PUBLISHED_BATCH].ap_pooled))
-    return found
-
-
-RULE_MODELS = ("edgebank", "popularity")
+        metrics = {size: link_metrics(score, pairs.label, pairs.group, size) for size in BATCH_SIZES}
+        ap = {str(size): value.ap for size, value in metrics.items()}
+        biases.append(BatchSizeBias(name, ap, metrics[PUBLISHED_BATCH].ap_pooled))
+    return biases
 
 
 @dataclass(frozen=True, slots=True)
 class RuleResult:
-    """What a rule has on one question of the protocol."""
+    """Metrics of a rule on one evaluation set."""
 
     rule: str
     split: str
@@ -185,50 +195,49 @@ class RuleResult:
 
 
 def score_rules(stream: Stream, evaluation_set: EvaluationSet, dataset: str) -> dict[str, Float[Tensor, "p"]]:
-    """The score of each pair by each rule; all of them know strictly earlier events only."""
+    """Score every pair by every rule; the rules use strictly earlier events only."""
     scores = {name: _score_model(name, stream, evaluation_set, dataset) for name in RULE_MODELS}
     return scores | {
-        f"recency of the {name}": _score_recency(stream, evaluation_set, own)
-        for name, own in RECENCY_KEYS.items()
+        f"recency of the {name}": _score_recency(stream, evaluation_set, compute_key)
+        for name, compute_key in RECENCY_KEYS.items()
     }
 
 
 def evaluate_rules(evaluation_set: EvaluationSet, scores: dict[str, Float[Tensor, "p"]]) -> list[RuleResult]:
-    """The rules judged as any model is."""
-    found = []
+    """Compute the metrics of the rules' scores."""
+    results = []
     for rule, score in scores.items():
-        one = link_metrics(score, evaluation_set.pairs.label, evaluation_set.pairs.group)
-        found.append(RuleResult(rule, **evaluation_set.about, **{key: getattr(one, key) for key in METRICS}))
-    return found
-
-
-METRICS = ("ap", "ap_pooled", "auc", "auc_pooled")
+        metrics = link_metrics(score, evaluation_set.pairs.label, evaluation_set.pairs.group)
+        values = {name: getattr(metrics, name) for name in METRICS}
+        results.append(RuleResult(rule, **evaluation_set.about, **values))
+    return results
 
 
 def _score_model(
     name: str, stream: Stream, evaluation_set: EvaluationSet, dataset: str
 ) -> Float[Tensor, "p"]:
-    """A registered model without training, with the settings that `evaluate` gives it."""
+    """Score with a registered model that needs no training, with the settings that `evaluate` uses."""
     spec, about = find_model(name), evaluation_set.about
     config = build_config(spec.config, find_preset(name, dataset, about["negatives"]))
     scorer = spec.build(config, DatasetFacts.of(stream.store, stream.split.train))
     return score_evaluation_set(scorer, stream, evaluation_set)
 
 
-Columns = tuple[np.ndarray, np.ndarray, int]
-RECENCY_KEYS: dict[str, Callable[[Columns], np.ndarray]] = {
-    "pair": lambda ends: ends[0] * ends[2] + ends[1],
-    "source": lambda ends: ends[0],
-    "destination": lambda ends: ends[1],
+PairColumns = tuple[np.ndarray, np.ndarray, int]  # sources, destinations, number of nodes
+RECENCY_KEYS: dict[str, Callable[[PairColumns], np.ndarray]] = {
+    "pair": lambda columns: columns[0] * columns[2] + columns[1],
+    "source": lambda columns: columns[0],
+    "destination": lambda columns: columns[1],
 }
 
 
 def _score_recency(
-    stream: Stream, evaluation_set: EvaluationSet, own: Callable[[Columns], np.ndarray]
+    stream: Stream, evaluation_set: EvaluationSet, compute_key: Callable[[PairColumns], np.ndarray]
 ) -> Float[Tensor, "p"]:
-    """1 / (1 + age of the last event with this key), 0 where there is none."""
+    """Score 1 / (1 + age of the last event with the same key), 0 if there is none."""
     store, pairs = stream.store, evaluation_set.pairs
-    key = own((store.src.numpy(), store.dst.numpy(), store.num_nodes))
-    asked = own((pairs.src.numpy(), pairs.dst.numpy(), store.num_nodes))
-    when = pairs.time.numpy()
-    return torch.from_numpy(1 / (1 + when - find_last_times(key, store.time.numpy(), asked, when)))
+    key = compute_key((store.src.numpy(), store.dst.numpy(), store.num_nodes))
+    query_key = compute_key((pairs.src.numpy(), pairs.dst.numpy(), store.num_nodes))
+    query_time = pairs.time.numpy()
+    last_time = find_last_times(key, store.time.numpy(), query_key, query_time)
+    return torch.from_numpy(1 / (1 + query_time - last_time))

@@ -1,8 +1,8 @@
-"""One piece of a study: what is to be computed, by which code, and where its result is kept.
+"""One unit of work of a study (a job), its cache key, and the folder that caches job results.
 
-A job's key is a digest of everything its result is a function of: the kind of work, the data's digest, the model with
-all its settings, the seed, what is asked, and the version of the code that computes. Two studies that need the same run
-share it, and a result that was computed by another version of the code is computed again.
+The key of a job is a digest of everything its result depends on: the kind of work, the digest of the dataset, the model
+with all its settings, the seed, the work's own arguments, and the version of the code. Two studies that need the same
+run share it, and a result of another code version is computed again.
 """
 
 import hashlib
@@ -16,17 +16,28 @@ from dygmamba.core.errors import FileError
 from dygmamba.core.files.writing import make_folder, write_text
 
 # Change this when a golden result changes (tests/test_goldens.py): cached study results are then computed again.
-# It is explicit, not a digest of the sources, so that moving a file or mending a comment recomputes nothing.
+# It is explicit, not a digest of the sources, so that moving a file or rewording a comment recomputes nothing.
 CODE_VERSION = "12fa73f424d3ed4e"
 RESULT_FILE = "result.json"
+# The dataset is identified by its digest, so its name may change; the other two do not influence the result.
+NOT_IN_KEY = ("about", "data", "size")
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is computed; `settings` are all those of the loop and the model, `asks` what the work is told beside them.
+    """One unit of work. The field names are part of the cache key and of result files.
 
-    `about` says where in a study the result stands, `size` how much there is to do; neither is part of the key.
-    `needs` is the key of a job whose run this one looks at.
+    Attributes:
+        work: Kind of work, a key of `job_runners.JOB_RUNNERS`.
+        data: Name of the dataset.
+        digest: Digest of the dataset.
+        model: Name of the model.
+        seed: Seed of the training, None for a model without training.
+        settings: All settings of the training loop and the model.
+        asks: Further arguments of the work, such as the noise rates.
+        about: Labels of the result inside its study, such as the name of an ablation.
+        needs: Key of the job whose run this one evaluates.
+        size: Events, length, patch and epochs, from which the cost is estimated.
     """
 
     work: str
@@ -42,60 +53,60 @@ class Job:
 
     @property
     def key(self) -> str:
-        """The digest of what the result depends on."""
-        said = {name: value for name, value in asdict(self).items() if name not in ("about", "data", "size")}
-        text = json.dumps([said, CODE_VERSION], sort_keys=True)
+        """Digest of everything the result depends on."""
+        identity = {name: value for name, value in asdict(self).items() if name not in NOT_IN_KEY}
+        text = json.dumps([identity, CODE_VERSION], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:20]
 
     @property
     def title(self) -> str:
-        """What a line of progress calls it."""
-        rest = " ".join(f"{name}={value}" for name, value in self.about.items() if name != "model")
+        """Name of the job in progress lines and error messages."""
+        labels = " ".join(f"{name}={value}" for name, value in self.about.items() if name != "model")
         seed = "" if self.seed is None else f" seed {self.seed}"
-        return f"{self.data} {self.about.get('model', self.model)}{f' {rest}' if rest else ''}{seed}"
+        return f"{self.data} {self.about.get('model', self.model)}{f' {labels}' if labels else ''}{seed}"
 
     def to_json(self) -> str:
-        """One line, for another process."""
+        """Return the job as one line, to send it to a worker process."""
         return json.dumps(asdict(self))
 
     @staticmethod
     def from_json(line: str) -> "Job":
-        """What to_json wrote."""
+        """Parse what `to_json` returned."""
         return Job(**json.loads(line))
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
-    """The folder where jobs keep what they found: <root>/jobs/<key>/result.json, and their run folders beside it."""
+class ResultCache:
+    """Folder of job results: <root>/jobs/<key>/result.json, with the run directories of the job next to it."""
 
     root: Path
 
     def folder(self, key: str) -> Path:
-        """The place of one job."""
         return self.root / "jobs" / key
 
-    def find(self, key: str) -> dict[str, Any] | None:
-        """What a finished job found; nothing where it is not finished, or its file is damaged."""
+    def load(self, key: str) -> dict[str, Any] | None:
+        """Return the result of a finished job, or None if it is missing or its file is damaged."""
         path = self.folder(key) / RESULT_FILE
         try:
-            found = json.loads(path.read_bytes().decode("utf-8"))
+            result = json.loads(path.read_bytes().decode("utf-8"))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise FileError(
-                f"{path} cannot be read ({error.strerror}); mend that or choose another folder"
+                f"cannot read {path} ({error.strerror}); make it readable or choose another folder",
+                code="unreadable-file",
             ) from error
         except (ValueError, RecursionError):
             return None
-        return found if isinstance(found, dict) and isinstance(found.get("rows"), list) else None
+        return result if isinstance(result, dict) and isinstance(result.get("rows"), list) else None
 
-    def keep(self, job: Job, found: dict[str, Any]) -> None:
-        """Write what a job found, whole or not at all."""
+    def save(self, job: Job, result: dict[str, Any]) -> None:
+        """Write the result of a job atomically."""
         make_folder(self.folder(job.key))
-        text = json.dumps({"job": asdict(job), "code": CODE_VERSION, **found}, indent=1)
+        text = json.dumps({"job": asdict(job), "code": CODE_VERSION, **result}, indent=1)
         write_text(self.folder(job.key) / RESULT_FILE, text + "\n")
 
-    def missing(self, jobs: Iterable[Job]) -> list[Job]:
-        """The jobs that are still to be done, each once."""
+    def select_missing(self, jobs: Iterable[Job]) -> list[Job]:
+        """Return the jobs without a result, each key once."""
         by_key = {job.key: job for job in jobs}
-        return [job for key, job in by_key.items() if self.find(key) is None]
+        return [job for key, job in by_key.items() if self.load(key) is None]

@@ -1,4 +1,4 @@
-"""Writes known.json: models, training loops, the generator, and names, from where each is declared."""
+"""Generates known.json (`make known`): models, training loops and names that options accept, readable without torch."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from dygmamba.tasks.link import SETTINGS, SPLITS
 
 
 def collect_known_settings() -> dict[str, Any]:
-    """What known.json holds."""
+    """Return the content of known.json, collected from where each name is declared."""
     return {
         "models": {
             name: {
@@ -47,7 +47,7 @@ def collect_known_settings() -> dict[str, Any]:
 
 
 def render_known_settings() -> str:
-    """The file: a line per setting, so that a change is a line of a diff."""
+    """Return the text of known.json, one line per value so that diffs are small."""
     return json.dumps(collect_known_settings(), indent=1) + "\n"
 
 

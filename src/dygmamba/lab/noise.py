@@ -1,12 +1,11 @@
-"""Histories with noise in them, for the study of robustness; training is never touched.
+"""Event streams with noise, for the robustness study. Models are trained on clean data; only the evaluation is noisy.
 
-Two definitions (decision 026):
+Two kinds of noise (docs/research/decisions/026-noise-in-histories.md):
 
-- `insert`, ours: a share of noise events, uniform pairs of the stream's nodes at times uniform over the stream, is put
-  among the events that a model may see. Every model meets the same noise, memories and heuristics too, each strictly
-  earlier than its question, whatever the length of its histories and the origin of time.
-- `release`, the released code's: in a query's history, before it is cut, a share of the entries is overwritten with
-  uniform nodes and times, which may be later than the question. Memories and heuristics never meet it.
+- `insert` (ours): noise events with uniformly drawn nodes and times are inserted into the stream. Every model sees the
+  same noise, including node memories and heuristics, and only noise strictly before its query.
+- `release` (as in the released code): before a history is cut to its length, a share of its entries is overwritten
+  with uniformly drawn nodes and times, which may be later than the query. Memories and heuristics never see it.
 
 Legend: e events, m noise events, q queries, l entries.
 """
@@ -29,50 +28,52 @@ NOISE_KINDS = ("insert", "release")
 
 @dataclass(frozen=True, slots=True)
 class NoisyStream:
-    """A stream with noise among its events, and where the events of the clean one are in it."""
+    """A stream with noise events, and the row of every clean event in it."""
 
     stream: Stream
-    place: Int64[Tensor, "e"]
+    row: Int64[Tensor, "e"]
 
     def evaluation_set(self, clean: EvaluationSet) -> EvaluationSet:
-        """The same questions; what comes before them is the noisy periods."""
+        """Return the same queries on the noisy stream."""
         split = self.stream.split
         periods = (split.train, split.val)[: len(clean.earlier)]
-        return replace(clean, events=self.place[clean.events], earlier=periods)
+        return replace(clean, events=self.row[clean.events], earlier=periods)
 
 
 def insert_noise(stream: Stream, rate: float, seed: int) -> NoisyStream:
-    """The stream with `rate` times as many noise events as it has, by a seeded generator."""
+    """Insert `rate` noise events per event of the stream."""
     store, rng = stream.store, torch.Generator().manual_seed(seed)
-    count, e = round(rate * len(store)), len(store)
+    e = len(store)
+    count = round(rate * e)
     src = torch.randint(store.num_nodes, (count,), generator=rng)
     dst = torch.randint(store.num_nodes, (count,), generator=rng)
     first, last = float(store.time[0]), float(store.time[-1])
-    when = first + (last - first) * torch.rand(count, generator=rng, dtype=torch.float64)
-    shown = torch.randint(e, (count,), generator=rng)  # a noise event looks like a real one
-    time, order = torch.sort(torch.cat([store.time, when]), stable=True)
+    noise_time = first + (last - first) * torch.rand(count, generator=rng, dtype=torch.float64)
+    # features of random real events, so that noise cannot be recognized by its features
+    feature_row = torch.randint(e, (count,), generator=rng)
+    time, order = torch.sort(torch.cat([store.time, noise_time]), stable=True)
     edge = store.features.edge
     noisy = EventStore(
         src=torch.cat([store.src, src])[order],
         dst=torch.cat([store.dst, dst])[order],
         time=time,
-        features=FeatureTable(store.features.node, torch.cat([edge, edge[shown]])[order]),
+        features=FeatureTable(store.features.node, torch.cat([edge, edge[feature_row]])[order]),
         num_nodes=store.num_nodes,
         bipartite=store.bipartite,
     )
-    place = torch.empty_like(order)
-    place[order] = torch.arange(e + count)
-    split = _split_with_noise(stream.split, place, order >= e)
-    return NoisyStream(Stream(noisy, split, stream.device), place[:e])
+    row = torch.empty_like(order)
+    row[order] = torch.arange(e + count)
+    split = _split_with_noise(stream.split, row, order >= e)
+    return NoisyStream(Stream(noisy, split, stream.device), row[:e])
 
 
-def _split_with_noise(clean: Split, place: Int64[Tensor, "n"], noise: Tensor) -> Split:
-    """Each period with the noise that falls into it."""
-    bounds = [int(place[part[0]]) for part in (clean.val, clean.test)]
-    rows = torch.arange(len(noise))
-    extra = torch.bucketize(rows, torch.tensor(bounds), right=True)
+def _split_with_noise(clean: Split, row: Int64[Tensor, "n"], is_noise: Tensor) -> Split:
+    """Return the rows of each period, including the noise events that fall into it."""
+    bounds = [int(row[part[0]]) for part in (clean.val, clean.test)]
+    rows = torch.arange(len(is_noise))
+    period = torch.bucketize(rows, torch.tensor(bounds), right=True)
     parts = [
-        torch.cat([place[part], rows[noise & (extra == number)]]).sort().values
+        torch.cat([row[part], rows[is_noise & (period == number)]]).sort().values
         for number, part in enumerate((clean.train, clean.val, clean.test))
     ]
     train, val, test = parts
@@ -80,47 +81,47 @@ def _split_with_noise(clean: Split, place: Int64[Tensor, "n"], noise: Tensor) ->
 
 
 def supports_overwriting(requests: tuple[Request, ...]) -> bool:
-    """Whether the released noise is defined for a model: it looks at recent events, one hop away."""
+    """Return whether `release` noise is defined for a model: it must read recent neighbors of one hop only."""
     return bool(requests) and all(
-        isinstance(one, NeighborRequest) and len(one.fanout) == 1 and one.strategy == "recent"
-        for one in requests
+        isinstance(request, NeighborRequest) and len(request.fanout) == 1 and request.strategy == "recent"
+        for request in requests
     )
 
 
 @dataclass(frozen=True)
 class OverwrittenHistoryStream(Stream):
-    """The stream as the released robustness test shows it."""
+    """A stream whose histories are overwritten at random when they are read (`release` noise)."""
 
     rate: float = field(default=0.0, kw_only=True)
     seed: int = field(default=0, kw_only=True)
 
     def view(self, pairs: PairBatch, requests: tuple[Request, ...], draws: Draws | None = None) -> PairView:
-        """What a model sees: of each history the last entries after a share of the whole was overwritten."""
+        """Return the neighbor sequences after overwriting: of the whole history first, cut to its length then."""
         _, count = self.index.past(pairs.node, pairs.when)
-        whole = max(int(count.max()), 1)
+        longest = max(int(count.max()), 1)
         hops = []
         for request in requests:
-            assert isinstance(request, NeighborRequest)  # `overwritable` is asked first
-            full = replace(request, fanout=(whole,), strategy="recent")
+            assert isinstance(request, NeighborRequest)  # `supports_overwriting` was checked before
+            full = replace(request, fanout=(longest,), strategy="recent")
             (sequence,) = self.index.gather(full, pairs.node, pairs.when, draws)
-            hops.append((_keep_last(self._overwritten(sequence), request.fanout[0]),))
+            hops.append((_keep_last(self._overwrite(sequence), request.fanout[0]),))
         return PairView(pairs, tuple(hops), self.events.features)
 
-    def _overwritten(self, sequence: NeighborSequence) -> NeighborSequence:
-        """floor(rate * n) of n entries overwritten, then sorted by time again."""
+    def _overwrite(self, sequence: NeighborSequence) -> NeighborSequence:
+        """Overwrite floor(rate * n) of the n entries of each history, and sort it by time again."""
         k, mask = sequence.node.shape[1], sequence.mask
-        chance = [
-            Draws.of(self.seed + number, device=self.device).uniform(
+        uniform = [
+            Draws.from_seed(self.seed + number, device=self.device).uniform(
                 sequence.query_node, sequence.query_time, 0, k
             )
             for number in range(4)
         ]
-        rank = torch.where(mask, chance[0], 2.0).argsort(dim=1).argsort(dim=1)
-        hit = mask & (rank < (self.rate * sequence.length).long()[:, None])
+        rank = torch.where(mask, uniform[0], 2.0).argsort(dim=1).argsort(dim=1)
+        is_noise = mask & (rank < (self.rate * sequence.length).long()[:, None])
         latest = float(self.store.time[-1])
-        node = torch.where(hit, (chance[1] * self.store.num_nodes).int(), sequence.node)
-        event = torch.where(hit, (chance[2] * len(self.store)).int(), sequence.event)
-        time = torch.where(hit, 1 + (chance[3] * max(latest - 1, 1)).floor(), sequence.time)
+        node = torch.where(is_noise, (uniform[1] * self.store.num_nodes).int(), sequence.node)
+        event = torch.where(is_noise, (uniform[2] * len(self.store)).int(), sequence.event)
+        time = torch.where(is_noise, 1 + (uniform[3] * max(latest - 1, 1)).floor(), sequence.time)
         order = torch.where(mask, time, torch.inf).argsort(dim=1, stable=True)
         return replace(
             sequence, node=node.gather(1, order), event=event.gather(1, order), time=time.gather(1, order)
@@ -128,11 +129,11 @@ class OverwrittenHistoryStream(Stream):
 
 
 def _keep_last(sequence: NeighborSequence, k: int) -> NeighborSequence:
-    """The last k entries of each query."""
+    """Keep the last k entries of each history."""
     length = sequence.length.clamp(max=k)
-    place = (sequence.length - length)[:, None] + torch.arange(k, device=length.device)
-    place = place.clamp(max=sequence.node.shape[1] - 1)
+    index = (sequence.length - length)[:, None] + torch.arange(k, device=length.device)
+    index = index.clamp(max=sequence.node.shape[1] - 1)
     mask = torch.arange(k, device=length.device) < length[:, None]
     entries = {"node": sequence.node, "event": sequence.event, "time": sequence.time}
-    kept = {name: column.gather(1, place) * mask for name, column in entries.items()}
-    return replace(sequence, **kept, length=length)
+    columns = {name: column.gather(1, index) * mask for name, column in entries.items()}
+    return replace(sequence, **columns, length=length)

@@ -1,7 +1,7 @@
-"""The best that a test allows: oracles that know what happens at the very moment they are asked about.
+"""The highest metrics that a test set allows (ceilings), computed by oracles that know the events of the query time.
 
-A negative may be a true event of its moment. Whoever treats the events of one moment alike cannot tell it from a
-positive, however much it knows; the edge oracle knows everything else.
+A negative sample may be a true event at its timestamp. A model that treats events with the same timestamp alike cannot
+tell such a negative from the positive, whatever it has learned. The edge oracle makes no other mistake.
 
 Legend: p pairs, m distinct (time, source).
 """
@@ -21,77 +21,85 @@ from dygmamba.tasks.metrics import PUBLISHED_BATCH, LinkMetrics, link_metrics
 
 @dataclass(frozen=True)
 class EventsByTime:
-    """What a stream holds at each of its times; not slotted, its tables are made when they are first asked for."""
+    """Lookup of the events at each timestamp."""
 
+    # no `slots`: cached_property needs a __dict__
     store: EventStore
 
-    def happened(self, pairs: PairBatch) -> Bool[Tensor, "p"]:
-        """Whether each directed pair is an event of exactly its time."""
+    def is_event(self, pairs: PairBatch) -> Bool[Tensor, "p"]:
+        """Return whether each directed pair is an event at exactly its time."""
         return self._last_row(pairs) >= 0
 
-    def present(self, pairs: PairBatch) -> Bool[Tensor, "p"]:
-        """Whether both ends take part in events of that time, in whichever role."""
-        either = torch.unique(torch.cat([self._senders, self._receivers]))
-        both = [_contains(either, self._at(node, pairs.time)) for node in (pairs.src, pairs.dst)]
-        return both[0] & both[1]
+    def has_active_nodes(self, pairs: PairBatch) -> Bool[Tensor, "p"]:
+        """Return whether both nodes of each pair have events at its time, as source or destination."""
+        active = torch.unique(torch.cat([self._sources, self._destinations]))
+        src, dst = (_contains(active, self._node_key(node, pairs.time)) for node in (pairs.src, pairs.dst))
+        return src & dst
 
-    def in_role(self, pairs: PairBatch) -> Bool[Tensor, "p"]:
-        """Whether the source sends and the destination receives at that time."""
-        sends = _contains(self._senders, self._at(pairs.src, pairs.time))
-        return sends & _contains(self._receivers, self._at(pairs.dst, pairs.time))
+    def has_active_roles(self, pairs: PairBatch) -> Bool[Tensor, "p"]:
+        """Return whether at its time the source of each pair is a source and the destination is a destination."""
+        is_source = _contains(self._sources, self._node_key(pairs.src, pairs.time))
+        return is_source & _contains(self._destinations, self._node_key(pairs.dst, pairs.time))
 
-    def still_to_come(self, pairs: PairBatch, first: Int64[Tensor, "p"]) -> Bool[Tensor, "p"]:
-        """Whether each pair is an event of its time in this row of the file or a later one."""
+    def is_event_from(self, pairs: PairBatch, first: Int64[Tensor, "p"]) -> Bool[Tensor, "p"]:
+        """Return whether each pair is an event at its time in row `first` or a later row."""
         return self._last_row(pairs) >= first
 
     @cached_property
     def _times(self) -> Tensor:
         return torch.unique(self.store.time)
 
-    def _at(self, node: Tensor, time: Tensor) -> Tensor:
+    def _node_key(self, node: Tensor, time: Tensor) -> Tensor:
+        """Return one number per (time, node)."""
         return torch.searchsorted(self._times, time) * self.store.num_nodes + node
 
     @cached_property
-    def _senders(self) -> Tensor:
-        return torch.unique(self._at(self.store.src, self.store.time))
+    def _sources(self) -> Tensor:
+        return torch.unique(self._node_key(self.store.src, self.store.time))
 
     @cached_property
-    def _receivers(self) -> Tensor:
-        return torch.unique(self._at(self.store.dst, self.store.time))
+    def _destinations(self) -> Tensor:
+        return torch.unique(self._node_key(self.store.dst, self.store.time))
 
-    def _key(self, src: Tensor, dst: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
-        """A number per (time, source, destination), in two steps so that none overflows, and whether it exists."""
-        sender = self._at(src, time)
-        known = _contains(self._senders, sender)
-        return torch.searchsorted(self._senders, sender) * self.store.num_nodes + dst, known
+    def _event_key(self, src: Tensor, dst: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
+        """Return one number per (time, source, destination), and whether the source has events at that time.
+
+        time x nodes x nodes would overflow 64 bits on large streams. So (time, source) is replaced by its rank among
+        those that occur before the destination is added.
+        """
+        source = self._node_key(src, time)
+        known = _contains(self._sources, source)
+        return torch.searchsorted(self._sources, source) * self.store.num_nodes + dst, known
 
     @cached_property
     def _events(self) -> tuple[Tensor, Tensor]:
-        """Distinct events of one time, and the last row of each."""
-        key, _ = self._key(self.store.src, self.store.dst, self.store.time)
-        distinct, place = torch.unique(key, return_inverse=True)
-        last = torch.full((len(distinct),), -1).scatter_reduce(0, place, torch.arange(len(key)), "amax")
+        """Keys of the distinct events, sorted, and the last row of each."""
+        key, _ = self._event_key(self.store.src, self.store.dst, self.store.time)
+        distinct, index = torch.unique(key, return_inverse=True)
+        last = torch.full((len(distinct),), -1).scatter_reduce(0, index, torch.arange(len(key)), "amax")
         return distinct, last
 
     def _last_row(self, pairs: PairBatch) -> Int64[Tensor, "p"]:
-        """The last row of the file in which a pair is an event of its time, -1 where it is none."""
-        (distinct, last), (key, known) = self._events, self._key(pairs.src, pairs.dst, pairs.time)
-        found = known & _contains(distinct, key)
-        return torch.where(found, last[torch.searchsorted(distinct, key).clamp(max=len(distinct) - 1)], -1)
+        """Return the last row in which each pair is an event at its time, -1 if it is none."""
+        (distinct, last), (key, known) = self._events, self._event_key(pairs.src, pairs.dst, pairs.time)
+        exists = known & _contains(distinct, key)
+        return torch.where(exists, last[torch.searchsorted(distinct, key).clamp(max=len(distinct) - 1)], -1)
 
 
-def _contains(ordered: Tensor, asked: Tensor) -> Tensor:
-    place = torch.searchsorted(ordered, asked).clamp(max=len(ordered) - 1)
-    return ordered[place] == asked
+def _contains(ordered: Tensor, values: Tensor) -> Tensor:
+    index = torch.searchsorted(ordered, values).clamp(max=len(ordered) - 1)
+    return ordered[index] == values
 
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """What one question of the protocol allows; shares and metrics between 0 and 1.
+    """Metrics of the oracles on one evaluation set, between 0 and 1. The field names are those of the JSON output.
 
-    `untied` is the edge oracle's AP with ties broken by chance, as a model that never says the same twice does it: in
-    batches of 200 that alone is worth a few tenths of a point. `with_order` also knows which rows of its time are
-    past, as a memory does that is told of earlier batches of the same time.
+    `edge_oracle` knows which pairs are events at the query time, `membership_oracle` which nodes have events then, and
+    `roles_oracle` also in which role. `pooled` metrics rank the whole split at once, the others batches of 200.
+    `untied` breaks ties of the edge oracle at random, as a model with distinct scores does; in batches of 200 this
+    alone adds a few tenths of a point. `with_order` also knows which rows of the query time are past, as a node memory
+    does that has seen earlier batches with the same timestamp. `true_share` is the share of negatives that are events.
     """
 
     split: str
@@ -113,50 +121,53 @@ class Ceiling:
     order_auc: float | None
 
 
-def ceiling(moments: EventsByTime, evaluation_set: EvaluationSet) -> Ceiling:
-    """The oracles put to an exam, ties as ties, by the metrics that every model is judged by."""
+def compute_ceiling(events_by_time: EventsByTime, evaluation_set: EvaluationSet) -> Ceiling:
+    """Score an evaluation set with the oracles and compute the metrics that every model is evaluated by."""
     pairs = evaluation_set.pairs
-    true, negative = moments.happened(pairs), pairs.label == 0
-    edge = _evaluate_oracle(pairs, true)
-    first = evaluation_set.events[(evaluation_set.number // PUBLISHED_BATCH) * PUBLISHED_BATCH]
-    coming = moments.still_to_come(pairs, first)
-    membership, roles = (
-        _evaluate_oracle(pairs, moments.present(pairs)),
-        _evaluate_oracle(pairs, moments.in_role(pairs)),
-    )
-    twins = true & negative
+    is_event, is_negative = events_by_time.is_event(pairs), pairs.label == 0
+    edge = _evaluate_oracle(pairs, is_event)
+    # first row of the batch of 200 that each query belongs to: a memory has seen the rows before it
+    first = evaluation_set.events[(evaluation_set.event_index // PUBLISHED_BATCH) * PUBLISHED_BATCH]
+    is_unseen = events_by_time.is_event_from(pairs, first)
+    membership = _evaluate_oracle(pairs, events_by_time.has_active_nodes(pairs))
+    roles = _evaluate_oracle(pairs, events_by_time.has_active_roles(pairs))
+    event_negatives = is_event & is_negative
     return Ceiling(
         **evaluation_set.about,
         events=len(evaluation_set.events),
         times=len(torch.unique(pairs.time)),
-        true_share=float(true[negative].double().mean()),
+        true_share=float(is_event[is_negative].double().mean()),
         edge_oracle_ap=edge.ap,
         edge_oracle_ap_pooled=edge.ap_pooled,
-        edge_oracle_ap_untied=_expected_untied_ap(pairs, true),
+        edge_oracle_ap_untied=_expected_untied_ap(pairs, is_event),
         edge_oracle_auc=edge.auc,
         edge_oracle_auc_pooled=edge.auc_pooled,
         membership_oracle_ap=membership.ap,
         membership_oracle_ap_pooled=membership.ap_pooled,
         roles_oracle_ap=roles.ap,
         roles_oracle_ap_pooled=roles.ap_pooled,
-        edge_oracle_ap_with_order=_evaluate_oracle(pairs, coming).ap,
-        # a positive is always still to come, so a tie counts half and a twin that is past counts whole
-        order_auc=float(1 - coming[twins].double().mean() / 2) if bool(twins.any()) else None,
+        edge_oracle_ap_with_order=_evaluate_oracle(pairs, is_unseen).ap,
+        # A positive is always unseen. So a negative that is a past event is ranked below it, and one that is
+        # not past ties, which counts half.
+        order_auc=float(1 - is_unseen[event_negatives].double().mean() / 2)
+        if bool(event_negatives.any())
+        else None,
     )
 
 
-def _evaluate_oracle(pairs: PairBatch, says: Bool[Tensor, "p"]) -> LinkMetrics:
-    return link_metrics(says.float(), pairs.label, pairs.group)
+def _evaluate_oracle(pairs: PairBatch, prediction: Bool[Tensor, "p"]) -> LinkMetrics:
+    return link_metrics(prediction.float(), pairs.label, pairs.group)
 
 
-def _expected_untied_ap(pairs: PairBatch, true: Bool[Tensor, "p"]) -> float:
-    """The mean over batches of the expected AP where every positive and its twins are in an order by chance.
+def _expected_untied_ap(pairs: PairBatch, is_event: Bool[Tensor, "p"]) -> float:
+    """Return the mean over batches of the edge oracle's expected AP if its ties are broken at random.
 
-    Of n in a random order, P of them positive, the expected AP is r + (1 - r) H_n / n with r = (P - 1) / (n - 1).
+    For n tied pairs of which P are positive the expected AP is r + (1 - r) H_n / n, with r = (P - 1) / (n - 1) and the
+    harmonic number H_n.
     """
     batch = pairs.group // PUBLISHED_BATCH
     positives = torch.bincount(batch[pairs.label > 0]).double()
-    n = torch.bincount(batch[true], minlength=len(positives)).double()
+    n = torch.bincount(batch[is_event], minlength=len(positives)).double()
     rest = torch.where(n > 1, (positives - 1) / (n - 1).clamp(min=1), 1.0)
     harmonic = torch.cat(
         [torch.zeros(1).double(), (1 / torch.arange(1, int(n.max()) + 1).double()).cumsum(0)]

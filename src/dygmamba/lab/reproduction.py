@@ -1,11 +1,8 @@
-"""What a job will take, before it runs: from what the same or a like training took on the same kind of device.
+"""Reproduction of a study: estimate the cost of its jobs, run those without a result, write its page.
 
-The measurements are those of `measured.json`: seconds of an epoch, epochs to the end and memory, on an NVIDIA H200
-alone or on two cores of a server (docs/log.md). A stream of another size is taken to cost in proportion to its events,
-a history of another length what lies between those that were measured. A model that was not measured has no estimate,
-and the plan says so.
-
-A study from plan to page: what is missing is computed, everything is kept, the page is written.
+Costs are estimated from the measurements in `measured.json`: seconds per epoch, epochs and memory of trainings on an
+NVIDIA H200 alone or on two cores of a server (docs/research/log.md). Time is taken to be proportional to the number of
+events and is interpolated between the measured lengths. A model without measurements has no estimate.
 """
 
 import json
@@ -21,159 +18,205 @@ import numpy as np
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.splits import chronological_split
 from dygmamba.data.storage.library import open_dataset
-from dygmamba.lab.job import Job, Results
-from dygmamba.lab.oracles import EventsByTime, ceiling
+from dygmamba.lab.job import Job, ResultCache
+from dygmamba.lab.oracles import EventsByTime, compute_ceiling
 from dygmamba.lab.pool import JobEvent, Pool, choose_worker_count
-from dygmamba.lab.studies import GeneratedDataset, StudyRequest, find_study, plan
+from dygmamba.lab.studies import GeneratedDataset, StudyRequest, find_study, plan_jobs
 from dygmamba.lab.study_report import build_study_sheet
 from dygmamba.report.html import write_document
-from dygmamba.report.result_records import ResultRecord, StudyResults
+from dygmamba.report.result_records import COST_FIELDS, PATH_FIELDS, ResultRecord, StudyResults
 from dygmamba.runs.opening import choose_device
 from dygmamba.tasks.link import build_link_set
 
-EPOCHS_BY_WORK = {"robustness": 2.0, "similarity": 0.1, "node": 3.0}  # of a training, that these take
-COST_JOB_SECONDS = 60.0  # seconds that a cost is measured in, whatever the model, its preparation included
-HEURISTIC_COST = (1.0, 100.0)  # seconds and megabytes of a rule
-LENGTH_EXPONENT = 0.6  # of the length, by which costs grow beyond those that were measured
-UNKNOWN_COST = 1.0  # relative cost of what was never measured, for the order of jobs
-
-
-@dataclass(frozen=True, slots=True)
-class CostEstimate:
-    """Seconds alone on the device and megabytes; None where nothing like it was measured."""
-
-    seconds: float | None
-    megabytes: float | None
-
-
-def estimate_cost(job: Job, device: str) -> CostEstimate:
-    """By measurements of the same model, scaled to the job's events, length and epochs."""
-    if job.work == "heuristic":
-        return CostEstimate(*HEURISTIC_COST)
-    like = [one for one in load_measurements() if one["model"] == job.model]
-    if not like:
-        return CostEstimate(None, None)
-    patched = job.size.get("patch", 1) > 1
-    # the nearer, where there is any: trees are grown by cores wherever they are, and most were measured on one stream
-    like = [one for one in like if one["device"] == device] or like
-    like = [one for one in like if one["data"] == job.data] or like
-    like = [one for one in like if (one.get("patch", 1) > 1) == patched] or like
-    length = float(job.size.get("length", 1))
-    memory = _interpolate_cost(length, [(one.get("length", 1), one["peak_mb"]) for one in like])
-    if job.work == "cost":
-        return CostEstimate(COST_JOB_SECONDS, memory)
-    event = _interpolate_cost(
-        length, [(one.get("length", 1), one["epoch_seconds"] / one["events"]) for one in like]
-    )
-    most = float(max(one["epochs"] for one in like))
-    epochs = (
-        EPOCHS_BY_WORK[job.work] if job.work in EPOCHS_BY_WORK else min(most, job.size.get("epochs", most))
-    )
-    return CostEstimate(event * job.size.get("events", float(like[0]["events"])) * epochs, memory)
-
-
-def _interpolate_cost(length: float, points: Iterable[tuple[float, float]]) -> float:
-    """A cost at a length: between two that were measured by the power that joins them, beyond them by POWER."""
-    points = sorted(points)
-    lengths, costs = zip(*points, strict=True)
-    near = float(np.clip(length, lengths[0], lengths[-1]))
-    cost = float(np.exp(np.interp(np.log(near), np.log(lengths), np.log(costs))))
-    return cost * (length / near) ** LENGTH_EXPONENT
-
-
-def sort_by_cost(jobs: list[Job], device: str) -> list[Job]:
-    """The order in which workers are kept busy to the end."""
-
-    def weight(job: Job) -> float:
-        found = estimate_cost(job, device).seconds
-        return UNKNOWN_COST * float(job.size.get("length", 1)) if found is None else found
-
-    return sorted(jobs, key=lambda job: -weight(job))
-
-
-@cache
-def load_measurements() -> list[dict[str, Any]]:
-    """Every measurement."""
-    return json.loads(files("dygmamba.lab").joinpath("measured.json").read_text("utf-8"))
-
+EPOCHS_BY_WORK = {
+    "robustness": 2.0,
+    "similarity": 0.1,
+    "node": 3.0,
+}  # cost of an evaluation in training epochs
+COST_JOB_SECONDS = (
+    60.0  # a cost job times a bounded number of steps, so its duration hardly depends on the model
+)
+HEURISTIC_COST = (1.0, 100.0)  # seconds and megabytes
+LENGTH_EXPONENT = 0.6  # cost grows with length to this power outside the measured lengths
+UNKNOWN_COST = 1.0  # weight per token of a model without measurements, to sort jobs
+DIGITS = 6  # of metrics in saved results
+LOSS_DIGITS = 4
 
 DEFAULT_OUT = Path("studies")
 RESULTS_FILE = "results.json"
 
 
 @dataclass(frozen=True, slots=True)
+class CostEstimate:
+    """Estimated cost of a job that has the device for itself; None where nothing comparable was measured."""
+
+    seconds: float | None
+    megabytes: float | None
+
+
+def estimate_cost(job: Job, device: str) -> CostEstimate:
+    """Estimate the cost of a job on a kind of device ("cpu" or "cuda")."""
+    if job.work == "heuristic":
+        return CostEstimate(*HEURISTIC_COST)
+    measurements = [entry for entry in load_measurements() if entry["model"] == job.model]
+    if not measurements:
+        return CostEstimate(None, None)
+    is_patched = job.size.get("patch", 1) > 1
+    # Prefer measurements on this device, on this dataset and with patches like the job's, in this order. There is not
+    # always one: trees run on CPU cores on any machine, and most models were measured on one dataset.
+    for matches in (
+        lambda entry: entry["device"] == device,
+        lambda entry: entry["data"] == job.data,
+        lambda entry: (entry.get("patch", 1) > 1) == is_patched,
+    ):
+        measurements = [entry for entry in measurements if matches(entry)] or measurements
+    length = float(job.size.get("length", 1))
+    memory = _interpolate_cost(length, [(entry.get("length", 1), entry["peak_mb"]) for entry in measurements])
+    if job.work == "cost":
+        return CostEstimate(COST_JOB_SECONDS, memory)
+    seconds_per_event = _interpolate_cost(
+        length,
+        [(entry.get("length", 1), entry["epoch_seconds"] / entry["events"]) for entry in measurements],
+    )
+    # Early stopping ends most trainings before the maximum, so the measured epochs are an upper bound.
+    measured_epochs = float(max(entry["epochs"] for entry in measurements))
+    if job.work in EPOCHS_BY_WORK:
+        epochs = EPOCHS_BY_WORK[job.work]
+    else:
+        epochs = min(measured_epochs, job.size.get("epochs", measured_epochs))
+    events = job.size.get("events", float(measurements[0]["events"]))
+    return CostEstimate(seconds_per_event * events * epochs, memory)
+
+
+def _interpolate_cost(length: float, points: Iterable[tuple[float, float]]) -> float:
+    """Return the cost at a length: log-log interpolation between (length, cost) points, LENGTH_EXPONENT outside."""
+    points = sorted(points)
+    lengths, costs = zip(*points, strict=True)
+    nearest = float(np.clip(length, lengths[0], lengths[-1]))
+    cost = float(np.exp(np.interp(np.log(nearest), np.log(lengths), np.log(costs))))
+    return cost * (length / nearest) ** LENGTH_EXPONENT
+
+
+def sort_by_cost(jobs: list[Job], device: str) -> list[Job]:
+    """Sort jobs by descending cost, so that all workers stay busy until the end."""
+
+    def weight(job: Job) -> float:
+        seconds = estimate_cost(job, device).seconds
+        return UNKNOWN_COST * float(job.size.get("length", 1)) if seconds is None else seconds
+
+    return sorted(jobs, key=lambda job: -weight(job))
+
+
+@cache
+def load_measurements() -> list[dict[str, Any]]:
+    return json.loads(files("dygmamba.lab").joinpath("measured.json").read_text("utf-8"))
+
+
+@dataclass(frozen=True, slots=True)
 class ExecutionOptions:
-    """Where a study runs and writes."""
+    """Where a study writes, on which device it runs, and with how many workers (None: a default for the device)."""
 
     out: Path = DEFAULT_OUT
     device: str = "auto"
     workers: int | None = None
 
 
-def find_missing_dataset(study: str, ask: StudyRequest) -> GeneratedDataset | None:
-    """The stream that the study would have to make first."""
-    made = find_study(study).made
-    return None if made is None or ask.datasets or made.there(ask.data_dir) else made
+def find_missing_dataset(study: str, request: StudyRequest) -> GeneratedDataset | None:
+    """Return the synthetic dataset that must be generated before the study, or None."""
+    dataset = find_study(study).dataset
+    return None if dataset is None or request.datasets or dataset.exists(request.data_dir) else dataset
 
 
-def prepare_jobs(study: str, ask: StudyRequest, place: ExecutionOptions) -> tuple[list[Job], list[Job]]:
-    """All jobs of the study, and those that are still to be done, the costliest first."""
-    jobs = plan(study, ask)
-    device = choose_device(place.device).type
-    return jobs, sort_by_cost(Results(place.out).missing(jobs), device)
+def prepare_jobs(study: str, request: StudyRequest, options: ExecutionOptions) -> tuple[list[Job], list[Job]]:
+    """Return all jobs of the study, and those without a result, the most expensive first."""
+    jobs = plan_jobs(study, request)
+    device = choose_device(options.device).type
+    return jobs, sort_by_cost(ResultCache(options.out).select_missing(jobs), device)
 
 
-def run(
+def run_study(
     study: str,
-    ask: StudyRequest,
-    place: ExecutionOptions,
+    request: StudyRequest,
+    options: ExecutionOptions,
     command: str,
-    watch: Callable[[JobEvent], None] = lambda event: None,
+    callback: Callable[[JobEvent], None] = lambda event: None,
 ) -> tuple[StudyResults, dict[str, str]]:
-    """Do what is missing; the book of all that is done, and what failed."""
-    if place.workers is not None and place.workers < 1:
-        raise ConfigError(f"`workers` must be at least 1, got {place.workers}")
-    jobs, missing = prepare_jobs(study, ask, place)
-    device = choose_device(place.device).type
-    workers = choose_worker_count(device, place.workers, find_study(study).alone)
+    """Run the jobs without a result.
+
+    Returns:
+        The results of all finished jobs, and the reason of every failure by job key.
+    """
+    if options.workers is not None and options.workers < 1:
+        raise ConfigError(f"`workers` must be at least 1, got {options.workers}", code="workers-not-positive")
+    jobs, missing = prepare_jobs(study, request, options)
+    device = choose_device(options.device).type
+    workers = choose_worker_count(device, options.workers, find_study(study).exclusive)
+    result_cache = ResultCache(options.out)
     failed: dict[str, str] = {}
     if missing:
-        failed = Pool(Results(place.out), device, workers, ask.data_dir)(missing, watch)
-    book = gather_results(study, jobs, Results(place.out), command)
-    return replace(book, ceilings=ceilings(book, ask)), failed
+        failed = Pool(result_cache, device, workers, request.data_dir)(missing, callback)
+    results = gather_results(study, jobs, result_cache, command)
+    return replace(results, ceilings=compute_ceilings(results, request)), failed
 
 
-def gather_results(study: str, jobs: list[Job], results: Results, command: str) -> StudyResults:
-    """What is done so far."""
+def gather_results(study: str, jobs: list[Job], result_cache: ResultCache, command: str) -> StudyResults:
+    """Collect the records of all finished jobs."""
     records = []
     for job in jobs:
-        if (found := results.find(job.key)) is not None:
-            records.append(ResultRecord.of(job, found))
+        if (result := result_cache.load(job.key)) is not None:
+            records.append(summarize_result(job, result))
     return StudyResults(study, command, tuple(records))
 
 
-def ceilings(book: StudyResults, ask: StudyRequest) -> dict[str, float]:
-    """AP of the edge oracle of every exam whose rows are in the book."""
-    found = {}
-    for data in dict.fromkeys(record.data for record in book.records):
-        store = open_dataset(data, ask.data_dir).store
-        split, moments = chronological_split(store), EventsByTime(store)
-        own = [row for record in book.records if record.data == data for row in record.rows]
-        asked = {
+def summarize_result(job: Job, result: dict[str, Any]) -> ResultRecord:
+    """Reduce the result of a job to what tables and charts need: no paths, rounded numbers."""
+    losses = result.get("epochs", [])
+    return ResultRecord(
+        job.work,
+        job.data,
+        job.model,
+        job.seed,
+        job.about,
+        [
+            {
+                name: round(value, DIGITS) if isinstance(value, float) else value
+                for name, value in row.items()
+                if name not in PATH_FIELDS
+            }
+            for row in result["rows"]
+        ],
+        job.settings,
+        {name: result[name] for name in COST_FIELDS if name in result}
+        | ({"epochs": len(losses)} if losses else {}),
+        [round(loss, LOSS_DIGITS) for loss in losses],
+        result.get("made_with", {}).get("device", ""),
+        result.get("code", ""),
+    )
+
+
+def compute_ceilings(results: StudyResults, request: StudyRequest) -> dict[str, float]:
+    """Return the AP of the edge oracle for every "<dataset> <setting> <negatives>" that the results contain."""
+    ceilings = {}
+    for data in dict.fromkeys(record.data for record in results.records):
+        store = open_dataset(data, request.data_dir).store
+        split, events_by_time = chronological_split(store), EventsByTime(store)
+        rows = [row for record in results.records if record.data == data for row in record.rows]
+        evaluations = {
             (row["setting"], row["negatives"])
-            for row in own
+            for row in rows
             if "setting" in row and row.get("split") == "test"
         }
-        for setting, negatives in sorted(asked):
+        for setting, negatives in sorted(evaluations):
             evaluation_set = build_link_set(store, split, "test", setting, negatives)
-            found[f"{data} {setting} {negatives}"] = round(ceiling(moments, evaluation_set).edge_oracle_ap, 4)
-    return found
+            ceiling = compute_ceiling(events_by_time, evaluation_set)
+            ceilings[f"{data} {setting} {negatives}"] = round(ceiling.edge_oracle_ap, 4)
+    return ceilings
 
 
-def write_study_page(book: StudyResults, folder: Path) -> list[Path]:
-    """The page, its tables in three forms, and the results they are made of."""
-    book.write(folder / book.study / RESULTS_FILE)
+def write_study_page(results: StudyResults, folder: Path) -> list[Path]:
+    """Write the page, its tables as CSV, Markdown and LaTeX, and the results they are built from."""
+    results.write(folder / results.study / RESULTS_FILE)
     return [
-        *write_document(build_study_sheet(book), folder / book.study, book.study),
-        folder / book.study / RESULTS_FILE,
+        *write_document(build_study_sheet(results), folder / results.study, results.study),
+        folder / results.study / RESULTS_FILE,
     ]

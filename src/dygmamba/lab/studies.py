@@ -1,9 +1,4 @@
-"""The jobs of each study of the paper, for what a user asks for.
-
-A stream that a study makes for itself where nobody has it.
-
-The studies of the paper as plans: STUDIES by name, each a list of jobs for what a user asks for.
-"""
+"""The studies of the paper (`STUDIES` by name) and the jobs that each of them consists of."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,17 +21,18 @@ from dygmamba.runs.node_training import NodeSettings
 DEFAULT_DATASETS = ("uci", "enron", "USLegis", "CanParl", "wikipedia")
 OUR_MODEL, VANILLA_MODEL = "dyg-mamba", "mamba"
 LENGTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
+MAX_LENGTH = 65_536
 NOISE_RATES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
 NOISE_SEED = 0
 SENSITIVITY_GRIDS = {"blocks": (1, 2, 3, 4), "states": (4, 8, 16, 32), "expand": (1, 2, 4)}
-FULL = "full"  # a model as it is, beside its ablations
+FULL = "full"  # name of the unchanged model among its ablations
 COIN_SIZED = "coin-sized"
-SIZE_SETTINGS = ("length", "patch", "epochs")  # settings that say how much there is to do
+SIZE_SETTINGS = ("length", "patch", "epochs")  # settings from which the cost of a job is estimated
 
 
 @dataclass(frozen=True, slots=True)
 class StudyRequest:
-    """What a user wants of a study; what is None is the study's own choice."""
+    """What the user chose for a study; None means the defaults of the study."""
 
     datasets: Sequence[str] | None = None
     models: Sequence[str] | None = None
@@ -45,41 +41,42 @@ class StudyRequest:
     settings: dict[str, Any] = field(default_factory=dict)
     data_dir: Path | None = None
 
-    def streams(self, own: Sequence[str]) -> list[Dataset]:
-        """The datasets, opened."""
-        return [open_dataset(name, self.data_dir) for name in self.datasets or own]
+    def open_datasets(self, default: Sequence[str]) -> list[Dataset]:
+        return [open_dataset(name, self.data_dir) for name in self.datasets or default]
 
-    def chosen(self, own: Sequence[str]) -> Sequence[str]:
-        """The models; a name that is none is refused now."""
-        for name in self.models or own:
+    def choose_models(self, default: Sequence[str]) -> Sequence[str]:
+        """Return the names of the models; raise for an unknown one before anything runs."""
+        for name in self.models or default:
             find_model(name)
-        return self.models or own
+        return self.models or default
 
-    def named(self, own: Sequence[str]) -> Sequence[str]:
-        """The variants, of those that the study has; a name that is none is refused now."""
+    def choose_variants(self, available: Sequence[str]) -> Sequence[str]:
+        """Return the requested variants, or all; raise ConfigError for one that the study does not have."""
         for name in self.variants or ():
-            if name not in own:
-                raise ConfigError(f"unknown variant '{name}'; choose from {', '.join(own)}")
-        return self.variants or own
+            if name not in available:
+                raise ConfigError(
+                    f"unknown variant '{name}'; choose from {', '.join(available)}", code="unknown-variant"
+                )
+        return self.variants or available
 
 
 def list_trained_models() -> list[str]:
-    """Every system of the paper that is trained."""
+    """Return the names of the paper's models that are trained."""
     return [name for name, spec in all_models().items() if spec.trainable and spec.source is None]
 
 
 def list_untrained_models() -> list[str]:
-    """And those that are not."""
+    """Return the names of the heuristics, which need no training."""
     return [name for name, spec in all_models().items() if not spec.trainable and spec.source is None]
 
 
-def link_jobs(ask: StudyRequest) -> list[Job]:
-    """Every model on every stream with every seed, against all negatives."""
+def link_jobs(request: StudyRequest) -> list[Job]:
+    """Plan link prediction: every model on every dataset with every seed and all negative samplers."""
     jobs = []
-    for dataset in ask.streams(DEFAULT_DATASETS):
-        for model in ask.chosen([*list_trained_models(), *list_untrained_models()]):
+    for dataset in request.open_datasets(DEFAULT_DATASETS):
+        for model in request.choose_models([*list_trained_models(), *list_untrained_models()]):
             if find_model(model).trainable:
-                jobs += [link_job(dataset, model, seed, ask.settings) for seed in ask.seeds]
+                jobs += [link_job(dataset, model, seed, request.settings) for seed in request.seeds]
             else:
                 jobs.append(
                     Job("heuristic", dataset.name, dataset.digest, model, None, {}, about={"model": model})
@@ -88,10 +85,10 @@ def link_jobs(ask: StudyRequest) -> list[Job]:
 
 
 def link_job(dataset: Dataset, model: str, seed: int, settings: dict[str, Any], **about: Any) -> Job:
-    """A training with its presets and what replaces them, all settings written out."""
-    loop, own = separate_settings(find_preset(model, dataset.name) | settings)
-    config = to_settings(build_config(find_model(model).config, own))
-    full = to_settings(build_config(LinkFitConfig, loop)) | config
+    """Plan one training; `settings` replace those of the preset, and the job holds all settings explicitly."""
+    loop_settings, model_settings = separate_settings(find_preset(model, dataset.name) | settings)
+    config = to_settings(build_config(find_model(model).config, model_settings))
+    full = to_settings(build_config(LinkFitConfig, loop_settings)) | config
     about = {"model": model, **about}
     size = {"events": float(len(dataset.store))} | {
         name: full[name] for name in SIZE_SETTINGS if name in full
@@ -99,57 +96,65 @@ def link_job(dataset: Dataset, model: str, seed: int, settings: dict[str, Any], 
     return Job("link", dataset.name, dataset.digest, model, seed, full, about=about, size=size)
 
 
-def node_jobs(ask: StudyRequest) -> list[Job]:
-    """A backbone per model and seed, and the classifier on it."""
-    jobs = []
-    for dataset in ask.streams(("wikipedia",)):
-        for model in ask.chosen(list_trained_models()):
-            parts = NodeSettings.of(dataset.name, model, ask.settings)
-            own = to_settings(parts.node)
-            for seed in ask.seeds:
-                backbone = replace(link_job(dataset, model, seed, parts.link), asks={"negatives": ["random"]})
-                jobs += [backbone, _follow_up_job(backbone, "node", {}, own)]
-    return jobs
-
-
 def _follow_up_job(
     run: Job, work: str, asks: dict[str, Any], settings: dict[str, Any] | None = None, **about: Any
 ) -> Job:
-    """A job on what another one trained."""
+    """Plan a job that evaluates the run of another job."""
     about = {"model": run.model, **about}
     return replace(run, work=work, settings=settings or {}, asks=asks, about=about, needs=run.key)
 
 
-def ablation_jobs(ask: StudyRequest) -> list[Job]:
-    """Named variants of DyG-Mamba beside the model as it is."""
-    known = {FULL: {}} | load_ablations()
-    wanted = ask.named(list(known))
-    return [
-        link_job(dataset, OUR_MODEL, seed, known[name] | ask.settings, variant=name)
-        for dataset in ask.streams(DEFAULT_DATASETS[:4])
-        for name in wanted
-        for seed in ask.seeds
-    ]
+def _cost_job(dataset: Dataset, model: str, settings: dict[str, Any], **about: Any) -> Job:
+    return replace(link_job(dataset, model, 0, settings, **about), work="cost")
 
 
-def length_jobs(ask: StudyRequest) -> list[Job]:
-    """Test AP against the length of the histories."""
-    return [
-        link_job(dataset, model, seed, {"length": length} | ask.settings, length=length)
-        for dataset in ask.streams(("uci",))
-        for model in ask.chosen((OUR_MODEL,))
-        for length in _parse_lengths(ask.variants, LENGTHS)
-        for seed in ask.seeds
-    ]
-
-
-def efficiency_jobs(ask: StudyRequest) -> list[Job]:
-    """An epoch of every model with its published settings; then time and memory against length."""
+def node_jobs(request: StudyRequest) -> list[Job]:
+    """Plan node classification: a link-trained encoder per model and seed, and a classifier on it."""
     jobs = []
-    for dataset in ask.streams(("uci",)):
-        jobs += [_cost_job(dataset, model, ask.settings) for model in ask.chosen(list_trained_models())]
-        for length in _parse_lengths(ask.variants, LENGTHS):
+    for dataset in request.open_datasets(("wikipedia",)):
+        for model in request.choose_models(list_trained_models()):
+            parts = NodeSettings.from_settings(dataset.name, model, request.settings)
+            classifier_settings = to_settings(parts.node)
+            for seed in request.seeds:
+                backbone = replace(link_job(dataset, model, seed, parts.link), asks={"negatives": ["random"]})
+                jobs += [backbone, _follow_up_job(backbone, "node", {}, classifier_settings)]
+    return jobs
+
+
+def ablation_jobs(request: StudyRequest) -> list[Job]:
+    """Plan the ablations of DyG-Mamba and the full model."""
+    settings_by_variant = {FULL: {}} | load_ablations()
+    variants = request.choose_variants(list(settings_by_variant))
+    return [
+        link_job(dataset, OUR_MODEL, seed, settings_by_variant[name] | request.settings, variant=name)
+        for dataset in request.open_datasets(DEFAULT_DATASETS[:4])
+        for name in variants
+        for seed in request.seeds
+    ]
+
+
+def length_jobs(request: StudyRequest) -> list[Job]:
+    """Plan trainings with neighbor sequences of several lengths."""
+    return [
+        link_job(dataset, model, seed, {"length": length} | request.settings, length=length)
+        for dataset in request.open_datasets(("uci",))
+        for model in request.choose_models((OUR_MODEL,))
+        for length in _parse_lengths(request.variants, LENGTHS)
+        for seed in request.seeds
+    ]
+
+
+def efficiency_jobs(request: StudyRequest) -> list[Job]:
+    """Plan cost measurements: every model with its published settings, then two models at several lengths."""
+    jobs = []
+    for dataset in request.open_datasets(("uci",)):
+        jobs += [
+            _cost_job(dataset, model, request.settings)
+            for model in request.choose_models(list_trained_models())
+        ]
+        for length in _parse_lengths(request.variants, LENGTHS):
             jobs.append(_cost_job(dataset, OUR_MODEL, {"length": length}, length=length, patch="none"))
+            # The published patches leave 32 tokens at every length; patches of one leave as many as DyG-Mamba reads.
             patches = {"published": max(1, length // 32), "one": 1}
             for name, patch in patches.items():
                 jobs.append(
@@ -160,29 +165,25 @@ def efficiency_jobs(ask: StudyRequest) -> list[Job]:
     return jobs
 
 
-def _cost_job(dataset: Dataset, model: str, settings: dict[str, Any], **about: Any) -> Job:
-    return replace(link_job(dataset, model, 0, settings, **about), work="cost")
-
-
-def convergence_jobs(ask: StudyRequest) -> list[Job]:
-    """The training loss over a hundred epochs beside vanilla Mamba's; nothing stops early."""
-    fixed = {"epochs": 100, "patience": 1_000_000} | ask.settings
+def convergence_jobs(request: StudyRequest) -> list[Job]:
+    """Plan trainings of 100 epochs without early stopping, to compare training losses with vanilla Mamba."""
+    fixed = {"epochs": 100, "patience": 1_000_000} | request.settings
     return [
         replace(link_job(dataset, model, seed, fixed), asks={"negatives": ["random"]})
-        for dataset in ask.streams(("CanParl",))
-        for model in ask.chosen((OUR_MODEL, VANILLA_MODEL))
-        for seed in ask.seeds
+        for dataset in request.open_datasets(("CanParl",))
+        for model in request.choose_models((OUR_MODEL, VANILLA_MODEL))
+        for seed in request.seeds
     ]
 
 
-def robustness_jobs(ask: StudyRequest) -> list[Job]:
-    """Clean training, noisy histories; both definitions of noise."""
-    kinds = ask.named(NOISE_KINDS)
+def robustness_jobs(request: StudyRequest) -> list[Job]:
+    """Plan trainings on clean data and evaluations with both kinds of noise."""
+    kinds = request.choose_variants(NOISE_KINDS)
     jobs = []
-    for dataset in ask.streams(("uci",)):
-        for model in ask.chosen(list_trained_models()):
-            for seed in ask.seeds:
-                clean = link_job(dataset, model, seed, ask.settings)
+    for dataset in request.open_datasets(("uci",)):
+        for model in request.choose_models(list_trained_models()):
+            for seed in request.seeds:
+                clean = link_job(dataset, model, seed, request.settings)
                 jobs.append(clean)
                 for kind in kinds:
                     asks = {"kind": kind, "rates": list(NOISE_RATES), "seed": NOISE_SEED}
@@ -190,60 +191,61 @@ def robustness_jobs(ask: StudyRequest) -> list[Job]:
     return jobs
 
 
-def sensitivity_jobs(ask: StudyRequest) -> list[Job]:
-    """One size at a time around the default."""
-    wanted = ask.named(list(SENSITIVITY_GRIDS))
+def sensitivity_jobs(request: StudyRequest) -> list[Job]:
+    """Plan trainings that change one size of the model at a time."""
+    settings = request.choose_variants(list(SENSITIVITY_GRIDS))
     return [
-        link_job(dataset, OUR_MODEL, seed, {name: value} | ask.settings, setting=name, value=value)
-        for dataset in ask.streams(("uci",))
-        for name in wanted
+        link_job(dataset, OUR_MODEL, seed, {name: value} | request.settings, setting=name, value=value)
+        for dataset in request.open_datasets(("uci",))
+        for name in settings
         for value in SENSITIVITY_GRIDS[name]
-        for seed in ask.seeds
+        for seed in request.seeds
     ]
 
 
-def case_jobs(ask: StudyRequest) -> list[Job]:
-    """Hidden states of both sequences of one pair."""
+def case_jobs(request: StudyRequest) -> list[Job]:
+    """Plan trainings and, of each, the similarity of hidden states for one pair."""
     jobs = []
-    for dataset in ask.streams(("wikipedia",)):
-        for model in ask.chosen((OUR_MODEL, "dygformer")):
-            for seed in ask.seeds:
-                run = link_job(dataset, model, seed, ask.settings)
+    for dataset in request.open_datasets(("wikipedia",)):
+        for model in request.choose_models((OUR_MODEL, "dygformer")):
+            for seed in request.seeds:
+                run = link_job(dataset, model, seed, request.settings)
                 jobs += [run, _follow_up_job(run, "similarity", {"tokens": 32})]
     return jobs
 
 
-def large_jobs(ask: StudyRequest) -> list[Job]:
-    """An epoch on a stream as large as tgbl-coin."""
+def large_jobs(request: StudyRequest) -> list[Job]:
+    """Plan one epoch on a dataset as large as tgbl-coin."""
     return [
-        replace(_cost_job(dataset, model, ask.settings), asks={"epochs": 1})
-        for dataset in ask.streams((COIN_SIZED,))
-        for model in ask.chosen((OUR_MODEL,))
+        replace(_cost_job(dataset, model, request.settings), asks={"epochs": 1})
+        for dataset in request.open_datasets((COIN_SIZED,))
+        for model in request.choose_models((OUR_MODEL,))
     ]
 
 
-def _parse_lengths(variants: Sequence[str] | None, own: Sequence[int]) -> Sequence[int]:
-    """Lengths that a user named, or the study's own."""
+def _parse_lengths(variants: Sequence[str] | None, default: Sequence[int]) -> Sequence[int]:
     if variants is None:
-        return own
-    if not all(name.isdecimal() and 0 < int(name) <= 65_536 for name in variants):
-        raise ConfigError(f"`variants` of this study are lengths such as 32,64; got '{','.join(variants)}'")
+        return default
+    if not all(name.isdecimal() and 0 < int(name) <= MAX_LENGTH for name in variants):
+        raise ConfigError(
+            f"`variants` of this study are lengths from 1 to {MAX_LENGTH:,}, such as 32,64; got '{','.join(variants)}'",
+            code="invalid-length",
+        )
     return [int(name) for name in variants]
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratedDataset:
-    """A generated stream by its name and its size."""
+    """A synthetic dataset that a study generates if it does not exist yet."""
 
     name: str
     config: GeneratorConfig
 
-    def there(self, data_dir: Path | None) -> bool:
-        """Whether a dataset has this name already."""
+    def exists(self, data_dir: Path | None) -> bool:
         return has_dataset(data_folders(data_dir), self.name)
 
-    def make(self, data_dir: Path | None) -> Path:
-        """Generate and keep it, on the disk where it is large."""
+    def generate(self, data_dir: Path | None) -> Path:
+        """Generate the dataset, out of core if it is large, and save it."""
         folder = data_folder(data_dir)
         return save_dataset(generate_dataset(self.name, self.config, folder), folder)
 
@@ -253,35 +255,46 @@ class GeneratedDataset:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """A question of the paper: its jobs, whether it has variants, whether each job must have the machine for itself.
+    """One study of the paper.
 
-    `made` is the stream that it makes where nobody has it.
+    Attributes:
+        title: Heading of its page.
+        plan: Function that returns its jobs.
+        has_variants: Whether `StudyRequest.variants` applies.
+        exclusive: Whether each job must have the machine for itself, because its time is measured.
+        dataset: Synthetic dataset that the study needs.
     """
 
     title: str
-    jobs: Callable[[StudyRequest], list[Job]]
-    variants: bool = False
-    alone: bool = False
-    made: GeneratedDataset | None = None
+    plan: Callable[[StudyRequest], list[Job]]
+    has_variants: bool = False
+    exclusive: bool = False
+    dataset: GeneratedDataset | None = None
 
 
 STUDIES: dict[str, Study] = {
-    "link": Study("Link prediction: Tables 2, 3 and the appendix", link_jobs),
+    "link": Study("Link prediction (Tables 2 and 3 and the appendix)", link_jobs),
     "node": Study("Node classification", node_jobs),
     "ablation": Study(
-        "Ablations: time information, step functions, co-occurrence, skip", ablation_jobs, True
+        "Ablations: time information, step functions, co-occurrence encoding, skip connection",
+        ablation_jobs,
+        has_variants=True,
     ),
-    "length": Study("AP against the length of histories", length_jobs, True),
-    "efficiency": Study("Epoch time, parameters and memory", efficiency_jobs, True, alone=True),
-    "convergence": Study("Training loss beside vanilla Mamba", convergence_jobs),
-    "robustness": Study("Noise in what a model sees", robustness_jobs, True),
-    "sensitivity": Study("Blocks, states, expansion", sensitivity_jobs, True),
-    "case-study": Study("Similarity of hidden states", case_jobs),
+    "length": Study("AP by length of the neighbor sequences", length_jobs, has_variants=True),
+    "efficiency": Study(
+        "Epoch time, memory and parameters", efficiency_jobs, has_variants=True, exclusive=True
+    ),
+    "convergence": Study("Training loss of DyG-Mamba and vanilla Mamba", convergence_jobs),
+    "robustness": Study("Robustness to noise in the histories", robustness_jobs, has_variants=True),
+    "sensitivity": Study(
+        "Sensitivity to the number of blocks, states and the expansion", sensitivity_jobs, has_variants=True
+    ),
+    "case-study": Study("Case study: similarity of hidden states", case_jobs),
     "large": Study(
-        "A stream as large as tgbl-coin",
+        "Cost of an epoch on a dataset as large as tgbl-coin",
         large_jobs,
-        alone=True,
-        made=GeneratedDataset(
+        exclusive=True,
+        dataset=GeneratedDataset(
             COIN_SIZED, GeneratorConfig(nodes=638_000, events=22_800_000, communities=2_000)
         ),
     ),
@@ -289,17 +302,18 @@ STUDIES: dict[str, Study] = {
 
 
 def find_study(name: str) -> Study:
-    """The study of that name."""
+    """Return the study of that name; raise ConfigError if there is none."""
     if name not in STUDIES:
-        raise ConfigError(f"there is no study '{name}'; choose from {', '.join(STUDIES)}")
+        raise ConfigError(f"unknown study '{name}'; choose from {', '.join(STUDIES)}", code="unknown-study")
     return STUDIES[name]
 
 
-def plan(name: str, ask: StudyRequest) -> list[Job]:
-    """The jobs of a study, each key once."""
+def plan_jobs(name: str, request: StudyRequest) -> list[Job]:
+    """Return the jobs of a study; the same run appears once per label."""
     study = find_study(name)
-    if ask.variants and not study.variants:
+    if request.variants and not study.has_variants:
         raise ConfigError(
-            f"the study '{name}' has no variants, got '{','.join(ask.variants)}'; leave them out"
+            f"study '{name}' has no variants; got '{','.join(request.variants)}'. Remove them",
+            code="unknown-variant",
         )
-    return list({job.key + str(job.about): job for job in study.jobs(ask)}.values())
+    return list({job.key + str(job.about): job for job in study.plan(request)}.values())

@@ -1,7 +1,4 @@
-"""Studies that are curves: figures against length, size, epoch or noise.
-
-From the records of a study to its tables and charts: SECTIONS by study.
-"""
+"""Pages of the studies: the tables and charts of each study (`SECTIONS` by name), built from its records."""
 
 from collections.abc import Callable
 from statistics import mean
@@ -10,341 +7,322 @@ from typing import Any
 from dygmamba.lab.studies import FULL, STUDIES
 from dygmamba.report.comparison import (
     NEGATIVES,
-    SETTING_LABELS,
+    build_link_tables,
+    build_overview_table,
     collect_values,
     describe_conditions,
     format_or_dash,
     group_records,
-    link_grids,
-    overview_grid,
     published_cell,
 )
 from dygmamba.report.document import Cell, Document, HeatMap, LineChart, ReportTable, Section
-from dygmamba.report.published import PublishedValue as Printed
-from dygmamba.report.published import key, table
+from dygmamba.report.published import PublishedValue, load_table, normalize_name
 from dygmamba.report.result_records import ResultRecord, SeedValues, StudyResults, select_work
+from dygmamba.tasks.metric_names import SETTING_LABELS
 
 SHOWN_EPOCHS = (20, 40, 60, 80, 100)
 NOISE_TITLES = {
-    "insert": "noise events inserted into what every model sees",
-    "release": "entries of histories overwritten, as the released code does",
+    "insert": "noise events inserted into the stream",
+    "release": "entries of histories overwritten, as in the released code",
 }
 
 
-def length_sections(book: StudyResults) -> list[Section]:
-    """AP against the length, with the published points."""
-    parts = []
-    for data, own in group_records(book.records, lambda one: one.data).items():
+def build_study_sheet(results: StudyResults) -> Document:
+    """Build the page of a study."""
+    return Document(
+        STUDIES[results.study].title,
+        describe_conditions(results.records, results.command),
+        tuple(SECTIONS[results.study](results)),
+    )
+
+
+def link_sections(results: StudyResults) -> list[Section]:
+    """An overview of all datasets, if there are several, then a section per dataset."""
+    records = select_work(results.records, "link", "heuristic")
+    overviews = tuple(
+        table
+        for setting in SETTING_LABELS
+        for negatives in NEGATIVES
+        if (table := build_overview_table(records, _model, (setting, negatives))) is not None
+    )
+    sections = [
+        Section(
+            data,
+            _describe_ceilings(results, data),
+            tuple(build_link_tables(group, _model, ceilings=results.ceilings, show_published=True)),
+        )
+        for data, group in group_records(records, _data).items()
+    ]
+    return [Section("All datasets", "", overviews), *sections] if overviews else sections
+
+
+def ablation_sections(results: StudyResults) -> list[Section]:
+    """A section per dataset; each variant is compared with the full model."""
+    sections = []
+    for data, group in group_records(results.records, _data).items():
+        tables = build_link_tables(
+            group,
+            lambda record: record.about["variant"],
+            ceilings=results.ceilings,
+            show_published=False,
+            reference=FULL,
+        )
+        sections.append(Section(data, _describe_ceilings(results, data), tuple(tables)))
+    return sections
+
+
+def node_sections(results: StudyResults) -> list[Section]:
+    """AUC of node classifiers on frozen encoders, next to the published values."""
+    sections = []
+    for data, group in group_records(select_work(results.records, "node"), _data).items():
+        published = {
+            normalize_name(row["model"]): row
+            for row in load_table("node_classification_auc").rows
+            if normalize_name(row["dataset"]) == normalize_name(data)
+        }
+        auc, ap = (collect_values(group, _model, {"split": "test"}, metric) for metric in ("auc", "ap"))
+        best = max(auc, key=lambda model: auc[model].mean)
+        rows = [
+            (
+                Cell(model),
+                Cell(str(values), "best" if model == best else ""),
+                Cell(str(ap[model])),
+                published_cell(_to_published_value(published.get(normalize_name(model)))),
+                Cell(str(len(values.by_seed))),
+            )
+            for model, values in sorted(auc.items(), key=lambda pair: -pair[1].mean)
+        ]
+        columns = ("model", "AUC", "AP", "published AUC", "seeds")
+        table = ReportTable(
+            "Node classification on the test split", describe_conditions(group), columns, tuple(rows)
+        )
+        sections.append(Section(data, "", (table,)))
+    return sections
+
+
+def length_sections(results: StudyResults) -> list[Section]:
+    """AP by length, with the published points."""
+    sections = []
+    for data, group in group_records(results.records, _data).items():
         curves = {
-            f"{model} ({SETTING_LABELS[setting]})": _curve(records, "length", setting)
-            for model, records in group_records(own, lambda one: one.model).items()
+            f"{model} ({SETTING_LABELS[setting]})": _ap_curve(records, "length", setting)
+            for model, records in group_records(group, _model).items()
             for setting in SETTING_LABELS
         }
-        said = {
-            float(row["length"]): row
-            for row in table("sequence_length_ap").rows
-            if key(row["dataset"]) == key(data) and row["mean"] is not None
+        published = {
+            float(row["length"]): row["mean"]
+            for row in load_table("sequence_length_ap").rows
+            if normalize_name(row["dataset"]) == normalize_name(data) and row["mean"] is not None
         }
-        if said:
-            curves["published"] = [(length, row["mean"]) for length, row in sorted(said.items())]
+        if published:
+            curves["published"] = sorted(published.items())
         chart = LineChart(
-            f"{data}: test AP against the length of histories",
-            "tokens of a history",
-            "AP (%)",
-            curves,
-            x_kind="log",
+            f"{data}: test AP by length of the neighbor sequences", "length", "AP (%)", curves, x_kind="log"
         )
-        tables = link_grids(book, own, lambda one: f"{one.model} L = {one.about['length']}", False)
-        parts.append(Section(data, "", tuple(tables), (chart,)))
-    return parts
+        tables = build_link_tables(
+            group,
+            lambda record: f"{record.model} L = {record.about['length']}",
+            ceilings=results.ceilings,
+            show_published=False,
+        )
+        sections.append(Section(data, "", tuple(tables), (chart,)))
+    return sections
 
 
-def sensitivity_sections(book: StudyResults) -> list[Section]:
-    """AP against each size."""
-    parts = []
-    for data, own in group_records(book.records, lambda one: one.data).items():
-        curves = tuple(
+def sensitivity_sections(results: StudyResults) -> list[Section]:
+    """AP by each size of the model."""
+    sections = []
+    for data, group in group_records(results.records, _data).items():
+        charts = tuple(
             LineChart(
-                f"{data}: test AP against {name}",
+                f"{data}: test AP by {name}",
                 name,
                 "AP (%)",
-                {name: _curve(records, "value", "transductive")},
+                {name: _ap_curve(records, "value", "transductive")},
                 x_kind="log",
             )
-            for name, records in group_records(own, lambda one: one.about["setting"]).items()
+            for name, records in group_records(group, lambda record: record.about["setting"]).items()
         )
-        tables = link_grids(book, own, lambda one: f"{one.about['setting']} = {one.about['value']}", False)
-        parts.append(Section(data, "", tuple(tables), curves))
-    return parts
+        tables = build_link_tables(
+            group,
+            lambda record: f"{record.about['setting']} = {record.about['value']}",
+            ceilings=results.ceilings,
+            show_published=False,
+        )
+        sections.append(Section(data, "", tuple(tables), charts))
+    return sections
 
 
-def efficiency_sections(book: StudyResults) -> list[Section]:
-    """An epoch of every model; time and memory against length."""
-    parts = []
-    for data, own in group_records(book.records, lambda one: one.data).items():
-        whole = [one for one in own if "length" not in one.about]
-        rows = tuple(
-            (
-                Cell(one.model),
-                format_or_dash(one.rows[0].get("epoch_seconds"), "{:.2f}"),
-                Cell(_format_timed_steps(one.rows[0])),
-                format_or_dash(one.rows[0].get("peak_mb"), "{:,.0f}"),
-                format_or_dash(one.rows[0].get("parameters"), "{:,}"),
-                Cell(str(one.settings.get("length", one.settings.get("neighbors", "")))),
-            )
-            for one in sorted(whole, key=lambda one: one.rows[0].get("epoch_seconds") or 0)
-        )
-        columns = ("model", "seconds an epoch", "steps timed", "peak memory (MB)", "parameters")
-        columns += ("length or neighbours",)
-        tables = (
-            (
-                ReportTable(
-                    "A training epoch with the published settings", describe_conditions(whole), columns, rows
-                ),
-            )
-            if rows
-            else ()
-        )
-        times, sizes = (_cost_curves(own, field) for field in ("epoch_seconds", "peak_mb"))
+def efficiency_sections(results: StudyResults) -> list[Section]:
+    """Cost of an epoch for every model, then time and memory by length."""
+    sections = []
+    for data, group in group_records(results.records, _data).items():
+        by_model = [record for record in group if "length" not in record.about]
+        tables = [_cost_table(by_model)] if by_model else []
+        times, sizes = (_cost_curves(group, field) for field in ("epoch_seconds", "peak_mb"))
+        if times:
+            tables.append(_cost_by_length_table(group, times, sizes))
         charts = tuple(
-            LineChart(f"{data}: {name} against length", "tokens of a history", unit, curves, "log", "log")
-            for name, curves, unit in (("epoch time", times, "seconds"), ("memory", sizes, "MB"))
+            LineChart(f"{data}: {name} by length", "length", unit, curves, "log", "log")
+            for name, curves, unit in (("epoch time", times, "seconds"), ("peak memory", sizes, "MB"))
         )
-        against = (_against_length(own, times, sizes),) if times else ()
-        parts.append(Section(data, "", tables + against, charts))
-    return parts
+        sections.append(Section(data, "", tuple(tables), charts))
+    return sections
+
+
+def _cost_table(records: list[ResultRecord]) -> ReportTable:
+    """Time, memory and parameters of an epoch, the fastest model first."""
+    rows = tuple(
+        (
+            Cell(record.model),
+            format_or_dash(record.rows[0].get("epoch_seconds"), "{:.2f}"),
+            Cell(_format_timed_steps(record.rows[0])),
+            format_or_dash(record.rows[0].get("peak_mb"), "{:,.0f}"),
+            format_or_dash(record.rows[0].get("parameters"), "{:,}"),
+            Cell(str(record.settings.get("length", record.settings.get("neighbors", "")))),
+        )
+        for record in sorted(records, key=lambda record: record.rows[0].get("epoch_seconds") or 0)
+    )
+    columns = (
+        "model",
+        "seconds per epoch",
+        "timed steps",
+        "peak memory (MB)",
+        "parameters",
+        "length or neighbors",
+    )
+    return ReportTable(
+        "Cost of a training epoch with the published settings", describe_conditions(records), columns, rows
+    )
 
 
 def _format_timed_steps(row: dict[str, Any]) -> str:
-    """How many steps of the epoch its time was measured in."""
     return f"{row['stepstimed']:,} of {row['steps']:,}" if "steps" in row else ""
 
 
-def _against_length(
+def _cost_by_length_table(
     records: list[ResultRecord],
     times: dict[str, list[tuple[float, ...]]],
     sizes: dict[str, list[tuple[float, ...]]],
 ) -> ReportTable:
-    """The points of both charts as a table."""
-    timed = [one for one in records if "length" in one.about]
-    kinds = [
+    """The points of the time chart and the memory chart as one table."""
+    by_length = [record for record in records if "length" in record.about]
+    curves = [
         (f"{label}: {unit}", {point[0]: point[1] for point in points}, form)
-        for curves, unit, form in ((times, "s", "{:.2f}"), (sizes, "MB", "{:,.0f}"))
-        for label, points in curves.items()
+        for group, unit, form in ((times, "s", "{:.2f}"), (sizes, "MB", "{:,.0f}"))
+        for label, points in group.items()
     ]
     rows = tuple(
-        (Cell(str(length)), *(format_or_dash(found.get(float(length)), form) for _, found, form in kinds))
-        for length in sorted({int(one.about["length"]) for one in timed})
+        (Cell(str(length)), *(format_or_dash(values.get(float(length)), form) for _, values, form in curves))
+        for length in sorted({int(record.about["length"]) for record in by_length})
     )
-    columns = ("length", *(name for name, _, _ in kinds))
-    return ReportTable("A training epoch against length", describe_conditions(timed), columns, rows)
+    columns = ("length", *(name for name, _, _ in curves))
+    return ReportTable("Cost of a training epoch by length", describe_conditions(by_length), columns, rows)
 
 
-def convergence_sections(book: StudyResults) -> list[Section]:
-    """Training loss by epoch."""
-    parts = []
-    for data, own in group_records(book.records, lambda one: one.data).items():
-        by_model = group_records(own, lambda one: one.model)
+def convergence_sections(results: StudyResults) -> list[Section]:
+    """Training loss by epoch, next to the published losses."""
+    sections = []
+    for data, group in group_records(results.records, _data).items():
+        by_model = group_records(group, _model)
         curves = {model: _loss_curve(records) for model, records in by_model.items()}
-        said = {
-            (key(row["model"].removeprefix("Vanilla ")), int(row["epoch"])): row["value"]
-            for row in table("training_convergence").rows
-            if key(row["dataset"]) == key(data)
+        losses = {model: {point[0]: point[1] for point in curve} for model, curve in curves.items()}
+        published = {
+            (normalize_name(row["model"].removeprefix("Vanilla ")), int(row["epoch"])): row["value"]
+            for row in load_table("training_convergence").rows
+            if normalize_name(row["dataset"]) == normalize_name(data)
         }
         rows = tuple(
             (
                 Cell(str(epoch)),
+                *(format_or_dash(losses[model].get(float(epoch)), "{:.4f}") for model in by_model),
                 *(
-                    format_or_dash(
-                        {point[0]: point[1] for point in curves[model]}.get(float(epoch)), "{:.4f}"
-                    )
+                    format_or_dash(published.get((normalize_name(model), epoch)), "{:.4f}", "soft")
                     for model in by_model
                 ),
-                *(format_or_dash(said.get((key(model), epoch)), "{:.4f}", "soft") for model in by_model),
             )
             for epoch in SHOWN_EPOCHS
         )
         columns = ("epoch", *by_model, *(f"published {model}" for model in by_model))
-        grid = ReportTable("Training loss, mean over seeds", describe_conditions(own), columns, rows)
-        parts.append(
-            Section(
-                data, "", (grid,), (LineChart(f"{data}: training loss", "epoch", "loss", curves, "count"),)
-            )
-        )
-    return parts
+        table = ReportTable("Training loss, mean over seeds", describe_conditions(group), columns, rows)
+        chart = LineChart(f"{data}: training loss", "epoch", "loss", curves, "count")
+        sections.append(Section(data, "", (table,), (chart,)))
+    return sections
 
 
-def robustness_sections(book: StudyResults) -> list[Section]:
-    """AP against the share of noise, a chart for each definition of it."""
-    parts = []
-    for data, own in group_records(select_work(book.records, "robustness"), lambda one: one.data).items():
-        for kind, records in group_records(own, lambda one: one.about["noise"]).items():
+def robustness_sections(results: StudyResults) -> list[Section]:
+    """AP by noise rate, a section for each kind of noise."""
+    sections = []
+    for data, group in group_records(select_work(results.records, "robustness"), _data).items():
+        for kind, records in group_records(group, lambda record: record.about["noise"]).items():
             curves, rows = {}, []
-            for model, mine in group_records(records, lambda one: one.model).items():
-                found = {
-                    rate: collect_values(mine, lambda one: one.model, {"noise": rate}, "ap")
-                    for rate in _list_noise_rates(mine)
+            for model, model_records in group_records(records, _model).items():
+                by_rate = {
+                    rate: collect_values(model_records, _model, {"noise": rate}, "ap")
+                    for rate in _list_noise_rates(model_records)
                 }
-                found = {rate: figure[model] for rate, figure in found.items() if model in figure}
-                if found:
+                values = {rate: found[model] for rate, found in by_rate.items() if model in found}
+                if values:
                     curves[model] = [
-                        (100 * rate, 100 * one.mean, 100 * (one.std or 0)) for rate, one in found.items()
+                        (100 * rate, 100 * ap.mean, 100 * (ap.std or 0)) for rate, ap in values.items()
                     ]
-                    rows.append((Cell(model), *(Cell(str(one)) for one in found.values())))
-            columns = ("model", *(f"{100 * rate:.0f} %" for rate in _list_noise_rates(records)))
-            grid = ReportTable(
-                f"Test AP, random negatives, noise by `{kind}`",
+                    rows.append((Cell(model), *(Cell(str(ap)) for ap in values.values())))
+            columns = ("model", *(f"{100 * rate:.0f} % noise" for rate in _list_noise_rates(records)))
+            table = ReportTable(
+                f"Test AP with random negatives by noise rate (`{kind}`)",
                 describe_conditions(records),
                 columns,
                 tuple(rows),
             )
-            chart = LineChart(f"{data}, noise by {kind}", "noise (% of the events)", "AP (%)", curves)
-            parts.append(Section(f"{data}: {NOISE_TITLES[kind]}", "", (grid,), (chart,)))
-    return parts
+            chart = LineChart(f"{data}: test AP by noise rate ({kind})", "noise (%)", "AP (%)", curves)
+            sections.append(Section(f"{data}: {NOISE_TITLES[kind]}", "", (table,), (chart,)))
+    return sections
 
 
-def _curve(records: list[ResultRecord], axis: str, setting: str) -> list[tuple[float, ...]]:
-    """AP with its spread over an axis of `about`."""
-    where = {"split": "test", "setting": setting, "negatives": "random"}
-    by_place = collect_values(records, lambda one: str(one.about[axis]), where, "ap")
-    return [
-        (float(at), 100 * one.mean, 100 * (one.std or 0))
-        for at, one in sorted(by_place.items(), key=lambda p: float(p[0]))
-    ]
-
-
-def _cost_curves(records: list[ResultRecord], field: str) -> dict[str, list[tuple[float, ...]]]:
-    curves: dict[str, list[tuple[float, ...]]] = {}
-    for one in records:
-        value = one.rows[0].get(field)
-        if "length" in one.about and value:
-            patch = one.about.get("patch")
-            label = (
-                one.model
-                if patch in (None, "none")
-                else f"{one.model}, patches {'of one' if patch == 'one' else 'as published'}"
-            )
-            curves.setdefault(label, []).append((float(one.about["length"]), float(value)))
-    return {label: sorted(points) for label, points in curves.items()}
-
-
-def _loss_curve(records: list[ResultRecord]) -> list[tuple[float, ...]]:
-    epochs = min((len(one.losses) for one in records), default=0)
-    by_epoch = [SeedValues({one.seed: one.losses[number] for one in records}) for number in range(epochs)]
-    return [(float(number + 1), one.mean, one.std or 0.0) for number, one in enumerate(by_epoch)]
-
-
-def _list_noise_rates(records: list[ResultRecord]) -> list[float]:
-    return sorted({row["noise"] for record in records for row in record.rows})
-
-
-def build_study_sheet(book: StudyResults) -> Document:
-    """Everything a study has to say."""
-    return Document(
-        STUDIES[book.study].title,
-        describe_conditions(book.records, book.command),
-        tuple(SECTIONS[book.study](book)),
+def case_sections(results: StudyResults) -> list[Section]:
+    """Similarity of hidden states: a table of means, then heat maps for each run."""
+    records = select_work(results.records, "similarity")
+    sections = (
+        [Section("Mean similarity of hidden states", "", (_similarity_table(records),))] if records else []
     )
-
-
-def link_sections(book: StudyResults) -> list[Section]:
-    """Streams side by side, where there are several; then a part for each, with a table per setting and negatives."""
-    records = select_work(book.records, "link", "heuristic")
-    sides = [
-        overview_grid(records, _model, (setting, kind)) for setting in SETTING_LABELS for kind in NEGATIVES
-    ]
-    overviews = tuple(grid for grid in sides if grid is not None)
-    parts = [
-        Section(f"{data}", _ceiling_text(book, data), tuple(link_grids(book, own, _model, True)))
-        for data, own in group_records(records, lambda one: one.data).items()
-    ]
-    return [Section("All streams", "", overviews), *parts] if overviews else parts
-
-
-def _model(record: ResultRecord) -> str:
-    return record.model
-
-
-def ablation_sections(book: StudyResults) -> list[Section]:
-    """A part per stream; each variant beside the model as it is."""
-    parts = []
-    for data, own in group_records(book.records, lambda one: one.data).items():
-        tables = list(link_grids(book, own, lambda one: one.about["variant"], False, reference=FULL))
-        parts.append(Section(data, _ceiling_text(book, data), tuple(tables)))
-    return parts
-
-
-def node_sections(book: StudyResults) -> list[Section]:
-    """AUC of classifiers on frozen backbones, beside the published."""
-    parts = []
-    for data, own in group_records(select_work(book.records, "node"), lambda one: one.data).items():
-        said = {
-            key(row["model"]): row
-            for row in table("node_classification_auc").rows
-            if key(row["dataset"]) == key(data)
-        }
-        found = {
-            metric: collect_values(own, lambda one: one.model, {"split": "test"}, metric)
-            for metric in ("auc", "ap")
-        }
-        best = max(found["auc"], key=lambda name: found["auc"][name].mean)
-        rows = [
-            (
-                Cell(model),
-                Cell(str(figure), "best" if model == best else ""),
-                Cell(str(found["ap"][model])),
-                published_cell(_cell(said.get(key(model)))),
-                Cell(str(len(figure.by_seed))),
-            )
-            for model, figure in sorted(found["auc"].items(), key=lambda pair: -pair[1].mean)
-        ]
-        columns = ("model", "AUC", "AP", "published AUC", "seeds")
-        parts.append(
-            Section(
-                data,
-                "",
-                (ReportTable("Node classification, test", describe_conditions(own), columns, tuple(rows)),),
-            )
-        )
-    return parts
-
-
-def case_sections(book: StudyResults) -> list[Section]:
-    """Similarity maps of hidden states, and how alike these are on the whole."""
-    records = select_work(book.records, "similarity")
-    parts = [Section("How alike hidden states are", "", (_similarity_table(records),))] if records else []
     for record in records:
         row = record.rows[0]
         maps = tuple(
             HeatMap(f"{record.model}: {name}", x, y, tuple(map(tuple, row[field])), 0.0, 1.0)
             for field, name, x, y in (
-                ("src", "within the source's history", "token", "token"),
-                ("dst", "within the destination's history", "token", "token"),
-                ("across", "across the pair", "destination", "source"),
+                ("src", "within the sequence of the source", "token", "token"),
+                ("dst", "within the sequence of the destination", "token", "token"),
+                ("across", "between both sequences", "destination", "source"),
             )
         )
-        text = f"Event {row['event']:,}, the test event whose two histories are longest; "
-        text += f"{row['tokens_per_state']} token(s) a state."
-        parts.append(Section(f"{record.data}, {record.model}, seed {record.seed}", text, (), maps))
-    return parts
+        text = f"Event {row['event']:,}, the test event with the longest histories; "
+        text += f"{row['tokens_per_state']} token(s) per state."
+        sections.append(Section(f"{record.data}, {record.model}, seed {record.seed}", text, (), maps))
+    return sections
 
 
 def _similarity_table(records: list[ResultRecord]) -> ReportTable:
-    """Means of the maps, a state beside itself left out; of neighbouring tokens too."""
-    columns = ("model", "source, neighbours", "source, all", "destination, neighbours", "destination, all")
+    """Mean cosine similarity of adjacent tokens and of all pairs of tokens, a token and itself excluded."""
+    columns = (
+        "model",
+        "source, adjacent tokens",
+        "source, all tokens",
+        "destination, adjacent tokens",
+        "destination, all tokens",
+        "source with destination",
+    )
     rows = []
     for record in records:
         row, means = record.rows[0], []
         for field in ("src", "dst"):
-            means.append(mean(line[at + 1] for at, line in enumerate(row[field][:-1])))
+            matrix = row[field]
+            means.append(mean(line[at + 1] for at, line in enumerate(matrix[:-1])))
             means.append(
-                mean(one for at, line in enumerate(row[field]) for to, one in enumerate(line) if to != at)
+                mean(value for at, line in enumerate(matrix) for to, value in enumerate(line) if to != at)
             )
-        means.append(mean(one for line in row["across"] for one in line))
-        rows.append((Cell(f"{record.model}, seed {record.seed}"), *(Cell(f"{one:.3f}") for one in means)))
-    return ReportTable(
-        "Mean cosine similarity", describe_conditions(records), (*columns, "across the pair"), tuple(rows)
-    )
+        means.append(mean(value for line in row["across"] for value in line))
+        rows.append((Cell(f"{record.model}, seed {record.seed}"), *(Cell(f"{value:.3f}") for value in means)))
+    return ReportTable("Mean cosine similarity", describe_conditions(records), columns, tuple(rows))
 
 
 SECTIONS: dict[str, Callable[[StudyResults], list[Section]]] = {
@@ -361,15 +339,64 @@ SECTIONS: dict[str, Callable[[StudyResults], list[Section]]] = {
 }
 
 
-def _cell(row: dict[str, Any] | None) -> Printed | None:
-    return None if row is None or row["mean"] is None else Printed(row["mean"], row["std"], "")
+def _data(record: ResultRecord) -> str:
+    return record.data
 
 
-def _ceiling_text(book: StudyResults, data: str) -> str:
-    own = {
-        name: value
-        for name, value in book.ceilings.items()
+def _model(record: ResultRecord) -> str:
+    return record.model
+
+
+def _ap_curve(records: list[ResultRecord], axis: str, setting: str) -> list[tuple[float, ...]]:
+    """Return points (x, mean, standard deviation) of AP with random negatives, x being the label `axis`."""
+    filters = {"split": "test", "setting": setting, "negatives": "random"}
+    by_x = collect_values(records, lambda record: str(record.about[axis]), filters, "ap")
+    return [
+        (float(x), 100 * values.mean, 100 * (values.std or 0))
+        for x, values in sorted(by_x.items(), key=lambda pair: float(pair[0]))
+    ]
+
+
+def _cost_curves(records: list[ResultRecord], field: str) -> dict[str, list[tuple[float, ...]]]:
+    """Return points (length, cost) by model; runs that ran out of memory have none."""
+    curves: dict[str, list[tuple[float, ...]]] = {}
+    for record in records:
+        value = record.rows[0].get(field)
+        if "length" in record.about and value:
+            patch = record.about.get("patch")
+            label = (
+                record.model
+                if patch in (None, "none")
+                else f"{record.model}, {'patches of 1' if patch == 'one' else 'published patches'}"
+            )
+            curves.setdefault(label, []).append((float(record.about["length"]), float(value)))
+    return {label: sorted(points) for label, points in curves.items()}
+
+
+def _loss_curve(records: list[ResultRecord]) -> list[tuple[float, ...]]:
+    """Return points (epoch, mean, standard deviation) of the loss, up to the shortest training."""
+    epochs = min((len(record.losses) for record in records), default=0)
+    by_epoch = [
+        SeedValues({record.seed: record.losses[number] for record in records}) for number in range(epochs)
+    ]
+    return [(float(number + 1), values.mean, values.std or 0.0) for number, values in enumerate(by_epoch)]
+
+
+def _list_noise_rates(records: list[ResultRecord]) -> list[float]:
+    return sorted({row["noise"] for record in records for row in record.rows})
+
+
+def _to_published_value(row: dict[str, Any] | None) -> PublishedValue | None:
+    return None if row is None or row["mean"] is None else PublishedValue(row["mean"], row["std"], "")
+
+
+def _describe_ceilings(results: StudyResults, data: str) -> str:
+    ceilings = {
+        name.split()[2]: value
+        for name, value in results.ceilings.items()
         if name.split()[0] == data and "transductive" in name
     }
-    said = ", ".join(f"{100 * value:.2f} with {name.split()[2]} negatives" for name, value in own.items())
-    return f"No leak-free score can be above the edge oracle: {said}." if said else ""
+    values = ", ".join(
+        f"{100 * value:.2f} with {negatives} negatives" for negatives, value in ceilings.items()
+    )
+    return f"No leak-free model can have a higher AP than the edge oracle: {values}." if values else ""

@@ -1,8 +1,8 @@
-"""A process that does jobs: one JSON line per job on stdin, one per happening on stdout.
+"""Worker process of a study: reads one job per line from stdin, writes one event per line to stdout, both JSON.
 
-Says {"event": "ready"}, then for each job {"event": "epoch", ...} as it trains and at last "done" or "failed" with a
-sentence; "crowded" where memory did not suffice, and then it ends, so that what it held is free. When stdin ends,
-whoever sent the jobs is gone: the run under way is saved and the process ends.
+The first event is {"event": "ready"}. Each job sends {"event": "epoch", ...} while it trains and ends with "done",
+"failed" (with a reason) or "crowded" (out of memory). After "crowded" the process exits, so that its memory is freed.
+When stdin closes, the parent is gone: the current run is saved and the process exits.
 """
 
 import json
@@ -14,63 +14,65 @@ import threading
 from pathlib import Path
 from typing import Any, TextIO
 
-from dygmamba.core.errors import DygError, first_line
+from dygmamba.core.errors import DygError, Interrupted, first_line
 from dygmamba.core.process_settings import use_passive_wait_policy
+from dygmamba.core.progress import EpochCallback
 
 
 def main(root: str, device: str, data_dir: str) -> None:
-    """Do what comes until nothing more does."""
-    use_passive_wait_policy()
+    """Run the jobs that arrive on stdin until it closes."""
+    use_passive_wait_policy()  # must be set before torch is imported
     import torch
 
-    from dygmamba.engine.fit import Interrupted, Reporter
-    from dygmamba.lab.job import Job, Results
+    from dygmamba.lab.job import Job, ResultCache
     from dygmamba.lab.job_runners import JOB_RUNNERS, JobContext
 
-    said = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever else is printed goes to the log
+    events = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # anything a library prints goes to the log, not between the events
     stop = threading.Event()
     jobs = _read_jobs(stop)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who asks hears Ctrl-C and ends us
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches the parent too, which then terminates the workers
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    results = Results(Path(root))
-    _send_event(said, event="ready")
+    results = ResultCache(Path(root))
+    _send_event(events, event="ready")
     while (line := jobs.get()) is not None:
         job = Job.from_json(line)
 
-        def told(entry: dict[str, Any]) -> None:
+        def send_epoch(entry: dict[str, Any]) -> None:
             _send_event(
-                said, event="epoch", epoch=entry["epoch"] + 1, loss=entry["loss"], val_ap=entry["val_ap"]
+                events, event="epoch", epoch=entry["epoch"] + 1, loss=entry["loss"], val_ap=entry["val_ap"]
             )
 
-        place = JobContext(
-            results, device, Path(data_dir) if data_dir else None, Reporter(epoch=told, stop=stop.is_set)
+        context = JobContext(
+            results, device, Path(data_dir) if data_dir else None, EpochCallback(send_epoch), stop.is_set
         )
         try:
-            results.keep(job, JOB_RUNNERS[job.work](job, place))
+            results.save(job, JOB_RUNNERS[job.work](job, context))
         except Interrupted:
-            _send_event(said, event="stopped")
+            _send_event(events, event="stopped")
             return
         except DygError as error:
-            _send_event(said, event="failed", why=first_line(error))
+            _send_event(events, event="failed", why=first_line(error))
         except (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError) as error:
-            _send_event(said, event="crowded", why=first_line(error))
+            _send_event(events, event="crowded", why=first_line(error))
             return
         except Exception as error:
             import traceback
 
             traceback.print_exc()
             _send_event(
-                said,
+                events,
                 event="failed",
-                why=f"{type(error).__name__}: {first_line(error)}; the log of the worker has more",
+                why=f"{type(error).__name__}: {first_line(error)}; see the log of the worker",
             )
         else:
-            _send_event(said, event="done")
+            _send_event(events, event="done")
 
 
 def _read_jobs(stop: threading.Event) -> "queue.Queue[str | None]":
-    """What comes in on stdin; its end stops what is under way."""
+    """Queue the lines of stdin from a thread; at its end set `stop` and queue None."""
     lines: queue.Queue[str | None] = queue.Queue()
 
     def read() -> None:
@@ -83,11 +85,11 @@ def _read_jobs(stop: threading.Event) -> "queue.Queue[str | None]":
     return lines
 
 
-def _send_event(out: TextIO, **what: Any) -> None:
+def _send_event(out: TextIO, **event: Any) -> None:
     try:
-        out.write(json.dumps(what) + "\n")
+        out.write(json.dumps(event) + "\n")
         out.flush()
-    except BrokenPipeError:
+    except BrokenPipeError:  # the parent was killed; there is nobody left to report to
         os._exit(1)
 
 

@@ -1,9 +1,6 @@
-"""Records as tables: one stream's models or variants beside one another, beside what is published and its ceiling.
+"""Tables of results over seeds, with published values and ceilings, and the comparison of finished runs."""
 
-Run folders beside one another: their results over seeds, their curves, what they forget.
-"""
-
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from pathlib import Path
 from statistics import mean
@@ -13,13 +10,11 @@ from dygmamba.core.errors import ConfigError, FileError
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.explain.forgetting import load_forgetting
 from dygmamba.report.document import Cell, Document, LineChart, ReportTable, Section, Tone
-from dygmamba.report.published import PublishedValue as Printed
-from dygmamba.report.published import corrected_values, key, published_values
+from dygmamba.report.published import PublishedValue, corrected_values, normalize_name, published_values
 from dygmamba.report.result_records import (
     PATH_FIELDS,
     ResultRecord,
     SeedValues,
-    StudyResults,
     paired_t_test,
     rank_by_mean,
 )
@@ -27,299 +22,326 @@ from dygmamba.runs.opening import read_split
 from dygmamba.tasks.metric_names import SETTING_LABELS
 
 NEGATIVES = ("random", "historical", "inductive")
+NEUTRAL_SETTINGS = ("save_every", "graphs")  # settings that do not influence a result
+SIGNIFICANT = 0.05  # p-value below which a difference is coloured
 
-RecordLabel = Callable[[ResultRecord], str]
+RecordLabel = Callable[[ResultRecord], str]  # name of the row in which a record is shown
 
 
 def describe_conditions(records: Iterable[ResultRecord], command: str = "") -> str:
-    """Seeds, rule, batch, hardware and command of some records."""
+    """Describe how results were obtained: seeds, visibility, batch size, hardware and command."""
     records = list(records)
     rows = [row for record in records for row in record.rows]
     parts = {
         "seeds": _format_values(record.seed for record in records if record.seed is not None),
-        "rule": _format_values(row["visible"] for row in rows if "visible" in row),
-        "batch": _format_values(row["batch"] for row in rows if "batch" in row),
+        "visibility": _format_values(row["visible"] for row in rows if "visible" in row),
+        "batch size": _format_values(row["batch"] for row in rows if "batch" in row),
         "": _format_values(record.device for record in records if record.device),
     }
-    said = "; ".join(f"{name} {value}".strip() for name, value in parts.items() if value)
-    return f"{said}; {command}" if command else said
+    text = "; ".join(f"{name} {value}".strip() for name, value in parts.items() if value)
+    return f"{text}; {command}" if command else text
 
 
-def link_grids(
-    book: StudyResults,
+def build_link_tables(
     records: list[ResultRecord],
-    name: RecordLabel,
-    cells: bool,
+    label: RecordLabel,
+    *,
+    ceilings: Mapping[str, float],
+    show_published: bool,
     reference: str | None = None,
 ) -> Iterable[ReportTable]:
-    """A table per setting and negatives that has rows."""
+    """Yield a table for every setting and negative sampler that the records contain."""
     for setting in SETTING_LABELS:
         for negatives in NEGATIVES:
-            grid = link_grid(book, records, name, (setting, negatives), cells, reference)
-            if grid is not None:
-                yield grid
+            table = build_link_table(
+                records,
+                label,
+                (setting, negatives),
+                ceilings=ceilings,
+                show_published=show_published,
+                reference=reference,
+            )
+            if table is not None:
+                yield table
 
 
-def link_grid(
-    book: StudyResults,
+def build_link_table(
     records: list[ResultRecord],
-    name: RecordLabel,
-    asked: tuple[str, str],
-    cells: bool = True,
+    label: RecordLabel,
+    evaluation: tuple[str, str],
+    *,
+    ceilings: Mapping[str, float],
+    show_published: bool = True,
     reference: str | None = None,
 ) -> ReportTable | None:
-    """One stream's rows of one setting and negatives; `cells`: the published too, `reference`: a row to differ from."""
-    setting, negatives = asked
-    where = {"split": "test", "setting": setting, "negatives": negatives}
-    found = {metric: collect_values(records, name, where, metric) for metric in ("ap", "auc", "ap_pooled")}
-    ap = found["ap"]
+    """Build the table of one dataset, setting and negative sampler.
+
+    Args:
+        records: Records of one dataset.
+        label: Returns the row of a record; records of the same row differ in their seed.
+        evaluation: Setting and negative sampler.
+        ceilings: AP of the edge oracle by "<dataset> <setting> <negatives>".
+        show_published: Whether to add the columns of published values.
+        reference: Row that all others are compared with; None compares with the best other row.
+
+    Returns:
+        The table, or None if no record has such rows.
+    """
+    setting, negatives = evaluation
+    filters = {"split": "test", "setting": setting, "negatives": negatives}
+    values = {
+        metric: collect_values(records, label, filters, metric) for metric in ("ap", "auc", "ap_pooled")
+    }
+    ap = values["ap"]
     if not ap:
         return None
-    data, rank = records[0].data, rank_by_mean(ap)
-    order = sorted(ap, key=lambda label: rank[label])
-    said, rerun = (source(data, setting, negatives) for source in (published_values, corrected_values))
+    data, ranks = records[0].data, rank_by_mean(ap)
+    names = sorted(ap, key=lambda name: ranks[name])
+    published, corrected = (
+        source(data, setting, negatives) for source in (published_values, corrected_values)
+    )
     rows = []
-    for label in order:
-        other = reference if reference in ap else next((one for one in order if one != label), None)
-        own = [
-            Cell(label),
-            Cell(str(ap[label]), "best" if rank[label] == 1 else ""),
-            Cell(f"{rank[label]:g}"),
+    for name in names:
+        other = reference if reference in ap else next((one for one in names if one != name), None)
+        cells = [
+            Cell(name),
+            Cell(str(ap[name]), "best" if ranks[name] == 1 else ""),
+            Cell(f"{ranks[name]:g}"),
+            _compare_cell(ap[name], None if other in (None, name) else ap[other]),
         ]
-        own.append(_compare_cell(ap[label], None if other in (None, label) else ap[other]))
-        if cells:
-            own += [
-                published_cell(_find_published(said, label)),
-                _difference_cell(ap[label], _find_published(said, label)),
-                published_cell(_find_published(rerun, label)),
+        if show_published:
+            cells += [
+                published_cell(_find_published(published, name)),
+                _difference_cell(ap[name], _find_published(published, name)),
+                published_cell(_find_published(corrected, name)),
             ]
-        own += [
-            Cell(str(found["auc"][label])),
-            Cell(str(found["ap_pooled"][label])),
-            Cell(str(len(ap[label].by_seed))),
+        cells += [
+            Cell(str(values["auc"][name])),
+            Cell(str(values["ap_pooled"][name])),
+            Cell(str(len(ap[name].by_seed))),
         ]
-        rows.append(tuple(own))
-    versus = f"against {reference}" if reference else "against the best other"
-    extra = ("published AP", "difference", "re-run, leaks closed") if cells else ()
-    columns = ("model", "AP", "rank", versus, *extra, "AUC", "AP pooled", "seeds")
+        rows.append(tuple(cells))
+    versus = f"vs. {reference}" if reference else "vs. best other"
+    extra = ("published AP", "vs. published", "leak-free re-run") if show_published else ()
+    columns = ("model", "AP", "rank", versus, *extra, "AUC", "pooled AP", "seeds")
     note = describe_conditions(records)
-    ceiling = book.ceilings.get(f"{data} {setting} {negatives}")
-    note += "" if ceiling is None else f"; ceiling (edge oracle) {100 * ceiling:.2f}"
+    ceiling = ceilings.get(f"{data} {setting} {negatives}")
+    note += "" if ceiling is None else f"; ceiling (AP of the edge oracle) {100 * ceiling:.2f}"
     title = f"{data}, {SETTING_LABELS[setting]}, {negatives} negatives"
-    return ReportTable(title, note, columns, tuple(rows)).without_empty()
+    return ReportTable(title, note, columns, tuple(rows)).drop_empty_columns()
 
 
-def overview_grid(
-    records: list[ResultRecord], name: RecordLabel, asked: tuple[str, str]
+def build_overview_table(
+    records: list[ResultRecord], label: RecordLabel, evaluation: tuple[str, str]
 ) -> ReportTable | None:
-    """AP of one setting and negatives on several streams side by side, by the mean rank; nothing of a single stream.
+    """Build a table of AP with a column per dataset, sorted by mean rank; None for fewer than two datasets.
 
-    A mean rank is of those that have a figure on every stream, ranked among themselves.
+    Only rows with a value on every dataset have a mean rank, and they are ranked among themselves.
     """
-    setting, negatives = asked
-    where = {"split": "test", "setting": setting, "negatives": negatives}
-    by_stream = {
-        data: collect_values(own, name, where, "ap")
-        for data, own in group_records(records, _dataset_name).items()
+    setting, negatives = evaluation
+    filters = {"split": "test", "setting": setting, "negatives": negatives}
+    by_dataset = {
+        data: collect_values(group, label, filters, "ap")
+        for data, group in group_records(records, lambda record: record.data).items()
     }
-    by_stream = {data: found for data, found in by_stream.items() if found}
-    if len(by_stream) < 2:
+    by_dataset = {data: values for data, values in by_dataset.items() if values}
+    if len(by_dataset) < 2:
         return None
-    labels = list(dict.fromkeys(label for found in by_stream.values() for label in found))
-    whole = [label for label in labels if all(label in found for found in by_stream.values())]
-    places = [rank_by_mean({label: found[label] for label in whole}) for found in by_stream.values()]
-    overall = {label: mean(place[label] for place in places) for label in whole}
-    first = min(overall.values(), default=inf)  # of nobody where no model is on every stream
-    best = {data: max(found, key=lambda label: found[label].mean) for data, found in by_stream.items()}
+    names = list(dict.fromkeys(name for values in by_dataset.values() for name in values))
+    complete = [name for name in names if all(name in values for values in by_dataset.values())]
+    ranks = [rank_by_mean({name: values[name] for name in complete}) for values in by_dataset.values()]
+    mean_ranks = {name: mean(rank[name] for rank in ranks) for name in complete}
+    best_rank = min(mean_ranks.values(), default=inf)
+    best = {data: max(values, key=lambda name: values[name].mean) for data, values in by_dataset.items()}
     rows = tuple(
         (
-            Cell(label),
-            format_or_dash(overall.get(label), "{:.1f}", "best" if overall.get(label) == first else ""),
+            Cell(name),
+            format_or_dash(
+                mean_ranks.get(name), "{:.1f}", "best" if mean_ranks.get(name) == best_rank else ""
+            ),
             *(
-                Cell(str(found.get(label, "-")), "best" if label == best[data] else "")
-                for data, found in by_stream.items()
+                Cell(str(values.get(name, "-")), "best" if name == best[data] else "")
+                for data, values in by_dataset.items()
             ),
         )
-        for label in sorted(labels, key=lambda label: overall.get(label, inf))
+        for name in sorted(names, key=lambda name: mean_ranks.get(name, inf))
     )
-    title = f"AP on {len(by_stream)} streams, {SETTING_LABELS[setting]}, {negatives} negatives"
-    return ReportTable(title, describe_conditions(records), ("model", "mean rank", *by_stream), rows)
-
-
-def _dataset_name(record: ResultRecord) -> str:
-    return record.data
+    title = f"AP on {len(by_dataset)} datasets, {SETTING_LABELS[setting]}, {negatives} negatives"
+    return ReportTable(title, describe_conditions(records), ("model", "mean rank", *by_dataset), rows)
 
 
 def collect_values(
-    records: list[ResultRecord], name: RecordLabel, where: dict[str, Any], metric: str
+    records: list[ResultRecord], label: RecordLabel, filters: dict[str, Any], metric: str
 ) -> dict[str, SeedValues]:
-    """By label, the metric of the rows that are about this."""
-    found: dict[str, dict[int | None, float]] = {}
+    """Collect a metric by label and seed, from the rows whose fields equal those of `filters`."""
+    values: dict[str, dict[int | None, float]] = {}
     for record in records:
         for row in record.rows:
-            if all(row.get(field) == value for field, value in where.items()) and row.get(metric) is not None:
-                found.setdefault(name(record), {})[record.seed] = row[metric]
-    return {label: SeedValues(values) for label, values in found.items()}
+            if (
+                all(row.get(field) == value for field, value in filters.items())
+                and row.get(metric) is not None
+            ):
+                values.setdefault(label(record), {})[record.seed] = row[metric]
+    return {name: SeedValues(by_seed) for name, by_seed in values.items()}
 
 
 def _compare_cell(own: SeedValues, other: SeedValues | None) -> Cell:
-    """The difference to another model, with p over shared seeds."""
+    """Show the difference to another row, with its p-value over shared seeds."""
     if other is None:
         return Cell("")
-    gap, p = 100 * (own.mean - other.mean), paired_t_test(own, other)
-    tone: Tone = "" if p is None or p >= 0.05 else "good" if gap > 0 else "bad"
-    return Cell(f"{gap:+.2f}" + ("" if p is None else f" (p {p:.2g})"), tone)
+    difference, p = 100 * (own.mean - other.mean), paired_t_test(own, other)
+    tone: Tone = "" if p is None or p >= SIGNIFICANT else "good" if difference > 0 else "bad"
+    return Cell(f"{difference:+.2f}" + ("" if p is None else f" (p {p:.2g})"), tone)
 
 
-def _difference_cell(own: SeedValues, said: Printed | None) -> Cell:
-    """Ours less the published mean; coloured where it is beyond two deviations of either."""
-    if said is None:
+def _difference_cell(own: SeedValues, published: PublishedValue | None) -> Cell:
+    """Show the difference to the published mean, coloured beyond two standard deviations (the larger of both)."""
+    if published is None:
         return Cell("")
-    gap = 100 * own.mean - said.mean
-    beyond = abs(gap) > 2 * max(said.std or 0.0, 100 * (own.std or 0.0))
-    return Cell(f"{gap:+.2f}", ("good" if gap > 0 else "bad") if beyond else "soft")
+    difference = 100 * own.mean - published.mean
+    is_large = abs(difference) > 2 * max(published.std or 0.0, 100 * (own.std or 0.0))
+    return Cell(f"{difference:+.2f}", ("good" if difference > 0 else "bad") if is_large else "soft")
 
 
-def published_cell(said: Printed | None) -> Cell:
-    """A published figure."""
-    return Cell(
-        "" if said is None else f"{said.mean:.2f}" + (f" ± {said.std:.2f}" if said.std is not None else ""),
-        "soft",
-    )
+def published_cell(value: PublishedValue | None) -> Cell:
+    """Show a published value; empty if there is none."""
+    if value is None:
+        return Cell("", "soft")
+    spread = f" ± {value.std:.2f}" if value.std is not None else ""
+    return Cell(f"{value.mean:.2f}{spread}", "soft")
 
 
-def _find_published(cells: dict[str, Printed], label: str) -> Printed | None:
-    """The cell of a label's model; what follows a comma says how that model was run."""
-    return {key(model): cell for model, cell in cells.items()}.get(key(label.partition(",")[0]))
+def _find_published(values: dict[str, PublishedValue], label: str) -> PublishedValue | None:
+    """Return the value of a label's model; text after a comma describes how the model was run."""
+    by_name = {normalize_name(model): value for model, value in values.items()}
+    return by_name.get(normalize_name(label.partition(",")[0]))
 
 
-def group_records(records: Iterable[ResultRecord], name: RecordLabel) -> dict[str, list[ResultRecord]]:
-    """Records by name, in the order of their first."""
+def group_records(records: Iterable[ResultRecord], label: RecordLabel) -> dict[str, list[ResultRecord]]:
+    """Group records by label, in the order in which labels first appear."""
     groups: dict[str, list[ResultRecord]] = {}
     for record in records:
-        groups.setdefault(str(name(record)), []).append(record)
+        groups.setdefault(str(label(record)), []).append(record)
     return groups
 
 
 def _format_values(values: Iterable[Any]) -> str:
-    """Different values in order; whole numbers in a row as a range."""
-    found = sorted(set(values), key=lambda value: (isinstance(value, str), value))
+    """List distinct values in order; three or more consecutive integers become a range."""
+    distinct = sorted(set(values), key=lambda value: (isinstance(value, str), value))
     if (
-        len(found) > 2
-        and all(isinstance(value, int) for value in found)
-        and found[-1] - found[0] == len(found) - 1
+        len(distinct) > 2
+        and all(isinstance(value, int) for value in distinct)
+        and distinct[-1] - distinct[0] == len(distinct) - 1
     ):
-        return f"{found[0]}-{found[-1]}"
-    return ", ".join(map(str, found))
+        return f"{distinct[0]}-{distinct[-1]}"
+    return ", ".join(map(str, distinct))
 
 
 def format_or_dash(value: float | None, form: str, tone: Tone = "") -> Cell:
-    """A number, or that there is none."""
+    """Format a number, or "-" for None."""
     return Cell("-" if value is None else form.format(value), tone)
 
 
-NEUTRAL_SETTINGS = ("save_every", "graphs")  # settings that change no result
-
-
 def compare_runs(paths: Sequence[Path]) -> Document:
-    """Everything the runs have in common to show; runs that differ by seed alone are one line."""
-    folders = [RunDirectory(path) for path in paths]
-    if not folders:
-        raise ConfigError("give at least one run folder to compare")
-    records = label_records([read_run_record(folder) for folder in folders])
-    parts = [
-        part
-        for data, own in group_records(records, lambda one: one.data).items()
-        for part in _sections(data, own)
+    """Compare finished runs: test metrics, training curves and forgetting. Runs that differ by seed share a row."""
+    directories = [RunDirectory(path) for path in paths]
+    if not directories:
+        raise ConfigError("give at least one run directory to compare", code="no-runs")
+    records = label_records([read_run_record(directory) for directory in directories])
+    sections = [
+        section
+        for data, group in group_records(records, lambda record: record.data).items()
+        for section in _build_sections(data, group)
     ]
-    curve = _forgetting_chart(folders, records)
-    parts += (
-        [Section("Forgetting", "The share of the state that a gap leaves.", (), (curve,))]
-        if curve.series
-        else []
-    )
-    return Document(f"{len(folders)} runs", describe_conditions(records), tuple(parts))
+    chart = _forgetting_chart(directories, records)
+    if chart.series:
+        text = "Share of the state that is left after a time gap between two events."
+        sections.append(Section("Forgetting", text, (), (chart,)))
+    return Document(f"Comparison of {len(directories)} runs", describe_conditions(records), tuple(sections))
 
 
-def read_run_record(folder: RunDirectory) -> ResultRecord:
-    """What a finished run found."""
-    sections, rows = folder.config(), folder.results()
+def read_run_record(directory: RunDirectory) -> ResultRecord:
+    """Read the results of a finished run."""
+    config, rows = directory.config(), directory.results()
     if not rows:
         raise FileError(
-            f"{folder.path} has no results yet; finish it with `dygmamba.resume('{folder.path}')`"
+            f"{directory.path} has no results yet; finish it with `dygmamba.resume({str(directory.path)!r})`",
+            code="run-not-finished",
         )
-    about, epochs = sections["run"], folder.metrics()
+    about, epochs = config["run"], directory.metrics()
     return ResultRecord(
-        folder.task,
+        directory.task,
         about["data"],
         about["model"],
         int(about["seed"]),
         {"model": about["model"], "validation": [epoch["val_ap"] for epoch in epochs]},
-        [{key: value for key, value in row.items() if key not in PATH_FIELDS} for row in rows],
-        sections.get("train", {}) | sections.get("model", {}) | read_split(folder).stamp,
+        [{name: value for name, value in row.items() if name not in PATH_FIELDS} for row in rows],
+        config.get("train", {}) | config.get("model", {}) | read_split(directory).stamp,
         {"epochs": len(epochs)},
         [epoch["loss"] for epoch in epochs],
-        sections.get("made_with", {}).get("device", ""),
+        config.get("made_with", {}).get("device", ""),
     )
 
 
 def label_records(records: list[ResultRecord]) -> list[ResultRecord]:
-    """The same with a label: the model, and where runs of one model differ, the settings in which they do."""
-    for model, own in group_records(records, lambda one: one.model).items():
-        names = {name for one in own for name in one.settings} - set(NEUTRAL_SETTINGS)
-        told = [name for name in sorted(names) if len({str(one.settings.get(name)) for one in own}) > 1]
-        for one in own:
-            differs = ", ".join(f"{name}={_format_setting(one.settings.get(name))}" for name in told)
-            one.about["label"] = f"{model} ({differs})" if differs else model
+    """Set `about["label"]`: the model, and the settings in which the given runs of that model differ."""
+    for model, group in group_records(records, lambda record: record.model).items():
+        names = {name for record in group for name in record.settings} - set(NEUTRAL_SETTINGS)
+        differing = [
+            name for name in sorted(names) if len({str(record.settings.get(name)) for record in group}) > 1
+        ]
+        for record in group:
+            settings = ", ".join(f"{name}={_format_setting(record.settings.get(name))}" for name in differing)
+            record.about["label"] = f"{model} ({settings})" if settings else model
     return records
 
 
-def _sections(data: str, records: list[ResultRecord]) -> list[Section]:
-    by_task = group_records(records, lambda one: one.work)
-    parts = []
+def _build_sections(data: str, records: list[ResultRecord]) -> list[Section]:
+    by_task = group_records(records, lambda record: record.work)
+    sections = []
     if link := by_task.get("link"):
-        tables = tuple(link_grids(StudyResults("link", "", ()), link, _label, True))
-        parts.append(Section(data, "", tables, _training_charts(data, link)))
+        tables = tuple(build_link_tables(link, _label, ceilings={}, show_published=True))
+        sections.append(Section(data, "", tables, _training_charts(data, link)))
     if node := by_task.get("node"):
-        found = {metric: collect_values(node, _label, {"split": "test"}, metric) for metric in ("auc", "ap")}
+        auc, ap = (collect_values(node, _label, {"split": "test"}, metric) for metric in ("auc", "ap"))
         rows = tuple(
-            (
-                Cell(label),
-                Cell(str(found["auc"][label])),
-                Cell(str(found["ap"][label])),
-                Cell(str(len(one.by_seed))),
-            )
-            for label, one in found["auc"].items()
+            (Cell(name), Cell(str(values)), Cell(str(ap[name])), Cell(str(len(values.by_seed))))
+            for name, values in auc.items()
         )
-        grid = ReportTable(
-            "Node classification, test", describe_conditions(node), ("model", "AUC", "AP", "seeds"), rows
+        table = ReportTable(
+            "Node classification on the test split",
+            describe_conditions(node),
+            ("model", "AUC", "AP", "seeds"),
+            rows,
         )
-        parts.append(Section(f"{data}, node classification", "", (grid,), _training_charts(data, node)))
-    return parts
+        sections.append(Section(f"{data}, node classification", "", (table,), _training_charts(data, node)))
+    return sections
 
 
 def _training_charts(data: str, records: list[ResultRecord]) -> tuple[LineChart, ...]:
     loss = {
         _label_run(record): [(float(n + 1), y) for n, y in enumerate(record.losses)] for record in records
     }
-    quality = {
+    validation = {
         _label_run(record): [(float(n + 1), 100 * y) for n, y in enumerate(record.about["validation"])]
         for record in records
     }
     return (
         LineChart(f"{data}: training loss", "epoch", "loss", loss, "count"),
-        LineChart(f"{data}: validation AP", "epoch", "AP (%)", quality, "count"),
+        LineChart(f"{data}: validation AP", "epoch", "AP (%)", validation, "count"),
     )
 
 
-def _forgetting_chart(folders: list[RunDirectory], records: list[ResultRecord]) -> LineChart:
+def _forgetting_chart(directories: list[RunDirectory], records: list[ResultRecord]) -> LineChart:
     series = {}
-    for folder, record in zip(folders, records, strict=True):
-        found = load_forgetting(folder)
-        if found is not None and found.retention:
-            series[_label_run(record)] = list(zip(found.span, found.retention["0.5"], strict=True))
+    for directory, record in zip(directories, records, strict=True):
+        forgetting = load_forgetting(directory)
+        if forgetting is not None and forgetting.retention:
+            series[_label_run(record)] = list(
+                zip(forgetting.span, forgetting.retention["0.5"], strict=True)  # median over channels
+            )
     return LineChart(
-        "Median channel", "gap between two events", "share of the state kept", series, x_kind="log"
+        "Median channel", "time gap between two events", "share of the state left", series, x_kind="log"
     )
 
 

@@ -1,6 +1,7 @@
-"""What has been published: the paper's tables, and the figures of a later correction of its field.
+"""Published results: the tables of the DyG-Mamba paper, and the values of a later correction of its field.
 
-Percentages as printed. A dataset is found whatever its spelling: `USLegis`, `us-legis` and `US Legis.` are one.
+Values are percentages as printed. Dataset and model names match regardless of spelling: `USLegis`, `us-legis` and
+`US Legis.` are the same dataset.
 """
 
 import json
@@ -13,12 +14,13 @@ from dygmamba.core.errors import NotFoundError
 
 ALIASES = {"contacts": "contact", "canadianparliament": "canparl", "socialevolution": "socialevo"}
 METRICS = ("ap", "auc")
-# two tables of the paper hold this quantity with two columns exchanged; the appendix agrees with its other tables
+# This table of the main text and one of the appendix print the same quantity, but with two columns swapped. The
+# appendix agrees with the other tables of the paper, so this one is ignored.
 EXCLUDED_TABLE = "inductive_ap_main_rnd"
 
 
 class PublishedValue(NamedTuple):
-    """A published figure: its mean and deviation in percent, and where it stands."""
+    """A published mean and standard deviation in percent, and where they were printed."""
 
     mean: float
     std: float | None
@@ -27,19 +29,17 @@ class PublishedValue(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PaperTable:
-    """A table of the paper; rows name their dataset and model where it has them, a missing figure is None."""
+    """A table of the paper; a value that the paper leaves out is None."""
 
     name: str
-    title: str
     metric: str | None
     setting: str | None
     negatives: str | None
-    notes: tuple[str, ...]
     rows: tuple[dict[str, Any], ...]
 
 
-def key(name: str) -> str:
-    """A dataset's name without case and punctuation."""
+def normalize_name(name: str) -> str:
+    """Return the name of a dataset or model without case, punctuation and known aliases."""
     plain = "".join(letter for letter in name.casefold() if letter.isalnum())
     return ALIASES.get(plain, plain)
 
@@ -47,64 +47,67 @@ def key(name: str) -> str:
 def published_values(
     dataset: str, setting: str, negatives: str, metric: str = "ap"
 ) -> dict[str, PublishedValue]:
-    """Every model's figure as its authors or the paper published it; empty where there is none."""
-    asked = (setting, negatives, metric)
-    cells = {
-        row["model"]: PublishedValue(row["mean"], row["std"], f"{_load_paper()['source']}, {found.name}")
-        for found in map(table, list_tables())
-        if _is_link_table(found, asked)
-        for row in found.rows
-        if key(row["dataset"]) == key(dataset) and row["mean"] is not None
+    """Return the published value of every model, from the paper or quoted from the model's own; may be empty."""
+    evaluation = (setting, negatives, metric)
+    values = {
+        row["model"]: PublishedValue(row["mean"], row["std"], f"{_load_paper()['source']}, {table.name}")
+        for table in map(load_table, list_tables())
+        if _is_link_table(table, evaluation)
+        for row in table.rows
+        if normalize_name(row["dataset"]) == normalize_name(dataset) and row["mean"] is not None
     }
-    return _quoted_values(dataset, asked) | cells
+    return _quoted_values(dataset, evaluation) | values
 
 
 def corrected_values(
     dataset: str, setting: str, negatives: str, metric: str = "ap"
 ) -> dict[str, PublishedValue]:
-    """The figures after two leaks were closed (padding, events of the query's own time); empty where there is none."""
-    file, found = _load_correction(), {}
+    """Return the values after two leaks were closed: padding, and events at the time of the query; may be empty."""
+    file, values = _load_correction(), {}
     for model, mean, std, retrained in _select_corrected(dataset, (setting, negatives, metric)):
         how = "retrained" if retrained else "as published"
-        found[model] = PublishedValue(mean, std, f"{file['source']}, {how}")
-    return found
+        values[model] = PublishedValue(mean, std, f"{file['source']}, {how}")
+    return values
 
 
 def list_published_values(
     dataset: str, setting: str, negatives: str
 ) -> list[tuple[str, str, PublishedValue]]:
-    """Every cell about this question in any table, ablations and repetitions among them: model, metric, figure."""
-    cells = [
+    """Return (model, metric, value) of every cell of any table for this evaluation, ablations and repeats included."""
+    printed = [
         (
             row["model"],
-            found.metric,
-            PublishedValue(row["mean"], row["std"], f"{_load_paper()['source']}, {found.name}"),
+            table.metric,
+            PublishedValue(row["mean"], row["std"], f"{_load_paper()['source']}, {table.name}"),
         )
-        for found in map(table, list_tables())
-        if found.metric in METRICS and (found.setting, found.negatives) == (setting, negatives)
-        for row in found.rows
-        if key(row["dataset"]) == key(dataset) and row["mean"] is not None
+        for table in map(load_table, list_tables())
+        if table.metric in METRICS and (table.setting, table.negatives) == (setting, negatives)
+        for row in table.rows
+        if normalize_name(row["dataset"]) == normalize_name(dataset) and row["mean"] is not None
     ]
-    told = {(model, metric) for model, metric, _ in cells}
+    in_paper = {(model, metric) for model, metric, _ in printed}
     quoted = [
-        (model, metric, cell)
+        (model, metric, value)
         for metric in METRICS
-        for model, cell in _quoted_values(dataset, (setting, negatives, metric)).items()
-        if (model, metric) not in told
+        for model, value in _quoted_values(dataset, (setting, negatives, metric)).items()
+        if (model, metric) not in in_paper
     ]
-    return cells + quoted
+    return printed + quoted
 
 
 def list_tables() -> tuple[str, ...]:
-    """The names of the paper's tables."""
+    """Return the names of the paper's tables."""
     return tuple(_load_paper()["tables"])
 
 
 @cache
-def table(name: str) -> PaperTable:
-    """A table of the paper by name."""
+def load_table(name: str) -> PaperTable:
+    """Return a table of the paper by name."""
     if name not in list_tables():
-        raise NotFoundError(f"no table '{name}' in the paper; choose from {', '.join(list_tables())}")
+        raise NotFoundError(
+            f"unknown table '{name}' of the paper; choose from {', '.join(list_tables())}",
+            code="unknown-paper-table",
+        )
     raw = _load_paper()["tables"][name]
     if "cells" in raw:
         rows = tuple(
@@ -116,41 +119,45 @@ def table(name: str) -> PaperTable:
     else:
         rows = tuple(dict(zip(raw["columns"], values, strict=True)) for values in raw["rows"])
     metric, setting, negatives = (raw.get(part) for part in ("metric", "setting", "negatives"))
-    return PaperTable(name, raw["title"], metric, setting, negatives, tuple(raw.get("notes", ())), rows)
+    return PaperTable(name, metric, setting, negatives, rows)
 
 
-def _is_link_table(found: PaperTable, asked: tuple[str, str, str]) -> bool:
-    """Whether it is one of the tables of link prediction, and not of ablations, that hold this quantity."""
-    wanted = found.name.startswith(("transductive_", "inductive_")) and found.name != EXCLUDED_TABLE
-    return wanted and (found.setting, found.negatives, found.metric) == asked
+def _is_link_table(table: PaperTable, evaluation: tuple[str, str, str]) -> bool:
+    """Return whether a table compares models on this evaluation; tables of ablations do not."""
+    compares_models = table.name.startswith(("transductive_", "inductive_")) and table.name != EXCLUDED_TABLE
+    return compares_models and (table.setting, table.negatives, table.metric) == evaluation
 
 
-def _quoted_values(dataset: str, asked: tuple[str, str, str]) -> dict[str, PublishedValue]:
-    """Earlier figures that the correction quotes: of models which it did not retrain, or retrained and names both."""
+def _quoted_values(dataset: str, evaluation: tuple[str, str, str]) -> dict[str, PublishedValue]:
+    """Return earlier values that the correction quotes.
+
+    They are of models that it did not retrain, and of retrained models whose earlier value it also prints.
+    """
     file = _load_correction()
     source = f"quoted by {file['source']}"
-    kept = {
+    not_retrained = {
         model: PublishedValue(mean, std, source)
-        for model, mean, std, retrained in _select_corrected(dataset, asked)
-        if not retrained
+        for model, mean, std, was_retrained in _select_corrected(dataset, evaluation)
+        if not was_retrained
     }
-    named = {
+    retrained = {
         model: PublishedValue(mean, std, source)
-        for name, *where, model, mean, std in file["quoted"]
-        if key(name) == key(dataset) and tuple(where) == asked
+        for name, *quoted_evaluation, model, mean, std in file["quoted"]
+        if normalize_name(name) == normalize_name(dataset) and tuple(quoted_evaluation) == evaluation
     }
-    return kept | named
+    return not_retrained | retrained
 
 
-def _select_corrected(dataset: str, asked: tuple[str, str, str]) -> list[tuple[str, float, float, bool]]:
-    setting, negatives, metric = asked
+def _select_corrected(dataset: str, evaluation: tuple[str, str, str]) -> list[tuple[str, float, float, bool]]:
+    """Return (model, mean, standard deviation, whether it was retrained) of the correction's table."""
+    setting, negatives, metric = evaluation
     if (setting, metric) != ("transductive", "ap"):
         return []
     file = _load_correction()
     return [
         (model, *cell)
         for name, cells in file["cells"].get(negatives, {}).items()
-        if key(name) == key(dataset)
+        if normalize_name(name) == normalize_name(dataset)
         for model, cell in zip(file["models"], cells, strict=True)
         if cell is not None
     ]
@@ -167,4 +174,4 @@ def _load_correction() -> dict[str, Any]:
 
 
 def _read_json(name: str) -> dict[str, Any]:
-    return json.loads(files("dygmamba.lab").joinpath(name).read_text("utf-8"))
+    return json.loads(files("dygmamba.report").joinpath(name).read_text("utf-8"))

@@ -1,6 +1,6 @@
-"""What is kept of a job's result: small enough for a repository, whole enough to rebuild every table and chart.
+"""Records of results, saved as JSON, and statistics over seeds: mean, standard deviation, rank, paired t-test.
 
-Numbers over seeds: mean, spread, rank, and whether a difference is more than chance.
+A record is small enough to be stored in a repository and complete enough to rebuild every table and chart.
 """
 
 import json
@@ -14,16 +14,18 @@ from typing import Any
 from dygmamba._version import __version__
 from dygmamba.core.errors import FileError, first_line
 from dygmamba.core.files.writing import make_folder, write_text
-from dygmamba.lab.job import Job
 
-DIGITS = 6
 COST_FIELDS = ("epoch_seconds", "seconds", "best_epoch", "parameters", "peak_mb", "note")
-PATH_FIELDS = ("run", "backbone")  # of a row: paths that mean nothing elsewhere
+PATH_FIELDS = ("run", "backbone")  # fields of a row that hold a path, which means nothing on another machine
 
 
 @dataclass(frozen=True, slots=True)
 class ResultRecord:
-    """One job: what it was, the rows it found, and what they cost; `settings` are those of loop and model."""
+    """Result of one run or job: what was computed, the rows of metrics, and their cost.
+
+    The field names are those of the JSON file. `about` holds labels, such as the name of an ablation; `settings` are
+    all settings of the training loop and the model.
+    """
 
     work: str
     data: str
@@ -37,120 +39,86 @@ class ResultRecord:
     device: str = ""
     code: str = ""
 
-    @staticmethod
-    def of(job: Job, found: dict[str, Any]) -> "ResultRecord":
-        """What is worth keeping of a result."""
-        losses = found.get("epochs", [])
-        return ResultRecord(
-            job.work,
-            job.data,
-            job.model,
-            job.seed,
-            job.about,
-            [
-                {key: _round_float(value) for key, value in row.items() if key not in PATH_FIELDS}
-                for row in found["rows"]
-            ],
-            job.settings,
-            {key: found[key] for key in COST_FIELDS if key in found}
-            | ({"epochs": len(losses)} if losses else {}),
-            [round(loss, 4) for loss in losses],
-            found.get("made_with", {}).get("device", ""),
-            found.get("code", ""),
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class StudyResults:
-    """The records of a study, the command that made them, and the ceilings of its streams."""
+    """The records of a study, the command that produced them, and the ceilings of its datasets."""
 
     study: str
     command: str
     records: tuple[ResultRecord, ...]
-    ceilings: dict[str, float] = field(
-        default_factory=dict
-    )  # "<data> <setting> <negatives>": AP of the edge oracle
+    # AP of the edge oracle by "<dataset> <setting> <negatives>"
+    ceilings: dict[str, float] = field(default_factory=dict)
 
     def write(self, path: Path) -> None:
-        """One JSON file, a record a line."""
-        tables: list[dict[str, Any]] = []
+        """Write a JSON file with one record per line; equal settings are stored once and referred to by index."""
+        distinct_settings: list[dict[str, Any]] = []
         lines = []
         for record in self.records:
-            if record.settings not in tables:
-                tables.append(record.settings)
-            own = {
+            if record.settings not in distinct_settings:
+                distinct_settings.append(record.settings)
+            values = {
                 name: getattr(record, name)
                 for name in ResultRecord.__dataclass_fields__
                 if getattr(record, name)
             }
-            own |= {"seed": record.seed, "settings": tables.index(record.settings)}
-            lines.append(json.dumps(own, sort_keys=True))
+            values |= {"seed": record.seed, "settings": distinct_settings.index(record.settings)}
+            lines.append(json.dumps(values, sort_keys=True))
         head = {
             "study": self.study,
             "command": self.command,
             "version": __version__,
             "ceilings": self.ceilings,
-            "settings": tables,
+            "settings": distinct_settings,
         }
-        shown = json.dumps(head, indent=1, sort_keys=True).removesuffix("\n}")
+        text = json.dumps(head, indent=1, sort_keys=True).removesuffix("\n}")
         make_folder(path.parent)
-        write_text(path, shown + ',\n "records": [\n' + ",\n".join(lines) + "\n ]\n}\n")
+        write_text(path, text + ',\n "records": [\n' + ",\n".join(lines) + "\n ]\n}\n")
 
     @staticmethod
     def read(path: Path) -> "StudyResults":
-        """What write wrote."""
+        """Read a file that `write` wrote; raise FileError if it is something else."""
         try:
             raw = json.loads(path.read_bytes().decode("utf-8"))
-            tables = raw["settings"]
+            settings = raw["settings"]
             records = [
-                ResultRecord(**({"rows": [], "about": {}} | line | {"settings": tables[line["settings"]]}))
-                for line in raw["records"]
+                ResultRecord(
+                    **({"rows": [], "about": {}} | values | {"settings": settings[values["settings"]]})
+                )
+                for values in raw["records"]
             ]
             return StudyResults(raw["study"], raw["command"], tuple(records), raw["ceilings"])
         except OSError as error:
             raise FileError(
-                f"{path} cannot be read ({error.strerror}); give a file that a study has saved"
+                f"cannot read {path} ({error.strerror}); give the results.json of a study",
+                code="unreadable-file",
             ) from error
         except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
             raise FileError(
-                f"{path} is not a study's saved results ({type(error).__name__}: {first_line(error)}); save them again"
+                f"{path} does not contain results of a study ({type(error).__name__}: {first_line(error)}); "
+                "run the study again to write it",
+                code="invalid-study-results",
             ) from error
-
-    def joined(self, other: "StudyResults") -> "StudyResults":
-        """Both together; of the same job the other's record."""
-        records = {(_record_key(one)): one for one in (*self.records, *other.records)}
-        return StudyResults(self.study, self.command, tuple(records.values()), self.ceilings | other.ceilings)
-
-
-def _record_key(record: ResultRecord) -> str:
-    return json.dumps(
-        [record.work, record.data, record.model, record.seed, record.about, record.settings], sort_keys=True
-    )
-
-
-def _round_float(value: Any) -> Any:
-    return round(value, DIGITS) if isinstance(value, float) else value
 
 
 def select_work(records: Iterable[ResultRecord], *works: str) -> list[ResultRecord]:
-    """Those of these kinds."""
+    """Return the records of these kinds of work."""
     return [record for record in records if record.work in works]
 
 
 @dataclass(frozen=True, slots=True)
 class SeedValues:
-    """One quantity, by seed; a model without training has one value, of seed None. Shares of 1."""
+    """A metric between 0 and 1 by seed. A model without training has one value, under the seed None."""
 
     by_seed: dict[int | None, float] = field(default_factory=dict)
 
     @property
     def mean(self) -> float:
-        """Over the seeds."""
         return mean(self.by_seed.values())
 
     @property
     def std(self) -> float | None:
-        """The sample's standard deviation; nothing of one seed."""
+        """Sample standard deviation; None for a single seed."""
         return stdev(self.by_seed.values()) if len(self.by_seed) > 1 else None
 
     def __str__(self) -> str:
@@ -158,9 +126,9 @@ class SeedValues:
         return f"{100 * self.mean:.2f}{spread}" if self.by_seed else "-"
 
 
-def rank_by_mean(figures: Mapping[str, SeedValues]) -> dict[str, float]:
-    """1 for the highest mean; equal means share their mean rank."""
-    means = {name: figure.mean for name, figure in figures.items() if figure.by_seed}
+def rank_by_mean(values: Mapping[str, SeedValues]) -> dict[str, float]:
+    """Rank by descending mean, starting at 1; equal means share the average of their ranks."""
+    means = {name: value.mean for name, value in values.items() if value.by_seed}
     return {
         name: 1
         + sum(other > own for other in means.values())
@@ -170,17 +138,23 @@ def rank_by_mean(figures: Mapping[str, SeedValues]) -> dict[str, float]:
 
 
 def paired_t_test(a: SeedValues, b: SeedValues) -> float | None:
-    """Two-sided p of a paired t-test over the seeds both have; nothing where there are fewer than two or no spread."""
+    """Return the two-sided p-value of a paired t-test over the seeds that both have.
+
+    None if they share fewer than two seeds or all differences are equal.
+    """
     shared = [seed for seed in a.by_seed if seed is not None and seed in b.by_seed]
-    gaps = [a.by_seed[seed] - b.by_seed[seed] for seed in shared]
-    if len(gaps) < 2 or stdev(gaps) == 0:
+    differences = [a.by_seed[seed] - b.by_seed[seed] for seed in shared]
+    if len(differences) < 2 or stdev(differences) == 0:
         return None
-    t = mean(gaps) / (stdev(gaps) / math.sqrt(len(gaps)))
-    return student_t_two_sided_p(abs(t), len(gaps) - 1)
+    t = mean(differences) / (stdev(differences) / math.sqrt(len(differences)))
+    return student_t_two_sided_p(abs(t), len(differences) - 1)
 
 
 def student_t_two_sided_p(t: float, freedom: int) -> float:
-    """P(|T| > t) of Student's distribution: a finite sum for whole degrees of freedom (Abramowitz 26.7.3 and 4)."""
+    """Return P(|T| > t) of Student's t distribution.
+
+    Integer degrees of freedom give a finite sum (Abramowitz and Stegun, 26.7.3 and 26.7.4), so SciPy is not needed.
+    """
     angle = math.atan2(t, math.sqrt(freedom))
     sine, cosine = math.sin(angle), math.cos(angle)
     if freedom % 2:

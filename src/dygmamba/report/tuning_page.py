@@ -1,6 +1,6 @@
-"""A search as a page: what was found, how it went on, the score against each setting, every trial."""
+"""Page of a hyperparameter search: the chosen settings, the course of the search, scores by setting, and all trials."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import accumulate
 from statistics import median
 from typing import Any, NamedTuple
@@ -19,205 +19,216 @@ from dygmamba.report.document import (
 from dygmamba.runs.tuning import Tuning, TuningRequest
 from dygmamba.runs.tuning_trials import Choices, Range, TrialRow
 
-FLOOR_FACTOR = (
-    4  # a trial so many times further below the best than the middle one is drawn at the lower edge
-)
-MAX_DRAWN = 400  # trials in a picture: the best of them
+# A chart begins this many times further below the best trial than the median trial is. Worse trials are drawn at its
+# lower edge, so that a few failures do not squeeze all others into one line.
+FLOOR_FACTOR = 4
+MAX_DRAWN = 400  # trials in a chart; the best of them are drawn
 BEST_SO_FAR, FINISHED, CUT_OFF, CHOSEN, UNTUNED = (
     "best so far",
     "finished",
     "cut off",
     "chosen",
-    "without a search",
+    "default settings",
 )
 TIME_UNITS = ((7200.0, 3600.0, "hours"), (120.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
 
 
 class TrialAxis(NamedTuple):
-    """What a picture has from left to right."""
+    """Title and x axis of a chart of trials; `to_x` returns the position of a trial."""
 
     title: str
-    x: str
+    label: str
     kind: AxisKind
-    at: Callable[[TrialRow], float]
+    to_x: Callable[[TrialRow], float]
 
 
-def build_tuning_sheet(what: TuningRequest, found: Tuning) -> Document:
-    """Everything a search has to say."""
+def build_tuning_sheet(request: TuningRequest, tuning: Tuning) -> Document:
+    """Build the page of a search."""
     sections = (
-        _result_section(what, found),
-        _progress_section(found),
-        _settings_section(what, found),
-        _trials_section(found),
+        _result_section(request, tuning),
+        _progress_section(tuning),
+        _settings_section(request, tuning),
+        _trials_section(tuning),
     )
-    return Document(
-        f"{found.model} on {found.data}: a search for settings", _describe_search(what, found), sections
-    )
+    title = f"Hyperparameter search: {tuning.model} on {tuning.data}"
+    return Document(title, _describe_search(request, tuning), sections)
 
 
-def _describe_search(what: TuningRequest, found: Tuning) -> str:
-    refused = sum(row["ap"] is None for row in found.trials)
-    counted = {
-        f"trial{'s' * (len(found.trials) != 1)}": len(found.trials),
-        "cut off": found.cut_off - refused,
+def _describe_search(request: TuningRequest, tuning: Tuning) -> str:
+    refused = sum(row["ap"] is None for row in tuning.trials)
+    counts = {
+        f"trial{'s' * (len(tuning.trials) != 1)}": len(tuning.trials),
+        "cut off": tuning.cut_off - refused,
         "refused": refused,
     }
-    fixed = ", ".join(f"{name}={_short(value)}" for name, value in what.begun.items())
+    fixed = ", ".join(f"{name}={_format_setting(value)}" for name, value in request.base_settings.items())
     parts = [
-        ", ".join(f"{count} {name}" for name, count in counted.items() if count),
-        f"seed {what.seed}",
-        f"split {what.by.said}",
-        "a trial: " + ", ".join(f"{name} {value}" for name, value in what.space.trial.items()),
+        ", ".join(f"{count} {name}" for name, count in counts.items() if count),
+        f"seed {request.seed}",
+        f"split {request.split.description}",
+        "per trial: " + ", ".join(f"{name} {value}" for name, value in request.space.trial.items()),
         f"fixed: {fixed}" if fixed else "",
-        what.device.type,
+        request.device.type,
         f"dygmamba {__version__}",
     ]
     return "; ".join(part for part in parts if part)
 
 
-def _result_section(what: TuningRequest, found: Tuning) -> Section:
-    """The chosen settings beside those without a search, what mattered, and how to train with them."""
-    usual, share = found.trials[0]["settings"], found.importances
+def _result_section(request: TuningRequest, tuning: Tuning) -> Section:
+    """The chosen settings next to the defaults, their importance, and how to train with them."""
+    default, importances = tuning.trials[0]["settings"], tuning.importances
     rows = tuple(
         (
             Cell(name),
-            Cell(_short(value), "" if value == usual.get(name) else "best"),
-            Cell(_short(usual.get(name, "")), "soft"),
-            Cell(f"{share[name]:.0%}" if name in share else ""),
+            Cell(_format_setting(value), "" if value == default.get(name) else "best"),
+            Cell(_format_setting(default.get(name, "")), "soft"),
+            Cell(f"{importances[name]:.0%}" if name in importances else ""),
         )
-        for name, value in found.settings.items()
+        for name, value in tuning.settings.items()
     )
-    columns = ("setting", "chosen", "as it is", "mattered")
-    note = f"trial {found.best['trial']}, validation AP {_percent(found.score)}"
-    grid = ReportTable("Chosen settings", note, columns, rows).without_empty()
-    strongest = dict(sorted(share.items(), key=lambda one: -one[1]))
-    bars = BarChart(
-        "What mattered",
+    columns = ("setting", "chosen", "default", "importance")
+    note = f"trial {tuning.best['trial']}, validation AP {_format_percent(tuning.score)}"
+    table = ReportTable("Chosen settings", note, columns, rows).drop_empty_columns()
+    by_importance = dict(sorted(importances.items(), key=lambda pair: -pair[1]))
+    chart = BarChart(
+        "Importance of the settings",
         "share (%)",
-        {"by setting (PED-ANOVA)": {name: 100 * part for name, part in strongest.items()}},
-        next(iter(strongest), ""),
+        {"by setting (PED-ANOVA)": {name: 100 * share for name, share in by_importance.items()}},
+        next(iter(by_importance), ""),
     )
     command = (
-        f"dygmamba.train({found.data!r}, preset={str(found.preset)!r})"
-        if what.training is None
-        else what.training(found.preset)
+        f"dygmamba.train({tuning.data!r}, preset={str(tuning.preset)!r})"
+        if request.train_command is None
+        else request.train_command(tuning.preset)
     )
-    text = f"{found.sentence[0].upper()}{found.sentence[1:]}. To train with the chosen settings:"
-    return Section("What was found", text, (grid,), (bars,) if strongest else (), command)
+    text = f"{tuning.sentence[0].upper()}{tuning.sentence[1:]}. To train with the chosen settings:"
+    return Section("Result", text, (table,), (chart,) if by_importance else (), command)
 
 
-def _progress_section(found: Tuning) -> Section:
-    """Every trial in the order it was made, and the best until then: by number, and by the time they took."""
-    shown = [row for row in found.trials if row["ap"] is not None]
-    spent = dict(zip((row["trial"] for row in found.trials), _cumulative_seconds(found.trials), strict=True))
-    total = spent[found.trials[-1]["trial"]]
-    tick, unit = next((tick, unit) for least, tick, unit in TIME_UNITS if total >= least)
-    ways = (
-        TrialAxis("Trials one after another", "trial", "count", lambda row: row["trial"]),
+def _progress_section(tuning: Tuning) -> Section:
+    """All trials in the order they were run, by number and by time, with the best so far."""
+    scored = [row for row in tuning.trials if row["ap"] is not None]
+    seconds_until = dict(
+        zip(
+            (row["trial"] for row in tuning.trials),
+            accumulate(row["seconds"] for row in tuning.trials),
+            strict=True,
+        )
+    )
+    total = seconds_until[tuning.trials[-1]["trial"]]
+    divisor, unit = next((divisor, unit) for minimum, divisor, unit in TIME_UNITS if total >= minimum)
+    axes = (
+        TrialAxis("Trials in order", "trial", "count", lambda row: row["trial"]),
         TrialAxis(
-            "The same over time", f"{unit} of training", "number", lambda row: spent[row["trial"]] / tick
+            "Trials by training time",
+            f"{unit} of training",
+            "number",
+            lambda row: seconds_until[row["trial"]] / divisor,
         ),
     )
-    text = "A score is the best average precision on the validation period; of a trial that was cut off, until then."
-    return Section(
-        "The search", text, (), tuple(_scatter_chart(found, shown, way, over=True) for way in ways)
+    text = (
+        "The score of a trial is its best average precision on the validation split. For a trial that was cut off, it "
+        "is the best one until then."
     )
+    charts = tuple(_scatter_chart(tuning, scored, axis, show_best=True) for axis in axes)
+    return Section("Course of the search", text, (), charts)
 
 
-def _settings_section(what: TuningRequest, found: Tuning) -> Section:
-    """The score of every trial against each setting, those that mattered most first."""
-    scored = [row for row in found.trials if row["ap"] is not None]
-    shown = sorted(scored, key=lambda row: -row["ap"])[:MAX_DRAWN]
-    parts, share = what.space.parts, found.importances
+def _settings_section(request: TuningRequest, tuning: Tuning) -> Section:
+    """The score of every trial by each setting, the most important setting first."""
+    scored = [row for row in tuning.trials if row["ap"] is not None]
+    drawn = sorted(scored, key=lambda row: -row["ap"])[:MAX_DRAWN]
+    parts, importances = request.space.parts, tuning.importances
     charts = []
-    for name in sorted(found.settings, key=lambda name: -share.get(name, 0.0)):
-        own = [row for row in shown if name in row["settings"]]
-        charts.append(_scatter_chart(found, own, _setting_axis(name, parts.get(name), own)))
-    text = "Each point is a trial. Trials differ in all settings at once: a picture shows where good ones lie, not why."
-    text += f" The best {MAX_DRAWN} of {len(scored):,} are drawn." if len(scored) > MAX_DRAWN else ""
-    return Section("Against each setting", text, (), tuple(charts))
+    for name in sorted(tuning.settings, key=lambda name: -importances.get(name, 0.0)):
+        rows = [row for row in drawn if name in row["settings"]]
+        charts.append(_scatter_chart(tuning, rows, _setting_axis(name, parts.get(name), rows)))
+    text = (
+        "Each point is a trial. Trials differ in all settings at once, so a chart shows where good values lie, not the "
+        "effect of a setting alone."
+    )
+    text += f" The best {MAX_DRAWN} of {len(scored):,} trials are drawn." if len(scored) > MAX_DRAWN else ""
+    return Section("Score by setting", text, (), tuple(charts))
 
 
 def _setting_axis(name: str, part: Range | Choices | None, rows: list[TrialRow]) -> TrialAxis:
-    """The axis of a setting: as it was searched, or its values one beside another where they are no numbers."""
-    title, values = f"Validation AP against {name}", [row["settings"][name] for row in rows]
+    """Return the axis of a setting: its scale in the search, or numbered values if they are not numbers."""
+    title, values = f"Validation AP by {name}", [row["settings"][name] for row in rows]
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-        wide = part.log if isinstance(part, Range) else max(values) >= 4 * min(values)
-        whole: AxisKind = "count" if all(isinstance(value, int) for value in values) else "number"
-        kind = "log" if wide and min(values) > 0 else whole
+        is_log = part.log if isinstance(part, Range) else max(values) >= 4 * min(values)
+        linear: AxisKind = "count" if all(isinstance(value, int) for value in values) else "number"
+        kind = "log" if is_log and min(values) > 0 else linear
         return TrialAxis(title, name, kind, lambda row: row["settings"][name])
-    place = sorted({str(value) for value in values})
-    named = ", ".join(f"{number} {value}" for number, value in enumerate(place))
-    return TrialAxis(title, f"{name}: {named}", "count", lambda row: place.index(str(row["settings"][name])))
+    names = sorted({str(value) for value in values})
+    legend = ", ".join(f"{number} {value}" for number, value in enumerate(names))
+    return TrialAxis(title, f"{name}: {legend}", "count", lambda row: names.index(str(row["settings"][name])))
 
 
-def _scatter_chart(found: Tuning, rows: list[TrialRow], across: TrialAxis, over: bool = False) -> LineChart:
-    """Points of trials; `over`, the best until each of them as a line."""
-    floor, at = _chart_floor(found), across.at
+def _scatter_chart(
+    tuning: Tuning, rows: list[TrialRow], axis: TrialAxis, show_best: bool = False
+) -> LineChart:
+    """Draw trials as points; with `show_best` also the best score so far as a line."""
+    floor, to_x = _chart_floor(tuning), axis.to_x
     groups = {
         FINISHED: [row for row in rows if row["state"] == "done"],
         CUT_OFF: [row for row in rows if row["state"] != "done"],
         UNTUNED: [row for row in rows if row["trial"] == 1],
-        CHOSEN: [row for row in rows if row["trial"] == found.best["trial"]],
+        CHOSEN: [row for row in rows if row["trial"] == tuning.best["trial"]],
     }
-    if not found.cut_off:
+    if not tuning.cut_off:
         del groups[CUT_OFF]
     series: dict[str, list[Point]] = {
-        name: [(at(row), 100 * max(row["ap"], floor)) for row in own] for name, own in groups.items()
+        name: [(to_x(row), 100 * max(row["ap"], floor)) for row in group] for name, group in groups.items()
     }
-    series |= {BEST_SO_FAR: _best_so_far(rows, at)} if over else {}
-    about = {
-        name: [f"trial {row['trial']}, {name}: {at(row):.4g}, {_percent(row['ap'])}" for row in own]
-        for name, own in groups.items()
+    series |= {BEST_SO_FAR: _best_so_far(rows, to_x)} if show_best else {}
+    tooltips = {
+        name: [
+            f"trial {row['trial']}, {name}: {to_x(row):.4g}, {_format_percent(row['ap'])}" for row in group
+        ]
+        for name, group in groups.items()
     }
     below = sum(row["ap"] < floor for row in rows)
-    note = f"{below} far below the others, at the lower edge." if below else ""
+    note = f"{below} far below the others, drawn at the lower edge." if below else ""
     return LineChart(
-        across.title, across.x, "AP (%)", series, across.kind, about=about, dots=tuple(groups), note=note
+        axis.title, axis.label, "AP (%)", series, axis.kind, tooltips=tooltips, dots=tuple(groups), note=note
     )
 
 
-def _cumulative_seconds(rows: list[TrialRow]) -> Iterator[float]:
-    """The seconds of training until the end of each trial."""
-    return accumulate(row["seconds"] for row in rows)
-
-
-def _best_so_far(rows: list[TrialRow], at: Callable[[TrialRow], float]) -> list[Point]:
-    """The best finished trial until each."""
+def _best_so_far(rows: list[TrialRow], to_x: Callable[[TrialRow], float]) -> list[Point]:
+    """Return the best finished score up to each trial."""
     best = accumulate((row["ap"] if row["state"] == "done" else 0.0 for row in rows), max)
-    return [(at(row), 100 * value) for row, value in zip(rows, best, strict=True) if value]
+    return [(to_x(row), 100 * value) for row, value in zip(rows, best, strict=True) if value]
 
 
-def _chart_floor(found: Tuning) -> float:
-    """Where a picture begins, so that a few failures do not press all others into one line."""
-    scores = [row["ap"] for row in found.trials if row["ap"] is not None]
-    return found.score - FLOOR_FACTOR * max(found.score - median(scores), 1e-3)
+def _chart_floor(tuning: Tuning) -> float:
+    scores = [row["ap"] for row in tuning.trials if row["ap"] is not None]
+    return tuning.score - FLOOR_FACTOR * max(tuning.score - median(scores), 1e-3)
 
 
-def _trials_section(found: Tuning) -> Section:
-    """A table of all, the best on top."""
-    names = list(found.settings)
-    order = sorted(found.trials, key=lambda row: (row["state"] != "done", -(row["ap"] or 0.0), row["trial"]))
+def _trials_section(tuning: Tuning) -> Section:
+    """A table of all trials."""
+    names = list(tuning.settings)
+    order = sorted(tuning.trials, key=lambda row: (row["state"] != "done", -(row["ap"] or 0.0), row["trial"]))
     rows = tuple(
         (
             Cell(str(row["trial"])),
-            Cell("" if row["ap"] is None else _percent(row["ap"]), "best" if row is order[0] else ""),
+            Cell("" if row["ap"] is None else _format_percent(row["ap"]), "best" if row is order[0] else ""),
             Cell("refused" if row["ap"] is None else row["state"], "" if row["state"] == "done" else "soft"),
             Cell(str(row["epochs"])),
             Cell(f"{row['seconds']:.0f}"),
-            *(Cell(_short(row["settings"].get(name, ""))) for name in names),
+            *(Cell(_format_setting(row["settings"].get(name, ""))) for name in names),
             Cell(row["why"] or "", "words"),
         )
         for row in order
     )
-    columns = ("trial", "AP", "state", "epochs", "seconds", *names, "why")
-    note = "Finished ones from the best down, then those that were cut off; trial 1 is the model without a search."
-    return Section("All trials", "", (ReportTable("Trials", note, columns, rows).without_empty(),))
+    columns = ("trial", "AP", "state", "epochs", "seconds", *names, "reason")
+    note = "Finished trials by descending AP, then those that were cut off; trial 1 has the default settings."
+    return Section("All trials", "", (ReportTable("Trials", note, columns, rows).drop_empty_columns(),))
 
 
-def _percent(share: float) -> str:
+def _format_percent(share: float) -> str:
     return f"{100 * share:.2f}"
 
 
-def _short(value: Any) -> str:
+def _format_setting(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)

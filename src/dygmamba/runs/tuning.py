@@ -1,16 +1,13 @@
-"""A search for settings: short trainings, judged on the validation period alone, those that lag behind cut off.
+"""Hyperparameter search: short trainings (trials) scored on the validation split, and the preset of the best one.
 
-The study is Optuna's, kept in its journal, so that its own tools read it too. Which settings a trial tries is a
-function of the seed and of the trials before it, so a study that was killed goes on to what it would have become.
-
-What a search found: its trials, its best settings, and the preset file that a training takes.
+The study is stored in Optuna's journal, so that Optuna's own tools can read it. The settings of a trial depend only on
+the seed and on the trials before it. So a study that was interrupted and continued ends with the same trials.
 """
 
 import shutil
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,29 +17,35 @@ import torch
 
 from dygmamba._version import __version__
 from dygmamba.config import find_preset, find_size_preset
-from dygmamba.core.errors import ConfigError, DygError, FileError, first_line
+from dygmamba.core.errors import ConfigError, DygError, FileError, Interrupted, first_line
 from dygmamba.core.files.locking import FileLock
 from dygmamba.core.files.writing import make_folder, write_text
 from dygmamba.core.memory_budget import describe_shortage, is_out_of_memory
+from dygmamba.core.progress import SILENT, ForwardingProgress, LabelledProgress, Progress
 from dygmamba.data.events.splits import PUBLISHED_SPLIT, SplitRule
 from dygmamba.data.storage.dataset import Dataset
-from dygmamba.engine.fit import Interrupted, Reporter, Trainer
+from dygmamba.engine.fit import Trainer
 from dygmamba.engine.run_directory import to_toml
 from dygmamba.models import find_model
 from dygmamba.runs.link_training import start_link_run
 from dygmamba.runs.provenance import StartOptions
 from dygmamba.runs.tuning_trials import SearchSpace, Trial, TrialJournal, TrialRow, build_search_space
 
-TrialObserver = Callable[
-    [Trainer, str], AbstractContextManager[Reporter]
-]  # a trial's fit, and what it is called
-STARTUP_TRIALS = 4  # finished trials before any is cut off
-TRIAL_SETTINGS = ("epochs", "patience")  # of a trial; a training goes by its own
+STARTUP_TRIALS = 4  # number of finished trials before any trial is pruned
+TRIAL_SETTINGS = ("epochs", "patience")  # apply to trials only and are not part of the preset
+PRESET_FILE, PAGE_NAME = "preset.toml", "tune"
 
 
 @dataclass(frozen=True, slots=True)
 class TuningRequest:
-    """What is searched: a model's settings on a dataset; `fixed` are not, and `size` is a preset they begin from."""
+    """What to search.
+
+    Attributes:
+        fixed: Settings that are not searched.
+        size: Preset from which the search starts.
+        split: How the events are split.
+        train_command: Returns the command that trains with a preset file; None shows the Python call.
+    """
 
     dataset: Dataset
     model: str
@@ -50,30 +53,29 @@ class TuningRequest:
     seed: int = 0
     fixed: dict[str, Any] = field(default_factory=dict)
     size: str | None = None
-    by: SplitRule = PUBLISHED_SPLIT
-    training: Callable[[Path], str] | None = None  # how to train with a preset, in the words of who asks
+    split: SplitRule = PUBLISHED_SPLIT
+    train_command: Callable[[Path], str] | None = None
 
     @property
-    def begun(self) -> dict[str, Any]:
-        """The settings beneath all trials: the preset asked for, and what was fixed."""
+    def base_settings(self) -> dict[str, Any]:
+        """Settings of all trials: those of the preset and the fixed ones."""
         return ({} if self.size is None else find_size_preset(self.size, self.model)) | self.fixed
 
     @property
     def space(self) -> SearchSpace:
-        """What trials may change."""
-        usual = find_preset(self.model, self.dataset.name) | self.begun
-        found = build_search_space(self.model, usual, self.fixed)
-        return replace(
-            found, trial=found.trial | {key: self.fixed[key] for key in TRIAL_SETTINGS if key in self.fixed}
-        )
+        """Ranges and choices of the settings that trials vary."""
+        default = find_preset(self.model, self.dataset.name) | self.base_settings
+        space = build_search_space(self.model, default, self.fixed)
+        fixed_trial = {name: self.fixed[name] for name in TRIAL_SETTINGS if name in self.fixed}
+        return replace(space, trial=space.trial | fixed_trial)
 
     @property
     def about(self) -> dict[str, Any]:
-        """What makes two searches the same study; given again, it goes on."""
+        """Identity of the study, stored in its journal: a request with the same values continues it."""
         return {
             "data": self.dataset.name,
             "digest": self.dataset.digest,
-            "split": self.by.said,
+            "split": self.split.description,
             "model": self.model,
             "seed": self.seed,
             "preset": self.size or "none",
@@ -85,191 +87,207 @@ class TuningRequest:
 
 @dataclass(frozen=True, slots=True)
 class TuningBudget:
-    """When a search ends: after so many trials in all, or at a moment of the monotonic clock."""
+    """Limits of a search: the number of trials of the whole study, and a time of `time.monotonic`."""
 
     trials: int | None = None
-    until: float | None = None
+    deadline: float | None = None
 
     @property
-    def over(self) -> bool:
-        """Whether the time is up."""
-        return self.until is not None and time.monotonic() >= self.until
+    def is_time_over(self) -> bool:
+        return self.deadline is not None and time.monotonic() >= self.deadline
 
-    def reached(self, done: int) -> bool:
-        """Whether no further trial begins."""
-        return self.over or (self.trials is not None and done >= self.trials)
+    def is_used_up(self, done: int) -> bool:
+        """Return whether a study with `done` trials is complete."""
+        return self.is_time_over or (self.trials is not None and done >= self.trials)
 
 
 def study_folder(root: Path, data: str, model: str) -> Path:
-    """Where the study of a model on a dataset is."""
+    """Return the folder of the study of a model on a dataset."""
     return root / f"tune-{data}-{model}"
 
 
-def search(
-    what: TuningRequest, folder: Path, bound: TuningBudget, watching: TrialObserver
+def run_search(
+    request: TuningRequest, folder: Path, budget: TuningBudget, progress: Progress = SILENT
 ) -> tuple[TrialJournal, str]:
-    """Make trials until the bound; the study, and why it ended: done, time or stopped."""
-    if not find_model(what.model).trainable:
+    """Run trials until the budget is used up.
+
+    Returns:
+        The journal of the study, and why the search ended: "done", "time" or "stopped".
+    """
+    if not find_model(request.model).trainable:
         raise ConfigError(
-            f"model '{what.model}' needs no training, so there is nothing to tune; choose another"
+            f"model '{request.model}' needs no training, so there is nothing to tune; choose another model",
+            code="model-not-trainable",
         )
-    space = what.space  # a mistake in the settings is told before a folder is made
+    space = request.space  # raises for invalid settings before a folder is created
     make_folder(folder)
     lock = FileLock(folder / ".lock")
     try:
-        shutil.rmtree(folder / "trials", ignore_errors=True)  # what a killed process left of its trial
+        shutil.rmtree(folder / "trials", ignore_errors=True)  # left by a killed process
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module="optuna")
-            journal = TrialJournal.open(folder, what.about, space, STARTUP_TRIALS)
-            while not bound.reached(len(journal.done)):
-                stopped = _run_trial(what, journal, space, bound, watching)
+            journal = TrialJournal.open(folder, request.about, space, STARTUP_TRIALS)
+            while not budget.is_used_up(len(journal.done)):
+                stopped = _run_trial(request, journal, space, budget, progress)
                 if stopped:
-                    return journal, "time" if bound.over else "stopped"
-            return journal, "time" if bound.over else "done"
+                    return journal, "time" if budget.is_time_over else "stopped"
+            return journal, "time" if budget.is_time_over else "done"
     finally:
         lock.release()
 
 
 def _run_trial(
-    what: TuningRequest,
+    request: TuningRequest,
     journal: TrialJournal,
     space: SearchSpace,
-    bound: TuningBudget,
-    watching: TrialObserver,
+    budget: TuningBudget,
+    progress: Progress,
 ) -> bool:
-    """One trial; whether someone, or the clock, stopped it."""
+    """Run one trial; return whether the user or the deadline stopped it."""
     number = len(journal.done)
-    trial = journal.ask(_trial_seed(what.seed, number), {} if number else space.usual)
-    began, root = time.monotonic(), journal.folder / "trials"
+    # the first trial has the default settings, so that the preset is never worse than no search
+    trial = journal.ask(_trial_seed(request.seed, number), {} if number else space.default)
+    start, root = time.monotonic(), journal.folder / "trials"
     try:
-        value, epochs = _train_trial(what, trial, space, bound, watching, f"trial {number + 1}", root)
-        trial.finish(value, epochs, time.monotonic() - began)
+        value, epochs = _train_trial(request, trial, space, budget, progress, f"trial {number + 1}", root)
+        trial.finish(value, epochs, time.monotonic() - start)
     except (Interrupted, KeyboardInterrupt):
-        trial.forget()
+        trial.discard()
         return True
     except DygError as error:
-        trial.refuse(first_line(error), time.monotonic() - began)
-        if not number:  # not even what the model is without a search
+        trial.refuse(first_line(error), time.monotonic() - start)
+        if not number:  # if the default settings cannot be trained, the search makes no sense
             raise
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        trial.refuse(describe_shortage(error), time.monotonic() - began)
+        trial.refuse(describe_shortage(error), time.monotonic() - start)
     finally:
         shutil.rmtree(root, ignore_errors=True)
     return False
 
 
 def _train_trial(
-    what: TuningRequest,
+    request: TuningRequest,
     trial: Trial,
     space: SearchSpace,
-    bound: TuningBudget,
-    watching: TrialObserver,
+    budget: TuningBudget,
+    progress: Progress,
     name: str,
     root: Path,
 ) -> tuple[float | None, int]:
-    """The best validation AP, or None where the trial was cut off, and after how many epochs."""
-    settings = what.begun | space.trial | trial.settings
+    """Train a trial; return its best validation AP (None if it was pruned) and the number of epochs."""
+    settings = request.base_settings | space.trial | trial.settings
     fit = start_link_run(
-        what.dataset, what.model, what.seed, settings, what.device, root, StartOptions(by=what.by)
+        request.dataset,
+        request.model,
+        request.seed,
+        settings,
+        request.device,
+        root,
+        StartOptions(split=request.split),
     )
 
-    class CutOff(Exception):
-        """Others did better by then."""
+    try:
+        observer = _PrunedProgress(LabelledProgress(progress, trial=name), fit, trial)
+        fit(observer, name=f"{name} on {request.device}", stop=lambda: budget.is_time_over)
+    except _Pruned:
+        return None, fit.state.epoch
+    return fit.state.best_ap, fit.state.epoch
 
-    with watching(fit, name) as report:
 
-        def told(entry: dict[str, Any]) -> None:
-            report.epoch(entry)
-            if trial.lags(entry["val_ap"], entry["epoch"]) and not fit.progress.finished:
-                raise CutOff
+class _Pruned(Exception):
+    """Other trials were better after as many epochs."""
 
-        try:
-            fit(replace(report, epoch=told, stop=lambda: report.stop() or bound.over))
-        except CutOff:
-            return None, fit.progress.epoch
-    return fit.progress.best_ap, fit.progress.epoch
+
+class _PrunedProgress(ForwardingProgress):
+    """Prune a trial whose validation AP is below the median of the others at the same epoch."""
+
+    def __init__(self, inner: Progress, fit: Trainer, trial: Trial) -> None:
+        super().__init__(inner)
+        self._fit, self._trial = fit, trial
+
+    def epoch(self, entry: dict[str, Any]) -> None:
+        self._inner.epoch(entry)
+        if self._trial.should_prune(entry["val_ap"], entry["epoch"]) and not self._fit.state.finished:
+            raise _Pruned
 
 
 def _trial_seed(seed: int, number: int) -> int:
-    """The seed of what a trial tries: a function of the study's and the trial's number."""
+    """Return the seed with which the settings of a trial are sampled."""
     return int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
-
-
-PRESET_FILE, PAGE_NAME = "preset.toml", "tune"
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """A search as it stands; scores are average precision on validation, and the test was never asked."""
+    """Result of a search. Scores are average precision on the validation split; the test split is never evaluated."""
 
     data: str
     model: str
-    folder: Path  # the study
-    preset: Path  # the best settings, for `train`
-    best: TrialRow  # the best trial
-    trials: list[
-        TrialRow
-    ]  # all of them, in the order they were made; the first is the model without a search
-    importances: dict[str, float]  # what mattered, adding up to 1; empty where there are too few trials
-    ended: str  # done, time or stopped
+    folder: Path  # of the study
+    preset: Path  # file with the best settings, for `train`
+    best: TrialRow
+    trials: list[TrialRow]  # in the order they were run; the first one has the default settings
+    importances: dict[str, float]  # share of each setting, adding up to 1; empty if there are too few trials
+    ended: str  # "done", "time" or "stopped"
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The best trial's settings."""
+        """Settings of the best trial."""
         return self.best["settings"]
 
     @property
     def score(self) -> float:
-        """Its validation AP."""
+        """Validation AP of the best trial."""
         return self.best["ap"]
 
     @property
     def page(self) -> Path:
-        """All of it as a page that opens offline, and its tables beside it."""
+        """HTML page of the study; its tables lie next to it."""
         return self.folder / f"{PAGE_NAME}.html"
 
     @property
     def cut_off(self) -> int:
-        """How many trials were not finished."""
+        """Number of pruned trials."""
         return sum(row["state"] == "cut off" for row in self.trials)
 
     @property
     def sentence(self) -> str:
-        """What it came to."""
-        said, first = f"validation AP {100 * self.score:.2f}", self.trials[0]["ap"]
+        """One-sentence summary."""
+        text, default_ap = f"best validation AP {100 * self.score:.2f}", self.trials[0]["ap"]
         if self.best["trial"] == 1:
-            said = f"nothing was better than {self.model} as it is, {said}"
-        elif first is not None:
-            said += f", without a search {100 * first:.2f}"
-        return f"{said}; the best of many looks better than it is, and the test was not looked at"
+            text = f"no trial was better than the default settings of {self.model}, {text}"
+        elif default_ap is not None:
+            text += f", {100 * default_ap:.2f} with the default settings"
+        return f"{text}; the best of many trials is optimistic, so judge it by the test result of a training"
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return plain values for JSON."""
         names = ("data", "model", "best", "trials", "importances", "ended")
-        plain = {name: getattr(self, name) for name in names}
-        return plain | {"folder": str(self.folder), "preset": str(self.preset), "page": str(self.page)}
+        values = {name: getattr(self, name) for name in names}
+        return values | {"folder": str(self.folder), "preset": str(self.preset), "page": str(self.page)}
 
     def __repr__(self) -> str:
-        said = f"{len(self.trials)} trials of {self.model} on {self.data}, best validation AP {100 * self.score:.2f}"
-        return f"<{said}, {self.preset}>"
+        text = f"{len(self.trials)} trials of {self.model} on {self.data}, best validation AP {100 * self.score:.2f}"
+        return f"<{text}, {self.preset}>"
 
 
 def write_tuning_result(
-    what: TuningRequest, journal: TrialJournal, ended: str, out: Path | None
+    request: TuningRequest, journal: TrialJournal, ended: str, out: Path | None
 ) -> Tuning | None:
-    """Write the preset of the best trial; None where none was finished."""
+    """Write the preset of the best trial and return the result; None if no trial was finished."""
     best, rows = journal.best, journal.rows
     if best is None:
         return None
     path = out or journal.folder / PRESET_FILE
-    beneath = {name: value for name, value in what.begun.items() if name not in TRIAL_SETTINGS}
+    base_settings = {
+        name: value for name, value in request.base_settings.items() if name not in TRIAL_SETTINGS
+    }
     about = {
-        "model": what.model,
-        "data": what.dataset.name,
-        "digest": what.dataset.digest,
-        "split": what.by.said,
+        "model": request.model,
+        "data": request.dataset.name,
+        "digest": request.dataset.digest,
+        "split": request.split.description,
         "metric": "validation AP",
         "score": best["ap"],
         "without": rows[0]["ap"] if rows[0]["ap"] is not None else "not trained",
@@ -277,16 +295,19 @@ def write_tuning_result(
         "cut_off": sum(row["state"] == "cut off" for row in rows),
         "trial": best["trial"],
         "epochs": best["epochs"],
-        "seed": what.seed,
+        "seed": request.seed,
         "dygmamba": __version__,
     }
-    write_text(path, to_toml({"preset": about, "settings": beneath | best["settings"]}))
-    return Tuning(what.dataset.name, what.model, journal.folder, path, best, rows, journal.importances, ended)
+    write_text(path, to_toml({"preset": about, "settings": base_settings | best["settings"]}))
+    return Tuning(
+        request.dataset.name, request.model, journal.folder, path, best, rows, journal.importances, ended
+    )
 
 
-def require_file_name(out: Path | None) -> None:
-    """Refuse a place for the preset that a training would not take, before the search and not after it."""
+def require_preset_path(out: Path | None) -> None:
+    """Raise FileError, before the search starts, unless a preset can be written to `out`."""
     if out is not None and (out.suffix != ".toml" or out.is_dir() or not out.parent.is_dir()):
         raise FileError(
-            f"the preset is a file NAME.toml in a folder that is there, got `out='{out}'`; choose another"
+            f"`out` must be a file NAME.toml in an existing folder, got {str(out)!r}",
+            code="invalid-preset-path",
         )

@@ -1,6 +1,7 @@
-"""What a search may change: ranges by the name of a setting, as data, held to the bounds of the model's own config.
+"""The search space of a model and the journal of trials (Optuna's journal file, which Optuna's own tools can read).
 
-The trials of a search, in Optuna's journal: one line per fact, whole or not there; its own tools read it too.
+The ranges are data, `presets/spaces.toml`, by the name of a setting. They apply to every model that has a setting of
+this name, and they must respect the bounds of the model's own config.
 """
 
 import json
@@ -15,122 +16,127 @@ from dygmamba.core.settings import check_value, get_setting_hints
 from dygmamba.engine.fit_config import LinkFitConfig
 from dygmamba.models import find_model
 
+JOURNAL_FILE, STUDY_NAME = "journal.log", "tune"
+MIN_TRIALS_FOR_IMPORTANCE = 8
+
+TrialRow = dict[str, Any]
+
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Where a number may lie; whole numbers where both ends are."""
+    """Range of a number; of integers if both ends are integers."""
 
     low: float
     high: float
     log: bool = False
 
-    def holding(self, value: Any) -> "Range":
-        """The range, widened to hold the value."""
+    def include(self, value: Any) -> "Range":
+        """Return the range, widened to contain the value."""
         return Range(min(self.low, value), max(self.high, value), self.log and value > 0)
 
     @property
     def ends(self) -> tuple[Any, ...]:
-        """The values that must be legal for all others to be."""
+        """Values to validate: if they are valid, all values between them are."""
         return (self.low, self.high)
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Single values."""
+    """A list of allowed values."""
 
     ends: tuple[Any, ...]
 
-    def holding(self, value: Any) -> "Choices":
-        """The choices, the value among them."""
+    def include(self, value: Any) -> "Choices":
+        """Return the choices, with the value added if necessary."""
         return self if value in self.ends else Choices((value, *self.ends))
 
 
 @dataclass(frozen=True, slots=True)
 class SearchSpace:
-    """Ranges and choices by setting, what each is without a search, and how long a trial trains."""
+    """Search space by setting, the default of each of these settings, and the epochs and patience of a trial."""
 
     parts: dict[str, Range | Choices]
-    usual: dict[str, Any]
+    default: dict[str, Any]
     trial: dict[str, Any]
 
 
 def build_search_space(model: str, settings: dict[str, Any], fixed: dict[str, Any]) -> SearchSpace:
-    """What is searched for a model: all that the table knows of its settings, but for those that are `fixed`.
+    """Build the search space of a model.
 
-    `settings` are what the model would be trained with otherwise; every one of them lies in the space.
+    Args:
+        model: Name of the model.
+        settings: Settings with which the model is trained without a search; the space contains all of them.
+        fixed: Settings that are not searched.
     """
     table, config = load_presets("spaces.toml"), find_model(model).config
-    own = table["model"].get(model, {})
+    overrides = table["model"].get(model, {})
     hints = get_setting_hints(LinkFitConfig) | get_setting_hints(config)
-    usual = _defaults(LinkFitConfig) | _defaults(config) | settings
+    default = _defaults(LinkFitConfig) | _defaults(config) | settings
     parts = {}
-    for name, words in (table["setting"] | own.get("setting", {})).items():
-        if name in hints and name not in fixed and name not in own.get("leave", ()):
-            part = _validate_part(name, _parse_part(words), usual[name], hints[name])
+    for name, entry in (table["setting"] | overrides.get("setting", {})).items():
+        if name in hints and name not in fixed and name not in overrides.get("leave", ()):
+            part = _validate_part(name, _parse_part(entry), default[name], hints[name])
             parts |= {} if part is None else {name: part}
     if not parts:
         raise ConfigError(
-            f"nothing is left to search for '{model}'; fix fewer settings, or choose another model"
+            f"model '{model}' has no setting left to search; fix fewer settings or choose another model",
+            code="empty-search-space",
         )
-    return SearchSpace(parts, {name: usual[name] for name in parts}, table["trial"] | own.get("trial", {}))
+    trial = table["trial"] | overrides.get("trial", {})
+    return SearchSpace(parts, {name: default[name] for name in parts}, trial)
 
 
-def _validate_part(name: str, part: Range | Choices, usual: Any, hint: Any) -> Range | Choices | None:
-    """The part with what is usual in it; None where this model means something else by that name."""
+def _validate_part(name: str, part: Range | Choices, default: Any, hint: Any) -> Range | Choices | None:
+    """Return the part with the default included; None if the setting has another meaning in this model."""
     try:
-        check_value(name, usual, hint)
+        check_value(name, default, hint)
         for end in part.ends:
             check_value(name, end, hint)
-        return part.holding(usual)
+        return part.include(default)
     except (ConfigError, TypeError):
         return None
 
 
-def _parse_part(words: dict[str, Any]) -> Range | Choices:
-    return Choices(tuple(words["choices"])) if "choices" in words else Range(**words)
+def _parse_part(entry: dict[str, Any]) -> Range | Choices:
+    return Choices(tuple(entry["choices"])) if "choices" in entry else Range(**entry)
 
 
 def _defaults(config: type) -> dict[str, Any]:
-    return {name: part.default for name, part in config.__dataclass_fields__.items()}
-
-
-JOURNAL_FILE, STUDY_NAME = "journal.log", "tune"
-TrialRow = dict[str, Any]
+    return {name: field.default for name, field in config.__dataclass_fields__.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One set of settings under way."""
+    """A running trial: a wrapper of Optuna's."""
 
     study: Any
     trial: Any
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What it tries."""
         return dict(self.trial.params)
 
-    def lags(self, value: float, epoch: int) -> bool:
-        """Note an epoch's validation; whether the trial is behind the median of those before it."""
+    def should_prune(self, value: float, epoch: int) -> bool:
+        """Record the validation AP of an epoch; return whether it is below the median of the earlier trials."""
         self.trial.report(value, epoch)
         return bool(self.trial.should_prune())
 
     def finish(self, value: float | None, epochs: int, seconds: float) -> None:
-        """It is done, or cut off where it has no value."""
-        self._note(epochs=epochs, seconds=seconds)
+        """End the trial; without a value it was pruned."""
+        self._record(epochs=epochs, seconds=seconds)
         self._tell("PRUNED" if value is None else "COMPLETE", value)
 
     def refuse(self, why: str, seconds: float) -> None:
-        """Such settings cannot be trained; no further trial is made of them."""
-        self._note(epochs=0, seconds=seconds, why=why)
+        """End a trial whose settings cannot be trained; it counts as pruned, so that it is not repeated."""
+        self._record(epochs=0, seconds=seconds, why=why)
         self._tell("PRUNED")
 
-    def forget(self) -> None:
-        """It was stopped: as if it had never begun."""
+    def discard(self) -> None:
+        """End an interrupted trial; it does not count and is run again."""
         self._tell("FAIL")
 
-    def _note(self, **facts: Any) -> None:
-        for name, value in facts.items():
+    def _record(self, **attributes: Any) -> None:
+        for name, value in attributes.items():
             self.trial.set_user_attr(name, value)
 
     def _tell(self, state: str, value: float | None = None) -> None:
@@ -140,17 +146,20 @@ class Trial:
 
 
 class TrialJournal:
-    """A study on disk."""
+    """A study on disk: the finished trials, and the sampler of the next one."""
 
     def __init__(self, folder: Path, study: Any, distributions: dict[str, Any]) -> None:
         self.folder, self._study, self._distributions = folder, study, distributions
 
     @staticmethod
     def open(folder: Path, about: dict[str, Any], space: SearchSpace, startup: int) -> "TrialJournal":
-        """The study of a folder, begun where there is none; one that is about something else is refused."""
+        """Open the study of a folder, or start one; raise ConfigError if it is a study of something else.
+
+        `about` identifies the study; `startup` is the number of trials before any is pruned.
+        """
         optuna = _import_optuna()
-        warm = max(1, space.trial["epochs"] // 4)
-        pruner = optuna.pruners.MedianPruner(n_startup_trials=startup, n_warmup_steps=warm)
+        warmup = max(1, space.trial["epochs"] // 4)  # no trial is pruned in its first quarter
+        pruner = optuna.pruners.MedianPruner(n_startup_trials=startup, n_warmup_steps=warmup)
         path = folder / JOURNAL_FILE
         _truncate_partial_line(path)
         try:
@@ -162,14 +171,16 @@ class TrialJournal:
                 pruner=pruner,
                 load_if_exists=True,
             )
-            begun = study.user_attrs.get("about")
+            stored = study.user_attrs.get("about")
         except (ValueError, KeyError, TypeError) as error:
             raise FileError(
-                f"{path} is damaged ({first_line(error)}); remove {folder} to begin anew"
+                f"{path} is damaged ({first_line(error)}); delete {folder} to start a new study",
+                code="damaged-journal",
             ) from error
-        _require_same_study(folder, begun, about)
-        if begun is None:
+        _require_same_study(folder, stored, about)
+        if stored is None:
             study.set_user_attr("about", about)
+        # trials that were running when a process was killed
         for left in study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,)):
             study.tell(left.number, state=optuna.trial.TrialState.FAIL)
         return TrialJournal(
@@ -178,16 +189,17 @@ class TrialJournal:
 
     @property
     def done(self) -> list[Any]:
-        """The trials that count: finished or cut off, in the order they were made."""
+        """Optuna's finished and pruned trials, in the order they were run."""
         from optuna.trial import TrialState
 
         return self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
 
     def ask(self, seed: int, given: dict[str, Any]) -> Trial:
-        """The next trial; `given` are the settings of the first one."""
+        """Start the next trial with sampled settings, or with `given` ones."""
         import optuna
 
-        # constant_liar is for several processes at once
+        # A new sampler per trial makes the settings a function of (seed, earlier trials), also after a restart.
+        # constant_liar is for several processes that search at the same time.
         self._study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=False)
         waiting = self._study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.WAITING,))
         if given and not waiting:
@@ -196,7 +208,7 @@ class TrialJournal:
 
     @property
     def rows(self) -> list[TrialRow]:
-        """One per trial: number, state, validation AP (of a trial that was cut off, the best so far), settings."""
+        """One row per trial. `ap` is the validation AP; of a pruned trial, the best one until then."""
         return [
             {
                 "trial": number,
@@ -214,17 +226,17 @@ class TrialJournal:
 
     @property
     def best(self) -> TrialRow | None:
-        """The finished trial of the highest validation AP, the first of several."""
+        """Row of the finished trial with the highest validation AP; the first one of equals."""
         done = [row for row in self.rows if row["state"] == "done"]
         return max(done, key=lambda row: row["ap"], default=None)
 
     @property
     def importances(self) -> dict[str, float]:
-        """What mattered, adding up to 1 (PED-ANOVA); empty where too few trials were finished to say."""
+        """Importance of each setting (PED-ANOVA), adding up to 1; empty if too few trials were finished."""
         import optuna
 
         complete = [trial for trial in self.done if trial.state.name == "COMPLETE"]
-        if len(complete) < 8 or len({trial.value for trial in complete}) < 2:
+        if len(complete) < MIN_TRIALS_FOR_IMPORTANCE or len({trial.value for trial in complete}) < 2:
             return {}
         evaluator = optuna.importance.PedAnovaImportanceEvaluator()
         return dict(optuna.importance.get_param_importances(self._study, evaluator=evaluator))
@@ -235,7 +247,8 @@ def _import_optuna() -> Any:
         import optuna
     except ImportError as error:
         raise ConfigError(
-            "a search needs the package optuna; install it with: pip install 'dyg-mamba[tune]'"
+            "tuning needs the package optuna; install it with: pip install 'dyg-mamba[tune]'",
+            code="missing-package",
         ) from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
@@ -244,8 +257,8 @@ def _import_optuna() -> Any:
 def _open_backend(path: Path) -> Any:
     from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
-    class Locked(JournalFileOpenLock):
-        """The folder is locked by this process already; a lock file would outlive a killed one."""
+    class NoLock(JournalFileOpenLock):
+        """Does not lock: the folder is locked already, and Optuna's lock file would outlive a killed process."""
 
         def acquire(self) -> bool:
             return True
@@ -253,30 +266,32 @@ def _open_backend(path: Path) -> Any:
         def release(self) -> None:
             return
 
-    return JournalFileBackend(str(path), lock_obj=Locked(str(path)))
+    return JournalFileBackend(str(path), lock_obj=NoLock(str(path)))
 
 
 def _truncate_partial_line(path: Path) -> None:
-    """Cut off a last line that was not written whole: what it said did not happen."""
+    """Remove an incomplete last line, which a killed process left."""
     try:
         text = path.read_bytes()
     except FileNotFoundError:
         return
-    whole = text.rfind(b"\n") + 1
-    if whole < len(text):
-        os.truncate(path, whole)
+    complete = text.rfind(b"\n") + 1
+    if complete < len(text):
+        os.truncate(path, complete)
 
 
-def _require_same_study(folder: Path, begun: dict[str, Any] | None, about: dict[str, Any]) -> None:
-    about = json.loads(json.dumps(about))
-    other = [] if begun is None else [key for key in about if begun.get(key) != about[key]]
-    if begun is not None and other:
-        key = other[0]
-        was, now = (str(side.get(key))[:80] for side in (begun, about))
-        raise ConfigError(
-            f"{folder} is a study with {key} {was}, not {now}; give that again, or keep this one in another `studies` "
-            "folder"
-        )
+def _require_same_study(folder: Path, stored: dict[str, Any] | None, about: dict[str, Any]) -> None:
+    if stored is None:
+        return
+    about = json.loads(json.dumps(about))  # as it is stored: tuples become lists
+    for name, value in about.items():
+        if stored.get(name) != value:
+            before, now = str(stored.get(name))[:80], str(value)[:80]
+            raise ConfigError(
+                f"{folder} is a study with {name} {before}, not {now}; repeat the search with the same {name}, or set "
+                "`studies` to another folder",
+                code="different-study",
+            )
 
 
 def _to_distribution(part: Range | Choices) -> Any:

@@ -1,4 +1,4 @@
-"""Delimited text, block by block, so that a large file never lies in memory whole."""
+"""Delimited text, block by block, so that a large file is never in memory whole."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -32,84 +32,94 @@ if TYPE_CHECKING:
     from dygmamba.data.storage.dataset import Dataset
 
 BLOCK_BYTES = 4 << 20
-COLUMN_COUNT_ERROR = re.compile(r"Expected \d+ columns, got \d+")  # Arrow's own words
+COLUMN_COUNT_ERROR = re.compile(r"Expected \d+ columns, got \d+")  # as Arrow words it
 
 
 class MalformedRowError(FileError):
-    """A row that has another number of columns, or is no text: only a slower pass can tell which, and go on."""
+    """A row with another number of columns, or that is not text; only the slower second pass can skip it."""
+
+    code = "malformed-row"
 
 
 def read_csv(path: Path, options: ReadOptions) -> "Dataset":
-    """A file with one event per line, with or without a line of column names."""
+    """Read a file with one event per line, with or without a line of column names."""
     header = read_header(path, options)
     roles = assign_roles(path, header.names, assign_by_position(path, header, options))
     columns, ids, origin = read_csv_rows(path, "csv", header, roles, options)
-    said = {"header": header.named, "delimiter": header.delimiter, "comments": header.comments}
-    return build_dataset(path, columns, ids, replace(origin, **said))
+    origin = replace(origin, header=header.named, delimiter=header.delimiter, comments=header.comments)
+    return build_dataset(path, columns, ids, origin)
 
 
 def read_csv_rows(
-    path: Path, kind: str, header: Header, roles: ColumnRoles, options: ReadOptions
+    path: Path, format: str, header: Header, roles: ColumnRoles, options: ReadOptions
 ) -> tuple[EventColumns, NodeIds, Origin]:
-    """The columns of all rows; quickly, and if a row is torn once more with care."""
+    """Read the columns of all rows: fast, and a second time with care if a row is malformed."""
     try:
-        faults = BadRows(str(path), options.skip_bad)
-        return read_table(path, kind, iter_csv_batches(path, header, roles, options), roles, options, faults)
+        bad_rows = BadRows(str(path), options.skip_bad)
+        return read_table(
+            path, format, iter_csv_batches(path, header, roles, options), roles, options, bad_rows
+        )
     except MalformedRowError:
-        faults = BadRows(str(path), options.skip_bad)
-        rows = iter_csv_batches(path, header, roles, options, faults)
-        return read_table(path, kind, rows, roles, options, faults)
+        bad_rows = BadRows(str(path), options.skip_bad)
+        batches = iter_csv_batches(path, header, roles, options, bad_rows)
+        return read_table(path, format, batches, roles, options, bad_rows)
 
 
 def iter_csv_batches(
-    path: Path, header: Header, roles: ColumnRoles, options: ReadOptions, faults: BadRows | None = None
+    path: Path, header: Header, roles: ColumnRoles, options: ReadOptions, bad_rows: BadRows | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The named columns, block by block: ids as dictionaries, all else as text for the readers to judge.
+    """Iterate over the columns of `roles` block by block: ids dictionary-encoded, all else as text.
 
-    Torn rows are an error, or are told to `faults` and left out.
+    Malformed rows are added to `bad_rows` and left out; without `bad_rows` they raise MalformedRowError.
     """
     try:
-        with _open_source(path, header, options, faults is not None) as (stream, encoding):
-            how = {} if faults is None else {"invalid_row_handler": _malformed_row_handler(header, faults)}
-            blocks = _iter_blocks(stream, encoding, header, roles, how, threads=faults is None)
+        with _open_source(path, header, options, bad_rows is not None) as (stream, encoding):
+            handler = (
+                {} if bad_rows is None else {"invalid_row_handler": _malformed_row_handler(header, bad_rows)}
+            )
+            blocks = _iter_blocks(stream, encoding, header, roles, handler, threads=bad_rows is None)
             yield from options.watch(blocks, 1 + path.stat().st_size // BLOCK_BYTES)
     except UnicodeError as error:
         raise undecodable_error(path, options.encoding) from error
     except OSError as error:
         raise unreadable_error(path, error) from error
     except pa.ArrowInvalid as error:
-        unreadable_text, ragged = "UTF8" in str(error), COLUMN_COUNT_ERROR.search(str(error))
-        if faults is None and (ragged or (unreadable_text and options.skip_bad)):
+        is_undecodable, is_malformed = "UTF8" in str(error), COLUMN_COUNT_ERROR.search(str(error))
+        if bad_rows is None and (is_malformed or (is_undecodable and options.skip_bad)):
             raise MalformedRowError(str(path)) from error
-        if unreadable_text:
+        if is_undecodable:
             raise undecodable_error(path, options.encoding) from error
-        why = first_line(error)
-        raise FileError(f"{path} is not readable as CSV ({why}); check `delimiter` and quotes") from error
+        raise FileError(
+            f"{path} is not readable as CSV ({first_line(error)}); check `delimiter` and quotes",
+            code="not-delimited-text",
+        ) from error
 
 
 @contextmanager
 def _open_source(
     path: Path, header: Header, options: ReadOptions, careful: bool
 ) -> Iterator[tuple[Any, str]]:
-    """The bytes that Arrow is given and their encoding: the file's own where it reads them as they are."""
-    blanks = header.delimiter == WHITESPACE
-    tidy = [mark_undecodable] * (careful and is_utf8(options.encoding)) + [collapse_whitespace] * blanks
+    """Open the stream that Arrow parses, and its encoding: the file itself unless lines must be normalized."""
+    filters = [mark_undecodable] * (careful and is_utf8(options.encoding))
+    filters += [collapse_whitespace] * (header.delimiter == WHITESPACE)
     with (
-        NormalizedLines(path, options.encoding, BLOCK_BYTES, *tidy)
-        if tidy
-        else open_decompressed(path) as stream
-    ):
-        yield stream, "utf-8" if tidy else options.encoding
+        NormalizedLines(path, options.encoding, BLOCK_BYTES, *filters) if filters else open_decompressed(path)
+    ) as stream:
+        yield stream, "utf-8" if filters else options.encoding
+        # with mixed line ends Arrow may stop early without an error
         if isinstance(stream, NormalizedLines) and not stream.at_end:
-            raise FileError(f"{path} was read in part only; save it with line ends of one kind")
+            raise FileError(
+                f"only a part of {path} could be read; save it with line ends of one kind",
+                code="mixed-line-ends",
+            )
 
 
 def _iter_blocks(
-    stream: Any, encoding: str, header: Header, roles: ColumnRoles, how: dict[str, Any], threads: bool
+    stream: Any, encoding: str, header: Header, roles: ColumnRoles, handler: dict[str, Any], threads: bool
 ) -> Iterator[pa.RecordBatch]:
     ids = {name: pa.dictionary(pa.int32(), pa.string()) for name in (roles.src, roles.dst)}
     types = {name: pa.string() for name in roles.columns} | ids
-    opening = arrow_csv.open_csv(
+    reader = arrow_csv.open_csv(
         stream,
         arrow_csv.ReadOptions(
             use_threads=threads,
@@ -118,21 +128,22 @@ def _iter_blocks(
             skip_rows=header.skip,
             encoding=encoding,
         ),
-        arrow_csv.ParseOptions(delimiter=header.delimiter, newlines_in_values=True, **how),
+        arrow_csv.ParseOptions(delimiter=header.delimiter, newlines_in_values=True, **handler),
         arrow_csv.ConvertOptions(column_types=types, include_columns=roles.columns),
     )
-    with opening as blocks:  # closed on an error too: its threads must not outlive the interpreter
+    with reader as blocks:  # closed on an error too: its threads must not outlive the interpreter
         yield from blocks
 
 
-def _malformed_row_handler(header: Header, faults: BadRows) -> Callable[[arrow_csv.InvalidRow], str]:
-    """What Arrow calls for a row of another width, counting rows from the top of the file."""
+def _malformed_row_handler(header: Header, bad_rows: BadRows) -> Callable[[arrow_csv.InvalidRow], str]:
+    """Build the callback that Arrow calls for a row with another number of columns."""
 
-    def tell(row: arrow_csv.InvalidRow) -> str:
-        why = f"has {row.actual_columns} columns instead of {row.expected_columns} ({row.text[:60]!r})"
-        faults.torn(
-            row.number - header.skip, "is no UTF-8 text" if row.text.strip() == UNDECODABLE_MARK else why
-        )
+    def skip(row: arrow_csv.InvalidRow) -> str:
+        problem = f"has {row.actual_columns} columns instead of {row.expected_columns} ({row.text[:60]!r})"
+        if row.text.strip() == UNDECODABLE_MARK:
+            problem = "is not UTF-8 text"
+        # Arrow counts rows from the top of the file
+        bad_rows.add_malformed(row.number - header.skip, problem)
         return "skip"
 
-    return tell
+    return skip

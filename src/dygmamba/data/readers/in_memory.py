@@ -1,11 +1,8 @@
-"""Graphs that somebody holds, as columns: PyG's TemporalData and NetworkX; none of the two is imported here.
+"""Tables in memory: data frames, Arrow tables, dicts of columns, PyG's TemporalData, NetworkX graphs, lists of rows.
 
-What this package made of a dataset carries whose nodes they are, so that coming back changes nothing; any other graph
-is read as a table of its edges.
-
-Tables that somebody holds: data frames, Arrow tables, columns by name, PyG's TemporalData, graphs, rows.
-
-None of those packages is imported here; an object is known by where its class comes from.
+pandas, polars, PyG and NetworkX are not imported; an object is recognized by the module and name of its class. A graph
+or TemporalData that this package exported carries its node table, so that reading it again changes nothing; any other
+one is read as a table of its edges.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,42 +28,200 @@ from dygmamba.data.readers.table import build_dataset, read_table
 if TYPE_CHECKING:
     from dygmamba.data.storage.dataset import Dataset
 
+TABLE_FORMAT = "table"
+ROW_NAMES = ("src", "dst", "time")
 ENDPOINTS = ("src", "dst")
-SIDE_ATTRIBUTE, ID_ATTRIBUTE = (
-    "bipartite",
-    "id",
-)  # what NetworkX calls the side of a node; its own id, where two sides share one
+SIDE_ATTRIBUTE = "bipartite"  # NetworkX's convention: 0 for sources, 1 for destinations
+ID_ATTRIBUTE = "id"  # the node's own id, where sources and destinations share ids
 
 
 @dataclass(frozen=True, slots=True)
 class NodeTable:
-    """Whose node each number is, and its features; nodes without an event among them."""
+    """Ids and features of all nodes, also of those without an event."""
 
     ids: NodeIds
     features: np.ndarray
 
 
+@dataclass(frozen=True, slots=True)
+class InMemoryTable:
+    """A table in memory, with columns converted to Arrow on demand.
+
+    Attributes:
+        source: what to call the table in messages.
+        names: its columns; those of a matrix are NAME_0, NAME_1 and so on.
+        select: converts some columns to an Arrow table.
+        matrices: the columns of each matrix, by its name.
+        features: the feature columns, if the layout fixes them.
+        metadata: what the table says about itself.
+        nodes: the node table, if the columns src and dst hold node numbers.
+    """
+
+    source: str
+    names: tuple[str, ...]
+    select: Callable[[list[str]], pa.Table]
+    matrices: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    features: tuple[str, ...] = ()
+    metadata: TableMetadata = field(default_factory=TableMetadata)
+    nodes: NodeTable | None = None
+
+    def to_arrow(self, columns: Iterable[str]) -> pa.Table:
+        """Convert these columns; raise FileError naming a column whose values have several types."""
+        parts: dict[str, pa.ChunkedArray] = {}
+        for name in columns:
+            try:
+                parts[name] = self.select([name]).column(0)
+            except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+                reason = str(error).splitlines()[0]
+                raise FileError(
+                    f"{self.source}: column {name!r} has values of several types ({reason}); give one type",
+                    code="mixed-column-types",
+                ) from error
+        sizes = {name: len(part) for name, part in parts.items()}
+        if len(set(sizes.values())) > 1:
+            raise FileError(
+                f"{self.source} has columns of different lengths, {sizes}; give one value per event",
+                code="column-lengths-differ",
+            )
+        return pa.table(parts)
+
+
+def is_in_memory(source: Any) -> bool:
+    """Whether the source is an object rather than the path of a file."""
+    return not isinstance(source, str | Path)
+
+
+def read_in_memory(source: Any, options: ReadOptions, bipartite: bool | None = None) -> "Dataset":
+    """Read the events of a table in memory, by the rules of a Parquet file.
+
+    `bipartite` is what the caller asked for; None: as the table says.
+    """
+    wrapped = wrap_table(source)
+    options = wrapped.metadata.fill_options(options, (*wrapped.names, *wrapped.matrices), bipartite)
+    chosen = options.features or wrapped.features
+    features = tuple(column for name in chosen for column in wrapped.matrices.get(name, (name,)))
+    options = replace(options, features=features)
+    roles = assign_roles(wrapped.source, wrapped.names, options)
+    table = wrapped.to_arrow(roles.columns)
+    rows = table.to_batches(max_chunksize=BATCH_ROWS)
+    batches = encode_id_columns(wrapped.source, table.schema, rows, roles)
+    dataset = build_dataset(
+        wrapped.source, *read_table(wrapped.source, TABLE_FORMAT, batches, roles, options)
+    )
+    return dataset if wrapped.nodes is None else restore_nodes(dataset, wrapped.nodes)
+
+
+def wrap_table(source: Any) -> InMemoryTable:
+    """Wrap an object of any supported type; raise ConfigError for others."""
+    if has_class(source, "pandas", "DataFrame"):
+        names = tuple(map(str, source.columns))
+        metadata = read_table_metadata(source.attrs)
+        return InMemoryTable(
+            "the pandas DataFrame", names, lambda some: _from_pandas(source, names, some), metadata=metadata
+        )
+    if has_class(source, "polars", "LazyFrame"):
+        source = source.collect()
+    if has_class(source, "polars", "DataFrame"):
+        names = tuple(source.columns)
+        return InMemoryTable("the polars DataFrame", names, lambda some: source.select(some).to_arrow())
+    if has_class(source, "torch_geometric", "TemporalData"):
+        columns = {name: source[name] for name in source.keys()}  # noqa: SIM118 (no dict)
+        wrapped = _wrap_columns("the TemporalData", columns)
+        metadata = describe_temporal_data(source, (*wrapped.names, *wrapped.matrices))
+        return replace(wrapped, metadata=metadata, nodes=read_temporal_data_nodes(source))
+    if has_class(source, "networkx", "Graph"):
+        columns, metadata, nodes = read_graph_columns(source)
+        return replace(_wrap_columns("the graph", columns), metadata=metadata, nodes=nodes)
+    if isinstance(source, Mapping):
+        return _wrap_columns("the table", source)
+    if isinstance(source, pa.Table | pa.RecordBatch) or hasattr(source, "__arrow_c_stream__"):
+        table = source if isinstance(source, pa.Table) else pa.table(source)
+        metadata = read_table_metadata(table.schema.metadata)
+        return InMemoryTable("the Arrow table", tuple(table.column_names), table.select, metadata=metadata)
+    if isinstance(source, Sequence) and not isinstance(source, str) and all(map(_is_row, source)):
+        return _wrap_rows(source)
+    raise ConfigError(
+        f"cannot read a table from {type(source).__name__}; give a path, a pandas or polars DataFrame, an Arrow table, "
+        "a dict of columns, a TemporalData, a NetworkX graph, or a list of (src, dst, time)",
+        code="unsupported-table",
+    )
+
+
 def has_class(source: Any, package: str, name: str) -> bool:
-    """Whether the object's class is, or descends from, that package's class of that name."""
+    """Whether the object's class is, or derives from, the class of that name in that package."""
     return any(
         kind.__name__ == name and kind.__module__.split(".")[0] == package for kind in type(source).__mro__
     )
 
 
-def describe_temporal_data(source: Any, names: Sequence[str]) -> TableMetadata:
-    """TemporalData's own names: the messages `msg` as features, `y` as label.
+def _is_row(row: Any) -> bool:
+    return isinstance(row, tuple | list) and len(row) >= 2
 
-    Its nodes are numbered; where every source comes before every destination there are two sides.
+
+def _wrap_rows(source: Sequence[Any]) -> InMemoryTable:
+    """Wrap rows of src, dst, time and, after them, features."""
+    widths = {len(row) for row in source} or {len(ROW_NAMES)}
+    if len(widths) > 1:
+        raise FileError(
+            f"the list has rows of {min(widths)} to {max(widths)} values; give rows of equal length",
+            code="row-lengths-differ",
+        )
+    features = tuple(f"feature_{k}" for k in range(max(widths) - len(ROW_NAMES)))
+    names = (*ROW_NAMES, *features)[: max(widths)]
+    columns = zip(*source, strict=True) if source else ([] for _ in names)
+    return replace(_wrap_columns("the list", dict(zip(names, columns, strict=True))), features=features)
+
+
+def _from_pandas(frame: Any, names: tuple[str, ...], some: list[str]) -> pa.Table:
+    chosen = frame.iloc[:, [names.index(name) for name in some]].set_axis(some, axis=1)
+    return pa.Table.from_pandas(chosen, preserve_index=False)
+
+
+def _wrap_columns(source: str, given: Mapping[Any, Any]) -> InMemoryTable:
+    """Wrap columns by name; a matrix becomes the columns NAME_0, NAME_1 and so on."""
+    columns: dict[str, Any] = {}
+    matrices: dict[str, tuple[str, ...]] = {}
+    for name, values in given.items():
+        array = _to_host(values)
+        if isinstance(array, np.ndarray) and array.ndim == 2:
+            matrices[str(name)] = tuple(f"{name}_{k}" for k in range(array.shape[1]))
+            columns |= dict(zip(matrices[str(name)], array.T, strict=True))
+        else:
+            columns[str(name)] = array
+
+    def select(some: list[str]) -> pa.Table:
+        return pa.table({name: _to_arrow(columns[name]) for name in some})
+
+    return InMemoryTable(source, tuple(columns), select, matrices)
+
+
+def _to_host(values: Any) -> Any:
+    """Turn a tensor into a numpy array; anything else stays."""
+    return values.detach().cpu().numpy() if has_class(values, "torch", "Tensor") else values
+
+
+def _to_arrow(values: Any) -> pa.Array | pa.ChunkedArray:
+    if isinstance(values, np.ndarray):
+        return pa.array(np.ascontiguousarray(values), from_pandas=True)
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return values
+    return pa.array(values if has_class(values, "pandas", "Series") else list(values), from_pandas=True)
+
+
+def describe_temporal_data(source: Any, names: Sequence[str]) -> TableMetadata:
+    """Describe a TemporalData: messages `msg` are features, `y` is the label.
+
+    If every source has a lower number than every destination, the graph is bipartite.
     """
-    told = read_table_metadata(vars(source))
+    metadata = read_table_metadata(vars(source))
     if METADATA_KEY in vars(source):
-        return replace(told, features=tuple(n for n in ("msg",) if n in names), label="y")
-    sides = bool(len(source.src)) and bool(source.src.max() < source.dst.min())
-    return TableMetadata(("msg",) if "msg" in names else (), "y", sides)
+        return replace(metadata, features=tuple(n for n in ("msg",) if n in names), label="y")
+    is_bipartite = bool(len(source.src)) and bool(source.src.max() < source.dst.min())
+    return TableMetadata(("msg",) if "msg" in names else (), "y", is_bipartite)
 
 
 def read_temporal_data_nodes(source: Any) -> NodeTable | None:
-    """Whose nodes they are; None of data that this package did not make."""
+    """Return the node table of a TemporalData that this package exported; None for any other."""
     ids = vars(source).get("ids")
     if not isinstance(ids, NodeIds):
         return None
@@ -75,38 +230,42 @@ def read_temporal_data_nodes(source: Any) -> NodeTable | None:
 
 
 def read_graph_columns(graph: Any) -> tuple[dict[str, Any], TableMetadata, NodeTable | None]:
-    """The edges as columns, one per attribute; None where an edge lacks one."""
+    """Turn the edges of a NetworkX graph into columns, one per attribute; None where an edge lacks it."""
     if METADATA_KEY in graph.graph:
         return _read_exported_graph(graph)
-    edges = [(u, v, facts) for u, v, facts in graph.edges(data=True)]
-    side = {node: facts.get(SIDE_ATTRIBUTE) for node, facts in graph.nodes(data=True)}
-    sides = bool(edges) and all({side[u], side[v]} == {0, 1} for u, v, _ in edges)
-    if sides and not graph.is_directed():  # an edge has no direction, but its ends have sides
-        edges = [(u, v, facts) if side[u] == 0 else (v, u, facts) for u, v, facts in edges]
-    sides = sides and all(side[u] == 0 for u, _, _ in edges)
-    return _build_edge_columns(edges), TableMetadata(bipartite=sides), None
+    edges = [(u, v, attributes) for u, v, attributes in graph.edges(data=True)]
+    side = {node: attributes.get(SIDE_ATTRIBUTE) for node, attributes in graph.nodes(data=True)}
+    is_bipartite = bool(edges) and all({side[u], side[v]} == {0, 1} for u, v, _ in edges)
+    if is_bipartite and not graph.is_directed():  # edges have no direction, but their nodes have sides
+        edges = [(u, v, attributes) if side[u] == 0 else (v, u, attributes) for u, v, attributes in edges]
+    is_bipartite = is_bipartite and all(side[u] == 0 for u, _, _ in edges)
+    return _build_edge_columns(edges), TableMetadata(bipartite=is_bipartite), None
 
 
 def _read_exported_graph(graph: Any) -> tuple[dict[str, Any], TableMetadata, NodeTable]:
-    """A graph that this package made: edges in the order of their events, nodes by the order they stand in."""
-    told = read_table_metadata(graph.graph)
-    place = {node: number for number, node in enumerate(graph)}
-    edges = [(key, place[u], place[v], facts) for u, v, key, facts in graph.edges(keys=True, data=True)]
+    """Read a graph that this package exported: edge keys are event numbers, the order of nodes their numbers."""
+    metadata = read_table_metadata(graph.graph)
+    number = {node: position for position, node in enumerate(graph)}
+    edges = [
+        (key, number[u], number[v], attributes) for u, v, key, attributes in graph.edges(keys=True, data=True)
+    ]
     edges.sort(key=lambda edge: edge[0] if isinstance(edge[0], int) else len(edges))
-    names = [facts.get(ID_ATTRIBUTE, node) for node, facts in graph.nodes(data=True)]
+    nodes = list(graph.nodes(data=True))
+    names = [attributes.get(ID_ATTRIBUTE, node) for node, attributes in nodes]
     is_source = (
-        [facts.get(SIDE_ATTRIBUTE, 0) == 0 for _, facts in graph.nodes(data=True)] if told.bipartite else None
+        [attributes.get(SIDE_ATTRIBUTE, 0) == 0 for _, attributes in nodes] if metadata.bipartite else None
     )
-    features = [facts.get("x", ()) for _, facts in graph.nodes(data=True)]
+    features = [attributes.get("x", ()) for _, attributes in nodes]
     ids = _build_node_ids(names, is_source)
     table = np.array(features, np.float32).reshape(len(ids), -1) if len(ids) else _empty_features(ids)
-    return _build_edge_columns([edge[1:] for edge in edges]), told, NodeTable(ids, table)
+    return _build_edge_columns([edge[1:] for edge in edges]), metadata, NodeTable(ids, table)
 
 
 def _build_edge_columns(edges: list[tuple[Any, Any, dict[Any, Any]]]) -> dict[str, Any]:
-    names = dict.fromkeys(str(name) for _, _, facts in edges for name in facts)
-    ends = {"src": [edge[0] for edge in edges], "dst": [edge[1] for edge in edges]}
-    return {name: [edge[2].get(name) for edge in edges] for name in names if name not in ENDPOINTS} | ends
+    names = dict.fromkeys(str(name) for _, _, attributes in edges for name in attributes)
+    endpoints = {"src": [edge[0] for edge in edges], "dst": [edge[1] for edge in edges]}
+    columns = {name: [edge[2].get(name) for edge in edges] for name in names if name not in ENDPOINTS}
+    return columns | endpoints
 
 
 def _build_node_ids(names: list[Any], is_source: list[bool] | None) -> NodeIds:
@@ -122,7 +281,7 @@ def _empty_features(ids: NodeIds) -> np.ndarray:
 
 
 def restore_nodes(dataset: "Dataset", nodes: NodeTable) -> "Dataset":
-    """A dataset whose ids are numbers of nodes, with the nodes in their place: whose they are, and their features."""
+    """Replace ids that are node numbers by the ids and features of the node table."""
     import torch
 
     from dygmamba.data.events.event_store import FeatureTable
@@ -131,8 +290,9 @@ def restore_nodes(dataset: "Dataset", nodes: NodeTable) -> "Dataset":
     number = dataset.ids.values.to_numpy(zero_copy_only=False)
     if len(number) and not 0 <= number.min() <= number.max() < len(nodes.ids):
         raise FileError(
-            f"the events are of nodes {number.min()} to {number.max()}, but {len(nodes.ids):,} have an id; "
-            "delete its `ids`, or give it one for each node"
+            f"the events use nodes {number.min()} to {number.max()}, but only {len(nodes.ids):,} nodes have an id; "
+            "delete the attribute `ids`, or give one id per node",
+            code="node-without-id",
         )
     src, dst = (torch.from_numpy(number[column.numpy()]) for column in (dataset.store.src, dataset.store.dst))
     features = FeatureTable(
@@ -146,149 +306,4 @@ def restore_nodes(dataset: "Dataset", nodes: NodeTable) -> "Dataset":
         num_nodes=len(nodes.ids),
         bipartite=nodes.ids.sources is not None,
     )
-    return Dataset.of(dataset.name, store, nodes.ids, dataset.origin)
-
-
-TABLE_FORMAT = "table"
-ROW_NAMES = ("src", "dst", "time")
-
-
-@dataclass(frozen=True, slots=True)
-class InMemoryTable:
-    """A table in memory: what to call it, its columns' names, and the Arrow table of some of them.
-
-    `matrices` are the names that stand for several columns each, `features` the columns that can be nothing else.
-    `told` is what the table says of itself; where it numbers its nodes, `nodes` are whose they are.
-    """
-
-    where: str
-    names: tuple[str, ...]
-    select: Callable[[list[str]], pa.Table]
-    matrices: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    features: tuple[str, ...] = ()
-    told: TableMetadata = field(default_factory=TableMetadata)
-    nodes: NodeTable | None = None
-
-    def table(self, columns: Iterable[str]) -> pa.Table:
-        """These columns; one whose values are of several kinds is an error with its name."""
-        parts: dict[str, pa.ChunkedArray] = {}
-        for name in columns:
-            try:
-                parts[name] = self.select([name]).column(0)
-            except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-                why = str(error).splitlines()[0]
-                raise FileError(
-                    f"{self.where}: column {name!r} is no column of one kind ({why}); make its values alike"
-                ) from error
-        sizes = {name: len(part) for name, part in parts.items()}
-        if len(set(sizes.values())) > 1:
-            raise FileError(f"{self.where} has columns of several lengths, {sizes}; give one value per event")
-        return pa.table(parts)
-
-
-def is_in_memory(source: Any) -> bool:
-    """Whether the source is an object rather than the path of a file."""
-    return not isinstance(source, str | Path)
-
-
-def read_in_memory(source: Any, options: ReadOptions, bipartite: bool | None = None) -> "Dataset":
-    """The events of a table in memory, by the rules of a Parquet file; `bipartite` None: as TemporalData shows it."""
-    held = wrap_table(source)
-    options = held.told.fill(options, (*held.names, *held.matrices), bipartite)
-    chosen = options.features or held.features
-    features = tuple(column for name in chosen for column in held.matrices.get(name, (name,)))
-    options = replace(options, features=features)
-    roles = assign_roles(held.where, held.names, options)
-    table = held.table(roles.columns)
-    batches = encode_id_columns(held.where, table.schema, table.to_batches(max_chunksize=BATCH_ROWS), roles)
-    dataset = build_dataset(held.where, *read_table(held.where, TABLE_FORMAT, batches, roles, options))
-    return dataset if held.nodes is None else restore_nodes(dataset, held.nodes)
-
-
-def wrap_table(source: Any) -> InMemoryTable:
-    """What the object holds, whatever it is."""
-    if has_class(source, "pandas", "DataFrame"):
-        names = tuple(map(str, source.columns))
-        told = read_table_metadata(source.attrs)
-        return InMemoryTable(
-            "the pandas DataFrame", names, lambda some: _from_pandas(source, names, some), told=told
-        )
-    if has_class(source, "polars", "LazyFrame"):
-        source = source.collect()
-    if has_class(source, "polars", "DataFrame"):
-        names = tuple(source.columns)
-        return InMemoryTable("the polars DataFrame", names, lambda some: source.select(some).to_arrow())
-    if has_class(source, "torch_geometric", "TemporalData"):
-        columns = {name: source[name] for name in source.keys()}  # noqa: SIM118 (no dict)
-        held = _wrap_columns("the TemporalData", columns)
-        return replace(
-            held,
-            told=describe_temporal_data(source, (*held.names, *held.matrices)),
-            nodes=read_temporal_data_nodes(source),
-        )
-    if has_class(source, "networkx", "Graph"):
-        columns, told, nodes = read_graph_columns(source)
-        return replace(_wrap_columns("the graph", columns), told=told, nodes=nodes)
-    if isinstance(source, Mapping):
-        return _wrap_columns("the table", source)
-    if isinstance(source, pa.Table | pa.RecordBatch) or hasattr(source, "__arrow_c_stream__"):
-        table = source if isinstance(source, pa.Table) else pa.table(source)
-        told = read_table_metadata(table.schema.metadata)
-        return InMemoryTable("the Arrow table", tuple(table.column_names), table.select, told=told)
-    if isinstance(source, Sequence) and not isinstance(source, str) and all(map(_is_row, source)):
-        return _wrap_rows(source)
-    raise ConfigError(
-        f"cannot read a table from {type(source).__name__}; give a path, a pandas or polars DataFrame, an Arrow table, "
-        "a dict of columns, a TemporalData, a NetworkX graph, or a list of (src, dst, time)"
-    )
-
-
-def _is_row(row: Any) -> bool:
-    return isinstance(row, tuple | list) and len(row) >= 2
-
-
-def _wrap_rows(source: Sequence[Any]) -> InMemoryTable:
-    """Rows of src, dst, time and, from there on, features."""
-    widths = {len(row) for row in source} or {len(ROW_NAMES)}
-    if len(widths) > 1:
-        raise FileError(f"the list has rows of {min(widths)} to {max(widths)} values; give all of them alike")
-    features = tuple(f"feature_{k}" for k in range(max(widths) - len(ROW_NAMES)))
-    names = (*ROW_NAMES, *features)[: max(widths)]
-    columns = zip(*source, strict=True) if source else ([] for _ in names)
-    return replace(_wrap_columns("the list", dict(zip(names, columns, strict=True))), features=features)
-
-
-def _from_pandas(frame: Any, names: tuple[str, ...], some: list[str]) -> pa.Table:
-    chosen = frame.iloc[:, [names.index(name) for name in some]].set_axis(some, axis=1)
-    return pa.Table.from_pandas(chosen, preserve_index=False)
-
-
-def _wrap_columns(where: str, given: Mapping[Any, Any]) -> InMemoryTable:
-    """Columns by name; a matrix is a column for each of its own, NAME_0, NAME_1 and so on."""
-    found: dict[str, Any] = {}
-    matrices: dict[str, tuple[str, ...]] = {}
-    for name, values in given.items():
-        array = _to_host(values)
-        if isinstance(array, np.ndarray) and array.ndim == 2:
-            matrices[str(name)] = tuple(f"{name}_{k}" for k in range(array.shape[1]))
-            found |= dict(zip(matrices[str(name)], array.T, strict=True))
-        else:
-            found[str(name)] = array
-
-    def select(some: list[str]) -> pa.Table:
-        return pa.table({name: _to_arrow(found[name]) for name in some})
-
-    return InMemoryTable(where, tuple(found), select, matrices)
-
-
-def _to_host(values: Any) -> Any:
-    """A tensor as a numpy array; all else as it is."""
-    return values.detach().cpu().numpy() if has_class(values, "torch", "Tensor") else values
-
-
-def _to_arrow(values: Any) -> pa.Array | pa.ChunkedArray:
-    if isinstance(values, np.ndarray):
-        return pa.array(np.ascontiguousarray(values), from_pandas=True)
-    if isinstance(values, pa.Array | pa.ChunkedArray):
-        return values
-    return pa.array(values if has_class(values, "pandas", "Series") else list(values), from_pandas=True)
+    return Dataset.from_events(dataset.name, store, nodes.ids, dataset.origin)

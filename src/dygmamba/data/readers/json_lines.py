@@ -1,4 +1,4 @@
-"""JSON objects, one per line and event: the words of each as text, for the readers of delimited text to judge."""
+"""JSON Lines: one object per line and event. Values become text, parsed by the rules of delimited text."""
 
 import json
 from collections.abc import Iterator
@@ -28,56 +28,61 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 1 << 16
 BLOCK_BYTES = 1 << 20
-SAMPLE_OBJECTS = 100  # objects whose keys are the column names
+SAMPLE_OBJECTS = 100  # their keys are the column names
 SUFFIXES = {".jsonl", ".ndjson"}
 
 
 def is_json_lines(path: Path, options: ReadOptions) -> bool:
-    """Whether a file holds objects: by its name, or by its first letter."""
+    """Whether a file holds JSON objects, by its suffix or its first character."""
     if SUFFIXES & set(path.suffixes):
         return True
     text, _ = read_head(path, options.encoding)
     if text.lstrip().startswith("[") and ".json" in path.suffixes:
-        raise FileError(f"{path} is one JSON array; write one object per line, as jq -c '.[]' does")
+        raise FileError(
+            f"{path} is one JSON array; write one object per line, as jq -c '.[]' does",
+            code="unsupported-file",
+        )
     return text.lstrip().startswith("{")
 
 
 def read_json_lines(path: Path, options: ReadOptions) -> "Dataset":
-    """One object per line; its keys are the columns."""
-    options.refuse("JSONL", "delimiter", "header")
-    create_decoder(options.encoding)
-    faults = BadRows(str(path), options.skip_bad)
+    """Read a file with one object per line; its keys are the columns."""
+    options.reject("JSONL", "delimiter", "header")
+    create_decoder(options.encoding)  # an unknown encoding is reported first
+    bad_rows = BadRows(str(path), options.skip_bad)
     roles = assign_roles(path, read_keys(path, options), options)
-    rows = options.watch(
-        iter_json_batches(path, roles, options, faults), 1 + path.stat().st_size // (100 * BATCH_ROWS)
-    )
+    expected = 1 + path.stat().st_size // (100 * BATCH_ROWS)
+    batches = options.watch(iter_json_batches(path, roles, options, bad_rows), expected)
     try:
-        columns, ids, origin = read_table(path, "jsonl", rows, roles, options, faults)
+        columns, ids, origin = read_table(path, "jsonl", batches, roles, options, bad_rows)
     except OSError as error:
         raise unreadable_error(path, error) from error
     return build_dataset(path, columns, ids, replace(origin, header=True))
 
 
 def read_keys(path: Path, options: ReadOptions) -> list[str]:
-    """The keys of the first objects, in the order they come."""
+    """Return the keys of the first objects, in order of appearance."""
     try:
-        found = [
+        objects = [
             fields
             for _, fields in islice(_iter_objects(path, options), SAMPLE_OBJECTS)
             if isinstance(fields, dict)
         ]
     except OSError as error:
         raise unreadable_error(path, error) from error
-    if not found:
-        raise FileError(f"{path} has no JSON object in its first lines; write one object per line and event")
-    return list(dict.fromkeys(key for fields in found for key in fields))
+    if not objects:
+        raise FileError(
+            f"{path} has no JSON object in its first lines; write one object per line and event",
+            code="no-json-objects",
+        )
+    return list(dict.fromkeys(key for fields in objects for key in fields))
 
 
 def _iter_objects(path: Path, options: ReadOptions) -> Iterator[tuple[int, dict[str, Any] | str]]:
-    """The number of each row and its object, numbers as they are written; or what is wrong with it."""
-    tidy = [mark_undecodable] if is_utf8(options.encoding) else []
+    """Iterate over row numbers and objects; in place of a line that is no object comes what is wrong with it."""
+    filters = [mark_undecodable] if is_utf8(options.encoding) else []
     row = 0
-    with NormalizedLines(path, options.encoding, BLOCK_BYTES, *tidy) as lines:
+    with NormalizedLines(path, options.encoding, BLOCK_BYTES, *filters) as lines:
         for line in lines:
             text = line.decode().strip().removeprefix("\ufeff")
             if text:
@@ -87,39 +92,41 @@ def _iter_objects(path: Path, options: ReadOptions) -> Iterator[tuple[int, dict[
 
 def _parse_object(text: str) -> dict[str, Any] | str:
     if text == UNDECODABLE_MARK:
-        return "is no UTF-8 text"
+        return "is not UTF-8 text"
     try:
+        # numbers stay as they are written: ids and timestamps may have more digits than a float
         fields = json.loads(text, parse_float=str, parse_int=str, parse_constant=str)
     except (ValueError, RecursionError):
-        return f"is no JSON ({text[:60]!r})"
-    return fields if isinstance(fields, dict) else f"is no JSON object ({text[:60]!r})"
+        return f"is not JSON ({text[:60]!r})"
+    return fields if isinstance(fields, dict) else f"is not a JSON object ({text[:60]!r})"
 
 
 def iter_json_batches(
-    path: Path, roles: ColumnRoles, options: ReadOptions, faults: BadRows
+    path: Path, roles: ColumnRoles, options: ReadOptions, bad_rows: BadRows
 ) -> Iterator[pa.RecordBatch]:
-    """The named columns as text, ids as dictionaries; lines that are no objects are told and left out."""
-    kept: list[list[str | None]] = []
+    """Iterate over the columns of `roles` as text, ids dictionary-encoded; other lines go to `bad_rows`."""
+    rows: list[list[str | None]] = []
     for row, fields in _iter_objects(path, options):
         values = fields if isinstance(fields, str) else _extract_fields(fields, roles)
         if isinstance(values, str):
-            faults.torn(row, values)
+            bad_rows.add_malformed(row, values)
         else:
-            kept.append(values)
-        if len(kept) == BATCH_ROWS:
-            yield _build_batch(kept, roles)
-            kept = []
-    if kept:
-        yield _build_batch(kept, roles)
+            rows.append(values)
+        if len(rows) == BATCH_ROWS:
+            yield _build_batch(rows, roles)
+            rows = []
+    if rows:
+        yield _build_batch(rows, roles)
 
 
 def _extract_fields(fields: dict[str, Any], roles: ColumnRoles) -> list[str | None] | str:
-    """The text of each column, None where there is none; what is wrong where one is no single value."""
+    """Return each column as text, None if it is missing; or what is wrong with a value that is not a scalar."""
     values: list[str | None] = []
     for name in roles.columns:
         value = fields.get(name)
         if isinstance(value, dict | list) or (isinstance(value, bool) and name in (roles.src, roles.dst)):
-            return f"has {json.dumps(value)[:60]} for {name!r}, no single value"
+            expected = "an id" if isinstance(value, bool) else "a single value"
+            return f"has {json.dumps(value)[:60]} for {name!r}, which is not {expected}"
         values.append(value if value is None or isinstance(value, str) else str(value))
     return values
 

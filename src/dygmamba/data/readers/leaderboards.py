@@ -1,6 +1,6 @@
-"""Scoreboards out of the files they come in: splits, negatives and labels, matched with the events of a dataset."""
+"""Read the splits, negatives and labels of a leaderboard folder and match them with the events of its dataset."""
 
-# pyarrow.compute makes its functions at import, where pyright cannot see them
+# pyarrow.compute creates its functions at import, where pyright cannot see them
 # pyright: reportAttributeAccessIssue=false
 
 from collections.abc import Callable
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from dygmamba.data.storage.dataset import Dataset
     from dygmamba.data.storage.leaderboard import Leaderboard, LeaderboardLabels, LeaderboardNegatives
 
-SPLIT_SHARES = (0.7, 0.15, 0.15)  # of time quantiles, in TGB
+SPLIT_SHARES = (0.7, 0.15, 0.15)  # of TGB, as quantiles of time
 PICKLE_MEMORY_FACTOR = (
-    6  # bytes of memory that a byte of a pickle takes at most, counted on files of twenty negatives each
+    6  # bytes of memory per byte of a pickle at most, measured with twenty negatives per event
 )
 
 
 def read_leaderboard(path: Path, format: str, dataset: "Dataset") -> "Leaderboard":
-    """What a folder says beside the events, which were read from it before."""
+    """Read what a folder publishes next to the events, which `dataset` holds."""
     return LEADERBOARD_READERS[format](path, dataset)
 
 
@@ -55,45 +55,46 @@ def _read_relbench(path: Path, dataset: "Dataset") -> "Leaderboard":
 
 
 def _split_by_quantiles(dataset: "Dataset") -> tuple[int, int, int]:
-    """TGB's split: by quantiles of the times, an event at a quantile belonging to the earlier period."""
+    """Return the sizes of TGB's splits, at quantiles of time; an event at a quantile belongs to the earlier split."""
     time = dataset.store.time.numpy()
     ends = np.quantile(time, [1 - SPLIT_SHARES[1] - SPLIT_SHARES[2], 1 - SPLIT_SHARES[2]])
-    train, both = (int(np.searchsorted(time, end, side="right")) for end in ends)
-    return train, both - train, len(time) - both
+    train, train_and_val = (int(np.searchsorted(time, end, side="right")) for end in ends)
+    return train, train_and_val - train, len(time) - train_and_val
 
 
 def _read_pickled_negatives(
     files: dict[Any, Path], board: "Leaderboard", dataset: "Dataset"
 ) -> "dict[Any, LeaderboardNegatives]":
-    found = {}
+    negatives = {}
     for period, file in files.items():
         if file.is_file():
             require_memory(PICKLE_MEMORY_FACTOR * file.stat().st_size, f"reading {file.name}")
-            found[period] = _match_negatives(file, board, period, dataset)
-    return found
+            negatives[period] = _match_negatives(file, board, period, dataset)
+    return negatives
 
 
 def _match_negatives(
     file: Path, board: "Leaderboard", period: Any, dataset: "Dataset"
 ) -> "LeaderboardNegatives":
-    """The negatives of each event of a period, found by source, destination and time."""
+    """Find the negatives of each event of a period, by source, destination and time."""
     store, start = dataset.store, board.first(period)
     stop = start + (board.sizes[1] if period == "val" else board.sizes[2])
-    known = dict(iter_negatives(file))
+    negatives = dict(iter_negatives(file))
     columns = (column[start:stop].long().tolist() for column in (store.src, store.dst, store.time))
     lists = []
-    for number, key in enumerate(zip(*columns, strict=True)):
-        if key not in known:
+    for row, key in enumerate(zip(*columns, strict=True)):
+        if key not in negatives:
             raise FileError(
-                f"{file} has no negatives of event {start + number}, source {key[0]}, destination {key[1]}, "
-                f"time {key[2]}: it is of other events; fetch both again"
+                f"{file} has no negatives for event {start + row} (source {key[0]}, destination {key[1]}, "
+                f"time {key[2]}), so it belongs to other events; fetch both again",
+                code="negatives-do-not-match",
             )
-        lists.append(known[key])
+        lists.append(negatives[key])
     return pack_negatives(file, lists, store.num_nodes)
 
 
 def pack_negatives(file: Path, lists: list[np.ndarray], num_nodes: int) -> "LeaderboardNegatives":
-    """Lists of nodes one behind the other, each node one of the stream's."""
+    """Concatenate lists of nodes; raise FileError if a node is not in the dataset."""
     import torch
 
     from dygmamba.data.storage.leaderboard import LeaderboardNegatives
@@ -102,7 +103,9 @@ def pack_negatives(file: Path, lists: list[np.ndarray], num_nodes: int) -> "Lead
     wrong = (node < 0) | (node >= num_nodes)
     if wrong.any():
         raise FileError(
-            f"{file} names node {int(node[wrong][0])} among {num_nodes:,}; it is of other events, fetch both again"
+            f"{file} has negative {int(node[wrong][0])}, but the dataset has {num_nodes:,} nodes, so it belongs to "
+            "other events; fetch both again",
+            code="negatives-do-not-match",
         )
     ends = np.cumsum([0, *map(len, lists)])
     return LeaderboardNegatives(
@@ -115,53 +118,64 @@ def _read_tgb_seq(path: Path, dataset: "Dataset") -> "Leaderboard":
 
     table = find_tgb_seq_table(path)
     columns, _ = read_split_table(table, ReadOptions())
+    # negatives are given by row: sorting would separate them from their events
     if dataset.origin.out_of_order:
         raise FileError(
-            f"{table} is not in the order of time, so its negatives cannot be told apart; fetch it again"
+            f"{table} is not sorted by time, so its negatives cannot be matched with the events; fetch it again",
+            code="unsorted-events",
         )
     period = columns.label
     if period is None or not np.isin(period, (0, 1, 2)).all() or (np.diff(period) < 0).any():
-        raise FileError(f"{table}: 'split' must be 0, then 1, then 2; fetch it again")
+        raise FileError(
+            f"{table}: column 'split' must be 0, then 1, then 2; fetch it again", code="bad-split-column"
+        )
     sizes = tuple(int((period == number).sum()) for number in range(3))
     board = Leaderboard("tgb-seq", (sizes[0], sizes[1], sizes[2]))
     file = find_companion(table, "test_ns")
-    drawn = read_matrix(file, "iu", np.int64)
-    if drawn is None:
+    negatives = read_matrix(file, "iu", np.int64)
+    if negatives is None:
         return board
-    if len(drawn) != sizes[2]:
+    if len(negatives) != sizes[2]:
         raise FileError(
-            f"{file} has {len(drawn):,} rows for {sizes[2]:,} events of the test; fetch both again"
+            f"{file} has {len(negatives):,} rows for {sizes[2]:,} test events; fetch both again",
+            code="row-count-differs",
         )
-    return replace(board, negatives={"test": pack_negatives(file, list(drawn), dataset.store.num_nodes)})
+    return replace(board, negatives={"test": pack_negatives(file, list(negatives), dataset.store.num_nodes)})
 
 
 def read_labels(file: Path, dataset: "Dataset") -> "LeaderboardLabels":
-    """TGB's node labels: time, node, the other node, and how much."""
+    """Read TGB's node labels: time, node, destination, and weight."""
     import torch
 
     from dygmamba.data.storage.leaderboard import LeaderboardLabels
 
-    when, node, kind, weight = read_text_columns(file, (0, 1, 2, 3))
-    ends = []
-    sides: tuple[tuple[pa.ChunkedArray, Side], ...] = ((node, "src"), (kind, "dst"))
+    time, source, destination, weight = read_text_columns(file, (0, 1, 2, 3))
+    nodes = []
+    sides: tuple[tuple[pa.ChunkedArray, Side], ...] = ((source, "src"), (destination, "dst"))
     for column, side in sides:
-        found = dataset.ids.to_node(pc.utf8_trim_whitespace(column).combine_chunks(), side)
-        if (found < 0).any():
-            row = int((found < 0).argmax())
+        node = dataset.ids.to_node(pc.utf8_trim_whitespace(column).combine_chunks(), side)
+        if (node < 0).any():
+            row = int((node < 0).argmax())
             raise FileError(
-                f"{file}: data row {row + 1} names {column[row].as_py()[:40]!r}, which has no event; fetch both again"
+                f"{file}: data row {row + 1} has node {column[row].as_py()[:40]!r}, which has no event; "
+                "fetch both again",
+                code="unknown-node",
             )
-        ends.append(found)
+        nodes.append(node)
     try:
-        numbers = [pc.cast(column, pa.float64()).to_numpy() for column in (when, weight)]
+        times, weights = (pc.cast(column, pa.float64()).to_numpy() for column in (time, weight))
     except pa.ArrowInvalid as error:
         raise FileError(
-            f"{file} has a time or weight that is no number ({first_line(error)}); copy it again"
+            f"{file} has a time or weight that is not a number ({first_line(error)}); copy it again",
+            code="damaged-file",
         ) from error
-    if not all(np.isfinite(values).all() for values in numbers) or (numbers[1] < 0).any():
-        raise FileError(f"{file} has a time or weight that is none; copy it again")
-    order = np.lexsort((ends[0], numbers[0]))
-    columns = (numbers[0], *ends, numbers[1])
+    if not (np.isfinite(times).all() and np.isfinite(weights).all()) or (weights < 0).any():
+        raise FileError(
+            f"{file} has a time or weight that is not finite, or a negative weight; copy it again",
+            code="damaged-file",
+        )
+    order = np.lexsort((nodes[0], times))
+    columns = (times, *nodes, weights)
     return LeaderboardLabels(*(torch.from_numpy(np.ascontiguousarray(column[order])) for column in columns))
 
 

@@ -1,6 +1,6 @@
-"""What a numpy array file says it holds, known before any of it is allocated.
+"""Numpy files: .npy headers checked before anything is allocated, and .npz archives of events.
 
-Numpy archives: src, dst (0..N-1), t, and where there are any label, edge_feat, node_feat, ids, is_source.
+An archive has src, dst (node numbers 0..N-1) and t, and optionally label, edge_feat, node_feat, ids and is_source.
 """
 
 import struct
@@ -24,7 +24,7 @@ from dygmamba.data.readers.table import EventColumns, build_dataset
 if TYPE_CHECKING:
     from dygmamba.data.storage.dataset import Dataset
 
-# what zipfile, zlib and numpy raise over a damaged file; RuntimeError: encrypted, or of a later version of the format
+# what zipfile, zlib and numpy raise over a damaged file; RuntimeError: encrypted, or a later version of the format
 DAMAGED_FILE_ERRORS = (
     *(zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError, ValueError, EOFError, OSError),
     *(KeyError, TypeError, RuntimeError, OverflowError, MemoryError),
@@ -34,46 +34,53 @@ HEADER_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.fo
 
 @dataclass(frozen=True, slots=True)
 class ArrayHeader:
-    """The axes and the kind of an array."""
+    """Shape and dtype of an array file."""
 
-    axes: tuple[int, ...]
+    shape: tuple[int, ...]
     dtype: np.dtype
 
     def __str__(self) -> str:
-        return f"{self.dtype}{list(self.axes)}"[:120]
+        return f"{self.dtype}{list(self.shape)}"[:120]
 
 
 def read_array_header(file: IO[bytes], size: int) -> ArrayHeader:
-    """The header of an array of that many bytes in all; a ValueError where the two do not agree."""
+    """Read the header of an array file of `size` bytes; raise ValueError if the two do not agree."""
     version = np.lib.format.read_magic(file)
     if version not in HEADER_READERS:
-        raise ValueError(f"version {version} is for names that no number has")
-    axes, _, dtype = HEADER_READERS[version](file)
+        raise ValueError(f"format version {version} is only needed for structured arrays")
+    shape, _, dtype = HEADER_READERS[version](file)
     if dtype.hasobject:
         raise ValueError("it holds Python objects")
-    if min(axes, default=0) < 0 or prod(axes) * dtype.itemsize != size - file.tell():
-        raise ValueError(f"{ArrayHeader(axes, dtype)} does not fit {size - file.tell():,} bytes")
-    return ArrayHeader(axes, dtype)
+    if min(shape, default=0) < 0 or prod(shape) * dtype.itemsize != size - file.tell():
+        raise ValueError(f"{ArrayHeader(shape, dtype)} does not fit {size - file.tell():,} bytes")
+    return ArrayHeader(shape, dtype)
 
 
 def describe_load_error(error: Exception) -> str:
-    """Why an array did not load, without numpy's advice to trust the file."""
+    """Say why an array did not load, without numpy's advice to allow pickles."""
     return "it holds Python objects" if "pickle" in str(error) else first_line(error)
 
 
-MAX_SPARSE_NODES = 1_000_000  # so many nodes any file may have; beyond that at most CROWD per event
+def damaged_npy_error(path: Path, error: Exception) -> FileError:
+    return FileError(
+        f"{path} is not a complete .npy file ({describe_load_error(error)}); copy it again",
+        code="damaged-file",
+    )
+
+
+MAX_SPARSE_NODES = 1_000_000  # any file may have this many nodes; beyond, MAX_NODES_PER_EVENT limits them
 MAX_NODES_PER_EVENT = 20
-MAX_COMPRESSION = 1100  # deflate makes 1032 bytes of one, never more
+MAX_COMPRESSION = 1100  # deflate shrinks 1032 bytes to one at best
 ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # numpy writes no other
 
 
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
-    """What an array must be: the kinds of its numbers, in letters of numpy's, and how many axes it may have."""
+    """What an array of the archive must be: letters of numpy dtype kinds, numbers of axes, and a description."""
 
     kinds: str
     axes: tuple[int, ...]
-    words: str
+    description: str
 
 
 ARRAY_SPECS = {
@@ -90,11 +97,11 @@ NODE_ARRAYS = ("node_feat", "ids", "is_source")
 
 
 def read_npz(path: Path, options: ReadOptions) -> "Dataset":
-    """The nodes keep their numbers; a stream whose sources all precede its destinations is bipartite.
+    """Read an archive of arrays; nodes keep their numbers.
 
-    With `ids` the nodes are as many, and theirs; with `is_source` there are two sides.
+    Without `is_source` the graph is bipartite if every source has a lower number than every destination.
     """
-    options.refuse("npz", *COLUMN_OPTIONS, *FIXED_OPTIONS)
+    options.reject("npz", *COLUMN_OPTIONS, *FIXED_OPTIONS)
     arrays = _read_arrays(path)
     src, dst = (_as_column(arrays[name], np.int64) for name in ("src", "dst"))
     edge, node, label = (arrays.get(name) for name in ("edge_feat", "node_feat", "label"))
@@ -115,77 +122,85 @@ def read_npz(path: Path, options: ReadOptions) -> "Dataset":
 def build_numbered_ids(
     path: Path, src: np.ndarray, dst: np.ndarray, node: np.ndarray | None = None
 ) -> NodeIds:
-    """The ids of nodes that are numbered already; whether they have two sides shows in the numbers.
+    """Build the ids of nodes that are already numbered; detect from the numbers whether the graph is bipartite.
 
-    The tables of nodes are as long as the highest number, so one that leaves nearly all of them empty is refused.
+    Per-node tables are as long as the highest number, so a file that leaves nearly all numbers unused is rejected.
     """
     rows, width = (0, 0) if node is None else node.shape
     if not len(src):
         return NodeIds.identity(rows if width else 0)
-    first = int(dst.min())
-    bipartite = int(src.max()) < first
+    first_destination = int(dst.min())
+    is_bipartite = int(src.max()) < first_destination
     count = max(rows, 1 + int(max(src.max(), dst.max())))
     if count > max(MAX_SPARSE_NODES, MAX_NODES_PER_EVENT * len(src), rows if width else 0):
         raise FileError(
             f"{path} numbers its nodes up to {count - 1:,} for {len(src):,} events; renumber them from 0 "
-            "without gaps, or save the events as CSV, where ids may be any"
+            "without gaps, or save the events as CSV, which allows any ids",
+            code="node-numbers-too-sparse",
         )
-    return NodeIds.identity(count, first if bipartite else None)
+    return NodeIds.identity(count, first_destination if is_bipartite else None)
 
 
 def _build_ids(path: Path, arrays: dict[str, np.ndarray]) -> NodeIds:
-    """The ids that the file has."""
-    names, sides = arrays["ids"], arrays.get("is_source")
+    names, is_source = arrays["ids"], arrays.get("is_source")
     values = (
         pa.array(names.tolist(), pa.large_string())
         if names.dtype.kind == "U"
         else pa.array(names, pa.int64())
     )
     try:
-        if sides is None:
+        if is_source is None:
             return NodeIds(values)
-        return NodeIds(values, int(sides.sum()), pa.array(sides))
+        return NodeIds(values, int(is_source.sum()), pa.array(is_source))
     except EventError as error:
-        raise FileError(f"{path}: {error}") from error
+        raise FileError(f"{path}: {error}", code=error.code) from error
 
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays that have a meaning, each checked for kind and size before it is read; others are left alone."""
+    """Read the arrays of `ARRAY_SPECS`; all headers are checked before the first array is read."""
     if not zipfile.is_zipfile(path):
-        raise FileError(f"{path} is not a whole .npz file; save it with numpy.savez, or copy it again")
+        raise FileError(
+            f"{path} is not a complete .npz file; save it with numpy.savez, or copy it again",
+            code="damaged-file",
+        )
     try:
         with zipfile.ZipFile(path) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
             for name in ("src", "dst", "t"):
                 if name not in members:
-                    listed = ", ".join(repr(one)[:40] for one in list(members)[:20])
-                    raise FileError(f"{path}: the .npz has no {name!r}, only {listed}; save src, dst and t")
+                    present = ", ".join(repr(member)[:40] for member in list(members)[:20])
+                    raise FileError(
+                        f"{path}: the .npz has no {name!r}, only {present}; save src, dst and t",
+                        code="missing-array",
+                    )
             chosen = {name: members[name] for name in ARRAY_SPECS if name in members}
-            shapes = {name: _read_member_header(path, archive, info) for name, info in chosen.items()}
-            _check_headers(path, shapes)
+            headers = {name: _read_member_header(path, archive, info) for name, info in chosen.items()}
+            _check_headers(path, headers)
             return {name: _read_member(archive, info) for name, info in chosen.items()}
     except DAMAGED_FILE_ERRORS as error:
         raise FileError(
-            f"{path} is not a whole .npz file ({describe_load_error(error)}); copy it again"
+            f"{path} is not a complete .npz file ({describe_load_error(error)}); copy it again",
+            code="damaged-file",
         ) from error
 
 
-def _check_headers(path: Path, shapes: dict[str, ArrayHeader]) -> None:
-    for name, found in shapes.items():
-        part = ARRAY_SPECS[name]
-        if found.dtype.kind not in part.kinds or len(found.axes) not in part.axes:
-            raise FileError(f"{path}: {name} is {found}, not {part.words}")
-        if name not in NODE_ARRAYS and found.axes[0] != shapes["src"].axes[0]:
+def _check_headers(path: Path, headers: dict[str, ArrayHeader]) -> None:
+    for name, header in headers.items():
+        spec = ARRAY_SPECS[name]
+        if header.dtype.kind not in spec.kinds or len(header.shape) not in spec.axes:
+            raise FileError(f"{path}: {name} is {header}, not {spec.description}", code="wrong-array-type")
+        events = headers["src"].shape[0]
+        if name not in NODE_ARRAYS and header.shape[0] != events:
             raise FileError(
-                f"{path}: {name} has {found.axes[0]} rows for {shapes['src'].axes[0]} events; "
-                "give one row per event"
+                f"{path}: {name} has {header.shape[0]} rows for {events} events; give one row per event",
+                code="row-count-differs",
             )
 
 
 def _read_member_header(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> ArrayHeader:
-    """What a member's first bytes say it is, if so much can be in it."""
+    """Read the header of a member, unless the archive claims an impossible size for it."""
     if info.compress_type not in ZIP_METHODS:
-        raise ValueError(f"{info.filename} is packed in a way that numpy does not use")
+        raise ValueError(f"{info.filename} is compressed in a way that numpy does not use")
     if info.compress_size > path.stat().st_size or info.file_size > MAX_COMPRESSION * (
         1 + info.compress_size
     ):
@@ -199,11 +214,11 @@ def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
         return np.lib.format.read_array(file, allow_pickle=False)
 
 
-def _as_column(array: np.ndarray, kind: type) -> np.ndarray:
-    return np.ascontiguousarray(array, dtype=kind)
+def _as_column(array: np.ndarray, dtype: type) -> np.ndarray:
+    return np.ascontiguousarray(array, dtype=dtype)
 
 
 def _as_matrix(array: np.ndarray) -> np.ndarray:
-    """Features with one row each; a plain column is one feature."""
-    with np.errstate(over="ignore"):  # what is beyond 32 bits is infinite, and refused as such
+    """Convert to float32 with one row per item; a plain column is one feature."""
+    with np.errstate(over="ignore"):  # overflow becomes infinite and is rejected later
         return _as_column(array.reshape(len(array), prod(array.shape[1:])), np.float32)

@@ -1,12 +1,12 @@
-"""Questions instead of events: pairs of ids, with or without times, in the order they are asked.
+"""Queries instead of events: pairs of ids, with or without times, in the order given; and lists of ids."""
 
-Ids in a file: one per line, with or without a heading, or a column of destinations in a table.
-"""
+# pyarrow.compute creates its functions at import, where pyright cannot see them
+# pyright: reportAttributeAccessIssue=false
 
 from collections.abc import Sequence
-from csv import Error, reader
+from csv import Error as CsvError
+from csv import reader as csv_reader
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,38 +15,38 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dygmamba.core.errors import FileError, NotFoundError
-from dygmamba.data.readers import delimited, detect_format, json_lines
+from dygmamba.data.events.origin import Origin
+from dygmamba.data.readers import detect_format
 from dygmamba.data.readers.columnar import COLUMNAR_FORMATS, read_columns
+from dygmamba.data.readers.delimited import iter_csv_batches
+from dygmamba.data.readers.header import read_header
 from dygmamba.data.readers.in_memory import is_in_memory, wrap_table
-from dygmamba.data.readers.options import USUAL_NAMES, ColumnRoles, ReadOptions
-from dygmamba.data.readers.times import NumberTimeParser, choose_time_parser
+from dygmamba.data.readers.json_lines import iter_json_batches, read_keys
+from dygmamba.data.readers.options import USUAL_NAMES, ColumnRoles, ReadOptions, find_usual_column
+from dygmamba.data.readers.times import NumberTimeParser, choose_time_parser, format_iso_time
 from dygmamba.data.readers.values import BadRows, ColumnLocation, is_text_type
-from dygmamba.data.storage.dataset import Origin
 
-# pyarrow.compute makes its functions at import, where pyright cannot see them
-# pyright: reportAttributeAccessIssue=false
-
-
-QuerySource = Any  # a file's path, or whatever `memory.hold` takes, with columns src, dst and, where there are any, time
+# a file's path, or whatever `wrap_table` accepts; with a column src and, optionally, dst and time
+QuerySource = Any
 
 
 @dataclass(frozen=True, slots=True)
 class QueryTimes:
-    """Times in 64 bits, and as they are to be shown again; `epoch` where they are seconds since 1970."""
+    """Query times as float64, and as they are shown in the answer; `is_unix_time` for seconds since 1970."""
 
     value: np.ndarray
     shown: pa.Array
-    epoch: bool
+    is_unix_time: bool
 
     def __getitem__(self, rows: np.ndarray) -> "QueryTimes":
-        return QueryTimes(self.value[rows], self.shown.take(pa.array(rows)), self.epoch)
+        return QueryTimes(self.value[rows], self.shown.take(pa.array(rows)), self.is_unix_time)
 
 
 @dataclass(frozen=True, slots=True)
 class QueryTable:
-    """Pairs as their user wrote them; no destinations or times where there is no such column."""
+    """Queries with the user's ids; `dst` and `time` are None if there is no such column."""
 
-    where: str
+    source: str
     src: pa.Array
     dst: pa.Array | None
     time: QueryTimes | None
@@ -57,12 +57,11 @@ class QueryTable:
     def __getitem__(self, rows: np.ndarray) -> "QueryTable":
         take = pa.array(rows)
         dst = None if self.dst is None else self.dst.take(take)
-        return QueryTable(
-            self.where, self.src.take(take), dst, None if self.time is None else self.time[rows]
-        )
+        time = None if self.time is None else self.time[rows]
+        return QueryTable(self.source, self.src.take(take), dst, time)
 
     def distinct_sources(self) -> "QueryTable":
-        """Each source, or source and time, once: where it first stands."""
+        """Return each source, or pair of source and time, once, in order of first appearance; without dst."""
         code = self.src.dictionary_encode().indices.to_numpy()
         time = np.zeros(len(code)) if self.time is None else self.time.value
         _, first = np.unique(np.stack([code, time], axis=1), axis=0, return_index=True)
@@ -70,201 +69,205 @@ class QueryTable:
 
 
 def read_queries(pairs: QuerySource, options: ReadOptions, origin: Origin) -> QueryTable:
-    """The pairs of a file or table; columns go by the options' names, the dataset's own, or the usual ones."""
-    where, table, roles = _read_query_columns(pairs, options, origin)
+    """Read the queries of a file or table.
+
+    Columns are found by the names in `options`, the names in the dataset's `origin`, or the usual names.
+    """
+    source, table, roles = _read_query_columns(pairs, options, origin)
     if not table.num_rows:
-        raise FileError(f"{where} has no rows; give at least one pair")
-    columns = {part: table[name].combine_chunks() for part, name in roles.items()}
-    places = {part: ColumnLocation(where, name, 0) for part, name in roles.items()}
+        raise FileError(f"{source} has no rows; give at least one pair", code="no-rows")
+    columns = {role: table[name].combine_chunks() for role, name in roles.items()}
+    locations = {role: ColumnLocation(source, name, 0) for role, name in roles.items()}
     return QueryTable(
-        where,
-        parse_ids(columns["src"], places["src"]),
-        parse_ids(columns["dst"], places["dst"]) if "dst" in roles else None,
-        read_query_times(columns["time"], places["time"], options, origin) if "time" in roles else None,
+        source,
+        parse_ids(columns["src"], locations["src"]),
+        parse_ids(columns["dst"], locations["dst"]) if "dst" in roles else None,
+        read_query_times(columns["time"], locations["time"], options, origin) if "time" in roles else None,
     )
 
 
 def read_query_times(
-    column: pa.Array, place: ColumnLocation, options: ReadOptions, origin: Origin
+    column: pa.Array, location: ColumnLocation, options: ReadOptions, origin: Origin
 ) -> QueryTimes:
-    """Times written as the dataset's own file wrote them, unless the options say otherwise."""
-    told = options.time_format is not None or options.time_unit != "auto"
-    if origin.time_format and not told and is_text_type(column.type):
+    """Parse times as the dataset's own file writes them, unless the options say otherwise."""
+    given = options.time_format is not None or options.time_unit != "auto"
+    if origin.time_format and not given and is_text_type(column.type):
         try:
-            return read_times(column, place, form=origin.time_format)
+            return _parse_query_times(column, location, time_format=origin.time_format)
         except FileError:  # written in another way after all
             pass
-    how = {"form": options.time_format, "order": origin.order, "guess": origin.guessed}
-    return read_times(column, place, options.time_unit, **how)
+    return _parse_query_times(
+        column,
+        location,
+        options.time_unit,
+        time_format=options.time_format,
+        order=origin.order,
+        guess=origin.guessed,
+    )
 
 
-def read_times(column: pa.Array, place: ColumnLocation, unit: str = "auto", **how: Any) -> QueryTimes:
-    """A column of times, read as the importer reads it."""
-    clock = choose_time_parser(column, unit, place, **how)
-    value = clock.seconds(column, place)
-    if isinstance(clock, NumberTimeParser):
-        return QueryTimes(value, _as_numbers(column), clock.epoch)
+def _parse_query_times(
+    column: pa.Array, location: ColumnLocation, unit: str = "auto", **options: Any
+) -> QueryTimes:
+    parser = choose_time_parser(column, unit, location, **options)
+    value = parser.parse(column, location)
+    if isinstance(parser, NumberTimeParser):
+        return QueryTimes(value, _as_numbers(column), parser.is_unix_time)
     shown = column if is_text_type(column.type) else pa.array([format_iso_time(seconds) for seconds in value])
-    return QueryTimes(value, shown, clock.epoch)
-
-
-def format_iso_time(seconds: float) -> str:
-    """Seconds since 1970 as an ISO date that reads back to the same microsecond; beyond the calendar as they are."""
-    try:
-        return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
-    except (ValueError, OverflowError, OSError):
-        return f"{seconds:.17g}"
+    return QueryTimes(value, shown, parser.is_unix_time)
 
 
 def _read_query_columns(
     pairs: QuerySource, options: ReadOptions, origin: Origin
 ) -> tuple[str, pa.Table, dict[str, str]]:
-    """What it is called, the columns that matter, and the part each plays."""
+    """Return the name of the source for messages, the needed columns, and the column name by role."""
     if is_in_memory(pairs):
-        held = wrap_table(pairs)
-        roles = _assign_query_roles(held.where, held.names, options, origin)
-        return held.where, held.table(roles.values()), roles
-    path, where = Path(pairs), str(pairs)
-    kind = detect_format(path, options)
-    if kind == "npz":
-        raise FileError(f"{path} holds arrays, not pairs; give a CSV or Parquet file")
-    if kind in COLUMNAR_FORMATS:
-        table = read_columns(
-            path, kind, lambda names: [*_assign_query_roles(where, names, options, origin).values()]
+        wrapped = wrap_table(pairs)
+        roles = _assign_query_roles(wrapped.source, wrapped.names, options, origin)
+        return wrapped.source, wrapped.to_arrow(roles.values()), roles
+    path, source = Path(pairs), str(pairs)
+    format = detect_format(path, options)
+    if format == "npz":
+        raise FileError(
+            f"{path} holds arrays, not pairs; give a CSV or Parquet file", code="unsupported-file"
         )
-        return where, table, _assign_query_roles(where, table.column_names, options, origin)
-    header = delimited.read_header(path, options) if kind != "jsonl" else None
-    names = json_lines.read_keys(path, options) if header is None else header.names
+    if format in COLUMNAR_FORMATS:
+        table = read_columns(
+            path, format, lambda names: [*_assign_query_roles(source, names, options, origin).values()]
+        )
+        return source, table, _assign_query_roles(source, table.column_names, options, origin)
+    header = read_header(path, options) if format != "jsonl" else None
+    names = read_keys(path, options) if header is None else header.names
     if header is None or header.named:
-        roles = _assign_query_roles(where, names, options, origin)
+        roles = _assign_query_roles(source, names, options, origin)
     else:
-        own = {} if origin.header else {part: getattr(origin, part) for part in USUAL_NAMES}
+        own = {} if origin.header else {role: getattr(origin, role) for role in USUAL_NAMES}
         roles = dict(zip(USUAL_NAMES, names, strict=False)) | {
-            p: name for p, name in own.items() if name in names
+            role: name for role, name in own.items() if name in names
         }
-    # the reader of events wants three columns; a part that is missing here points at the sources again
+    # the readers of events need three columns; a missing one points at the sources again
     wanted = ColumnRoles(roles["src"], roles.get("dst", roles["src"]), roles.get("time", roles["src"]))
-    faults = BadRows(where, options.skip_bad)
+    bad_rows = BadRows(source, options.skip_bad)
     if header is None:
-        rows = list(json_lines.iter_json_batches(path, wanted, options, faults))
+        batches = list(iter_json_batches(path, wanted, options, bad_rows))
     else:
-        rows = list(delimited.iter_csv_batches(path, header, wanted, options, faults))
-    faults.settle()
-    return where, pa.Table.from_batches(rows), roles
+        batches = list(iter_csv_batches(path, header, wanted, options, bad_rows))
+    bad_rows.raise_unless_skipped()
+    return source, pa.Table.from_batches(batches), roles
 
 
 def _assign_query_roles(
-    where: str, names: Sequence[str], options: ReadOptions, origin: Origin
+    source: str, names: Sequence[str], options: ReadOptions, origin: Origin
 ) -> dict[str, str]:
-    """Which column plays which part; destinations and times may be missing."""
-    lower = {name.lower(): name for name in reversed(names)}
+    """Find the column of each role; dst and time may be missing."""
     roles = {}
-    for part, usual in USUAL_NAMES.items():
-        chosen = [name for name in (getattr(options, part), getattr(origin, part)) if name in names]
-        found = [*chosen, *(lower[name] for name in usual if name in lower)]
-        if found:
-            roles[part] = found[0]
+    for role in USUAL_NAMES:
+        chosen = [name for name in (getattr(options, role), getattr(origin, role)) if name in names]
+        column = chosen[0] if chosen else find_usual_column(names, role)
+        if column is not None:
+            roles[role] = column
     if "src" not in roles or len(set(roles.values())) < len(roles):
         raise NotFoundError(
-            f"cannot tell the columns of {where} apart ({', '.join(names)}); "
-            "name them src, dst and, where there are times, time"
+            f"cannot tell which columns of {source} are source, destination and time ({', '.join(names)}); "
+            "name them src, dst and, if there are times, time",
+            code="column-not-recognized",
         )
     return roles
 
 
 def _as_numbers(column: pa.Array) -> pa.Array:
-    """A column that was read as numbers: whole ones, where all are."""
+    """Turn text into numbers: integers if all are."""
     try:
         return column.cast(pa.int64()) if is_text_type(column.type) else column
     except pa.ArrowInvalid:
         return column.cast(pa.float64())
 
 
-def parse_ids(column: pa.Array, place: ColumnLocation) -> pa.Array:
-    """The ids as strings, white space around them ignored, none of them missing."""
+def parse_ids(column: pa.Array, location: ColumnLocation) -> pa.Array:
+    """Return ids as strings, stripped of whitespace; raise FileError if one is missing."""
     try:
         if isinstance(column, pa.DictionaryArray):
             column = column.dictionary_decode()
-        if pa.types.is_floating(column.type):  # a data frame makes floats of integers with gaps
+        if pa.types.is_floating(column.type):  # data frames make floats of integers with gaps
             column = column.cast(pa.int64())
         text = pc.utf8_trim_whitespace(column.cast(pa.large_string()))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise FileError(
-            f"{place.file}: column {place.column!r} is {column.type}, no id; give integers or strings"
+        raise location.bad_column(
+            f"has type {column.type}, not an id", "give integers or strings", "column-not-ids"
         ) from error
     row = pc.index(pc.equal(pc.fill_null(text, ""), ""), True).as_py()
     if row >= 0:
-        raise place.error(row, "is empty", "remove the row or name both its nodes")
+        raise location.bad_value(row, "is empty", "remove the row or name both its nodes")
     return text
 
 
 ID_HEADINGS = {"id", "ids", "node", "nodes", "name", "account", "candidate", "candidates"}
-FIRST_LINE_BYTES = 1 << 16  # bytes that hold the first line
-BINARY_MAGIC = (
-    b"PAR1",
-    b"ARROW1",
-    b"PK\x03\x04",
-)  # Parquet, Arrow, and what NumPy and spreadsheets pack with
+FIRST_LINE_BYTES = 1 << 16
+BINARY_MAGIC = (b"PAR1", b"ARROW1", b"PK\x03\x04")  # Parquet, Arrow, zip (numpy archives, spreadsheets)
 
 
 def read_id_list(path: Path, options: ReadOptions, origin: Origin) -> pa.Array | None:
-    """The ids of a text file of one column; None where it is something else, or cannot be read as a list."""
+    """Read a text file with one id per line, with or without a heading; None if it is not such a list."""
     delimiter = options.delimiter or ("\t" if path.suffix in (".tsv", ".tab") else ",")
     try:
         if not path.is_file() or _has_several_columns(path, options.encoding, delimiter):
             return None
         text = path.read_bytes().decode(options.encoding).removeprefix("\ufeff")
-        rows = [row for row in reader(text.splitlines(), delimiter=delimiter) if row]
-    except (OSError, LookupError, ValueError, TypeError, Error):
-        return None  # whoever reads it as a table says what is wrong
+        rows = [row for row in csv_reader(text.splitlines(), delimiter=delimiter) if row]
+    except (OSError, LookupError, ValueError, TypeError, CsvError):
+        return None  # the caller then reads it as a table, which reports what is wrong
     if not rows or any(len(row) > 1 for row in rows):
         return None
-    names = {name for usual in USUAL_NAMES.values() for name in usual} | ID_HEADINGS
-    own, head = {origin.src, origin.dst, options.src, options.dst}, rows[0][0].strip()
-    ids = rows[1:] if head.lower() in names or head in own else rows
+    headings = {name for usual in USUAL_NAMES.values() for name in usual} | ID_HEADINGS
+    own, first = {origin.src, origin.dst, options.src, options.dst}, rows[0][0].strip()
+    ids = rows[1:] if first.lower() in headings or first in own else rows
     if not ids:
-        raise FileError(f"{path} has a heading but no ids; give at least one")
-    return parse_ids(pa.array([row[0] for row in ids], pa.large_string()), ColumnLocation(str(path), head, 0))
+        raise FileError(f"{path} has a heading but no ids; give at least one", code="no-rows")
+    return parse_ids(
+        pa.array([row[0] for row in ids], pa.large_string()), ColumnLocation(str(path), first, 0)
+    )
 
 
 def _has_several_columns(path: Path, encoding: str, delimiter: str) -> bool:
-    """Whether the first line has several columns, or is no text: a large table is not read to find that out."""
+    """Whether the file is binary or its first line has several columns; a large table is not read for that."""
     with path.open("rb") as file:
-        head = file.read(FIRST_LINE_BYTES)
-    lines = head.decode(encoding, "ignore").splitlines()
-    return head.startswith(BINARY_MAGIC) or any(
-        len(row) > 1 for row in reader(lines[:1], delimiter=delimiter)
+        start = file.read(FIRST_LINE_BYTES)
+    lines = start.decode(encoding, "ignore").splitlines()
+    return start.startswith(BINARY_MAGIC) or any(
+        len(row) > 1 for row in csv_reader(lines[:1], delimiter=delimiter)
     )
 
 
 def read_ids(path: Path, options: ReadOptions, origin: Origin) -> pa.Array:
-    """The ids of a list, or a table's column of destinations."""
-    listed = read_id_list(path, options, origin)
-    if listed is not None:
-        return listed
-    kind, where = detect_format(path, options), str(path)
-    if kind == "npz":
-        raise FileError(f"{path} holds arrays, not ids; give a CSV or Parquet file, or one id per line")
-    if kind in COLUMNAR_FORMATS:
-        table = read_columns(path, kind, lambda names: [_find_destinations(path, names, options, origin)])
+    """Read a list of ids, or the destinations of a table."""
+    ids = read_id_list(path, options, origin)
+    if ids is not None:
+        return ids
+    format = detect_format(path, options)
+    if format == "npz":
+        raise FileError(
+            f"{path} holds arrays, not ids; give a CSV or Parquet file, or one id per line",
+            code="unsupported-file",
+        )
+    if format in COLUMNAR_FORMATS:
+        table = read_columns(path, format, lambda names: [_find_destinations(path, names, options, origin)])
         name, column = table.column_names[0], table.column(0)
     else:
-        header = delimited.read_header(path, options)
+        header = read_header(path, options)
         name = _find_destinations(path, header.names, options, origin)
-        column = pa.Table.from_batches(
-            delimited.iter_csv_batches(path, header, ColumnRoles(name, name, name), options)
-        )[name]
+        batches = iter_csv_batches(path, header, ColumnRoles(name, name, name), options)
+        column = pa.Table.from_batches(batches)[name]
     if not len(column):
-        raise FileError(f"{path} has no rows; give at least one id")
-    return parse_ids(column.combine_chunks(), ColumnLocation(where, name, 0))
+        raise FileError(f"{path} has no rows; give at least one id", code="no-rows")
+    return parse_ids(column.combine_chunks(), ColumnLocation(str(path), name, 0))
 
 
 def _find_destinations(path: Path, names: Sequence[str], options: ReadOptions, origin: Origin) -> str:
-    lower = {name.lower(): name for name in reversed(names)}
     own = [name for name in (options.dst, origin.dst) if name in names]
-    found = [*own, *(lower[name] for name in USUAL_NAMES["dst"] if name in lower)]
-    if not found and len(names) > 1:
+    column = own[0] if own else find_usual_column(names, "dst")
+    if column is None and len(names) > 1:
         raise NotFoundError(
-            f"{path} has no column of destinations among {', '.join(names)}; name it 'dst', or give one id per line"
+            f"{path} has no column of destinations among {', '.join(names)}; name it 'dst', or give one id per line",
+            code="column-not-recognized",
         )
-    return found[0] if found else names[0]
+    return column if column is not None else names[0]

@@ -1,12 +1,12 @@
-"""Rows of text as values: a batch at once if all its rows are good, otherwise without the bad ones.
+"""From batches of Arrow columns to a dataset: shared by the readers of files and of in-memory tables.
 
-The rows of a file as they come: in memory while they are few, beyond that in sorted runs on the disk.
-
-What is on the disk is written once if the file is in order of time; otherwise every run is sorted as it is written and
-all of them are merged at the end. Ids stay in memory, each once.
-
-From batches of columns to a dataset: what the readers of files and of tables in memory share.
+A batch is parsed at once if all its rows are good, otherwise without the bad ones. Parsed rows stay in memory while
+they are few; beyond `ReadOptions.memory` they are written to disk in runs that are sorted by time and merged at the
+end. Node ids always stay in memory, each once.
 """
+
+# pyarrow.compute creates its functions at import, where pyright cannot see them
+# pyright: reportAttributeAccessIssue=false
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -24,15 +24,11 @@ from dygmamba.data.readers.options import ColumnRoles, ReadOptions
 from dygmamba.data.readers.times import TimeParser, choose_time_parser
 from dygmamba.data.readers.values import BadRows, BadValueError, ColumnLocation, is_text_type, parse_floats
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # torch is imported only after a file was read: errors in a file are reported at once
     from dygmamba.data.storage.dataset import Dataset
     from dygmamba.data.storage.mapped_columns import ScratchColumn
 
-# pyarrow.compute makes its functions at import, where pyright cannot see them
-# pyright: reportAttributeAccessIssue=false
-
-
-# what programs write for nothing
+# what programs write for a missing id
 MISSING_ID_WORDS = pa.array(["", "nan", "null", "none", "n/a", "#n/a", "<na>", "\\n"])
 EMPTY_ID = MISSING_ID_WORDS.slice(0, 1)
 MISSING_ID_HINT = "remove the row or name both its nodes"
@@ -40,7 +36,7 @@ MISSING_ID_HINT = "remove the row or name both its nodes"
 
 @dataclass(frozen=True, slots=True)
 class BatchColumns:
-    """The columns of one batch."""
+    """The parsed columns of one batch."""
 
     src: pa.DictionaryArray
     dst: pa.DictionaryArray
@@ -51,87 +47,90 @@ class BatchColumns:
 
 @dataclass(frozen=True, slots=True)
 class BatchReader:
-    """How the columns of a file become values, or a `BadValue`."""
+    """Parser of batches; raises `BadValueError` if a row is bad."""
 
     path: Path | str
     roles: ColumnRoles
     options: ReadOptions
-    clock: TimeParser
+    time_parser: TimeParser
     first_row: int
 
     def read(self, batch: pa.RecordBatch) -> BatchColumns:
-        """All columns of some rows."""
         roles, fill = self.roles, self.options.fill
         missing = EMPTY_ID if self.options.any_id else MISSING_ID_WORDS
         src, dst = (
-            _clean_ids(batch.column(name), self._place(name), missing) for name in (roles.src, roles.dst)
+            _clean_ids(batch.column(name), self._locate(name), missing) for name in (roles.src, roles.dst)
         )
-        time = self.clock.seconds(batch.column(roles.time), self._place(roles.time))
+        time = self.time_parser.parse(batch.column(roles.time), self._locate(roles.time))
         edge = np.empty((batch.num_rows, len(roles.features)), np.float32)
         for k, name in enumerate(roles.features):
-            edge[:, k] = parse_floats(batch.column(name), self._place(name), fill)
+            edge[:, k] = parse_floats(batch.column(name), self._locate(name), fill)
         label = None
         if roles.label is not None:
-            label = parse_floats(batch.column(roles.label), self._place(roles.label), fill)
+            label = parse_floats(batch.column(roles.label), self._locate(roles.label), fill)
         return BatchColumns(src, dst, time, edge, label)
 
-    def _place(self, column: str) -> ColumnLocation:
+    def _locate(self, column: str) -> ColumnLocation:
         return ColumnLocation(str(self.path), column, self.first_row)
 
 
-def drop_bad_rows(reader: BatchReader, batch: pa.RecordBatch, faults: BadRows) -> pa.RecordBatch:
-    """The rows that can be read, the others told; found by halving, so that few bad rows cost little."""
+def drop_bad_rows(reader: BatchReader, batch: pa.RecordBatch, bad_rows: BadRows) -> pa.RecordBatch:
+    """Return the good rows and add the others to `bad_rows`.
+
+    They are found by bisection, so that a few bad rows cost little.
+    """
     bad: list[int] = []
 
-    def look(start: int, stop: int) -> None:
+    def search(start: int, stop: int) -> None:
         try:
             reader.read(batch.slice(start, stop - start))
         except BadValueError as error:
             if stop - start > 1:
                 middle = (start + stop) // 2
-                look(start, middle)
-                look(middle, stop)
+                search(start, middle)
+                search(middle, stop)
             else:
                 bad.append(start)
-                faults.bad(reader.first_row + start, error.why, error.do)
+                bad_rows.add_bad_value(reader.first_row + start, error.problem, error.advice)
 
-    look(0, batch.num_rows)
+    search(0, batch.num_rows)
     good = batch.filter(pa.array(np.isin(np.arange(batch.num_rows), bad, invert=True)))
-    for name in {reader.roles.src, reader.roles.dst}:  # ids that only bad rows had must not become nodes
-        column = good.column(name)
-        fresh = column.dictionary_decode().dictionary_encode()
-        good = good.set_column(good.schema.get_field_index(name), name, fresh)
+    # encode the ids again: those that only bad rows had must not become nodes
+    for name in {reader.roles.src, reader.roles.dst}:
+        ids = good.column(name).dictionary_decode().dictionary_encode()
+        good = good.set_column(good.schema.get_field_index(name), name, ids)
     return good
 
 
-def _clean_ids(ids: pa.DictionaryArray, place: ColumnLocation, nothing: pa.Array) -> pa.DictionaryArray:
-    """The ids of a batch, white space around them ignored, none of them a word for nothing."""
+def _clean_ids(
+    ids: pa.DictionaryArray, location: ColumnLocation, missing_words: pa.Array
+) -> pa.DictionaryArray:
+    """Strip whitespace from the ids of a batch; raise `BadValueError` if one is missing."""
     if ids.null_count:
         row = pc.index(pc.is_null(ids), True).as_py()
-        raise place.error(row, "is empty", MISSING_ID_HINT)
+        raise location.bad_value(row, "is empty", MISSING_ID_HINT)
     if not is_text_type(ids.dictionary.type):
         return ids
     pool = pc.utf8_trim_whitespace(ids.dictionary)
-    missing = pc.indices_nonzero(pc.is_in(pc.utf8_lower(pool), value_set=nothing.cast(pool.type)))
+    missing = pc.indices_nonzero(pc.is_in(pc.utf8_lower(pool), value_set=missing_words.cast(pool.type)))
     if len(missing):
         bad = pc.is_in(ids.indices, value_set=missing.cast(ids.indices.type))
         row = pc.index(bad, True).as_py()
-        if row >= 0:
+        if row >= 0:  # a dictionary may hold words that no row of this batch uses
             written = pool[ids.indices[row].as_py()].as_py()
-            raise place.error(row, f"is {written!r}, no id" if written else "is empty", MISSING_ID_HINT)
+            problem = f"is {written!r}, which stands for a missing id" if written else "is empty"
+            raise location.bad_value(row, problem, MISSING_ID_HINT)
     return pa.DictionaryArray.from_arrays(ids.indices, pool)
 
 
-MEMORY_FRACTION = (
-    8  # rows that are held at a time take this part of the memory at most: they are joined, sorted, written
-)
+MEMORY_FRACTION = 8  # buffered rows take 1/8 of the memory at most: joining, sorting and writing copy them
 
 
 @dataclass(frozen=True, slots=True)
 class EventColumns:
-    """The events of a file; an absent label or node table is None.
+    """The events of a file; a missing label or node feature table is None.
 
-    `late` is how many rows were out of order before they were sorted; None: they are in the order of the file.
+    `out_of_order` counts the rows that were out of order before sorting; None: the rows are in file order, unsorted.
     """
 
     src: np.ndarray
@@ -140,12 +139,12 @@ class EventColumns:
     edge: np.ndarray
     label: np.ndarray | None = None
     node: np.ndarray | None = None
-    late: int | None = None
+    out_of_order: int | None = None
 
 
 @dataclass(slots=True)
 class _RowBuffer:
-    """Rows in memory, one entry per batch; text is gone once a batch is in."""
+    """Rows in memory, one list entry per batch."""
 
     src: list[pa.DictionaryArray] = field(default_factory=list)
     dst: list[pa.DictionaryArray] = field(default_factory=list)
@@ -154,80 +153,84 @@ class _RowBuffer:
     label: list[np.ndarray] = field(default_factory=list)
     size: int = 0
 
-    def add(self, values: BatchColumns) -> None:
+    def add(self, batch: BatchColumns) -> None:
         for name in ("src", "dst", "time", "edge", "label"):
-            if (column := getattr(values, name)) is not None:
+            if (column := getattr(batch, name)) is not None:
                 getattr(self, name).append(column)
                 self.size += column.nbytes
 
-    def joined(self, numbers: NodeNumbering) -> dict[str, np.ndarray]:
-        """Ids by the order of their arrival; the others as they are."""
-        src, dst = numbers.add(self.src, self.dst)
+    def concatenate(self, numbering: NodeNumbering) -> dict[str, np.ndarray]:
+        """Join the batches; ids become provisional numbers in order of arrival."""
+        src, dst = numbering.add(self.src, self.dst)
         rest = {"time": self.time, "edge": self.edge, "label": self.label}
         return {"src": src, "dst": dst} | {k: np.concatenate(v) for k, v in rest.items() if v}
 
 
 class RowCollector:
-    """All good rows of one file, in whatever way there is room for them."""
+    """Collects all good rows of one file, in memory or, if they are too many, in sorted runs on disk."""
 
-    def __init__(self, roles: ColumnRoles, options: ReadOptions) -> None:
-        self._roles, self._options = roles, options
-        self._numbers, self._held = NodeNumbering(options.bipartite), _RowBuffer()
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._numbering, self._buffer = NodeNumbering(options.bipartite), _RowBuffer()
         self._disk: dict[str, ScratchColumn] = {}
-        self._runs: list[int] = [0]  # where each begins, and where the last one ends
-        self._late, self._latest = 0, -np.inf
+        self._runs: list[int] = [0]  # first row of each run on disk, and the end of the last one
+        self._out_of_order, self._latest = 0, -np.inf
 
     def __bool__(self) -> bool:
-        return bool(self._held.time) or len(self._runs) > 1
+        return bool(self._buffer.time) or len(self._runs) > 1
 
-    def add(self, values: BatchColumns) -> None:
-        """The rows of another batch."""
-        self._held.add(values)
-        if self._held.size * MEMORY_FRACTION > self._options.memory:
+    def add(self, batch: BatchColumns) -> None:
+        self._buffer.add(batch)
+        if self._buffer.size * MEMORY_FRACTION > self._options.memory:
             self._spill()
 
     def finish(self) -> tuple[EventColumns, NodeIds]:
-        """Every column, with the nodes numbered."""
+        """Return all columns with final node numbers, sorted by time if they went to disk."""
         if len(self._runs) == 1:
-            found = self._held.joined(self._numbers)
-            node_of, ids = self._numbers.finish()
-            src, dst = (node_of[name][found[name]] for name in ("src", "dst"))
-            return EventColumns(src, dst, found["time"], found["edge"], found.get("label")), ids
-        if self._held.time:
+            rows = self._buffer.concatenate(self._numbering)
+            node_of, ids = self._numbering.finish()
+            src, dst = (node_of[name][rows[name]] for name in ("src", "dst"))
+            return EventColumns(src, dst, rows["time"], rows["edge"], rows.get("label")), ids
+        if self._buffer.time:
             self._spill()
-        node_of, ids = self._numbers.finish()
-        self._disk = self._merged(node_of)
-        found = {name: column.mapped().numpy() for name, column in self._disk.items()}
-        columns = (found["src"], found["dst"], found["time"], found["edge"], found.get("label"))
-        return EventColumns(*columns, late=self._late), ids
+        node_of, ids = self._numbering.finish()
+        self._disk = self._merge_runs(node_of)
+        rows = {name: column.mapped().numpy() for name, column in self._disk.items()}
+        columns = (rows["src"], rows["dst"], rows["time"], rows["edge"], rows.get("label"))
+        return EventColumns(*columns, out_of_order=self._out_of_order), ids
 
     def _spill(self) -> None:
-        """What is held becomes a run on the disk, in order of time."""
+        """Write the buffered rows to disk as a run that is sorted by time."""
         from dygmamba.data.storage.mapped_columns import ScratchColumn
 
-        rows = self._held.joined(self._numbers)
-        self._held = _RowBuffer()
+        rows = self._buffer.concatenate(self._numbering)
+        self._buffer = _RowBuffer()
         time = rows["time"]
         latest = np.maximum.accumulate(np.maximum(time, self._latest))
-        late = int((time < latest).sum())
-        self._late, self._latest = self._late + late, latest[-1]
-        order = np.argsort(time, kind="stable") if late else None
+        out_of_order = int((time < latest).sum())
+        self._out_of_order, self._latest = self._out_of_order + out_of_order, latest[-1]
+        order = np.argsort(time, kind="stable") if out_of_order else None
         for name, column in rows.items():
             if name not in self._disk:
                 self._disk[name] = ScratchColumn(self._folder, column.dtype, column.shape[1:])
             self._disk[name].append(column if order is None else column[order])
         self._runs.append(self._runs[-1] + len(time))
 
-    def _merged(self, node_of: dict[str, np.ndarray]) -> dict[str, "ScratchColumn"]:
-        """The runs as one, and nodes in place of ids; columns that are in order already stay where they are."""
+    def _merge_runs(self, node_of: dict[str, np.ndarray]) -> dict[str, "ScratchColumn"]:
+        """Merge the runs by time and replace provisional by final node numbers.
+
+        If the file was in order, only the columns of nodes are written again.
+        """
         from dygmamba.data.storage.mapped_columns import ScratchColumn, iterate_slices, merge_sorted_runs
 
         width = sum(column.row_bytes for column in self._disk.values()) + 16
         most = max(1, self._options.memory // (MEMORY_FRACTION * width))
-        moved = [name for name in self._disk if self._late or name in node_of]
-        kinds = {name: np.dtype(np.int64) if name in node_of else self._disk[name].dtype for name in moved}
-        out = {name: ScratchColumn(self._folder, kinds[name], self._disk[name].width) for name in moved}
-        if self._late:
+        rewritten = [name for name in self._disk if self._out_of_order or name in node_of]
+        dtypes = {
+            name: np.dtype(np.int64) if name in node_of else self._disk[name].dtype for name in rewritten
+        }
+        out = {name: ScratchColumn(self._folder, dtypes[name], self._disk[name].width) for name in rewritten}
+        if self._out_of_order:
             rounds = merge_sorted_runs(self._disk["time"], self._runs, most)
         else:
             rounds = (
@@ -235,10 +238,10 @@ class RowCollector:
                 for rows in iterate_slices(self._runs[-1], width, most * width)
             )
         for parts, order in rounds:
-            for name in moved:
-                found = np.concatenate([self._disk[name].read(*part) for part in parts])
-                found = node_of[name][found] if name in node_of else found
-                out[name].append(found if order is None else found[order])
+            for name in rewritten:
+                values = np.concatenate([self._disk[name].read(*part) for part in parts])
+                values = node_of[name][values] if name in node_of else values
+                out[name].append(values if order is None else values[order])
         return self._disk | out
 
     @property
@@ -248,66 +251,80 @@ class RowCollector:
         return self._options.scratch or Path(gettempdir())
 
 
-CHECK_ROWS = 1 << 16  # rows
-DEFAULT_NAME = "data"  # what a dataset is called whose source has no name
+CHECK_ROWS = 1 << 16  # rows checked for NaN at a time
+DEFAULT_NAME = "data"  # name of a dataset that was not read from a file
 
 
 @dataclass(slots=True)
 class _ReadState:
-    """How far a file was read, and how its times are, once there was one."""
+    """Rows read so far, and how times are parsed, known from the first batch on."""
 
-    clock: TimeParser | None = None
+    time_parser: TimeParser | None = None
     rows: int = 0
 
 
 def read_table(
     path: Path | str,
-    kind: str,
+    format: str,
     batches: Iterator[pa.RecordBatch],
     roles: ColumnRoles,
     options: ReadOptions,
-    faults: BadRows | None = None,
+    bad_rows: BadRows | None = None,
 ) -> tuple[EventColumns, NodeIds, Origin]:
-    """The columns of a file with one event per row, in the file's order; src and dst come as dictionaries.
+    """Read a table with one event per row, in file order unless it had to be sorted on disk.
 
-    What has no path is called by a few words. Rows that cannot be read are told to `faults`.
+    Args:
+        path: the file, or a few words for a table that has none.
+        format: recorded in the origin.
+        batches: the columns of `roles`; src and dst are dictionary-encoded.
+        roles: which column is what.
+        options: how to parse values.
+        bad_rows: receives rows that cannot be read.
     """
-    gathered, reading = RowCollector(roles, options), _ReadState()
-    faults = BadRows(str(path), options.skip_bad) if faults is None else faults
+    collector, state = RowCollector(options), _ReadState()
+    bad_rows = BadRows(str(path), options.skip_bad) if bad_rows is None else bad_rows
     for batch in batches:
-        values = _read_batch(reading, path, batch, roles, options, faults)
-        if values is not None:
-            gathered.add(values)
-    faults.settle()
-    if not gathered or reading.clock is None:
-        lost = f"no row that can be read ({faults.listed()})" if faults.count else "column names but no rows"
-        raise FileError(f"{path} has {lost}; give at least one event")
-    columns, ids = gathered.finish()
+        parsed = _read_batch(state, path, batch, roles, options, bad_rows)
+        if parsed is not None:
+            collector.add(parsed)
+    bad_rows.raise_unless_skipped()
+    if not collector or state.time_parser is None:
+        problem = (
+            f"no row that can be read ({bad_rows.summarize()})"
+            if bad_rows.count
+            else "column names but no rows"
+        )
+        raise FileError(f"{path} has {problem}; give at least one event", code="no-rows")
+    columns, ids = collector.finish()
     origin = Origin(
         file=path.name if isinstance(path, Path) else "",
-        format=kind,
+        format=format,
         src=roles.src,
         dst=roles.dst,
         time=roles.time,
         label=roles.label or "",
         features=roles.features,
-        time_unit="s" if reading.clock.epoch else "",
-        time_origin="1970-01-01T00:00:00Z" if reading.clock.epoch else "",
-        skipped=faults.count,
-        skipped_first=tuple(map(str, faults.first)),
-        **reading.clock.words(),
+        unused_columns=roles.unused,
+        time_unit="s" if state.time_parser.is_unix_time else "",
+        time_origin="1970-01-01T00:00:00Z" if state.time_parser.is_unix_time else "",
+        skipped=bad_rows.count,
+        skipped_first=tuple(map(str, bad_rows.first)),
+        **state.time_parser.describe(),
     )
     return columns, ids, origin
 
 
 def build_dataset(path: Path | str, columns: EventColumns, ids: NodeIds, origin: Origin) -> "Dataset":
-    """The dataset of loose columns, named after its file and sorted by time; ties keep their order."""
+    """Build a dataset named after its file, with events sorted by time; ties keep their order."""
     if not len(columns.time):
-        raise FileError(f"{path} has no rows; give at least one event")
+        raise FileError(f"{path} has no rows; give at least one event", code="no-rows")
     node = np.zeros((len(ids), 0), np.float32) if columns.node is None else columns.node
     for name, values in (("edge features", columns.edge), ("node features", node), ("labels", columns.label)):
         if values is not None and not all(np.isfinite(values[rows]).all() for rows in _iter_slices(values)):
-            raise FileError(f"{path} has {name} that are not finite; replace what is NaN or infinite")
+            raise FileError(
+                f"{path} has {name} that are not finite; replace NaN and infinite values",
+                code="values-not-finite",
+            )
 
     import torch
 
@@ -318,10 +335,14 @@ def build_dataset(path: Path | str, columns: EventColumns, ids: NodeIds, origin:
         torch.from_numpy,
         (columns.src, columns.dst, columns.time.astype(np.float64, copy=False), columns.edge),
     )
-    known = columns.late is not None  # then they are sorted
-    late = columns.late if columns.late is not None else int((time < time.cummax(0).values).sum())
+    is_sorted = columns.out_of_order is not None
+    out_of_order = (
+        columns.out_of_order
+        if columns.out_of_order is not None
+        else int((time < time.cummax(0).values).sum())
+    )
     try:
-        store = (EventStore.sorted if late and not known else EventStore.of)(
+        store = (EventStore.from_unsorted if out_of_order and not is_sorted else EventStore.from_columns)(
             src,
             dst,
             time,
@@ -331,50 +352,54 @@ def build_dataset(path: Path | str, columns: EventColumns, ids: NodeIds, origin:
             bipartite=ids.sources is not None,
         )
     except EventError as error:
-        raise FileError(f"{path}: {error}") from error
+        raise FileError(f"{path}: {error}", code=error.code) from error
     name = path.name.split(".")[0] if isinstance(path, Path) else DEFAULT_NAME
-    return Dataset.of(name, store, ids, replace(origin, out_of_order=late))
+    return Dataset.from_events(name, store, ids, replace(origin, out_of_order=out_of_order))
 
 
 def _iter_slices(values: np.ndarray) -> Iterator[slice]:
-    """Runs of rows that are few enough to be looked at together."""
     for start in range(0, len(values), CHECK_ROWS):
         yield slice(start, start + CHECK_ROWS)
 
 
 def drop_zero_columns(columns: EventColumns) -> EventColumns:
-    """The same columns, all-zero features and labels dropped: the field's files pad with them."""
+    """Drop feature tables and labels that are zero throughout; published files use them as padding."""
 
-    def kept(matrix: np.ndarray) -> np.ndarray:
+    def drop_if_zero(matrix: np.ndarray) -> np.ndarray:
         return matrix if matrix.any() else matrix[:, :0]
 
     return replace(
         columns,
-        edge=kept(columns.edge),
-        node=None if columns.node is None else kept(columns.node),
+        edge=drop_if_zero(columns.edge),
+        node=None if columns.node is None else drop_if_zero(columns.node),
         label=columns.label if columns.label is not None and bool(columns.label.any()) else None,
     )
 
 
 def _read_batch(
-    reading: _ReadState,
+    state: _ReadState,
     path: Path | str,
     batch: pa.RecordBatch,
     roles: ColumnRoles,
     options: ReadOptions,
-    faults: BadRows,
+    bad_rows: BadRows,
 ) -> BatchColumns | None:
-    """Another batch: at once if all its rows are good, otherwise without the bad ones; None where none is left."""
+    """Parse a batch, without its bad rows if there are any; None if no row is left."""
     if not batch.num_rows:
         return None
-    if reading.clock is None:
-        place = ColumnLocation(str(path), roles.time, 0)
-        how = {"form": options.time_format, "order": options.date_order, "guess": True}
-        reading.clock = choose_time_parser(batch.column(roles.time), options.time_unit, place, **how)
-    reader = BatchReader(path, roles, options, reading.clock, reading.rows)
-    reading.rows += batch.num_rows
+    if state.time_parser is None:
+        state.time_parser = choose_time_parser(
+            batch.column(roles.time),
+            options.time_unit,
+            ColumnLocation(str(path), roles.time, 0),
+            time_format=options.time_format,
+            order=options.date_order,
+            guess=True,
+        )
+    reader = BatchReader(path, roles, options, state.time_parser, state.rows)
+    state.rows += batch.num_rows
     try:
         return reader.read(batch)
     except BadValueError:
-        good = drop_bad_rows(reader, batch, faults)
+        good = drop_bad_rows(reader, batch, bad_rows)
         return reader.read(good) if good.num_rows else None

@@ -1,11 +1,14 @@
-"""Dates in the usual spellings, rewritten into the one that Arrow reads, whole columns at a time.
+"""Columns of timestamps: numbers, dates in the usual spellings, dates in a given format.
 
-Columns of times: numbers, dates in the usual spellings, dates in a format that is given.
-
-Which clock reads a column of times: as is said, by its type, or by what its first values look like.
+`choose_time_parser` picks a parser by the options, the column's type or its first values; the parser turns whole
+columns into float64 seconds. Dates are rewritten by regular expressions into the spelling that Arrow parses.
 """
 
+# pyarrow.compute creates its functions at import, where pyright cannot see them
+# pyright: reportAttributeAccessIssue=false
+
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,9 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dygmamba.core.errors import ConfigError, FileError
-from dygmamba.data.readers.header import NUMBER_PATTERN, detect_time_unit
+from dygmamba.data.events.times import EPOCH_RANGE
 from dygmamba.data.readers.options import TIME_UNITS
 from dygmamba.data.readers.values import (
+    NUMBER_PATTERN,
+    BadValueError,
     ColumnLocation,
     find_first_failure,
     is_real_type,
@@ -27,138 +32,155 @@ from dygmamba.data.readers.values import (
     try_cast,
 )
 
-# pyarrow.compute makes its functions at import, where pyright cannot see them
-# pyright: reportAttributeAccessIssue=false
-
-
+TICKS_PER_SECOND = {unit: ticks for unit, ticks in TIME_UNITS.items() if ticks}
 DAY_SECONDS = 86_400
-DATE_ORDERS = {  # what a date begins with, and the same as year-month-day
+DATE_ORDERS = {  # order: how a date begins, and its replacement as year-month-day
     "ymd": (r"^(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})", r"\1-\2-\3"),
     "dmy": (r"^(\d{1,2})[-/.](\d{1,2})[-/.](\d{4})", r"\3-\2-\1"),
     "mdy": (r"^(\d{1,2})[-/.](\d{1,2})[-/.](\d{4})", r"\3-\1-\2"),
 }
-DATE_FIXES = (  # one-digit months, days and hours; what stands between day and hour, before a zone, before a fraction
-    (r"^(\d{4})-(\d)-", r"\1-0\2-"),
-    (r"^(\d{4}-\d\d)-(\d)(\D|$)", r"\1-0\2\3"),
-    (r"^(\d{4}-\d\d-\d\d)(?:, *| +|T)(\d)", r"\1 \2"),
-    (r"^(\d{4}-\d\d-\d\d) (\d):", r"\1 0\2:"),
-    (r"(:\d\d),(\d)", r"\1.\2"),
+DATE_FIXES = (
+    (r"^(\d{4})-(\d)-", r"\1-0\2-"),  # one-digit month
+    (r"^(\d{4}-\d\d)-(\d)(\D|$)", r"\1-0\2\3"),  # one-digit day
+    (r"^(\d{4}-\d\d-\d\d)(?:, *| +|T)(\d)", r"\1 \2"),  # one blank between date and time
+    (r"^(\d{4}-\d\d-\d\d) (\d):", r"\1 0\2:"),  # one-digit hour
+    (r"(:\d\d),(\d)", r"\1.\2"),  # comma before the fraction
     (r" ?(UTC|GMT|Z)$", "Z"),
-    (r" ([+-]\d\d:?\d\d)$", r"\1"),
+    (r" ([+-]\d\d:?\d\d)$", r"\1"),  # blank before the zone
 )
 ZONE_PATTERN = r":\d.*(Z|[+-]\d\d:?(\d\d)?)$"
 AM_PM_PATTERN = r"(?i) ?([ap])\.?m\.?$"
 NUMERIC_DATE = re.compile(r"(\d{1,2})([-/.])(\d{1,2})\2\d{4}(.*)", re.DOTALL)
-FORMAT_FIELDS = {  # what a plain format is made of
+FORMAT_FIELDS = {  # the fields of a format that a regular expression can parse
     "Y": r"(?P<Y>\d{4})",
     **{part: rf"(?P<{part}>\d{{1,2}})" for part in "mdHMS"},
 }
 
 
 def parse_timestamps(text: pa.Array, zone: str | None) -> np.ndarray | None:
-    """Seconds since 1970; nanoseconds only where microseconds do not do, for they reach 1677..2262 only."""
+    """Parse ISO dates as seconds since 1970; None if one of them is not a date."""
+    # nanoseconds cover 1677 to 2262 only, so they are the second choice
     for unit in ("us", "ns"):
-        found = try_cast(text, pa.timestamp(unit, zone))
-        if found is not None:
-            return ticks_to_seconds(found.cast(pa.int64()), TIME_UNITS[unit])
+        timestamps = try_cast(text, pa.timestamp(unit, zone))
+        if timestamps is not None:
+            return ticks_to_seconds(timestamps.cast(pa.int64()), TIME_UNITS[unit])
     return None
 
 
 def ticks_to_seconds(ticks: pa.Array, per_second: int) -> np.ndarray:
-    """Whole seconds and the rest apart: 64-bit ticks would not fit a float64."""
+    """Convert integer ticks to float64 seconds.
+
+    Whole seconds and the rest are converted apart: a float64 does not hold every 64-bit tick.
+    """
     whole, rest = np.divmod(ticks.to_numpy(zero_copy_only=False), per_second)
     return whole + rest / per_second
 
 
+def format_iso_time(seconds: float) -> str:
+    """Format seconds since 1970 as an ISO date that parses back to the same microsecond.
+
+    Seconds outside the calendar stay a number.
+    """
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        return f"{seconds:.17g}"
+
+
 def normalize_dates(text: pa.Array, order: str) -> pa.Array:
-    """The dates as 2024-05-31 12:00:00.5+02:00, as far as they are dates of that order."""
-    for pattern, into in (DATE_ORDERS[order], *DATE_FIXES):
-        text = pc.replace_substring_regex(text, pattern, into)
+    """Rewrite dates of this order like 2024-05-31 12:00:00.5+02:00; other text stays as it is."""
+    for pattern, replacement in (DATE_ORDERS[order], *DATE_FIXES):
+        text = pc.replace_substring_regex(text, pattern, replacement)
     return text
 
 
 def split_am_pm(text: pa.Array) -> tuple[pa.Array, np.ndarray | None]:
-    """The text without AM and PM, and what they are: 0, 1, or -1 where there is neither; None where there are none."""
+    """Remove AM and PM. Return the rest and, per value, 0 for AM, 1 for PM, -1 for neither; None if none has any."""
     marked = pc.match_substring_regex(text, AM_PM_PATTERN)
     if not pc.any(marked).as_py():
         return text, None
-    late = pc.match_substring_regex(text, r"(?i)p\.?m\.?$").to_numpy(zero_copy_only=False)
-    half = np.where(marked.to_numpy(zero_copy_only=False), late.astype(np.int64), -1)
+    is_pm = pc.match_substring_regex(text, r"(?i)p\.?m\.?$").to_numpy(zero_copy_only=False)
+    half = np.where(marked.to_numpy(zero_copy_only=False), is_pm.astype(np.int64), -1)
     return pc.replace_substring_regex(text, AM_PM_PATTERN, ""), half
 
 
 def detect_date_order(texts: list[str]) -> tuple[str | None, str]:
-    """In which order most of these dates are written, None where they leave it open; and one of those that do."""
-    cut = [found for text in texts if (found := NUMERIC_DATE.fullmatch(text))]
-    if 2 * len(cut) <= len(texts):
+    """Detect the order of day, month and year in most of these dates.
+
+    Returns:
+        The order, and "" ; or None and an ambiguous date such as 01/02/2024 if day and month cannot be told apart.
+        With points as separators the day comes first.
+    """
+    dates = [match for text in texts if (match := NUMERIC_DATE.fullmatch(text))]
+    if 2 * len(dates) <= len(texts):
         return "ymd", ""
-    large = {(int(found[1]) > 12, int(found[3]) > 12) for found in cut}
-    day_first, month_first = (True, False) in large, (False, True) in large
+    above_twelve = {(int(date[1]) > 12, int(date[3]) > 12) for date in dates}
+    day_first, month_first = (True, False) in above_twelve, (False, True) in above_twelve
     if day_first != month_first:
         return ("dmy" if day_first else "mdy"), ""
-    open_one = next((found for found in cut if int(found[1]) <= 12 and int(found[3]) <= 12), cut[0])
-    return (None if day_first or open_one[2] != "." else "dmy"), open_one[0]
+    ambiguous = next((date for date in dates if int(date[1]) <= 12 and int(date[3]) <= 12), dates[0])
+    return (None if day_first or ambiguous[2] != "." else "dmy"), ambiguous[0]
 
 
 def suggest_time_format(text: str, order: str) -> str:
-    """The format that a date of this order seems to have."""
-    found = NUMERIC_DATE.fullmatch(text)
-    if found is None:
+    """Suggest a strptime format for a date of this order, for a message."""
+    match = NUMERIC_DATE.fullmatch(text)
+    if match is None:
         return "%d.%m.%Y"
-    days = found[2].join(("%d", "%m", "%Y") if order == "dmy" else ("%m", "%d", "%Y"))
-    clock = re.fullmatch(r"([ T])\d+:\d+(:\d+)?(\.\d+)?( ?[AaPp][Mm])?", found[4])
-    if clock is None:
+    days = match[2].join(("%d", "%m", "%Y") if order == "dmy" else ("%m", "%d", "%Y"))
+    time = re.fullmatch(r"([ T])\d+:\d+(:\d+)?(\.\d+)?( ?[AaPp][Mm])?", match[4])
+    if time is None:
         return days
-    hours = "%I:%M" if clock[4] else "%H:%M"
-    tail = (":%S" if clock[2] else "") + (".%f" if clock[3] else "")
-    return f"{days}{clock[1]}{hours}{tail}" + (clock[4] or "")[:-2] + ("%p" if clock[4] else "")
+    hours = "%I:%M" if time[4] else "%H:%M"
+    tail = (":%S" if time[2] else "") + (".%f" if time[3] else "")
+    return f"{days}{time[1]}{hours}{tail}" + (time[4] or "")[:-2] + ("%p" if time[4] else "")
 
 
-def parse_formatted_dates(text: pa.Array, form: str) -> np.ndarray | None:
-    """Seconds since 1970 of dates in one format, None where one is not; a plain one is read by a pattern."""
-    pattern = build_format_pattern(form)
+def parse_formatted_dates(text: pa.Array, time_format: str) -> np.ndarray | None:
+    """Parse dates in one format as seconds since 1970; None if one of them does not match it."""
+    pattern = build_format_pattern(time_format)
     if pattern is not None:
         if not pc.all(pc.match_substring_regex(text, pattern), min_count=0).as_py():
             return None
-        order = re.findall(r"\?P<(\w)>", pattern)
-        iso = pc.replace_substring_regex(text, pattern, _iso_replacement(order))
+        field_order = re.findall(r"\?P<(\w)>", pattern)
+        iso = pc.replace_substring_regex(text, pattern, _iso_replacement(field_order))
         return parse_timestamps(normalize_dates(iso, "ymd"), None)
-    words = text.dictionary_encode()
+    # strptime is slow: parse each distinct date once
+    distinct = text.dictionary_encode()
     try:
-        found = [_microseconds(word, form) for word in words.dictionary.to_pylist()]
+        ticks = [_parse_microseconds(word, time_format) for word in distinct.dictionary.to_pylist()]
     except (ValueError, OverflowError):
         return None
-    codes = words.indices.to_numpy()
-    return ticks_to_seconds(pa.array(np.array(found, np.int64)[codes]), TIME_UNITS["us"])
+    codes = distinct.indices.to_numpy()
+    return ticks_to_seconds(pa.array(np.array(ticks, np.int64)[codes]), TIME_UNITS["us"])
 
 
-def build_format_pattern(form: str) -> str | None:
-    """A pattern of a format of years, months, days, hours, minutes and seconds in digits; None of any other."""
-    pieces = re.split(r"%([A-Za-z%])", form)
+def build_format_pattern(time_format: str) -> str | None:
+    """Build a regular expression for a format of Y, m, d, H, M and S; None for any other format."""
+    pieces = re.split(r"%([A-Za-z%])", time_format)
     names = pieces[1::2]
     if not {"Y", "m", "d"} <= set(names) <= set(FORMAT_FIELDS) or len(set(names)) < len(names):
         return None
     if ("M" in names and "H" not in names) or ("S" in names and "M" not in names):
         return None
-    tight = "" in pieces[2:-1:2]  # digits next to digits
-    parts = {name: part.replace("{1,2}", "{2}") if tight else part for name, part in FORMAT_FIELDS.items()}
-    return "^" + "".join(parts[p] if k % 2 else re.escape(p) for k, p in enumerate(pieces)) + "$"
+    # with digits next to digits every field must have its full width
+    adjacent = "" in pieces[2:-1:2]
+    fields = {
+        name: part.replace("{1,2}", "{2}") if adjacent else part for name, part in FORMAT_FIELDS.items()
+    }
+    return "^" + "".join(fields[p] if k % 2 else re.escape(p) for k, p in enumerate(pieces)) + "$"
 
 
-def _iso_replacement(order: list[str]) -> str:
-    at = {name: rf"\{order.index(name) + 1}" for name in order}
-    day = f"{at['Y']}-{at['m']}-{at['d']}"
-    return f"{day} " + ":".join(at.get(name, "00") for name in "HMS") if "H" in at else day
+def _iso_replacement(field_order: list[str]) -> str:
+    group = {name: rf"\{field_order.index(name) + 1}" for name in field_order}
+    day = f"{group['Y']}-{group['m']}-{group['d']}"
+    return f"{day} " + ":".join(group.get(name, "00") for name in "HMS") if "H" in group else day
 
 
-def _microseconds(word: str, form: str) -> int:
-    moment = datetime.strptime(word, form)
+def _parse_microseconds(word: str, time_format: str) -> int:
+    moment = datetime.strptime(word, time_format)
     moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
-
-
-# pyarrow.compute makes its functions at import, where pyright cannot see them
-# pyright: reportAttributeAccessIssue=false
 
 
 MISSING_TIME_HINT = "remove the row or give it a time"
@@ -167,40 +189,43 @@ MAX_EXACT_INTEGER = 2.0**53  # above it not every integer is a float64
 
 @dataclass(frozen=True, slots=True)
 class NumberTimeParser:
-    """Times that are numbers: kept as they are, or ticks since 1970 turned into seconds."""
+    """Timestamps that are numbers: kept as they are, or ticks since 1970 converted to seconds."""
 
     unit: str
     guessed: bool = False
 
     @property
-    def epoch(self) -> bool:
-        """Whether the seconds count from 1970."""
+    def is_unix_time(self) -> bool:
+        """Whether the parsed seconds count from 1970."""
         return self.unit not in ("auto", "plain")
 
-    def words(self) -> dict[str, Any]:
-        """What was understood of the times."""
-        return {"clock": f"{self.unit} since 1970" if self.epoch else "numbers", "guessed": self.guessed}
+    def describe(self) -> dict[str, Any]:
+        """Return how times were understood, as fields of `Origin`."""
+        clock = f"{self.unit} since 1970" if self.is_unix_time else "numbers"
+        return {"clock": clock, "guessed": self.guessed}
 
-    def seconds(self, array: pa.Array, place: ColumnLocation) -> np.ndarray:
-        """The times as float64; whole ticks are divided exactly, so a microsecond is never lost."""
-        _require_no_nulls(array, place)
+    def parse(self, array: pa.Array, location: ColumnLocation) -> np.ndarray:
+        """Return the times as float64; integer ticks are divided exactly, so that no microsecond is lost."""
+        _require_no_nulls(array, location)
         ticks, written = TIME_UNITS[self.unit], array
         if is_text_type(array.type):
             written = strip_whitespace(array)
-            found = try_cast(written, *((pa.int64(), pa.float64()) if ticks > 1 else (pa.float64(),)))
-            if found is None:
+            numbers = try_cast(written, *((pa.int64(), pa.float64()) if ticks > 1 else (pa.float64(),)))
+            if numbers is None:
                 row = find_first_failure(written, lambda part: try_cast(part, pa.float64()) is not None)
-                raise _bad_time_error(place, written, row, "not a number", "write all times alike")
-            array = found
+                raise _bad_time_error(location, written, row, "not a number", "write all times alike")
+            array = numbers
         elif not (pa.types.is_integer(array.type) or is_real_type(array.type)):
-            raise place.wrong(f"is {array.type}, not a time", "give numbers or dates")
+            raise location.bad_column(
+                f"has type {array.type}, not a time", "give numbers or dates", "column-not-times"
+            )
         if ticks > 1 and pa.types.is_integer(array.type):
             return ticks_to_seconds(array.cast(pa.int64()), ticks)
-        times = _require_finite(array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), place)
-        vague = np.abs(times) > MAX_EXACT_INTEGER
-        if ticks == 0 and not is_real_type(written.type) and vague.any():
-            row = int(vague.argmax())
-            raise place.error(
+        times = _require_finite(array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), location)
+        inexact = np.abs(times) > MAX_EXACT_INTEGER
+        if ticks == 0 and not is_real_type(written.type) and inexact.any():
+            row = int(inexact.argmax())
+            raise location.bad_value(
                 row, f"is {written[row]}, too large to be exact", "give `time_unit='ns'` or `time_unit='us'`"
             )
         return times / max(ticks, 1)
@@ -208,161 +233,185 @@ class NumberTimeParser:
 
 @dataclass(frozen=True, slots=True)
 class DateParser:
-    """Times that are dates: text of one order of day, month and year, or Arrow dates; without a zone they are UTC."""
+    """Timestamps that are dates: text in one order of day, month and year, or Arrow dates; UTC without a zone."""
 
     order: str = "ymd"
-    zones: set[str] = field(default_factory=set, compare=False)  # what was met: given, none
-    epoch = True
+    zones: set[str] = field(default_factory=set, compare=False)  # kinds met so far: "given", "none"
+    is_unix_time = True
 
-    def words(self) -> dict[str, Any]:
-        """What was understood of the times."""
+    def describe(self) -> dict[str, Any]:
         zone = "mixed" if len(self.zones) > 1 else next(iter(self.zones), "none")
         return {"clock": "dates", "order": self.order, "zone": zone}
 
-    def seconds(self, array: pa.Array, place: ColumnLocation) -> np.ndarray:
-        """Seconds since 1970-01-01 UTC as float64, exact to the microsecond."""
-        _require_no_nulls(array, place)
+    def parse(self, array: pa.Array, location: ColumnLocation) -> np.ndarray:
+        """Return seconds since 1970-01-01 UTC as float64, exact to the microsecond."""
+        _require_no_nulls(array, location)
         if is_text_type(array.type):
-            return self._from_text(strip_whitespace(array), place)
+            return self._parse_text(strip_whitespace(array), location)
         if pa.types.is_date(array.type):
             array = array.cast(pa.timestamp("ms"))
         elif not pa.types.is_timestamp(array.type):
-            raise place.wrong(f"is {array.type}, not a date", "give numbers or dates")
+            raise location.bad_column(
+                f"has type {array.type}, not a date", "give numbers or dates", "column-not-times"
+            )
         self.zones.add("none" if array.type.tz is None else "given")
         return ticks_to_seconds(array.cast(pa.int64()), TIME_UNITS[array.type.unit])
 
-    def _from_text(self, written: pa.Array, place: ColumnLocation) -> np.ndarray:
+    def _parse_text(self, written: pa.Array, location: ColumnLocation) -> np.ndarray:
         text = written if self.order == "ymd" else normalize_dates(written, self.order)
-        for zone, met in (
-            (None, "none"),
-            ("UTC", "given"),
-        ):  # nearly always all values have a zone, or none has
-            found = parse_timestamps(text, zone)
-            if found is not None:
-                self.zones.add(met)
-                return found
+        # nearly always all values have a zone or none has, in a spelling that Arrow parses directly
+        for zone, kind in ((None, "none"), ("UTC", "given")):
+            seconds = parse_timestamps(text, zone)
+            if seconds is not None:
+                self.zones.add(kind)
+                return seconds
         bare, half = split_am_pm(normalize_dates(written, self.order))
         text = normalize_dates(bare, "ymd")
         zoned = pc.match_substring_regex(text, ZONE_PATTERN)
-        found = np.empty(len(text), np.float64)
-        for zone, met, rows in (("UTC", "given", zoned), (None, "none", pc.invert(zoned))):
-            part, where = text.filter(rows), np.flatnonzero(rows.to_numpy(zero_copy_only=False))
-            some = parse_timestamps(part, zone)
-            if some is None:
+        seconds = np.empty(len(text), np.float64)
+        for zone, kind, mask in (("UTC", "given", zoned), (None, "none", pc.invert(zoned))):
+            part, rows = text.filter(mask), np.flatnonzero(mask.to_numpy(zero_copy_only=False))
+            parsed = parse_timestamps(part, zone)
+            if parsed is None:
                 row = int(
-                    where[find_first_failure(part, lambda few, z=zone: parse_timestamps(few, z) is not None)]
+                    rows[find_first_failure(part, lambda few, z=zone: parse_timestamps(few, z) is not None)]
                 )
-                do = "write dates like 2024-05-31T12:00:00Z, or give `time_format`"
-                raise _bad_time_error(place, written, row, "not a date", do)
-            found[where] = some
-            self.zones.update({met} if len(where) else ())
-        return found if half is None else _apply_am_pm(found, half, place, written)
+                advice = "write dates like 2024-05-31T12:00:00Z, or give `time_format`"
+                raise _bad_time_error(location, written, row, "not a date", advice)
+            seconds[rows] = parsed
+            self.zones.update({kind} if len(rows) else ())
+        return seconds if half is None else _apply_am_pm(seconds, half, location, written)
 
 
 @dataclass(frozen=True, slots=True)
 class FormatParser:
-    """Times that are dates in one given format; without a zone in it they are UTC."""
+    """Timestamps that are dates in one strptime format; UTC without a zone in it."""
 
-    form: str
+    time_format: str
     guessed: bool = False
-    epoch = True
+    is_unix_time = True
 
-    def words(self) -> dict[str, Any]:
-        """What was understood of the times."""
-        zone = "given" if "%z" in self.form else "none"
-        return {"clock": "dates", "time_format": self.form, "zone": zone, "guessed": self.guessed}
+    def describe(self) -> dict[str, Any]:
+        zone = "given" if "%z" in self.time_format else "none"
+        return {"clock": "dates", "time_format": self.time_format, "zone": zone, "guessed": self.guessed}
 
-    def seconds(self, array: pa.Array, place: ColumnLocation) -> np.ndarray:
-        """Seconds since 1970-01-01 UTC as float64."""
-        _require_no_nulls(array, place)
+    def parse(self, array: pa.Array, location: ColumnLocation) -> np.ndarray:
+        """Return seconds since 1970-01-01 UTC as float64."""
+        _require_no_nulls(array, location)
         if not (is_text_type(array.type) or pa.types.is_integer(array.type)):
-            raise place.wrong(f"is {array.type}, no text", "leave out `time_format`")
-        text = strip_whitespace(array)
-        found = parse_formatted_dates(text, self.form)
-        if found is None:
-            row = find_first_failure(text, lambda part: parse_formatted_dates(part, self.form) is not None)
-            raise _bad_time_error(
-                place, text, row, f"not a date like {self.form}", "mend it, or check `time_format`"
+            raise location.bad_column(
+                f"has type {array.type}, not text", "leave out `time_format`", "option-not-applicable"
             )
-        return found
+        text = strip_whitespace(array)
+        seconds = parse_formatted_dates(text, self.time_format)
+        if seconds is None:
+            row = find_first_failure(
+                text, lambda part: parse_formatted_dates(part, self.time_format) is not None
+            )
+            raise _bad_time_error(
+                location,
+                text,
+                row,
+                f"not a date like {self.time_format}",
+                "correct it, or check `time_format`",
+            )
+        return seconds
 
 
 TimeParser = NumberTimeParser | DateParser | FormatParser
 
 
-def _apply_am_pm(found: np.ndarray, half: np.ndarray, place: ColumnLocation, written: pa.Array) -> np.ndarray:
-    """Twelve hours more in the afternoon; 12 AM is midnight."""
-    hour = np.floor(found % DAY_SECONDS / 3600)
+def _apply_am_pm(
+    seconds: np.ndarray, half: np.ndarray, location: ColumnLocation, written: pa.Array
+) -> np.ndarray:
+    """Add twelve hours in the afternoon; 12 AM is midnight."""
+    hour = np.floor(seconds % DAY_SECONDS / 3600)
     wrong = (half >= 0) & ((hour < 1) | (hour > 12))
     if wrong.any():
-        raise _bad_time_error(place, written, int(wrong.argmax()), "no hour of half a day", "mend it")
+        raise _bad_time_error(
+            location, written, int(wrong.argmax()), "but an hour with AM or PM is 1 to 12", "correct it"
+        )
     return (
-        found + DAY_SECONDS / 2 * ((half == 1) & (hour < 12)) - DAY_SECONDS / 2 * ((half == 0) & (hour == 12))
+        seconds
+        + DAY_SECONDS / 2 * ((half == 1) & (hour < 12))
+        - DAY_SECONDS / 2 * ((half == 0) & (hour == 12))
     )
 
 
-def _require_finite(times: np.ndarray, place: ColumnLocation) -> np.ndarray:
+def _require_finite(times: np.ndarray, location: ColumnLocation) -> np.ndarray:
     bad = ~np.isfinite(times)
     if bad.any():
         row = int(bad.argmax())
-        raise place.error(row, f"is {times[row]}, not a finite time", MISSING_TIME_HINT)
+        raise location.bad_value(row, f"is {times[row]}, not a finite time", MISSING_TIME_HINT)
     return times
 
 
-def _bad_time_error(place: ColumnLocation, text: pa.Array, row: int, what: str, do: str) -> FileError:
+def _bad_time_error(
+    location: ColumnLocation, text: pa.Array, row: int, problem: str, advice: str
+) -> BadValueError:
     if not text[row].as_py():
-        return place.error(row, "is empty", MISSING_TIME_HINT)
-    return place.error(row, f"is {quote_value(text, row)}, {what}", do)
+        return location.bad_value(row, "is empty", MISSING_TIME_HINT)
+    return location.bad_value(row, f"is {quote_value(text, row)}, {problem}", advice)
 
 
-def _require_no_nulls(array: pa.Array, place: ColumnLocation) -> None:
+def _require_no_nulls(array: pa.Array, location: ColumnLocation) -> None:
     if array.null_count:
         row = pc.index(pc.is_null(array), True).as_py()
-        raise place.error(row, "is empty", MISSING_TIME_HINT)
+        raise location.bad_value(row, "is empty", MISSING_TIME_HINT)
 
 
-TIME_SAMPLE = 100_000  # values that tell how times are written
+TIME_SAMPLE = 100_000  # values looked at to find out how times are written
 NON_FINITE_WORDS = {"nan", "inf", "-inf", "infinity", "-infinity"}
-COMPACT_FORMATS = {8: "%Y%m%d", 14: "%Y%m%d%H%M%S"}  # digits: a date without separators
+COMPACT_FORMATS = {8: "%Y%m%d", 14: "%Y%m%d%H%M%S"}  # number of digits: a date without separators
 
 
 def choose_time_parser(
     array: pa.Array,
     unit: str,
-    place: ColumnLocation,
+    location: ColumnLocation,
     *,
-    form: str | None = None,
+    time_format: str | None = None,
     order: str = "",
     guess: bool = False,
 ) -> TimeParser:
-    """How to read a time column: as is said, by its type, or by what most of its first values look like.
+    """Choose how to parse a column of timestamps.
 
-    With `guess`, numbers of the right size are times since 1970; `order` is that of day and month where dates leave it
-    open.
+    Args:
+        array: the first values of the column.
+        unit: one of `TIME_UNITS`, for numbers.
+        location: for error messages.
+        time_format: strptime format of dates; it decides by itself.
+        order: dmy or mdy, used where dates are ambiguous.
+        guess: treat numbers of the right size as ticks since 1970.
     """
-    if form is not None:
+    if time_format is not None:
         if unit not in ("auto", "plain"):
             raise ConfigError(
-                "a format is of dates, a unit of numbers; leave out `time_unit` or `time_format`"
+                "`time_format` is for date strings, `time_unit` for numbers; give one of them",
+                code="conflicting-time-options",
             )
-        return FormatParser(form)
+        return FormatParser(time_format)
     texts = (
         [text for text in strip_whitespace(array[:TIME_SAMPLE]).drop_null().to_pylist() if text]
         if _is_text_or_integer(array)
         else []
     )
     if is_text_type(array.type):
-        looks = [
+        numeric = [
             NUMBER_PATTERN.fullmatch(text) is not None or text.lower() in NON_FINITE_WORDS
             for text in texts[:1000]
         ]
-        dates = bool(looks) and 2 * sum(looks) < len(looks) + (not looks[0])
+        # the majority decides, and at a tie the first value
+        is_dates = bool(numeric) and 2 * sum(numeric) < len(numeric) + (not numeric[0])
     else:
-        dates = pa.types.is_temporal(array.type)
-    if dates and unit not in ("auto", "plain"):
-        raise ConfigError(f"column {place.column!r} of {place.file} holds dates; leave out `time_unit`")
-    if dates:
-        return DateParser(_require_date_order(texts, place, order) if is_text_type(array.type) else "ymd")
+        is_dates = pa.types.is_temporal(array.type)
+    if is_dates and unit not in ("auto", "plain"):
+        raise ConfigError(
+            f"column {location.column!r} of {location.file} holds dates; leave out `time_unit`",
+            code="conflicting-time-options",
+        )
+    if is_dates:
+        return DateParser(_require_date_order(texts, location, order) if is_text_type(array.type) else "ymd")
     return _choose_number_parser(array, texts, unit) if guess else NumberTimeParser(unit)
 
 
@@ -370,38 +419,55 @@ def _is_text_or_integer(array: pa.Array) -> bool:
     return is_text_type(array.type) or pa.types.is_integer(array.type)
 
 
-def _require_date_order(texts: list[str], place: ColumnLocation, known: str) -> str:
+def _require_date_order(texts: list[str], location: ColumnLocation, known: str) -> str:
     order, example = detect_date_order(texts)
     if order is not None or known:
         return order or known
     day, month = (suggest_time_format(example, way) for way in ("dmy", "mdy"))
     raise FileError(
-        f"{place.file}: column {place.column!r} has dates like {example[:40]!r}, which may begin with the "
-        f"day or the month; say which with `time_format='{day}'` or `time_format='{month}'`"
+        f"{location.file}: column {location.column!r} has dates like {example[:40]!r}, which may begin with the "
+        f"day or the month; say which with `time_format='{day}'` or `time_format='{month}'`",
+        code="ambiguous-date-order",
     )
 
 
 def _choose_number_parser(array: pa.Array, texts: list[str], unit: str) -> TimeParser:
-    """Numbers, whose unit shows in their size unless it is given."""
+    """Choose the unit of numbers by their size, unless it is given."""
     if unit != "auto":
         return NumberTimeParser(unit)
     if _is_text_or_integer(array):
-        known = [text for text in texts if NUMBER_PATTERN.fullmatch(text)]
-        values, whole = [float(text) for text in known], all(text.lstrip("+-").isdigit() for text in known)
-        form = COMPACT_FORMATS.get(len(known[0]) if known else 0)
-        if (
-            form is not None
-            and whole
-            and parse_formatted_dates(pa.array(known), form) is not None
-            and known[0][:2] in ("19", "20")
-        ):
-            return FormatParser(form, guessed=True)
-    elif is_real_type(array.type):
+        numbers = [text for text in texts if NUMBER_PATTERN.fullmatch(text)]
         values, whole = (
-            [v for v in array[:TIME_SAMPLE].cast(pa.float64(), safe=False).to_pylist() if v is not None],
-            False,
+            [float(text) for text in numbers],
+            all(text.lstrip("+-").isdigit() for text in numbers),
         )
+        compact = COMPACT_FORMATS.get(len(numbers[0]) if numbers else 0)
+        if (
+            compact is not None
+            and whole
+            and parse_formatted_dates(pa.array(numbers), compact) is not None
+            and numbers[0][:2] in ("19", "20")
+        ):
+            return FormatParser(compact, guessed=True)
+    elif is_real_type(array.type):
+        sample = array[:TIME_SAMPLE].cast(pa.float64(), safe=False).to_pylist()
+        values, whole = [value for value in sample if value is not None], False
     else:
         values, whole = [], False
-    found = detect_time_unit([value for value in values if np.isfinite(value)], whole)
-    return NumberTimeParser(unit) if found is None else NumberTimeParser(found, guessed=True)
+    detected = detect_time_unit([value for value in values if np.isfinite(value)], whole)
+    return NumberTimeParser(unit) if detected is None else NumberTimeParser(detected, guessed=True)
+
+
+def detect_time_unit(values: Sequence[float], whole: bool) -> str | None:
+    """Detect the unit in which the middle 90 % of these numbers are in `EPOCH_RANGE`; None if there is none.
+
+    Only whole numbers can be milliseconds or finer.
+    """
+    ordered = sorted(values)
+    if not ordered:
+        return None
+    low, high = ordered[len(ordered) // 20], ordered[len(ordered) - 1 - len(ordered) // 20]
+    for unit, ticks in TICKS_PER_SECOND.items():
+        if EPOCH_RANGE[0] * ticks <= low <= high < EPOCH_RANGE[1] * ticks and (whole or ticks == 1):
+            return unit
+    return None

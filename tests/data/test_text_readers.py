@@ -1,4 +1,4 @@
-"""A file as it lies: whatever form the same events are written in, the same events come out."""
+"""Text files as they are found in the wild: however the same events are written, the same events are read."""
 
 import gzip
 from datetime import UTC, datetime, timedelta, timezone
@@ -12,10 +12,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dygmamba.core.errors import ConfigError, FileError
+from dygmamba.core.errors import ConfigError
 from dygmamba.data.readers import ReadOptions, read_dataset, values
 from dygmamba.data.readers import delimited as csv_format
 from dygmamba.data.storage.dataset import Dataset
+from raising import raises
 from tables import table
 
 Events = list[tuple[int, int, int]]
@@ -33,7 +34,7 @@ def dated(rows: Events, form: str, zone: int = 0) -> str:
     return "".join(f"{u},{v},{stamp(t, form, zone)}\n" for u, v, t in rows)
 
 
-FORMS = {  # name of the file -> its content; each is read by one call without a word about it
+FORMS = {  # file name: its content; each is read without options
     "snap.txt": lambda rows: "# a graph\n# FromNodeId ToNodeId\n" + lines(rows, "{u} {v} {t}"),
     "runs-of-blanks.txt.gz": lambda rows: lines(rows, "{u}   {v}\t {t}  "),
     "tabs": lambda rows: lines(rows, "{u}\t{v}\t{t}"),
@@ -56,7 +57,7 @@ FORMS = {  # name of the file -> its content; each is read by one call without a
         rows, '{{"ts": "{t}", "user": "{u}", "item": {v}.0, "more": [1]}}'
     ),
 }
-NEW_YEAR = int(datetime(2023, 12, 31, tzinfo=UTC).timestamp())  # a 31st settles what is a day
+NEW_YEAR = int(datetime(2023, 12, 31, tzinfo=UTC).timestamp())  # only a day can be 31
 
 
 def write(folder: Path, name: str, text: str) -> Path:
@@ -65,7 +66,7 @@ def write(folder: Path, name: str, text: str) -> Path:
     return path
 
 
-def told(dataset: Dataset) -> list[tuple]:
+def list_events(dataset: Dataset) -> list[tuple]:
     store = dataset.store
     users = [dataset.ids.to_user(column.numpy()).to_pylist() for column in (store.src, store.dst)]
     return list(zip(*users, store.time.tolist(), strict=True))
@@ -79,13 +80,13 @@ def told(dataset: Dataset) -> list[tuple]:
         max_size=12,
     )
 )
-def test_one_stream_in_every_form_is_one_stream(tmp_path_factory, rows):
-    """For all streams and forms: the same sources, destinations and times, to the bit."""
+def test_events_are_the_same_in_every_spelling(tmp_path_factory, rows):
+    """Sources, destinations and times are equal to the bit, for every spelling of the same events."""
     folder = tmp_path_factory.mktemp("forms")
     wanted = sorted(rows, key=lambda row: row[2])
     for name, form in FORMS.items():
         dataset = read_dataset(write(folder, name, form(rows)))
-        found = told(dataset)
+        found = list_events(dataset)
         if name == "american.csv":
             found.remove((9, 9, float(NEW_YEAR)))
         assert found == [(u, v, float(t)) for u, v, t in wanted], name
@@ -98,8 +99,8 @@ def test_one_stream_in_every_form_is_one_stream(tmp_path_factory, rows):
     )
 
 
-def test_a_real_stream_as_snap_and_as_a_table(tmp_path, real_data):
-    """UCI as SNAP publishes such files, packed: the digest of the archive's own events."""
+def test_a_real_dataset_as_a_snap_file(tmp_path, real_data):
+    """UCI written as a compressed SNAP file has the digest of the archive."""
     uci = read_dataset(real_data / "uci.npz")
     store = uci.store
     rows = zip(store.src.tolist(), store.dst.tolist(), store.time.tolist(), strict=True)
@@ -108,8 +109,8 @@ def test_a_real_stream_as_snap_and_as_a_table(tmp_path, real_data):
     assert (snap.digest, snap.ids) == (uci.digest, uci.ids)
 
 
-def test_what_was_understood_is_remembered(tmp_path):
-    """Names or places, delimiter, comments, clock, order and zone are in the origin."""
+def test_the_origin_records_how_a_file_was_read(tmp_path):
+    """Column names or positions, delimiter, comments, kind of times, date order and zone."""
     path = table(
         tmp_path / "k.tsv", "% x\n" + "".join(f"{k}\t{k + 1}\t1\t{1_400_000_000 + k}\n" for k in range(5))
     )
@@ -122,39 +123,43 @@ def test_what_was_understood_is_remembered(tmp_path):
     assert (origin.clock, origin.order, origin.zone) == ("dates", "dmy", "mixed")
 
 
-def test_columns_by_place_with_and_without_names(tmp_path):
-    """A number is a place where no column bears it as a name; given places are taken as they are."""
+def test_columns_can_be_given_by_position(tmp_path):
+    """A number is a position unless a column has it as its name."""
     named = table(tmp_path / "a.csv", "when,who,whom,x\n5,a,b,1\n6,b,c,2\n")
     dataset = read_dataset(named, ReadOptions(src="1", dst="2", time="0", features=("3",)))
-    assert (told(dataset), dataset.origin.features) == ([("a", "b", 5.0), ("b", "c", 6.0)], ("x",))
+    assert (list_events(dataset), dataset.origin.features) == ([("a", "b", 5.0), ("b", "c", 6.0)], ("x",))
     bare = table(tmp_path / "b.csv", "5,a,b,1\n6,b,c,2\n")
     dataset = read_dataset(bare, ReadOptions(src="1", dst="2", time="0", label="3"))
-    assert told(dataset) == [("a", "b", 5.0), ("b", "c", 6.0)]
+    assert list_events(dataset) == [("a", "b", 5.0), ("b", "c", 6.0)]
     numbered = table(tmp_path / "c.csv", "src,dst,time,7,8\n1,2,3,4,5\n")
     assert read_dataset(numbered, ReadOptions(features=("8",))).store.features.edge.tolist() == [[5.0]]
 
 
-def test_a_first_event_is_never_taken_for_names(tmp_path):
-    """Headerless files keep their first line; numbers as names are names where the rows are words."""
+def test_a_first_event_is_not_taken_for_column_names(tmp_path):
+    """Files without a header keep their first line; numbers are names if the rows below are words."""
     assert len(read_dataset(table(tmp_path / "a.csv", "ann,bob,2024-05-01\nbob,cid,2024-05-02\n"))) == 2
     assert len(read_dataset(table(tmp_path / "b.csv", "4,5,6\n"))) == 1
     pandas = table(tmp_path / "c.csv", "0,1,2\nann,bob,17\nbob,cid,18\n")
-    assert told(read_dataset(pandas, ReadOptions(src="0", dst="1", time="2")))[0] == ("ann", "bob", 17.0)
+    assert list_events(read_dataset(pandas, ReadOptions(src="0", dst="1", time="2")))[0] == (
+        "ann",
+        "bob",
+        17.0,
+    )
     vague = table(tmp_path / "d.csv", "0,1,2\n3,4,5\n")
-    with pytest.raises(FileError, match="`header=True` or `header=False`"):
+    with raises("ambiguous-header"):
         read_dataset(vague)
     assert len(read_dataset(vague, ReadOptions(header=False))) == 2
     assert len(read_dataset(vague, ReadOptions(header=True, src="0", dst="1", time="2"))) == 1
 
 
 def test_hash_tags_are_events(tmp_path):
-    """A line that begins with a mark and is cut like the others is no comment."""
+    """A line that starts with a comment mark but has the fields of an event is an event."""
     path = table(tmp_path / "tags.csv", "#a,#b,1400000000\n#b,c,1400000001\nc,#a,1400000002\n")
-    assert [row[0] for row in told(read_dataset(path))] == ["#a", "#b", "c"]
+    assert [row[0] for row in list_events(read_dataset(path))] == ["#a", "#b", "c"]
 
 
-def test_bad_rows_are_left_out_and_counted(tmp_path, monkeypatch):
-    """For any blocks: torn, undecodable, empty and odd rows are numbered as in the file and gone with skip_bad."""
+def test_bad_rows_are_skipped_and_counted(tmp_path, monkeypatch):
+    """Malformed, undecodable, empty and bad rows have the file's row numbers and are left out with `skip_bad`."""
     rows = [f"n{k},m{k},{k}" for k in range(400)]
     rows[10], rows[50], rows[51], rows[300], rows[399] = "n10", "null,x,3", "x,y,soon", "a,b,inf", "é,1,2,3,4"
     content = ("src,dst,time\n" + "\n".join(rows) + "\n").encode("latin-1")
@@ -164,21 +169,24 @@ def test_bad_rows_are_left_out_and_counted(tmp_path, monkeypatch):
         monkeypatch.setattr(csv_format, "BLOCK_BYTES", block)
         dataset = read_dataset(path, ReadOptions(skip_bad=True))
         assert (len(dataset), dataset.store.num_nodes, dataset.origin.skipped) == (395, 790, 5)
-        said = " ".join(dataset.origin.skipped_first)
+        shown = " ".join(dataset.origin.skipped_first)
         for row in (11, 51, 52, 301, 400):
-            assert f"data row {row}" in said
-    with pytest.raises(FileError, match=r"no UTF-8|no character"):
+            assert f"data row {row}" in shown
+    with raises("bad-rows") as caught:
         read_dataset(path)
+    assert "data row 400 is not UTF-8" in str(caught.value)
 
 
-def test_mostly_bad_is_not_a_few_bad_rows(tmp_path, monkeypatch):
-    """A wrong column is refused early, even where bad rows may be left out."""
+def test_a_file_of_mostly_bad_rows_is_rejected(tmp_path, monkeypatch):
+    """A wrong column is reported early, even with `skip_bad`."""
     monkeypatch.setattr(values, "MAX_BAD_ROWS", 50)
     path = table(tmp_path / "t.csv", "src,dst,time,x\n" + "a,b,word,1\n" * 200 + "a,b,1,1\n" * 10)
-    with pytest.raises(FileError, match="most rows are bad"):
+    with raises("mostly-bad-rows"):
         read_dataset(path, ReadOptions(skip_bad=True, time="time"))
-    with pytest.raises(FileError, match=r"more than 50 bad rows.*and 46 more"):
+    with raises("bad-rows") as caught:
         read_dataset(path)
+    assert "more than 50 bad rows" in str(caught.value)
+    assert "and 46 more" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -191,36 +199,40 @@ def test_mostly_bad_is_not_a_few_bad_rows(tmp_path, monkeypatch):
         ("%y-%m-%d %I:%M %p", "24-05-03 12:30 PM"),
     ],
 )
-def test_a_stated_format_is_read_exactly(tmp_path, form, value):
-    """Plain formats and all that strptime knows; a date that is none is a bad row."""
+def test_a_given_time_format_is_parsed_exactly(tmp_path, form, value):
+    """Any strptime format works; a date that does not match is a bad row."""
     moment = datetime(2024, 5, 3, 12, 30, tzinfo=UTC).timestamp()
     path = table(tmp_path / "t.csv", f"src,dst,time\na,b,{value}\n")
     assert read_dataset(path, ReadOptions(time_format=form)).store.time.tolist() == [moment]
     path = table(tmp_path / "t.csv", f"src,dst,time\na,b,{value.replace('03', '33')}\n")
-    with pytest.raises(FileError, match=r"data row 1, column 'time' is .* not a date like"):
+    with raises("bad-rows") as caught:
         read_dataset(path, ReadOptions(time_format=form))
+    assert "data row 1, column 'time'" in str(caught.value)
+    assert form in str(caught.value)
 
 
-def test_formats_that_leave_the_day_open_are_refused():
-    """A format without a year, or that is none, is a sentence before anything is read."""
+def test_time_formats_need_year_month_and_day():
+    """An incomplete or invalid format is an error before anything is read."""
     for form in ("%H:%M", "%d.%m.", "%Q", "%", ""):
-        with pytest.raises(ConfigError, match="time format"):
+        with raises("bad-time-format", kind=ConfigError):
             ReadOptions(time_format=form)
 
 
 def test_days_beyond_the_month_do_not_roll_over(tmp_path):
-    """31 February is a bad row in every spelling."""
+    """31 February is a bad row in every spelling of dates."""
     for value, form in (("31.02.2024", None), ("2024/02/30", None), ("31.02.2024", "%d.%m.%Y")):
         path = table(tmp_path / "t.csv", f"src,dst,time\na,b,{value}\n")
-        with pytest.raises(FileError, match="not a date"):
+        with raises("bad-rows") as caught:
             read_dataset(path, ReadOptions(time_format=form))
+        assert f"is {value!r}, not a date" in str(caught.value)
 
 
-def test_null_ids_of_a_frame_are_bad_rows(tmp_path):
-    """NaN among integers that became floats is an empty id, not a node."""
+def test_missing_ids_of_a_data_frame_are_bad_rows(tmp_path):
+    """NaN in a column of integers that became floats is a missing id, not a node."""
     columns = {"src": np.array([1.0, np.nan]), "dst": np.array([2.0, 3.0]), "time": [1, 2]}
     pq.write_table(pa.table(columns), tmp_path / "t.parquet")
-    with pytest.raises(FileError, match="data row 2, column 'src' is empty"):
+    with raises("bad-rows") as caught:
         read_dataset(tmp_path / "t.parquet")
+    assert "data row 2, column 'src' is empty" in str(caught.value)
     dataset = read_dataset(tmp_path / "t.parquet", ReadOptions(skip_bad=True))
     assert torch.equal(dataset.store.src, torch.tensor([0]))

@@ -124,7 +124,7 @@ def load(name: str, data_dir: Path | str | None = None) -> Dataset:
 
 
 def generate(*, name: str = GENERATED, scratch: Path | str | None = None, **settings: Any) -> Dataset:
-    """A stream whose forgetting law is known; docs/generated-stream.md explains the settings.
+    """A stream whose forgetting law is known; docs/reference/generated-stream.md explains the settings.
 
     One that is too large for memory is made on the disk, in `scratch` or the system's temporary folder.
 

@@ -39,6 +39,7 @@ class DemoResult:
     page: Path
     rows: list[dict[str, Any]]
     forgetting: Forgetting
+    heuristics: tuple[str, ...] = DEMO_HEURISTICS
 
 
 def run_demo(out: Path, seed: int, epochs: int, progress: Progress = SILENT) -> DemoResult:

@@ -36,7 +36,7 @@ from dygmamba.runs.evaluation import (
     evaluate_ranks,
 )
 from dygmamba.runs.node_training import evaluate_node_fit, open_node_run
-from dygmamba.runs.opening import choose_device, describe_training, open_run, read_split, read_task
+from dygmamba.runs.opening import as_directory, choose_device, describe_training, open_run, read_split, read_task
 from dygmamba.sampling.negatives import SAMPLERS
 from dygmamba.tasks.link import SETTINGS, SPLITS
 from dygmamba.tasks.metric_names import NDCG_METRIC
@@ -259,7 +259,7 @@ def evaluate_node_properties(dataset: Dataset, model: str, split: Names = "test"
     names: Sequence[str] = parse_names("split", split, SPLITS)
     board = load_leaderboard(dataset)
     labels = NodePropertyLabels.from_board(dataset.store, board)
-    judged = labels.judged(FORECASTS[model](labels.nodes, labels.kinds))
+    judged = labels.score_forecast(FORECASTS[model](labels.nodes, labels.kinds))
     rows = []
     for name in (name for name in names if judged[name]):
         scores = [score for score, _ in judged[name]]
@@ -277,10 +277,10 @@ def evaluate_node_properties(dataset: Dataset, model: str, split: Names = "test"
     return rows
 
 
-def warn_if_unfinished(path: Path) -> None:
+def warn_if_unfinished(run: Path | RunDirectory) -> None:
     """Warn of a run that was stopped; raise ConfigError if it has no weights yet."""
-    folder = RunDirectory(path)
-    sections = folder.config()
+    folder = as_directory(run)
+    path, sections = folder.path, folder.config()
     if folder.finished or "train" not in sections:
         return
     epochs, hint = sections["train"]["epochs"], f"resume it with `dygmamba.resume({str(path)!r})`"

@@ -1,15 +1,20 @@
-"""Models from outside: registered by a call, held to the contract by another."""
+"""Models: list them with their size on a dataset, register your own, check that it keeps the contract."""
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from torch import nn
 
+from dygmamba.config import build_config, find_preset
 from dygmamba.core.errors import ConfigError
+from dygmamba.data.events.splits import chronological_split
+from dygmamba.data.storage.library import open_dataset
 from dygmamba.models import add_model
 from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, Scorer
-from dygmamba.models.external import import_path, with_link_head_if_encoder
+from dygmamba.models.spec import Builder, import_path
 from dygmamba.runs.contract import check_model as check_contract
 
 
@@ -52,9 +57,7 @@ def register(
         raise ConfigError(f"{name!r} cannot name a model; use letters, digits, '.', '_' and '-'")
     if not hasattr(config, "__dataclass_fields__"):
         raise ConfigError(f"`config` must be a dataclass of settings, got {config!r}")
-    spec = ModelSpec(
-        config, with_link_head_if_encoder(build), trainable, title or name, looks_at, cost, import_path(build)
-    )
+    spec = ModelSpec(config, Builder(build), trainable, title or name, looks_at, cost, import_path(build))
     return add_model(name, spec)
 
 
@@ -69,3 +72,41 @@ def check_model(name: str, **settings: Any) -> pa.Table:
     'finite'
     """
     return check_contract(name, settings)
+
+
+DEFAULT_DATASET, DEFAULT_NODES = "uci", 1_899  # for `list_models` without a dataset
+
+
+def list_models(data: str | None = None, data_dir: Path | None = None) -> list[dict[str, Any]]:
+    """Return a row per model with its parameters and the events it reads, as built for a dataset.
+
+    The published settings for that dataset are used, by default those for UCI.
+    """
+    facts = DatasetFacts(DEFAULT_NODES, 0, 0)
+    if data is not None:
+        store = open_dataset(data, data_dir).store
+        facts = DatasetFacts.of(store, chronological_split(store).train)
+    return [_describe_built_model(model, data or DEFAULT_DATASET, facts) for model in all_models()]
+
+
+def _describe_built_model(model: str, data: str, facts: DatasetFacts) -> dict[str, Any]:
+    """Build a model and count its parameters: a cost is counted, never quoted."""
+    spec = find_model(model)
+    _, settings = separate_settings(find_preset(model, data))
+    scorer = spec.build(build_config(spec.config, settings), facts)
+    weights = []
+    if isinstance(scorer, nn.Module):
+        weights = [weight for weight in scorer.parameters() if weight.requires_grad]
+        if isinstance(scorer, RoundLearner):
+            weights = [buffer for buffer in scorer.buffers() if buffer.is_floating_point()]
+    return {
+        "name": model,
+        "title": spec.title,
+        "looks_at": spec.looks_at,
+        "cost": spec.cost,
+        "trainable": spec.trainable,
+        "stateful": scorer.stateful,
+        "parameters": sum(weight.numel() for weight in weights),
+        "tokens": sum(request.tokens for request in scorer.requests),
+        "hops": max((len(request.fanout) for request in scorer.requests), default=0),
+    }

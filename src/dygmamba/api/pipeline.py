@@ -154,7 +154,7 @@ def train_node_run(dataset: Dataset, plan: TrainingPlan, seed: int, progress: Pr
         backbone, config = given, build_config(NodeFitConfig, plan.settings)
     else:
         sized = {} if plan.size is None else find_size_preset(plan.size, plan.model or DEFAULT_NETWORK)
-        parts = NodeSettings.of(dataset.name, plan.model or DEFAULT_NETWORK, sized | plan.settings)
+        parts = NodeSettings.from_settings(dataset.name, plan.model or DEFAULT_NETWORK, sized | plan.settings)
         link_plan = replace(plan, settings=parts.link, size=None)
         backbone, config = train_link_run(dataset, link_plan, seed, progress).run.path, parts.node
     config = replace(

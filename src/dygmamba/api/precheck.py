@@ -1,14 +1,18 @@
-"""What a command line can be told at once: every check here runs before torch, pyarrow or numba are imported.
+"""Checks of a command's arguments that need neither torch, pyarrow nor numba, so that a typo is reported at once.
 
-They are the library's own checks where those need nothing heavy, and known.json where they would.
+There is one function per command. They use the library's own checks where those import nothing heavy, and the registry
+of models and settings (`dygmamba.known`) where they would.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dygmamba.api.hub import check_target as check_target
 from dygmamba.api.validation import (
     check_backbone_conflicts,
     check_forecast,
+    check_search_limits,
     check_task,
     check_visible,
     choose_model,
@@ -25,85 +29,371 @@ from dygmamba.config import (
     read_preset_file,
     validate_settings,
 )
-from dygmamba.core.errors import ConfigError, FileError
+from dygmamba.core.errors import ConfigError, FileError, NotFoundError
+from dygmamba.data.catalogue.known_datasets import find_entry
 from dygmamba.data.catalogue.leaderboard_folders import detect_folder_format
 from dygmamba.data.events.split_spec import LEADERBOARD_SPLIT, parse_parts, parse_shares
-from dygmamba.data.storage.locations import check_dataset_name, require_dataset
+from dygmamba.data.storage.locations import check_dataset_name
+from dygmamba.data.storage.locations import require_dataset as require_dataset
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.known import hints_of, known, require_model
+from dygmamba.known import allowed as describe_allowed  # noqa: F401
+from dygmamba.known import described, hints_of, known
+from dygmamba.known import require_model as require_model
 
-__all__ = [
-    "check_backbone_conflicts",
-    "check_choice",
-    "check_dataset_name",
-    "check_device",
-    "check_forecast",
-    "check_generator",
-    "check_names",
-    "check_split",
-    "check_task",
-    "check_trainable",
-    "check_untrained_model",
-    "check_visible",
-    "is_property_evaluation",
-    "is_run_directory",
-    "parse_loggers",
-    "parse_metrics",
-    "require_dataset",
-    "require_file",
-    "require_model",
-    "require_run",
-    "require_source",
-]
+BENCHMARKS = ("sampling", "scan", "step", "epoch", "length", "memory", "candidates", "size", "scaling")
+MODEL_FILE_SUFFIXES = (".pt2", ".onnx")
+PICTURE_SUFFIXES = (".html", ".htm", ".svg")
 
 
 class DeviceKind(NamedTuple):
-    """A device, as far as it is known before torch is."""
+    """A device as far as it is known without torch."""
 
     type: str
 
 
+def check_train(
+    *,
+    data: str,
+    model: str | None,
+    settings: dict[str, Any],
+    task: str,
+    preset: str | None,
+    split: str | None,
+    backbone: Path | None,
+    finetune: bool,
+    balance: bool,
+    negatives: str,
+    device: str,
+    log: str | None,
+    refit: str | None,
+    data_dir: Path | None,
+) -> None:
+    """Check the arguments of a new training."""
+    _check_training(negatives, device, log, refit, task)
+    check_task(task, {"backbone": backbone is not None, "finetune": finetune, "balance": balance})
+    if backbone is not None:
+        check_backbone_conflicts(backbone, preset=preset, split=split)
+        require_run(backbone)
+    else:
+        check_split(split)
+        check_trainable(model, settings, task, preset, device)
+    require_dataset(data, data_dir)
+
+
+def check_resume(
+    run: Path,
+    *,
+    negatives: str,
+    device: str,
+    log: str | None,
+    refit: str | None,
+    task: str,
+    given: Sequence[str],
+) -> None:
+    """Check the arguments of a resumed training; `given` are options that the user typed and a run has fixed."""
+    _check_training(negatives, device, log, refit, task)
+    require_run(run)
+    has_other_task = RunDirectory(run).task != task
+    for name in given:
+        if name != "task" or has_other_task:
+            raise ConfigError(
+                f"a resumed run keeps its own settings; leave out `{name}`, or start a new run",
+                code="fixed-by-run",
+            )
+
+
+def _check_training(negatives: str, device: str, log: str | None, refit: str | None, task: str) -> None:
+    check_names("negatives", negatives)
+    check_device(device)
+    parse_loggers(log)
+    if refit not in (None, "all"):
+        raise ConfigError(f"`refit` takes all, got '{refit}'", code="unknown-refit")
+    if refit and task == "node":
+        raise ConfigError(
+            "`refit` is for link runs; leave it out, or leave out `task='node'`", code="refit-of-node-task"
+        )
+
+
+def check_tune(
+    *,
+    data: str,
+    model: str | None,
+    settings: dict[str, Any],
+    preset: str | None,
+    split: str | None,
+    trials: int | None,
+    hours: float | None,
+    device: str,
+    data_dir: Path | None,
+) -> None:
+    """Check the arguments of a search for settings."""
+    check_search_limits(trials, hours)
+    check_device(device)
+    check_split(split)
+    check_trainable(model, settings, "link", preset, device)
+    require_dataset(data, data_dir)
+
+
+def check_blend(runs: Sequence[Path], negatives: str, device: str) -> None:
+    """Check the arguments of a blend."""
+    check_names("negatives", negatives)
+    check_device(device)
+    for run in runs:
+        require_run(run)
+
+
+def check_evaluate(
+    *,
+    target: str,
+    model: str,
+    settings: dict[str, Any],
+    negatives: str | None,
+    split: str,
+    setting: str,
+    metrics: str | None,
+    candidates: str | None,
+    filtered: bool,
+    visible: str | None,
+    draws: int,
+    seed: int | None,
+    store_negatives: Path | None,
+    device: str,
+    data_dir: Path | None,
+) -> None:
+    """Check the arguments of an evaluation of a run, of a heuristic, or of node properties."""
+    of_links = {"negatives": negatives, "candidates": candidates, "filtered": filtered, "seed": seed}
+    if is_property_evaluation(metrics, **of_links, visible=visible):
+        check_names("split", split)
+        check_forecast(model)
+        require_dataset(target, data_dir)
+        return
+    for option, value in (("negatives", negatives), ("split", split), ("setting", setting)):
+        check_names(option, value)
+    check_visible(visible)
+    parse_metrics(metrics, candidates, filtered)
+    check_device(device)
+    if is_run_directory(target):
+        if settings or store_negatives or draws > 1 or seed is not None:
+            raise ConfigError(
+                "`set`, `seed`, `draws` and `store_negatives` are for models without training; "
+                "leave them out, a run has its own settings",
+                code="option-of-untrained-model",
+            )
+        require_run(target)
+    else:
+        check_untrained_model(model, target, settings)
+        require_dataset(target, data_dir)
+
+
+def check_audit(
+    *, data: str, run: Path | None, model: str | None, settings: dict[str, Any], data_dir: Path | None
+) -> None:
+    """Check the arguments of an audit."""
+    brings_run = run is None and is_run_directory(data)
+    if model is not None and (brings_run or run is not None):
+        raise ConfigError(
+            "give a model by name or a run, not both; a run brings its own model", code="model-and-run"
+        )
+    if model is None and settings:
+        raise ConfigError(
+            f"settings ({', '.join(settings)}) need a model; name it with `model`",
+            code="settings-without-model",
+        )
+    if run is not None:
+        require_run(run)
+    if model is not None:
+        require_model(model)
+    if brings_run:
+        require_run(data)
+    else:
+        require_dataset(data, data_dir)
+
+
+def check_predict(
+    run: Path,
+    *,
+    given: Sequence[str],
+    top: int | None,
+    pairs: Path | None,
+    events: Path | None,
+    out: Path | None,
+    time_unit: str,
+    device: str,
+) -> None:
+    """Check the arguments of a prediction; `given` are the options that say what to predict."""
+    if "pairs" in given and "sources" in given:
+        raise ConfigError(
+            "give the pairs to score with `pairs`, or with `top` the `sources`; not both",
+            code="pairs-and-sources",
+        )
+    ranking = [name for name in given if name in ("sources", "candidates", "only_new")]
+    if ranking and top is None:
+        raise ConfigError(
+            f"`{ranking[0]}` needs a ranking; say how many to keep with `top`", code="top-missing"
+        )
+    if out is not None:
+        require_writable(out, "out")
+    require_run(run)
+    check_device(device)
+    check_choice("time_unit", time_unit)
+    require_file(pairs, "pairs")
+    require_file(events, "events")
+    _check_predicted_task(run, RunDirectory(run).task, given)
+
+
+def _check_predicted_task(run: Path, task: str, given: Sequence[str]) -> None:
+    """Raise ConfigError if a run of this task cannot predict what is wanted."""
+    wrong = [name for name in given if (name == "nodes") != (task == "node")]
+    if wrong and task == "node":
+        raise ConfigError(
+            f"{run} classifies nodes and cannot score pairs; leave out `{wrong[0]}`, and give `nodes`, or nothing for "
+            "all sources",
+            code="option-of-link-task",
+        )
+    if wrong:
+        raise ConfigError(
+            f"{run} predicts links and cannot classify nodes; give `pairs` instead of `nodes`, or a run of the node "
+            "task",
+            code="option-of-node-task",
+        )
+    if task == "link" and not {"pairs", "sources"} & set(given):
+        raise ConfigError(
+            "give the pairs to score with `pairs`, or with `top` the `sources`", code="pairs-missing"
+        )
+
+
+def check_explain(run: Path, *, out: Path | None, events: Path | None, time_unit: str, device: str) -> None:
+    """Check the arguments of an explanation."""
+    if out is not None and out.suffix.lower() not in PICTURE_SUFFIXES:
+        raise ConfigError(
+            f"`out` takes a page, name.html, or a picture, name.svg; got {out}", code="unknown-picture-format"
+        )
+    require_run(run)
+    check_device(device)
+    check_choice("time_unit", time_unit)
+    require_file(events, "events")
+
+
+def check_export_model(run: Path, to: Path) -> None:
+    """Check the arguments of a model export."""
+    if to.suffix not in MODEL_FILE_SUFFIXES:
+        raise ConfigError(
+            f"{to} does not name a format; let it end in {' or '.join(MODEL_FILE_SUFFIXES)}",
+            code="unknown-model-format",
+        )
+    require_writable(to, "to")
+    require_run(run)
+
+
+def check_import(file: Path, *, format: str, time_unit: str, name: str | None) -> None:
+    """Check the arguments of a data import."""
+    if detect_folder_format(file.expanduser()) is None:
+        require_file(file, "")
+    check_choice("format", format)
+    check_choice("time_unit", time_unit)
+    if name is not None:
+        check_dataset_name(name)
+
+
+def check_export_data(data: str, to: Path, data_dir: Path | None) -> None:
+    """Check the arguments of a data export."""
+    require_writable(to, "to")
+    require_dataset(data, data_dir)
+
+
+def check_fetch(name: str) -> None:
+    """Check the name of a public dataset."""
+    find_entry(name)
+
+
+def check_generate(name: str, settings: dict[str, Any]) -> None:
+    """Check the arguments of a generated dataset."""
+    about = known()["generator"]
+    validate_settings(about["config"], hints_of(about["settings"]), settings)
+    laws = known()["names"]["law"]
+    if settings.get("law", "never") not in laws:
+        raise ConfigError(f"`law` takes {', '.join(laws)}; got {settings['law']!r}", code="unknown-law")
+    check_dataset_name(name)
+
+
+def check_reproduce(
+    study: str,
+    *,
+    models: Sequence[str],
+    datasets: Sequence[str],
+    device: str,
+    data_dir: Path | None,
+) -> None:
+    """Check the arguments of a study."""
+    studies = known()["names"]["study"]
+    if study not in studies:
+        raise ConfigError(f"unknown study '{study}'; choose from {', '.join(studies)}", code="unknown-study")
+    for model in models:
+        require_model(model)
+    for name in datasets:
+        require_dataset(name, data_dir)
+    check_device(device)
+
+
+def check_benchmark(name: str, device: str) -> None:
+    """Check the arguments of a benchmark."""
+    if name not in BENCHMARKS:
+        raise NotFoundError(
+            f"unknown benchmark '{name}'; choose from {', '.join(BENCHMARKS)}", code="unknown-benchmark"
+        )
+    check_device(device)
+
+
 def is_run_directory(path: str | Path) -> bool:
-    """Whether a folder is a run's."""
+    """Return whether a folder is a run directory."""
     return (Path(path) / "config.toml").is_file()
 
 
 def require_run(path: str | Path) -> None:
-    """Refuse what is no run, and one whose configuration is damaged."""
+    """Raise an error unless the path is a run directory with an undamaged configuration."""
     RunDirectory(Path(path)).config()
 
 
 def require_file(path: Path | None, option: str) -> None:
-    """Refuse a file that is not there."""
+    """Raise FileError if a file is given and does not exist; `option` names it in the message, "" if it is alone."""
     if path is None or path.expanduser().is_file():
         return
     if path.is_dir():
-        raise FileError(f"{path} is a folder; give {option} a file in it")
+        hint = f"give `{option}` a file in it" if option else "give a file in it"
+        raise FileError(f"{path} is a folder; {hint}", code="not-a-file")
     if not path.exists():
-        raise FileError(f"{path} does not exist; check the name and the folder, or give {option} another")
+        raise FileError(f"{path} does not exist; check the name and the folder", code="file-not-found")
 
 
-def require_source(path: Path) -> None:
-    """Refuse a file that is not there, and a folder that is no scoreboard's."""
-    if detect_folder_format(path.expanduser()) is None:
-        require_file(path, "the command")
+def require_writable(path: Path, option: str) -> None:
+    """Raise FileError if a file cannot be written, before the work and not after it."""
+    if path.is_dir():
+        raise FileError(f"{path} is a folder; give `{option}` a file name in it", code="not-a-file")
+    if not path.parent.is_dir():
+        raise FileError(
+            f"the folder {path.parent} does not exist; create it, or give `{option}` another",
+            code="folder-not-found",
+        )
 
 
 def check_names(option: str, given: str | None) -> None:
-    """Refuse names that an option does not take."""
+    """Raise ConfigError unless every name of a comma-separated list is one that the option takes."""
     if given is not None:
         parse_names(option, given, known()["names"][option])
 
 
 def check_choice(option: str, given: str) -> None:
-    """Refuse a value that an option does not take."""
+    """Raise ConfigError unless the option takes this value."""
     values = known()["names"][option]
     if given not in values:
-        raise ConfigError(f"`{option}` takes {', '.join(values[:-1])} or {values[-1]}, got '{given}'")
+        raise ConfigError(
+            f"`{option}` takes {', '.join(values[:-1])} or {values[-1]}, got '{given}'",
+            code=f"unknown-{option.replace('_', '-')}",
+        )
 
 
 def check_split(given: str | None) -> None:
-    """Refuse shares that are none; whether two times are any, the stream says."""
+    """Raise ConfigError for malformed shares; whether two times lie within the events is checked with the dataset."""
     if given not in (None, LEADERBOARD_SPLIT):
         parse_shares(parse_parts(given))
 
@@ -111,7 +401,7 @@ def check_split(given: str | None) -> None:
 def check_trainable(
     model: str | None, settings: dict[str, Any], task: str, preset: str | None, device: str
 ) -> None:
-    """Refuse a model that cannot be trained, and settings that the model it will be does not have."""
+    """Raise an error if the model, or the one that would be chosen, cannot be trained with these settings."""
     if preset is not None and is_preset_file(preset):
         read_preset_file(Path(preset))
     if model is not None:
@@ -120,35 +410,55 @@ def check_trainable(
     kinds = {"cpu": ("cpu",), "cuda": ("cuda",)}.get(device, ("cpu", "cuda"))
     errors = []
     for kind in kinds:
-        pick = choose_model(DeviceKind(kind), task, settings, preset)
+        choice = choose_model(DeviceKind(kind), task, settings, preset)
         try:
-            _check_model_choice(pick.model, settings, task, pick.size)
+            _check_model_choice(choice.model, settings, task, choice.size)
         except ConfigError as error:
             errors.append(error)
-    if len(errors) == len(kinds):  # whatever this machine has
+    if len(errors) == len(kinds):  # wrong on any machine; whether there is a GPU is not known without torch
         raise errors[0]
 
 
 def _check_model_choice(model: str, settings: dict[str, Any], task: str, preset: str | None) -> None:
     about = require_model(model)
     if about is not None and not about["trainable"]:
-        raise ConfigError(f"model '{model}' needs no training; use: `dygmamba.evaluate('DATA', '{model}')`")
-    beneath = {} if preset is None else find_size_preset(preset, model)
-    check_settings(model, beneath | settings, task)
+        raise ConfigError(
+            f"model '{model}' needs no training; use: `dygmamba.evaluate('DATA', {model!r})`",
+            code="model-needs-no-training",
+        )
+    sized = {} if preset is None else find_size_preset(preset, model)
+    check_settings(model, sized | settings, task)
 
 
 def check_untrained_model(model: str, data: str, settings: dict[str, Any]) -> None:
-    """Refuse a model that must be trained first, and settings it does not have."""
+    """Raise an error if the model must be trained first, or has no such settings."""
     about = require_model(model)
     if about is not None and about["trainable"]:
-        raise ConfigError(f"model '{model}' must be trained first: `dygmamba.train('{data}', '{model}')`")
+        raise ConfigError(
+            f"model '{model}' must be trained first: `dygmamba.train({data!r}, {model!r})`",
+            code="model-needs-training",
+        )
     check_settings(model, settings, None)
 
 
-def check_generator(settings: dict[str, Any]) -> None:
-    """Refuse what a generated stream cannot be."""
-    about = known()["generator"]
-    validate_settings(about["config"], hints_of(about["settings"]), settings)
-    if settings.get("law", "never") not in known()["names"]["law"]:
-        laws = ", ".join(known()["names"]["law"])
-        raise ConfigError(f"law is {settings['law']!r}; choose one of {laws}")
+def get_generator_defaults() -> dict[str, Any]:
+    """Return the default of every setting of a generated dataset."""
+    return {name: about["default"] for name, about in known()["generator"]["settings"].items()}
+
+
+def describe_model(name: str) -> dict[str, Any]:
+    """Return title, cost and settings of a model, and under "training" the settings of its training loop.
+
+    A model of this package is described without importing it.
+    """
+    about = require_model(name) or _describe_external_model(name)
+    loop = known()["loops"]["link"]["settings"] if about["trainable"] else {}
+    return {"name": name, **about, "training": loop}
+
+
+def _describe_external_model(name: str) -> dict[str, Any]:
+    from dygmamba.models import find_model
+
+    spec = find_model(name)
+    about = {key: getattr(spec, key) for key in ("title", "looks_at", "cost", "trainable")}
+    return about | {"config": spec.config.__name__, "settings": described(spec.config)}

@@ -40,10 +40,10 @@ def process_group(device: "torch.device") -> Iterator[ProcessGroup]:
 
 
 def run_in_processes(name: str, processes: int, progress: Progress, job: dict[str, Any]) -> list[Path]:
-    """Call `dygmamba.train` or `dygmamba.resume` in several processes.
+    """Call `dygmamba.train`, `resume` or `refit` in several processes.
 
     Args:
-        name: "train" or "resume".
+        name: "train", "resume" or "refit".
         processes: How many processes share each batch.
         progress: Observer of the first process.
         job: Arguments of the function, plain values only.

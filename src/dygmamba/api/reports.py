@@ -16,7 +16,8 @@ from dygmamba.explain.pairs import find_strongest_events
 from dygmamba.explain.shapley import attribute_trees
 from dygmamba.report.comparison import compare_runs
 from dygmamba.report.dataset_summary import TimeFormatter
-from dygmamba.report.document import Document
+from dygmamba.report.document import Document as Document
+from dygmamba.report.document import ReportTable as ReportTable
 from dygmamba.report.error_analysis import (
     REASONS_PER_EXAMPLE,
     ExampleReason,
@@ -32,6 +33,8 @@ from dygmamba.runs.opening import OpenRun, open_run, open_run_dataset, read_spli
 from dygmamba.runs.test_predictions import load_predictions, recompute_predictions, save_predictions
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.node import split_for_nodes
+
+COMPARE_PAGE = "compare.html"
 
 
 def write_run_page(run: OpenRun) -> Path:
@@ -100,7 +103,7 @@ def _measure_missing(folder: RunDirectory, dataset: Dataset, progress: Progress)
     if None not in (predictions, load_examples(folder), forgetting):
         return
     try:
-        run = open_run(folder.path, torch.device("cpu"), dataset=dataset)
+        run = open_run(folder, torch.device("cpu"), dataset=dataset)
         if predictions is None:
             progress.message("scoring the test period again, for the page")
             save_predictions(folder, recompute_predictions(run))
@@ -123,5 +126,5 @@ def compare(runs: Sequence[Path | str], *, out: Path | str | None = None) -> Doc
     """
     document = compare_runs([Path(run) for run in runs])
     if out is not None:
-        write_document(document, Path(out), "compare")
+        write_document(document, Path(out), Path(COMPARE_PAGE).stem)
     return document

@@ -37,7 +37,7 @@ class Run:
     """A trained run and every event it knows of.
 
     A score is a probability, calibrated on the validation period: of a pair, that it is a real event and no random one,
-    both as likely before; of a node, that its state is 1. docs/scores.md has the words. A run that was not calibrated
+    both as likely before; of a node, that its state is 1. docs/reference/scores.md has the words. A run that was not calibrated
     has a column `uncalibrated_score` instead, which ranks and no more; `dygmamba.resume` calibrates it. Times left out
     are just after the last known event.
     """
@@ -52,9 +52,9 @@ class Run:
     @cached_property
     def _predictor(self) -> Predictor:
         options = ReadOptions(time_unit=self.time_unit, time_format=self.time_format)
-        return self._known or Predictor.open(self.path, self.device, self.data_dir, options)
+        return self._known or Predictor.open(self._folder, self.device, self.data_dir, options)
 
-    @property
+    @cached_property
     def _folder(self) -> RunDirectory:
         return RunDirectory(self.path)
 
@@ -227,8 +227,9 @@ def open(
     1
     """
     path = Path(folder)
-    warn_if_unfinished(path)  # a folder that is no run is said now, too
-    return Run(path, device, None if data_dir is None else Path(data_dir), time_unit, time_format)
+    run = Run(path, device, None if data_dir is None else Path(data_dir), time_unit, time_format)
+    warn_if_unfinished(run._folder)  # also raises for a folder that is not a run
+    return run
 
 
 def _require_positive(k: int) -> None:

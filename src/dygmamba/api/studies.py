@@ -17,7 +17,7 @@ from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.library import open_dataset
 from dygmamba.lab.audit import Audit, audit_stream
 from dygmamba.lab.audit import write_page as write_audit_page
-from dygmamba.lab.audit_model import audit_named_model, audit_run
+from dygmamba.lab.audit_model import build_audited_model, build_audited_run
 from dygmamba.lab.benchmarks.harness import BenchmarkRow
 from dygmamba.lab.job import Job
 from dygmamba.lab.pool import JobCallback, JobEvent, raise_if_failed
@@ -197,7 +197,9 @@ def _follow_jobs(progress: Progress, total: int) -> Iterator[JobCallback]:
                     manager = study.stage(event.job.title)
                     running[key] = (manager, manager.__enter__())
                 elif event.what == "epoch" and key in running:
-                    running[key][1].epoch(event.more)
+                    running[key][1].epoch(
+                        {**event.more, "epoch": event.more["epoch"] - 1}
+                    )  # workers count from 1
                 else:  # done, failed, or crowded: it is tried again later
                     close(key)
                 if event.what in ("done", "failed"):
@@ -248,10 +250,12 @@ def audit(
     if run is not None:
         path = Path(run) if isinstance(run, str | Path) else run.path
         opened = open_run(path, cpu, folder, dataset)
-        return audit_stream(opened.stream, opened.dataset.name, audit_run(opened, path), progress=progress)
+        return audit_stream(
+            opened.stream, opened.dataset.name, build_audited_run(opened, path), progress=progress
+        )
     assert dataset is not None
     stream = build_link_stream(dataset, cpu)
-    subject = None if model is None else audit_named_model(model, settings, stream, dataset.name)
+    subject = None if model is None else build_audited_model(model, settings, stream, dataset.name)
     return audit_stream(stream, dataset.name, subject, progress=progress)
 
 

@@ -18,7 +18,7 @@ SHORT_SECONDS, LONG_SECONDS = (
     10.0,
     120.0,
 )  # seconds; nobody needs to be told of the one, or advice on what ends before the other
-# seconds on two cores of a server, from docs/training.md: of the whole run, and of an epoch
+# seconds on two cores of a server, from docs/how-to/train.md: of the whole run, and of an epoch
 QUICK_PER_EVENT, SMALL_PER_EVENT = 3e-4, 9e-4
 SMALL_EPOCHS = 12
 

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, overload
@@ -27,6 +27,7 @@ from dygmamba.core.process_settings import enable_determinism
 from dygmamba.core.progress import EpochFunction, Progress, as_progress
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.library import open_dataset
+from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.runs.blending import blend_runs
 from dygmamba.runs.opening import SplitSpec, choose_device, store_run_dataset
 from dygmamba.sampling.negatives import SAMPLERS
@@ -247,6 +248,7 @@ def refit(
     device: str = "auto",
     data_dir: Path | str | None = None,
     progress: Progress | EpochFunction | None = None,
+    processes: int = 1,
 ) -> Run:
     """Train a finished run's settings on every event, the test period too, for as many epochs as were best.
 
@@ -260,6 +262,10 @@ def refit(
     (True, 0, 2)
     """
     path, data = Path(folder), _path(data_dir)
+    if processes != 1:
+        job = {"folder": str(path), "device": device, "data_dir": None if data is None else str(data)}
+        (refitted,) = run_in_processes("refit", processes, as_progress(progress), job)
+        return Run(refitted, device, data)
     with process_group(where := choose_device(device)):
         fit = refit_link_run(path, where, as_progress(progress), data)
     return Run(fit.run.path, device, data)
@@ -293,6 +299,27 @@ def blend(
     observer.message(fit.run.config()["chosen"]["weights"])
     finish_link_run(fit, dataset, strategies, observer)
     return Run(fit.run.path, device, folder)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectedResults:
+    """Result rows of several runs, those of the heuristics beside them, and a verdict per run."""
+
+    seeds: list[int]
+    rows: list[dict[str, Any]]
+    rules: list[dict[str, Any]]
+    verdicts: list[dict[str, Any]]
+
+
+def collect_results(runs: Sequence[Run]) -> CollectedResults:
+    """Read the results of runs that differ in their seed."""
+    folders = [RunDirectory(run.path) for run in runs]
+    return CollectedResults(
+        [folder.config()["run"]["seed"] for folder in folders],
+        [row for folder in folders for row in folder.results()],
+        folders[0].rules(),
+        [verdict for folder in folders if (verdict := folder.verdict())],
+    )
 
 
 def _path(given: Path | str | None) -> Path | None:

@@ -18,8 +18,8 @@ from dygmamba.runs.tuning import (
     Tuning,
     TuningBudget,
     TuningRequest,
-    require_file_name,
-    search,
+    require_preset_path,
+    run_search,
     study_folder,
     write_tuning_result,
 )
@@ -87,7 +87,7 @@ def tune(
         dataset, model, where, seed, settings, preset, parse_split(dataset, split), train_command
     )
     check_search_limits(trials, hours)
-    require_file_name(target)
+    require_preset_path(target)
     folder = study_folder(Path(studies), dataset.name, model)
     if resume and not (folder / JOURNAL_FILE).exists():
         raise ConfigError(
@@ -96,7 +96,7 @@ def tune(
         )
     limit = DEFAULT_TRIALS if trials is None and hours is None else trials
     deadline = None if hours is None else time.monotonic() + 3600 * hours
-    journal, ended = search(request, folder, TuningBudget(limit, deadline), observer)
+    journal, ended = run_search(request, folder, TuningBudget(limit, deadline), observer)
     tuning = write_tuning_result(request, journal, ended, target)
     if tuning is None:
         raise Interrupted(

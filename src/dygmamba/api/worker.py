@@ -25,7 +25,7 @@ def main(name: str, encoded: str) -> int:
         pipe.flush()
 
     from dygmamba.api.processes import PipeProgress, encode_error
-    from dygmamba.api.training import resume, train
+    from dygmamba.api.training import Runs, refit, resume, train
     from dygmamba.data.storage.dataset import load_dataset
 
     redirect_warnings(DygWarning, lambda text: send({"warning": text}))
@@ -34,13 +34,11 @@ def main(name: str, encoded: str) -> int:
         job["data"] = replace(load_dataset(Path(job.pop("stored"))), name=job["data"])
     try:
         with Interrupts(progress.message):
-            if name == "resume":
-                runs = [resume(**job, progress=progress)]
-            else:
-                runs = list(train(**job, progress=progress))
+            done = {"train": train, "resume": resume, "refit": refit}[name](**job, progress=progress)
     except DygError as error:
         send(encode_error(error))
         return error.exit_code
+    runs = list(done) if isinstance(done, Runs) else [done]
     send({"runs": [str(run.path) for run in runs]})
     return 0
 

@@ -87,14 +87,18 @@ def options(
     """Learn from timestamped interactions: data, training, evaluation, predictions."""
 
 
-data.app.command("import")(data_files.import_dataset)
-data.app.command("export")(data_files.export_dataset_file)
-data.app.command("fetch")(data.fetch)
-data.app.command("list")(data.list_datasets)
-data.app.command("remove")(data.remove)
-data.app.command("generate")(data.generate)
-app.add_typer(data.app, name="data")
-app.command("demo")(studies.demo)
+data_app = typer.Typer(
+    help="Import, fetch, generate, describe and export streams of events.", no_args_is_help=True
+)
+data_app.command("describe")(data.describe)
+data_app.command("import")(data_files.import_dataset)
+data_app.command("export")(data_files.export_dataset)
+data_app.command("fetch")(data.fetch)
+data_app.command("list")(data.list_datasets)
+data_app.command("remove")(data.remove)
+data_app.command("generate")(data.generate)
+app.add_typer(data_app, name="data")
+app.command("demo")(training.demo)
 app.command("train")(training.train)
 app.command("tune")(training.tune)
 app.command("blend")(training.blend)

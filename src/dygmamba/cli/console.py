@@ -1,34 +1,35 @@
-"""What every command shares: results on stdout, everything else on stderr, and nothing that a terminal obeys.
+"""Output of the commands: results on stdout, everything else on stderr, as text that no terminal interprets.
 
-Names, ids, paths and what servers say are other people's words. Whatever is printed goes through here and is text: no
-markup, and control characters as escapes (`words.shown`).
-
-Result rows as tables: one line per evaluation; several seeds become mean ± standard deviation.
+Names, ids, paths and answers of servers come from others. Everything that is printed goes through here: no markup, and
+control characters are escaped (`messages.escape_text`).
 """
 
 import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from dygmamba.api.formatting import SETTING_LABELS
 from dygmamba.cli.messages import escape_text
-from dygmamba.tasks.metric_names import SETTING_LABELS
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress, TextColumn
     from rich.table import Table
     from rich.text import Text
 
-    from dygmamba.cli.progress import LineProgress
+    from dygmamba.api.reports import Document, ReportTable
+
+# Columns that a narrow terminal does without, dropped in this order.
+OPTIONAL_COLUMNS = ("AP pooled", "AUC", "re-run, leaks closed", "rank", "seeds", "difference", "published AP")
+COLUMN_GAP = 2
 
 
 def stdout(width: int | None = None) -> "Console":
-    """Where tables go."""
+    """Return the console of results."""
     return _console(False, width)
 
 
 def stderr() -> "Console":
-    """Where notes and progress go."""
+    """Return the console of notes and progress."""
     return _console(True)
 
 
@@ -37,7 +38,7 @@ def _console(to_stderr: bool, width: int | None = None) -> "Console":
     from rich.text import Text
 
     class Plain(Console):
-        """Every string, be it a line, a cell or a title, is rendered by this method."""
+        """Escapes every string: lines, cells and titles are all rendered by this method."""
 
         def render_str(self, text: str, **how: Any) -> Text:
             return super().render_str(escape_text(text), **how)
@@ -46,17 +47,17 @@ def _console(to_stderr: bool, width: int | None = None) -> "Console":
 
 
 def print_line(line: str) -> None:
-    """A line on stdout, however long it is."""
+    """Print a line on stdout without wrapping it."""
     stdout().print(line, soft_wrap=True)
 
 
 def print_note(line: str) -> None:
-    """A line on stderr, however long it is."""
+    """Print a line on stderr without wrapping it."""
     stderr().print(line, soft_wrap=True)
 
 
 def plain_table(*headings: str, title: str | None = None, figures: "tuple[str | Text, ...]" = ()) -> "Table":
-    """A table without a frame; `figures` are further headings, of columns that stand right."""
+    """Make a table without a frame; `figures` are headings of right-aligned columns."""
     from rich import box
     from rich.table import Table
 
@@ -68,14 +69,14 @@ def plain_table(*headings: str, title: str | None = None, figures: "tuple[str | 
 
 
 def stack_heading(*lines: str) -> "Text":
-    """A heading of several lines."""
+    """Make a heading of several lines."""
     from rich.text import Text
 
     return Text("\n".join(map(escape_text, lines)))
 
 
 def mean_and_spread(values: list[float]) -> str:
-    """In per cent: the mean, and the standard deviation where there are several; a dash where there is none."""
+    """Format values in per cent: the mean, ± the standard deviation of several; a dash without values."""
     from statistics import mean, stdev
 
     if not values:
@@ -84,51 +85,8 @@ def mean_and_spread(values: list[float]) -> str:
 
 
 def emit_json(value: dict[str, Any]) -> None:
-    """One JSON object on stdout."""
+    """Print one JSON object on stdout."""
     sys.stdout.write(json.dumps(value) + "\n")
-
-
-def open_progress() -> "Progress | LineProgress":
-    """A progress bar on stderr; where that is no terminal, a line now and then."""
-    console = stderr()
-    if not console.is_terminal:
-        from dygmamba.cli.progress import LineProgress
-
-        return LineProgress(print_note)
-    from rich.progress import BarColumn, Progress, TimeRemainingColumn
-
-    return Progress(
-        make_description_column(),
-        BarColumn(),
-        make_count_column(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-    )
-
-
-def make_count_column() -> "TextColumn":
-    """How much is done, of how much where that is known."""
-    from rich.progress import Task, TextColumn
-    from rich.text import Text
-
-    class Counted(TextColumn):
-        def render(self, task: Task) -> Text:
-            return Text(f"{task.completed:,.0f}" + ("" if task.total is None else f"/{task.total:,.0f}"))
-
-    return Counted("")
-
-
-def make_description_column() -> "TextColumn":
-    """What a bar stands for, as text."""
-    from rich.progress import Task, TextColumn
-    from rich.text import Text
-
-    class Description(TextColumn):
-        def render(self, task: Task) -> Text:
-            return Text(escape_text(task.description))
-
-    return Description("")
 
 
 MEASURED_KEYS = ("ap", "auc", "ap_pooled", "auc_pooled")
@@ -257,3 +215,53 @@ def make_node_table(rows: list[dict[str, Any]]) -> "Table":
         cells = [mean_and_spread([row[key] for row in own if row[key] is not None]) for key in keys]
         table.add_row(name, how, *cells, f"{own[0]['positives']:,}", f"{own[0]['n']:,}")
     return table
+
+
+def print_document(document: "Document") -> None:
+    """Print the tables of a page, none wider than the terminal; columns that do not fit are named on stderr."""
+    console, dropped = stdout(), {}
+    for section in document.sections:
+        for table in section.tables:
+            fitting, left_out = fit_table(table, console.width)
+            console.print(make_rich_table(fitting, console.width))
+            dropped |= dict.fromkeys(left_out)
+    if dropped:
+        print_note(f"left out, too wide for this terminal: {', '.join(dropped)}")
+
+
+def fit_table(table: "ReportTable", width: int) -> "tuple[ReportTable, list[str]]":
+    """Drop optional columns until a table fits; returns it and the names of the dropped columns."""
+    dropped = []
+    for name in OPTIONAL_COLUMNS:
+        if sum(_narrowest_widths(table)) + COLUMN_GAP * (len(table.columns) - 1) <= width:
+            break
+        if name in table.columns:
+            table = table.drop_column(name)
+            dropped.append(name)
+    return table, dropped
+
+
+def _narrowest_widths(table: "ReportTable") -> list[int]:
+    """Return how wide each column must be: headings may break between words, cells may not."""
+    cells = [[row[index].text for row in table.rows] for index in range(len(table.columns))]
+    return [
+        max(map(len, [*name.split(), *column]), default=0)
+        for name, column in zip(table.columns, cells, strict=True)
+    ]
+
+
+def make_rich_table(table: "ReportTable", width: int) -> "Table":
+    """Make a terminal table: headings stay on one line if there is room, and cells break if there is none."""
+    from rich.text import Text
+
+    styles = {"best": "bold", "good": "green", "bad": "red", "soft": "dim"}
+    rich_table = plain_table(table.columns[0], title=table.title, figures=table.columns[1:])
+    widths = _narrowest_widths(table)
+    room = width - sum(widths) - COLUMN_GAP * (len(widths) - 1)
+    if room >= 0:
+        for column, name, narrowest in zip(rich_table.columns, table.columns, widths, strict=True):
+            more = max(0, min(len(name) - narrowest, room))
+            column.width, room = narrowest + more, room - more
+    for row in table.rows:
+        rich_table.add_row(*(Text(escape_text(cell.text), style=styles.get(cell.tone, "")) for cell in row))
+    return rich_table

@@ -1,122 +1,69 @@
-"""`dygmamba data describe`: look at a dataset.
+"""Commands of `dygmamba data` on the data folder: describe, fetch, generate, list and remove datasets."""
 
-`dygmamba data fetch`: public datasets by name.
-
-`dygmamba data generate`: a stream whose forgetting law is known, saved as a dataset.
-
-`dygmamba data list` and `dygmamba data remove`: what is here, who uses it, what may go.
-"""
-
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dygmamba.api import precheck
-from dygmamba.cli.console import (
-    emit_json,
-    make_description_column,
-    plain_table,
-    print_line,
-    print_note,
-    stderr,
-    stdout,
-)
-from dygmamba.cli.messages import parse_overrides
+from dygmamba.api.formatting import format_duration
+from dygmamba.cli.console import emit_json, plain_table, print_line, print_note, stdout
+from dygmamba.cli.options import DataDir, Json, parse_overrides
+from dygmamba.cli.progress import show_progress
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dygmamba.data.catalogue.partial_download import DownloadProgress
-    from dygmamba.data.events.statistics import Quantiles, Statistics
-    from dygmamba.data.storage.dataset import Dataset
+    from dygmamba.api.data_files import DatasetDescription, Quantiles
 
-app = typer.Typer(
-    help="Import, fetch, generate, describe and export streams of events.", no_args_is_help=True
-)
-
-DataDir = Annotated[
-    Path | None,
-    typer.Option(help="Folder of the datasets; otherwise $DYGMAMBA_DATA, then the user's cache folder."),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+RunsDir = Annotated[Path, typer.Option(help="Look for runs that use a dataset in this folder.")]
+FETCH_MESSAGES = {
+    "present": "{name} is already in {parent}; nothing to do",
+    "archive": "{name} is in {folder}, unpacked from {archive}",
+    "download": "{name} is in {folder}",
+}
 
 
-@app.command("describe")
 def describe(
-    data: Annotated[str, typer.Argument(help="Name of a dataset, or its file.")],
+    data: Annotated[str, typer.Argument(help="Describe this dataset: a name or a file.")],
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Show what a dataset holds."""
-    from dataclasses import asdict
-
-    from dygmamba.api import precheck
-    from dygmamba.cli.console import emit_json, stdout
-
+    """Show what a dataset holds: nodes, events, period, repeats, features."""
     precheck.require_dataset(data, data_dir)
 
-    from dygmamba.data.events.statistics import compute_statistics as measure
-    from dygmamba.data.events.statistics import sparkline
-    from dygmamba.data.storage.library import open_dataset
+    from dygmamba.api.data_files import describe_dataset, sparkline
 
-    dataset = open_dataset(data, data_dir)
-    facts = measure(dataset.store)
+    found = describe_dataset(data, data_dir)
     if json:
-        head = {"name": dataset.name, "digest": dataset.digest, "duration": facts.duration}
-        emit_json(head | asdict(facts))
+        emit_json(found.to_dict())
         return
     console = stdout()
-    console.print(_facts_table(dataset, facts))
-    console.print(_quantile_table(facts, len(dataset.store) > 0 and is_dated(dataset)))
+    console.print(_make_facts_table(found))
+    console.print(_make_quantile_table(found))
     blocks = {"unicode": console.encoding.lower().startswith("utf")}
-    activity = sparkline(facts.activity, **blocks)
-    degrees = sparkline(facts.degree_histogram, log=True, **blocks)
+    activity = sparkline(found.statistics.activity, **blocks)
+    degrees = sparkline(found.statistics.degree_histogram, log=True, **blocks)
     console.print(f" events over time |{activity}|")
     console.print(f" nodes by degree  |{degrees}| 0, 1, 2-3, 4-7, ... (log)")
 
 
-def nodes_of(dataset: "Dataset") -> str:
-    """How many nodes there are, and on which side."""
-    nodes, sources = dataset.store.num_nodes, dataset.ids.sources
-    sides = "" if sources is None else f" ({sources:,} sources, {nodes - sources:,} destinations)"
-    return f"{nodes:,} nodes{sides}"
-
-
-def is_dated(dataset: "Dataset") -> bool:
-    """Whether the times are, or look like, seconds since 1970."""
-    from dygmamba.data.events.statistics import looks_like_epoch_seconds
-
-    time = dataset.store.time
-    return bool(dataset.origin.time_origin) or looks_like_epoch_seconds(float(time[0]), float(time[-1]))
-
-
-def period_of(dataset: "Dataset") -> str:
-    """From when to when, in dates where the times are dates."""
-    from dygmamba.data.events.statistics import format_date, format_duration
-
-    if not len(dataset.store):
-        return "no events"
-    start, end = float(dataset.store.time[0]), float(dataset.store.time[-1])
-    if is_dated(dataset):
-        return f"{format_date(start)} to {format_date(end)} ({format_duration(end - start)})"
-    return f"{start:,.12g} to {end:,.12g} ({format_duration(end - start)} if in seconds)"
-
-
-def _facts_table(dataset: "Dataset", facts: "Statistics") -> "Table":
+def _make_facts_table(found: "DatasetDescription") -> "Table":
     from rich.table import Table
+
+    from dygmamba.api.data_files import describe_nodes, describe_period
 
     def share(value: float | None, meaning: str) -> str:
         return "-" if value is None else f"{100 * value:.2f} % {meaning}"
 
+    dataset, facts = found.dataset, found.statistics
     table = Table(title=dataset.name, show_header=False, title_justify="left")
     rows = {
-        "nodes": nodes_of(dataset).replace(" nodes", ""),
+        "nodes": describe_nodes(dataset).replace(" nodes", ""),
         "events": f"{facts.events:,}",
-        "period": period_of(dataset),
+        "period": describe_period(dataset),
         "unique times": f"{facts.unique_times:,}",
         "ties": f"{facts.ties:,} events share their time with another",
         "repeats": share(facts.repeats, "of the events repeat an earlier pair"),
@@ -131,193 +78,127 @@ def _facts_table(dataset: "Dataset", facts: "Statistics") -> "Table":
     return table
 
 
-def _quantile_table(facts: "Statistics", dated: bool) -> "Table":
-    from dataclasses import astuple
-
+def _make_quantile_table(found: "DatasetDescription") -> "Table":
     from rich.table import Table
 
-    from dygmamba.data.events.statistics import format_duration
+    from dygmamba.api.data_files import is_dated
 
-    def cells(quantiles: "Quantiles | None", show: Callable[[float], str]) -> list[str]:
-        return ["-"] * 6 if quantiles is None else [show(value) for value in astuple(quantiles)]
+    def format_cells(quantiles: "Quantiles | None", format_value: Callable[[float], str]) -> list[str]:
+        return ["-"] * 6 if quantiles is None else [format_value(value) for value in astuple(quantiles)]
 
-    def plain(value: float) -> str:
+    def format_number(value: float) -> str:
         return f"{value:.4g}"
 
+    dated = len(found.dataset.store) > 0 and is_dated(found.dataset)
     table = Table("", "min", "25 %", "50 %", "75 %", "95 %", "max")
-    table.add_row("events per node", *cells(facts.degree, plain))
-    table.add_row("gap at a node", *cells(facts.gap, format_duration if dated else plain))
+    table.add_row("events per node", *format_cells(found.statistics.degree, format_number))
+    gaps = format_cells(found.statistics.gap, format_duration if dated else format_number)
+    table.add_row("gap at a node", *gaps)
     return table
 
 
-FETCH_MESSAGES = {
-    "present": "{name} is already in {parent}; nothing to do",
-    "archive": "{name} is in {folder}, unpacked from {archive}",
-    "download": "{name} is in {folder}",
-}
-
-
 def fetch(
-    name: Annotated[str, typer.Argument(help="A name of `dygmamba data list`.")],
-    data_dir: Annotated[Path | None, typer.Option(help="Where to put it.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    name: Annotated[str, typer.Argument(help="Fetch this dataset of `dygmamba data list`.")],
+    data_dir: DataDir = None,
+    as_json: Json = False,
 ) -> None:
-    """Download a public dataset, unless it is here already."""
-    from dygmamba.data.catalogue.known_datasets import find_entry
-    from dygmamba.data.storage.locations import data_folder
+    """Download a public dataset, unless it is on disk already."""
+    precheck.check_fetch(name)
 
-    folder = data_folder(data_dir)
-    entry = find_entry(name)
+    from dygmamba.api import data_files
 
-    from dygmamba.data.catalogue.fetch import fetch_dataset, format_import_command
-
-    try:
-        with _download_progress(entry.archive) as progress:
-            fetched = fetch_dataset(entry, folder, progress=progress)
-    except KeyboardInterrupt:
-        if (folder / f"{entry.archive}.part").exists():
-            print_note(f"what arrived of {entry.archive} is kept; the same command goes on from there")
-        raise
-    warning, line = fetched.warning, format_import_command(fetched)
-    for said in (warning, entry.note, entry.licence and f"licence: {entry.licence}"):
-        if said and fetched.how != "present":
-            print_note(said)
+    with show_progress() as progress:
+        fetched = data_files.fetch(name, data_dir=data_dir, progress=progress)
+    entry, result = fetched.entry, fetched.result
+    if result.how != "present":
+        for text in (result.warning, entry.note, entry.licence and f"licence: {entry.licence}"):
+            if text:
+                print_note(text)
     if as_json:
-        facts = {"name": entry.name, "folder": str(fetched.folder), "how": fetched.how, "home": entry.home}
-        emit_json(facts | {"licence": entry.licence, "warning": warning, "import": line})
+        facts = {"name": entry.name, "folder": str(result.folder), "how": result.how, "home": entry.home}
+        emit_json(
+            facts | {"licence": entry.licence, "warning": result.warning, "import": fetched.import_command}
+        )
         return
-    places = {"folder": fetched.folder, "parent": folder, "archive": entry.archive}
-    done = FETCH_MESSAGES[fetched.how].format(name=entry.name, **places)
-    print_line(done)
-    if line:
-        print_line(f"turn it into a dataset with: {line}")
-
-
-@contextmanager
-def _download_progress(title: str) -> Iterator["DownloadProgress"]:
-    """Bytes, speed and time left on stderr; silent when stderr is not a terminal."""
-    from rich import progress as rich
-
-    console = stderr()
-    columns: list[Any] = [make_description_column(), rich.BarColumn(), rich.DownloadColumn()]
-    columns += [rich.TransferSpeedColumn(), rich.TimeRemainingColumn()]
-    with rich.Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda added, total: bar.update(task, advance=added, total=total)
+    places = {"folder": result.folder, "parent": fetched.folder, "archive": entry.archive}
+    print_line(FETCH_MESSAGES[result.how].format(name=entry.name, **places))
+    if fetched.import_command:
+        print_line(f"import it with: {fetched.import_command}")
 
 
 def generate(
-    out: Annotated[str, typer.Option(help="The name of the new dataset.")],
-    nodes: Annotated[int | None, typer.Option(help="How many nodes.")] = None,
-    events: Annotated[int | None, typer.Option(help="How many events.")] = None,
-    communities: Annotated[int | None, typer.Option(help="How many communities.")] = None,
-    law: Annotated[str | None, typer.Option(help="exponential, power, stretched or never.")] = None,
-    half_life: Annotated[float | None, typer.Option(help="The span after which half is forgotten.")] = None,
-    novelty: Annotated[float | None, typer.Option(help="The weight of a fresh partner.")] = None,
-    noise: Annotated[float | None, typer.Option(help="The share of random partners.")] = None,
+    out: Annotated[str, typer.Option(help="Name the new dataset.")],
+    nodes: Annotated[int | None, typer.Option(help="Generate this many nodes.")] = None,
+    events: Annotated[int | None, typer.Option(help="Generate this many events.")] = None,
+    communities: Annotated[
+        int | None, typer.Option(help="Divide the nodes into this many communities.")
+    ] = None,
+    law: Annotated[
+        str | None, typer.Option(help="Forget by this law: exponential, power, stretched or never.")
+    ] = None,
+    half_life: Annotated[float | None, typer.Option(help="Forget half after this time.")] = None,
+    novelty: Annotated[float | None, typer.Option(help="Give new partners this weight.")] = None,
+    noise: Annotated[float | None, typer.Option(help="Make this share of the partners random.")] = None,
     drift: Annotated[
-        float | None, typer.Option(help="Moves to another seat, per node and time unit.")
+        float | None, typer.Option(help="Move nodes to another community at this rate per time unit.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Another seed, another stream.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Generate with this seed.")] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Any other parameter: key=value.")
+        list[str] | None, typer.Option("--set", help="Set any other parameter, key=value.")
     ] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where to put it.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    data_dir: DataDir = None,
+    as_json: Json = False,
 ) -> None:
-    """Generate a stream of returns, drift and noise whose forgetting law is known."""
+    """Generate a dataset of returning pairs, drift and noise whose forgetting law is known."""
     flags = {"nodes": nodes, "events": events, "communities": communities, "law": law, "half_life": half_life}
     flags |= {"novelty": novelty, "noise": noise, "drift": drift, "seed": seed}
-    chosen = {key: value for key, value in flags.items() if value is not None}
-    asked = parse_overrides(settings or []) | chosen
-    precheck.check_generator(asked)
-    precheck.checked_name(out)
+    chosen = parse_overrides(settings) | {key: value for key, value in flags.items() if value is not None}
+    precheck.check_generate(out, chosen)
 
-    from dataclasses import asdict
+    from dygmamba.api.data_files import generate_file
 
-    from dygmamba.config import build_config
-    from dygmamba.data.generate.stream import GeneratorConfig
-    from dygmamba.data.storage.dataset import save_dataset
-    from dygmamba.data.storage.library import data_folder, generate_dataset
-
-    config = build_config(GeneratorConfig, asked)
-    with stderr().status(f"generating {config.events:,} events"):
-        folder = data_folder(data_dir)
-        dataset = generate_dataset(out, config, folder)
-        path = save_dataset(dataset, folder)
+    with show_progress() as progress:
+        made = generate_file(out, chosen, data_dir=data_dir, progress=progress)
     if as_json:
-        emit_json({"name": out, "file": str(path), "digest": dataset.digest, "config": asdict(config)})
+        facts = {"name": out, "file": str(made.path), "digest": made.dataset.digest}
+        emit_json(facts | {"config": asdict(made.config)})
         return
-    print_line(f"{out} is in {path}: {config.events:,} events among {config.nodes:,} nodes")
+    print_line(f"{out} is in {made.path}: {made.config.events:,} events among {made.config.nodes:,} nodes")
 
 
-DatasetDir = Annotated[Path | None, typer.Option(help="Where datasets are.")]
-RunsDir = Annotated[Path, typer.Option(help="Where runs are, to see which datasets they use.")]
-JsonOutput = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
-
-
-def list_datasets(
-    data_dir: DatasetDir = None, runs: RunsDir = Path("runs"), as_json: JsonOutput = False
-) -> None:
-    """Your datasets in all their versions with the runs that use them, and the public ones that can be fetched."""
+def list_datasets(data_dir: DataDir = None, runs: RunsDir = Path("runs"), as_json: Json = False) -> None:
+    """List your datasets with the runs that use them, and the public ones that can be fetched."""
     from rich.table import Table
 
-    from dygmamba.api.datasets import datasets
-    from dygmamba.data.catalogue.fetch import is_fetched
-    from dygmamba.data.catalogue.known_datasets import load_catalogue
-    from dygmamba.data.storage.library import data_folders
+    from dygmamba.api import data_files
 
-    own = datasets(data_dir=data_dir, runs=runs).to_pylist()
-    folders = data_folders(data_dir)
-    here = {
-        name: any(is_fetched(entry, folder) for folder in folders) for name, entry in load_catalogue().items()
-    }
+    found = data_files.list_datasets(data_dir, runs)
     if as_json:
-        public = [asdict(entry) | {"on_disk": here[name]} for name, entry in load_catalogue().items()]
-        emit_json({"imported": own, "datasets": public})
+        public = [asdict(entry) | {"on_disk": on_disk} for entry, on_disk in found.public]
+        emit_json({"imported": found.imported, "datasets": public})
         return
-    if own:
-        _print_imported(own)
+    if found.imported:
+        _print_imported(found.imported)
     table = Table("name", "task", box=None)
     for heading in ("nodes", "events", "features"):
         table.add_column(heading, justify="right")
     table.add_column("on disk")
-    for name, entry in load_catalogue().items():
+    for entry, on_disk in found.public:
         counts = entry.counts[0]
-        figures = (counts.nodes, counts.events, counts.edge_features)
-        shown = ("?" if figure is None else f"{figure:,}" for figure in figures)
-        table.add_row(name, ", ".join(entry.tasks), *shown, "yes" if here[name] else "no")
+        numbers = (counts.nodes, counts.events, counts.edge_features)
+        cells = ("?" if number is None else f"{number:,}" for number in numbers)
+        table.add_row(entry.name, ", ".join(entry.tasks), *cells, "yes" if on_disk else "no")
     stdout().print(table)
 
 
-def remove(
-    name: Annotated[
-        str, typer.Argument(help="NAME@VERSION of `dygmamba data list`, or NAME: all its versions.")
-    ],
-    force: Annotated[bool, typer.Option("--force", help="Although runs need it.")] = False,
-    data_dir: DatasetDir = None,
-    runs: RunsDir = Path("runs"),
-    as_json: JsonOutput = False,
-) -> None:
-    """Delete an imported dataset that no run needs."""
-    from dygmamba.api.datasets import remove as delete
-
-    gone = delete(name, data_dir=data_dir, runs=runs, force=force)
-    if as_json:
-        emit_json({"removed": gone})
-    else:
-        print_line(f"removed {', '.join(gone)}")
-
-
-def _print_imported(own: list[dict[str, Any]]) -> None:
+def _print_imported(rows: list[dict[str, Any]]) -> None:
     table = plain_table("yours", "version", figures=("nodes", "events"))
     table.add_column("used by")
-    for row in own:
+    for row in rows:
         users = row["runs"]
         more = f" and {len(users) - 1} more" if len(users) > 1 else ""
-        called = row["name"] if row["newest"] else f"{row['name']}@{row['version']}"
         table.add_row(
-            called,
+            row["name"] if row["newest"] else f"{row['name']}@{row['version']}",
             row["version"] + (", newest" if row["newest"] else ""),
             f"{row['nodes']:,}",
             f"{row['events']:,}",
@@ -325,3 +206,22 @@ def _print_imported(own: list[dict[str, Any]]) -> None:
         )
     stdout().print(table)
     stdout().print("")
+
+
+def remove(
+    name: Annotated[
+        str, typer.Argument(help="Delete NAME@VERSION of `dygmamba data list`, or NAME in all its versions.")
+    ],
+    force: Annotated[bool, typer.Option("--force", help="Delete it even if runs need it.")] = False,
+    data_dir: DataDir = None,
+    runs: RunsDir = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """Delete an imported dataset that no run needs."""
+    from dygmamba.api.datasets import remove as remove_dataset
+
+    removed = remove_dataset(name, data_dir=data_dir, runs=runs, force=force)
+    if as_json:
+        emit_json({"removed": removed})
+    else:
+        print_line(f"removed {', '.join(removed)}")

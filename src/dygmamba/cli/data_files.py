@@ -1,177 +1,131 @@
-"""`dygmamba data import`: a file of events as it lies becomes a dataset, and is told back in plain words.
+"""Commands of `dygmamba data` on files: import a file of events, export a dataset."""
 
-`dygmamba data export`: a dataset into a file that others read.
-"""
-
+import shlex
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dygmamba.api import precheck
+from dygmamba.api.formatting import format_date
 from dygmamba.cli.console import emit_json, print_line, print_note
-from dygmamba.cli.data import DataDir, Json
 from dygmamba.cli.messages import translate_message
-from dygmamba.core.errors import FileError
-from dygmamba.core.memory_budget import DEFAULT_BUDGET, parse_gigabytes
+from dygmamba.cli.options import (
+    DataDir,
+    Delimiter,
+    Encoding,
+    Fill,
+    Json,
+    TimeFormat,
+    parse_delimiter,
+    parse_list,
+)
+from dygmamba.cli.progress import show_progress
+from dygmamba.core.memory_budget import DEFAULT_BUDGET
 
 if TYPE_CHECKING:
-    from dygmamba.data.events.anomalies import Anomaly
-    from dygmamba.data.readers import ReadOptions
-    from dygmamba.data.storage.dataset import Dataset
-    from dygmamba.data.storage.library import SaveResult
+    from dygmamba.api.data_files import Dataset, ImportResult
 
-DELIMITERS = {
-    "\\t": "\t",
-    "tab": "\t",
-    "blank": " ",
-    "blanks": " ",
-    "space": " ",
-    "comma": ",",
-    "semicolon": ";",
-}
 DELIMITER_TITLES = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "bars", " ": "blanks", "": ""}
 DATE_ORDERS = {"ymd": "year, month, day", "dmy": "day, month, year", "mdy": "month, day, year"}
 TIME_ZONES = {
-    "none": "without a zone, taken as UTC",
-    "given": "with zones, turned into UTC",
-    "mixed": "those without a zone taken as UTC, the others turned into UTC",
+    "none": "without a time zone, read as UTC",
+    "given": "with time zones, converted to UTC",
+    "mixed": "those without a time zone read as UTC, the others converted to UTC",
 }
+SHOWN_FEATURES = 8
 
 
 def import_dataset(
     file: Annotated[
         Path,
         typer.Argument(
-            help="CSV, SNAP, KONECT, JSONL, Parquet, Arrow, JODIE, DyGLib, npz; folder of TGB, TGB-Seq, RelBench."
+            help="Import this file (CSV, SNAP, KONECT, JSONL, Parquet, Arrow, JODIE, DyGLib, npz) or folder (TGB, "
+            "TGB-Seq, RelBench)."
         ),
     ],
     src: Annotated[
-        str | None, typer.Option(help="Column of the source ids, by name or number from 0.")
+        str | None, typer.Option(help="Read source ids from this column, a name or a number from 0.")
     ] = None,
-    dst: Annotated[str | None, typer.Option(help="Column of the destination ids.")] = None,
-    time: Annotated[str | None, typer.Option(help="Column of the times: numbers or dates.")] = None,
-    features: Annotated[str, typer.Option(help="Numeric columns, separated by commas.")] = "",
-    label: Annotated[str | None, typer.Option(help="Column of the labels.")] = None,
-    bipartite: Annotated[bool, typer.Option("--bipartite", help="Source 7 is not destination 7.")] = False,
+    dst: Annotated[str | None, typer.Option(help="Read destination ids from this column.")] = None,
+    time: Annotated[str | None, typer.Option(help="Read times, numbers or dates, from this column.")] = None,
+    features: Annotated[
+        str, typer.Option(help="Read features from these numeric columns, separated by commas.")
+    ] = "",
+    label: Annotated[str | None, typer.Option(help="Read labels from this column.")] = None,
+    bipartite: Annotated[
+        bool, typer.Option("--bipartite", help="Keep sources and destinations with the same id apart.")
+    ] = False,
     time_unit: Annotated[
         str,
-        typer.Option(help="auto (by their size), s, ms, us, ns since 1970, or plain (numbers as they are)."),
+        typer.Option(
+            help="Read numeric times by their size (auto), as s, ms, us, ns since 1970, or as they are (plain)."
+        ),
     ] = "auto",
-    time_format: Annotated[str | None, typer.Option(help='Of dates, like "%d.%m.%Y %H:%M".')] = None,
-    fill: Annotated[float | None, typer.Option(help="Stands in for missing features and labels.")] = None,
-    skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Go on without rows that cannot be read.")
-    ] = False,
+    time_format: TimeFormat = None,
+    fill: Fill = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that cannot be read.")] = False,
     format: Annotated[
         str,
-        typer.Option(help="auto, csv, jsonl, parquet, arrow, jodie, dyglib, npz, tgb, tgb-seq or relbench."),
+        typer.Option(
+            help="Read this format: auto, csv, jsonl, parquet, arrow, jodie, dyglib, npz, tgb, tgb-seq or relbench."
+        ),
     ] = "auto",
     header: Annotated[
-        bool | None, typer.Option("--header/--no-header", help="Whether the first line names the columns.")
+        bool | None,
+        typer.Option("--header/--no-header", help="Say whether the first line names the columns."),
     ] = None,
-    delimiter: Annotated[str | None, typer.Option(help="Found out unless given; also tab, blanks.")] = None,
-    encoding: Annotated[str, typer.Option(help="Of a text file.")] = "utf-8",
+    delimiter: Delimiter = None,
+    encoding: Encoding = "utf-8",
     memory: Annotated[
-        float, typer.Option(help="GB that rows may take; more of them are sorted on the disk.")
+        float, typer.Option(help="Keep rows up to this many GB in memory; sort more of them on disk.")
     ] = DEFAULT_BUDGET / 1e9,
-    out: Annotated[str | None, typer.Option(help="Name of the dataset; default: the file's.")] = None,
+    out: Annotated[str | None, typer.Option(help="Name the dataset.")] = None,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Turn a file of events into a dataset, and say how it was understood and what looks odd."""
-    precheck.require_source(file)
-    precheck.check_choice("format", format)
-    precheck.check_choice("time_unit", time_unit)
-    if out is not None:
-        precheck.checked_name(out)
+    """Import a file of events as a dataset, and show how it was read and what looks suspicious."""
+    precheck.check_import(file, format=format, time_unit=time_unit, name=out)
 
-    from dygmamba.data.readers import ReadOptions
-    from dygmamba.data.storage.locations import data_folder
+    from dygmamba.api.data_files import import_file
 
-    options = ReadOptions(
-        src=src,
-        dst=dst,
-        time=time,
-        features=tuple(name.strip() for name in features.split(",") if name.strip()),
-        label=label,
-        bipartite=bipartite,
-        time_unit=time_unit,
-        time_format=time_format,
-        fill=fill,
-        skip_bad=skip_bad,
-        header=header,
-        delimiter=DELIMITERS.get(delimiter or "", delimiter),
-        encoding=encoding,
-        memory=parse_gigabytes(memory),
-        scratch=data_folder(data_dir),
-    )
-    _import_file(file, options, format, out, data_dir, json)
-
-
-def _import_file(
-    file: Path, options: "ReadOptions", format: str, out: str | None, data_dir: Path | None, json: bool
-) -> None:
-    from dataclasses import replace
-
-    from dygmamba.cli.console import open_progress
-    from dygmamba.data.catalogue.leaderboard_folders import LEADERBOARD_FORMATS, detect_folder_format
-    from dygmamba.data.readers import read_dataset
-    from dygmamba.data.storage.locations import checked_name, data_folder
-
-    format = detect_folder_format(file) or format if format == "auto" else format
-    own = (
-        None if format in LEADERBOARD_FORMATS else file.name.split(".")[0].removeprefix("ml_")
-    )  # boards have names of their own
-    name = None if out is None and own is None else checked_name(out or str(own))
-    with open_progress() as bar:
-        options = replace(options, watch=lambda batches, expected: bar.track(batches, expected))
-        dataset = read_dataset(file, options, format=format, name=name)
-
-    from dygmamba.data.events.anomalies import find_anomalies
-    from dygmamba.data.storage.library import save_dataset_version
-
-    odd = find_anomalies(dataset)
-    saved = save_dataset_version(dataset, data_folder(data_dir))
-    _print_import_notes(dataset)
+    with show_progress() as progress:
+        result = import_file(
+            file, format=format, name=out, memory=memory, data_dir=data_dir, progress=progress, src=src, dst=dst,
+            time=time, features=tuple(parse_list(features) or ()), label=label, bipartite=bipartite,
+            time_unit=time_unit, time_format=time_format, fill=fill, skip_bad=skip_bad, header=header,
+            delimiter=parse_delimiter(delimiter), encoding=encoding,
+        )  # fmt: skip
+    _print_import_notes(result.dataset)
     if json:
-        _print_import_json(dataset, saved, odd)
+        _print_import_json(result)
     else:
-        _print_import(dataset, saved, odd, "" if data_dir is None else f" --data-dir {data_dir}")
+        _print_import(result, data_dir)
 
 
 def _print_import_notes(dataset: "Dataset") -> None:
-    """On stderr: what was done to the rows."""
-    from dygmamba.cli.console import print_note
-
+    """Print on stderr what was done to the rows."""
     origin = dataset.origin
     if not origin.header:
-        told = f"{origin.src} is the source, {origin.dst} the destination, {origin.time} the time"
+        columns = f"{origin.src} is the source, {origin.dst} the destination, {origin.time} the time"
         print_note(
-            f"note: the first line is an event, so columns are called by number: {told} (--header if it is none)"
+            f"note: the first line is an event, so columns have numbers: {columns} (use --header if not)"
         )
     if origin.skipped:
-        print_note(
-            f"note: {origin.skipped:,} bad rows were left out: {_format_first(origin.skipped, origin.skipped_first)}"
-        )
+        more = origin.skipped - len(origin.skipped_first)
+        examples = "; ".join([*origin.skipped_first, *([f"and {more:,} more"] if more else [])])
+        print_note(f"note: {origin.skipped:,} bad rows were left out: {examples}")
     if origin.out_of_order:
         print_note(
-            f"note: {origin.out_of_order:,} rows were out of order; sorted by time, ties as in the file"
+            f"note: {origin.out_of_order:,} rows were out of order; sorted by time, ties in the order of the file"
         )
 
 
-def _format_first(count: int, shown: tuple[str, ...]) -> str:
-    return "; ".join(shown) + (f"; and {count - len(shown):,} more" if count > len(shown) else "")
+def _print_import_json(result: "ImportResult") -> None:
+    from dygmamba.api.data_files import is_dated
 
-
-def _print_import_json(dataset: "Dataset", saved: "SaveResult", odd: list["Anomaly"]) -> None:
-    from dataclasses import asdict
-
-    from dygmamba.cli.console import emit_json
-    from dygmamba.cli.data import is_dated
-    from dygmamba.cli.messages import translate_message
-    from dygmamba.data.events.statistics import format_date
-
+    dataset, saved = result.dataset, result.saved
     store, origin = dataset.store, dataset.origin
     start, end = float(store.time[0]), float(store.time[-1])
     facts: dict[str, Any] = {"name": dataset.name, "version": dataset.version, "path": str(saved.path)}
@@ -182,106 +136,91 @@ def _print_import_json(dataset: "Dataset", saved: "SaveResult", odd: list["Anoma
     facts |= {"bipartite": store.bipartite, "labels": store.label is not None}
     facts |= {"features": store.features.edge.shape[1], "out_of_order": origin.out_of_order}
     facts |= {"digest": dataset.digest, "understood": asdict(origin)}
-    emit_json(facts | {"odd": [{"kind": one.kind, "said": translate_message(one.message)} for one in odd]})
+    odd = [{"kind": anomaly.kind, "said": translate_message(anomaly.message)} for anomaly in result.anomalies]
+    emit_json(facts | {"odd": odd})
 
 
-def _print_import(dataset: "Dataset", saved: "SaveResult", odd: list["Anomaly"], where: str) -> None:
-    from dygmamba.cli.console import print_line
-    from dygmamba.cli.data import nodes_of, period_of
-    from dygmamba.cli.messages import translate_message
+def _print_import(result: "ImportResult", data_dir: Path | None) -> None:
+    from dygmamba.api.data_files import describe_nodes, describe_period
 
+    dataset, saved = result.dataset, result.saved
     events = len(dataset.store)
-    print_line(
-        f"{dataset.name}: {nodes_of(dataset)}, {events:,} event{'s' * (events != 1)}, {period_of(dataset)}"
-    )
-    for what, how in _describe_origin(dataset).items():
-        print_line(f"  {what:<9}{how}")
-    for one in odd:
-        print_line(f"  look at  {translate_message(one.message)}")
-    if not odd:
-        print_line("  nothing looks odd")
+    count = f"{events:,} event{'s' * (events != 1)}"
+    print_line(f"{dataset.name}: {describe_nodes(dataset)}, {count}, {describe_period(dataset)}")
+    for title, text in _describe_origin(dataset).items():
+        print_line(f"  {title:<9}{text}")
+    for anomaly in result.anomalies:
+        print_line(f"  warning: {translate_message(anomaly.message)}")
+    if not result.anomalies:
+        print_line("  nothing looks suspicious")
     if saved.kept is not None:
-        print_line(f"the dataset that had this name is kept as {saved.kept.stem}")
+        print_line(f"the previous dataset of this name is kept as {saved.kept.stem}")
     print_line(f"{'unchanged, it is already in' if saved.how == 'same' else 'written to'} {saved.path}")
-    print_line(f"next: dygmamba data describe {dataset.name}{where}")
+    where = [] if data_dir is None else ["--data-dir", str(data_dir)]
+    print_line(f"next: {shlex.join(['dygmamba', 'data', 'describe', dataset.name, *where])}")
 
 
 def _describe_origin(dataset: "Dataset") -> dict[str, str]:
-    """How the file was read, in words."""
+    """Describe how the file was read."""
     origin, store = dataset.origin, dataset.store
     number = "" if origin.header else "number "
-    told = {"columns": f"{number}{origin.src} -> {number}{origin.dst} at {number}{origin.time}"}
+    lines = {"columns": f"{number}{origin.src} -> {number}{origin.dst} at {number}{origin.time}"}
     if origin.delimiter:
-        comments = (
-            f", {origin.comments} comment line{'s' * (origin.comments != 1)} on top"
-            if origin.comments
-            else ""
-        )
-        told["text"] = f"cut at {DELIMITER_TITLES.get(origin.delimiter, origin.delimiter)}{comments}"
+        comments = ""
+        if origin.comments:
+            comments = f", {origin.comments} comment line{'s' * (origin.comments != 1)} on top"
+        lines["text"] = f"split at {DELIMITER_TITLES.get(origin.delimiter, origin.delimiter)}{comments}"
     if origin.clock == "dates":
-        how = origin.time_format or DATE_ORDERS.get(origin.order, "")
-        told["times"] = f"dates ({how}), {TIME_ZONES[origin.zone]}"
+        order = origin.time_format or DATE_ORDERS.get(origin.order, "")
+        lines["times"] = f"dates ({order}), {TIME_ZONES[origin.zone]}"
     elif origin.clock:
-        guessed = ", by their size (--time-unit if not)" if origin.guessed else ""
-        told["times"] = f"{origin.clock}{guessed}"
-    told["nodes"] = "two kinds, sources and destinations" if store.bipartite else "of one kind"
-    told["features"] = ", ".join(origin.features[:8]) + " ..." * (len(origin.features) > 8) or "none"
-    told["labels"] = origin.label or "none"
-    return told
+        guessed = ", by their size (use --time-unit if not)" if origin.guessed else ""
+        lines["times"] = f"{origin.clock}{guessed}"
+    lines["nodes"] = "bipartite: sources and destinations" if store.bipartite else "of one kind"
+    more = " ..." * (len(origin.features) > SHOWN_FEATURES)
+    lines["features"] = ", ".join(origin.features[:SHOWN_FEATURES]) + more or "none"
+    lines["labels"] = origin.label or "none"
+    return lines
 
 
-def export_dataset_file(
-    data: Annotated[str, typer.Argument(help="Name of a dataset, or its file.")],
+def export_dataset(
+    data: Annotated[str, typer.Argument(help="Export this dataset: a name or a file.")],
     to: Annotated[
         Path,
         typer.Option(
-            help="File to write: .csv, .jsonl, .parquet, .arrow, .feather or .npz.", show_default=False
+            help="Write to this file: .csv, .jsonl, .parquet, .arrow, .feather or .npz.", show_default=False
         ),
     ],
     raw: Annotated[
-        bool, typer.Option("--raw", help="CSV cells as they are, even if a spreadsheet would run them.")
+        bool, typer.Option("--raw", help="Write CSV cells unchanged, even if a spreadsheet would run them.")
     ] = False,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Write a dataset's events, in your own ids and times, into a file in the format of its ending."""
-    require_writable(to, "--to")
-    precheck.require_dataset(data, data_dir)
+    """Export a dataset's events, in your own ids and times, to a file in the format of its ending."""
+    precheck.check_export_data(data, to, data_dir)
 
-    from dygmamba.data.storage.export import export_dataset, parse_export_format
-    from dygmamba.data.storage.library import open_dataset
+    from dygmamba.api.data_files import export_file
 
-    parse_export_format(to)
-    dataset = open_dataset(data, data_dir)
-    done = export_dataset(dataset, to, raw)
-    again = f"dygmamba data import {to}{_format_options(done.options)}"
-    for said in done.lost:
-        print_note(f"note: {translate_message(said)}")
+    exported = export_file(data, to, raw=raw, data_dir=data_dir)
+    dataset, result = exported.dataset, exported.result
+    command = _format_import_command(to, result.options)
+    losses = [translate_message(text) for text in result.lost]
+    for text in losses:
+        print_note(f"note: {text}")
     if json:
-        facts = {"path": str(done.path), "format": done.format, "events": len(dataset)}
-        emit_json(
-            facts | {"digest": dataset.digest, "lost": [*map(translate_message, done.lost)], "import": again}
-        )
+        facts = {"path": str(result.path), "format": result.format, "events": len(dataset)}
+        emit_json(facts | {"digest": dataset.digest, "lost": losses, "import": command})
     else:
         print_line(f"{dataset.name}: {len(dataset):,} events written to {to}")
-        print_line(f"read it again with: {again}")
+        print_line(f"read it again with: {command}")
 
 
-def require_writable(path: Path, option: str) -> None:
-    """Complain about a file that cannot be written before the work, not after it."""
-    if path.is_dir():
-        raise FileError(f"{path} is a folder; give {option} a file name in it")
-    if not path.parent.is_dir():
-        raise FileError(f"{path.parent} is no folder; make it, or give {option} another")
-
-
-def _format_options(options: dict[str, Any]) -> str:
-    """The options of an import, as they are typed."""
-    said = ""
+def _format_import_command(file: Path, options: dict[str, Any]) -> str:
+    """Format the command that imports an exported file."""
+    words = ["dygmamba", "data", "import", str(file)]
     for name, value in options.items():
-        if value is True:
-            said += f" --{name}"
-        else:
-            words = value if isinstance(value, str) else ",".join(value)
-            said += f" --{name} " + (f'"{words}"' if " " in words else words)
-    return said
+        words.append(f"--{name.replace('_', '-')}")
+        if value is not True:
+            words.append(value if isinstance(value, str) else ",".join(value))
+    return shlex.join(words)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dygmamba.known import known
+from dygmamba.api.precheck import get_generator_defaults
 
 # by parameter; a command's own, "train epochs", goes before
 OPTION_DEFAULTS = {
@@ -45,7 +45,7 @@ OPTION_DEFAULTS = {
     "tune out": "preset.toml in the study's folder",
     "tune epochs": "10; of trees 40",
     "tune overrides": "none",
-    "generate settings": "see docs/generated-stream.md",
+    "generate settings": "see docs/reference/generated-stream.md",
 }
 
 
@@ -60,7 +60,6 @@ def show_option_defaults(command: Any) -> Any:
 
 
 def _find_default(command: str, name: str) -> str:
-    generated = known()["generator"]["settings"]
-    if command == "generate" and name in generated:
-        return str(generated[name]["default"])
+    if command == "generate" and name in (defaults := get_generator_defaults()):
+        return str(defaults[name])
     return OPTION_DEFAULTS.get(f"{command} {name}", OPTION_DEFAULTS.get(name, "none"))

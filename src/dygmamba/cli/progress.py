@@ -1,237 +1,162 @@
-"""What is seen of a training in a terminal: bars, sentences, and Ctrl-C that saves at every moment.
+"""Progress of a command on stderr: bars in a terminal, otherwise a line now and then; and a Ctrl-C that saves."""
 
-Progress where no terminal can show a bar: a line soon after the start, then one every half minute.
-"""
-
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from dygmamba.api.evaluation import Meter
-from dygmamba.api.pipeline import Watcher
-from dygmamba.api.time_estimate import TimeEstimate
-from dygmamba.cli.console import open_progress, print_note, stderr
-from dygmamba.cli.messages import translate_message
+from dygmamba.api.formatting import format_rough_duration
+from dygmamba.cli.console import print_note, stderr
+from dygmamba.cli.messages import escape_text, translate_message
 from dygmamba.core.errors import DygWarning
-from dygmamba.core.process_settings import redirect_warnings
-from dygmamba.engine.fit import Reporter, Trainer
-from dygmamba.engine.scoring import Advance, unwatched
+from dygmamba.core.interrupts import Interrupts
+from dygmamba.core.process_settings import is_first_process, redirect_warnings
+from dygmamba.core.progress import SILENT, Progress
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
+
+FIRST_LINE_SECONDS, LINE_INTERVAL_SECONDS = 3.0, 30.0
+MAX_TASKS_PER_LINE = 3
 
 
-def print_message(sentence: str) -> None:
-    """On stderr."""
-    print_note(translate_message(sentence))
+@contextmanager
+def show_progress(*, save_on_interrupt: bool = False) -> Iterator[Progress]:
+    """Show the progress of a command on stderr.
 
-
-class Interrupts:
-    """Ctrl-C and SIGTERM: asked for at once in a stage, and while steps are done, between two of them.
-
-    A step changes weights, optimizer and generators, so it is never left half-done; whoever presses Ctrl-C twice does
-    not wait. Who starts several processes may tell them to end in both ways at once.
+    With `save_on_interrupt`, Ctrl-C and SIGTERM let a training finish its step and save. Of several processes that
+    torchrun started, only the first one shows anything.
     """
+    with ExitStack() as stack:
+        if not is_first_process():
+            redirect_warnings(DygWarning, lambda text: None)
+            if save_on_interrupt:
+                stack.enter_context(Interrupts())
+            yield SILENT
+            return
+        bars = stack.enter_context(_open_bars())
+        if save_on_interrupt:
+            stack.enter_context(Interrupts(print_note))
+        yield ConsoleProgress(bars)
 
-    def __init__(self, say: Callable[[str], None] = print_note) -> None:
-        self.say = say
-        self.asked = self.holding = False
-        self._before: dict[int, Any] = {}
 
-    def __enter__(self) -> "Interrupts":
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._hear)
-        return self
+def print_message(text: str) -> None:
+    """Print a message of the library on stderr, in the words of the command line."""
+    print_note(translate_message(text))
 
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
 
-    def _hear(self, number: int, _: object) -> None:
-        if not self.holding or (self.asked and number == signal.SIGINT):
-            raise KeyboardInterrupt
-        if not self.asked:
-            self.asked = True
-            self.say("stopping after this step, then saving; once more to stop at once")
+class ConsoleProgress(Progress):
+    """A bar, or a line now and then, for every open stage."""
+
+    def __init__(self, bars: "Bars | LineProgress", task: "TaskID | None" = None, name: str = "") -> None:
+        self._bars, self._task, self._name = bars, task, name
 
     @contextmanager
-    def hold(self, holding: bool) -> Iterator[None]:
-        """Inside, a signal waits for a good moment, or does not; one that waited is heard where it need not wait."""
-        before, self.holding = self.holding, holding
+    def stage(
+        self, name: str, total: int | None = None, *, done: int = 0, unit: str = ""
+    ) -> Iterator[Progress]:
+        task = self._bars.add_task(name, total=total, completed=done, unit=unit)
         try:
-            if self.asked and not holding:
-                raise KeyboardInterrupt
-            yield
+            yield ConsoleProgress(self._bars, task, name)
         finally:
-            self.holding = before
+            self._bars.remove_task(task)
+
+    def advance(self, count: int = 1) -> None:
+        if self._task is not None:
+            self._bars.advance(self._task, count)
+
+    def epoch(self, entry: dict[str, Any]) -> None:
+        if self._task is not None:
+            self._bars.update(self._task, description=f"{self._name}, {describe_epoch(entry)}")
+
+    def message(self, text: str) -> None:
+        # through the console of the bars, which then stay below the text
+        console = getattr(self._bars, "console", None) or stderr()
+        console.print(translate_message(text), soft_wrap=True)
 
 
-class Bars(Watcher):
-    """A bar per stage on stderr, or lines where that is no terminal; used in a `with`, Ctrl-C saves and stops."""
-
-    def __init__(self) -> None:
-        self._bar: Progress | LineProgress = open_progress()
-        self._interrupts, self._open = Interrupts(), ExitStack()
-
-    def __enter__(self) -> Self:
-        self._open.enter_context(self._bar)
-        self._open.enter_context(self._interrupts)
-        return self
-
-    def __exit__(self, *about: Any) -> None:
-        self._open.__exit__(*about)
-
-    @contextmanager
-    def fitting(self, fit: Trainer, name: str, metric: str) -> Iterator[Reporter]:
-        """Steps move a bar of that name, epochs write their loss and the metric beside it."""
-        steps, done, most, pace = fit.steps_per_epoch, fit.progress, fit.config.epochs, TimeEstimate(fit)
-        began = f"{name} on {fit.stream.device}"
-        bar, reached = self._bar, done.epoch * steps + done.step
-        task = bar.add_task(f"{began} epoch {done.epoch + 1}/{most}", total=most * steps, completed=reached)
-        quality = ""
-
-        def on_epoch(entry: dict[str, Any]) -> None:
-            nonlocal quality
-            found = entry.get(f"val_{metric}")
-            quality = f" loss {entry['loss']:.4f}" + (
-                "" if found is None else f" val {metric.upper()} {100 * found:.2f}"
-            )
-            self._maybe(pace.epoch(entry["seconds"]))
-
-        def on_step(epoch: int, step: int) -> None:
-            bar.update(
-                task,
-                completed=epoch * steps + step + 1,
-                description=f"{began} epoch {epoch + 1}/{most}{quality}",
-            )
-            self._maybe(pace.step())
-
-        try:
-            with self._interrupts.hold(True):
-                yield Reporter(
-                    step=on_step, epoch=on_epoch, stop=lambda: self._interrupts.asked, stage=self.stage
-                )
-        finally:
-            bar.remove_task(task)
-
-    @contextmanager
-    def stage(self, name: str, total: int) -> Iterator[Advance]:
-        """A bar of its own; Ctrl-C is heard at once."""
-        task = self._bar.add_task(name, total=total)
-        with self._interrupts.hold(False):
-            yield lambda count: self._bar.advance(task, count)
-        self._bar.remove_task(task)
-
-    def _maybe(self, sentence: str | None) -> None:
-        if sentence:
-            self.say(sentence)
-
-    def say(self, sentence: str) -> None:
-        """On stderr, above the bars."""
-        console = getattr(self._bar, "console", None) or stderr()
-        console.print(translate_message(sentence), soft_wrap=True)
+def describe_epoch(entry: dict[str, Any]) -> str:
+    """Return an epoch's number, loss and validation metrics in a few words."""
+    text = f"epoch {entry['epoch'] + 1}: loss {entry['loss']:.4f}"
+    for key, title in (("val_ap", "val AP"), ("val_auc", "val AUC")):
+        if entry.get(key) is not None:
+            text += f", {title} {100 * entry[key]:.2f}"
+    return text
 
 
-class Unseen(Watcher):
-    """Of several processes all but the first: nothing is shown, and Ctrl-C stops them where it stops the first."""
+def _open_bars() -> "Bars | LineProgress":
+    console = stderr()
+    if not console.is_terminal:
+        return LineProgress(print_note)
+    from rich.filesize import decimal
+    from rich.progress import BarColumn, Task, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+    from rich.text import Text
 
-    def __init__(self) -> None:
-        self._interrupts = Interrupts(lambda said: None)
+    class Description(TextColumn):
+        def render(self, task: Task) -> Text:
+            return Text(escape_text(task.description))  # names come from files and servers
 
-    def __enter__(self) -> Self:
-        redirect_warnings(DygWarning, lambda said: None)
-        self._interrupts.__enter__()
-        return self
+    class Count(TextColumn):
+        def render(self, task: Task) -> Text:
+            write = decimal if task.fields.get("unit") == "bytes" else _format_count
+            end = "" if task.total is None else f"/{write(int(task.total))}"
+            return Text(f"{write(int(task.completed))}{end}")
 
-    def __exit__(self, *about: Any) -> None:
-        self._interrupts.__exit__(*about)
-
-    @contextmanager
-    def fitting(self, fit: Trainer, name: str, metric: str) -> Iterator[Reporter]:
-        """Asked whether to stop."""
-        with self._interrupts.hold(True):
-            yield Reporter(stop=lambda: self._interrupts.asked, stage=self.stage)
-
-    @contextmanager
-    def stage(self, name: str, total: int) -> Iterator[Advance]:
-        """Ctrl-C is heard at once."""
-        with self._interrupts.hold(False):
-            yield unwatched
+    return Bars(
+        Description(""), BarColumn(), Count(""), TimeRemainingColumn(), console=console, transient=True
+    )
 
 
-class Trials(Bars):
-    """A bar per trial of a search; how long one takes says nothing of the search, so no sentence does."""
-
-    def trial(self, fit: Trainer, name: str) -> AbstractContextManager[Reporter]:
-        """Told of its steps and epochs."""
-        return self.fitting(fit, name, "ap")
-
-    def _maybe(self, sentence: str | None) -> None:
-        return
-
-
-class ExamBars(Meter):
-    """A bar per exam."""
-
-    @contextmanager
-    def evaluation_set(self, name: str) -> Iterator[Advance]:
-        """Without an end: how many questions there are is not known before."""
-        with open_progress() as bar:
-            task = bar.add_task(name, total=None)
-            yield lambda count: bar.advance(task, count)
-
-
-T = TypeVar("T")
-FIRST_LINE_SECONDS, LINE_INTERVAL_SECONDS = 3.0, 30.0  # seconds
+def _format_count(number: int) -> str:
+    return f"{number:,}"
 
 
 @dataclass(slots=True)
 class ProgressTask:
-    """Something under way: how much of it is done, since when, and how much was done then."""
+    """A stage that is under way, with what an estimate of the remaining time needs."""
 
     description: str
     total: float | None
     completed: float = 0
-    began: float = field(default_factory=time.monotonic)
-    before: float = 0
-    paced: bool = False
+    start: float = field(default_factory=time.monotonic)
+    before: float = 0  # done before `start`
+    is_timed: bool = False
 
     def reach(self, completed: float) -> None:
-        """So much is done; the clock starts with the first of it, for what comes before is of another pace."""
-        if not self.paced and completed > self.completed:
-            self.before, self.began, self.paced = completed, time.monotonic(), True
+        """Set how much is done. The clock starts with the first of it: what comes before has another pace."""
+        if not self.is_timed and completed > self.completed:
+            self.before, self.start, self.is_timed = completed, time.monotonic(), True
         self.completed = completed
 
     @property
     def line(self) -> str:
-        """What there is to say of it now."""
+        """The state in one line, with the remaining time if it can be estimated."""
         if self.total is None:
             return f"{self.description}: {self.completed:,.0f}" if self.completed else self.description
-        said = f"{self.description}: {self.completed:,.0f} of {self.total:,.0f}"
+        text = f"{self.description}: {self.completed:,.0f} of {self.total:,.0f}"
         done, left = self.completed - self.before, self.total - self.completed
         if done <= 0 or left <= 0:
-            return said
-        from dygmamba.data.events.statistics import format_rough_duration
-
-        return f"{said}, about {format_rough_duration((time.monotonic() - self.began) * left / done)} left"
+            return text
+        return f"{text}, about {format_rough_duration((time.monotonic() - self.start) * left / done)} left"
 
 
 class LineProgress:
-    """The part of rich's Progress that is used here; a thread of its own tells of the latest work."""
+    """What is used of rich's `Progress`, for a stderr that is no terminal: a thread prints a line now and then."""
 
     def __init__(
         self,
-        say: Callable[[str], None],
+        print_text: Callable[[str], None],
         first: float = FIRST_LINE_SECONDS,
-        every: float = LINE_INTERVAL_SECONDS,
+        interval: float = LINE_INTERVAL_SECONDS,
     ) -> None:
-        self._say, self._first, self._every = say, first, every
-        self._works: dict[int, ProgressTask] = {}
-        self._end, self._thread = threading.Event(), threading.Thread(target=self._tell, daemon=True)
+        self._print, self._first, self._interval = print_text, first, interval
+        self._tasks: dict[int, ProgressTask] = {}
+        self._lock, self._numbers = threading.Lock(), 0
+        self._end, self._thread = threading.Event(), threading.Thread(target=self._report, daemon=True)
 
     def __enter__(self) -> "LineProgress":
         self._thread.start()
@@ -241,41 +166,32 @@ class LineProgress:
         self._end.set()
         self._thread.join()
 
-    def add_task(self, description: str, total: float | None = None, completed: float = 0) -> "TaskID":
-        """Something more is under way."""
-        number = max(self._works, default=-1) + 1
-        self._works[number] = ProgressTask(description, total, completed, before=completed)
-        return cast("TaskID", number)
+    def add_task(
+        self, description: str, total: float | None = None, completed: float = 0, unit: str = ""
+    ) -> "TaskID":
+        with self._lock:
+            self._numbers += 1
+            self._tasks[self._numbers] = ProgressTask(description, total, completed, before=completed)
+            return cast("TaskID", self._numbers)
 
-    def update(
-        self, task: "TaskID", *, description: str | None = None, completed: float | None = None
-    ) -> None:
-        """What is known of it now."""
-        work = self._works[task]
-        work.description = work.description if description is None else description
-        if completed is not None:
-            work.reach(completed)
+    def update(self, task: "TaskID", *, description: str) -> None:
+        self._tasks[task].description = description
 
     def advance(self, task: "TaskID", count: float = 1) -> None:
-        """So much more is done."""
-        work = self._works[task]
+        work = self._tasks[task]
         work.reach(work.completed + count)
 
     def remove_task(self, task: "TaskID") -> None:
-        """It is done."""
-        del self._works[task]
+        with self._lock:
+            del self._tasks[task]
 
-    def track(self, steps: Iterable[T], total: float | None = None) -> Iterator[T]:
-        """The steps, each counted when it is done."""
-        task = self.add_task("working", total)
-        for step in steps:
-            yield step
-            self.advance(task)
-        self.remove_task(task)
-
-    def _tell(self) -> None:
+    def _report(self) -> None:
         wait = self._first
         while not self._end.wait(wait):
-            wait = self._every
-            if works := list(self._works.values()):
-                self._say("; ".join(work.line for work in works))
+            wait = self._interval
+            with self._lock:
+                tasks = list(self._tasks.values())
+            if len(tasks) > MAX_TASKS_PER_LINE:  # a study with many workers
+                self._print(f"{tasks[0].line}; {len(tasks) - 1} running")
+            elif tasks:
+                self._print("; ".join(task.line for task in tasks))

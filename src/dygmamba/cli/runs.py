@@ -1,142 +1,125 @@
-"""`dygmamba export`: a run's scorer as a program that torch alone runs, or as an ONNX graph.
+"""Commands on finished runs: `export`, `report`, `compare`, `push` and `pull`."""
 
-`dygmamba report`: the page of a run, built again from its folder.
-
-`dygmamba compare`: run folders beside one another.
-
-`dygmamba push` and `dygmamba pull`: runs to others and from others.
-"""
-
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from dygmamba.api import precheck
-from dygmamba.cli.console import emit_json, open_progress, print_line
-from dygmamba.cli.data_files import require_writable
-from dygmamba.core.errors import ConfigError
+from dygmamba.cli.console import emit_json, print_document, print_line
+from dygmamba.cli.options import DataDir, Json, RunsOut
+from dygmamba.cli.progress import print_message, show_progress
 
-LOADING_CODE = {".pt2": "torch.export.load('{}').module()", ".onnx": "onnxruntime.InferenceSession('{}')"}
+LOADING_CODE = {".pt2": "torch.export.load({!r}).module()", ".onnx": "onnxruntime.InferenceSession({!r})"}
 
 
 def export_model(
-    run: Annotated[Path, typer.Argument(help="The folder of a trained link run.")],
+    run: Annotated[Path, typer.Argument(help="Export the model of this link run.")],
     to: Annotated[
-        Path, typer.Option(help="File to write, ending in .pt2 (torch.export) or .onnx.", show_default=False)
+        Path, typer.Option(help="Write to this file, .pt2 (torch.export) or .onnx.", show_default=False)
     ],
-    data_dir: Annotated[Path | None, typer.Option(help="Where datasets are.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    data_dir: DataDir = None,
+    as_json: Json = False,
 ) -> None:
-    """Write the scorer of a run with torch.export or as ONNX, checked against the run itself."""
-    if to.suffix not in LOADING_CODE:
-        raise ConfigError(f"{to} does not say what to write; let its name end in {' or '.join(LOADING_CODE)}")
-    require_writable(to, "--to")
-    precheck.require_run(run)
+    """Export the scorer of a run with torch.export or as ONNX, checked against the run itself."""
+    precheck.check_export_model(run, to)
 
     from dygmamba.api.run import open as open_run
 
-    with open_progress() as bar:
-        bar.add_task("following the scorer, and checking what is written", total=None)
+    with show_progress() as progress, progress.stage("tracing the scorer and checking the file"):
         open_run(run, device="cpu", data_dir=data_dir).export(to)
     if as_json:
         emit_json({"path": str(to), "bytes": to.stat().st_size})
     else:
         print_line(f"written to {to}, checked against {run}")
-        print_line(f"run it with: {LOADING_CODE[to.suffix].format(to)}")
+        print_line(f"run it with: {LOADING_CODE[to.suffix].format(str(to))}")
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
-    out: Annotated[
-        Path | None, typer.Option(help="Write the page here instead of RUN/report.html.", show_default=False)
-    ] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where datasets are.")] = None,
+    run: Annotated[Path, typer.Argument(help="Write the page of this run directory.")],
+    out: Annotated[Path | None, typer.Option(help="Write the page to this file.")] = None,
+    data_dir: DataDir = None,
 ) -> None:
     """Write a run's results, curves, learned forgetting and settings as one page that opens offline."""
     precheck.require_run(run)
 
     from dygmamba.api.reports import write_full_page
-    from dygmamba.cli.progress import print_message
 
-    path = write_full_page(run, out, data_dir, print_message)
+    with show_progress() as progress:
+        path = write_full_page(run, out, data_dir, progress)
     print_line(f"report: {path}")
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Finished run folders.")],
+    runs: Annotated[list[Path], typer.Argument(help="Compare these finished run directories.")],
     out: Annotated[
-        Path | None, typer.Option(help="A folder for the page and its tables as CSV, Markdown and LaTeX.")
+        Path | None, typer.Option(help="Write the page and its tables (CSV, Markdown, LaTeX) to this folder.")
     ] = None,
 ) -> None:
-    """Put finished runs beside one another: mean and spread over seeds, rank, paired test, published values, curves."""
+    """Compare finished runs: mean and spread over seeds, rank, paired test, published values, curves."""
     for run in runs:
         precheck.require_run(run)
 
-    from dygmamba.cli.progress import print_message
-    from dygmamba.cli.study_view import show_sheet
-    from dygmamba.report.comparison import compare_runs
-    from dygmamba.report.html import write_document
+    from dygmamba.api.reports import COMPARE_PAGE
+    from dygmamba.api.reports import compare as compare_runs
 
-    sheet = compare_runs(runs)
-    show_sheet(sheet)
+    print_document(compare_runs(runs, out=out))
     if out is not None:
-        print_message(f"page: {write_document(sheet, out, 'compare')[0]}")
-
-
-DataDir = Annotated[Path | None, typer.Option(help="Where datasets are.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+        print_message(f"page: {out / COMPARE_PAGE}")
 
 
 def push(
-    run: Annotated[Path, typer.Argument(help="The folder of a trained run.")],
+    run: Annotated[Path, typer.Argument(help="Share this run directory.")],
     target: Annotated[
-        str, typer.Argument(help="A folder, or user/name (hf://user/name) on the Hugging Face Hub.")
+        str,
+        typer.Argument(
+            help="Write to this folder, or to user/name (hf://user/name) on the Hugging Face Hub."
+        ),
     ],
     with_data: Annotated[
-        bool, typer.Option("--with-data", help="Also the events it was trained on, with your ids.")
+        bool, typer.Option("--with-data", help="Share the events it was trained on, with your ids, too.")
     ] = False,
     public: Annotated[
-        bool, typer.Option("--public", help="If a repository is made: visible to everyone.")
+        bool, typer.Option("--public", help="Make a new repository visible to everyone.")
     ] = False,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Write a run into a folder for others, or to the Hub: weights, settings, results, a card; no pickle."""
-    from dygmamba.api.sharing import parse_target, require_hub_client
-
+    """Share a run in a folder or on the Hub: weights, settings, results, a card; no pickle."""
     precheck.require_run(run)
-    if isinstance(parse_target(target), str):
-        require_hub_client()
+    precheck.check_target(target)
 
-    from dygmamba.api.sharing import push as send
+    from dygmamba.api.sharing import push as push_run
 
-    where = send(run, target, data=with_data, public=public, data_dir=data_dir)
+    where = push_run(run, target, data=with_data, public=public, data_dir=data_dir)
     if as_json:
         emit_json({"pushed": where})
     else:
         print_line(f"pushed to {where}")
-        print_line(f"others have it with: dygmamba pull {where}")
+        print_line(f"others get it with: dygmamba pull {shlex.quote(where)}")
 
 
 def pull(
     source: Annotated[
-        str, typer.Argument(help="A folder, or user/name (hf://user/name) on the Hugging Face Hub.")
+        str,
+        typer.Argument(
+            help="Fetch from this folder, or from user/name (hf://user/name) on the Hugging Face Hub."
+        ),
     ],
-    out: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a repository.")] = None,
+    out: RunsOut = Path("runs"),
+    revision: Annotated[
+        str | None, typer.Option(help="Fetch this branch, tag or commit of a repository.")
+    ] = None,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Bring a pushed run here, checked file by file."""
-    from dygmamba.api.sharing import parse_target, require_hub_client
+    """Fetch a shared run, checked file by file."""
+    precheck.check_target(source)
 
-    if isinstance(parse_target(source), str):
-        require_hub_client()
+    from dygmamba.api.sharing import pull as pull_run
 
-    from dygmamba.api.sharing import pull as fetch
-
-    run = fetch(source, out=out, revision=revision, data_dir=data_dir)
+    run = pull_run(source, out=out, revision=revision, data_dir=data_dir)
     about = run.config["run"]
     if as_json:
         emit_json(
@@ -144,4 +127,4 @@ def pull(
         )
     else:
         print_line(f"{about['model']} on {about['data']} (digest {about['digest'][:16]}): {run.path}")
-        print_line(f"ask it with: dygmamba predict {run.path} --pairs FILE")
+        print_line(f"predict with: dygmamba predict {shlex.quote(str(run.path))} --pairs FILE")

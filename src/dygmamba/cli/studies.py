@@ -1,134 +1,31 @@
-"""`dygmamba reproduce`: a study of the paper by one command, and what it will take before it runs.
-
-`dygmamba bench`: correctness first, then time.
-
-`dygmamba demo`: train on the built-in stream, compare, hold the learned forgetting against the true law.
-"""
+"""Commands of the laboratory: `reproduce` a study of the paper, `bench` a part of the package."""
 
 import math
 import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dygmamba.api import precheck
-from dygmamba.cli.console import emit_json, plain_table, print_line, print_note, stderr, stdout
-from dygmamba.cli.messages import parse_overrides, parse_seeds
-from dygmamba.core.errors import ConfigError, NotFoundError
-from dygmamba.core.files.writing import make_folder
-from dygmamba.known import known
+from dygmamba.api.formatting import format_rough_duration
+from dygmamba.cli.console import emit_json, plain_table, print_document, print_line, print_note, stdout
+from dygmamba.cli.options import DataDir, Device, Json, Overrides, parse_list, parse_overrides, parse_seeds
+from dygmamba.cli.progress import print_message, show_progress
+from dygmamba.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dygmamba.explain.forgetting import Forgetting
-    from dygmamba.lab.benchmarks.harness import BenchmarkRow
+    from dygmamba.api.studies import BenchmarkRow, StudyPlan
 
+UNMEASURED = "not measured"
+MIN_EVENTS, MAX_EVENTS = 2_000, 2**31  # of the benchmark 'size'
 
-def reproduce(
-    study: Annotated[
-        str,
-        typer.Argument(
-            help="link, node, ablation, length, efficiency, convergence, robustness, sensitivity, case-study, large."
-        ),
-    ],
-    datasets: Annotated[
-        str | None, typer.Option(help="Streams, e.g. uci,enron; the study's own unless told.")
-    ] = None,
-    models: Annotated[
-        str | None, typer.Option(help="Models, e.g. edgebank,dyg-mamba; the study's own.")
-    ] = None,
-    seeds: Annotated[str, typer.Option(help="Seeds, e.g. 0 or 0-4 or 0,3,7.")] = "0",
-    variants: Annotated[
-        str | None,
-        typer.Option(help="Of ablations: their names; of lengths: numbers; of noise: insert,release."),
-    ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="At most this many epochs a run.")] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="Setting, key=value, of every run.")
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, max=256, help="Runs at once; what the device bears.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    out: Annotated[Path, typer.Option(help="Where runs, results and the page go.")] = Path("studies"),
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the plan and what it will take; run nothing.")
-    ] = False,
-    data_dir: Annotated[Path | None, typer.Option(help="Where datasets are.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
-) -> None:
-    """Run a study of the paper again: every run is kept, killed and given again it goes on, a page is written."""
-    settings = parse_overrides(overrides or []) | ({} if epochs is None else {"epochs": epochs})
-    numbers = parse_seeds(seeds)
-    if study not in known()["names"]["study"]:
-        raise ConfigError(f"there is no study '{study}'; choose from {', '.join(known()['names']['study'])}")
-    for model in _split_list(models) or ():
-        precheck.require_model(model)
-    for name in _split_list(datasets) or ():
-        precheck.require_dataset(name, data_dir)
-    precheck.check_device(device)
-
-    from dygmamba.cli.progress import print_message
-    from dygmamba.cli.study_view import count_runs, follow_study, show_data_plan, show_plan, show_sheet
-    from dygmamba.lab.pool import raise_if_failed
-    from dygmamba.lab.reproduction import (
-        ExecutionOptions,
-        find_missing_dataset,
-        prepare_jobs,
-        run,
-        write_study_page,
-    )
-    from dygmamba.lab.studies import StudyRequest
-    from dygmamba.lab.study_report import build_study_sheet
-    from dygmamba.runs.opening import choose_device
-
-    ask = StudyRequest(
-        _split_list(datasets), _split_list(models), numbers, _split_list(variants), settings, data_dir
-    )
-    place = ExecutionOptions(out, device, workers)
-    if (made := find_missing_dataset(study, ask)) is not None:
-        if dry_run:
-            show_data_plan(made, as_json)
-            return
-        with stderr().status(f"making {made}"):
-            made.make(ask.data_dir)
-    jobs, missing = prepare_jobs(study, ask, place)
-    if dry_run:
-        show_plan(jobs, missing, choose_device(device).type, as_json)
-        return
-    print_message(
-        f"{count_runs(len(jobs))}, {len(jobs) - len(missing)} of them done already; results in {out}"
-    )
-    command = shlex.join(["dygmamba", *sys.argv[1:]])
-    with follow_study(len(missing)) as watch:
-        book, failed = run(study, ask, place, command, watch)
-    paths = write_study_page(book, out)
-    if as_json:
-        emit_json(
-            {"study": study, "page": str(paths[0]), "rows": [row for one in book.records for row in one.rows]}
-        )
-    else:
-        show_sheet(build_study_sheet(book))
-        print_message(f"page: {paths[0]}")
-    raise_if_failed(failed, jobs)
-
-
-def _split_list(text: str | None) -> list[str] | None:
-    """A comma-separated list; nothing where nothing was said."""
-    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
-
-
-BENCHES = ("sampling", "scan", "step", "epoch", "length", "memory", "candidates", "size", "scaling")
-
-MIN_EVENTS = 2_000  # events of 'size'
-
-# heading -> cell of a row; a column in which no row has anything is left out
+# Heading -> cell of a row; a column without any value is left out.
 BENCH_COLUMNS: dict[str, Callable[["BenchmarkRow"], str]] = {
     "ours": lambda row: _format_time(row.seconds),
     "reference": lambda row: _format_time(row.reference_seconds),
@@ -146,60 +43,146 @@ BENCH_COLUMNS: dict[str, Callable[["BenchmarkRow"], str]] = {
 }
 
 
+def reproduce(
+    study: Annotated[
+        str,
+        typer.Argument(
+            help="Reproduce link, node, ablation, length, efficiency, convergence, robustness, sensitivity, case-study "
+            "or large."
+        ),
+    ],
+    datasets: Annotated[str | None, typer.Option(help="Use these datasets, e.g. uci,enron.")] = None,
+    models: Annotated[str | None, typer.Option(help="Use these models, e.g. edgebank,dyg-mamba.")] = None,
+    seeds: Annotated[
+        str, typer.Option(help="Run every model with these seeds, e.g. 0 or 0-4 or 0,3,7.")
+    ] = "0",
+    variants: Annotated[
+        str | None,
+        typer.Option(help="Use these ablations, lengths (32,64), or kinds of noise (insert,release)."),
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Train at most this many epochs per run.")] = None,
+    overrides: Overrides = None,
+    workers: Annotated[int | None, typer.Option(min=1, max=256, help="Run this many jobs at once.")] = None,
+    device: Device = "auto",
+    out: Annotated[Path, typer.Option(help="Write runs, results and the page below this folder.")] = Path(
+        "studies"
+    ),
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the plan and its cost without running anything.")
+    ] = False,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Reproduce a study of the paper. Finished runs are cached, so an interrupted study can be restarted."""
+    settings = parse_overrides(overrides) | ({} if epochs is None else {"epochs": epochs})
+    numbers, chosen_datasets, chosen_models = parse_seeds(seeds), parse_list(datasets), parse_list(models)
+    precheck.check_reproduce(
+        study, models=chosen_models or (), datasets=chosen_datasets or (), device=device, data_dir=data_dir
+    )
+
+    from dygmamba.api import studies
+
+    request: dict[str, Any] = {"datasets": chosen_datasets, "models": chosen_models, "seeds": numbers}
+    request |= {"variants": parse_list(variants), "settings": settings, "out": out, "device": device}
+    request |= {"data_dir": data_dir}
+    if dry_run:
+        _print_plan(studies.plan_study(study, **request), as_json)
+        return
+    command = shlex.join(["dygmamba", *sys.argv[1:]])
+    with show_progress() as progress:
+        outcome = studies.reproduce_study(
+            study, **request, workers=workers, command=command, progress=progress
+        )
+    if as_json:
+        rows = [row for record in outcome.results.records for row in record.rows]
+        emit_json({"study": study, "page": str(outcome.page), "rows": rows})
+    else:
+        print_document(outcome.sheet)
+        print_message(f"page: {outcome.page}")
+    outcome.raise_if_failed()
+
+
+def _print_plan(plan: "StudyPlan", as_json: bool) -> None:
+    """Print every run that is missing, with its cost if it runs alone on this kind of device."""
+    if plan.dataset is not None:
+        if as_json:
+            emit_json({"runs": None, "missing": None, "makes": plan.dataset})
+        else:
+            print_note(f"generates the dataset {plan.dataset} first; its runs are planned after that")
+        return
+    if as_json:
+        rows = [{"run": job.title, "key": job.key, **asdict(cost)} for job, cost in plan.missing]
+        emit_json({"runs": len(plan.jobs), "missing": rows})
+        return
+    title = f"{_count_runs(len(plan.jobs))}, {len(plan.missing)} to do"
+    table = plain_table("run", title=title, figures=("time", "MB"))
+    for job, cost in plan.missing:
+        seconds = UNMEASURED if cost.seconds is None else format_rough_duration(cost.seconds)
+        megabytes = UNMEASURED if cost.megabytes is None else f"{cost.megabytes:,.0f}"
+        table.add_row(job.title, seconds, megabytes)
+    stdout().print(table)
+    known = [cost.seconds for _, cost in plan.missing if cost.seconds is not None]
+    unknown = len(plan.missing) - len(known)
+    rest = f", and {_count_runs(unknown)} of models that were not measured" if unknown else ""
+    print_note(f"about {format_rough_duration(sum(known))} one after another{rest}")
+
+
+def _count_runs(number: int) -> str:
+    return f"{number:,} run" + "s" * (number != 1)
+
+
 def bench(
-    name: Annotated[str, typer.Argument(help=", ".join(BENCHES) + ".")],
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    name: Annotated[str, typer.Argument(help=f"Run this benchmark: {', '.join(precheck.BENCHMARKS)}.")],
+    device: Annotated[str, typer.Option(help="Run on cpu or cuda.")] = "cpu",
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of the tables and the picture of 'length', 'size' or 'scaling'; default: bench-NAME."
+            help="Write the tables and the picture of 'length', 'size' or 'scaling' to this folder."
         ),
     ] = None,
     sizes: Annotated[
-        str,
-        typer.Option(help="Events of 'size', separated by commas; files of the largest lie in the folder."),
+        str, typer.Option(help="Use these numbers of events for 'size', separated by commas, e.g. 1e6,1e7.")
     ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Time a part of the project against its reference, inside one run.
+    """Check a part of the package against its reference, then time both.
 
-    Training is timed on UCI where it is found ($DYGMAMBA_DATA), else on a generated stream as large.
+    Training is timed on UCI if it is found ($DYGMAMBA_DATA), else on a generated stream of the same size.
     """
-    if name not in BENCHES:
-        raise NotFoundError(f"unknown benchmark '{name}'; choose from {', '.join(BENCHES)}")
-    precheck.check_device(device)
+    precheck.check_benchmark(name, device)
+    numbers = _parse_sizes(sizes)
 
-    from dygmamba.runs.opening import choose_device
+    from dygmamba.api.studies import run_benchmark
 
-    kind = choose_device(device).type
-    module = import_module(f"dygmamba.lab.benchmarks.{name}")
-    draws, place, more = hasattr(module, "write"), out or Path(f"bench-{name}"), {}
-    if draws:  # minutes of work need a place
-        make_folder(place)
-    if name == "size":
-        more = {"sizes": _parse_sizes(sizes) or module.SIZES, "folder": place}
-    rows = module.run(kind, stderr().print, **more)
-    if draws:
-        for path in module.write(rows, place):
-            print_note(f"wrote {path}")
+    with show_progress() as progress:
+        result = run_benchmark(name, device=device, out=out, sizes=numbers, progress=progress)
+    for path in result.files:
+        print_note(f"wrote {path}")
     if as_json:
-        emit_json({"bench": name, "device": kind, "rows": [_row_to_json(row) for row in rows]})
+        emit_json(
+            {"bench": name, "device": result.device, "rows": [_row_to_json(row) for row in result.rows]}
+        )
         return
-    _print_wide(_make_bench_table(rows))
-    for row in rows:
+    _print_wide(_make_bench_table(result.rows))
+    for row in result.rows:
         if row.note:
             print_line(f"{row.case.strip()}: {row.note}")
 
 
 def _parse_sizes(text: str) -> tuple[int, ...]:
-    """Numbers of events, smallest first; 1e6 is one too."""
+    """Return numbers of events, smallest first; 1e6 is one too."""
     try:
-        found = sorted(int(float(word)) for word in text.split(",") if word.strip())
+        numbers = sorted(int(float(part)) for part in text.split(",") if part.strip())
     except (ValueError, OverflowError) as error:
-        raise ConfigError(f"`sizes` is {text!r}; give numbers like 1e6,1e7") from error
-    if found and not (found[0] >= MIN_EVENTS and found[-1] < 2**31):
-        raise ConfigError(f"`sizes` is {text!r}; give numbers from {MIN_EVENTS:,} to below {2**31:,}")
-    return tuple(found)
+        raise ConfigError(
+            f"--sizes takes numbers like 1e6,1e7; got {text!r}", code="malformed-sizes"
+        ) from error
+    if numbers and not MIN_EVENTS <= numbers[0] <= numbers[-1] < MAX_EVENTS:
+        raise ConfigError(
+            f"--sizes takes numbers from {MIN_EVENTS:,} to below {MAX_EVENTS:,}; got {text!r}",
+            code="sizes-out-of-range",
+        )
+    return tuple(numbers)
 
 
 def _make_bench_table(rows: list["BenchmarkRow"]) -> "Table":
@@ -213,7 +196,7 @@ def _make_bench_table(rows: list["BenchmarkRow"]) -> "Table":
 
 
 def _print_wide(table: "Table") -> None:
-    """As wide as it is: figures are not worth breaking to fit 80 columns."""
+    """Print a table in its full width: numbers are not worth breaking to fit 80 columns."""
     from rich.measure import Measurement
 
     console = stdout()
@@ -222,7 +205,7 @@ def _print_wide(table: "Table") -> None:
 
 
 def _row_to_json(row: "BenchmarkRow") -> dict[str, Any]:
-    """The row as JSON has it: what was not measured is null."""
+    """Return a row as plain values; what was not measured is null."""
     return {key: value if _is_measured(value) else None for key, value in asdict(row).items()}
 
 
@@ -241,59 +224,3 @@ def _format_time(seconds: float | None) -> str:
         if long
         else _format_number(seconds and 1e3 * seconds, ",.2f", " ms")
     )
-
-
-def demo(
-    out: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the training.")] = 0,
-    epochs: Annotated[int, typer.Option(min=1, help="Epochs of training.")] = 14,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
-) -> None:
-    """Train DyG-Mamba on a generated stream on the CPU and show what it learned, within two minutes."""
-    from dygmamba.api.demo import run_demo
-    from dygmamba.cli.progress import Bars
-
-    with Bars() as bars:
-        found = run_demo(out, seed, epochs, bars)
-    if as_json:
-        paths = {"run": str(found.run), "report": str(found.page)}
-        emit_json({"results": found.rows, "forgetting": found.forgetting.to_json(), **paths})
-        return
-    stdout().print(make_demo_table(found.rows))
-    for line in (describe_closeness(found.forgetting), f"report: {found.page}"):
-        print_line(line)
-
-
-def make_demo_table(rows: list[dict[str, Any]]) -> "Table":
-    """One line per model and kind of nodes, in per cent."""
-    from rich.table import Table
-
-    from dygmamba.api.demo import DEMO_HEURISTICS
-
-    shown = Table("nodes", "model", title="generated: test events against random negatives")
-    for name in ("AP", "AUC", "AP pooled", "AUC pooled"):
-        shown.add_column(name, justify="right")
-    for kind, nodes in (("transductive", "all"), ("inductive", "new")):
-        for row in (row for row in rows if row["setting"] == kind):
-            cells = (f"{100 * row[key]:.2f}" for key in ("ap", "auc", "ap_pooled", "auc_pooled"))
-            style = "" if row["model"] in DEMO_HEURISTICS else "bold"
-            shown.add_row(nodes, row["model"], *cells, style=style)
-        shown.add_section()
-    return shown
-
-
-def describe_closeness(found: "Forgetting") -> str:
-    """How close the learned forgetting is to the law, in a sentence."""
-    from dygmamba.data.events.statistics import format_duration
-
-    close = found.closeness
-    if close is None:
-        return "the law behind the data is not known"
-    said = (
-        f"learned forgetting against the {found.law} law of the data: correlation {close.correlation:.3f}, "
-        f"mean gap {close.mean_gap:.3f}, largest gap {close.max_gap:.3f}"
-    )
-    if close.half_life is None or close.true_half_life is None:
-        return said
-    halves = (format_duration(round(value)) for value in (close.half_life, close.true_half_life))
-    return said + "; a meeting's pull halves after {}, by the law after {}".format(*halves)

@@ -1,12 +1,6 @@
-"""`dygmamba train`: one loop for every model, resumable, with a table of mean and spread at the end.
-
-`dygmamba blend`: several finished runs as one.
-
-`dygmamba tune`: settings that suit a dataset, found on its validation period, kept as a preset for `train`.
-"""
+"""Commands that train: `train`, `tune`, `blend` and `demo`."""
 
 import shlex
-import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,326 +9,264 @@ import typer
 
 from dygmamba.api import precheck
 from dygmamba.cli.console import emit_json, make_result_tables, plain_table, print_line, stdout
-from dygmamba.cli.messages import escape_text, parse_overrides, parse_seeds, translate_message
+from dygmamba.cli.messages import escape_text, translate_message
+from dygmamba.cli.options import (
+    DataDir,
+    Device,
+    Json,
+    Overrides,
+    RunsOut,
+    merge_settings,
+    parse_overrides,
+    parse_seeds,
+)
+from dygmamba.cli.progress import show_progress
 from dygmamba.core.errors import ConfigError
-from dygmamba.engine.launcher import ProcessesFailed, is_worker, launch_command
-from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.core.process_settings import is_first_process
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.table import Table
 
-    from dygmamba.runs.tuning import Tuning
+    from dygmamba.api.demo import DemoResult
+    from dygmamba.api.run import Run
+    from dygmamba.api.tuning import Tuning
 
-# what a run is: given with --resume, these are refused; settings are compared with the run's own
-FIXED_BY_RUN = ("model", "preset", "backbone", "finetune", "balance", "seeds", "split", "out")
+# Options that a run has fixed: an error with --resume. Settings are compared with the run's own later.
+FIXED_BY_RUN = ("model", "preset", "backbone", "finetune", "balance", "seeds", "split", "out", "task")
+SHOWN_TRIALS = 8
 
 
 def train(
     context: typer.Context,
-    data: Annotated[str | None, typer.Argument(help="Dataset name or file; `generated` is built in.")] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Registered model; dyg-mamba on a GPU, trees without one, unless told.")
+    data: Annotated[
+        str | None, typer.Argument(help="Train on this dataset: a name or a file; `generated` is built in.")
     ] = None,
+    model: Annotated[str | None, typer.Option(help="Train this model (see `dygmamba models`).")] = None,
     preset: Annotated[
         str | None,
         typer.Option(
-            help="small: a dyg-mamba for CPUs; paper: the published size; NAME.toml: of `dygmamba tune`."
+            help="Use the settings of small (for CPUs), paper, or NAME.toml (from `dygmamba tune`)."
         ),
     ] = None,
     task: Annotated[
-        str, typer.Option(help="link, or node: classify sources by their events' labels.")
+        str, typer.Option(help="Predict links (link), or classify sources by their events' labels (node).")
     ] = "link",
     backbone: Annotated[
-        Path | None, typer.Option(help="With --task node: the finished link run to build on.")
+        Path | None, typer.Option(help="Build the node classifier on this finished link run.")
     ] = None,
     finetune: Annotated[
-        bool, typer.Option("--finetune", help="With --task node: train the backbone too.")
+        bool, typer.Option("--finetune", help="Train the backbone of the node classifier too.")
     ] = False,
     balance: Annotated[
-        bool, typer.Option("--balance", help="With --task node: weigh both classes the same.")
+        bool, typer.Option("--balance", help="Weigh both classes of the node classifier the same.")
     ] = False,
-    seeds: Annotated[str, typer.Option(help="Seeds, e.g. 0 or 0-4 or 0,3,7.")] = "0",
-    epochs: Annotated[int | None, typer.Option(min=1, help="At most this many epochs.")] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="Setting, key=value, e.g. length=32.")
-    ] = None,
+    seeds: Annotated[str, typer.Option(help="Train one run for each seed, e.g. 0 or 0-4 or 0,3,7.")] = "0",
+    epochs: Annotated[int | None, typer.Option(min=1, help="Train at most this many epochs.")] = None,
+    overrides: Overrides = None,
     split: Annotated[
         str | None,
         typer.Option(
-            help="Shares, or when validation and test begin: 2024-01-01,2024-06-01; board: its scoreboard's, if any.",
-            show_default=False,
+            help="Split by shares, by the times where validation and test start (2024-01-01,2024-06-01), or as the "
+            "dataset's leaderboard does (board)."
         ),
     ] = None,
     negatives: Annotated[
-        str, typer.Option(help="Final evaluation: random, historical, inductive.")
+        str, typer.Option(help="Evaluate against these negatives: random, historical, inductive.")
     ] = "random",
     train_negatives: Annotated[
         str | None,
         typer.Option(
-            help="Train against random (default), historical or mixed pairs; mixed-odds: mixed, their odds known."
+            help="Train against random, historical or mixed negatives, or mixed-odds (mixed, with corrected odds)."
         ),
     ] = None,
     activity: Annotated[
         bool,
         typer.Option(
-            "--activity", help="Add the source's rate to the score where negatives replace the source."
+            "--activity",
+            help="Add the source's activity rate to the score (helps with historical and inductive negatives).",
         ),
     ] = False,
     loss: Annotated[
-        str | None, typer.Option(help="pairwise (default), or ranking: each event among --train-candidates.")
+        str | None, typer.Option(help="Train with a pairwise or a ranking loss (see --train-candidates).")
     ] = None,
     train_candidates: Annotated[
-        int | None, typer.Option(min=1, help="Destinations of the same source, for --loss ranking.")
+        int | None,
+        typer.Option(min=1, help="Rank each event among this many destinations with --loss ranking."),
     ] = None,
     visible: Annotated[
         str | None,
-        typer.Option(help="What a memory or a table may know: strict (strictly earlier; default) or batch."),
+        typer.Option(help="Let a memory see only strictly earlier events (strict) or whole batches (batch)."),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    deterministic: Annotated[bool, typer.Option(help="Refuse operations that are not reproducible.")] = False,
-    out: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),
+    device: Device = "auto",
+    deterministic: Annotated[
+        bool, typer.Option(help="Fail instead of using operations that are not reproducible.")
+    ] = False,
+    out: RunsOut = Path("runs"),
     resume: Annotated[
-        Path | None, typer.Option(help="Go on with this run folder; --epochs may give it more.")
+        Path | None, typer.Option(help="Continue this run directory; --epochs may give it more epochs.")
     ] = None,
     refit: Annotated[
-        str | None, typer.Option(help="all: then train the same on every event, as a run for use.")
+        str | None, typer.Option(help="Afterwards train the same on every event, for production: all.")
     ] = None,
-    log: Annotated[
-        str | None,
-        typer.Option(help="Also write it down with tensorboard, mlflow, or both.", show_default=False),
-    ] = None,
+    log: Annotated[str | None, typer.Option(help="Log to tensorboard, mlflow, or both.")] = None,
     processes: Annotated[
         int,
-        typer.Option(min=1, help="Processes of this machine that share every batch; one per GPU, or cores."),
+        typer.Option(min=1, help="Share every batch among this many processes, one per GPU or core group."),
     ] = 1,
-    data_dir: Annotated[Path | None, typer.Option(help="Where datasets are.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    data_dir: DataDir = None,
+    as_json: Json = False,
 ) -> None:
-    """Train a model on a dataset and evaluate its best weights, and simple rules, on validation and test."""
+    """Train a model on a dataset and evaluate it, beside simple heuristics, on validation and test."""
     if (data is None) == (resume is None):
         raise ConfigError(
-            "give a dataset to train on, or --resume RUN to go on with a run; not both, not neither"
+            "give a dataset to train on, or --resume RUN to continue a run; not both, not neither",
+            code="dataset-or-resume",
         )
     own = {"epochs": epochs, "visible": visible, "train_negatives": train_negatives, "activity": activity}
     own |= {"loss": loss, "train_candidates": train_candidates}
-    settings = parse_overrides(overrides or []) | {key: value for key, value in own.items() if value}
+    settings = parse_overrides(overrides) | {key: value for key, value in own.items() if value}
     numbers = parse_seeds(seeds)
-    precheck.check_names("negatives", negatives)
-    precheck.check_device(device)
-    logs = precheck.parse_loggers(log)
-    _check_refit_option(refit, task)
-    precheck.check_task(task, {"backbone": backbone is not None, "finetune": finetune, "balance": balance})
     if resume is not None:
-        precheck.require_run(resume)
-        _refuse_fixed_options(context, resume, task)
-    elif backbone is not None:
-        precheck.check_backbone_conflicts(backbone, preset=preset, split=split)
-        precheck.require_run(backbone)
-    else:
-        precheck.check_split(split)
-        precheck.check_trainable(model, settings, task, preset, device)
-    if data is not None:
-        precheck.require_dataset(data, data_dir)
-    if processes > 1:
-        return train_in_processes(processes)
-
-    from dygmamba.api.evaluation import parse_names
-    from dygmamba.api.loggers import LoggedProgress
-    from dygmamba.api.pipeline import TrainingPlan, refit_link_run, resume_run, train_link_run, train_node_run
-    from dygmamba.api.processes import process_group
-    from dygmamba.api.validation import choose_model
-    from dygmamba.cli.progress import Bars, Unseen
-    from dygmamba.core.process_settings import enable_determinism
-    from dygmamba.data.storage.library import open_dataset
-    from dygmamba.runs.opening import choose_device
-    from dygmamba.sampling.negatives import SAMPLERS
-
-    strategies = parse_names("negatives", negatives, SAMPLERS)
-    where = choose_device(device)
-    if deterministic:
-        enable_determinism()
-    with process_group(where) as ranks, Bars() if ranks.leads else Unseen() as shown:
-        bars = LoggedProgress(shown, logs) if logs and ranks.leads else shown
-        if resume is not None:
-            fits = [resume_run(resume, where, strategies, bars, data_dir, settings)]
-        else:
-            why = {"device": f"{where.type}: torch sees {'a' if where.type == 'cuda' else 'no'} GPU"}
-            if model is None and backbone is None:
-                pick = choose_model(where, task, settings, preset)
-                model, preset, why["model"] = pick.model, pick.size, pick.sentence
-            plan = TrainingPlan(
-                settings, where, out, model, strategies, backbone, finetune, balance, preset, split,
-                why if device == "auto" else {key: said for key, said in why.items() if key != "device"},
-            )  # fmt: skip
-            dataset, work = (
-                open_dataset(str(data), data_dir),
-                train_node_run if task == "node" else train_link_run,
-            )
-            fits = [work(dataset, plan, seed, bars) for seed in numbers]
-        refits = [refit_link_run(fit.run.path, where, bars, data_dir) for fit in fits if refit]
-    if ranks.leads:
-        print_runs([fit.run for fit in fits], [fit.run.path for fit in refits], as_json)
-
-
-def train_in_processes(count: int) -> None:
-    """The same command line in so many processes, of which the first one speaks."""
-    if is_worker():
-        raise ConfigError("this is one of several processes already; leave out --processes")
-    words, skip = [], False
-    for word in sys.argv[1:]:
-        if not skip and word != "--processes" and not word.startswith("--processes="):
-            words.append(word)
-        skip = word == "--processes"
-    try:
-        launch_command(words, count)
-    except ProcessesFailed as ended:
-        if ended.said:
-            raise typer.Exit(ended.exit_code) from None
-        raise
-
-
-def print_runs(runs: "list[RunDirectory]", refits: list[Path], as_json: bool) -> None:
-    """The table of all seeds, the rules beside them; of one run, how it stands against the best of these."""
-    rows = [row for run in runs for row in run.results()]
-    rules = runs[0].rules()
-    verdicts = [verdict for run in runs if (verdict := run.verdict())]
-    if as_json:
-        beside = {"rules": rules, "verdicts": verdicts} if rules else {}
-        emit_json(
-            {"results": rows, **beside, **({"refits": [str(path) for path in refits]} if refits else {})}
+        typed = [name for name in FIXED_BY_RUN if _is_typed(context, name)]
+        precheck.check_resume(
+            resume, negatives=negatives, device=device, log=log, refit=refit, task=task, given=typed
         )
-    elif rows:
-        for table in make_result_tables(rows, rules):
+    else:
+        precheck.check_train(
+            data=str(data), model=model, settings=settings, task=task, preset=preset, split=split,
+            backbone=backbone, finetune=finetune, balance=balance, negatives=negatives, device=device, log=log,
+            refit=refit, data_dir=data_dir,
+        )  # fmt: skip
+
+    from dygmamba.api import training
+
+    with show_progress(save_on_interrupt=True) as progress:
+        where: dict[str, Any] = {
+            "device": device,
+            "data_dir": data_dir,
+            "progress": progress,
+            "processes": processes,
+        }
+        shared = {**where, "negatives": negatives, "log": log, "deterministic": deterministic}
+        if resume is not None:
+            runs = [training.resume(**merge_settings({"folder": resume, **shared}, settings))]
+        else:
+            plan = {
+                "data": str(data),
+                "model": model,
+                "seeds": numbers,
+                "task": task,
+                "out": out,
+                "split": split,
+            }
+            plan |= {"backbone": backbone, "finetune": finetune, "balance": balance, "preset": preset}
+            runs = training.train(**merge_settings(plan | shared, settings))
+        refits = [training.refit(run.path, **where) for run in runs] if refit else []
+    _print_runs(runs, refits, as_json)
+
+
+def _is_typed(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _print_runs(runs: "Sequence[Run]", refits: "Sequence[Run]", as_json: bool) -> None:
+    """Print the results of all seeds beside those of the heuristics, and how each run compares with the best of them."""
+    if not is_first_process():
+        return
+    from dygmamba.api.training import collect_results
+
+    found = collect_results(runs)
+    if as_json:
+        beside = {"rules": found.rules, "verdicts": found.verdicts} if found.rules else {}
+        refitted = {"refits": [str(run.path) for run in refits]} if refits else {}
+        emit_json({"results": found.rows, **beside, **refitted})
+    elif found.rows:
+        for table in make_result_tables(found.rows, found.rules):
             stdout().print(table)
-        for run, verdict in zip(runs, verdicts, strict=False):
-            seed = f"seed {run.config()['run']['seed']}: " if len(runs) > 1 else ""
-            print_line(f"{seed}{translate_message(verdict['sentence'])}")
-
-
-def _check_refit_option(refit: str | None, task: str) -> None:
-    if refit not in (None, "all"):
-        raise ConfigError(f"--refit takes all, got '{refit}'")
-    if refit and task == "node":
-        raise ConfigError("--refit is for link runs; leave it out, or leave out --task node")
-
-
-def _refuse_fixed_options(context: typer.Context, resume: Path, task: str) -> None:
-    """Refuse what a resumed run would have to ignore."""
-    other = ("task",) if RunDirectory(resume).task != task else ()
-    for name in (*FIXED_BY_RUN, *other):
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            raise ConfigError(f"a resumed run is what it is; leave out `{name}`, or start anew")
+        for seed, verdict in zip(found.seeds, found.verdicts, strict=False):
+            label = f"seed {seed}: " if len(runs) > 1 else ""
+            print_line(f"{label}{translate_message(verdict['sentence'])}")
 
 
 def blend(
-    runs: Annotated[list[Path], typer.Argument(help="Two to four finished link runs of one stream.")],
+    runs: Annotated[list[Path], typer.Argument(help="Combine these two to four finished link runs.")],
     negatives: Annotated[
-        str, typer.Option(help="Final evaluation: random, historical, inductive.")
+        str, typer.Option(help="Evaluate against these negatives: random, historical, inductive.")
     ] = "random",
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    out: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),
-    data_dir: Annotated[Path | None, typer.Option(help="Where datasets are.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    device: Device = "auto",
+    out: RunsOut = Path("runs"),
+    data_dir: DataDir = None,
+    as_json: Json = False,
 ) -> None:
-    """Add up the scores of finished runs, each counting what is best on validation, and evaluate the sum.
+    """Combine finished runs into one: the weighted sum of their scores that is best on validation.
 
-    Nothing is trained; the new run holds all it needs and is used like any other.
+    Nothing is trained. The new run holds all it needs and is used like any other.
     """
-    precheck.check_names("negatives", negatives)
-    precheck.check_device(device)
-    for run in runs:
-        precheck.require_run(run)
+    precheck.check_blend(runs, negatives, device)
 
-    from dygmamba.api.training import watched_blend
-    from dygmamba.api.validation import parse_names
-    from dygmamba.cli.progress import Bars
-    from dygmamba.runs.opening import choose_device
-    from dygmamba.sampling.negatives import SAMPLERS
+    from dygmamba.api.training import blend as blend_runs
 
-    strategies = parse_names("negatives", negatives, SAMPLERS)
-    with Bars() as bars:
-        fit = watched_blend(runs, choose_device(device), out, strategies, bars, data_dir)
-    print_runs([fit.run], [], as_json)
-
-
-HOURS_PER_YEAR = 24 * 365  # hours
-SHOWN_TRIALS = 8  # of the best trials
+    with show_progress(save_on_interrupt=True) as progress:
+        run = blend_runs(
+            runs, device=device, out=out, negatives=negatives, data_dir=data_dir, progress=progress
+        )
+    _print_runs([run], [], as_json)
 
 
 def tune(
-    data: Annotated[str, typer.Argument(help="Dataset name or file; `generated` is built in.")],
-    model: Annotated[
-        str | None, typer.Option(help="Registered model; dyg-mamba on a GPU, trees without one, unless told.")
-    ] = None,
+    data: Annotated[
+        str, typer.Argument(help="Tune on this dataset: a name or a file; `generated` is built in.")
+    ],
+    model: Annotated[str | None, typer.Option(help="Tune this model (see `dygmamba models`).")] = None,
     trials: Annotated[
-        int | None, typer.Option(min=1, help="Trials of the whole study; 30 unless --hours is given.")
+        int | None, typer.Option(min=1, help="Stop after this many trials of the whole study.")
     ] = None,
-    hours: Annotated[
-        float | None, typer.Option(help="Stop after so many hours, e.g. 0.5; what was found is kept.")
+    hours: Annotated[float | None, typer.Option(help="Stop after this many hours, e.g. 0.5.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the preset to this file, NAME.toml.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Fail if there is no study to continue.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed the search and every training in it.")] = 0,
+    preset: Annotated[str | None, typer.Option(help="Start from small, paper or a file NAME.toml.")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Train at most this many epochs per trial.")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="The preset file, NAME.toml; else preset.toml in the study's folder.")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a study; an error where there is none.")
-    ] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Of the search and of every training in it.")] = 0,
-    preset: Annotated[str | None, typer.Option(help="Begin from small, paper or a file NAME.toml.")] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="At most so many epochs a trial.")] = None,
     overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="Setting, key=value, that is fixed and not searched.")
+        list[str] | None, typer.Option("--set", help="Fix a setting, key=value, so that it is not searched.")
     ] = None,
     split: Annotated[
         str | None,
-        typer.Option(help="Shares 0.7,0.15,0.15, or when validation and test begin.", show_default=False),
+        typer.Option(help="Split by shares (0.7,0.15,0.15) or by the times where validation and test start."),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    studies: Annotated[Path, typer.Option(help="Where studies go.")] = Path("studies"),
-    data_dir: Annotated[Path | None, typer.Option(help="Where datasets are.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    device: Device = "auto",
+    studies: Annotated[Path, typer.Option(help="Write studies below this folder.")] = Path("studies"),
+    data_dir: DataDir = None,
+    as_json: Json = False,
 ) -> None:
-    """Search for better settings in short trainings, judged on validation alone; the same command goes on.
+    """Search for better settings in short trainings, judged on validation alone, and save them as a preset.
 
-    Ctrl-C ends it with what was found.
+    The same command continues a study. Ctrl-C ends it with the best settings so far.
     """
-    settings = parse_overrides(overrides or []) | ({} if epochs is None else {"epochs": epochs})
-    if hours is not None and not 0 < hours <= HOURS_PER_YEAR:
-        raise ConfigError(f"--hours must be above 0 and at most a year's, got {hours:g}")
-    precheck.check_device(device)
-    precheck.check_split(split)
-    precheck.check_trainable(model, settings, "link", preset, device)
-    precheck.require_dataset(data, data_dir)
+    settings = parse_overrides(overrides) | ({} if epochs is None else {"epochs": epochs})
+    precheck.check_tune(
+        data=data, model=model, settings=settings, preset=preset, split=split, trials=trials, hours=hours,
+        device=device, data_dir=data_dir,
+    )  # fmt: skip
 
-    from dygmamba.api.studies import watched_tune
-    from dygmamba.api.validation import choose_model
-    from dygmamba.cli.progress import Trials, print_message
-    from dygmamba.data.storage.library import open_dataset
-    from dygmamba.runs.opening import choose_device, parse_split
-    from dygmamba.runs.tuning import TuningRequest
+    from dygmamba.api.tuning import tune as search
 
-    where, dataset = choose_device(device), open_dataset(data, data_dir)
-    if model is None:
-        pick = choose_model(where, "link", settings, preset)
-        model, preset = pick.model, pick.size
-        print_message(pick.sentence)
-    what = TuningRequest(
-        dataset,
-        model,
-        where,
-        seed,
-        settings,
-        preset,
-        parse_split(dataset, split),
-        partial(_format_train_command, data),
-    )
-    with Trials() as bars:
-        found = watched_tune(what, studies, bars.trial, trials, hours, out, resume)
+    with show_progress(save_on_interrupt=True) as progress:
+        plan: dict[str, Any] = {"data": data, "model": model, "trials": trials, "hours": hours, "out": out}
+        plan |= {"resume": resume, "seed": seed, "preset": preset, "split": split, "device": device}
+        plan |= {"studies": studies, "data_dir": data_dir, "progress": progress}
+        plan |= {"train_command": partial(_format_train_command, data)}
+        tuning = search(**merge_settings(plan, settings))
     if as_json:
-        emit_json(found.to_dict())
+        emit_json(tuning.to_dict())
     else:
-        _print_tuning(found, data)
-    if found.ended == "stopped":
+        _print_tuning(tuning, data)
+    if tuning.ended == "stopped":
         raise typer.Exit(130)
 
 
@@ -342,35 +274,93 @@ def _format_train_command(data: str, preset: Path) -> str:
     return shlex.join(["dygmamba", "train", data, "--preset", str(preset)])
 
 
-def _print_tuning(found: "Tuning", data: str) -> None:
-    stdout().print(_make_trial_table(found))
-    mattered = sorted(found.importances.items(), key=lambda one: -one[1])
-    if mattered:
-        print_line("what mattered: " + ", ".join(f"{name} {share:.0%}" for name, share in mattered[:6]))
-    print_line(found.sentence)
-    if found.ended != "done":
-        why = "the time is up" if found.ended == "time" else "stopped"
-        print_line(f"{why}; the same command goes on in {found.folder}")
-    print_line(f"page: {found.page}")
-    print_line(f"preset: {found.preset}")
-    print_line(f"next: {_format_train_command(data, found.preset)}")
+def _print_tuning(tuning: "Tuning", data: str) -> None:
+    stdout().print(_make_trial_table(tuning))
+    importances = sorted(tuning.importances.items(), key=lambda item: -item[1])
+    if importances:
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in importances[:6])
+        print_line(f"most important settings: {shares}")
+    print_line(tuning.sentence)
+    if tuning.ended != "done":
+        reason = "the time is up" if tuning.ended == "time" else "stopped"
+        print_line(f"{reason}; the same command continues in {tuning.folder}")
+    print_line(f"page: {tuning.page}")
+    print_line(f"preset: {tuning.preset}")
+    print_line(f"next: {_format_train_command(data, tuning.preset)}")
 
 
-def _make_trial_table(found: "Tuning") -> "Table":
-    """The best trials, the model as it is among them, and what each changed."""
-    title = f"{escape_text(found.model)} on {escape_text(found.data)}: {len(found.trials)} trials, {found.cut_off} cut off"
+def _make_trial_table(tuning: "Tuning") -> "Table":
+    """Make a table of the best trials, the model with its usual settings among them."""
+    title = (
+        f"{escape_text(tuning.model)} on {escape_text(tuning.data)}: "
+        f"{len(tuning.trials)} trials, {tuning.cut_off} stopped early"
+    )
     table = plain_table(title=title, figures=("trial", "val AP", "epochs", "time"))
     table.add_column("settings")
-    done = sorted((row for row in found.trials if row["state"] == "done"), key=lambda row: -row["ap"])
+    done = sorted((row for row in tuning.trials if row["state"] == "done"), key=lambda row: -row["ap"])
     first = [row for row in done[SHOWN_TRIALS:] if row["trial"] == 1]
     for row in done[:SHOWN_TRIALS] + first:
-        table.add_row(
-            str(row["trial"]), f"{100 * row['ap']:.2f}", str(row["epochs"]), f"{row['seconds']:.0f} s",
-            "as it is" if row["trial"] == 1 else _format_settings(row["settings"]),
-        )  # fmt: skip
+        settings = "unchanged" if row["trial"] == 1 else _format_settings(row["settings"])
+        figures = (f"{100 * row['ap']:.2f}", str(row["epochs"]), f"{row['seconds']:.0f} s")
+        table.add_row(str(row["trial"]), *figures, settings)
     return table
 
 
 def _format_settings(values: dict[str, Any]) -> str:
-    return " ".join(f"{name}={value:.3g}" if isinstance(value, float) else f"{name}={value}"
-                    for name, value in values.items())  # fmt: skip
+    return " ".join(
+        f"{name}={value:.3g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in values.items()
+    )
+
+
+def demo(
+    out: RunsOut = Path("runs"),
+    seed: Annotated[int, typer.Option(min=0, help="Seed the training.")] = 0,
+    epochs: Annotated[int, typer.Option(min=1, help="Train this many epochs.")] = 14,
+    as_json: Json = False,
+) -> None:
+    """Train DyG-Mamba on a generated stream on the CPU and show what it learned, within two minutes."""
+    from dygmamba.api.demo import run_demo
+
+    with show_progress(save_on_interrupt=True) as progress:
+        found = run_demo(out, seed, epochs, progress)
+    if as_json:
+        paths = {"run": str(found.run), "report": str(found.page)}
+        emit_json({"results": found.rows, "forgetting": found.forgetting.to_json(), **paths})
+        return
+    stdout().print(_make_demo_table(found))
+    print_line(_describe_forgetting(found))
+    print_line(f"report: {found.page}")
+
+
+def _make_demo_table(found: "DemoResult") -> "Table":
+    from rich.table import Table
+
+    table = Table("nodes", "model", title="generated: test events against random negatives")
+    for name in ("AP", "AUC", "AP pooled", "AUC pooled"):
+        table.add_column(name, justify="right")
+    for setting, nodes in (("transductive", "all"), ("inductive", "new")):
+        for row in (row for row in found.rows if row["setting"] == setting):
+            cells = (f"{100 * row[key]:.2f}" for key in ("ap", "auc", "ap_pooled", "auc_pooled"))
+            table.add_row(
+                nodes, row["model"], *cells, style="" if row["model"] in found.heuristics else "bold"
+            )
+        table.add_section()
+    return table
+
+
+def _describe_forgetting(found: "DemoResult") -> str:
+    """Describe how close the learned forgetting is to the law of the data."""
+    from dygmamba.api.formatting import format_duration
+
+    forgetting, close = found.forgetting, found.forgetting.closeness
+    if close is None:
+        return "the law behind the data is not known"
+    text = (
+        f"learned forgetting against the {forgetting.law} law of the data: correlation {close.correlation:.3f}, "
+        f"mean gap {close.mean_gap:.3f}, largest gap {close.max_gap:.3f}"
+    )
+    if close.half_life is None or close.true_half_life is None:
+        return text
+    learned, true = (format_duration(round(value)) for value in (close.half_life, close.true_half_life))
+    return f"{text}; learned half-life {learned}, true half-life {true}"

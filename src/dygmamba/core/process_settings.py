@@ -24,7 +24,7 @@ MAX_INT32 = 2**31 - 1
 
 
 def use_passive_wait_policy() -> None:
-    """A waiting thread must sleep, not spin: torch's and Numba's thread pools share the cores (docs/log.md).
+    """A waiting thread must sleep, not spin: torch's and Numba's thread pools share the cores (docs/research/log.md).
 
     The user's own choice holds. It is read when torch is imported.
     """
@@ -106,6 +106,11 @@ def join_process_group(kind: str) -> bool:
         ) from error
     atexit.register(leave_process_group)
     return True
+
+
+def is_first_process() -> bool:
+    """Return whether this process is alone, or the first of those that a launcher started together."""
+    return not {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= set(os.environ) or os.environ["RANK"] == "0"
 
 
 def leave_process_group() -> None:

@@ -1,0 +1,205 @@
+"""Datasets on disk: import and export files, fetch public datasets, describe and list what there is."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dygmamba.api.datasets import datasets
+from dygmamba.api.formatting import format_date, format_duration
+from dygmamba.config import build_config
+from dygmamba.core.memory_budget import parse_gigabytes
+from dygmamba.core.progress import SILENT, Progress
+from dygmamba.data.catalogue.fetch import FetchResult, fetch_dataset, format_import_command, is_fetched
+from dygmamba.data.catalogue.known_datasets import CatalogueEntry, find_entry, load_catalogue
+from dygmamba.data.catalogue.leaderboard_folders import LEADERBOARD_FORMATS, detect_folder_format
+from dygmamba.data.events.anomalies import Anomaly, find_anomalies
+from dygmamba.data.events.statistics import Quantiles as Quantiles
+from dygmamba.data.events.statistics import Statistics, compute_statistics
+from dygmamba.data.events.statistics import sparkline as sparkline
+from dygmamba.data.events.times import looks_like_epoch_seconds
+from dygmamba.data.generate.stream import GeneratorConfig
+from dygmamba.data.readers import ReadOptions, read_dataset
+from dygmamba.data.storage.dataset import Dataset as Dataset
+from dygmamba.data.storage.dataset import save_dataset
+from dygmamba.data.storage.export import ExportResult, export_dataset, parse_export_format
+from dygmamba.data.storage.library import SaveResult, generate_dataset, open_dataset, save_dataset_version
+from dygmamba.data.storage.locations import check_dataset_name, data_folder, data_folders
+
+
+def describe_nodes(dataset: Dataset) -> str:
+    """Return how many nodes there are, on both sides of a bipartite dataset."""
+    nodes, sources = dataset.store.num_nodes, dataset.ids.sources
+    sides = "" if sources is None else f" ({sources:,} sources, {nodes - sources:,} destinations)"
+    return f"{nodes:,} nodes{sides}"
+
+
+def is_dated(dataset: Dataset) -> bool:
+    """Return whether the timestamps are, or look like, seconds since 1970."""
+    time = dataset.store.time
+    return bool(dataset.origin.time_origin) or looks_like_epoch_seconds(float(time[0]), float(time[-1]))
+
+
+def describe_period(dataset: Dataset) -> str:
+    """Return the first and the last timestamp, as dates if they are dates."""
+    if not len(dataset.store):
+        return "no events"
+    start, end = float(dataset.store.time[0]), float(dataset.store.time[-1])
+    if is_dated(dataset):
+        return f"{format_date(start)} to {format_date(end)} ({format_duration(end - start)})"
+    return f"{start:,.12g} to {end:,.12g} ({format_duration(end - start)} if in seconds)"
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetDescription:
+    """A dataset and its statistics."""
+
+    dataset: Dataset
+    statistics: Statistics
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return name, digest and statistics as plain values."""
+        head = {
+            "name": self.dataset.name,
+            "digest": self.dataset.digest,
+            "duration": self.statistics.duration,
+        }
+        return head | asdict(self.statistics)
+
+
+def describe_dataset(data: str, data_dir: Path | None = None) -> DatasetDescription:
+    """Open a dataset and compute its statistics."""
+    dataset = open_dataset(data, data_dir)
+    return DatasetDescription(dataset, compute_statistics(dataset.store))
+
+
+@dataclass(frozen=True, slots=True)
+class ImportResult:
+    """An imported dataset, where it was saved, and what looks suspicious."""
+
+    dataset: Dataset
+    saved: SaveResult
+    anomalies: list[Anomaly]
+
+
+def import_file(
+    file: Path,
+    *,
+    format: str = "auto",
+    name: str | None = None,
+    memory: float,
+    data_dir: Path | None = None,
+    progress: Progress = SILENT,
+    **options: Any,
+) -> ImportResult:
+    """Read a file of events, check it, and save it in the data folder.
+
+    Args:
+        file: A file, or the folder of a leaderboard dataset.
+        format: "auto", or one of the formats of `dygmamba.read`.
+        name: Name of the dataset; by default the leaderboard's, or that of the file.
+        memory: GB that rows may take; more are sorted on disk.
+        data_dir: The data folder.
+        progress: Observer.
+        **options: Other fields of `ReadOptions`.
+    """
+    folder = data_folder(data_dir)
+
+    def count_batches(batches: Iterator[Any], expected: int) -> Iterator[Any]:
+        with progress.stage("reading", expected) as stage:
+            for batch in batches:
+                yield batch
+                stage.advance(1)
+
+    read_options = ReadOptions(**options, memory=parse_gigabytes(memory), scratch=folder, watch=count_batches)
+    format = detect_folder_format(file) or format if format == "auto" else format
+    own = None if format in LEADERBOARD_FORMATS else file.name.split(".")[0].removeprefix("ml_")
+    chosen = None if name is None and own is None else check_dataset_name(name or str(own))
+    dataset = read_dataset(file, read_options, format=format, name=chosen)
+    anomalies = find_anomalies(dataset)
+    return ImportResult(dataset, save_dataset_version(dataset, folder), anomalies)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedDataset:
+    """A dataset, and the file it was exported to."""
+
+    dataset: Dataset
+    result: ExportResult
+
+
+def export_file(data: str, to: Path, *, raw: bool = False, data_dir: Path | None = None) -> ExportedDataset:
+    """Write a dataset's events into a file, in the format of its suffix; formulas in CSV are escaped unless `raw`."""
+    parse_export_format(to)
+    dataset = open_dataset(data, data_dir)
+    return ExportedDataset(dataset, export_dataset(dataset, to, raw))
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedDataset:
+    """A public dataset on disk, and the command that imports it (None if it needs no import)."""
+
+    entry: CatalogueEntry
+    folder: Path  # the data folder
+    result: FetchResult
+    import_command: str | None
+
+
+def fetch(name: str, *, data_dir: Path | None = None, progress: Progress = SILENT) -> FetchedDataset:
+    """Download a public dataset, unless it is on disk already. An interrupted download continues the next time."""
+    entry, folder = find_entry(name), data_folder(data_dir)
+    try:
+        with ExitStack() as stack:
+            stages: dict[int | None, Progress] = {}
+
+            def report(added: int, total: int | None) -> None:
+                if total not in stages:  # the size is known with the first answer
+                    stage = progress.stage(entry.archive, total, unit="bytes")
+                    stages[total] = stack.enter_context(stage)
+                stages[total].advance(added)
+
+            result = fetch_dataset(entry, folder, progress=report)
+    except KeyboardInterrupt:
+        if (folder / f"{entry.archive}.part").exists():
+            progress.message(
+                f"the part of {entry.archive} that arrived is kept; the same command continues it"
+            )
+        raise
+    return FetchedDataset(entry, folder, result, format_import_command(result))
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedFile:
+    """A generated dataset that was saved."""
+
+    dataset: Dataset
+    path: Path
+    config: GeneratorConfig
+
+
+def generate_file(
+    name: str, settings: dict[str, Any], *, data_dir: Path | None = None, progress: Progress = SILENT
+) -> GeneratedFile:
+    """Generate a dataset whose forgetting law is known, and save it in the data folder."""
+    config, folder = build_config(GeneratorConfig, settings), data_folder(data_dir)
+    with progress.stage(f"generating {config.events:,} events"):
+        dataset = generate_dataset(name, config, folder)
+        return GeneratedFile(dataset, save_dataset(dataset, folder), config)
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetList:
+    """Imported datasets with the runs that use them, and public datasets with whether they are on disk."""
+
+    imported: list[dict[str, Any]]
+    public: list[tuple[CatalogueEntry, bool]]
+
+
+def list_datasets(data_dir: Path | None = None, runs: Path = Path("runs")) -> DatasetList:
+    """List the datasets on disk and the public ones that can be fetched."""
+    folders = data_folders(data_dir)
+    public = [
+        (entry, any(is_fetched(entry, folder) for folder in folders)) for entry in load_catalogue().values()
+    ]
+    return DatasetList(datasets(data_dir=data_dir, runs=runs).to_pylist(), public)

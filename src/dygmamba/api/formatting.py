@@ -1,0 +1,6 @@
+"""Text for people: dates, time spans and labels of settings. Free of torch, so that the command line can start at once."""
+
+from dygmamba.data.events.times import format_date as format_date
+from dygmamba.data.events.times import format_duration as format_duration
+from dygmamba.data.events.times import format_rough_duration as format_rough_duration
+from dygmamba.tasks.metric_names import SETTING_LABELS as SETTING_LABELS

@@ -1,0 +1,202 @@
+"""Predictions of a trained run in one call: score pairs, rank destinations, classify nodes, explain a score.
+
+`dygmamba.open(run)` offers the same step by step.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from dygmamba.api.evaluation import warn_if_unfinished
+from dygmamba.api.run import open as open_run
+from dygmamba.core.files.untrusted import escape_formula
+from dygmamba.core.files.writing import write_text
+from dygmamba.core.progress import SILENT, Progress
+from dygmamba.data.readers import ReadOptions
+from dygmamba.data.storage.export import TABLE_ENDINGS, write_table
+from dygmamba.explain.explanation import Explanation, Reason
+from dygmamba.report.explanation_page import (
+    describe_base,
+    describe_counterfactuals,
+    describe_event,
+    describe_query,
+    describe_rest,
+    describe_time,
+    write_explanation,
+)
+from dygmamba.runs.opening import read_task
+from dygmamba.runs.predictor import Predictor
+from dygmamba.runs.queries import Predictions
+
+SCORE_COLUMNS = ("score", "uncalibrated_score", "probability")
+
+
+def predict(
+    run: Path,
+    *,
+    pairs: Path | None = None,
+    sources: str | None = None,
+    nodes: str | None = None,
+    events: Path | None = None,
+    top: int | None = None,
+    candidates: str | None = None,
+    only_new: bool = False,
+    at: str | None = None,
+    src: str | None = None,
+    dst: str | None = None,
+    time: str | None = None,
+    features: Sequence[str] = (),
+    time_unit: str = "auto",
+    time_format: str | None = None,
+    fill: float | None = None,
+    delimiter: str | None = None,
+    encoding: str = "utf-8",
+    device: str = "auto",
+    data_dir: Path | None = None,
+    progress: Progress = SILENT,
+) -> Predictions:
+    """Score pairs, rank the `top` destinations per source, or classify nodes, as the task of the run demands.
+
+    `sources`, `nodes` and `candidates` are ids separated by commas, or a file of them. `events` is a file of new events,
+    which the model sees. The other arguments say how files are read, as in `dygmamba.read`.
+    """
+    folder = RunDirectory(run)
+    warn_if_unfinished(folder)
+    options = ReadOptions(
+        src=src,
+        dst=dst,
+        time=time,
+        features=tuple(features),
+        time_unit=time_unit,
+        time_format=time_format,
+        fill=fill,
+        delimiter=delimiter,
+        encoding=encoding,
+    )
+    predictor = Predictor.open(folder, device, data_dir, options)
+    if events is not None:
+        predictor = predictor.with_events(events)
+    if folder.task == "node":
+        return predictor.classify(None if nodes is None else _read_ids(nodes), at, top, progress)
+    if top is None:
+        assert pairs is not None
+        return predictor.score(pairs, at, progress)
+    among = None if candidates is None else _read_candidates(candidates)
+    return predictor.top(pairs or _read_ids(sources or ""), top, at, progress, among, only_new)
+
+
+def _read_ids(text: str) -> "Path | dict[str, list[str]]":
+    return Path(text) if _is_file(text) else {"src": _split_ids(text)}
+
+
+def _read_candidates(text: str) -> "Path | pa.Array":
+    return Path(text) if _is_file(text) else pa.array(_split_ids(text), pa.large_string())
+
+
+def _split_ids(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):  # too long for a name, or with a null character
+        return False
+
+
+def write_predictions(path: Path, table: pa.Table, raw: bool = False) -> None:
+    """Write predictions in the format of the file's suffix, CSV by default; formulas in CSV are escaped unless `raw`."""
+    kind = TABLE_ENDINGS.get(path.suffix.lower(), "csv")
+    if kind in ("parquet", "arrow"):
+        write_table(path, table)
+    elif kind == "jsonl":
+        write_text(path, "".join(json.dumps(row) + "\n" for row in iterate_rows(table)))
+    else:
+        write_text(path, format_csv(table, str if raw else escape_formula))
+
+
+def iterate_rows(table: pa.Table) -> Iterator[dict[str, Any]]:
+    """Yield predictions as dictionaries, with scores to nine significant digits."""
+    names = [name for name in SCORE_COLUMNS if name in table.column_names]
+    for batch in table.to_batches(max_chunksize=1 << 14):
+        for row in batch.to_pylist():
+            yield row | {name: float(f"{row[name]:.9g}") for name in names}
+
+
+def format_csv(table: pa.Table, format_cell: Callable[[str], str] = escape_formula) -> str:
+    """Return predictions as CSV; `format_cell` is applied to text."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(format_cell, table.column_names))
+    for row in iterate_rows(table):
+        writer.writerow(format_cell(value) if isinstance(value, str) else value for value in row.values())
+    return text.getvalue()
+
+
+def explain(
+    run: Path,
+    query: tuple[str, str] | str,
+    *,
+    at: str | None = None,
+    orders: int = 4,
+    events: Path | None = None,
+    time_unit: str = "auto",
+    time_format: str | None = None,
+    device: str = "auto",
+    data_dir: Path | None = None,
+    out: Path | None = None,
+    top: int = 10,
+) -> Explanation:
+    """Explain the score of a pair, or of a node; with `out`, also as a page (.html) or a picture (.svg)."""
+    opened = open_run(run, device=device, data_dir=data_dir, time_unit=time_unit, time_format=time_format)
+    opened = opened if events is None else opened.observe(events)
+    explanation = opened.explain(query, at, orders=orders)
+    if out is not None:
+        write_explanation(explanation, out, top)
+    return explanation
+
+
+@dataclass(frozen=True, slots=True)
+class ExplanationText:
+    """An explanation as text: cells of tables, and sentences."""
+
+    headline: str
+    features: list[tuple[str, str, str]]  # name, value, contribution; of trees only
+    events: list[tuple[str, ...]]  # when, event, contribution, error, score without it, share left
+    sentences: list[str]
+
+
+def describe_explanation(explanation: Explanation, top: int) -> ExplanationText:
+    """Return an explanation as text, with the `top` strongest contributions."""
+    features = []
+    if explanation.numbers is not None:
+        features = [
+            (number.name, f"{number.value:.4g}", f"{number.contribution:+.3f}")
+            for number in explanation.numbers.strongest[:top]
+        ]
+        features.append(("base", "", f"{explanation.numbers.base:+.3f}"))
+    events = [_format_reason(explanation, reason) for reason in explanation.reasons[:top]]
+    for name, amount in (describe_rest(explanation, top), describe_base(explanation)):
+        if name:
+            events.append(("", name, f"{amount:+.3f}"))
+    events.append(("", "logit", f"{explanation.logit:+.3f}"))
+    return ExplanationText(
+        describe_query(explanation), features, events, describe_counterfactuals(explanation)
+    )
+
+
+def _format_reason(explanation: Explanation, reason: Reason) -> tuple[str, ...]:
+    return (
+        describe_time(explanation, reason),
+        describe_event(explanation, reason),
+        f"{reason.contribution:+.3f}",
+        "-" if reason.error is None else f"{reason.error:.3f}",
+        "-" if reason.score_without is None else f"{reason.score_without:.3f}",
+        "-" if reason.left is None else f"{100 * reason.left:.0f} %",
+    )

@@ -1,0 +1,91 @@
+"""Options that several commands share, and the parsing of their values."""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dygmamba.core.errors import ConfigError
+
+DataDir = Annotated[Path | None, typer.Option(help="Look for datasets in this folder.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Device = Annotated[str, typer.Option(help="Run on auto, cpu or cuda.")]
+RunsOut = Annotated[Path, typer.Option(help="Write run directories below this folder.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Set a model or training setting, key=value, e.g. length=32."),
+]
+Delimiter = Annotated[str | None, typer.Option(help="Split lines at this delimiter; also tab, blanks.")]
+Encoding = Annotated[str, typer.Option(help="Read text files in this encoding.")]
+TimeFormat = Annotated[str | None, typer.Option(help='Read dates in this format, like "%d.%m.%Y %H:%M".')]
+Fill = Annotated[float | None, typer.Option(help="Replace missing features and labels by this value.")]
+
+DELIMITERS = {
+    "\\t": "\t",
+    "tab": "\t",
+    "blank": " ",
+    "blanks": " ",
+    "space": " ",
+    "comma": ",",
+    "semicolon": ";",
+}
+MAX_SEEDS = 10_000  # each is a training
+SEED_LIMIT = 2**63  # of a generator of random numbers
+
+
+def parse_delimiter(text: str | None) -> str | None:
+    """Return the delimiter that a name such as "tab" stands for."""
+    return DELIMITERS.get(text or "", text)
+
+
+def parse_overrides(pairs: list[str] | None) -> dict[str, Any]:
+    """Return `--set key=value` options as a dictionary; values are read as TOML, bare words as strings."""
+    settings = {}
+    for pair in pairs or ():
+        key, sign, text = pair.partition("=")
+        if not sign or not key:
+            raise ConfigError(f"--set takes key=value, got '{pair}'", code="malformed-setting")
+        try:
+            settings[key] = tomllib.loads(f"value = {text}")["value"]
+        except (ValueError, RecursionError):  # not TOML, or a number of too many digits
+            settings[key] = text
+    return settings
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Return `0-4`, `0,3,7` or `5` as a list."""
+    ranges: list[range] = []
+    try:
+        for part in text.split(","):
+            first, dash, last = part.partition("-")
+            ranges.append(range(int(first), int(last if dash else first) + 1))
+    except ValueError:
+        ranges = []
+    if not any(ranges):
+        raise ConfigError(
+            f"--seeds takes numbers and ranges such as 0-4 or 0,3,7; got '{text[:60]}'",
+            code="malformed-seeds",
+        )
+    last = max(part[-1] for part in ranges if part)
+    if last >= SEED_LIMIT or sum(part.stop - part.start for part in ranges if part) > MAX_SEEDS:
+        raise ConfigError(
+            f"--seeds takes at most {MAX_SEEDS:,} seeds below 2^63; got '{text[:60]}', choose fewer",
+            code="too-many-seeds",
+        )
+    return [seed for part in ranges for seed in part]
+
+
+def parse_list(text: str | None) -> list[str] | None:
+    """Return a comma-separated list of names; None stays None."""
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+def merge_settings(arguments: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a function together with settings from `--set`, which may not repeat an argument."""
+    for name in settings:
+        if name in arguments:
+            raise ConfigError(
+                f"'{name}' is not a setting of a model; give it as an option", code="unknown-setting"
+            )
+    return arguments | settings

@@ -18,6 +18,7 @@ from dygmamba.lab.job import Job, ResultCache
 
 GPU_WORKERS = 18  # trainings that share one GPU well (docs/research/log.md)
 STOP_TIMEOUT = 30.0  # seconds that a terminated worker has to save its run
+WORKER_COMMAND = (sys.executable, "-m", "dygmamba.lab.worker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,8 @@ class Pool:
                 outcome = self._run_job(process, job, callback)
             except Exception as error:  # an exception in a thread would be lost, and the job with it
                 outcome = {"event": "failed", "why": f"{type(error).__name__}: {first_line(error)}"}
+                if process is not None:
+                    process.kill()  # it may still be working on the job
             with self._lock:
                 self._running.pop(job.key, None)
                 if outcome["event"] == "failed" and not self._stopped:
@@ -213,7 +216,8 @@ class Pool:
         with (self.results.root / f"worker-{number}.log").open("a") as log:
             process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "dygmamba.lab.worker", str(self.results.root), self.device),
+                    *WORKER_COMMAND,
+                    *(str(self.results.root), self.device),
                     "" if self.data_dir is None else str(self.data_dir),
                 ],
                 stdin=subprocess.PIPE,
@@ -254,8 +258,8 @@ class Pool:
                     return event
                 if event["event"] == "epoch":
                     self._report(callback, JobEvent(job, "epoch", event))
-        except (OSError, ValueError):  # the process died while it was written to, or in the middle of a line
-            pass
+        except (OSError, ValueError):  # the process died while it was written to, or it wrote something else
+            process.kill()
         return {"event": "failed", "why": f"its process ended ({_describe_exit(process)})"}
 
     def _stop(self) -> None:

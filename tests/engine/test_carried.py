@@ -8,13 +8,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from dygmamba.core.errors import Interrupted
+from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.stream_prefix import SAMPLED_EVENTS, StreamPrefix
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
 from dygmamba.data.storage.dataset import Dataset, Origin, save_dataset
 from dygmamba.data.storage.library import open_dataset
 from dygmamba.engine.evaluation import score_evaluation_set
-from dygmamba.engine.fit import Interrupted, Reporter, Trainer
+from dygmamba.engine.fit import Trainer
 from dygmamba.engine.fit_config import FitConfig
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.scoring import Ranker, StreamScorer
@@ -29,6 +31,7 @@ from dygmamba.runs.link_training import resume_link_run, start_link_run
 from dygmamba.runs.opening import open_run
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.link import LinkTask, build_link_set
+from observers import StepCounter
 from streams import split_stream
 from witnesses import Counter
 
@@ -42,7 +45,7 @@ def folder(tmp_path_factory):
     """A data folder with one small dataset."""
     path = tmp_path_factory.mktemp("data")
     store = generate_stream(GeneratorConfig(seed=3, nodes=40, events=700))
-    save_dataset(Dataset.of("small", store, NodeIds.identity(store.num_nodes), Origin()), path)
+    save_dataset(Dataset.from_events("small", store, NodeIds.identity(store.num_nodes), Origin()), path)
     return path
 
 
@@ -71,9 +74,9 @@ def forgetful(scorer):
 def asked_at(stream, rows):
     """The events at these rows, as questions, and how many events they may see by the clock of all events."""
     store = stream.store
-    clock = MemorySchedule.of(store, (torch.arange(len(store)),), 50)
-    pairs = PairBatch.of(store.src[rows], store.dst[rows], store.time[rows])
-    return clock, pairs, clock.earlier(pairs.time)
+    clock = MemorySchedule.from_periods(store, (torch.arange(len(store)),), 50)
+    pairs = PairBatch.from_pairs(store.src[rows], store.dst[rows], store.time[rows])
+    return clock, pairs, clock.count_earlier(pairs.time)
 
 
 class Witness(Counter):
@@ -102,14 +105,14 @@ def test_what_is_kept_has_every_training_event_once_and_in_order(visible, batch,
     store = generate_stream(GeneratorConfig(nodes=30, events=400, seed=1))
     store = replace(store, time=(store.time / 2e4).floor())
     stream, witness = split_stream(store), Witness()
-    task = LinkTask.of(store, stream.split, stream.device)
+    task = LinkTask.create(store, stream.split, stream.device)
     fit = Trainer(task, witness, stream, FitConfig(batch=batch, visible=visible), RunDirectory(tmp_path), 0)
     for number in (1, 2):
-        fit.train_epoch(Reporter())
-        fit.progress.step = 0
+        fit.train_epoch()
+        fit.state.step = 0
         assert witness.times == number
         assert witness.left == stream.split.train.tolist()
-        assert witness.carried == StreamPrefix.at(store, int(stream.split.val[0]))
+        assert witness.carried == StreamPrefix.from_store(store, int(stream.split.val[0]))
 
 
 @every_model
@@ -121,9 +124,9 @@ def test_an_exam_goes_on_from_the_memory_that_training_left(fits, name):
     scorer = deepcopy(fit.scorer).eval()
     scorer.recall()
     first = (
-        evaluation_set.number < 50
+        evaluation_set.event_index < 50
     )  # the questions beside the first cell see the training events and nothing else
-    pairs = PairBatch.of(
+    pairs = PairBatch.from_pairs(
         evaluation_set.pairs.src[first], evaluation_set.pairs.dst[first], evaluation_set.pairs.time[first]
     )
     with torch.no_grad():
@@ -146,7 +149,7 @@ def test_who_asks_earlier_sees_nothing_of_it_whatever_else_is_asked(fits, name):
     mixed = StreamScorer(deepcopy(fit.scorer), fit.stream, 0, clock)
     scores = torch.stack([mixed(pairs, seen)[k] for k in range(len(rows))])
     for k in (3, 0, 1, 4, 2):  # one walk, its memory going forward and back
-        alone = PairBatch.of(pairs.src[[k]], pairs.dst[[k]], pairs.time[[k]])
+        alone = PairBatch.from_pairs(pairs.src[[k]], pairs.dst[[k]], pairs.time[[k]])
         torch.testing.assert_close(mixed(alone, seen[[k]])[0], scores[k], rtol=0, atol=1e-6)
     replay = StreamScorer(forgetful(fit.scorer), fit.stream, 0, clock)(pairs, seen)
     early = rows < trained
@@ -170,7 +173,7 @@ def test_another_stream_is_not_the_one_it_was_left_on(fits, name):
 def test_a_mark_knows_the_beginning_of_its_stream(rows):
     """A stream that went on since is known again; one with an event moved, changed or missing is not."""
     store = generate_stream(GeneratorConfig(seed=1, nodes=40, events=3 * SAMPLED_EVENTS))
-    mark = StreamPrefix.at(store, rows)
+    mark = StreamPrefix.from_store(store, rows)
     assert mark.matches(store)
     assert mark.matches(store[: rows + 5])
     assert not mark.matches(store[: rows - 1])
@@ -180,27 +183,32 @@ def test_a_mark_knows_the_beginning_of_its_stream(rows):
     assert not mark.matches(replace(store, time=store.time + 1))
 
 
+class StoppingObserver(StepCounter):
+    """Counts steps; presses Ctrl-C in the validation of an epoch."""
+
+    def __init__(self, epoch):
+        super().__init__()
+        self.epoch_to_stop, self.validations = epoch, 0
+
+    def stage(self, name, total=None, *, done=0, unit=""):
+        if name != "validation":
+            return super().stage(name, total)
+        self.validations += 1
+        return nullcontext(Interrupting() if self.validations == self.epoch_to_stop else SILENT)
+
+
+class Interrupting(Progress):
+    def advance(self, count=1):
+        raise KeyboardInterrupt
+
+
 @pytest.mark.parametrize("stop_after", [1, 9, 10, 12, "validation"])
 def test_a_run_stopped_anywhere_ends_as_if_it_was_not(fits, folder, tmp_path, stop_after):
     """Stop after k steps, the last of an epoch too, or in validation: what is kept is the same to the last bit."""
     fit = start_link_run(open_dataset("small", folder), "tgn", 0, TINY, CPU, tmp_path)
-    seen, validated = [], []
-
-    def advance(count):
-        raise KeyboardInterrupt
-
-    def stage(name, total):
-        validated.append(name)
-        stops = stop_after == "validation" and len(validated) == TINY["epochs"]
-        return nullcontext(advance if stops else lambda count: None)
-
-    stop = Reporter(
-        step=lambda epoch, step: seen.append(step),
-        stop=lambda: stop_after != "validation" and len(seen) >= stop_after,
-        stage=stage,
-    )
+    observer = StoppingObserver(TINY["epochs"] if stop_after == "validation" else None)
     with pytest.raises(Interrupted):
-        fit(stop)
+        fit(observer, stop=lambda: stop_after != "validation" and observer.steps >= stop_after)
     again = resume_link_run(fit.run.path, CPU, folder)
     again()
     ours, whole = load_file(again.run.best), load_file(fits["tgn"].run.best)
@@ -228,9 +236,9 @@ def test_of_a_memory_that_goes_on_from_training_only_later_events_are_explained(
     fit = fits[name]
     store, trained = fit.stream.store, fit.scorer.carried.rows
     for row, carried in ((len(store) - 1, trained), (trained - 10, 0)):
-        pair = PairBatch.of(store.src[[row]], store.dst[[row]], store.time[[row]])
-        logit = Ranker(fit.scorer, fit.stream, 0, cell=50).logits(pair.src, pair.dst, pair.time)
-        game = StreamRemoval(fit.scorer, fit.stream, pair, 0, cell=50)
+        pair = PairBatch.from_pairs(store.src[[row]], store.dst[[row]], store.time[[row]])
+        logit = Ranker(fit.scorer, fit.stream, 0, batch_size=50).logits(pair.src, pair.dst, pair.time)
+        game = StreamRemoval(fit.scorer, fit.stream, pair, 0, batch_size=50)
         found = estimate_shapley(CachedGame(game), 1, seed=0)
         assert game.carried == carried
         assert all(event >= carried for player in game.players for event in player.events)
@@ -261,6 +269,6 @@ def test_replayed_keeps_nothing(name):
     spec = find_model(name)
     scorer = spec.build(spec.config(memory="replayed"), DatasetFacts.of(store))
     assert not scorer.carries
-    scorer.carry(StreamPrefix.at(store, 50))
+    scorer.carry(StreamPrefix.from_store(store, 50))
     assert scorer.carried is None
     assert not any("kept" in key for key in scorer.state_dict())

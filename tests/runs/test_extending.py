@@ -1,15 +1,18 @@
 """A run that gets more epochs is the run that would have been started with them."""
 
+import re
+
 import pytest
 import torch
 
 import dygmamba as dm
-from dygmamba.core.errors import ConfigError, FileError
+from dygmamba.core.errors import ConfigError, FileError, Interrupted
 from dygmamba.engine.checkpoint import read_checkpoint
-from dygmamba.engine.fit import Interrupted, Reporter
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.runs.link_training import start_link_run
 from dygmamba.runs.opening import store_run_dataset
+from observers import StepCounter
+from raising import raises
 
 TREES = {"trees": 30, "rounds": 3, "least": 5, "scales": 2, "neighbors": 2}
 NETWORK = {
@@ -51,7 +54,7 @@ def same(first, second):
 
 
 @pytest.mark.parametrize(("model", "settings"), [("dyg-mamba", NETWORK), ("trees", TREES)])
-def test_more_epochs_are_the_run_that_had_them_from_the_beginning(data, tmp_path, model, settings):
+def test_more_epochs_give_the_run_that_had_them_from_the_start(data, tmp_path, model, settings):
     """Bit for bit, of a finished run: weights, optimizer, generators, metrics and results."""
     (whole,) = dm.train(data, model, epochs=4, patience=50, out=tmp_path / "whole", **settings)
     (part,) = dm.train(data, model, epochs=2, patience=50, out=tmp_path / "part", **settings)
@@ -64,15 +67,15 @@ def test_a_stopped_run_gets_more_epochs_too(data, tmp_path):
     """In the middle of an epoch, with the patience it has."""
     (whole,) = dm.train(data, "trees", epochs=3, out=tmp_path / "whole", **TREES)
     fit = start_link_run(data, "trees", 0, TREES | {"epochs": 2}, CPU, tmp_path / "part")
-    steps = []
+    counter = StepCounter()
     with pytest.raises(Interrupted):
-        fit(Reporter(step=lambda *at: steps.append(at), stop=lambda: len(steps) == 4))
+        fit(counter, stop=lambda: counter.steps == 4)
     store_run_dataset(data, tmp_path / "part")
     same(dm.resume(fit.run.path, epochs=3).path, whole.path)
 
 
-def test_patience_grows_exactly_too_and_more_epochs_alone_end_where_they_were(data, tmp_path):
-    """A run that stopped early says so; with more patience it goes on as if it had had it."""
+def test_more_patience_is_exact_too_and_more_epochs_alone_change_nothing(data, tmp_path):
+    """A run that stopped early does not train further; with more patience it continues as if it had had it."""
     hard = TREES | {"rate": 1.0, "leaves": 31, "least": 1}
     (part,) = dm.train(data, "trees", epochs=6, patience=1, out=tmp_path / "part", **hard)
     done = part.metrics.num_rows
@@ -84,32 +87,34 @@ def test_patience_grows_exactly_too_and_more_epochs_alone_end_where_they_were(da
     same(longer.path, whole.path)
 
 
-def test_what_cannot_change_is_refused_by_name_and_changes_nothing(data, tmp_path):
-    """Settings of the model or the loop, fewer epochs than are done, less patience; what is said again is no change."""
+def test_a_setting_that_cannot_change_is_refused_by_name(data, tmp_path):
+    """Settings of model or loop, fewer epochs than are done, less patience; the same value again is no change."""
     (run,) = dm.train(data, "trees", epochs=2, out=tmp_path, **TREES)
-    for settings, words in (
-        ({"leaves": 7}, "`leaves` cannot change.*it is 31, got 7"),
-        ({"lr": 1.0}, "`lr` cannot change"),
-        ({"depth": 1}, "`depth` cannot change.*no such setting"),
-        ({"epochs": 1}, "`epochs` must be at least 2.*got 1"),
-        ({"patience": 2}, "`patience` must be at least 8"),
-        ({"epochs": "many"}, "whole number"),
+    for settings, code, words in (
+        ({"leaves": 7}, "setting-fixed", "`leaves` .*it is 31, got 7"),
+        ({"lr": 1.0}, "setting-fixed", "`lr`"),
+        ({"depth": 1}, "setting-fixed", "`depth` .*no such setting"),
+        ({"epochs": 1}, "extension-too-short", "`epochs` must be at least 2.*got 1"),
+        ({"patience": 2}, "extension-too-short", "`patience` must be at least 8"),
     ):
-        with pytest.raises(ConfigError, match=words):
+        with raises(code, ConfigError) as caught:
             dm.resume(run.path, **settings)
+        assert re.search(words, str(caught.value))
+    with pytest.raises(ConfigError, match="many"):
+        dm.resume(run.path, epochs="many")
     assert run.finished
     assert not (run.path / "extended.toml").exists()
     assert dm.resume(run.path, leaves=31, epochs=2).results == run.results
 
 
-def test_an_extension_belongs_to_its_run_and_is_whole(data, tmp_path):
-    """Another run's, or a damaged one, is a sentence."""
+def test_an_extension_belongs_to_its_run(data, tmp_path):
+    """The extension of another run, or a damaged one, is an error."""
     first, second = dm.train(data, "trees", seeds=(0, 1), epochs=1, out=tmp_path, **TREES)
     dm.resume(first.path, epochs=2)
     text = (first.path / "extended.toml").read_text()
     (second.path / "extended.toml").write_text(text)
-    with pytest.raises(FileError, match="another run"):
+    with raises("extension-of-another-run", FileError):
         _ = second.config
     (second.path / "extended.toml").write_text(text.replace("epochs = 2", "epochs = 3"))
-    with pytest.raises(FileError, match="changed or damaged"):
+    with raises("damaged-config", FileError):
         _ = second.config

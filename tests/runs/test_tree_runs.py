@@ -6,13 +6,14 @@ import pytest
 import torch
 
 import dygmamba as dm
-from dygmamba.core.errors import ConfigError, FileError
+from dygmamba.core.errors import ConfigError, FileError, Interrupted
 from dygmamba.engine.checkpoint import read_checkpoint
-from dygmamba.engine.fit import Interrupted, Reporter
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.runs.link_training import resume_link_run, start_link_run
 from dygmamba.runs.opening import open_run, store_run_dataset
 from dygmamba.sampling.view import PairBatch
+from observers import StepCounter
+from raising import raises
 
 CPU = torch.device("cpu")
 SETTINGS = {"epochs": 3, "trees": 12, "rounds": 4, "least": 5, "scales": 3, "neighbors": 4}
@@ -56,9 +57,9 @@ def test_the_same_seed_gives_the_same_trees(data, trained, tmp_path):
 def test_a_stopped_run_ends_with_the_same_bits(data, trained, tmp_path, step):
     """For all rounds after which it is stopped, borders of epochs included."""
     fit = start_link_run(data, "trees", 0, SETTINGS, CPU, tmp_path)
-    calls = []
+    counter = StepCounter()
     with pytest.raises(Interrupted):
-        fit(Reporter(step=lambda *at: calls.append(at), stop=lambda: len(calls) >= step))
+        fit(counter, stop=lambda: counter.steps >= step)
     fit.run.unlock()
     store_run_dataset(data, tmp_path)
     again = resume_link_run(fit.run.path, CPU)
@@ -84,7 +85,7 @@ def test_an_opened_run_predicts_and_ranks(data, trained):
 def test_trees_that_ask_about_other_numbers_are_refused(data, trained):
     """A run of a version that counted otherwise is one sentence, never a wrong score."""
     scorer, stream = opened_scorer(trained.path)
-    pairs = PairBatch.of(data.store.src[:3], data.store.dst[:3], data.store.time[:3])
+    pairs = PairBatch.from_pairs(data.store.src[:3], data.store.dst[:3], data.store.time[:3])
     view = stream.view(pairs, scorer.requests)
     scorer(view)
     scorer.asked += 1
@@ -97,9 +98,9 @@ def opened_scorer(path):
     return run.scorer, run.stream
 
 
-def test_what_trees_cannot_do_is_one_sentence(trained):
-    """They make no vectors of nodes."""
-    with pytest.raises(ConfigError, match="makes no vectors"):
+def test_trees_have_no_embeddings(trained):
+    """The error says so."""
+    with raises("model-without-encoder", ConfigError):
         dm.open(trained.path).embed([3])
 
 
@@ -122,7 +123,7 @@ def test_the_contract_holds():
 def test_a_kept_table_is_summed_as_a_new_one(data, trained):
     """With fewer trees, more again, or others in their place: never what was said of a table before."""
     scorer, stream = opened_scorer(trained.path)
-    pairs = PairBatch.of(data.store.src[-9:], data.store.dst[-9:], data.store.time[-9:])
+    pairs = PairBatch.from_pairs(data.store.src[-9:], data.store.dst[-9:], data.store.time[-9:])
 
     def asked():
         kept = scorer(stream.view(pairs, scorer.requests))

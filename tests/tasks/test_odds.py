@@ -9,13 +9,13 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 import dygmamba as dm
 from contract_cases import TINY, TRAINABLE, sample_store
 from dygmamba.config import build_config
+from dygmamba.core.errors import Interrupted
 from dygmamba.data.events.splits import Split, chronological_split
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
 from dygmamba.engine import executor as engine
 from dygmamba.engine.checkpoint import read_checkpoint
 from dygmamba.engine.executor import Batch, Epoch, choose_executor
 from dygmamba.engine.executor.eager import BucketedExecutor
-from dygmamba.engine.fit import Interrupted, Reporter
 from dygmamba.engine.fit_config import LinkFitConfig
 from dygmamba.engine.length_buckets import SHARE_CHOICES, SINGLE_BUCKET
 from dygmamba.engine.stream import Stream
@@ -40,6 +40,7 @@ from dygmamba.tasks.training_negatives import (
     MixedOddsNegatives,
     SamplingOdds,
 )
+from observers import StepCounter
 
 CPU = torch.device("cpu")
 EPOCHS = 200
@@ -66,22 +67,22 @@ class Steady:
     def __init__(self, store):
         self.share = torch.bincount(store.src, minlength=NODES).double() / len(store)
 
-    def of(self, src, time):
+    def at(self, src, time):
         """Of all its events."""
         return self.share[src]
 
 
 @pytest.fixture(scope="module")
 def asked(dense):
-    """How often each pair was asked about, as an event and as one that was not, over all epochs; and the opponents."""
+    """How often each pair was asked about, as an event and as one that was not, over all epochs; and the negatives."""
     split = trained_on(dense)
-    mixed = MixedNegatives.of(dense, split, CPU)
-    opponents = MixedOddsNegatives(mixed, SamplingOdds.of_both(mixed.paired.pool, Steady(dense), CPU))
+    mixed = MixedNegatives.create(dense, split, CPU)
+    negatives = MixedOddsNegatives(mixed, SamplingOdds.from_pool(mixed.paired.pool, Steady(dense), CPU))
     negative = torch.zeros(NODES**2)
     for epoch in range(EPOCHS):
-        negative += torch.bincount(opponents.others(0, epoch), minlength=NODES**2)
+        negative += torch.bincount(negatives.draw_others(0, epoch), minlength=NODES**2)
     positive = EPOCHS * torch.bincount(dense.src * NODES + dense.dst, minlength=NODES**2).float()
-    return positive.double(), negative.double(), opponents
+    return positive.double(), negative.double(), negatives
 
 
 def all_pairs(store):
@@ -89,16 +90,16 @@ def all_pairs(store):
     src, dst = (
         ends.flatten() for ends in torch.meshgrid(store.src.unique(), store.dst.unique(), indexing="ij")
     )
-    return PairBatch.of(src, dst, torch.zeros(len(src), dtype=torch.float64)), src * NODES + dst
+    return PairBatch.from_pairs(src, dst, torch.zeros(len(src), dtype=torch.float64)), src * NODES + dst
 
 
 def test_the_odds_are_how_often_a_pair_is_drawn(dense, asked):
     """For all pairs: as often as random destinations alone would ask, times the odds, within five deviations."""
-    _, negative, opponents = asked
+    _, negative, negatives = asked
     pairs, key = all_pairs(dense)
     acts = torch.bincount(dense.src, minlength=NODES).double()
     random = EPOCHS * acts[pairs.src] / len(dense.dst.unique())
-    expected = random * opponents.odds.log(pairs.src, pairs.dst, pairs.time).double().exp()
+    expected = random * negatives.odds.log(pairs.src, pairs.dst, pairs.time).double().exp()
     assert float(negative.sum()) == pytest.approx(float(expected.sum()), rel=1e-6), "nothing else is drawn"
     assert bool(((negative[key] - expected).abs() < 5 * expected.sqrt()).all())
     assert not bool(((negative[key] - random).abs() < 5 * random.sqrt()).all()), "and it matters"
@@ -109,8 +110,8 @@ def test_what_is_best_is_whom_a_source_chooses(dense, asked):
 
     That is where training against random destinations has its best too; without the offsets it lies elsewhere.
     """
-    positive, negative, opponents = asked
-    task = LinkTask(opponents, None)
+    positive, negative, negatives = asked
+    task = LinkTask(negatives, None)
     pairs, key = all_pairs(dense)
     met = positive[key] > 0
     acts = torch.bincount(dense.src, minlength=NODES).double() * EPOCHS
@@ -131,11 +132,11 @@ def test_what_is_best_is_whom_a_source_chooses(dense, asked):
 def test_shares_are_the_rates_before_and_sum_up_to_one(dense):
     """For all instants: of all sources, the fitted rate by the sum of rates, to rounding; later events change none."""
     src, time = dense.src, dense.time
-    senders = SourceActivity.of(dense, torch.arange(len(dense)))
-    turns, rate = ActivityShares.fitted(senders, src, time, CPU), fit_activity(senders, src, time)
+    senders = SourceActivity.from_events(dense, torch.arange(len(dense)))
+    turns, rate = ActivityShares.fit(senders, src, time, CPU), fit_activity(senders, src, time)
     sources, instant = src.unique(), time.unique()
     who, when = sources.repeat(len(instant)), instant.repeat_interleave(len(sources))
-    found = turns.of(who, when).view(-1, len(sources))
+    found = turns.at(who, when).view(-1, len(sources))
     torch.testing.assert_close(
         found.sum(dim=1), torch.ones(len(instant), dtype=torch.float64), rtol=1e-6, atol=0
     )
@@ -149,14 +150,14 @@ def test_shares_are_the_rates_before_and_sum_up_to_one(dense):
     other[cut:] = other[cut:].flip(0)
     again = replace(turns, lists=DecayedCountLists.build(other, time, NODES, turns.scale, instant))
     asked = who[: (early + 1) * len(sources)], when[: (early + 1) * len(sources)]
-    assert torch.equal(again.of(*asked), turns.of(*asked))
+    assert torch.equal(again.at(*asked), turns.at(*asked))
 
 
 def test_other_kinds_have_no_offset(dense):
     """What is trained against random, historical or mixed pairs is judged by its logits, as it always was."""
     pairs, _ = all_pairs(dense)
     for kind in TRAINING_NEGATIVES.keys() - {"mixed-odds"}:
-        assert LinkTask.of(dense, trained_on(dense), CPU, kind).offset(pairs) is None
+        assert LinkTask.create(dense, trained_on(dense), CPU, kind).offset(pairs) is None
 
 
 @pytest.fixture(scope="module")
@@ -168,8 +169,10 @@ def stream():
 
 def test_the_questions_are_those_of_mixed_and_validation_is_random(stream):
     """The same pairs to the last one; the best epoch is chosen where the source is kept."""
-    mixed, known = (LinkTask.of(stream.store, stream.split, CPU, kind) for kind in ("mixed", "mixed-odds"))
-    assert torch.equal(mixed.others(1, 3), known.others(1, 3))
+    mixed, known = (
+        LinkTask.create(stream.store, stream.split, CPU, kind) for kind in ("mixed", "mixed-odds")
+    )
+    assert torch.equal(mixed.draw_others(1, 3), known.draw_others(1, 3))
     evaluation_set = build_link_set(stream.store, stream.split, "val")
     assert torch.equal(known.validation.pairs.node, evaluation_set.pairs.node)
     assert known.validation.about == evaluation_set.about
@@ -184,10 +187,10 @@ def test_every_model_is_judged_with_it(stream, name, shares, monkeypatch):
     torch.manual_seed(0)
     config = build_config(spec.config, TINY[name])
     scorer = spec.build(config, DatasetFacts.of(stream.store, stream.split.train))
-    task = LinkTask.of(stream.store, stream.split, CPU, "mixed-odds")
+    task = LinkTask.create(stream.store, stream.split, CPU, "mixed-odds")
 
     def epoch(number):
-        return Epoch(number, task.others(0, number), Draws.of(0, number))
+        return Epoch(number, task.draw_others(0, number), Draws.from_seed(0, number))
 
     executor = choose_executor(task, scorer, stream, how, epoch)
     if isinstance(scorer, RoundLearner) or (
@@ -196,21 +199,21 @@ def test_every_model_is_judged_with_it(stream, name, shares, monkeypatch):
         return
     scorer.eval()  # no chance
     told = (
-        MemorySchedule.of(stream.store, (stream.split.train,), 50).steps("strict")[1]
+        MemorySchedule.from_periods(stream.store, (stream.split.train,), 50).visible_batches("strict")[1]
         if scorer.stateful
         else 0
     )
-    rows, batch = executor.work.rows(1), Batch(epoch(0), 1, range(told))
-    pairs = task.questions(stream.events.select(stream.train[rows]), batch.epoch.others[rows])
+    rows, batch = executor.context.rows(1), Batch(epoch(0), 1, range(told))
+    pairs = task.build_queries(stream.events.select(stream.train[rows]), batch.epoch.others[rows])
     executor.prepare(batch.epoch)
-    executor.prepared = 0
+    executor.prepared_epoch = 0
     scorer.reset()
-    for cell in batch.told:
-        executor.tell(cell)
+    for cell in batch.memory_batches:
+        executor.update_memory(cell)
     with torch.no_grad():
-        said = scorer(stream.training_view(pairs, scorer.requests, executor.work.draws))
+        said = scorer(stream.training_view(pairs, scorer.requests, executor.context.draws))
     expected = binary_cross_entropy_with_logits(said + task.offset(pairs), pairs.label)
-    assert float(executor.issue(batch)) == pytest.approx(float(expected), rel=1e-5)
+    assert float(executor.run(batch)) == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_trees_go_on_from_it_and_hold_none(stream):
@@ -222,8 +225,8 @@ def test_trees_go_on_from_it_and_hold_none(stream):
     assert torch.equal(fit_base_logit(label, 0 * start), torch.logit(label.mean()))
     spec = find_model("trees")
     facts = DatasetFacts.of(stream.store, stream.split.train)
-    task = LinkTask.of(stream.store, stream.split, CPU, "mixed-odds")
-    pairs = task.questions(stream.events.select(stream.train), task.others(0, 0))
+    task = LinkTask.create(stream.store, stream.split, CPU, "mixed-odds")
+    pairs = task.build_queries(stream.events.select(stream.train), task.draw_others(0, 0))
     views, lessons, scores = [], [], []
     for offset in (None, lambda pairs: None, task.offset):
         torch.manual_seed(0)
@@ -252,9 +255,9 @@ def test_a_stopped_run_ends_with_the_same_bits_and_says_what_it_is(model, tmp_pa
     whole = start_link_run(data, model, 0, how, CPU, tmp_path)
     whole()
     assert describe_training(whole.run)["train_negatives"] == "mixed-odds"
-    fit, calls = start_link_run(data, model, 0, how, CPU, tmp_path / "stopped"), []
+    fit, counter = start_link_run(data, model, 0, how, CPU, tmp_path / "stopped"), StepCounter()
     with pytest.raises(Interrupted):
-        fit(Reporter(step=lambda *at: calls.append(at), stop=lambda: len(calls) >= 3))
+        fit(counter, stop=lambda: counter.steps >= 3)
     fit.run.unlock()
     store_run_dataset(data, tmp_path / "stopped")
     again = resume_link_run(fit.run.path, CPU)

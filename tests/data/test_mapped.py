@@ -97,7 +97,7 @@ def test_a_file_is_closed_with_its_last_user(tmp_path):
     before = len(list(open_files.iterdir()))
     for _ in range(5):
         load_dataset(path)
-    assert len(list(open_files.iterdir())) == before
+    assert len(list(open_files.iterdir())) <= before  # sockets of other tests may close meanwhile
 
 
 CHILD = """

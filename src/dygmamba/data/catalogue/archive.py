@@ -1,4 +1,4 @@
-"""Files out of a zip archive: only those asked for, no more than expected, all of them or none."""
+"""Unpack chosen files of an untrusted zip archive: bounded in size, verified, all of them or none."""
 
 import contextlib
 import json
@@ -17,14 +17,15 @@ from typing import IO
 from dygmamba.core.errors import DownloadError, FileError, NotFoundError, WriteError, first_line
 from dygmamba.core.files.writing import publish_path, sync_file, write_text
 
-RECEIPT = "source.json"
+RECEIPT = "source.json"  # sizes and CRCs of the unpacked files
 CHUNK_BYTES = 2**20
-DEFLATE64 = 9  # a method of the zip format that Python does not read; one public archive uses it
-# what the standard library raises where a zip archive is not what it says, and on sizes and names that are absurd
+DEFLATE64 = 9  # compression method that Python cannot read; the archive of reddit uses it
+# What the standard library raises for damaged archives and absurd sizes or names.
 ZIP_ERRORS = (
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, ValueError, IndexError),
     *(struct.error, OverflowError),
 )
+# Command-line programs that read Deflate64, with the options to write one member to stdout.
 UNPACKERS = {"unzip": ("-p",), "7z": ("x", "-so"), "7zz": ("x", "-so"), "7za": ("x", "-so")}
 
 
@@ -36,12 +37,23 @@ def unpack_archive(
     limit: int,
     check: Callable[[Path], None] = lambda staging: None,
 ) -> None:
-    """Put `members` of the archive (and `extras` where it has them) into `folder`, with a receipt.
+    """Unpack files of an archive into a folder, with a receipt of their sizes and CRCs.
 
-    They are matched by file name alone and stored under the names asked for, so no path in the archive can
-    lead anywhere else. More than `limit` bytes are refused, and what `check` says of the unpacked files before anybody
-    else sees them. The folder appears complete; into one that is
-    there already the files move one by one, the first member last.
+    Members are matched by file name alone and stored under the requested names, so no path in the archive can lead
+    outside the folder. A new folder appears complete. Into an existing folder the files are moved one by one, the first
+    member last.
+
+    Args:
+        archive: The zip file.
+        folder: Target.
+        members: Names of files that must be in the archive.
+        extras: Names of files that are unpacked if they are there.
+        limit: Most bytes that the files may have together.
+        check: Called with the temporary folder before the files are moved; may raise an error.
+
+    Raises:
+        FileError: The archive is damaged, too large, or lacks a member.
+        DownloadError: The files cannot be written.
     """
     staging = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     try:
@@ -51,29 +63,31 @@ def unpack_archive(
             _check_size(archive, chosen, limit, staging)
             receipt = {name: _extract_member(bundle, info, staging / name) for name, info in chosen.items()}
         check(staging)
-        named = archive.name.removesuffix(".part")
-        write_text(staging / RECEIPT, json.dumps({"archive": named, "files": receipt}))
+        name = archive.name.removesuffix(".part")
+        write_text(staging / RECEIPT, json.dumps({"archive": name, "files": receipt}))
         _move_into_place(staging, folder, members[0])
     except ZIP_ERRORS as error:
         raise FileError(
-            f"{archive} is not a whole zip archive ({first_line(error)}); fetch it again"
+            f"{archive} is not a complete zip archive ({first_line(error)}); fetch it again",
+            code="archive-damaged",
         ) from error
     except WriteError as error:
-        raise DownloadError(f"{error}, and run the command again") from error
+        raise DownloadError(f"{error}, and run the command again", code="write-failed") from error
     except OSError as error:
         raise DownloadError(
             f"{archive.name} cannot be unpacked into {folder} ({error.strerror}); "
-            "free some space or choose another folder, and run the command again"
+            "free some space or choose another folder, and run the command again",
+            code="write-failed",
         ) from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
 
 def is_intact(folder: Path) -> bool | None:
-    """Whether the files are still those of the receipt, by length and CRC; None where there is no receipt."""
+    """Whether the files of a folder match their receipt; None if there is no receipt."""
     try:
         files = json.loads((folder / RECEIPT).read_text(encoding="utf-8"))["files"]
-        return all(_compute_size_and_crc(folder / name) == list(wanted) for name, wanted in files.items())
+        return all(_compute_size_and_crc(folder / name) == list(expected) for name, expected in files.items())
     except FileNotFoundError:
         return None if not (folder / RECEIPT).exists() else False
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -91,32 +105,38 @@ def _compute_size_and_crc(path: Path) -> list[int]:
 def _select_members(
     bundle: zipfile.ZipFile, archive: Path, members: Sequence[str], extras: Sequence[str]
 ) -> dict[str, zipfile.ZipInfo]:
-    found: dict[str, zipfile.ZipInfo] = {}
-    for info in sorted(bundle.infolist(), key=lambda info: -info.filename.count("/")):  # the shallowest wins
+    by_name: dict[str, zipfile.ZipInfo] = {}
+    # Deepest first, so that of two files with the same name the one closest to the top wins.
+    for info in sorted(bundle.infolist(), key=lambda info: -info.filename.count("/")):
         if not info.filename.endswith(("/", "\\")) and "__MACOSX" not in info.filename:
-            found[PurePosixPath(info.filename).name] = info
-    missing = [name for name in members if name not in found]
+            by_name[PurePosixPath(info.filename).name] = info
+    missing = [name for name in members if name not in by_name]
     if missing:
-        raise FileError(f"{archive} holds no {' and no '.join(missing)}; it is not the published archive")
-    return {name: found[name] for name in (*members, *extras) if name in found}
+        raise FileError(
+            f"{archive} does not contain {' and '.join(missing)}; it is not the published archive",
+            code="archive-members-missing",
+        )
+    return {name: by_name[name] for name in (*members, *extras) if name in by_name}
 
 
 def _check_size(archive: Path, chosen: dict[str, zipfile.ZipInfo], limit: int, staging: Path) -> None:
     size = sum(info.file_size for info in chosen.values())
     if size > limit:
         raise FileError(
-            f"{archive} would unpack to {size:,} bytes, at most {limit:,} are right; fetch it again"
+            f"{archive} would unpack to {size:,} bytes, more than the {limit:,} it can have; fetch it again",
+            code="archive-too-large",
         )
     free = shutil.disk_usage(staging).free
     if size > free:
         raise DownloadError(
             f"{archive.name} unpacks to {size:,} bytes and {staging.parent} has {free:,} free; "
-            "free some space or choose another folder, and run the command again"
+            "free some space or choose another folder, and run the command again",
+            code="disk-too-small",
         )
 
 
 def _extract_member(bundle: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path) -> list[int]:
-    """Copy one member out; its length and CRC, which must be those that the archive states."""
+    """Unpack one member and return its size and CRC, which must be those stated in the archive."""
     size = crc = 0
     with _open_member(bundle, info) as source, target.open("wb") as file:
         while size <= info.file_size and (chunk := source.read(CHUNK_BYTES)):
@@ -138,8 +158,9 @@ def _open_member(bundle: zipfile.ZipFile, info: zipfile.ZipInfo) -> Iterator[IO[
     tool = next((tool for tool in UNPACKERS if shutil.which(tool)), None)
     if tool is None or not re.fullmatch(r"\w[\w./-]*", info.filename):
         raise NotFoundError(
-            f"{bundle.filename} is packed with Deflate64, which Python does not read; install unzip or 7z "
-            "and run the command again"
+            f"{bundle.filename} is compressed with Deflate64, which Python cannot read; install unzip or 7z "
+            "and run the command again",
+            code="deflate64-unsupported",
         )
     command = [tool, *UNPACKERS[tool], str(bundle.filename), info.filename]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
@@ -147,14 +168,14 @@ def _open_member(bundle: zipfile.ZipFile, info: zipfile.ZipInfo) -> Iterator[IO[
         try:
             yield process.stdout
         finally:
-            process.kill()  # done or damaged: what it still has to say is not wanted
+            process.kill()  # it may still be writing if the member was longer than stated
 
 
 def _move_into_place(staging: Path, folder: Path, last: str) -> None:
     if not folder.exists():
         publish_path(staging, folder)
         return
-    (folder / RECEIPT).unlink(missing_ok=True)
+    (folder / RECEIPT).unlink(missing_ok=True)  # until all files are in place the folder is not intact
     names = sorted(
         (path.name for path in staging.iterdir()), key=lambda name: (name == RECEIPT, name == last)
     )

@@ -1,10 +1,14 @@
-"""One file over HTTP: whole or not at all, and resumed where it stopped."""
+"""Download a file over HTTP with retries, resuming and limits.
+
+docs/decisions/037-downloads.md says why this is not left to a library.
+"""
 
 import hashlib
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 from urllib.error import HTTPError, URLError
@@ -19,42 +23,18 @@ from dygmamba.data.catalogue.partial_download import (
     parse_header_number,
 )
 
-RETRYABLE_STATUS = {408, 425, 429, 500, 502, 503, 504}  # answers that a later try may not get again
-MIN_PROGRESS_BYTES = (
-    2**20
-)  # a try that brought this much is no failure, so long files survive a restless line
-MAX_BYTES = 2**37  # the largest public archive has a tenth of it
-MAX_SECONDS = 24 * 3600.0  # a server that drips byte by byte is left then; what came is kept
+RETRYABLE_STATUS = {408, 425, 429, 500, 502, 503, 504}
+MIN_PROGRESS_BYTES = 2**20  # an attempt that gained this much does not count as a failure
 
 
-def fetch_file(
-    url: str,
-    target: Path,
-    *,
-    checksum: str | None = None,
-    progress: DownloadProgress | None = None,
-    timeout: float = 30.0,
-    retries: int = 5,
-    most_bytes: int = MAX_BYTES,
-    most_seconds: float = MAX_SECONDS,
-) -> Path:
-    """The file at `url` as `target`, which exists only once it is whole.
+@dataclass(frozen=True, slots=True)
+class DownloadLimits:
+    """How long and how much a download may take."""
 
-    Bytes gather in `target.part`, and a later call goes on from there if the server still has the same file.
-    `checksum` is "md5:..." or "sha256:...". `progress(added, total)` is called as bytes arrive; what is added
-    sums to the size, and is negative where the server makes us start again. A server that stalls for
-    `timeout` seconds, breaks off or says it is busy is asked again, at most `retries` times without progress.
-    More than `most_bytes` are refused; after `most_seconds` in all the download is left for another call.
-    """
-    address = RequestUrl.of(url)
-    if target.exists():
-        verify_checksum(target, checksum)
-        return target
-    with PartialDownload(address, target, checksum is not None, progress, most_bytes) as part:
-        if not target.exists():  # another process may have finished it while we waited for the lock
-            _complete_download(part, checksum, timeout, retries, most_seconds)
-            part.promote()
-    return target
+    timeout: float = 30.0  # seconds without a byte
+    retries: int = 5  # attempts without progress, after the first
+    max_bytes: int = 2**37  # the largest public archive has a tenth of it
+    max_seconds: float = 24 * 3600.0  # in all, against servers that send a byte now and then
 
 
 @contextmanager
@@ -63,90 +43,102 @@ def open_download(
     target: Path,
     *,
     checksum: str | None = None,
+    checksum_hint: str = "",
     progress: DownloadProgress | None = None,
-    most_bytes: int = MAX_BYTES,
-    otherwise: str = "",
+    limits: DownloadLimits = DownloadLimits(),
 ) -> Iterator[PartialDownload]:
-    """The file at `url` while it is looked into: whole and checked, but not yet `target`, and it need never be.
+    """Download a file to `target.part` and yield it once it is complete and its checksum is right.
 
-    Whoever has used it, or found it of no use, discards it; left as it is, a later call need not download it again.
-    `otherwise` is said where the checksum is another.
+    The caller uses the file and then calls `discard`. If it does not, a later call finds the file complete. After an
+    error the received bytes stay, and a later call resumes from them if the server still has the same file.
+
+    Args:
+        url: HTTP or HTTPS; credentials in it are sent to this host only.
+        target: Names the partial file.
+        checksum: "md5:..." or "sha256:...".
+        checksum_hint: Appended to the message about a wrong checksum.
+        progress: Called with the bytes added and the total size. What is added sums to the size; it is negative if the
+            download has to start again.
+        limits: Timeout, retries, size and total time.
+
+    Raises:
+        DownloadError: The file could not be downloaded; the message says what to do.
     """
-    with PartialDownload(RequestUrl.of(url), target, checksum is not None, progress, most_bytes) as part:
-        _complete_download(part, checksum, 30.0, 5, MAX_SECONDS, otherwise)
+    with PartialDownload(
+        RequestUrl.parse(url), target, checksum is not None, progress, limits.max_bytes
+    ) as part:
+        _download_with_retries(part, limits)
+        part.flush()
+        if (actual := compute_checksum(part.path, checksum)) != checksum:
+            part.discard()
+            raise DownloadError(
+                f"{part.target.name} arrived corrupt ({actual} instead of {checksum}) and was deleted; "
+                f"{part.manual_advice}{checksum_hint}",
+                code="checksum-mismatch",
+            )
         yield part
 
 
-def _complete_download(
-    part: PartialDownload,
-    checksum: str | None,
-    timeout: float,
-    retries: int,
-    most_seconds: float,
-    otherwise: str = "",
-) -> None:
-    _download_with_retries(part, timeout, retries, time.monotonic() + most_seconds)
-    part.seal()
-    if (found := compute_checksum(part.path, checksum)) != checksum:
-        part.discard()
-        was = f"{part.target.name} arrived corrupt ({found} instead of {checksum}) and was deleted"
-        raise DownloadError(f"{was}; {part.by_hand}{otherwise}")
-
-
 def compute_checksum(path: Path, checksum: str | None) -> str | None:
-    """The file's checksum by the algorithm of `checksum`, None where there is none to compare with."""
+    """Return the checksum of a file by the algorithm of `checksum`, such as "md5:..."; None without one."""
     if checksum is None:
         return None
     algorithm = checksum.partition(":")[0]
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, lambda: hashlib.new(algorithm, usedforsecurity=False))
-    return f"{algorithm}:{found.hexdigest()}"
+        digest = hashlib.file_digest(file, lambda: hashlib.new(algorithm, usedforsecurity=False))
+    return f"{algorithm}:{digest.hexdigest()}"
 
 
-def verify_checksum(path: Path, checksum: str | None, otherwise: str = "") -> None:
-    """Refuse a file that is there but is not the one meant; it may be the user's, so it is not touched."""
-    if (found := compute_checksum(path, checksum)) != checksum:
+def verify_checksum(path: Path, checksum: str | None, hint: str = "") -> None:
+    """Raise DownloadError if an existing file has another checksum; it may be the user's, so it is not touched."""
+    if (actual := compute_checksum(path, checksum)) != checksum:
         raise DownloadError(
-            f"{path} is not the published file ({found} instead of {checksum}); "
-            f"move it away and run the command again{otherwise}"
+            f"{path} is not the published file ({actual} instead of {checksum}); "
+            f"move it away and run the command again{hint}",
+            code="checksum-mismatch",
         )
 
 
-def _download_with_retries(part: PartialDownload, timeout: float, retries: int, end: float) -> None:
-    """Ask until the part is whole; each try without progress is waited for a little longer, up to a bound."""
+def _download_with_retries(part: PartialDownload, limits: DownloadLimits) -> None:
+    deadline = time.monotonic() + limits.max_seconds
     best, failures = part.size, 0
     while True:
-        reason, wait = _attempt_request(part, timeout, end)
-        if part.whole:
+        reason, wait = _attempt_request(part, limits.timeout, deadline)
+        if part.is_complete:
             return
         gained, best = part.size - best, max(best, part.size)
         if gained >= MIN_PROGRESS_BYTES:
             continue
         failures += 1
-        if failures > retries:
+        if failures > limits.retries:
             if gained == 0 and part.ended:
-                part.discard()  # it keeps ending short of its own promise: what it sent cannot be trusted
-            raise DownloadError(f"{part.target.name} did not arrive: {reason}; {part.advice}")
-        _check_deadline(part, end)
-        time.sleep(min(timeout, max(wait, timeout / 60 * 2**failures)))
+                part.discard()  # the server keeps ending before the length it announced; its bytes are not trusted
+            raise DownloadError(
+                f"{part.target.name} was not downloaded: {reason}; {part.advice}", code="download-failed"
+            )
+        _check_deadline(part, deadline)
+        # Exponential backoff, at most as long as the timeout.
+        time.sleep(min(limits.timeout, max(wait, limits.timeout / 60 * 2**failures)))
 
 
-def _check_deadline(part: PartialDownload, end: float) -> None:
-    if time.monotonic() > end:
-        raise DownloadError(f"{part.target.name} did not arrive: it took too long; {part.advice}")
+def _check_deadline(part: PartialDownload, deadline: float) -> None:
+    if time.monotonic() > deadline:
+        raise DownloadError(
+            f"{part.target.name} was not downloaded: it took too long; {part.advice}", code="download-timeout"
+        )
 
 
-def _attempt_request(part: PartialDownload, timeout: float, end: float) -> tuple[str, float]:
-    """One request; what went wrong, if anything did, and how long the server asks to be left alone."""
+def _attempt_request(part: PartialDownload, timeout: float, deadline: float) -> tuple[str, float]:
+    """Send one request; return what went wrong, if anything, and how long the server asks to wait."""
     host = urlsplit(part.url).netloc
     part.ended = False
     try:
-        with open_response(part.address.request(part.headers), timeout, end) as response:
+        with open_response(part.address.make_request(part.headers), timeout, deadline) as response:
             if not part.begin(response):
                 return f"the file at {host} has changed", 0.0
             while chunk := response.read1(CHUNK_BYTES):
                 part.write(chunk)
-                _check_deadline(part, end)
+                _check_deadline(part, deadline)
             part.ended = True
     except HTTPError as error:
         return _handle_http_error(part, error, host)
@@ -156,29 +148,33 @@ def _attempt_request(part: PartialDownload, timeout: float, end: float) -> tuple
         return f"{host} sent nothing for {timeout:g} s", 0.0
     except (HTTPException, OSError) as error:
         return f"the connection to {host} broke ({type(error).__name__})", 0.0
-    return f"{host} promised {part.total or 0:,} bytes and sent {part.size:,}", 0.0
+    return f"{host} announced {part.total or 0:,} bytes and sent {part.size:,}", 0.0
 
 
 def _handle_http_error(part: PartialDownload, error: HTTPError, host: str) -> tuple[str, float]:
-    reason = f"{host} answered {error.code} {error.reason}"
+    reason = f"{host} answered {error.code} {str(error.reason).partition(chr(10))[0]}"  # redirect loops: three lines
     part.answered = True
     with error:
         if error.code == 416:
-            part.beyond(error.headers.get("Content-Range", ""))
+            part.handle_range_error(error.headers.get("Content-Range", ""))
         elif error.code not in RETRYABLE_STATUS:
-            raise DownloadError(f"{part.target.name} did not arrive: {reason}; {part.advice}") from error
+            raise DownloadError(
+                f"{part.target.name} was not downloaded: {reason}; {part.advice}", code="http-error"
+            ) from error
     return reason, float(parse_header_number(error.headers.get("Retry-After", "")) or 0)
 
 
 def _describe_url_error(part: PartialDownload, error: URLError, host: str, timeout: float) -> str:
     if isinstance(error.reason, socket.gaierror):
-        reason = f"the host {host} cannot be found from here"
+        reason = f"the host {host} cannot be found"
     elif isinstance(error.reason, TimeoutError):
         return f"{host} sent nothing for {timeout:g} s"
     elif isinstance(error.reason, ConnectionRefusedError):
         reason = f"{host} refused the connection"
     else:
         reason = f"{host} cannot be reached ({error.reason})"
-    if not part.answered:  # waiting helps a server that has stumbled, not a line that is not there
-        raise DownloadError(f"{part.target.name} did not arrive: {reason}; {part.advice}") from error
+    if not part.answered:  # waiting helps if a server answered before, not if there is no connection at all
+        raise DownloadError(
+            f"{part.target.name} was not downloaded: {reason}; {part.advice}", code="host-unreachable"
+        ) from error
     return reason

@@ -1,9 +1,8 @@
-"""What an archive was the first time it could be used: NAME.sha256 beside it, checked ever after.
+"""Fetch datasets of the catalogue, so that `open_dataset` finds them.
 
-Nobody publishes the digests of some archives. The first one that opens is trusted, and no other under its name. A file
-per archive, as `sha256sum -c` reads it: fetches at the same time need no lock.
-
-A dataset of the catalogue onto this machine, so that `open_dataset` finds it.
+Some publishers give no checksum. Then the hash of the first archive that can be read is pinned in ARCHIVE.sha256 next
+to it, and every later archive of that name must match (trust on first use). There is a file per archive, in the format
+of `sha256sum -c`, so that fetches at the same time need no lock.
 """
 
 import csv
@@ -17,130 +16,133 @@ from urllib.parse import urlsplit
 from dygmamba.core.errors import ConfigError, DownloadError, DygError, FileError
 from dygmamba.core.files.writing import write_text
 from dygmamba.data.catalogue.archive import is_intact, unpack_archive
-from dygmamba.data.catalogue.download import compute_checksum, open_download, verify_checksum
+from dygmamba.data.catalogue.download import (
+    DownloadLimits,
+    compute_checksum,
+    open_download,
+    verify_checksum,
+)
 from dygmamba.data.catalogue.http import strip_credentials
 from dygmamba.data.catalogue.known_datasets import CatalogueEntry, describe_difference
 from dygmamba.data.catalogue.partial_download import DownloadProgress
 from dygmamba.data.readers import read_dataset
-from dygmamba.data.storage.library import data_folder
-from dygmamba.data.storage.locations import has_dataset
-
-
-def get_trusted_hash_path(archive: Path) -> Path:
-    """Where the digest of this archive is kept."""
-    return archive.with_name(f"{archive.name}.sha256")
-
-
-def read_trusted_hash(archive: Path) -> str | None:
-    """The digest of the first archive of this name, "sha256:...", None where there was none."""
-    path = get_trusted_hash_path(archive)
-    try:
-        text = path.read_bytes().decode("ascii", "replace")
-    except (FileNotFoundError, NotADirectoryError):  # the latter is said when something is written
-        return None
-    except OSError as error:
-        raise FileError(f"{path} cannot be read ({error.strerror}); allow it, or delete it") from error
-    found = re.fullmatch(r"([0-9a-f]{64})  [^\n]*\n?", text)
-    if found is None:
-        raise FileError(f"{path} holds no digest; delete it to trust the next {archive.name} that opens")
-    return f"sha256:{found[1]}"
-
-
-def pin_hash(archive: Path, digest: str) -> None:
-    """From now on the archive of this name is this one."""
-    write_text(get_trusted_hash_path(archive), f"{digest.removeprefix('sha256:')}  {archive.name}\n")
-
+from dygmamba.data.storage.locations import data_folder, has_dataset
 
 MIRROR_VARIABLE = "DYGMAMBA_MIRROR"
 
 
+def get_trusted_hash_path(archive: Path) -> Path:
+    """Return where the hash of an archive is pinned."""
+    return archive.with_name(f"{archive.name}.sha256")
+
+
+def read_trusted_hash(archive: Path) -> str | None:
+    """Return the pinned hash of an archive as "sha256:...", or None."""
+    path = get_trusted_hash_path(archive)
+    try:
+        text = path.read_bytes().decode("ascii", "replace")
+    except (FileNotFoundError, NotADirectoryError):  # a file in place of the folder is reported when writing
+        return None
+    except OSError as error:
+        raise FileError(
+            f"{path} cannot be read ({error.strerror}); allow it, or delete it", code="file-unreadable"
+        ) from error
+    match = re.fullmatch(r"([0-9a-f]{64})  [^\n]*\n?", text)
+    if match is None:
+        raise FileError(
+            f"{path} does not contain a SHA-256; delete it to trust the next {archive.name} that can be read",
+            code="trusted-hash-damaged",
+        )
+    return f"sha256:{match[1]}"
+
+
+def pin_hash(archive: Path, digest: str) -> None:
+    """Pin the archive's SHA-256 (trust on first use)."""
+    write_text(get_trusted_hash_path(archive), f"{digest.removeprefix('sha256:')}  {archive.name}\n")
+
+
 @dataclass(frozen=True, slots=True)
 class FetchResult:
-    """Where a dataset is now, and how it came: "present", from an "archive" found there, or by "download".
-
-    `warning` says how it differs from what is published, where it was opened and does.
-    """
+    """Where a fetched dataset is and how it got there."""
 
     entry: CatalogueEntry
     folder: Path
-    how: str
-    warning: str | None = None
+    how: str  # "present", unpacked from an "archive" of the user, or by "download"
+    warning: str | None = None  # how it differs from the published statistics
 
 
 def fetch_dataset(
     entry: CatalogueEntry, folder: Path, *, progress: DownloadProgress | None = None
 ) -> FetchResult:
-    """Have the dataset in `folder`/NAME; nothing is done where it is there and whole.
+    """Fetch a dataset to `folder`/NAME unless it is there and intact.
 
-    It gets its name once it was opened: what arrives is a part until its checksum is right, and its files are out of
-    sight until they are read. Where no checksum is published, the first archive that opens is remembered (`ledger`).
-    An archive that a user has put into `folder` is used without a network, and kept. Behind a firewall, set
-    DYGMAMBA_MIRROR to the address of a folder of the same archives: it replaces all of an archive's address
-    but its file name.
+    The files get their final names only after the checksum was verified and the events were read. An archive that the
+    user has put into `folder` is used without a network, and kept. Behind a firewall, set DYGMAMBA_MIRROR to the URL of
+    a folder with the same archives; it replaces everything but the file name of an archive's URL.
     """
     place = folder / entry.name
     if is_fetched(entry, folder) and is_intact(place) is not False:
         return FetchResult(entry, place, "present")
     archive, how = folder / entry.archive, "archive"
-    known = ExpectedArchive.of(entry, archive)
+    expected = ExpectedArchive.from_entry(entry, archive)
     if archive.exists():
-        verify_checksum(archive, known.checksum, known.otherwise)
-        warning = _unpack_validated(entry, archive, place, known)
+        verify_checksum(archive, expected.checksum, expected.hint)
+        warning = _unpack_validated(entry, archive, place, expected)
     else:
-        how, warning = "download", _download_archive(entry, archive, known, progress)
+        how, warning = "download", _download_archive(entry, archive, expected, progress)
     return FetchResult(entry, place, how, warning)
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedArchive:
-    """Which archive is the right one: the published checksum, or that of the first one that was of use here."""
+    """The checksum that an archive must have: the published one, else the pinned one, if any."""
 
     archive: Path
     checksum: str | None
-    published: bool
+    is_published: bool
 
     @staticmethod
-    def of(entry: CatalogueEntry, archive: Path) -> "ExpectedArchive":
-        """What the catalogue says, else what the ledger does."""
+    def from_entry(entry: CatalogueEntry, archive: Path) -> "ExpectedArchive":
         return ExpectedArchive(
             archive, entry.checksum or read_trusted_hash(archive), entry.checksum is not None
         )
 
     @property
-    def otherwise(self) -> str:
-        """What else can be done about another archive than the first one."""
-        if self.published or self.checksum is None:
+    def hint(self) -> str:
+        """What else can be done if an archive does not match its pinned hash."""
+        if self.is_published or self.checksum is None:
             return ""
         return f", or delete {get_trusted_hash_path(self.archive)} if the publisher has changed it"
 
-    def remember(self, path: Path) -> None:
-        """The archive in this file was of use."""
-        if self.checksum is None and (found := compute_checksum(path, "sha256:")) is not None:
-            pin_hash(self.archive, found)
+    def trust(self, path: Path) -> None:
+        """Pin the hash of an archive that could be read, unless one is known already."""
+        if self.checksum is None and (checksum := compute_checksum(path, "sha256:")) is not None:
+            pin_hash(self.archive, checksum)
 
 
 def is_fetched(entry: CatalogueEntry, folder: Path) -> bool:
-    """Whether the dataset is in the folder, as it was published or in another form that is read."""
-    published = all((folder / entry.name / name).is_file() for name in entry.members)
-    return published or has_dataset([folder], entry.name)
+    """Whether the dataset is in the folder, as published or in another readable format."""
+    is_unpacked = all((folder / entry.name / name).is_file() for name in entry.members)
+    return is_unpacked or has_dataset([folder], entry.name)
 
 
 def get_download_urls(entry: CatalogueEntry) -> tuple[str, ...]:
-    """The addresses to try, in order; the user's mirror alone where one is set."""
+    """Return the URLs to try in order; only the user's mirror if one is set."""
     mirror = os.environ.get(MIRROR_VARIABLE, "").rstrip("/")
     if not mirror:
         return entry.urls
     if urlsplit(mirror).scheme not in ("http", "https"):
         raise ConfigError(
-            f"{MIRROR_VARIABLE} is {strip_credentials(mirror)!r}; it must start with http:// or https://, or be unset"
+            f"{MIRROR_VARIABLE} is {strip_credentials(mirror)!r}; it must start with http:// or https://, or be unset",
+            code="invalid-mirror",
         )
     return (f"{mirror}/{entry.archive}",)
 
 
 def format_import_command(fetched: FetchResult) -> str | None:
-    """The command that makes a dataset of a fetched folder, its split and negatives beside it.
+    """Return the command that imports a fetched folder with its split and negatives.
 
-    None where there is nothing left to do, or the file does not look as TGB's loaders expect.
+    None if the dataset is usable already, or its file does not have the expected columns.
     """
     entry, events = fetched.entry, fetched.folder / fetched.entry.members[0]
     if entry.readable or not events.is_file() or has_dataset([fetched.folder.parent], entry.name):
@@ -154,49 +156,62 @@ def format_import_command(fetched: FetchResult) -> str | None:
 
 
 def _download_archive(
-    entry: CatalogueEntry, archive: Path, known: ExpectedArchive, progress: DownloadProgress | None
+    entry: CatalogueEntry, archive: Path, expected: ExpectedArchive, progress: DownloadProgress | None
 ) -> str | None:
-    failure, about = None, {"checksum": known.checksum, "otherwise": known.otherwise, "progress": progress}
+    failure = None
     for url in get_download_urls(entry):
         try:
-            with open_download(url, archive, most_bytes=entry.archive_limit, **about) as part:
+            with open_download(
+                url,
+                archive,
+                checksum=expected.checksum,
+                checksum_hint=expected.hint,
+                progress=progress,
+                limits=DownloadLimits(max_bytes=entry.archive_limit),
+            ) as part:
                 try:
-                    warning = _unpack_validated(entry, part.path, archive.with_name(entry.name), known)
+                    warning = _unpack_validated(entry, part.path, archive.with_name(entry.name), expected)
                 except FileError as error:
                     part.discard()
-                    raise DownloadError(f"what arrived is of no use: {error}") from error
+                    raise DownloadError(
+                        f"the downloaded file is not usable: {error}", code="download-unusable"
+                    ) from error
                 part.discard()
                 return warning
         except DownloadError as error:
             failure = failure or error
             if archive.with_name(f"{archive.name}.part").exists():
-                break  # bytes that this address can go on from are worth more than another address
+                break  # resuming from this URL later is better than starting over from the next one
     assert failure is not None
     raise failure
 
 
 def _unpack_validated(
-    entry: CatalogueEntry, archive: Path, place: Path, known: ExpectedArchive
+    entry: CatalogueEntry, archive: Path, place: Path, expected: ExpectedArchive
 ) -> str | None:
-    """The files of an archive in their place, once they were read; how they differ from what is published."""
-    said: list[str | None] = []
+    """Unpack an archive after reading its events; return how they differ from the published statistics."""
+    warnings: list[str | None] = []
 
     def check(staging: Path) -> None:
         try:
-            said.append(_validate_events(entry, staging / entry.members[0]))
+            warnings.append(_validate_events(entry, staging / entry.members[0]))
         except (DygError, UnicodeDecodeError, csv.Error) as error:
-            raise FileError(f"{archive} does not hold {entry.name}: {error}") from error
-        known.remember(archive)
+            raise FileError(
+                f"{archive} does not contain {entry.name}: {error}", code="archive-unreadable"
+            ) from error
+        expected.trust(archive)
 
     unpack_archive(archive, place, entry.members, entry.extras, entry.unpacked_limit, check)
-    return said[0]
+    return warnings[0]
 
 
 def _validate_events(entry: CatalogueEntry, events: Path) -> str | None:
     if entry.readable:
         return describe_difference(entry, read_dataset(events).store)
     if len(header := _read_header(events)) <= max(entry.columns, default=0):
-        raise FileError(f"{events.name} has the columns {header[:9]}; more are needed")
+        raise FileError(
+            f"{events.name} has only the columns {header[:9]}; fetch it again", code="columns-missing"
+        )
     return None
 
 

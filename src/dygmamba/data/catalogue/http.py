@@ -1,9 +1,7 @@
-"""Where a file is asked for: an address that can be shown and stored, and apart from it who asks.
+"""HTTP requests with credentials kept apart from the URL, and responses with a deadline.
 
-What answers a request over HTTP, and nothing else: its header within the time there is, never a local file.
-
-Python's own `urlopen` gives up on a silent server only: one that sends a letter of its header now and then holds it
-for ever. It also follows a redirect to FTP.
+`urllib.request.urlopen` alone is not enough. Its timeout covers single reads, so a server that sends a byte of the
+header now and then holds it for ever, and it follows redirects to FTP.
 """
 
 import base64
@@ -19,92 +17,98 @@ from functools import partial
 from http.client import HTTPConnection, HTTPResponse
 from typing import Any
 from urllib.parse import unquote, urlsplit
-from urllib.request import Request
 
 from dygmamba.core.errors import ConfigError
 
 
 def strip_credentials(url: str) -> str:
-    """The address without the name and the password in it, for all that is printed or written."""
+    """Return the URL without user name and password, safe to log and store."""
     return re.sub(r"^(\w[\w+.-]*:)?(//)?[^/?#]*@", r"\1\2", url)
 
 
 @dataclass(frozen=True, slots=True)
 class RequestUrl:
-    """`http://name:password@host/file` asks for `http://host/file`; the password goes to that host and nowhere else."""
+    """A URL with its credentials removed, and the credentials as an Authorization header."""
 
     url: str
     authorization: str | None = field(default=None, repr=False)
 
     @staticmethod
-    def of(url: str) -> "RequestUrl":
-        """The address of a file that is fetched over HTTP."""
-        if urlsplit(strip_credentials(url)).scheme not in ("http", "https"):
+    def parse(url: str) -> "RequestUrl":
+        """Separate `http://name:password@host/file` into URL and credentials; raise ConfigError unless HTTP."""
+        public = strip_credentials(url)
+        if urlsplit(public).scheme not in ("http", "https"):
             raise ConfigError(
-                f"cannot download {strip_credentials(url)!r}: the address must start with http:// or https://"
+                f"cannot download {public!r}: the URL must start with http:// or https://", code="invalid-url"
             )
-        who, at, _ = urlsplit(url).netloc.rpartition("@")
+        credentials, at, _ = urlsplit(url).netloc.rpartition("@")
         if not at:
             return RequestUrl(url)
-        name, _, password = who.partition(":")
+        name, _, password = credentials.partition(":")
         pair = f"{unquote(name)}:{unquote(password)}".encode()
-        return RequestUrl(strip_credentials(url), f"Basic {base64.b64encode(pair).decode()}")
+        return RequestUrl(public, f"Basic {base64.b64encode(pair).decode()}")
 
-    def request(self, headers: dict[str, str]) -> Request:
-        """A request; to another host that the first one names, the password is not sent along."""
-        request = Request(self.url, headers=headers)
+    def make_request(self, headers: dict[str, str]) -> http.Request:
+        """Create a request; after a redirect to another host the credentials are not sent."""
+        request = http.Request(self.url, headers=headers)
         if self.authorization is not None:
             request.add_unredirected_header("Authorization", self.authorization)
         return request
 
 
 class _TrackingHandler(http.AbstractHTTPHandler):
-    """Keeps every connection, so that it can be cut from outside."""
+    """Records every connection, so that another thread can close it."""
 
-    def __init__(self, made: list[HTTPConnection]) -> None:
+    def __init__(self, connections: list[HTTPConnection]) -> None:
         super().__init__()
-        self._made = made
+        self._connections = connections
 
-    def do_open(self, http_class: Any, req: http.Request, **named: Any) -> HTTPResponse:
-        """A connection as always, noted."""
-        return super().do_open(partial(self._note, http_class), req, **named)
+    def do_open(self, http_class: Any, req: http.Request, **options: Any) -> HTTPResponse:
+        return super().do_open(partial(self._connect, http_class), req, **options)
 
-    def _note(self, kind: Any, *words: Any, **named: Any) -> HTTPConnection:
-        self._made.append(kind(*words, **named))
-        return self._made[-1]
+    def _connect(self, http_class: Any, *args: Any, **options: Any) -> HTTPConnection:
+        self._connections.append(http_class(*args, **options))
+        return self._connections[-1]
 
 
 class _TrackingHttpHandler(_TrackingHandler, http.HTTPHandler):
-    """Plain."""
+    pass
 
 
 class _TrackingHttpsHandler(_TrackingHandler, http.HTTPSHandler):
-    """Encrypted."""
+    pass
 
 
 @contextmanager
-def open_response(request: http.Request, timeout: float, end: float) -> Iterator[HTTPResponse]:
-    """The answer to a request, whose header has come before the moment `end` of the monotonic clock."""
-    made: list[HTTPConnection] = []
+def open_response(request: http.Request, timeout: float, deadline: float) -> Iterator[HTTPResponse]:
+    """Open a request over HTTP or HTTPS and nothing else.
+
+    Args:
+        request: What to get.
+        timeout: Seconds that a single read may take.
+        deadline: When the whole header must have arrived, by `time.monotonic`.
+    """
+    connections: list[HTTPConnection] = []
+    # An opener without the handlers for ftp:, file: and data:, which a redirect must not reach.
     opener = http.OpenerDirector()
     kinds = (http.ProxyHandler, http.HTTPDefaultErrorHandler, http.HTTPRedirectHandler)
     for handler in (*(kind() for kind in kinds), http.HTTPErrorProcessor(), http.UnknownHandler()):
         opener.add_handler(handler)
-    for handler in (_TrackingHttpHandler(made), _TrackingHttpsHandler(made)):
+    for handler in (_TrackingHttpHandler(connections), _TrackingHttpsHandler(connections)):
         opener.add_handler(handler)
-    cut = threading.Timer(max(0.0, end - time.monotonic()), _close_connections, (made,))
-    cut.daemon = True
-    cut.start()
+    timer = threading.Timer(max(0.0, deadline - time.monotonic()), _close_connections, (connections,))
+    timer.daemon = True
+    timer.start()
     try:
         response = opener.open(request, timeout=timeout)
     finally:
-        cut.cancel()
+        timer.cancel()
     with response:
         yield response
 
 
-def _close_connections(made: list[HTTPConnection]) -> None:
-    for connection in made:
+def _close_connections(connections: list[HTTPConnection]) -> None:
+    for connection in connections:
         if connection.sock is not None:
             with suppress(OSError):
                 connection.sock.shutdown(socket.SHUT_RDWR)

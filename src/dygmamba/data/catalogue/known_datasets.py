@@ -1,4 +1,4 @@
-"""The public datasets that are known by name: where they are, what they hold, what to expect of them."""
+"""The catalogue of public datasets: names, URLs, files, and the statistics they should have."""
 
 import difflib
 import tomllib
@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # listing the catalogue must not wait for torch
 
 @dataclass(frozen=True, slots=True)
 class PublishedCounts:
-    """What a stream holds; None where nobody publishes the figure."""
+    """Published statistics of a dataset; None if a figure is not published."""
 
     nodes: int | None
     events: int | None
@@ -26,12 +26,12 @@ class PublishedCounts:
 
 @dataclass(frozen=True, slots=True)
 class CatalogueEntry:
-    """One public dataset; `counts[0]` is the published table, further counts are also right.
+    """A public dataset.
 
-    `members` must be in the archive (the events first), `extras` are taken where they are there; `readable`
-    says whether `open_dataset` reads them as they are. `columns` are the places of source, destination and
-    time in a csv that must be imported, empty where its layout is JODIE's. A checksum is "md5:..." or "sha256:...",
-    None where none is published.
+    `counts[0]` is the published table; further counts are also accepted. `members` are the files that must be in the
+    archive, the events first; `extras` are unpacked if they are there. `readable` says whether `open_dataset` reads
+    them as they are. `columns` are the positions of source, destination and time in a CSV that must be imported; empty
+    for the layout of JODIE. `checksum` is "md5:..." or "sha256:..." if one is published.
     """
 
     name: str
@@ -51,25 +51,25 @@ class CatalogueEntry:
 
     @property
     def archive(self) -> str:
-        """The file name of the archive."""
+        """File name of the archive."""
         return urlsplit(self.urls[0]).path.rpartition("/")[2]
 
     @property
     def unpacked_limit(self) -> int:
-        """The most bytes its files can honestly take; more is a broken or hostile archive."""
+        """Most bytes that its files can have; more means a broken or hostile archive."""
         expected = max((counts.nodes or 0) + (counts.events or 0) for counts in self.counts)
         return expected * self.row_bytes + 2**24
 
     @property
     def archive_limit(self) -> int:
-        """The most bytes its archive can honestly have: what is taken from it, and as much again three times over."""
+        """Most bytes that its archive can have: four times its unpacked files, because it may hold others."""
         return 4 * self.unpacked_limit
 
 
 @cache
 def load_catalogue() -> dict[str, CatalogueEntry]:
-    """All known datasets by name, in the order of the paper and then of TGB."""
-    text = resources.files("dygmamba.data").joinpath("catalogue.toml").read_text(encoding="utf-8")
+    """Return all known datasets by name, in the order of the paper and then of TGB."""
+    text = resources.files("dygmamba.data.catalogue").joinpath("catalogue.toml").read_text(encoding="utf-8")
     entries = {}
     for collection in tomllib.loads(text).values():
         sets = collection.pop("sets")
@@ -87,40 +87,40 @@ def _parse_entry(name: str, facts: dict[str, Any]) -> CatalogueEntry:
 
 
 def find_entry(name: str) -> CatalogueEntry:
-    """The dataset of this name, whatever its case."""
+    """Return the dataset of this name, ignoring case; raise NotFoundError for an unknown one."""
     by_lower = {known.lower(): entry for known, entry in load_catalogue().items()}
     if name.lower() in by_lower:
         return by_lower[name.lower()]
     close = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6)
-    guess = " or ".join(by_lower[match].name for match in close)
-    hint = f"did you mean {guess}?" if guess else "see `dygmamba data list`"
-    raise NotFoundError(f"no known dataset is called {name!r}; {hint}")
+    suggestion = " or ".join(by_lower[match].name for match in close)
+    hint = f"did you mean {suggestion}?" if suggestion else "see `dygmamba data list`"
+    raise NotFoundError(f"there is no public dataset {name!r}; {hint}", code="unknown-dataset")
 
 
 def describe_difference(entry: CatalogueEntry, store: "EventStore") -> str | None:
-    """One sentence on how a stream differs from what its entry expects, None where it does not.
+    """Return a message about how a stream differs from the published statistics; None if it does not.
 
-    Feature columns that are all zero count as none, and both the declared nodes and those that occur are
-    accepted: the published tables count them either way.
+    Feature columns that are all zero count as none. Declared nodes and nodes with events are both accepted, because
+    published tables count either.
     """
     occurring = {*store.src.unique().tolist(), *store.dst.unique().tolist()}
-    found = {
+    actual = {
         "nodes": {store.num_nodes, len(occurring)},
         "events": {len(store)},
         "edge feature columns": {store.features.edge.shape[1] if store.features.edge.any() else 0},
         "distinct times": {int(store.time.unique().numel())},
     }
-    misses = [_list_differences(counts, found) for counts in entry.counts]
-    if not all(misses):
+    differences = [_list_differences(counts, actual) for counts in entry.counts]
+    if not all(differences):  # one of the accepted counts fits
         return None
-    told = ", ".join(min(misses, key=len))
-    return f"{entry.name} differs from its published table: {told}; check that it is the file you meant"
+    closest = ", ".join(min(differences, key=len))
+    return f"{entry.name} differs from its published table: {closest}; check that it is the right file"
 
 
-def _list_differences(expected: PublishedCounts, found: dict[str, set[int]]) -> list[str]:
-    wanted = (expected.nodes, expected.events, expected.edge_features, expected.unique_times)
+def _list_differences(expected: PublishedCounts, actual: dict[str, set[int]]) -> list[str]:
+    figures = (expected.nodes, expected.events, expected.edge_features, expected.unique_times)
     return [
-        f"{max(got):,} {what} instead of {want:,}"
-        for want, (what, got) in zip(wanted, found.items(), strict=True)
-        if want is not None and want not in got
+        f"{max(counts):,} {what} instead of {figure:,}"
+        for figure, (what, counts) in zip(figures, actual.items(), strict=True)
+        if figure is not None and figure not in counts
     ]

@@ -1,4 +1,4 @@
-"""Formats that are folders, as public scoreboards give them: known by their files, without reading any."""
+"""Recognise folders of public leaderboards (TGB, TGB-Seq, RelBench) by their files, without reading the events."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ RELBENCH_EVENTS = Path("db") / "events.parquet"
 
 
 def detect_folder_format(path: Path) -> str | None:
-    """Which scoreboard's a folder is, None where it is no known one's."""
+    """Return the leaderboard format of a folder, or None."""
     try:
         if not path.is_dir():
             return None
@@ -20,41 +20,47 @@ def detect_folder_format(path: Path) -> str | None:
         if (path / RELBENCH_EVENTS).is_file():
             return "relbench"
         return "tgb-seq" if _find_tables_with_split(path) else None
-    except (OSError, ValueError):  # a name no folder can have, or one that may not be looked into
+    except (OSError, ValueError):  # not a possible folder name, or no permission
         return None
 
 
 def find_tgb_edge_list(path: Path) -> tuple[Path, str, str]:
-    """TGB's table of events in a folder, or the file itself; its name, and the end that its companions share."""
+    """Find TGB's table of events in a folder, or take the file itself.
+
+    Returns:
+        The file, the name of the dataset, and the version suffix that its companion files share.
+    """
     files = [path] if path.is_file() else sorted(path.iterdir())
-    found = [(match, file) for file in files if (match := TGB_EDGE_LIST.fullmatch(file.name))]
-    if not found:
+    matches = [(match, file) for file in files if (match := TGB_EDGE_LIST.fullmatch(file.name))]
+    if not matches:
         raise FileError(
-            f"{path} holds no table of TGB's; give a folder with NAME_edgelist.csv or NAME_edgelist_v2.csv"
+            f"{path} has no event table of TGB; give a folder with NAME_edgelist.csv or NAME_edgelist_v2.csv",
+            code="leaderboard-table-missing",
         )
-    match, file = max(found, key=lambda one: int(one[0][2] or 1))
+    match, file = max(matches, key=lambda candidate: int(candidate[0][2] or 1))  # the latest version
     return file, match[1], "" if match[2] is None else f"_v{match[2]}"
 
 
 def find_tgb_seq_table(path: Path) -> Path:
-    """TGB-Seq's table of events in a folder, or the file itself."""
+    """Find TGB-Seq's table of events in a folder, or take the file itself."""
     if path.is_file():
         return path
-    found = _find_tables_with_split(path)
-    if not found:
+    tables = _find_tables_with_split(path)
+    if not tables:
         raise FileError(
-            f"{path} holds no table of TGB-Seq's; give a folder with NAME.csv of src, dst, time and split"
+            f"{path} has no event table of TGB-Seq; give a folder with NAME.csv of src, dst, time and split",
+            code="leaderboard-table-missing",
         )
-    return found[-1]
+    return tables[-1]
 
 
 def _find_tables_with_split(path: Path) -> list[Path]:
-    """Tables that say of each event which period it is of."""
-    found = []
+    """Find CSV files with the columns of TGB-Seq, by their header lines."""
+    tables = []
     for file in sorted(path.glob("*.csv")):
         with file.open("rb") as stream:
-            first = stream.readline(4096).decode("utf-8", "replace")
-        names = [name.strip().strip('"') for name in first.split(",")]
+            header = stream.readline(4096).decode("utf-8", "replace")
+        names = [name.strip().strip('"') for name in header.split(",")]
         if {"src", "dst", "time", "split"} <= set(names):
-            found.append(file)
-    return found
+            tables.append(file)
+    return tables

@@ -129,7 +129,7 @@ def registered(monkeypatch):
     """A way to register for one test."""
     import dygmamba.models as registry
 
-    monkeypatch.setattr(registry, "OUTSIDE", {})
+    monkeypatch.setattr(registry, "REGISTERED", {})
     return lambda kind: dm.register(kind.__name__, NoSettings, kind)
 
 

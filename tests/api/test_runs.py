@@ -185,7 +185,7 @@ def test_a_classified_event_has_the_score_of_the_evaluation(trained, tmp_path):
     (run,) = dm.train(data, task="node", backbone=trained[0].path, out=tmp_path, epochs=1, device="cpu")
     fit = open_node_run(run.path, torch.device("cpu"))
     evaluation_set = fit.task.evaluation_set("test")
-    expected = load_calibration(fit.run).probability(fit.examine(evaluation_set)).numpy()
+    expected = load_calibration(fit.run).probability(fit.score(evaluation_set)).numpy()
     rows = evaluation_set.events.numpy()
     ids = [data.ids.to_user(column[rows].numpy()).to_pylist() for column in (data.store.src, data.store.dst)]
     asked = {"src": ids[0], "dst": ids[1], "time": data.store.time[rows].tolist()}

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import torch
 
-from dygmamba.api.pipeline import TrainingPlan, Watcher, train_node_run
+from dygmamba.api.pipeline import TrainingPlan, train_node_run
+from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.run_directory import RunDirectory
@@ -25,17 +26,17 @@ WHOLE |= {"checkpoint/last.safetensors", "checkpoint/best.safetensors"}
 
 def test_two_ranks_make_one_backbone_and_one_classifier(tmp_path, monkeypatch):
     """Every file of both runs is there once, and of a rank that does not lead there is nothing."""
-    monkeypatch.setattr("dygmamba.runs.calibration.MAX_RANKED_EVENTS", 2)  # events that are ranked
+    monkeypatch.setattr("dygmamba.runs.final_evaluation.MAX_RANKED_EVENTS", 2)  # events that are ranked
     store = labelled_stream(events=200)
-    dataset, said = Dataset.of("labelled", store, NodeIds.identity(store.num_nodes)), []
+    dataset, said = Dataset.from_events("labelled", store, NodeIds.identity(store.num_nodes)), []
 
-    class Heard(Watcher):
-        def say(self, sentence: str) -> None:
-            said.append(sentence)
+    class Heard(Progress):
+        def message(self, text: str) -> None:
+            said.append(text)
 
     def trained(ranks):
         plan = TrainingPlan(SMALL, torch.device("cpu"), tmp_path, "graphmixer")
-        return train_node_run(dataset, plan, 0, Heard() if ranks.leads else Watcher()).run.path
+        return train_node_run(dataset, plan, 0, Heard() if ranks.is_first else SILENT).run.path
 
     path, same = act(2, trained)
     assert path == same

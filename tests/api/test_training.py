@@ -17,15 +17,16 @@ from dygmamba.api import pipeline
 from dygmamba.api.pipeline import TrainingPlan, resume_run, train_link_run
 from dygmamba.api.time_estimate import TimeEstimate
 from dygmamba.api.validation import choose_model
-from dygmamba.cli.progress import Bars, LineProgress, ProgressTask
+from dygmamba.cli.progress import LineProgress, ProgressTask, show_progress
 from dygmamba.config import find_preset, find_size_preset
 from dygmamba.core.errors import ConfigError, DygWarning
+from dygmamba.core.progress import ForwardingProgress
 from dygmamba.data.storage.dataset import save_dataset
-from dygmamba.engine.fit import Interrupted
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.runs.link_training import start_link_run
 from dygmamba.runs.opening import store_run_dataset
 from dygmamba.runs.provenance import StartOptions
+from raising import raises
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 TREES = {"trees": 6, "rounds": 3, "epochs": 2, "least": 5, "scales": 2, "neighbors": 2}
@@ -83,12 +84,12 @@ def test_the_small_preset_goes_before_the_published_one_and_after_the_user(data,
         find_size_preset("small", "trees")
     with pytest.raises(ConfigError, match="small, paper or a file"):
         find_size_preset("tiny", "dyg-mamba")
-    fit = start_link_run(data, "dyg-mamba", 0, {"width": 4}, CPU, tmp_path, StartOptions(size="small"))
+    fit = start_link_run(data, "dyg-mamba", 0, {"width": 4}, CPU, tmp_path, StartOptions(preset="small"))
     sections, small = fit.run.config(), find_size_preset("small", "dyg-mamba")
     assert sections["model"]["length"] == small["length"] != find_preset("dyg-mamba", "uci").get("length", 32)
     assert sections["model"]["width"] == 4
     assert sections["chosen"]["length"].startswith(f"{small['length']} (preset small); half of the nodes")
-    assert sections["chosen"]["batch"] == "200 (the default)"
+    assert sections["chosen"]["batch"] == "200 (default)"
     assert "float32" in sections["chosen"]["precision"]
 
 
@@ -109,7 +110,7 @@ def test_the_command_says_what_it_chose_where_it_is_and_how_it_stands(command):
     assert "--model dyg-mamba" in lines[0]
     assert "--preset small" in lines[0]
     assert lines[1].startswith("run: runs/letters/trees/")
-    assert lines[2].startswith("trees on cpu: neighbors 2 (asked for)")
+    assert lines[2].startswith("trees on cpu: neighbors=2 (set)")
     assert "source-recency" in out
     assert "rule" in out.splitlines()[-1]
 
@@ -159,20 +160,22 @@ def test_a_refit_knows_every_event_and_has_no_test(data, tmp_path):
         dm.refit(made.path)
 
 
-class Stopping(Bars):
+class Stopping(ForwardingProgress):
     """Sends this process Ctrl-C as soon as a stage of that name has done something."""
 
-    def __init__(self, at):
-        super().__init__()
-        self.at = at
+    def __init__(self, inner, at):
+        super().__init__(inner)
+        self.at, self.is_struck = at, False
 
     @contextmanager
-    def stage(self, name, total):
-        with super().stage(name, total) as advance:
-            yield self.strike if name.startswith(self.at) else advance
+    def stage(self, name, total=None, *, done=0, unit=""):
+        with super().stage(name, total, done=done, unit=unit) as child:
+            child.is_struck = name.startswith(self.at)
+            yield child
 
-    def strike(self, count):
-        os.kill(os.getpid(), signal.SIGINT)
+    def advance(self, count=1):
+        if self.is_struck:
+            os.kill(os.getpid(), signal.SIGINT)
 
 
 @pytest.mark.parametrize("at", ["training table", "validation", "val ", "test ", "page"])
@@ -185,13 +188,13 @@ def test_ctrl_c_is_heard_in_every_stage_and_the_run_ends_as_if_nothing_had_been(
     with monkeypatch.context() as patched:
         if at == "page":
             patched.setattr(pipeline, "write_run_page", lambda *_: os.kill(os.getpid(), signal.SIGINT))
-        with pytest.raises(Interrupted, match=r"go on with|evaluate with") as said, Stopping(at) as bars:
-            train_link_run(data, TrainingPlan(TREES, CPU, tmp_path, "trees"), 0, bars)
+        with raises("interrupted") as said, show_progress(save_on_interrupt=True) as progress:
+            train_link_run(data, TrainingPlan(TREES, CPU, tmp_path, "trees"), 0, Stopping(progress, at))
     assert signal.getsignal(signal.SIGINT) is before
     (path,) = tmp_path.glob("letters/trees/*")
     assert str(path) in str(said.value)
-    with Bars() as bars:
-        fit = resume_run(path, CPU, ("random",), bars, None)
+    with show_progress(save_on_interrupt=True) as progress:
+        fit = resume_run(path, CPU, ("random",), progress, None)
     (whole,) = dm.train(data, "trees", out=tmp_path / "whole", **TREES)
     found = [[row["ap"] for row in rows] for rows in (fit.run.results(), whole.results.to_pylist())]
     assert found[0] == found[1]
@@ -200,13 +203,13 @@ def test_ctrl_c_is_heard_in_every_stage_and_the_run_ends_as_if_nothing_had_been(
 def test_an_unfinished_run_says_so_before_it_answers(data, tmp_path):
     """Stopped in its first epoch it is refused, stopped later a warning comes with the answer."""
     store_run_dataset(data, tmp_path)
-    with pytest.raises(Interrupted), Stopping("validation") as bars:
-        train_link_run(data, TrainingPlan(TREES, CPU, tmp_path, "trees"), 0, bars)
+    with raises("interrupted"), show_progress(save_on_interrupt=True) as progress:
+        train_link_run(data, TrainingPlan(TREES, CPU, tmp_path, "trees"), 0, Stopping(progress, "validation"))
     (path,) = tmp_path.glob("letters/trees/*")
     with pytest.raises(ConfigError, match="stopped in its first epoch"):
         dm.open(path)
-    with pytest.raises(Interrupted), Stopping("val ") as bars:
-        resume_run(path, CPU, ("random",), bars, None)
+    with raises("interrupted"), show_progress(save_on_interrupt=True) as progress:
+        resume_run(path, CPU, ("random",), Stopping(progress, "val "), None)
     with pytest.warns(DygWarning, match=r"not finished \(trained, but not evaluated\)"):
         run = dm.open(path)
     assert not run.finished
@@ -223,20 +226,19 @@ def test_lines_tell_of_work_where_there_is_no_terminal():
         if len(heard) == 2:
             twice.set()
 
-    with LineProgress(say, first=0.01, every=0.01) as lines:
-        task = lines.add_task("seed 0 on cpu epoch 1/3", total=30)
-        lines.update(task, completed=10)
+    with LineProgress(say, first=0.01, interval=0.01) as lines:
+        task = lines.add_task("seed 0 on cpu", total=30)
+        lines.advance(task, 10)
         lines.advance(task, 5)
         assert twice.wait(20)
-        assert list(lines.track([1, 2], 2)) == [1, 2]
         lines.remove_task(task)
-    assert any("seed 0 on cpu epoch 1/3: 15 of 30, about " in line for line in heard)
+    assert any("seed 0 on cpu: 15 of 30, about " in line for line in heard)
 
 
 def test_time_left_is_that_of_what_is_left():
     """Work that was done before the start does not count as speed; without an end nothing is foretold."""
     work = ProgressTask("x", total=100, completed=60, before=50)
-    work.began -= 20
+    work.start -= 20
     assert work.line == "x: 60 of 100, about 80 s left"
     assert ProgressTask("x", None, 7).line == "x: 7"
 

@@ -36,7 +36,7 @@ from dygmamba.runs.evaluation import (
     evaluate_ranks,
 )
 from dygmamba.runs.node_training import evaluate_node_fit, open_node_run
-from dygmamba.runs.opening import as_directory, choose_device, describe_training, open_run, read_split, read_task
+from dygmamba.runs.opening import as_directory, choose_device, describe_training, open_run, read_split
 from dygmamba.sampling.negatives import SAMPLERS
 from dygmamba.tasks.link import SETTINGS, SPLITS
 from dygmamba.tasks.metric_names import NDCG_METRIC
@@ -170,11 +170,12 @@ def evaluate_run(
     choices = request.list_choices(ALL_NEGATIVES)
     request.apply_visibility(STRICT_RULE)
     pairwise, ranking = request.parse_metrics()
-    require_test_split(path, "evaluate")
-    warn_if_unfinished(path)
-    if read_task(path) == "link":
+    folder = RunDirectory(path)
+    require_test_split(folder, "evaluate")
+    warn_if_unfinished(folder)
+    if folder.task == "link":
         with process_group(where := choose_device(device)):
-            run = open_run(path, where, data_dir)
+            run = open_run(folder, where, data_dir)
             about = {"dataset": run.dataset.name, "model": run.about["model"], "seed": run.seed}
             about |= describe_training(run.folder)
             given = (run.scorer, run.stream, about, choices, request.apply_visibility(run.rule))
@@ -296,13 +297,13 @@ def warn_if_unfinished(run: Path | RunDirectory) -> None:
     warnings.warn(DygWarning(f"{path} is not finished ({state}); {hint}"), stacklevel=3)
 
 
-def require_test_split(path: Path, action: str) -> None:
+def require_test_split(run: Path | RunDirectory, action: str) -> None:
     """Raise ConfigError for a run that was trained on every event, so that nothing is left to test it on."""
-    folder = RunDirectory(path)
+    folder = as_directory(run)
     if not read_split(folder).numbers:
         origin = folder.config()["run"].get("refit_of", "another run")
         raise ConfigError(
-            f"{path} was trained on every event and has no test; {action} {origin}, which has the same settings",
+            f"{folder.path} was trained on every event and has no test; {action} {origin}, which has the same settings",
             code="run-without-test",
         )
 

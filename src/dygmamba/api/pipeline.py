@@ -24,6 +24,7 @@ from dygmamba.engine.fit import Trainer
 from dygmamba.engine.fit_config import NodeFitConfig
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.models import find_model
+from dygmamba.models.aliases import update_stored_settings
 from dygmamba.runs.calibration import copy_calibration
 from dygmamba.runs.final_evaluation import run_final_evaluation, run_final_node_evaluation
 from dygmamba.runs.link_training import resume_link_run, start_link_run
@@ -36,7 +37,6 @@ from dygmamba.runs.opening import (
     open_run_dataset,
     parse_split,
     read_split,
-    read_task,
 )
 from dygmamba.runs.provenance import PRESET_KEYS, StartOptions, extend_run, find_restarted_run
 from dygmamba.runs.test_predictions import make_prediction_saver
@@ -180,7 +180,7 @@ def resume_run(
     extended = current_group().run_on_first(lambda: extend_run(folder, changes)) if changes else None
     if extended:
         progress.message(extended)
-    if read_task(path) == "link":
+    if folder.task == "link":
         fit = resume_link_run(path, device, data_dir)
         _report_resume(fit, progress)
         return finish_link_run(fit, open_run_dataset(folder, data_dir), strategies, progress, log)
@@ -210,7 +210,7 @@ def refit_link_run(
             f"{path} is not finished; resume it with `dygmamba.resume({str(path)!r})`", code="unfinished-run"
         )
     sections = folder.config()
-    about, settings = sections["run"], sections["model"] | sections["train"]
+    about, settings = sections["run"], update_stored_settings(sections["model"]) | sections["train"]
     _, best = read_checkpoint(folder, folder.best)
     epochs, trained = best.best_epoch + 1, len(folder.metrics())
     find_model(
@@ -269,7 +269,7 @@ def _report_start(fit: Trainer, progress: Progress) -> None:
         progress.message(chosen["model"])
     progress.message(f"run: {fit.run.path}")
     own_lines = ("model", *PRESET_KEYS)
-    choices = "; ".join(f"{name} {why}" for name, why in chosen.items() if name not in own_lines)
+    choices = "; ".join(f"{name}={why}" for name, why in chosen.items() if name not in own_lines)
     progress.message(f"{sections['run']['model']} on {fit.stream.device}: {choices}")
     for name in PRESET_KEYS:
         if name in chosen:

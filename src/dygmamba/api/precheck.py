@@ -1,9 +1,10 @@
 """Checks of a command's arguments that need neither torch, pyarrow nor numba, so that a typo is reported at once.
 
-There is one function per command. They use the library's own checks where those import nothing heavy, and the registry
-of models and settings (`dygmamba.known`) where they would.
+There is one function per command. The registry of models and the settings of training can be read without torch; they
+are imported where they are needed, so that `--help` does not wait for them.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,20 +30,31 @@ from dygmamba.config import (
     read_preset_file,
     validate_settings,
 )
+from dygmamba.core.choices import FORMATS, LAWS, NEGATIVES, SETTINGS, SPLITS, TIME_UNITS
 from dygmamba.core.errors import ConfigError, FileError, NotFoundError
+from dygmamba.core.setting_descriptions import describe_allowed as describe_allowed
+from dygmamba.core.setting_descriptions import describe_settings
+from dygmamba.core.settings import get_setting_hints
 from dygmamba.data.catalogue.known_datasets import find_entry
 from dygmamba.data.catalogue.leaderboard_folders import detect_folder_format
 from dygmamba.data.events.split_spec import LEADERBOARD_SPLIT, parse_parts, parse_shares
+from dygmamba.data.generate.config import GeneratorConfig
 from dygmamba.data.storage.locations import check_dataset_name
 from dygmamba.data.storage.locations import require_dataset as require_dataset
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.known import allowed as describe_allowed  # noqa: F401
-from dygmamba.known import described, hints_of, known
-from dygmamba.known import require_model as require_model
+from dygmamba.lab import STUDY_NAMES
 
 BENCHMARKS = ("sampling", "scan", "step", "epoch", "length", "memory", "candidates", "size", "scaling")
 MODEL_FILE_SUFFIXES = (".pt2", ".onnx")
 PICTURE_SUFFIXES = (".html", ".htm", ".svg")
+# names that options accept
+OPTION_NAMES = {
+    "negatives": NEGATIVES,
+    "split": SPLITS,
+    "setting": SETTINGS,
+    "format": FORMATS,
+    "time_unit": TIME_UNITS,
+}
 
 
 class DeviceKind(NamedTuple):
@@ -189,6 +201,8 @@ def check_audit(
     *, data: str, run: Path | None, model: str | None, settings: dict[str, Any], data_dir: Path | None
 ) -> None:
     """Check the arguments of an audit."""
+    from dygmamba.models import require_model
+
     brings_run = run is None and is_run_directory(data)
     if model is not None and (brings_run or run is not None):
         raise ConfigError(
@@ -308,11 +322,9 @@ def check_fetch(name: str) -> None:
 
 def check_generate(name: str, settings: dict[str, Any]) -> None:
     """Check the arguments of a generated dataset."""
-    about = known()["generator"]
-    validate_settings(about["config"], hints_of(about["settings"]), settings)
-    laws = known()["names"]["law"]
-    if settings.get("law", "never") not in laws:
-        raise ConfigError(f"`law` takes {', '.join(laws)}; got {settings['law']!r}", code="unknown-law")
+    validate_settings(GeneratorConfig.__name__, get_setting_hints(GeneratorConfig), settings)
+    if settings.get("law", "never") not in LAWS:
+        raise ConfigError(f"`law` takes {', '.join(LAWS)}; got {settings['law']!r}", code="unknown-law")
     check_dataset_name(name)
 
 
@@ -325,9 +337,10 @@ def check_reproduce(
     data_dir: Path | None,
 ) -> None:
     """Check the arguments of a study."""
-    studies = known()["names"]["study"]
-    if study not in studies:
-        raise ConfigError(f"unknown study '{study}'; choose from {', '.join(studies)}", code="unknown-study")
+    from dygmamba.models import require_model
+
+    if study not in STUDY_NAMES:
+        raise ConfigError(f"unknown study '{study}'; choose from {', '.join(STUDY_NAMES)}", code="unknown-study")
     for model in models:
         require_model(model)
     for name in datasets:
@@ -379,12 +392,12 @@ def require_writable(path: Path, option: str) -> None:
 def check_names(option: str, given: str | None) -> None:
     """Raise ConfigError unless every name of a comma-separated list is one that the option takes."""
     if given is not None:
-        parse_names(option, given, known()["names"][option])
+        parse_names(option, given, OPTION_NAMES[option])
 
 
 def check_choice(option: str, given: str) -> None:
     """Raise ConfigError unless the option takes this value."""
-    values = known()["names"][option]
+    values = OPTION_NAMES[option]
     if given not in values:
         raise ConfigError(
             f"`{option}` takes {', '.join(values[:-1])} or {values[-1]}, got '{given}'",
@@ -420,8 +433,10 @@ def check_trainable(
 
 
 def _check_model_choice(model: str, settings: dict[str, Any], task: str, preset: str | None) -> None:
-    about = require_model(model)
-    if about is not None and not about["trainable"]:
+    from dygmamba.models import require_model
+
+    spec = require_model(model)
+    if spec is not None and not spec.trainable:
         raise ConfigError(
             f"model '{model}' needs no training; use: `dygmamba.evaluate('DATA', {model!r})`",
             code="model-needs-no-training",
@@ -432,8 +447,10 @@ def _check_model_choice(model: str, settings: dict[str, Any], task: str, preset:
 
 def check_untrained_model(model: str, data: str, settings: dict[str, Any]) -> None:
     """Raise an error if the model must be trained first, or has no such settings."""
-    about = require_model(model)
-    if about is not None and about["trainable"]:
+    from dygmamba.models import require_model
+
+    spec = require_model(model)
+    if spec is not None and spec.trainable:
         raise ConfigError(
             f"model '{model}' must be trained first: `dygmamba.train({data!r}, {model!r})`",
             code="model-needs-training",
@@ -443,7 +460,7 @@ def check_untrained_model(model: str, data: str, settings: dict[str, Any]) -> No
 
 def get_generator_defaults() -> dict[str, Any]:
     """Return the default of every setting of a generated dataset."""
-    return {name: about["default"] for name, about in known()["generator"]["settings"].items()}
+    return {field.name: field.default for field in dataclasses.fields(GeneratorConfig)}
 
 
 def describe_model(name: str) -> dict[str, Any]:
@@ -451,14 +468,18 @@ def describe_model(name: str) -> dict[str, Any]:
 
     A model of this package is described without importing it.
     """
-    about = require_model(name) or _describe_external_model(name)
-    loop = known()["loops"]["link"]["settings"] if about["trainable"] else {}
-    return {"name": name, **about, "training": loop}
+    from dygmamba.engine.fit_config import LinkFitConfig
+    from dygmamba.models import find_model, require_model
+    from dygmamba.models.aliases import current_model_name
 
-
-def _describe_external_model(name: str) -> dict[str, Any]:
-    from dygmamba.models import find_model
-
-    spec = find_model(name)
-    about = {key: getattr(spec, key) for key in ("title", "looks_at", "cost", "trainable")}
-    return about | {"config": spec.config.__name__, "settings": described(spec.config)}
+    spec = require_model(name) or find_model(name)
+    return {
+        "name": current_model_name(name),
+        "config": spec.config.__name__,
+        "title": spec.title,
+        "looks_at": spec.looks_at,
+        "cost": spec.cost,
+        "trainable": spec.trainable,
+        "settings": describe_settings(spec.config),
+        "training": describe_settings(LinkFitConfig) if spec.trainable else {},
+    }

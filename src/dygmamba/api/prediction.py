@@ -20,6 +20,7 @@ from dygmamba.core.files.writing import write_text
 from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.readers import ReadOptions
 from dygmamba.data.storage.export import TABLE_ENDINGS, write_table
+from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.explain.explanation import Explanation, Reason
 from dygmamba.report.explanation_page import (
     describe_base,
@@ -30,7 +31,6 @@ from dygmamba.report.explanation_page import (
     describe_time,
     write_explanation,
 )
-from dygmamba.runs.opening import read_task
 from dygmamba.runs.predictor import Predictor
 from dygmamba.runs.queries import Predictions
 

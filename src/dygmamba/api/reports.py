@@ -50,9 +50,9 @@ def write_full_page(
 
     What the run directory lacks is measured first. Without the dataset the page has no sections about it.
     """
-    require_test_split(path, "write the page of")
-    warn_if_unfinished(path)
     folder = RunDirectory(path)
+    require_test_split(folder, "write the page of")
+    warn_if_unfinished(folder)
     try:
         dataset = open_run_dataset(folder, data_dir)
     except DygError as error:

@@ -28,6 +28,7 @@ from dygmamba.core.progress import EpochFunction, Progress, as_progress
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.library import open_dataset
 from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.models.aliases import current_model_name
 from dygmamba.runs.blending import blend_runs
 from dygmamba.runs.opening import SplitSpec, choose_device, store_run_dataset
 from dygmamba.sampling.negatives import SAMPLERS
@@ -147,6 +148,7 @@ def train(
     >>> len(runs), runs.summary.column_names[:4]
     (2, ['split', 'setting', 'negatives', 'seeds'])
     """
+    model = current_model_name(model)
     check_task(task, {"backbone": backbone is not None, "finetune": finetune, "balance": balance})
     strategies, loggers = parse_names("negatives", negatives, SAMPLERS), parse_loggers(log)
     observer, numbers = as_progress(progress), (seeds,) if isinstance(seeds, int) else tuple(seeds)

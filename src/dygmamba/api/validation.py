@@ -10,9 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from dygmamba.config import is_preset_file, read_preset_file
+from dygmamba.config import get_training_hints, is_preset_file, read_preset_file
 from dygmamba.core.errors import ConfigError
-from dygmamba.known import known
 from dygmamba.tasks.metric_names import (
     BOARD_CANDIDATES,
     DEFAULT_CANDIDATES,
@@ -189,10 +188,11 @@ def choose_model(device: DeviceLike, task: str, settings: dict[str, Any], size: 
 
 def _find_network_setting(settings: dict[str, Any]) -> str | None:
     """The first setting that is the network's and not the trees', also where it is misspelt."""
-    table = known()
-    loop = {name for kind in table["loops"].values() for name in kind["settings"]}
+    from dygmamba.models import MODELS
+
+    loop = set(get_training_hints("node"))
     network, quick = (
-        loop | set(table["models"][name]["settings"]) for name in (DEFAULT_NETWORK, DEFAULT_CPU_MODEL)
+        loop | set(MODELS[name].settings) for name in (DEFAULT_NETWORK, DEFAULT_CPU_MODEL)
     )
     for name in settings:
         if name not in quick and (

@@ -93,7 +93,7 @@ def test_dyglib_features_are_indexed_by_idx_and_unused_ids_remain(tmp_path):
         read_dataset(tmp_path / "ml_toy.csv")
     assert "has 2 rows, but row 2" in str(caught.value)
     np.save(tmp_path / "ml_toy.npy", np.array([{}], dtype=object))
-    with raises("damaged-file"):
+    with raises("file-damaged"):
         read_dataset(tmp_path / "ml_toy.csv")
     table(tmp_path / "ml_zero.csv", ",u,i,ts,label,idx\n0,0,1,0,0,1\n")
     with raises("bad-node-number") as caught:

@@ -106,14 +106,14 @@ def _require_file(path: Path) -> None:
     # surrogates stand for bytes of the name that are no characters in this locale; Arrow cannot open such a path
     if re.search("[\ud800-\udfff]", str(path)):
         raise FileError(
-            f"the name of {path} is not valid text in this locale; rename it", code="bad-file-name"
+            f"the name of {path} is not valid text in this locale; rename it", code="not-utf8"
         )
     if path.is_dir():
         raise FileError(f"{path} is a folder; give a file in it", code="is-a-folder")
     if not path.exists():
-        raise FileError(f"{path} does not exist; check the name and the folder", code="no-such-file")
+        raise FileError(f"{path} does not exist; check the name and the folder", code="file-missing")
     if not (path.is_file() and os.access(path, os.R_OK)):
         raise FileError(
             f"{path} cannot be opened for reading; check that it is a regular file and its permissions",
-            code="unreadable-file",
+            code="file-unreadable",
         )

@@ -114,5 +114,5 @@ def _damaged_error(path: Path, format: str, error: Exception) -> FileError:
     reason = first_line(error).split(". ")[0]
     return FileError(
         f"{path} is not a complete {COLUMNAR_FORMATS[format]} file ({reason}); write or copy it again",
-        code="damaged-file",
+        code="file-damaged",
     )

@@ -143,7 +143,9 @@ def _malformed_row_handler(header: Header, bad_rows: BadRows) -> Callable[[arrow
         if row.text.strip() == UNDECODABLE_MARK:
             problem = "is not UTF-8 text"
         # Arrow counts rows from the top of the file
-        bad_rows.add_malformed(row.number - header.skip, problem)
+        bad_rows.add_malformed(
+            row.number - header.skip, problem, "correct it, or check `delimiter` and quotes"
+        )
         return "skip"
 
     return skip

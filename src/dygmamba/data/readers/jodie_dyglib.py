@@ -106,7 +106,7 @@ def _read_dyglib_table(path: Path, options: ReadOptions) -> dict[str, np.ndarray
     except (pa.ArrowException, OSError) as error:
         raise FileError(
             f"{path} is not a valid DyGLib table ({first_line(error)}); correct or copy it again",
-            code="damaged-file",
+            code="file-damaged",
         ) from error
     # copied because torch needs writable arrays
     return {name: np.array(table[name].to_numpy()) for name in DYGLIB_COLUMNS}

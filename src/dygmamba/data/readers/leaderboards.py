@@ -167,12 +167,12 @@ def read_labels(file: Path, dataset: "Dataset") -> "LeaderboardLabels":
     except pa.ArrowInvalid as error:
         raise FileError(
             f"{file} has a time or weight that is not a number ({first_line(error)}); copy it again",
-            code="damaged-file",
+            code="file-damaged",
         ) from error
     if not (np.isfinite(times).all() and np.isfinite(weights).all()) or (weights < 0).any():
         raise FileError(
             f"{file} has a time or weight that is not finite, or a negative weight; copy it again",
-            code="damaged-file",
+            code="file-damaged",
         )
     order = np.lexsort((nodes[0], times))
     columns = (times, *nodes, weights)

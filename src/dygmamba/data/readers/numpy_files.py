@@ -64,7 +64,7 @@ def describe_load_error(error: Exception) -> str:
 def damaged_npy_error(path: Path, error: Exception) -> FileError:
     return FileError(
         f"{path} is not a complete .npy file ({describe_load_error(error)}); copy it again",
-        code="damaged-file",
+        code="file-damaged",
     )
 
 
@@ -161,7 +161,7 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
     if not zipfile.is_zipfile(path):
         raise FileError(
             f"{path} is not a complete .npz file; save it with numpy.savez, or copy it again",
-            code="damaged-file",
+            code="file-damaged",
         )
     try:
         with zipfile.ZipFile(path) as archive:
@@ -180,7 +180,7 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
     except DAMAGED_FILE_ERRORS as error:
         raise FileError(
             f"{path} is not a complete .npz file ({describe_load_error(error)}); copy it again",
-            code="damaged-file",
+            code="file-damaged",
         ) from error
 
 

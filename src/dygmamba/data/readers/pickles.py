@@ -210,7 +210,7 @@ def read_pickle(path: Path) -> dict[tuple[int | float, ...], Any]:
     except DAMAGED_PICKLE_ERRORS as error:
         raise FileError(
             f"{path} is not a complete file of negatives ({first_line(error)}); copy it again",
-            code="damaged-file",
+            code="file-damaged",
         ) from None
     if not isinstance(content, dict):
         raise FileError(

@@ -85,7 +85,7 @@ def is_utf8(encoding: str) -> bool:
 
 def unreadable_error(path: Path, error: OSError) -> FileError:
     """Build the error for a file that cannot be read or decompressed."""
-    return FileError(f"{path} cannot be read ({first_line(error)}); check the file", code="unreadable-file")
+    return FileError(f"{path} cannot be read ({first_line(error)}); check the file", code="file-unreadable")
 
 
 def undecodable_error(path: Path, encoding: str) -> FileError:

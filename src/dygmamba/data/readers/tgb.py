@@ -134,7 +134,7 @@ def read_text_columns(path: Path, positions: tuple[int, ...]) -> list[pa.Chunked
         )
     except (pa.ArrowException, OSError) as error:
         raise FileError(
-            f"{path} is not a valid TGB table ({first_line(error)}); copy it again", code="damaged-file"
+            f"{path} is not a valid TGB table ({first_line(error)}); copy it again", code="file-damaged"
         ) from error
     return rows.columns
 
@@ -169,7 +169,7 @@ def _as_floats(path: Path, column: pa.ChunkedArray) -> np.ndarray:
     except pa.ArrowInvalid as error:
         raise FileError(
             f"{path} has a coordinate that is not a number ({first_line(error)}); copy it again",
-            code="damaged-file",
+            code="file-damaged",
         ) from error
 
 
@@ -253,7 +253,7 @@ def _read_known_layout(
             ]
         )
         if len(edge) != len(columns.src):
-            raise FileError(f"{table} has rows that cannot be read; copy it again", code="damaged-file")
+            raise FileError(f"{table} has rows that cannot be read; copy it again", code="file-damaged")
     columns = replace(columns, edge=np.ascontiguousarray(edge, np.float32))
     if not layout.bipartite:
         columns, ids = number_by_appearance(columns, ids)
@@ -372,7 +372,7 @@ def read_relbench(path: Path, options: ReadOptions) -> "Dataset":
     except DAMAGED_COLUMNAR_ERRORS as error:
         raise FileError(
             f"{table} is not a complete Parquet file ({first_line(error)}); copy it again",
-            code="damaged-file",
+            code="file-damaged",
         ) from error
     number = ids.values.to_numpy()
     src, dst = number[columns.src], number[columns.dst]

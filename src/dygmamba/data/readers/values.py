@@ -155,7 +155,7 @@ class BadRow:
 
     row: int
     problem: str
-    advice: str = "correct it"
+    advice: str
 
     def __str__(self) -> str:
         return f"data row {self.row}{',' * self.problem.startswith('column')} {self.problem}"
@@ -173,10 +173,10 @@ class BadRows:
     # of each malformed row, its number minus how many malformed rows came before it
     _malformed: list[int] = field(default_factory=list)
 
-    def add_malformed(self, row: int, problem: str) -> None:
+    def add_malformed(self, row: int, problem: str, advice: str = "correct it") -> None:
         """Add a row without the right columns. It is in no batch, so later rows have higher numbers."""
         self._malformed.append(row - len(self._malformed))
-        self._add(BadRow(row, problem, "correct it, or check `delimiter` and quotes"))
+        self._add(BadRow(row, problem, advice))
 
     def add_bad_value(self, position: int, problem: str, advice: str) -> None:
         """Add a row with a bad value; `position` counts well-formed rows only, from 0."""

@@ -1,4 +1,4 @@
-"""What an epoch costs, measured in part where it is long."""
+"""The measured cost of an epoch, from some of its steps if it is long."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 
 
 def slow(seconds, steps=40):
-    """A fit whose step takes so long and does nothing."""
+    """A trainer whose steps take this many seconds and do nothing."""
 
     def step(batch):
         time.sleep(seconds)
@@ -32,10 +32,8 @@ def slow(seconds, steps=40):
 
 
 @pytest.mark.parametrize(("limit", "timed"), [(0.0, job_runners.MIN_STEPS), (60.0, job_runners.CPU_STEPS)])
-def test_an_epoch_on_a_cpu_is_told_from_some_steps_and_from_few_where_they_are_long(
-    monkeypatch, limit, timed
-):
-    """However long a step is, so many are timed, and the epoch is as many times their median as it has steps."""
+def test_an_epoch_on_a_cpu_is_extrapolated_from_some_steps(monkeypatch, limit, timed):
+    """The epoch takes the median step times its number of steps; if steps are long, fewer of them are timed."""
     monkeypatch.setattr(job_runners, "CPU_TIME_LIMIT", limit)
     found = job_runners.time_epoch(slow(0.01), epochs=2)
     assert (found["stepstimed"], found["steps"], found["parameters"]) == (timed, 40, 9)
@@ -43,14 +41,14 @@ def test_an_epoch_on_a_cpu_is_told_from_some_steps_and_from_few_where_they_are_l
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux forgets a process's peak")
-def test_what_an_earlier_job_of_the_process_held_is_not_in_a_later_ones_peak():
-    """In a process of its own, whose memory is nobody else's."""
+def test_the_peak_of_a_job_does_not_include_earlier_jobs_of_the_process():
+    """Measured in a new process, whose memory no other test has used."""
     code = """
 import torch
-from test_costs import costs, slow
+from test_costs import job_runners, slow
 held = torch.ones(150_000_000)
-before = costs.timed(slow(0.0), epochs=2)["peak_mb"]
+before = job_runners.time_epoch(slow(0.0), epochs=2)["peak_mb"]
 del held
-assert costs.timed(slow(0.0), epochs=2)["peak_mb"] < before - 400
+assert job_runners.time_epoch(slow(0.0), epochs=2)["peak_mb"] < before - 400
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent)

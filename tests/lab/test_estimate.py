@@ -1,4 +1,4 @@
-"""What a study will take, told before it runs."""
+"""Estimates of what a study costs, before it runs."""
 
 import json
 from itertools import pairwise
@@ -19,7 +19,7 @@ def job(model="dyg-mamba", work="link", **size):
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("model", list_trained_models())
-def test_every_model_of_the_paper_has_an_estimate_on_both_kinds_of_device(model, device):
+def test_every_model_has_an_estimate_on_cpu_and_gpu(model, device):
     found = estimate_cost(job(model), device)
     assert found.seconds > 0
     assert found.megabytes > 0
@@ -27,8 +27,8 @@ def test_every_model_of_the_paper_has_an_estimate_on_both_kinds_of_device(model,
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("model", list_trained_models())
-def test_twice_the_events_or_the_epochs_take_twice_as_long(model, device):
-    """As long as no training ends earlier by itself."""
+def test_time_is_proportional_to_events_and_epochs(model, device):
+    """Up to the number of epochs after which the measured trainings stopped by themselves."""
     once = estimate_cost(job(model), device).seconds
     assert estimate_cost(job(model, events=20_000), device).seconds == pytest.approx(2 * once)
     assert estimate_cost(job(model, epochs=10), device).seconds == pytest.approx(2 * once)
@@ -37,19 +37,19 @@ def test_twice_the_events_or_the_epochs_take_twice_as_long(model, device):
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_longer_history_takes_longer(device):
-    """Between lengths that were measured too."""
+    """Measured lengths and lengths between them."""
     found = [
         estimate_cost(job(length=length), device) for length in (8, 32, 64, 128, 256, 512, 1024, 2048, 4096)
     ]
     assert all(longer.seconds > shorter.seconds for shorter, longer in pairwise(found))
 
 
-def test_what_was_never_measured_is_not_guessed():
+def test_a_model_without_measurements_has_no_estimate():
     assert estimate_cost(job("somebody-elses"), "cpu").seconds is None
 
 
-def test_a_plan_has_time_and_memory_of_every_run(monkeypatch, capsys, tmp_path):
-    """For people in units one speaks of, for machines in seconds and megabytes."""
+def test_a_dry_run_shows_time_and_memory_of_every_run(monkeypatch, capsys, tmp_path):
+    """As a table in readable units, as JSON in seconds and megabytes."""
     words = ("reproduce", "link", "--datasets", "generated", "--models", "recency,tcl", "--device", "cpu")
     words += ("--out", str(tmp_path), "--dry-run")
     code, out, err = invoke(monkeypatch, capsys, *words)

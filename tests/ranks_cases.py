@@ -39,14 +39,14 @@ class Acted(DistributedGroup):
 
     stage: Stage = field(default=None, compare=False)
 
-    def sum(self, tensor):
+    def all_reduce(self, tensor):
         """Through memory."""
         parts = self.stage.exchange(self.rank, tensor.clone())
         tensor.copy_(sum(parts[1:], start=parts[0].clone()))
 
-    def led(self, work):
+    def run_on_first(self, work):
         """What the first one makes."""
-        return copy.deepcopy(self.stage.exchange(self.rank, work() if self.leads else None)[0])
+        return copy.deepcopy(self.stage.exchange(self.rank, work() if self.is_first else None)[0])
 
 
 def act(size, work):

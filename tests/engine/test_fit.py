@@ -9,17 +9,19 @@ import pytest
 import torch
 from safetensors.torch import load_file, save
 
-from dygmamba.core.errors import ConfigError, FileError, NotFoundError, ScoreError
+from dygmamba.core.errors import ConfigError, FileError, Interrupted, NotFoundError, ScoreError
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
 from dygmamba.data.storage.dataset import Dataset, Origin, save_dataset
 from dygmamba.engine.checkpoint import load_best
-from dygmamba.engine.fit import Interrupted, Reporter
 from dygmamba.engine.fit_config import LinkFitConfig
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.visibility import VisibilityRule
-from dygmamba.runs.link_training import evaluate_link_scorer, resume_link_run, start_link_run
+from dygmamba.runs.evaluation import evaluate_link_scorer
+from dygmamba.runs.link_training import resume_link_run, start_link_run
 from dygmamba.runs.opening import choose_device, open_run
+from observers import StepCounter
+from raising import raises
 
 TINY = {"length": 5, "width": 4, "states": 2, "blocks": 1, "out": 8, "time_dim": 4, "epochs": 2, "batch": 100}
 CPU = torch.device("cpu")
@@ -31,7 +33,8 @@ def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("data")
     store = generate_stream(GeneratorConfig(seed=3, nodes=40, events=900))
     save_dataset(
-        Dataset.of("small", store, NodeIds.identity(store.num_nodes), Origin(format="generated")), path
+        Dataset.from_events("small", store, NodeIds.identity(store.num_nodes), Origin(format="generated")),
+        path,
     )
     return path
 
@@ -62,10 +65,10 @@ def finished(folder, tmp_path_factory):
 def test_a_run_stopped_anywhere_ends_as_if_it_was_not(finished, dataset, folder, tmp_path, stop_after):
     """For all steps k: stop after k, resume, finish: weights, optimizer and metrics are bit-identical."""
     fit = start_link_run(dataset, "dyg-mamba", 0, TINY, CPU, tmp_path)
-    seen = []
-    stop = Reporter(step=lambda epoch, step: seen.append(step), stop=lambda: len(seen) >= stop_after)
-    with pytest.raises(Interrupted, match=r"dygmamba\.resume\("):
-        fit(stop)
+    counter = StepCounter()
+    with raises("interrupted", Interrupted) as error:
+        fit(counter, stop=lambda: counter.steps >= stop_after)
+    assert f"dygmamba.resume({str(fit.run.path)!r})" in str(error.value)
     torch.manual_seed(12345)  # the state of the process must not matter
     again = resume_link_run(fit.run.path, CPU, folder)
     again()
@@ -97,8 +100,8 @@ def test_a_stream_without_new_nodes_has_transductive_results_only(tmp_path):
     from dygmamba.tasks.link import SETTINGS, SPLITS
 
     count = torch.arange(200)
-    store = EventStore.of(count % 3, (count + 1) % 3, count.double())
-    dataset = Dataset.of("three", store, NodeIds.identity(3), Origin())
+    store = EventStore.from_columns(count % 3, (count + 1) % 3, count.double())
+    dataset = Dataset.from_events("three", store, NodeIds.identity(3), Origin())
     fit = start_link_run(dataset, "dyg-mamba", 0, TINY, CPU, tmp_path)
     chosen = [("random", name, setting) for name in SPLITS for setting in SETTINGS]
     rows = evaluate_link_scorer(fit.scorer, fit.stream, {"seed": 0}, chosen, VisibilityRule())
@@ -113,10 +116,10 @@ def test_negatives_are_a_function_of_seed_and_epoch(dataset):
     from dygmamba.data.events.splits import chronological_split
     from dygmamba.tasks.link import LinkTask
 
-    task = LinkTask.of(dataset.store, chronological_split(dataset.store), CPU)
-    assert torch.equal(task.others(0, 1), task.others(0, 1))
-    assert not torch.equal(task.others(0, 1), task.others(0, 2))
-    assert not torch.equal(task.others(0, 1), task.others(1, 1))
+    task = LinkTask.create(dataset.store, chronological_split(dataset.store), CPU)
+    assert torch.equal(task.draw_others(0, 1), task.draw_others(0, 1))
+    assert not torch.equal(task.draw_others(0, 1), task.draw_others(0, 2))
+    assert not torch.equal(task.draw_others(0, 1), task.draw_others(1, 1))
 
 
 def test_early_stopping_needs_both_metrics(finished, dataset, tmp_path):
@@ -124,24 +127,26 @@ def test_early_stopping_needs_both_metrics(finished, dataset, tmp_path):
     fit = start_link_run(dataset, "dyg-mamba", 0, TINY | {"patience": 2, "epochs": 50}, CPU, tmp_path)
     for ap, auc in ((0.7, 0.7), (0.8, 0.6), (0.6, 0.8)):
         fit.finish_epoch({"ap": ap, "auc": auc})
-    assert fit.progress.best_epoch == 0
-    assert fit.progress.finished
+    assert fit.state.best_epoch == 0
+    assert fit.state.finished
 
 
 def test_a_run_that_diverges_ends_within_a_few_steps_and_keeps_its_last_good_state(dataset, folder, tmp_path):
     """For all steps whose loss or weights are not finite: an error, and neither `last` nor `best` holds them."""
     fit = start_link_run(dataset, "dyg-mamba", 0, TINY | {"batch": 5, "epochs": 9}, CPU, tmp_path)
-    fit.train_epoch(Reporter())
+    fit.train_epoch()
     fit.finish_epoch(fit.validate())
-    kept, steps = fit.run.last.read_bytes(), []
+    kept, counter = fit.run.last.read_bytes(), StepCounter()
     with torch.no_grad():
         fit.scorer.head.out.weight.fill_(torch.nan)
-    with pytest.raises(ScoreError, match=r"the loss became nan in epoch 1.*lr below 0.0001"):
-        fit(Reporter(step=lambda epoch, step: steps.append(step)))
-    assert len(steps) <= 32 < fit.steps_per_epoch
-    with pytest.raises(ScoreError, match="infinite or nan"):
+    with raises("diverged", ScoreError) as error:
+        fit(counter)
+    assert "nan in epoch 1" in str(error.value)
+    assert "lr below 0.0001" in str(error.value)
+    assert counter.steps <= 32 < fit.steps_per_epoch
+    with raises("diverged", ScoreError):
         fit.finish_epoch({"ap": 1.0, "auc": 1.0})
-    with pytest.raises(ScoreError, match="the score at time"):
+    with raises("not-finite", ScoreError):
         fit.validate()
     assert fit.run.last.read_bytes() == kept
     again = resume_link_run(fit.run.path, CPU, folder)
@@ -151,43 +156,45 @@ def test_a_run_that_diverges_ends_within_a_few_steps_and_keeps_its_last_good_sta
 def test_wrong_checkpoints_are_refused(finished, dataset, folder, tmp_path):
     """Another model's, cut, foreign, another seed's, missing: one sentence each that says what to do."""
     other = start_link_run(dataset, "dyg-mamba", 0, TINY | {"width": 8}, CPU, tmp_path)
-    with pytest.raises(FileError, match="another model"):
+    with raises("wrong-model", FileError):
         load_best(finished, other.scorer)
-    with pytest.raises(FileError, match="no checkpoint"):
+    with raises("no-checkpoint", FileError):
         load_best(other.run, other.scorer)
     run = RunDirectory(shutil.copytree(finished.path, tmp_path / "copy"))
     whole, cut = finished.best.read_bytes(), finished.best.read_bytes()[:100]
     seed = start_link_run(dataset, "dyg-mamba", 1, TINY, CPU, tmp_path)
     seed()
     foreign = save({"weight": torch.zeros(2)})
-    for content, words in (
-        (cut, "damaged"),
-        (foreign, "damaged"),
-        (seed.run.best.read_bytes(), "another run"),
+    for content, code in (
+        (cut, "damaged-checkpoint"),
+        (foreign, "damaged-checkpoint"),
+        (seed.run.best.read_bytes(), "wrong-checkpoint"),
     ):
         run.best.write_bytes(content)
-        with pytest.raises(FileError, match=words):
+        with raises(code, FileError):
             open_run(run.path, CPU, folder)
     run.last.write_bytes(seed.run.last.read_bytes())
-    with pytest.raises(FileError, match="another run"):
+    with raises("wrong-checkpoint", FileError):
         resume_link_run(run.path, CPU, folder)
     run.last.write_bytes(finished.last.read_bytes())
     resume_link_run(run.path, CPU, folder)
     assert run.best.read_bytes() == whole  # made anew of what `last` holds
-    with pytest.raises(FileError, match="not a run"):
+    with raises("not-a-run", FileError):
         open_run(tmp_path / "elsewhere", CPU, folder)
 
 
 def test_a_run_refuses_other_data(finished, tmp_path):
     """A dataset of the same name with other events is not the one it was trained on: that is found, or it is said."""
     store = generate_stream(GeneratorConfig(seed=4, nodes=40, events=900))
-    save_dataset(Dataset.of("small", store, NodeIds.identity(40), Origin(format="generated")), tmp_path)
+    save_dataset(
+        Dataset.from_events("small", store, NodeIds.identity(40), Origin(format="generated")), tmp_path
+    )
     about = finished.config()["run"]
     assert open_run(finished.path, CPU, tmp_path).dataset.digest == about["digest"]
     own, away = Path(about["file"]), tmp_path / "away"
     own.rename(away)
     try:
-        with pytest.raises(FileError, match="events differ"):
+        with raises("dataset-changed", FileError):
             open_run(finished.path, CPU, tmp_path)
     finally:
         away.rename(own)
@@ -197,9 +204,9 @@ def test_unknown_settings_and_models_are_named(dataset, tmp_path):
     """A config with an unknown key, an unknown model, a model without training: a clear sentence."""
     with pytest.raises(ConfigError, match="did you mean 'length'"):
         start_link_run(dataset, "dyg-mamba", 0, {"lenght": 3}, CPU, tmp_path)
-    with pytest.raises(NotFoundError, match="unknown model"):
+    with raises("unknown-model", NotFoundError):
         start_link_run(dataset, "dygmamba", 0, {}, CPU, tmp_path)
-    with pytest.raises(ConfigError, match="needs no training"):
+    with raises("model-without-training", ConfigError):
         start_link_run(dataset, "edgebank", 0, {}, CPU, tmp_path)
     with pytest.raises(ConfigError, match="auto, cpu or cuda"):
         choose_device("gpu")

@@ -3,12 +3,12 @@
 import math
 import shutil
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dygmamba.core.errors import ConfigError, FileError
 from dygmamba.engine.run_directory import RunDirectory, to_toml
+from raising import raises
 
 letters = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
 plain = st.one_of(st.booleans(), st.integers(), st.floats(allow_nan=False), letters)
@@ -30,8 +30,8 @@ def test_nan_stays_nan_and_what_toml_cannot_hold_is_said(tmp_path):
     found = run.config()["a"]
     assert math.isnan(found["x"])
     assert math.copysign(1, found["y"]) == -1
-    for value in (None, "\udc80", {"a": 1}):
-        with pytest.raises(ConfigError, match="configuration"):
+    for value, code in ((None, "not-a-plain-value"), ("\udc80", "not-utf8"), ({"a": 1}, "not-a-plain-value")):
+        with raises(code, ConfigError):
             to_toml({"a": {"x": value}})
 
 
@@ -45,9 +45,8 @@ def test_a_cut_or_changed_configuration_is_one_sentence(tmp_path):
         good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :] for at in range(len(good) - 1)
     ]:
         path.write_bytes(content)
-        with pytest.raises(FileError, match=r"cannot be read|cut short|changed or damaged") as caught:
+        with raises("damaged-config", FileError):
             run.config()
-        assert "\n" not in str(caught.value)
     path.write_bytes(good)
     assert run.config()["train"]["lr"] == 0.1
 
@@ -71,15 +70,16 @@ def test_derived_files_that_are_torn_are_one_sentence(tmp_path):
             (tmp_path / name).write_bytes(content)
             if name == "metrics.jsonl" and content == b"[]":
                 continue
-            with pytest.raises(FileError, match=r"is damaged .*dygmamba.resume"):
+            with raises("damaged-results", FileError) as error:
                 read()
+            assert f"dygmamba.resume({str(tmp_path)!r})" in str(error.value)
 
 
 def test_a_folder_that_is_none_is_no_run(tmp_path):
     """Nothing, a file, and a folder in place of config.toml."""
     (tmp_path / "file").touch()
     (tmp_path / "odd" / "config.toml").mkdir(parents=True)
-    for name, words in (("none", "not a run"), ("file", "not a run"), ("odd", "cannot be read")):
-        with pytest.raises(FileError, match=words):
+    for name, code in (("none", "not-a-run"), ("file", "not-a-run"), ("odd", "damaged-config")):
+        with raises(code, FileError):
             RunDirectory(tmp_path / name).config()
     shutil.rmtree(tmp_path / "odd")

@@ -13,9 +13,9 @@ from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts, Heuristic
 from dygmamba.nn.history_features import pair_overlaps
-from dygmamba.runs.link_training import evaluate_link_scorer
+from dygmamba.runs.evaluation import evaluate_link_scorer
 from dygmamba.sampling.counts import CountRequest
-from dygmamba.sampling.decayed_counts import DecayedCountRequest, DecayedCounts
+from dygmamba.sampling.decayed_counts import DecayedCountRequest, DecayedCountTable
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import NeighborRequest, PairBatch
 from dygmamba.sampling.walks import TemporalWalks, WalkRequest
@@ -31,7 +31,7 @@ TABLES = (CountRequest((2.0, 9.0), 4), DecayedCountRequest((2.0, 9.0)), WalkRequ
 
 def told(view):
     """All that tables say of each pair of a view, as one number."""
-    (counts,), (fades,), (walks,), pairs = view.counts, view.fades, view.walks, view.pairs
+    (counts,), (fades,), (walks,), pairs = view.counts, view.decayed_counts, view.walks, view.pairs
     ends = (pairs.src, pairs.dst, pairs.known)
     single = (fades.of_node(pairs.src, pairs.known), fades.of_node(pairs.dst, pairs.known))
     found = torch.cat([counts, *single, fades.of_pair(*ends), pair_overlaps(walks, *ends)], dim=1).double()
@@ -60,7 +60,7 @@ def exam_of(store):
     """Every event, and every event turned round as its negative."""
     ids = torch.arange(len(store))
     ends = torch.cat([store.src, store.dst]), torch.cat([store.dst, store.src])
-    return EvaluationSet({}, ids, (), PairBatch.of(*ends, store.time.repeat(2)), ids.repeat(2))
+    return EvaluationSet({}, ids, (), PairBatch.from_pairs(*ends, store.time.repeat(2)), ids.repeat(2))
 
 
 @settings(max_examples=15)
@@ -77,8 +77,8 @@ def test_tables_that_lag_hold_the_events_before_the_batch(store):
         rows = torch.cat(
             [torch.arange(first, min(first + CELL, len(store))) + k * len(store) for k in (0, 1)]
         )
-        pairs = evaluation_set.pairs.of_rows(rows)
-        asked = PairBatch.of(pairs.src, pairs.dst, began.expand(len(rows)).clone())
+        pairs = evaluation_set.pairs.select(rows)
+        asked = PairBatch.from_pairs(pairs.src, pairs.dst, began.expand(len(rows)).clone())
         expected = told(gather_view(NeighborIndex.build(past), past.features, asked, TABLES))
         torch.testing.assert_close(found[rows], expected)
 
@@ -114,12 +114,14 @@ def test_a_candidate_sees_what_its_event_sees():
         VisibilityRule("batch", 8),
         Reader(*TABLES),
     )
-    rank = rank_evaluation_set(reader, stream, evaluation_set, SampledCandidates.of(store, None, 0), rule)
+    rank = rank_evaluation_set(reader, stream, evaluation_set, SampledCandidates.create(store, None, 0), rule)
     for event in range(0, len(store), 7):
         others = torch.unique(store.dst)
         others = others[others != store.dst[event]]
         dst = torch.cat([store.dst[event : event + 1], others])
-        pairs = PairBatch.of(store.src[event].expand_as(dst), dst, store.time[event].expand(len(dst)).clone())
+        pairs = PairBatch.from_pairs(
+            store.src[event].expand_as(dst), dst, store.time[event].expand(len(dst)).clone()
+        )
         score = score_evaluation_set(
             reader,
             stream,
@@ -157,7 +159,7 @@ class Noting(torch.nn.Module):
 def test_a_step_asks_tables_when_its_batch_began(visible, tmp_path):
     """In training a step's tables are as of its first event, or strictly as of each question."""
     stream, witness = split_stream(generate_stream(GeneratorConfig(nodes=30, events=300, seed=1))), Noting()
-    task = LinkTask.of(stream.store, stream.split, stream.device)
+    task = LinkTask.create(stream.store, stream.split, stream.device)
     fit = Trainer(task, witness, stream, FitConfig(batch=10, visible=visible), RunDirectory(tmp_path), 0)
     for step in range(fit.steps_per_epoch):
         fit.executor.step(fit.batch(fit.epoch(0), step))
@@ -173,7 +175,7 @@ def test_trees_study_a_table_that_lags(batch, tmp_path):
     spec, train = find_model("walk-trees"), stream.split.train
     facts = DatasetFacts.of(stream.store, train)
     scorer = spec.build(spec.config(neighbors=3), facts)
-    task = LinkTask.of(stream.store, stream.split, stream.device)
+    task = LinkTask.create(stream.store, stream.split, stream.device)
     fit = Trainer(
         task, scorer, stream, LinkFitConfig(batch=batch, visible="batch"), RunDirectory(tmp_path), 0
     )
@@ -181,9 +183,9 @@ def test_trees_study_a_table_that_lags(batch, tmp_path):
     began = stream.store.time[train][torch.arange(len(train)) // batch * batch]
     assert torch.equal(view.pairs.known, began.repeat(2))
     assert torch.equal(view.pairs.time, stream.store.time[train].repeat(2))
-    pairs = PairBatch.of(view.pairs.src, view.pairs.dst, began.repeat(2))
-    expected = scorer.numbers(stream.training_view(pairs, scorer.requests))
-    torch.testing.assert_close(scorer.numbers(view), expected)
+    pairs = PairBatch.from_pairs(view.pairs.src, view.pairs.dst, began.repeat(2))
+    expected = scorer.features(stream.training_view(pairs, scorer.requests))
+    torch.testing.assert_close(scorer.features(view), expected)
 
 
 def test_a_row_says_by_which_rule_its_tables_answered():
@@ -201,14 +203,20 @@ def test_a_row_says_by_which_rule_its_tables_answered():
     assert strict["ap"] != batch["ap"]
 
 
-@pytest.mark.parametrize("name", ["tpnet", "fading-mamba", "walk-trees"])
+@pytest.mark.parametrize("name", ["tpnet", "dyg-mamba-counts", "walk-trees"])
 def test_models_ask_tables_when_the_pairs_say(name, monkeypatch):
     """Whatever a model asks of fades and walks, about tokens and about pairs, it asks at the lagging time."""
     store, asked = generate_stream(GeneratorConfig(nodes=20, events=80, seed=3)), []
     spec = find_model(name)
     scorer = spec.build(spec.config(), DatasetFacts.of(store, torch.arange(len(store)))).eval()
-    pairs = PairBatch.of(store.src[60:], store.dst[60:], store.time[60:]).as_of(store.time[40].repeat(20))
-    for kind, method in ((TemporalWalks, "at"), (DecayedCounts, "of_node"), (DecayedCounts, "of_pair")):
+    pairs = PairBatch.from_pairs(store.src[60:], store.dst[60:], store.time[60:]).with_table_time(
+        store.time[40].repeat(20)
+    )
+    for kind, method in (
+        (TemporalWalks, "at"),
+        (DecayedCountTable, "of_node"),
+        (DecayedCountTable, "of_pair"),
+    ):
         own = getattr(kind, method)
         monkeypatch.setattr(
             kind, method, lambda *given, own=own: asked.append(given[-1].unique()) or own(*given)

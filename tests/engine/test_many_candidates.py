@@ -47,7 +47,7 @@ def scorer_of(name, stream):
 
 def ranked(scorer, stream, count, tokens=PASS):
     evaluation_set = build_link_set(stream.store, stream.split, "test")
-    among = SampledCandidates.of(stream.store, count, 0)
+    among = SampledCandidates.create(stream.store, count, 0)
     return rank_evaluation_set(
         scorer, stream, evaluation_set, among, chosen=torch.arange(EVENTS), tokens=tokens
     )

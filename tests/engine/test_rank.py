@@ -23,6 +23,7 @@ from dygmamba.models.base import DatasetFacts, EncoderScorer, Heuristic
 from dygmamba.models.dyg_mamba import SPEC, DyGMambaConfig
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.base import EvaluationSet
+from raising import raises
 from strategies import event_streams
 from streams import unsplit
 
@@ -65,7 +66,7 @@ def moments(store):
 
 
 def dataset(store, ids=None):
-    return Dataset.of("stream", store, ids or NodeIds.identity(store.num_nodes))
+    return Dataset.from_events("stream", store, ids or NodeIds.identity(store.num_nodes))
 
 
 @settings(max_examples=10)
@@ -91,7 +92,7 @@ def test_passes_change_no_score(store, tokens):
     expected, got = whole.logits(*asked).sigmoid(), parts.logits(*asked).sigmoid()
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-6)
     query = torch.arange(store.num_nodes), torch.full((store.num_nodes,), moments(store)[2]).double()
-    best, other = (links.best(*query, torch.unique(store.dst), 2)[1].sigmoid() for links in (whole, parts))
+    best, other = (links.top_k(*query, torch.unique(store.dst), 2)[1].sigmoid() for links in (whole, parts))
     torch.testing.assert_close(other, best, rtol=0, atol=1e-6)
 
 
@@ -100,7 +101,7 @@ def test_passes_change_no_score(store, tokens):
 def test_a_gpu_gives_the_same_scores():
     """The probabilities of all pairs of a stream agree between the devices to 1e-4."""
     row, features = torch.arange(30), FeatureTable(torch.zeros(5, 0), torch.rand(30, 2))
-    store = EventStore.of(2 * row % 5, 3 * row % 5, row // 2, features=features)
+    store = EventStore.from_columns(2 * row % 5, 3 * row % 5, row // 2, features=features)
     asked = every_pair(store, moments(store))
     here = ranker(scorer(), store).logits(*asked).sigmoid()
     there = Ranker(deepcopy(scorer()).cuda(), unsplit(store, "cuda"), 0).logits(*asked).sigmoid()
@@ -113,7 +114,7 @@ def test_a_prediction_is_what_evaluation_says(store):
     """For all streams, each event and its reverse have the score that an exam of them finds."""
     events = torch.arange(len(store))
     both = torch.cat([store.src, store.dst]), torch.cat([store.dst, store.src]), store.time.repeat(2)
-    evaluation_set = EvaluationSet({}, events, (), PairBatch.of(*both), events.repeat(2))
+    evaluation_set = EvaluationSet({}, events, (), PairBatch.from_pairs(*both), events.repeat(2))
     expected = score_evaluation_set(scorer(), unsplit(store), evaluation_set)
     torch.testing.assert_close(ranker(scorer(), store).logits(*both), expected, rtol=0, atol=1e-5)
 
@@ -130,7 +131,7 @@ def test_the_best_are_the_first_of_all_sorted(store, k):
     every = links.logits(*asked).view(s, c)
     if not (store.src == store.dst).any():
         every[src[:, None] == candidates] = -torch.inf
-    node, logit, total = links.best(src, time, candidates, k)
+    node, logit, total = links.top_k(src, time, candidates, k)
     torch.testing.assert_close(total, every.double().logsumexp(dim=1), rtol=0, atol=1e-5)
     expected = every.sort(dim=1, descending=True).values[:, :k]
     torch.testing.assert_close(logit, expected, rtol=0, atol=1e-5)
@@ -143,7 +144,7 @@ def test_the_best_are_the_first_of_all_sorted(store, k):
 def test_rows_are_shared_and_no_pair_is_lost(store):
     """For all pairs, the rows are distinct (node, time) queries and each pair still points at its own."""
     everything = torch.arange(len(store))
-    pairs = PairBatch.of(store.src, store.dst, store.time).shared(everything, store.num_nodes)
+    pairs = PairBatch.from_pairs(store.src, store.dst, store.time).select_shared(everything, store.num_nodes)
     assert torch.equal(pairs.src, store.src)
     assert torch.equal(pairs.dst, store.dst)
     assert torch.equal(pairs.time, store.time)
@@ -175,7 +176,7 @@ def test_drawn_scores_stay_when_the_stream_goes_on(name, bipartite, store, more,
     """
     if bipartite:  # the same pairs, their ends in two name spaces
         store, more = (apart(part) for part in (store, more))
-    old, new = (Dataset.of("d", part, two_sided(part)) for part in (store, more))
+    old, new = (Dataset.from_events("d", part, two_sided(part)) for part in (store, more))
     new = replace(new, store=replace(more, time=more.time - more.time[0] + store.time[-1]))
     asked = every_pair(store, moments(store)[:2])
     first = ranker(drawing(name), store)
@@ -228,14 +229,14 @@ def test_a_memory_holds_exactly_the_strictly_earlier_events(store, size):
     store = replace(store, num_nodes=store.num_nodes + 1, features=roomy)
     links = ranker(memory, store, 1)
     everything = torch.arange(len(store))
-    links.clock = links.walk.clock = MemorySchedule.of(store, (everything,), size)
+    links.schedule = links.stream_scorer.schedule = MemorySchedule.from_periods(store, (everything,), size)
     time = torch.tensor(moments(store)[::-1]).double()
     earlier = (store.time[None] < time[:, None]).sum(1)
     assert links.logits(node, node, time).tolist() == earlier.tolist()
-    before = links.walk.scorer.resets
-    _, logit, _ = links.best(node, time, candidate, 1)
+    before = links.stream_scorer.scorer.resets
+    _, logit, _ = links.top_k(node, time, candidate, 1)
     assert logit[:, 0].tolist() == earlier.tolist()
-    assert links.walk.scorer.resets <= before + 1
+    assert links.stream_scorer.scorer.resets <= before + 1
     assert memory.seen == []
 
 
@@ -243,6 +244,6 @@ def test_a_time_beyond_32_bit_spans_is_refused():
     """No score is ever NaN: a question too far from the stream is an error."""
     one = torch.tensor([0])
     features = FeatureTable(torch.zeros(1, 0), torch.zeros(1, 2))
-    links = ranker(scorer(), EventStore.of(one, one, one, features=features))
-    with pytest.raises(ScoreError, match="nearer to the stream"):
+    links = ranker(scorer(), EventStore.from_columns(one, one, one, features=features))
+    with raises("not-finite", ScoreError):
         links.logits(one, one, torch.tensor([1e300], dtype=torch.float64))

@@ -6,16 +6,17 @@ import pytest
 import torch
 
 from dygmamba.config import build_config
-from dygmamba.core.errors import ConfigError
+from dygmamba.core.errors import ConfigError, Interrupted
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
 from dygmamba.engine.distributed import SINGLE_PROCESS, ProcessGroup
 from dygmamba.engine.executor import check_distributable
-from dygmamba.engine.fit import Interrupted, Reporter, Trainer
+from dygmamba.engine.fit import Trainer
 from dygmamba.engine.fit_config import FitConfig
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
 from dygmamba.tasks.link import LinkTask
+from raising import raises
 from ranks_cases import act
 from streams import split_stream
 
@@ -43,8 +44,8 @@ def fit_of(stream, model, ranks, folder, **loop):
     scorer = spec.build(config, DatasetFacts.of(stream.store, stream.split.train))
     own = replace(stream, ranks=ranks)
     how = FitConfig(**{"batch": 50, "epochs": 1, "lr": 1e-3} | loop)
-    task = LinkTask.of(own.store, own.split, own.device, against)
-    return Trainer(task, scorer, own, how, RunDirectory(folder, ranks.leads), 0)
+    task = LinkTask.create(own.store, own.split, own.device, against)
+    return Trainer(task, scorer, own, how, RunDirectory(folder, ranks.is_first), 0)
 
 
 @pytest.mark.parametrize(
@@ -59,8 +60,8 @@ def test_several_ranks_train_as_one(model, against, stream, tmp_path, monkeypatc
 
     def trained(ranks):
         fit = fit_of(stream, model, ranks, tmp_path / f"{ranks.size}", against=against)
-        fit.train_epoch(Reporter())
-        return fit.progress.losses, fit.scorer.state_dict(), fit.examine(fit.task.validation)
+        fit.train_epoch()
+        return fit.state.losses, fit.scorer.state_dict(), fit.score(fit.task.validation)
 
     losses, weights, scores = trained(SINGLE_PROCESS)
     found = act(3, trained)
@@ -76,7 +77,7 @@ def test_several_ranks_train_as_one(model, against, stream, tmp_path, monkeypatc
     def examined(ranks):
         fit = fit_of(stream, model, ranks, tmp_path / "asked")
         fit.scorer.load_state_dict(weights)
-        return fit.examine(fit.task.validation)
+        return fit.score(fit.task.validation)
 
     assert all(torch.equal(other, examined(SINGLE_PROCESS)) for other in act(2, examined))
 
@@ -86,7 +87,7 @@ def test_a_memory_that_draws_is_the_same_in_every_rank(stream, tmp_path):
 
     def trained(ranks):
         fit = fit_of(stream, "dyrep", ranks, tmp_path, settings={"dropout": 0.5})
-        fit.train_epoch(Reporter())
+        fit.train_epoch()
         return fit.scorer.state_dict()
 
     first, second = act(2, trained)
@@ -99,14 +100,14 @@ def test_one_rank_that_is_told_to_stop_stops_all_and_the_first_one_saves(stream,
     def stopped(ranks):
         fit = fit_of(stream, "dyg-mamba", ranks, tmp_path)
         with pytest.raises(Interrupted):
-            fit(Reporter(stop=lambda: ranks.rank == 1))
-        return fit.progress.step
+            fit(stop=lambda: ranks.rank == 1)
+        return fit.state.step
 
     assert act(2, stopped) == [1, 1]
     (tmp_path / "whole").mkdir()
     rest, whole = (fit_of(stream, "dyg-mamba", SINGLE_PROCESS, tmp_path / part) for part in ("", "whole"))
     rest.resume()
-    assert rest.progress.step == 1
+    assert rest.state.step == 1
     for fit in (rest, whole):
         fit()
     (there,), (here,) = rest.run.metrics(), whole.run.metrics()
@@ -127,8 +128,8 @@ def test_what_cannot_be_shared_is_refused():
     """Rounds, and batches with fewer events than there are processes, in a sentence each."""
     spec = MODELS["trees"]
     trees = spec.build(spec.config(), DatasetFacts(3, 0, 0))
-    with pytest.raises(ConfigError, match="rounds"):
+    with raises("not-distributable", ConfigError):
         act(2, lambda ranks: check_distributable(trees, ranks, 200))
-    with pytest.raises(ConfigError, match="a batch of 1 events"):
+    with raises("batch-too-small", ConfigError):
         act(2, lambda ranks: check_distributable(object(), ranks, 1))
     check_distributable(trees, SINGLE_PROCESS, 1)

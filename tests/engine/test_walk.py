@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from dygmamba.models.edgebank import EdgeBank, EdgeBankConfig
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,10 +19,10 @@ from dygmamba.engine.scoring import StreamScorer, check_finite
 from dygmamba.engine.visibility import MemorySchedule, VisibilityRule
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts, Heuristic
-from dygmamba.models.edgebank import EdgeBank, EdgeBankConfig
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.link import LinkTask, build_link_set
+from raising import raises
 from strategies import event_streams
 from streams import split_stream, unsplit
 from witnesses import Counter
@@ -56,7 +57,7 @@ class Witness(Heuristic):
 def events_of(store):
     """An exam of every event of a stream, each with its reverse."""
     ids = torch.arange(len(store))
-    pairs = PairBatch.of(
+    pairs = PairBatch.from_pairs(
         torch.cat([store.src, store.dst]), torch.cat([store.dst, store.src]), store.time.repeat(2)
     )
     return EvaluationSet({}, ids, (), pairs, ids.repeat(2))
@@ -67,8 +68,8 @@ def test_cells_cut_each_period_from_its_own_beginning(store, size, first):
     """For all streams, sizes and periods: the cells are the events in order; only a period's last is shorter."""
     ids = torch.arange(len(store))
     periods = (ids[:first], ids[first:])
-    clock = MemorySchedule.of(store, periods, size)
-    cells = clock.between(0, len(store))
+    clock = MemorySchedule.from_periods(store, periods, size)
+    cells = clock.batches_between(0, len(store))
     assert torch.cat(cells).tolist() == ids.tolist()
     expected = [cell.tolist() for period in periods for cell in period.split(size) if len(cell)]
     assert [cell.tolist() for cell in cells] == expected
@@ -84,12 +85,14 @@ def test_a_strict_memory_has_seen_strictly_earlier_events_only(
     What it sees is a function of its time and of what is strictly earlier: later events, or none, change nothing.
     """
     asked = torch.cat([store.time, store.time[-1:] + 1])
-    seen = MemorySchedule.of(store, (torch.arange(len(store)),), size).earlier_cells(asked)
+    seen = MemorySchedule.from_periods(store, (torch.arange(len(store)),), size).count_in_earlier_batches(
+        asked
+    )
     for time, count in zip(asked.tolist(), seen.tolist(), strict=True):
         earlier = int((store.time < time).sum())
         assert count == earlier // size * size
-        past = MemorySchedule.of(store[:earlier], (torch.arange(earlier),), size)
-        assert int(past.earlier_cells(torch.tensor([time], dtype=torch.float64))) == count
+        past = MemorySchedule.from_periods(store[:earlier], (torch.arange(earlier),), size)
+        assert int(past.count_in_earlier_batches(torch.tensor([time], dtype=torch.float64))) == count
 
 
 @given(store=event_streams(min_events=1))
@@ -110,8 +113,8 @@ def test_an_exam_tells_a_memory_as_its_rule_says(store):
 def test_training_tells_a_memory_as_its_rule_says(store, batch, visible):
     """For all streams, batches and rules: before step k come the strictly earlier cells, or all before k."""
     ids = torch.arange(len(store))
-    clock = MemorySchedule.of(store, (ids,), batch)
-    told = clock.steps(visible)
+    clock = MemorySchedule.from_periods(store, (ids,), batch)
+    told = clock.visible_batches(visible)
     assert told == sorted(told)
     for number, cells in enumerate(told):
         first = float(store.time[number * batch])
@@ -127,7 +130,7 @@ def test_a_fit_shows_its_memory_nothing_of_the_batchs_own_time(visible, tmp_path
     store = generate_stream(GeneratorConfig(nodes=30, events=400, seed=1))
     store = replace(store, time=(store.time / 2e4).floor())
     stream, witness = split_stream(store), Counter()
-    task = LinkTask.of(store, stream.split, stream.device)
+    task = LinkTask.create(store, stream.split, stream.device)
     fit = Trainer(task, witness, stream, FitConfig(batch=10, visible=visible), RunDirectory(tmp_path), 0)
     for step in range(fit.steps_per_epoch):
         fit.executor.step(fit.batch(fit.epoch(0), step))
@@ -173,13 +176,13 @@ def test_how_questions_are_cut_changes_no_score(name, settings, tokens):
     torch.manual_seed(0)
     scorer = spec.build(spec.config(out=8, time_dim=4, **settings), DatasetFacts.of(store))
     evaluation_set = build_link_set(store, stream.split, "test", "inductive", "historical")
-    clock = MemorySchedule.of(store, (*evaluation_set.earlier, evaluation_set.events))
-    seen = clock.earlier_cells(evaluation_set.pairs.time)
+    clock = MemorySchedule.from_periods(store, (*evaluation_set.earlier, evaluation_set.events))
+    seen = clock.count_in_earlier_batches(evaluation_set.pairs.time)
     whole = StreamScorer(scorer, stream, 0, clock)(evaluation_set.pairs, seen)
     parts = StreamScorer(scorer, stream, 0, clock, tokens)
     torch.testing.assert_close(parts(evaluation_set.pairs, seen), whole, rtol=1e-4, atol=1e-5)
     order = torch.randperm(len(evaluation_set.pairs), generator=torch.Generator().manual_seed(3))[:9]
-    some = PairBatch.of(
+    some = PairBatch.from_pairs(
         evaluation_set.pairs.src[order], evaluation_set.pairs.dst[order], evaluation_set.pairs.time[order]
     )
     torch.testing.assert_close(parts(some, seen[order]), whole[order], rtol=1e-4, atol=1e-5)
@@ -221,12 +224,12 @@ def test_a_walk_that_was_interrupted_asks_as_if_it_were_new(store, at):
             self.halt()
             return super().__call__(view)
 
-    clock = MemorySchedule.of(store, (torch.arange(len(store)),), 3)
+    clock = MemorySchedule.from_periods(store, (torch.arange(len(store)),), 3)
     walk, pairs = (
         StreamScorer(Halting(), unsplit(store), 0, clock),
-        PairBatch.of(store.src, store.dst, store.time),
+        PairBatch.from_pairs(store.src, store.dst, store.time),
     )
-    seen = clock.earlier(store.time)
+    seen = clock.count_earlier(store.time)
     with suppress(InterruptedError):
         walk(pairs, seen)
     walk.scorer.left = -1
@@ -239,5 +242,6 @@ def test_a_score_that_is_no_number_is_an_error(wrong):
     """For all that is not finite, in one answer or in a vector of one: a sentence with the time, never a score."""
     time = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
     for answers in (torch.tensor([0.0, wrong, 1.0]), torch.tensor([[0.0, 0.0], [0.0, wrong], [1.0, 1.0]])):
-        with pytest.raises(ScoreError, match="at time 2 is"):
+        with raises("not-finite", ScoreError) as error:
             check_finite(answers, time)
+        assert "at time 2 is" in str(error.value)

@@ -25,7 +25,7 @@ def numbers(store, pairs, request=REQUEST, events=None):
 def every_pair(store, time):
     nodes = torch.arange(store.num_nodes)
     src, dst = torch.cartesian_prod(nodes, nodes).T
-    return PairBatch.of(src, dst, torch.full((len(src),), time, dtype=torch.float64))
+    return PairBatch.from_pairs(src, dst, torch.full((len(src),), time, dtype=torch.float64))
 
 
 def by_name(store, u, v, now):
@@ -107,10 +107,10 @@ def test_what_happens_from_its_time_on_changes_no_bit(store, cut):
 @given(store=event_streams(min_events=2), seed=st.integers(0, 9))
 def test_a_pair_has_the_same_bits_in_any_batch(store, seed):
     """For all orders, subsets and shared rows."""
-    pairs = PairBatch.of(store.src, store.dst, store.time)
+    pairs = PairBatch.from_pairs(store.src, store.dst, store.time)
     together = numbers(store, pairs)
     order = torch.randperm(len(store), generator=torch.Generator().manual_seed(seed))[: len(store) // 2 + 1]
-    alone = pairs.shared(order, store.num_nodes)
+    alone = pairs.select_shared(order, store.num_nodes)
     assert torch.equal(numbers(store, alone), together[order])
 
 
@@ -127,31 +127,31 @@ def test_appending_events_is_building_anew(store, steps):
     for kind in whole.groups:
         for time in (0.0, 3.5, 1.08e9 + 5, 2e9):
             when = torch.full(key.shape, time, dtype=torch.float64)
-            assert torch.equal(grown.of(kind, key, when), whole.of(kind, key, when))
+            assert torch.equal(grown.count(kind, key, when), whole.count(kind, key, when))
 
 
 @settings(max_examples=20, deadline=None)
 @given(store=event_streams(min_events=1), power=st.sampled_from([-20, -3, 3, 20]))
 def test_the_unit_of_time_does_not_matter(store, power):
     """For all powers of two: times and scales stretched together give the same numbers."""
-    unit, pairs = 2.0**power, PairBatch.of(store.src, store.dst, store.time)
+    unit, pairs = 2.0**power, PairBatch.from_pairs(store.src, store.dst, store.time)
     moved = type(store).of(
         store.src, store.dst, store.time * unit, num_nodes=store.num_nodes, features=store.features
     )
     request = CountRequest(tuple(scale * unit for scale in SCALES), neighbors=3)
-    asked = PairBatch.of(store.src, store.dst, store.time * unit)
+    asked = PairBatch.from_pairs(store.src, store.dst, store.time * unit)
     torch.testing.assert_close(numbers(moved, asked, request), numbers(store, pairs), rtol=1e-6, atol=1e-6)
 
 
 def test_an_answer_that_is_kept_is_the_answer(monkeypatch):
     """Asked twice, beyond what is kept, or of two requests: the same bits as when nothing is kept."""
     store = sample_store(80)
-    pairs, other = PairBatch.of(store.src, store.dst, store.time), CountRequest((1.0,), neighbors=2)
+    pairs, other = PairBatch.from_pairs(store.src, store.dst, store.time), CountRequest((1.0,), neighbors=2)
     kept = NeighborIndex.build(store)
-    first = [kept.numbers(request, pairs) for request in (REQUEST, other, REQUEST)]
+    first = [kept.count_features(request, pairs) for request in (REQUEST, other, REQUEST)]
     monkeypatch.setattr("dygmamba.sampling.index.MAX_CACHED_NUMBERS", 0)
     fresh = NeighborIndex.build(store)
-    again = [fresh.numbers(request, pairs) for request in (REQUEST, other, REQUEST)]
+    again = [fresh.count_features(request, pairs) for request in (REQUEST, other, REQUEST)]
     assert first[0] is first[2]
     assert again[0] is not again[2]
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))

@@ -32,7 +32,7 @@ def signed(x):
 )
 def test_a_draw_is_splitmix_over_all_it_depends_on(seed, epoch, node, time):
     """For all seeds, epochs, nodes and times: bit for bit what Python's unbounded integers give."""
-    draws = Draws.of(seed, epoch)
+    draws = Draws.from_seed(seed, epoch)
     key = splitmix(splitmix(seed % 2**64) ^ (0 if epoch is None else epoch + 1))
     assert int(draws.key) == signed(key)
     when = torch.tensor([time], dtype=torch.float64)
@@ -57,7 +57,7 @@ def test_splitmix_is_the_published_generator():
 )
 def test_a_draw_does_not_depend_on_the_batch(node, k, seed, hop):
     """Alone, reversed or with more slots: the same numbers, all in [0, 1)."""
-    nodes, draws = torch.tensor(node), Draws.of(seed)
+    nodes, draws = torch.tensor(node), Draws.from_seed(seed)
     time = nodes.double() / 3
     together = draws.uniform(nodes, time, hop, k)
     assert bool(((together >= 0) & (together < 1)).all())
@@ -71,7 +71,7 @@ def test_a_draw_does_not_depend_on_the_batch(node, k, seed, hop):
 def test_minus_zero_is_zero_and_a_key_may_change_in_place():
     """The instant -0.0 is 0.0; writing another epoch's key into the tensor gives that epoch's draws."""
     node, zero = torch.tensor([5]), torch.zeros(1, dtype=torch.float64)
-    draws, other = Draws.of(1, 0), Draws.of(1, 1)
+    draws, other = Draws.from_seed(1, 0), Draws.from_seed(1, 1)
     assert torch.equal(draws.uniform(node, zero, 0, 9), draws.uniform(node, -zero, 0, 9))
     assert not torch.equal(draws.uniform(node, zero, 0, 9), other.uniform(node, zero, 0, 9))
     draws.key.copy_(other.key)
@@ -79,7 +79,7 @@ def test_minus_zero_is_zero_and_a_key_may_change_in_place():
 
 
 def along_nodes():
-    return Draws.of(0).uniform(torch.arange(COUNT), QUERY[1].expand(COUNT), 0, 1)[:, 0]
+    return Draws.from_seed(0).uniform(torch.arange(COUNT), QUERY[1].expand(COUNT), 0, 1)[:, 0]
 
 
 def along_times():
@@ -87,24 +87,24 @@ def along_times():
     start = int(QUERY[1].view(torch.int64))
     times = torch.arange(start, start + COUNT).view(torch.float64)
     assert float(times[1] - times[0]) < 1e-6
-    return Draws.of(0).uniform(QUERY[0].expand(COUNT), times, 0, 1)[:, 0]
+    return Draws.from_seed(0).uniform(QUERY[0].expand(COUNT), times, 0, 1)[:, 0]
 
 
 def along_slots():
-    return Draws.of(0).uniform(*QUERY, 0, COUNT)[0]
+    return Draws.from_seed(0).uniform(*QUERY, 0, COUNT)[0]
 
 
 def along_hops():
-    return torch.cat([Draws.of(0).uniform(*QUERY, hop, 1)[0] for hop in range(COUNT // 40)])
+    return torch.cat([Draws.from_seed(0).uniform(*QUERY, hop, 1)[0] for hop in range(COUNT // 40)])
 
 
 def along_seeds():
-    return torch.cat([Draws.of(seed - 500).uniform(*QUERY, 0, 1)[0] for seed in range(COUNT // 40)])
+    return torch.cat([Draws.from_seed(seed - 500).uniform(*QUERY, 0, 1)[0] for seed in range(COUNT // 40)])
 
 
 def along_epochs():
     epochs = [None, *range(COUNT // 40)]
-    return torch.cat([Draws.of(0, epoch).uniform(*QUERY, 0, 1)[0] for epoch in epochs])
+    return torch.cat([Draws.from_seed(0, epoch).uniform(*QUERY, 0, 1)[0] for epoch in epochs])
 
 
 AXES = [along_nodes, along_times, along_slots, along_hops, along_seeds, along_epochs]
@@ -138,13 +138,13 @@ def test_what_differs_in_one_thing_is_independent():
     node, time = QUERY
     later = torch.nextafter(time, time + 1)
     runs = [
-        Draws.of(0).uniform(node, time, 0, COUNT),
-        Draws.of(0).uniform(node + 1, time, 0, COUNT),
-        Draws.of(0).uniform(node, later, 0, COUNT),
-        Draws.of(0).uniform(node, time, 1, COUNT),
-        Draws.of(1).uniform(node, time, 0, COUNT),
-        Draws.of(0, 0).uniform(node, time, 0, COUNT),
-        Draws.of(0, 1).uniform(node, time, 0, COUNT),
+        Draws.from_seed(0).uniform(node, time, 0, COUNT),
+        Draws.from_seed(0).uniform(node + 1, time, 0, COUNT),
+        Draws.from_seed(0).uniform(node, later, 0, COUNT),
+        Draws.from_seed(0).uniform(node, time, 1, COUNT),
+        Draws.from_seed(1).uniform(node, time, 0, COUNT),
+        Draws.from_seed(0, 0).uniform(node, time, 0, COUNT),
+        Draws.from_seed(0, 1).uniform(node, time, 0, COUNT),
     ]
     found = torch.corrcoef(torch.cat(runs)) - torch.eye(len(runs))
     assert float(found.abs().max()) < 4.5 / COUNT**0.5
@@ -156,12 +156,12 @@ def test_what_differs_in_one_thing_is_independent():
 def test_a_gpu_draws_the_same_bits():
     """For many nodes and times the draws of both devices are equal, also replayed from a captured graph."""
     node, time = torch.arange(1000), torch.rand(1000, dtype=torch.float64) * 1e9
-    there = Draws.of(7, 0, "cuda")
+    there = Draws.from_seed(7, 0, "cuda")
     asked = node.cuda(), time.cuda()
-    assert torch.equal(there.uniform(*asked, 1, 64).cpu(), Draws.of(7, 0).uniform(node, time, 1, 64))
+    assert torch.equal(there.uniform(*asked, 1, 64).cpu(), Draws.from_seed(7, 0).uniform(node, time, 1, 64))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         found = there.uniform(*asked, 1, 64)
-    there.key.copy_(Draws.of(7, 1).key)
+    there.key.copy_(Draws.from_seed(7, 1).key)
     graph.replay()
-    assert torch.equal(found.cpu(), Draws.of(7, 1).uniform(node, time, 1, 64))
+    assert torch.equal(found.cpu(), Draws.from_seed(7, 1).uniform(node, time, 1, 64))

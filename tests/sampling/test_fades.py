@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from contract_cases import build, sample_store
 from dygmamba.sampling.counts import EventCounts, pair_key
-from dygmamba.sampling.decayed_counts import DecayedCountRequest, DecayedCounts
+from dygmamba.sampling.decayed_counts import DecayedCountRequest, DecayedCountTable
 from dygmamba.sampling.view import PairBatch
 from strategies import event_streams
 from streams import unsplit
@@ -19,7 +19,7 @@ def test_they_are_the_counts_of_the_lists(store, data):
     """Of all nodes and pairs, met or not, at the times of events, between and after them; -1 is nobody."""
     columns = (store.src, store.dst, store.time, store.num_nodes)
     fades, counts = (
-        DecayedCounts.build(*columns, DecayedCountRequest(SCALES)),
+        DecayedCountTable.build(*columns, DecayedCountRequest(SCALES)),
         EventCounts.build(*columns, SCALES),
     )
     at = data.draw(st.sampled_from([0.0, *store.time.tolist()])) + data.draw(
@@ -34,7 +34,7 @@ def test_they_are_the_counts_of_the_lists(store, data):
             fades.of_pair(a, b, torch.full(a.shape, at, dtype=torch.float64)),
         ),
     ):
-        expected = counts.of(*asked, torch.full(a.shape, at, dtype=torch.float64))
+        expected = counts.count(*asked, torch.full(a.shape, at, dtype=torch.float64))
         torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=1e-7)
     nobody = torch.full_like(a, -1)
     when = torch.full(a.shape, at, dtype=torch.float64)
@@ -46,13 +46,13 @@ def test_a_model_reads_beyond_its_sequences():
     """With histories of one event, what happened before it still moves the score, by counts and by walks."""
     store = sample_store(60)
     for more in (
-        {"channels": ("time", "fading-counts")},
-        {"beside": ("fading-pair",)},
+        {"channels": ("time", "decayed-counts")},
+        {"beside": ("decayed-pair",)},
         {"channels": ("time", "walks")},
         {"beside": ("walks",)},
     ):
         scorer = build(("dyg-mamba", {"length": 2, **more}), store)
-        pairs = PairBatch.of(store.src[50:], store.dst[50:], store.time[50:] + 0.5)
+        pairs = PairBatch.from_pairs(store.src[50:], store.dst[50:], store.time[50:] + 0.5)
         with torch.no_grad():
             whole, cut = (scorer(unsplit(part).view(pairs, scorer.requests)) for part in (store, store[30:]))
         assert (whole != cut).any(), more

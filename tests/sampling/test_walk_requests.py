@@ -13,6 +13,7 @@ from dygmamba.nn.history_features import pair_overlaps, token_overlaps, walk_ove
 from dygmamba.sampling.index import NeighborIndex
 from dygmamba.sampling.view import PairBatch
 from dygmamba.sampling.walks import WalkRequest, sample_node_rows
+from raising import raises
 from strategies import event_streams
 from streams import split_stream
 
@@ -29,7 +30,7 @@ def asked(store, walks):
 def test_training_never_sees_what_is_not_trained_on(store):
     """Whatever validation and test events are, held-out ones among the training period too: the same bits."""
     stream = split_stream(store)
-    train, pairs = stream.split.train, PairBatch.of(store.src, store.dst, store.time)
+    train, pairs = stream.split.train, PairBatch.from_pairs(store.src, store.dst, store.time)
     (walks,) = stream.training_view(pairs, (REQUEST,)).walks
     rest = torch.ones(len(store), dtype=torch.bool).index_fill(0, train, False)
     other = told_otherwise(store, 0)
@@ -105,5 +106,5 @@ def test_what_is_no_request_is_refused():
         {"decay": float("nan")},
         {"decay": float("inf")},
     ):
-        with pytest.raises(ConfigError, match="walk request"):
+        with raises("invalid-request", ConfigError):
             WalkRequest(**wrong)

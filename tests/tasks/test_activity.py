@@ -77,7 +77,7 @@ def test_the_integral_is_that_of_the_rate():
         * (end - start)
         / len(middle)
     )
-    closed = among.expected(store.time, start, end, len(sources))
+    closed = among.integrate_kernels(store.time, start, end, len(sources))
     torch.testing.assert_close(summed, closed, rtol=2e-3, atol=1e-3)
 
 
@@ -99,7 +99,7 @@ def test_a_fit_explains_as_many_events_as_there_are_and_knows_no_unit():
     store = sample_store()
     among = senders(store)
     found = fit_activity(among, store.src, store.time)
-    expected = among.expected(
+    expected = among.integrate_kernels(
         store.time, float(store.time[0]), float(store.time[-1]), len(store.src.unique())
     )
     assert float(expected @ torch.tensor(found.weights, dtype=torch.float64)) == pytest.approx(len(store))

@@ -51,9 +51,9 @@ def test_it_is_the_cross_entropy_of_the_true_one(b, c, seed):
 def test_candidates_are_of_the_same_source_and_never_the_true_one(stream):
     """For all training events: training destinations at the event's time, a function of seed, epoch and event."""
     store, train = stream.store, stream.split.train
-    task = LinkTask.of(store, stream.split, CPU, judge=RankingLoss(7))
-    keys = task.others(3, 1)
-    whole = task.questions(store.select(train), keys)
+    task = LinkTask.create(store, stream.split, CPU, loss_function=RankingLoss(7))
+    keys = task.draw_others(3, 1)
+    whole = task.build_queries(store.select(train), keys)
     b = len(train)
     assert len(whole) == 8 * b
     assert torch.equal(whole.label, (torch.arange(8 * b) < b).float())
@@ -64,9 +64,9 @@ def test_candidates_are_of_the_same_source_and_never_the_true_one(stream):
     assert not bool((dst[1:] == dst[0]).any())
     assert bool(torch.isin(dst, store.dst[train]).all())
     for chosen in torch.arange(b).split(37):
-        part = task.questions(store.select(train[chosen]), keys[chosen])
+        part = task.build_queries(store.select(train[chosen]), keys[chosen])
         assert torch.equal(part.dst.view(8, -1), dst[:, chosen])
-    assert not torch.equal(task.questions(store.select(train), task.others(3, 2)).dst, whole.dst)
+    assert not torch.equal(task.build_queries(store.select(train), task.draw_others(3, 2)).dst, whole.dst)
     counts = torch.bincount(dst[1:].flatten(), minlength=store.num_nodes)[store.dst[train].unique()]
     assert float(counts.float().std()) < 5 * float(counts.float().mean()) ** 0.5
 
@@ -82,16 +82,16 @@ def test_every_model_that_follows_a_gradient_takes_it(stream, name):
     if isinstance(scorer, RoundLearner):
         return
     how = LinkFitConfig(batch=50, loss="ranking", train_candidates=3)
-    task = LinkTask.of(stream.store, stream.split, CPU, judge=how.judge)
+    task = LinkTask.create(stream.store, stream.split, CPU, loss_function=how.loss_function)
 
     def epoch(number):
-        return Epoch(number, task.others(0, number), Draws.of(0, number))
+        return Epoch(number, task.draw_others(0, number), Draws.from_seed(0, number))
 
     executor = choose_executor(task, scorer, stream, how, epoch)
     assert isinstance(executor, BatchExecutor)
     assert not isinstance(executor, BucketedExecutor), "an event's candidates would be in several parts"
     told = (
-        MemorySchedule.of(stream.store, (stream.split.train,), 50).steps("strict")
+        MemorySchedule.from_periods(stream.store, (stream.split.train,), 50).visible_batches("strict")
         if scorer.stateful
         else [0, 0]
     )
@@ -106,20 +106,21 @@ def test_every_model_that_follows_a_gradient_takes_it(stream, name):
 
 def test_the_default_is_what_it_was(stream):
     """Without a word: one random destination beside each event, drawn as ever, and binary cross-entropy."""
-    task = LinkTask.of(stream.store, stream.split, CPU, judge=LinkFitConfig().judge)
-    assert isinstance(task.opponents, RandomDestinations)
-    assert not task.together
+    task = LinkTask.create(stream.store, stream.split, CPU, loss_function=LinkFitConfig().loss_function)
+    assert isinstance(task.negatives, RandomDestinations)
+    assert not task.needs_joint_pairs
     pool = stream.store.dst[stream.split.train].unique()
     rng = torch.Generator().manual_seed((5 << 20) + 2)
     assert torch.equal(
-        task.others(5, 2), pool[torch.randint(len(pool), (len(stream.split.train),), generator=rng)]
+        task.draw_others(5, 2), pool[torch.randint(len(pool), (len(stream.split.train),), generator=rng)]
     )
     logits, label = torch.randn(9), torch.randint(2, (9,)).float()
     assert torch.equal(
         task.loss(logits, label), binary_cross_entropy_with_logits(logits, label, reduction="sum")
     )
     assert isinstance(
-        LinkTask.of(stream.store, stream.split, CPU, judge=RankingLoss(2)).opponents, CandidateDestinations
+        LinkTask.create(stream.store, stream.split, CPU, loss_function=RankingLoss(2)).negatives,
+        CandidateDestinations,
     )
 
 

@@ -10,6 +10,7 @@ from dygmamba.models.classifiers import NodeHead
 from dygmamba.runs.link_training import separate_settings
 from dygmamba.tasks.node import NodeTask, check_labels, compute_positive_weight, node_metrics, split_for_nodes
 from node_cases import labelled_stream
+from raising import raises
 
 
 def test_the_split_is_chronological_and_keeps_every_node():
@@ -26,8 +27,8 @@ def test_a_question_is_an_event_and_its_answer_the_label():
     """Source, destination, time and label of each training event, by its row; exams are the periods after it."""
     store, cpu = labelled_stream(), torch.device("cpu")
     split = split_for_nodes(store)
-    task, events = NodeTask.of(store, split, cpu), store.select(split.train[5:25])
-    pairs = task.questions(events, task.others(0, 0)[5:25])
+    task, events = NodeTask.create(store, split, cpu), store.select(split.train[5:25])
+    pairs = task.build_queries(events, task.draw_others(0, 0)[5:25])
     for asked, true in ((pairs.src, events.src), (pairs.dst, events.dst), (pairs.time, events.time)):
         assert torch.equal(asked, true)
     assert torch.equal(pairs.label, store.label[split.train[5:25]])
@@ -59,21 +60,30 @@ def test_the_head_is_the_published_one():
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("change", "code", "value"),
     [
-        (lambda label, split: None, "no labels"),
-        (lambda label, split: label * 2, "0 or 1"),
-        (lambda label, split: torch.zeros_like(label), "training period has 0 positives"),
-        (lambda label, split: label.index_fill(0, split.train, 1.0), "training period has 168 positives"),
-        (lambda label, split: label.index_fill(0, split.val, 0.0), "validation period has 0 positives"),
+        (lambda label, split: None, "no-labels", ""),
+        (lambda label, split: label * 2, "invalid-labels", "has 2"),
+        (lambda label, split: torch.zeros_like(label), "one-class", "training period has 0 positives"),
+        (
+            lambda label, split: label.index_fill(0, split.train, 1.0),
+            "one-class",
+            "training period has 168 positives",
+        ),
+        (
+            lambda label, split: label.index_fill(0, split.val, 0.0),
+            "one-class",
+            "validation period has 0 positives",
+        ),
     ],
 )
-def test_labels_that_teach_nothing_are_refused(change, sentence):
-    """No labels, other values than 0 and 1, or one class alone in training or validation."""
+def test_labels_that_cannot_be_learned_are_an_error(change, code, value):
+    """No labels, values other than 0 and 1, or only one class in training or validation."""
     store = labelled_stream()
     split = split_for_nodes(store)
-    with pytest.raises(EventError, match=sentence):
+    with raises(code, EventError) as error:
         check_labels(replace(store, label=change(store.label, split)), split)
+    assert value in str(error.value)
 
 
 @pytest.mark.parametrize("dataset", ["wikipedia", "reddit", "mooc", "mine"])

@@ -24,8 +24,8 @@ def trained_on(store, count=None):
 
 def asked(kind, store, split, seed=0, epoch=0):
     """Source and destination of what is asked beside each training event."""
-    opponents = TRAINING_NEGATIVES[kind].of(store, split, CPU)
-    pairs = opponents.questions(store.select(split.train), opponents.others(seed, epoch))
+    negatives = TRAINING_NEGATIVES[kind].create(store, split, CPU)
+    pairs = negatives.build_queries(store.select(split.train), negatives.draw_others(seed, epoch))
     k = len(split.train)
     assert torch.equal(pairs.src[:k], store.src[split.train])
     assert torch.equal(pairs.dst[:k], store.dst[split.train])
@@ -81,11 +81,11 @@ def test_what_is_asked_is_a_function_of_seed_and_epoch(kind):
     """The same again, other with another seed or epoch, and never a node that training does not know."""
     store = long_store()
     split = trained_on(store, 2 * WINDOW_EVENTS)
-    opponents = TRAINING_NEGATIVES[kind].of(store, split, CPU)
-    first = opponents.others(0, 0)
-    assert torch.equal(first, TRAINING_NEGATIVES[kind].of(store, split, CPU).others(0, 0))
-    assert not torch.equal(first, opponents.others(0, 1))
-    assert not torch.equal(first, opponents.others(1, 0))
+    negatives = TRAINING_NEGATIVES[kind].create(store, split, CPU)
+    first = negatives.draw_others(0, 0)
+    assert torch.equal(first, TRAINING_NEGATIVES[kind].create(store, split, CPU).draw_others(0, 0))
+    assert not torch.equal(first, negatives.draw_others(0, 1))
+    assert not torch.equal(first, negatives.draw_others(1, 0))
     src, dst = asked(kind, store, split)
     assert set(src.tolist()) <= set(store.src[split.train].tolist())
     assert set(dst.tolist()) <= set(store.dst[split.train].tolist())
@@ -104,7 +104,9 @@ def test_validation_asks_what_training_asks():
     """Random pairs as published, historical ones as evaluated, or both beside each event, which is asked about once."""
     store = long_store()
     split = trained_on(store, 2 * WINDOW_EVENTS)
-    evaluation_sets = {kind: LinkTask.of(store, split, CPU, kind).validation for kind in TRAINING_NEGATIVES}
+    evaluation_sets = {
+        kind: LinkTask.create(store, split, CPU, kind).validation for kind in TRAINING_NEGATIVES
+    }
     for kind in ("random", "historical"):
         assert torch.equal(
             evaluation_sets[kind].pairs.node, build_link_set(store, split, "val", strategy=kind).pairs.node
@@ -115,5 +117,5 @@ def test_validation_asks_what_training_asks():
     assert torch.equal(parts[1], evaluation_sets["random"].pairs.src[k:])
     assert torch.equal(parts[2], evaluation_sets["historical"].pairs.src[k:])
     assert mixed.pairs.label.tolist() == [1.0] * k + [0.0] * (2 * k)
-    assert torch.equal(mixed.number, torch.arange(k).repeat(3))
+    assert torch.equal(mixed.event_index, torch.arange(k).repeat(3))
     assert torch.equal(mixed.pairs.time, store.time[split.val].repeat(3))

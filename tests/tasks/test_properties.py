@@ -14,6 +14,7 @@ from commands import invoke
 from dygmamba.core.errors import ConfigError, EventError
 from dygmamba.data.storage.leaderboard import load_leaderboard
 from dygmamba.tasks.node_properties import NDCG_TOP, ndcg
+from raising import raises
 
 # rows of truth and of forecasts with ties, and what py-tgb 2.3.0's evaluator of tgbn-trade made of both together
 TRUTH = ((0.5, 0.25, 0.25, 0.0, 0.0), (0.0, 0.0, 1.0, 0.0, 0.0), (0.1, 0.2, 0.3, 0.4, 0.0))
@@ -124,9 +125,9 @@ def test_one_command_and_one_sentence(monkeypatch, capsys, tmp_path):
         code, _, error = invoke(monkeypatch, capsys, *bad)
         assert (code, error.count("\n")) == (2, 1)
     tgb_folder(tmp_path / "plain", "tgbn-genre")
-    with pytest.raises(EventError, match="no node labels"):
+    with raises("no-node-labels", EventError):
         dm.evaluate(dm.read(tmp_path / "plain"), "persistent", metrics="ndcg@10")
-    with pytest.raises(ConfigError, match="no scoreboard"):
+    with raises("no-leaderboard", ConfigError):
         dm.evaluate(dm.generate(nodes=20, events=100, communities=2), "persistent", metrics="ndcg@10")
 
 

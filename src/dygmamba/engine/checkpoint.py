@@ -1,7 +1,8 @@
-"""A training run's whole state in one sealed safetensors file: weights, optimizer, generators, position; no pickle.
+"""Checkpoints: the complete state of a training run in one sealed safetensors file, without pickle.
 
-`last` is the one point where a run is committed: it holds the epochs' entries and the best weights too, from which
-metrics.jsonl and `best` are made. The `last` before it is kept. Each file names the run it belongs to.
+`last` is the single point of commit: it holds weights, optimizer, generators and position, and also the metrics of all
+epochs and the best weights, from which metrics.jsonl and `best` are rewritten if necessary. The `last` before it is
+kept as `last.1`. Each file holds the fingerprint of its run.
 """
 
 import json
@@ -25,47 +26,48 @@ Tensors = dict[str, Tensor]
 
 @dataclass(slots=True)
 class TrainingState:
-    """Where a run stands: the next step of which epoch, and what early stopping remembers."""
+    """Position of a run (epoch and next step), early stopping, and metrics.
+
+    Stored as JSON in checkpoints, so the field names are part of the file format.
+    """
 
     epoch: int = 0
     step: int = 0
     best_epoch: int = -1
     best_ap: float = -1.0
     best_auc: float = -1.0
-    stale: int = 0
+    stale: int = 0  # epochs since the best one
     finished: bool = False
-    losses: list[float] = field(default_factory=list)  # of the epoch under way
-    entries: list[dict[str, Any]] = field(default_factory=list)  # of the epochs that are done
+    losses: list[float] = field(default_factory=list)  # of the current epoch
+    entries: list[dict[str, Any]] = field(default_factory=list)  # metrics of the finished epochs
 
     def end_epoch(self, ap: float, auc: float, better: bool, epochs: int, patience: int) -> None:
-        """Note whether validation was better, and whether that was the last epoch."""
+        """Record the validation of an epoch and move on to the next one."""
         if better:
             self.best_epoch, self.best_ap, self.best_auc, self.stale = self.epoch, ap, auc, 0
         else:
             self.stale += 1
         self.epoch, self.step, self.losses = self.epoch + 1, 0, []
-        self.judge(epochs, patience)
+        self.update_finished(epochs, patience)
 
-    def judge(self, epochs: int, patience: int) -> None:
-        """Whether that was the last epoch, of so many and with so much patience."""
+    def update_finished(self, epochs: int, patience: int) -> None:
+        """Set `finished` by the number of epochs and the patience."""
         self.finished = self.stale >= patience or self.epoch >= epochs
 
 
 class CheckpointManager:
-    """Saves and restores the state of one run; keeps the best weights, which `last` holds beside its own."""
+    """Saves and restores the state of one run, and remembers its best weights."""
 
     def __init__(self, run: RunDirectory, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
         self.run, self.model, self.optimizer = run, model, optimizer
-        self._bond = run.fingerprint
+        self._fingerprint = run.fingerprint
         self._best: Tensors = {}
-        self._whole = (
-            False  # whether the `last` on disk is known to be good, and so worth keeping as the one before
-        )
+        self._last_is_valid = False  # only a `last` known to be valid may replace the previous one
 
-    def save(self, progress: TrainingState, better: bool = False) -> None:
-        """Commit the state; with `better` its weights become the best ones.
+    def save(self, state: TrainingState, better: bool = False) -> None:
+        """Write the state; with `better` the current weights become the best ones.
 
-        Of several processes all have the same state, and the first one writes it.
+        In distributed training all processes have the same state and the first one writes it.
         """
         if better:
             self._best = {
@@ -75,122 +77,146 @@ class CheckpointManager:
             return
         tensors = {f"model.{name}": value for name, value in _named_weights(self.model)} | self._best
         states = {} if self.optimizer is None else self.optimizer.state_dict()["state"]
-        for number, state in states.items():
-            tensors |= {f"optimizer.{number}.{key}": value for key, value in state.items()}
-        keep = self.run.before_last if self._whole else None
-        save_checkpoint(self.run.last, tensors | _generator_states(), progress, self._bond, keep)
-        self._whole = True
+        for number, values in states.items():
+            tensors |= {f"optimizer.{number}.{key}": value for key, value in values.items()}
+        keep = self.run.previous if self._last_is_valid else None
+        save_checkpoint(self.run.last, tensors | _generator_states(), state, self._fingerprint, keep)
+        self._last_is_valid = True
         if better:
-            self._write_best(progress)
+            self._write_best(state)
 
     def restore(self) -> TrainingState:
-        """The newest whole state, and what is made of it: `best` and metrics.jsonl."""
+        """Restore the newest valid checkpoint; rewrite `best` and metrics.jsonl from it if they differ."""
         if not self.run.started:
             self.run.write_metrics([])
             return TrainingState()
-        tensors, progress, path = read_newest(self.run)
+        tensors, state, path = read_newest(self.run)
         _load_weights(self.model, tensors, "model.", path)
         if self.optimizer is not None:
             _restore_optimizer(self.optimizer, tensors)
         _restore_generators(tensors)
-        self._whole = path == self.run.last
+        self._last_is_valid = path == self.run.last
         self._best = {name: value for name, value in tensors.items() if name.startswith("best.")}
-        if self.run.writes and self._best and not self._best_is_right(progress):
-            self._write_best(progress)
-        self.run.write_metrics(progress.entries)
-        return progress
+        if self.run.writes and self._best and not self._best_is_current(state):
+            self._write_best(state)
+        self.run.write_metrics(state.entries)
+        return state
 
     def load_best(self) -> None:
-        """The best weights into the model, from memory; a run that has found none says so."""
+        """Load the best weights into the model, from memory or else from disk."""
         if not self._best:
             load_best(self.run, self.model)
         else:
             _load_weights(self.model, self._best, "best.", self.run.last)
 
-    def _write_best(self, progress: TrainingState) -> None:
+    def _write_best(self, state: TrainingState) -> None:
         tensors = {f"model.{name.removeprefix('best.')}": value for name, value in self._best.items()}
-        save_checkpoint(self.run.best, tensors, progress, self._bond)
+        save_checkpoint(self.run.best, tensors, state, self._fingerprint)
 
-    def _best_is_right(self, progress: TrainingState) -> bool:
+    def _best_is_current(self, state: TrainingState) -> bool:
         try:
-            _, found = read_checkpoint(self.run, self.run.best)
+            _, best = read_checkpoint(self.run, self.run.best)
         except FileError:
             return False
-        return found.best_epoch == progress.best_epoch
+        return best.best_epoch == state.best_epoch
 
 
 def load_best(run: RunDirectory, model: nn.Module) -> TrainingState:
-    """The best weights of a run into a model."""
+    """Load the best weights of a run into a model."""
     try:
-        tensors, progress = read_checkpoint(run, run.best)
+        tensors, state = read_checkpoint(run, run.best)
     except DamagedFileError as error:
-        raise FileError(f"{error}; `dygmamba.resume('{run.path}')` writes it anew") from error
+        raise FileError(
+            f"the best weights cannot be read ({error}); `dygmamba.resume({str(run.path)!r})` writes them again",
+            code="damaged-checkpoint",
+        ) from error
     _load_weights(model, tensors, "model.", run.best)
-    return progress
+    return state
 
 
 def load_newest(run: RunDirectory, model: nn.Module) -> TrainingState:
-    """The weights that training will go on from into a model."""
-    tensors, progress, path = read_newest(run)
+    """Load the weights from which training would continue into a model."""
+    tensors, state, path = read_newest(run)
     _load_weights(model, tensors, "model.", path)
-    return progress
+    return state
 
 
 def read_newest(run: RunDirectory) -> tuple[Tensors, TrainingState, Path]:
-    """The last checkpoint or, where it is missing or damaged, the one before it; a warning says so."""
+    """Read the last checkpoint, or with a warning the previous one if the last is missing or damaged."""
     try:
         return *read_checkpoint(run, run.last), run.last
     except (DamagedFileError, CheckpointMissing) as error:
-        if not run.before_last.exists():
-            mend = "restore it, or delete it to begin the run again"
-            raise FileError(f"{error}, and there is none before it; {mend}") from error
+        if not run.previous.exists():
+            raise FileError(
+                f"the checkpoint cannot be read ({error}) and there is no previous one; restore it, or delete it to "
+                "start the run again",
+                code="damaged-checkpoint",
+            ) from error
         try:
-            found = read_checkpoint(run, run.before_last)
+            tensors, state = read_checkpoint(run, run.previous)
         except DamagedFileError as other:
-            raise FileError(f"{error}, and so is the one before it; restore one or train again") from other
-        at = f"epoch {found[1].epoch}, step {found[1].step}"
-        warnings.warn(DygWarning(f"{error}; the run goes on from the one before it, at {at}"), stacklevel=2)
-        return *found, run.before_last
+            raise FileError(
+                f"neither the last checkpoint ({error}) nor the previous one ({other}) can be read; restore one of "
+                "them, or train again",
+                code="damaged-checkpoint",
+            ) from other
+        position = f"epoch {state.epoch}, step {state.step}"
+        warnings.warn(
+            DygWarning(
+                f"the last checkpoint cannot be read ({error}); continuing from the previous one at {position}"
+            ),
+            stacklevel=2,
+        )
+        return tensors, state, run.previous
 
 
 class CheckpointMissing(FileError):
-    """There is no checkpoint of that name."""
+    """There is no checkpoint file at the path."""
+
+    code = "no-checkpoint"
 
 
 def save_checkpoint(
-    path: Path, tensors: Tensors, progress: TrainingState, fingerprint: str, keep: Path | None = None
+    path: Path, tensors: Tensors, state: TrainingState, fingerprint: str, keep: Path | None = None
 ) -> None:
-    """A sealed file, bound to its run; what it replaces is kept under another name if one is given."""
+    """Write a sealed checkpoint with the fingerprint of its run; the file it replaces is kept as `keep`."""
     make_folder(path.parent)
     metadata = {
         "format": FORMAT,
         "kind": _checkpoint_kind(path),
         "bond": fingerprint,
-        "progress": json.dumps(asdict(progress)),
+        "progress": json.dumps(asdict(state)),
     }
     write_sealed_tensors(path, tensors, metadata, keep)
 
 
 def read_checkpoint(run: RunDirectory, path: Path) -> tuple[Tensors, TrainingState]:
-    """What save_checkpoint wrote, unless it is damaged or another run's."""
+    """Read a checkpoint; raise FileError if it is missing, damaged or belongs to another run."""
     if not path.exists():
         raise CheckpointMissing(
-            f"there is no checkpoint at {path}; give the folder of a run that was started"
+            f"there is no checkpoint at {path}; give the directory of a run that was started"
         )
     tensors, metadata = read_sealed_tensors(path)
     if metadata.get("format") != FORMAT:
-        raise FileError(f"{path} is not a checkpoint of this program's version; train again")
+        raise FileError(
+            f"{path} is not a checkpoint of this version of dygmamba; train again",
+            code="unknown-checkpoint-format",
+        )
     if metadata["kind"] != _checkpoint_kind(path):
-        raise FileError(f"{path} is a copy of the run's {metadata['kind']}; restore its own, or train again")
+        raise FileError(
+            f"{path} is a copy of the run's '{metadata['kind']}' checkpoint; restore the original, or train again",
+            code="wrong-checkpoint",
+        )
     if metadata["bond"] != run.fingerprint:
         raise FileError(
-            f"{path} belongs to another run or other settings; restore the run's own, or train again"
+            f"{path} belongs to another run or to other settings; restore the run's own checkpoint, or train again",
+            code="wrong-checkpoint",
         )
     return tensors, TrainingState(**json.loads(metadata["progress"]))
 
 
 def _checkpoint_kind(path: Path) -> str:
-    """`last` or `best`, whichever generation."""
+    """Return "last" (also for `last.1`) or "best"."""
     return path.name.partition(".")[0]
 
 
@@ -199,14 +225,15 @@ def _named_weights(model: nn.Module) -> list[tuple[str, Tensor]]:
 
 
 def _load_weights(model: nn.Module, tensors: Tensors, prefix: str, path: Path) -> None:
-    """The tensors under a prefix into the model, if they are all it has and no more."""
+    """Load the tensors with a prefix into the model; raise FileError unless names and shapes are the model's."""
     own = model.state_dict()
     stored = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
     wrong = [name for name in own if name not in stored or stored[name].shape != own[name].shape]
     if wrong or set(stored) - set(own):
         name = (wrong or sorted(set(stored) - set(own)))[0]
         raise FileError(
-            f"{path} belongs to another model: '{name}' does not fit; use the settings the run was trained with"
+            f"{path} belongs to another model: tensor '{name}' does not fit; use the settings of the run",
+            code="wrong-model",
         )
     model.load_state_dict(stored)
 

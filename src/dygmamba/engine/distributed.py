@@ -1,8 +1,8 @@
-"""Who this process is among those that train one run together, and the few things they do in common.
+"""Distributed training: the group of processes that train one run, and their collective operations.
 
-Every process runs the same program with the same data, weights and draws, and computes its share of the questions; the
-first of them writes. One process is the identity of everything here, so nobody else asks how many there are
-(decision 030).
+Every process runs the same program with the same data, weights and draws, and computes its share of each batch; only
+the first process writes files. For a single process all operations are the identity, so that no caller has to ask how
+many processes there are (decision 030).
 """
 
 from collections.abc import Callable, Iterator
@@ -23,52 +23,56 @@ HOST = torch.device("cpu")
 
 
 class PeerLostError(DygError):
-    """Another process of the same training is gone, so this one cannot go on."""
+    """Another process of the same training ended, so this one cannot continue."""
 
-    exit_code = 75  # whoever started the processes looks for another one to blame
+    exit_code = 75  # tells the launcher that another process has the cause
+    code = "peer-lost"
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessGroup:
-    """One process, which has nobody to agree with."""
+    """A single process: every operation is the identity."""
 
     rank: int = 0
     size: int = 1
-    several = False  # whether anything below waits for others
+    is_distributed = False  # whether operations wait for other processes
 
     @property
-    def leads(self) -> bool:
-        """Whether this process writes, and decides where a clock or a user does."""
+    def is_first(self) -> bool:
+        """Whether this process writes files and decides what depends on a clock or on the user."""
         return self.rank == 0
 
     def share(self, count: int) -> tuple[int, int]:
-        """From where to where in a row of so many this process computes: as even as can be, perhaps nothing."""
+        """Return the range [first, end) of `count` items that this process computes; it may be empty."""
         return count * self.rank // self.size, count * (self.rank + 1) // self.size
 
-    def is_mine(self, number: int) -> bool:
-        """Whether the piece of work of that number is this process's, where pieces are dealt out in turn."""
+    def owns(self, number: int) -> bool:
+        """Return whether this process computes the item of that number, when items are dealt out in turn."""
         return number % self.size == self.rank
 
-    def sum(self, tensor: Tensor) -> None:
-        """Its sum over the processes, in place: the same bits in each."""
+    def all_reduce(self, tensor: Tensor) -> None:
+        """Sum the tensor over all processes in place; every process gets the same bits."""
 
-    def collect(self, rows: Tensor) -> Tensor:
-        """Rows on the host that each process has some of, the rest zero: all of them."""
+    def gather_rows(self, rows: Tensor) -> Tensor:
+        """Return all rows of a tensor on the host of which each process has computed some, the others being zero."""
         return rows
 
     def any(self, *flags: bool) -> tuple[bool, ...]:
-        """Whether one of the processes says so, of each."""
+        """Return, for each flag, whether it is set in any process."""
         return flags
 
-    def led(self, work: Callable[[], Result]) -> Result:
-        """What the first process makes of it; what it refuses, all refuse."""
+    def run_on_first(self, work: Callable[[], Result]) -> Result:
+        """Run `work` in the first process and return its result in all; a DygError is raised in all."""
         return work()
 
-    def wait(self) -> None:
-        """Until all have come this far."""
+    def barrier(self) -> None:
+        """Wait until all processes get here."""
 
     def reseed(self, key: int, step: int, alike: bool) -> None:
-        """Draw as this step does, here alike in all processes or in each its own; one process draws on."""
+        """Seed torch for a step, with the same seed in all processes (`alike`) or with one for each.
+
+        A single process keeps its generator running instead.
+        """
 
 
 SINGLE_PROCESS = ProcessGroup()
@@ -76,48 +80,44 @@ SINGLE_PROCESS = ProcessGroup()
 
 @dataclass(frozen=True, slots=True)
 class DistributedGroup(ProcessGroup):
-    """One of the processes of a group (`process_wide.join_others`); a group of one still makes every call."""
+    """A process of a torch.distributed group; even a group of one makes every collective call."""
 
-    several = True
+    is_distributed = True
 
-    def sum(self, tensor: Tensor) -> None:
-        """One all-reduce."""
+    def all_reduce(self, tensor: Tensor) -> None:
         _call_peers(lambda: dist.all_reduce(tensor))
 
-    def collect(self, rows: Tensor) -> Tensor:
-        """A sum with zeros changes no bit; the first process knows the shape, as it always has the first piece."""
-        shape, kind = self.led(lambda: (rows.shape, rows.dtype))
-        whole = rows if (rows.shape, rows.dtype) == (shape, kind) else torch.zeros(shape, dtype=kind)
-        self.sum(whole)
+    def gather_rows(self, rows: Tensor) -> Tensor:
+        # the first process owns the first pass, so it always knows shape and type; adding zeros changes no bit
+        shape, dtype = self.run_on_first(lambda: (rows.shape, rows.dtype))
+        whole = rows if (rows.shape, rows.dtype) == (shape, dtype) else torch.zeros(shape, dtype=dtype)
+        self.all_reduce(whole)
         return whole
 
     def any(self, *flags: bool) -> tuple[bool, ...]:
-        """One small all-reduce on the host, which no GPU waits for."""
-        said = torch.tensor(flags, dtype=torch.int32)
-        self.sum(said)
-        return tuple(bool(number) for number in said.tolist())
+        counts = torch.tensor(flags, dtype=torch.int32)  # on the host, so that no GPU has to wait
+        self.all_reduce(counts)
+        return tuple(bool(number) for number in counts.tolist())
 
-    def led(self, work: Callable[[], Result]) -> Result:
-        """The result is sent, so it must be a plain value."""
-        told: list[Any] = [None, None]
-        if self.leads:
+    def run_on_first(self, work: Callable[[], Result]) -> Result:
+        message: list[Any] = [None, None]  # result and error, pickled by broadcast_object_list
+        if self.is_first:
             try:
-                told[0] = work()
+                message[0] = work()
             except DygError as error:
-                told[1] = error
-        _call_peers(lambda: dist.broadcast_object_list(told, src=0, device=HOST))
-        if told[1] is not None:
-            raise told[1]
-        return told[0]
+                message[1] = error
+        _call_peers(lambda: dist.broadcast_object_list(message, src=0, device=HOST))
+        if message[1] is not None:
+            raise message[1]
+        return message[0]
 
-    def wait(self) -> None:
-        """A sum that nobody needs, on the host: one of nothing would not wait."""
-        self.any(True)
+    def barrier(self) -> None:
+        self.any(True)  # a sum on the host; an empty all-reduce would not wait
 
     def reseed(self, key: int, step: int, alike: bool) -> None:
-        """A function of run, epoch, step and process, so that a resumed run draws what it would have drawn."""
-        who = 0 if alike else self.rank + 1
-        words = np.random.SeedSequence([key % 2**64, step, who]).generate_state(1, np.uint64)
+        # a function of run and epoch (key), step and rank, so that a resumed run draws what it would have drawn
+        stream = 0 if alike else self.rank + 1
+        words = np.random.SeedSequence([key % 2**64, step, stream]).generate_state(1, np.uint64)
         torch.manual_seed(int(words[0]) >> 1)
 
 
@@ -125,14 +125,17 @@ _current: ContextVar[ProcessGroup] = ContextVar("ranks", default=SINGLE_PROCESS)
 
 
 def current_group() -> ProcessGroup:
-    """Who this process is at the moment."""
+    """Return the group in use; outside of `use_process_group` it is the single process."""
     return _current.get()
 
 
 @contextmanager
 def use_process_group() -> Iterator[ProcessGroup]:
-    """Inside, this process is one of its group; outside it works for itself, as others may not be asked the same."""
-    if current_group().several or not dist.is_initialized():
+    """Use the initialized torch.distributed group inside the context.
+
+    Outside of it the process works alone, because the others may not be running the same code.
+    """
+    if current_group().is_distributed or not dist.is_initialized():
         yield current_group()
         return
     before = _current.set(DistributedGroup(dist.get_rank(), dist.get_world_size()))
@@ -143,10 +146,10 @@ def use_process_group() -> Iterator[ProcessGroup]:
 
 
 def _call_peers(call: Callable[[], Any]) -> None:
-    """Call the others; where one of them is gone, say so in a sentence."""
+    """Make a collective call; raise PeerLostError if another process is gone."""
     try:
         call()
     except RuntimeError as error:
         raise PeerLostError(
-            "another process of this training ended; what was saved is kept, see what that one said"
+            "another process of this training ended; checkpoints are kept, see the error message of that process"
         ) from error

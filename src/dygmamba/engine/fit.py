@@ -1,20 +1,20 @@
-"""The one training loop: chronological batches, one optimizer step each, exact to resume, whatever the task.
+"""The training loop of every task: chronological batches, validation, early stopping, exact resume.
 
-An epoch's questions and draws are functions of (seed, epoch), so a run's position is two integers; with the weights,
-the optimizer and the generators of a checkpoint the rest of the run is determined.
+The queries and draws of an epoch are functions of (seed, epoch), so the position of a run is two integers (epoch and
+step). Together with weights, optimizer and generators of a checkpoint it determines the rest of the run.
 """
 
 import math
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dygmamba.core.errors import DygError, ScoreError
+from dygmamba.core.errors import Interrupted, ScoreError
+from dygmamba.core.interrupts import allow_interrupts, defer_interrupts, interrupt_requested
+from dygmamba.core.progress import SILENT, Advance, Progress, no_advance
 from dygmamba.data.events.stream_prefix import StreamPrefix
 from dygmamba.engine.checkpoint import CheckpointManager, TrainingState
 from dygmamba.engine.distributed import PeerLostError
@@ -22,46 +22,25 @@ from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.engine.executor import Batch, Epoch, choose_executor
 from dygmamba.engine.fit_config import FitConfig
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.engine.scoring import Advance, unwatched
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import MemorySchedule
 from dygmamba.models.base import MemorySaver, Scorer
 from dygmamba.sampling.draws import Draws
 from dygmamba.tasks.base import EvaluationSet, Task
 
-STEPS_PER_READ = 32  # steps after which losses are read off the device: a run that diverged goes on no longer
+STEPS_PER_READ = 32  # losses are read off the device this often, so that a diverged run ends soon
 
 
-Stage = Callable[[str, int], AbstractContextManager[Advance]]  # a name, and of how many questions it is
+StopCondition = Callable[[], bool]  # asked after every step
 
 
-def unfollowed(name: str, total: int) -> AbstractContextManager[Advance]:
-    """A stage that nobody follows."""
-    return nullcontext(unwatched)
-
-
-class Interrupted(DygError):
-    """The user stopped the run; its state is on disk."""
-
-    exit_code = 130
-
-
-@dataclass(frozen=True, slots=True)
-class Reporter:
-    """Who is told of a run's progress.
-
-    A stage is work between steps, such as validation: so many questions, after which nothing is left to undo, so that a
-    KeyboardInterrupt may come at any moment of it.
-    """
-
-    step: Callable[[int, int], None] = lambda epoch, step: None
-    epoch: Callable[[dict], None] = lambda entry: None
-    stop: Callable[[], bool] = lambda: False
-    stage: Stage = unfollowed
+def never_stop() -> bool:
+    """Train to the end."""
+    return False
 
 
 class Trainer:
-    """A run under way: task, model, stream and position, and the folder that keeps them."""
+    """A training run: task, model, stream, position and run directory."""
 
     def __init__(
         self, task: Task, scorer: nn.Module, stream: Stream, config: FitConfig, run: RunDirectory, seed: int
@@ -70,162 +49,180 @@ class Trainer:
         self.task, self.scorer, self.stream = task, scorer, stream
         self.config, self.run, self.seed, self.ranks = config, run, seed, stream.ranks
         self.executor = choose_executor(task, scorer, stream, config, self.epoch)
-        self.progress, self.keeper = TrainingState(), CheckpointManager(run, scorer, self.executor.optimizer)
-        clock = MemorySchedule.of(stream.store, (stream.split.train,), config.batch)
-        self._tellable = clock.steps(config.visible) if scorer.stateful else [0] * self.steps_per_epoch
-        self._carrier = scorer if isinstance(scorer, MemorySaver) and scorer.carries else None
+        self.state = TrainingState()
+        self.checkpoints = CheckpointManager(run, scorer, self.executor.optimizer)
+        schedule = MemorySchedule.from_periods(stream.store, (stream.split.train,), config.batch)
+        # for each step, the number of batches that a memory has observed before it
+        self._visible_batches = (
+            schedule.visible_batches(config.visible) if scorer.stateful else [0] * self.steps_per_epoch
+        )
+        self._memory_saver = scorer if isinstance(scorer, MemorySaver) and scorer.carries else None
         self._saved = time.monotonic()
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches, or rounds, of an epoch."""
+        """Number of batches, or of rounds, of an epoch."""
         return self.executor.steps
 
     def epoch(self, number: int) -> Epoch:
-        """What is asked and drawn in an epoch."""
-        draws = Draws.of(self.seed, number, self.stream.device)
-        return Epoch(number, self.task.others(self.seed, number), draws)
+        """Draw the negatives and the neighbor draws of an epoch."""
+        draws = Draws.from_seed(self.seed, number, self.stream.device)
+        return Epoch(number, self.task.draw_others(self.seed, number), draws)
 
     def batch(self, epoch: Epoch, number: int) -> Batch:
-        """A step of an epoch; before it a memory is told of the cells that became visible since the last one."""
-        told = self._tellable[number - 1] if number else 0
-        return Batch(epoch, number, range(told, self._tellable[number]))
+        """Return a step of an epoch, with the batches that became visible to a memory since the previous step."""
+        observed = self._visible_batches[number - 1] if number else 0
+        return Batch(epoch, number, range(observed, self._visible_batches[number]))
 
     def resume(self) -> None:
-        """Go back to the last checkpoint; epochs it does not know of are forgotten."""
+        """Restore the last checkpoint, if there is one; later epochs are lost."""
         self.run.lock()
-        self.progress = self.keeper.restore()
-        self.progress.judge(self.config.epochs, self.config.patience)  # which may be more than it began with
+        self.state = self.checkpoints.restore()
+        self.state.update_finished(self.config.epochs, self.config.patience)  # may have been extended
 
-    def __call__(self, report: Reporter | None = None) -> None:
-        """Train until the epochs are used up or validation stops improving; then load the best weights."""
+    def __call__(
+        self, progress: Progress = SILENT, *, name: str = "training", stop: StopCondition = never_stop
+    ) -> None:
+        """Train until the epochs are used up or validation stops improving; then load the best weights.
+
+        Args:
+            progress: Observer; one unit of its stage `name` is a step.
+            name: Name of that stage.
+            stop: Asked after every step; if it returns True, the run is saved and `Interrupted` is raised.
+        """
         self.run.lock()
+        steps, state = self.steps_per_epoch, self.state
+        total, done = self.config.epochs * steps, state.epoch * steps + state.step
         try:
-            self._run(report or Reporter())
+            with defer_interrupts(), progress.stage(name, total, done=done) as stage:
+                self._run(stage, stop)
         except PeerLostError as error:
             raise PeerLostError(
-                f"another process of this training ended; what was saved before is kept, go on with: "
-                f"`dygmamba.resume('{self.run.path}')`"
+                "another process of this training ended; checkpoints are kept, resume with: "
+                f"`dygmamba.resume({str(self.run.path)!r})`"
             ) from error
         finally:
             self.run.unlock()
 
-    def _run(self, report: Reporter) -> None:
-        while not self.progress.finished:
+    def _run(self, progress: Progress, stop: StopCondition) -> None:
+        while not self.state.finished:
             start = time.monotonic()
-            self.train_epoch(report)
+            self.train_epoch(progress, stop)
             trained = time.monotonic() - start
-            found = self._validated(report)
+            metrics = self._validate_epoch(progress)
             entry = {
-                "epoch": self.progress.epoch,
-                "loss": sum(self.progress.losses) / len(self.progress.losses),
-                **{f"val_{name}": value for name, value in found.items() if isinstance(value, float)},
+                "epoch": self.state.epoch,
+                "loss": sum(self.state.losses) / len(self.state.losses),
+                **{f"val_{name}": value for name, value in metrics.items() if isinstance(value, float)},
                 "train_seconds": trained,
                 "seconds": time.monotonic() - start,
             }
-            self.progress.entries.append(entry)
-            self.finish_epoch(found)
-            self.run.write_metrics(self.progress.entries)
-            report.epoch(entry | {"best_epoch": self.progress.best_epoch})
-        self.keeper.load_best()
+            self.state.entries.append(entry)
+            self.finish_epoch(metrics)
+            self.run.write_metrics(self.state.entries)
+            progress.epoch(entry | {"best_epoch": self.state.best_epoch})
+        self.checkpoints.load_best()
 
-    def _validated(self, report: Reporter) -> dict[str, Any]:
-        """Validation; whoever stops it finds the epoch's training kept, and validates again."""
+    def _validate_epoch(self, progress: Progress) -> dict[str, Any]:
+        """Validate the epoch; if interrupted, save the trained epoch, which is validated again after a resume."""
         evaluation_set = self.task.validation
         if evaluation_set is None:
             return {}
         try:
-            with report.stage("validation", len(evaluation_set.pairs)) as advance:
-                found = self.validate(advance)
-            return self.ranks.led(lambda: found)  # early stopping is decided once
+            # nothing needs to be undone here, so a Ctrl-C may come at any moment
+            with allow_interrupts(), progress.stage("validation", len(evaluation_set.pairs)) as stage:
+                metrics = self.validate(stage.advance)
+            # the first process decides about early stopping, so that rounding cannot separate the processes
+            return self.ranks.run_on_first(lambda: metrics)
         except KeyboardInterrupt:
             self._save()
-            raise self._interrupted("stopped in validation") from None
+            raise self._interrupted("stopped during validation") from None
 
     def _interrupted(self, what: str) -> Interrupted:
-        return Interrupted(f"{what} and saved; go on with: `dygmamba.resume('{self.run.path}')`")
+        return Interrupted(f"{what} and saved; resume with: `dygmamba.resume({str(self.run.path)!r})`")
 
-    def train_epoch(self, report: Reporter) -> None:
-        """The rest of the epoch the run stands in."""
+    def train_epoch(self, progress: Progress = SILENT, stop: StopCondition = never_stop) -> None:
+        """Train the rest of the current epoch."""
         self.scorer.train()
-        if self.progress.step == 0:
+        if self.state.step == 0:
             self.scorer.reset()
-            if self._carrier is not None:
-                self._carrier.let_go()
-        self._study(report)
-        epoch = self.epoch(self.progress.epoch)
-        losses = []  # device scalars, read now and then so that no step waits for the device
-        for step in range(self.progress.step, self.steps_per_epoch):
+            if self._memory_saver is not None:
+                self._memory_saver.let_go()
+        self._build_table(progress)
+        epoch = self.epoch(self.state.epoch)
+        losses = []  # scalars on the device; reading each one would make every step wait
+        for step in range(self.state.step, self.steps_per_epoch):
             losses.append(self.executor.step(self.batch(epoch, step)))
-            report.step(epoch.number, step)
-            asked, due = self.ranks.any(report.stop(), self._due)
-            if asked or due or len(losses) == STEPS_PER_READ:
-                self._note(losses, step + 1)
-            if asked or due:
+            progress.advance(1)
+            stopped, due = self.ranks.any(stop() or interrupt_requested(), self._is_save_due)
+            if stopped or due or len(losses) == STEPS_PER_READ:
+                self._record_losses(losses, step + 1)
+            if stopped or due:
                 self._save()
-                if asked:
+                if stopped:
                     raise self._interrupted("stopped")
-        self._note(losses, self.progress.step if not losses else self.steps_per_epoch)
-        if self._carrier is not None and self._carrier.carried is None:
-            self._carry(self._carrier, epoch)
+        self._record_losses(losses, self.state.step if not losses else self.steps_per_epoch)
+        if self._memory_saver is not None and self._memory_saver.carried is None:
+            self._save_memory(self._memory_saver, epoch)
 
-    def _carry(self, carrier: MemorySaver, epoch: Epoch) -> None:
-        """Let the memory take in what is left of the training events, and keep it; once an epoch, for it goes on."""
-        told = self._tellable[-1] if self._tellable else 0
-        self.executor.catch_up(Batch(epoch, self.steps_per_epoch, range(told, self.steps_per_epoch)))
+    def _save_memory(self, saver: MemorySaver, epoch: Epoch) -> None:
+        """Let the memory observe the rest of the training events and save it with the weights."""
+        observed = self._visible_batches[-1] if self._visible_batches else 0
+        self.executor.catch_up(Batch(epoch, self.steps_per_epoch, range(observed, self.steps_per_epoch)))
         later = torch.cat([self.stream.split.val, self.stream.split.test])
         trained = int(later.min()) if len(later) else len(self.stream.store)
-        carrier.carry(StreamPrefix.at(self.stream.store, trained))
+        saver.carry(StreamPrefix.from_store(self.stream.store, trained))
 
     @property
-    def _due(self) -> bool:
-        """Whether it is time to save; who does not write goes by who does."""
+    def _is_save_due(self) -> bool:
+        """Whether it is time to save; only the process that writes decides."""
         return self.run.writes and time.monotonic() - self._saved > self.config.save_every
 
-    def _study(self, report: Reporter) -> None:
-        """What the executor makes once, before the first step; stopped there, the run stands where it stood."""
-        if self.progress.step == self.steps_per_epoch or not self.executor.unstudied:
+    def _build_table(self, progress: Progress) -> None:
+        """Build what the executor needs before the first step; if interrupted, the position does not change."""
+        if self.state.step == self.steps_per_epoch or not self.executor.pending_queries:
             return
         try:
-            with report.stage("training table", self.executor.unstudied) as advance:
-                self.executor.study(advance)
+            with allow_interrupts(), progress.stage("training table", self.executor.pending_queries) as stage:
+                self.executor.build_table(stage.advance)
         except KeyboardInterrupt:
             self._save()
             raise self._interrupted("stopped before the first step") from None
 
-    def validate(self, advance: Advance = unwatched) -> dict[str, Any]:
-        """The task's metrics on its validation exam under the current weights."""
+    def validate(self, advance: Advance = no_advance) -> dict[str, Any]:
+        """Return the task's validation metrics of the current weights."""
         evaluation_set = self.task.validation
         assert evaluation_set is not None
-        return self.task.metrics(self.examine(evaluation_set, advance), evaluation_set)
+        return self.task.metrics(self.score(evaluation_set, advance), evaluation_set)
 
-    def examine(self, evaluation_set: EvaluationSet, advance: Advance = unwatched) -> Tensor:
-        """A score per pair of an exam."""
+    def score(self, evaluation_set: EvaluationSet, advance: Advance = no_advance) -> Tensor:
+        """Return the score of each pair of an evaluation set."""
         return score_evaluation_set(
             self.scorer, self.stream, evaluation_set, self.config.rule, self.seed, advance
         )
 
-    def finish_epoch(self, found: dict[str, Any]) -> None:
-        """Early stopping: the task says which weights are better; where nothing was found out, the last ones are."""
-        ap, auc = found.get("ap", self.progress.best_ap), found.get("auc", self.progress.best_auc)
-        better = not found or self.task.better(found, self.progress.best_ap, self.progress.best_auc)
-        self.progress.end_epoch(ap, auc, better, self.config.epochs, self.config.patience)
+    def finish_epoch(self, metrics: dict[str, Any]) -> None:
+        """Record the validation metrics of an epoch and save; without validation the last weights are the best."""
+        ap, auc = metrics.get("ap", self.state.best_ap), metrics.get("auc", self.state.best_auc)
+        better = not metrics or self.task.is_better(metrics, self.state.best_ap, self.state.best_auc)
+        self.state.end_epoch(ap, auc, better, self.config.epochs, self.config.patience)
         self._save(better)
 
-    def _note(self, losses: list[Tensor], step: int) -> None:
-        """Read the losses off the device; a run that diverged ends here, before anything is saved."""
-        found = torch.stack(losses).tolist() if losses else []
-        wrong = [number for number, loss in enumerate(found) if not math.isfinite(loss)]
+    def _record_losses(self, losses: list[Tensor], step: int) -> None:
+        """Read the losses off the device; raise ScoreError before anything is saved if the run diverged."""
+        values = torch.stack(losses).tolist() if losses else []
+        wrong = [number for number, loss in enumerate(values) if not math.isfinite(loss)]
         if wrong:
-            raise self._diverged(f"the loss became {found[wrong[0]]}")
-        self.progress.losses += found
+            raise self._diverged(f"the loss became {values[wrong[0]]}")
+        self.state.losses += values
         losses.clear()
-        self.progress.step = step
+        self.state.step = step
 
     def _diverged(self, what: str) -> ScoreError:
         return ScoreError(
-            f"{what} in epoch {self.progress.epoch}; what was saved before is kept, train again with an lr below "
-            f"{self.config.lr:g}"
+            f"{what} in epoch {self.state.epoch}; earlier checkpoints are kept. Train again with an lr below "
+            f"{self.config.lr:g}",
+            code="diverged",
         )
 
     def _save(self, better: bool = False) -> None:
@@ -233,5 +230,5 @@ class Trainer:
         weights = [parameter.detach().isfinite().all() for parameter in self.scorer.parameters()]
         if weights and not bool(torch.stack(weights).all()):
             raise self._diverged("a weight became infinite or nan")
-        self.keeper.save(self.progress, better)
+        self.checkpoints.save(self.state, better)
         self._saved = time.monotonic()

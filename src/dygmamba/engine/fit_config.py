@@ -1,55 +1,67 @@
-"""How a model is fitted; the defaults are the published protocol's."""
+"""Settings of the training loop; the defaults are those of the published protocol."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
+from dygmamba.core.choices import LossName, TrainNegativesName, Visibility
 from dygmamba.core.settings import Bounds, Settings
-from dygmamba.engine.visibility import Visibility, VisibilityRule
-from dygmamba.tasks.losses import LOSSES, Loss, LossName
-from dygmamba.tasks.training_negatives import TrainNegativesName
+
+if TYPE_CHECKING:  # this module is imported without torch, to check options
+    from dygmamba.engine.visibility import VisibilityRule
+    from dygmamba.tasks.losses import Loss
 
 
 @dataclass(frozen=True, slots=True)
 class FitConfig(Settings):
-    """What the training loop goes by, whatever the task and the model."""
+    """Settings of training that do not depend on task and model.
 
-    epochs: Annotated[int, Bounds(1, 1_000_000)] = 100  # epochs at most
-    batch: Annotated[int, Bounds(1, 100_000_000)] = 200  # events of a step
+    The comment beside a setting is its description in `dygmamba models`.
+    """
+
+    epochs: Annotated[int, Bounds(1, 1_000_000)] = 100  # maximum number of epochs
+    batch: Annotated[int, Bounds(1, 100_000_000)] = 200  # events per step
     lr: Annotated[float, Bounds(0, 1e6, above=True)] = 1e-4  # learning rate
     patience: Annotated[int, Bounds(1, 1_000_000)] = (
-        20  # epochs without a better validation after which training ends
+        20  # epochs without better validation before training stops
     )
-    visible: Visibility = "strict"  # what a memory, or a table of the past, may know of when it is asked
-    precision: Literal["float32", "tf32", "bf16"] = "tf32"  # of training; evaluation is in float32
-    graphs: bool = True  # on a GPU, replay the step as captured graphs
-    save_every: Annotated[float, Bounds(0, 1e9)] = 30.0  # seconds between checkpoints inside an epoch
+    visible: Visibility = (
+        "strict"  # events a memory or table sees: strictly earlier ones, or all earlier batches
+    )
+    precision: Literal["float32", "tf32", "bf16"] = "tf32"  # precision of training; evaluation is in float32
+    graphs: bool = True  # replay steps as captured CUDA graphs (GPU only)
+    save_every: Annotated[float, Bounds(0, 1e9)] = 30.0  # seconds between checkpoints within an epoch
 
     @property
-    def rule(self) -> VisibilityRule:
-        """What a memory is told in training, and so in evaluation: a batch at once."""
+    def rule(self) -> "VisibilityRule":
+        """Visibility in training and evaluation; a memory observes one batch at once."""
+        from dygmamba.engine.visibility import VisibilityRule
+
         return VisibilityRule(self.visible, self.batch)
 
 
 @dataclass(frozen=True, slots=True)
 class LinkFitConfig(FitConfig):
-    """The same of link prediction: what events are told from, and whether it counts how active a source is."""
+    """Settings of link prediction: negatives, activity rate and loss."""
 
     train_negatives: TrainNegativesName = (
-        "random"  # pairs that were not: any destination, one seen before, both, or both at known odds
+        "random"  # random destinations, historical pairs, both, or both corrected by known odds
     )
-    activity: bool = False  # where negatives replace the source, add its log rate to the score
-    loss: LossName = "pairwise"  # of every pair alone, or of each event among candidates of its source
-    train_candidates: Annotated[int, Bounds(1, 1_000_000)] = 20  # of each event, for the ranking loss
+    activity: bool = (
+        False  # add the source's log activity rate to the score where negatives replace the source
+    )
+    loss: LossName = "pairwise"  # loss of each pair, or of each event among candidates of its source
+    train_candidates: Annotated[int, Bounds(1, 1_000_000)] = 20  # candidates per event of the ranking loss
 
     @property
-    def judge(self) -> Loss:
-        """What a step is judged by."""
-        return LOSSES[self.loss].of(self.train_candidates)
+    def loss_function(self) -> "Loss":
+        from dygmamba.tasks.losses import LOSSES
+
+        return LOSSES[self.loss].create(self.train_candidates)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFitConfig(FitConfig):
-    """The same of a node classifier, and what it is."""
+    """Settings of node classification."""
 
-    finetune: bool = False  # also train the backbone
-    balance: bool = False  # weigh positives by negatives per positive
+    finetune: bool = False  # train the backbone too
+    balance: bool = False  # weight positives so that both classes count the same

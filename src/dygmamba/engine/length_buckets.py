@@ -1,14 +1,10 @@
-"""How long a look-up must be, and how many pairs are read in one pass.
+"""Buckets of pairs with histories of similar length, so that short histories are not padded to long ones.
 
-Legend: p pairs, r of them read together.
+Pairs are sorted by the longer history of their two nodes and cut into buckets. Each bucket is looked up only as far
+back as its longest history, rounded up so that few different lengths occur. A score depends on its pair alone, so
+buckets change the cost of a pass and nothing of what it computes, except the order of rounding and of dropout masks.
 
-Which pairs of a batch are read together, so that short histories do not pay for long ones.
-
-A batch is sorted by the longer history of each pair and cut into parts; each part is looked up only as far back as
-its longest history, rounded up so that few lengths occur. A score depends on its pair alone, so parts change
-what a step costs and nothing of what it computes but the order of rounding and of dropout's draws.
-
-Legend: s steps of an epoch, b events of a step, r pairs of a step, k training events.
+Legend: p pairs, s steps of an epoch, r pairs of a step or of a bucket.
 """
 
 from collections.abc import Iterator
@@ -21,18 +17,18 @@ from torch import Tensor
 
 from dygmamba.sampling.view import Request
 
-# tokens of one pass without gradients: they bound the memory and change no score; a CPU gains nothing from more
+# Tokens of one pass without gradients. They bound the memory and change no score; more gain nothing on a CPU.
 TOKENS_PER_PASS = {"cpu": 16_000, "cuda": 64_000}
 
 
 def round_length(length: int, most: int) -> int:
-    """The next of four steps per octave, at least 16, so that few lengths occur."""
+    """Round up to one of four lengths per octave, at least 16 and at most `most`."""
     step = max(4, 1 << max(0, (length - 1).bit_length() - 3))
     return min(most, max(16, -(-length // step) * step))
 
 
 def max_pairs_per_pass(requests: tuple[Request, ...], device: torch.device, tokens: int | None = None) -> int:
-    """As many pairs as keep one pass without gradients within so many tokens."""
+    """Return how many pairs fit into one pass without gradients; `tokens` defaults to what suits the device."""
     return _max_pairs(sum(request.tokens for request in requests), tokens or TOKENS_PER_PASS[device.type])
 
 
@@ -43,7 +39,7 @@ def _max_pairs(length: int, tokens: int) -> int:
 def split_by_length(
     lengths: Int64[Tensor, "p"], most: int, device: torch.device, tokens: int | None = None
 ) -> Iterator[tuple[Int64[Tensor, "r"], int]]:
-    """Pairs in parts of at most so many tokens, the longest histories first, each with its look-up length."""
+    """Iterate over (rows, look-up length) of buckets of at most `tokens` tokens, longest histories first."""
     ranked = lengths.sort(descending=True, stable=True)
     longest, start = ranked.values.tolist(), 0
     while start < len(longest):
@@ -53,28 +49,34 @@ def split_by_length(
         start = stop
 
 
-BucketShares = tuple[int, ...]  # how a batch is cut: the parts' shares of it, the longest histories first
+BucketShares = tuple[int, ...]  # relative sizes of a batch's buckets, longest histories first
 SINGLE_BUCKET: BucketShares = (20,)
 SHARE_CHOICES: tuple[BucketShares, ...] = (SINGLE_BUCKET, (10, 10), (5, 5, 5, 5), (2, 4, 6, 8), (2,) * 10)
 
 
 @dataclass(frozen=True, slots=True)
 class BucketCosts:
-    """What a part costs a device, in entries of history computed."""
+    """Cost of a bucket on a device, in entries of history."""
 
-    issue: int  # to issue one more part
-    narrow: int  # pairs that are computed as quickly as fewer
+    issue: int  # overhead of one more bucket
+    narrow: int  # fewer pairs than this take as long as this many
 
 
 DEVICE_COSTS = {
     "cuda": BucketCosts(issue=4000, narrow=40),
     "cpu": BucketCosts(issue=400, narrow=1),
-}  # each measured, docs/log.md
+}  # each measured, docs/research/log.md
 
 
 @dataclass(frozen=True, slots=True)
 class BucketPlan:
-    """The full batches of an epoch: their pairs, longest history first, and the parts' sizes and look-up lengths."""
+    """Buckets of the full batches of an epoch.
+
+    Attributes:
+        order: Pairs of each step, longest history first.
+        sizes: Pairs of each bucket.
+        lengths: Look-up length of each step's buckets.
+    """
 
     order: Int64[Tensor, "s r"]
     sizes: tuple[int, ...]
@@ -82,13 +84,13 @@ class BucketPlan:
 
 
 def bucket_sizes(pairs: int, shares: BucketShares) -> tuple[int, ...]:
-    """Pairs of each part; parts without any are left out."""
+    """Return the number of pairs of each bucket, without empty buckets."""
     ends = [pairs * total // sum(shares) for total in accumulate(shares)]
     return tuple(stop - start for start, stop in pairwise([0, *ends]) if stop > start)
 
 
 def plan_buckets(lengths: Int64[Tensor, "s r"], shares: BucketShares, most: int) -> BucketPlan:
-    """An epoch with every step cut like this."""
+    """Plan the buckets of an epoch from the history length of every pair of every step."""
     ranked = lengths.sort(dim=1, descending=True, stable=True)
     sizes = bucket_sizes(lengths.shape[1], shares)
     longest = ranked.values[:, list(accumulate(sizes[:-1], initial=0))].tolist()
@@ -98,7 +100,7 @@ def plan_buckets(lengths: Int64[Tensor, "s r"], shares: BucketShares, most: int)
 
 
 def choose_shares(lengths: Int64[Tensor, "s r"], most: int, costs: BucketCosts) -> BucketShares:
-    """The cut that makes an epoch cheapest on a device with these costs."""
+    """Return the bucket shares with the lowest cost of an epoch."""
 
     def cost(shares: BucketShares) -> int:
         plan = plan_buckets(lengths, shares, most)

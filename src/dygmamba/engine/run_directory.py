@@ -1,6 +1,6 @@
-"""Plain values as TOML (toml.io, v1.0): what is written is read back equal.
+"""Run directory: config.toml (extended.toml), metrics.jsonl, results.json and checkpoint/ of one training run.
 
-A run is a folder: config.toml (extended.toml), metrics.jsonl, results.json, checkpoint/.
+Also `to_toml`, which writes plain values as TOML (toml.io, v1.0) such that they are read back equal.
 """
 
 import hashlib
@@ -11,6 +11,7 @@ import secrets
 import time
 import tomllib
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ TOML_ESCAPES = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r",
 
 
 def to_toml(sections: dict[str, dict[str, Any]]) -> str:
-    """One table per section."""
+    """Return the sections as TOML tables."""
     lines = []
     for name, settings in sections.items():
         lines.append(f"[{_toml_key(name)}]")
@@ -43,18 +44,23 @@ def _toml_value(value: Any) -> str:
     if isinstance(value, int):
         return str(value)
     if isinstance(value, float):
-        return repr(value) if math.isfinite(value) else str(value)  # inf, -inf, nan are TOML's own words
+        return repr(value) if math.isfinite(value) else str(value)  # TOML knows inf, -inf and nan
     if isinstance(value, str):
         return _toml_string(value)
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml_value(item) for item in value) + "]"
-    raise ConfigError(f"a configuration holds no {type(value).__name__}, got {value!r}; give a plain value")
+    raise ConfigError(
+        f"a config cannot hold a {type(value).__name__}; got {value!r}. Use a bool, number, string or list of these",
+        code="not-a-plain-value",
+    )
 
 
 def _toml_string(text: str) -> str:
-    """A basic string: control characters escaped, everything else as it is."""
+    """Return a TOML basic string, with control characters escaped."""
     if any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise ConfigError(f"{text!r} is not valid UTF-8 and cannot be kept in a configuration; rename it")
+        raise ConfigError(
+            f"{text!r} is not valid UTF-8 and cannot be stored in a config; rename it", code="not-utf8"
+        )
     return '"' + "".join(_escape_character(letter) for letter in text) + '"'
 
 
@@ -65,27 +71,33 @@ def _escape_character(letter: str) -> str:
 
 
 RESTORE_HINT = "restore it or train again"
+CLOCK_TICK = 2_000_000_000  # nanoseconds: a file may be written twice within a tick and keep its time
 
 
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
-    """The files of one training run, each written whole or not at all."""
+    """Files of one training run; each is written atomically."""
 
     path: Path
-    writes: bool = True  # of several processes that train together, only the first does
+    writes: bool = True  # False in all but the first process of distributed training
     _locks: list[FileLock] = field(default_factory=list, compare=False, repr=False)
+    # parsed config files by name, each with the state (inode, size, time) of the file that it was parsed from
+    _parsed: dict[str, tuple[tuple[int, int, int], dict[str, dict[str, Any]]]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     @staticmethod
-    def create(root: Path, dataset: str, model: str, seed: int, mark: str = "") -> "RunDirectory":
-        """A new folder <root>/<dataset>/<model>/<stamp>-seed<k>, with a mark behind it where one is given."""
+    def create(root: Path, dataset: str, model: str, seed: int, suffix: str = "") -> "RunDirectory":
+        """Create a new directory <root>/<dataset>/<model>/<stamp>-seed<seed><suffix>."""
         for what, name in (("dataset", dataset), ("model", model)):
             if not is_valid_folder_name(name):
                 raise ConfigError(
-                    f"a {what} called {name[:60]!r} can have no folder of runs; call it (or its file) by letters, "
-                    f"digits, '.', '_' and '-', at most {MAX_NAME_BYTES} bytes"
+                    f"the {what} name {name[:60]!r} cannot be a directory name; rename it (or its file) with letters, "
+                    f"digits, '.', '_' and '-', at most {MAX_NAME_BYTES} bytes",
+                    code="invalid-name",
                 )
         stamp = time.strftime("%Y%m%d-%H%M%S")
-        base = root / dataset / model / f"{stamp}-seed{seed}{mark}"
+        base = root / dataset / model / f"{stamp}-seed{seed}{suffix}"
         make_folder(base.parent)
         path, number = base, 1
         while not create_new_folder(path):
@@ -94,66 +106,67 @@ class RunDirectory:
         return RunDirectory(path)
 
     def lock(self) -> None:
-        """No other process trains into this folder until `unlock`, or the end of this one."""
+        """Lock the run against other processes until `unlock` or the end of this process."""
         if self.writes and not self._locks:
             self._locks.append(FileLock(self.path / ".lock"))
 
     def unlock(self) -> None:
-        """Others may."""
+        """Release the run lock."""
         while self._locks:
             self._locks.pop().release()
 
     @property
-    def before_last(self) -> Path:
-        """The checkpoint before the last one."""
+    def previous(self) -> Path:
+        """Path of the checkpoint before the last one."""
         return self.path / "checkpoint" / "last.1.safetensors"
 
     @property
     def started(self) -> bool:
         """Whether there is a checkpoint to resume from."""
-        return self.last.exists() or self.before_last.exists()
+        return self.last.exists() or self.previous.exists()
 
     @property
     def last(self) -> Path:
-        """The checkpoint to resume from."""
+        """Path of the checkpoint to resume from."""
         return self.path / "checkpoint" / "last.safetensors"
 
     @property
     def best(self) -> Path:
-        """The weights that validated best."""
+        """Path of the weights with the best validation."""
         return self.path / "checkpoint" / "best.safetensors"
 
     @property
     def task(self) -> str:
-        """What the run was trained for: link or node."""
+        """Task of the run: "link" or "node"."""
         return self.config().get("run", {}).get("task", "link")
 
     def write_config(self, sections: dict[str, dict[str, Any]], id: str | None = None) -> None:
-        """Everything needed to repeat the run, as TOML; the last section says that it is whole and whose it is."""
+        """Write everything needed to repeat the run; a last section [folder] holds the run's id and a checksum."""
         self._write_sealed("config.toml", {**sections, "folder": {"id": id or secrets.token_hex(8)}})
 
     def extend(self, settings: dict[str, Any]) -> None:
-        """Settings of the training loop that go before those it began with; its results are no longer its last word.
+        """Override settings of the training loop and drop the results, which are no longer final.
 
-        They stand in a file of their own: config.toml, which the checkpoints are bound to, stays as it was.
+        The overrides go into extended.toml: config.toml must not change, because checkpoints hold its fingerprint.
         """
         (self.path / "results.json").unlink(missing_ok=True)
         more = self._extension() | settings
         self._write_sealed("extended.toml", {"train": more, "folder": {"of": self.fingerprint}})
 
     def config(self) -> dict[str, dict[str, Any]]:
-        """What write_config wrote, or an error: a run goes by the settings it began with, and by its extension."""
-        sections = self._sealed("config.toml")
+        """Read the config with its extension; raise FileError if a file is missing, changed or damaged."""
+        sections = deepcopy(self._read_sealed("config.toml"))  # the caller may change it
         more = self._extension()
         return {**sections, "train": sections.get("train", {}) | more} if more else sections
 
     def _extension(self) -> dict[str, Any]:
         if not (self.path / "extended.toml").exists():
             return {}
-        sections = self._sealed("extended.toml")
+        sections = self._read_sealed("extended.toml")
         if sections["folder"].get("of") != self.fingerprint:
             raise FileError(
-                f"{self.path / 'extended.toml'} belongs to another run; delete it to have this one as it began"
+                f"{self.path / 'extended.toml'} belongs to another run; delete it to use the original settings",
+                code="wrong-extension",
             )
         return sections.get("train", {})
 
@@ -161,67 +174,83 @@ class RunDirectory:
         text = to_toml(sections)
         write_text(self.path / name, f'{text}sha256 = "{_sha256(text)}"\n')
 
-    def _sealed(self, name: str) -> dict[str, dict[str, Any]]:
+    def _read_sealed(self, name: str) -> dict[str, dict[str, Any]]:
+        """Return the sections of a config file, which is parsed and checked once, and again after it was replaced."""
         path = self.path / name
         try:
+            status = path.stat()  # before reading: a file that is replaced in between is read again next time
+            state = (status.st_ino, status.st_size, status.st_mtime_ns)
+            if name in self._parsed and self._parsed[name][0] == state:
+                return self._parsed[name][1]
             text = path.read_bytes().decode("utf-8")
             sections = tomllib.loads(text)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise FileError(
-                f"{self.path} is not a run: it has no {name}; give a folder under runs/"
+                f"{self.path} is not a run directory: it has no {name}; give a directory under runs/",
+                code="not-a-run",
             ) from error
         except OSError as error:
-            raise FileError(f"{path} cannot be read ({error.strerror}); {RESTORE_HINT}") from error
+            raise FileError(
+                f"{path} cannot be read ({error.strerror}); {RESTORE_HINT}", code="damaged-config"
+            ) from error
         except (ValueError, RecursionError) as error:  # not TOML, or not UTF-8
-            raise FileError(f"{path} cannot be read ({first_line(error)}); {RESTORE_HINT}") from error
+            raise FileError(
+                f"{path} cannot be read ({first_line(error)}); {RESTORE_HINT}", code="damaged-config"
+            ) from error
         if not all(isinstance(section, dict) for section in sections.values()):
-            raise FileError(f"{path} has settings outside of its sections; {RESTORE_HINT}")
+            raise FileError(f"{path} has settings outside of sections; {RESTORE_HINT}", code="damaged-config")
         seal = sections.get("folder", {}).get("sha256")
         if seal is None:
-            raise FileError(f"{path} is cut short: its section [folder] is missing; {RESTORE_HINT}")
+            raise FileError(
+                f"{path} is incomplete: the section [folder] is missing; {RESTORE_HINT}",
+                code="damaged-config",
+            )
         if seal != _sha256(text.rpartition("sha256 = ")[0]):
             raise FileError(
-                f"{path} was changed or damaged since the run began; restore it, or train again with other settings"
+                f"{path} was changed or damaged after the run was started; restore it, or start a new run",
+                code="damaged-config",
             )
+        if time.time_ns() - status.st_mtime_ns > CLOCK_TICK:
+            self._parsed[name] = (state, sections)
         return sections
 
     @property
     def fingerprint(self) -> str:
-        """What binds checkpoints to this run: the digest of its configuration, its seed, data and id among it."""
-        there = (self.path / "config.toml").exists()
-        return self._sealed("config.toml")["folder"]["sha256"] if there else ""
+        """Digest of config.toml (settings, seed, data, run id), which every checkpoint of the run holds."""
+        exists = (self.path / "config.toml").exists()
+        return self._read_sealed("config.toml")["folder"]["sha256"] if exists else ""
 
     def metrics(self) -> list[dict[str, Any]]:
-        """One entry per finished epoch."""
+        """Read the metrics of the finished epochs."""
         return self._read("metrics.jsonl", lambda text: [json.loads(line) for line in text.splitlines()])
 
     def write_metrics(self, entries: list[dict[str, Any]]) -> None:
-        """Replace the epochs' entries."""
+        """Replace the metrics of the finished epochs."""
         if self.writes:
             write_text(self.path / "metrics.jsonl", "".join(json.dumps(entry) + "\n" for entry in entries))
 
     @property
     def finished(self) -> bool:
-        """Whether its best weights were evaluated: a run that was stopped or extended has to go on first."""
+        """Whether the final evaluation was written; False for runs that were stopped or extended."""
         return (self.path / "results.json").exists()
 
-    def write_results(self, rows: list[dict[str, Any]], **beside: Any) -> None:
-        """The final evaluation, and what is known beside it: rules on the same exams, or why there is none."""
+    def write_results(self, rows: list[dict[str, Any]], **extra: Any) -> None:
+        """Write the rows of the final evaluation and further fields, such as the results of baselines ("rules")."""
         if self.writes:
-            write_text(self.path / "results.json", json.dumps({"results": rows, **beside}, indent=1) + "\n")
+            write_text(self.path / "results.json", json.dumps({"results": rows, **extra}, indent=1) + "\n")
 
     def results(self) -> list[dict[str, Any]]:
-        """What write_results wrote; nothing if the run is not finished."""
+        """Read the rows of the final evaluation; empty if the run is not finished."""
         return self._read("results.json", lambda text: json.loads(text)["results"])
 
     def rules(self) -> list[dict[str, Any]]:
-        """What simple rules reach on the same exams, rows like those of `results`; none of a run that did not ask."""
+        """Read the rows of simple baselines on the same evaluation sets; empty if they were not evaluated."""
         return self._read("results.json", lambda text: json.loads(text).get("rules", []))
 
     def verdict(self) -> dict[str, Any]:
-        """How the run stands against the best rule, in figures and as a sentence; empty where that was not asked."""
-        found = self._read("results.json", lambda text: [json.loads(text).get("verdict", {})])
-        return found[0] if found else {}
+        """Read the comparison of the run with its best baseline; empty if there is none."""
+        rows = self._read("results.json", lambda text: [json.loads(text).get("verdict", {})])
+        return rows[0] if rows else {}
 
     def _read(self, name: str, parse: Callable[[str], list[dict[str, Any]]]) -> list[dict[str, Any]]:
         path = self.path / name
@@ -229,11 +258,12 @@ class RunDirectory:
             rows = parse(path.read_bytes().decode("utf-8")) if path.exists() else []
             if isinstance(rows, list) and all(isinstance(row, dict) for row in rows):
                 return rows
-            raise TypeError("it holds something else than rows")
+            raise TypeError("it does not hold a list of objects")
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             why = f"{type(error).__name__}: {first_line(error)}"
             raise FileError(
-                f"{path} is damaged ({why}); `dygmamba.resume('{self.path}')` writes it anew"
+                f"{path} is damaged ({why}); `dygmamba.resume({str(self.path)!r})` writes it again",
+                code="damaged-results",
             ) from error
 
 

@@ -1,16 +1,15 @@
-"""The one walk: the only code that asks a scorer without gradients.
+"""Scoring without gradients: the only code that runs a scorer in evaluation and prediction.
 
-It owns what a memory has been told of, the draws, how questions are cut by the length of their histories and into
-passes, and progress. Validation, evaluation, prediction, ranking, embeddings, probes and benchmarks go through it. A
-score depends on its pair, its time and strictly earlier events; how the questions are cut changes nothing but rounding.
-Several processes cut them alike and answer the passes in turn, each telling its own memory of everything, so the
-answers are one process's to the last bit.
+`StreamScorer` controls what a memory has observed, the random draws, how queries are bucketed by history length and cut
+into passes, and progress. Validation, evaluation, prediction, ranking, embeddings, explanations and benchmarks all use
+it. A score depends on its pair, its time and strictly earlier events; how queries are cut changes only rounding.
+Several processes cut queries alike and score the passes in turn, each with a memory that observes every event, so the
+scores equal those of one process to the last bit.
 
-Legend: p questions, k events told, l length.
+`Ranker` scores any pairs at any times and finds the best of many candidates, on a stream that may have grown since
+training.
 
-Any pairs at any times, and the likeliest of many: a trained scorer on a stream that may have gone on since.
-
-Legend: p pairs, s sources, c candidates, k kept.
+Legend: p pairs, k events (of `top_k`: best candidates), s sources, c candidates.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -25,6 +24,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor, nn
 
 from dygmamba.core.errors import ScoreError
+from dygmamba.core.progress import Advance, no_advance
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.engine.length_buckets import max_pairs_per_pass, split_by_length
 from dygmamba.engine.stream import Stream
@@ -33,18 +33,19 @@ from dygmamba.models.base import MemorySaver, Scorer
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView, Request
 
-Advance = Callable[[int], None]  # told how many more questions are answered
-
-
-def unwatched(count: int) -> None:
-    """Nobody follows the progress."""
-
 
 class StreamScorer:
-    """A scorer on a stream: asks any pairs at any times, its memory told of what each of them may see.
+    """A scorer on a stream: scores pairs at any times, with a memory that has observed what each pair may see.
 
-    Draws are a function of the seed. A memory only ever moves forward: questions that see less than it was told of make
-    it start again. `tokens` bounds what one pass reads, by default as much as suits the device.
+    Queries are scored in the order of visible events, because a memory only moves forward: a query that sees fewer
+    events than the memory has observed makes it start again.
+
+    Args:
+        scorer: The model.
+        stream: The events.
+        seed: Seed of the neighbor draws.
+        schedule: Batches in which a memory observes events; needed by stateful scorers only.
+        tokens: Tokens that one pass may read; defaults to what suits the device.
     """
 
     def __init__(
@@ -52,109 +53,124 @@ class StreamScorer:
         scorer: Scorer,
         stream: Stream,
         seed: int,
-        clock: MemorySchedule | None = None,
+        schedule: MemorySchedule | None = None,
         tokens: int | None = None,
     ) -> None:
         if isinstance(scorer, nn.Module):
             scorer.eval()
-        self.scorer, self.stream, self.clock, self.tokens = scorer, stream, clock, tokens
-        self.draws = Draws.of(seed, device=stream.device)
-        self._told = -1  # events of the clock that the memory has taken in; -1: unknown
-        self._kept = 0 if clock is None else count_kept_events(scorer, stream.store, clock)
+        self.scorer, self.stream, self.schedule, self.tokens = scorer, stream, schedule, tokens
+        self.draws = Draws.from_seed(seed, device=stream.device)
+        self._observed = -1  # events of the schedule that the memory has observed; -1: unknown
+        self._saved = 0 if schedule is None else count_kept_events(scorer, stream.store, schedule)
 
     def __call__(
-        self, asked: PairBatch, seen: Int64[Tensor, "p"] | None = None, advance: Advance = unwatched
+        self, pairs: PairBatch, visible: Int64[Tensor, "p"] | None = None, advance: Advance = no_advance
     ) -> Tensor:
-        """An answer per pair, on the host, in the order asked; `seen`: how many of the clock's events each may see."""
-        here, answers = asked.to(self.stream.device), ScoreBuffer(len(asked))
-        passes = count()
-        for rows in self._moments(seen, len(asked)):
-            for chosen, requests in self._passes(here, rows.to(self.stream.device)):
-                if self.stream.ranks.is_mine(next(passes)):
-                    pairs = here.shared(chosen, self.stream.store.num_nodes)
-                    answers.put(
-                        chosen, score_view(self.scorer, self.stream.view(pairs, requests, self.draws))
-                    )
-                advance(len(chosen))
-        self.stream.store.check_unchanged()  # nor while the last questions were asked
-        answers.found = self.stream.ranks.collect(answers.found)
-        return answers.finite(asked.time)
+        """Score pairs.
 
-    def _moments(self, seen: Int64[Tensor, "p"] | None, count: int) -> Iterator[Int64[Tensor, "_"]]:
-        """Questions that may be asked of one state: all of them, or with a memory those that see the same events."""
-        if not self.scorer.stateful or seen is None or self.clock is None:
+        Args:
+            pairs: The queries, on any device.
+            visible: How many of the schedule's first events each query sees.
+            advance: Called with the number of pairs of each finished pass.
+
+        Returns:
+            One output per pair in the given order, on the host.
+
+        Raises:
+            ScoreError: A score is not finite.
+        """
+        queries, scores = pairs.to(self.stream.device), ScoreBuffer(len(pairs))
+        passes = count()
+        for rows in self._group_by_visible(visible, len(pairs)):
+            for chosen, requests in self._split_passes(queries, rows.to(self.stream.device)):
+                if self.stream.ranks.owns(next(passes)):
+                    part = queries.select_shared(chosen, self.stream.store.num_nodes)
+                    scores.put(chosen, score_view(self.scorer, self.stream.view(part, requests, self.draws)))
+                advance(len(chosen))
+        self.stream.store.check_unchanged()  # a file that changed under the last pass would have spoiled it
+        scores.values = self.stream.ranks.gather_rows(scores.values)
+        return check_finite(scores.values, pairs.time)
+
+    def _group_by_visible(
+        self, visible: Int64[Tensor, "p"] | None, count: int
+    ) -> Iterator[Int64[Tensor, "_"]]:
+        """Iterate over groups of pairs that see the same events, with the memory advanced to each group."""
+        if not self.scorer.stateful or visible is None or self.schedule is None:
             yield torch.arange(count)
             return
-        order = torch.argsort(seen, stable=True)
-        levels, counts = torch.unique_consecutive(seen[order], return_counts=True)
+        order = torch.argsort(visible, stable=True)
+        levels, counts = torch.unique_consecutive(visible[order], return_counts=True)
         for level, rows in zip(levels.tolist(), order.split(counts.tolist()), strict=True):
-            with self._told_of(self.clock, level):
+            with self._memory_at(self.schedule, level):
                 yield rows
 
     @contextmanager
-    def _told_of(self, clock: MemorySchedule, level: int) -> Iterator[None]:
-        """The scorer, its memory told of the clock's first `level` events; a cut cell is taken back afterwards.
+    def _memory_at(self, schedule: MemorySchedule, level: int) -> Iterator[None]:
+        """Advance the memory to the first `level` events; a partial batch is rolled back on exit.
 
-        Who sees all that is in the memory that training left goes on from there, everybody else from nothing.
+        If training saved its memory and the query sees all of it, the memory starts there, otherwise empty.
         """
-        first = self._kept if level >= self._kept else 0
-        whole = max(first, int(clock.cells_before(torch.tensor([level]))))
-        told, self._told = self._told, -1  # unknown until all is told: whoever is interrupted starts again
-        if not first <= told <= whole:
+        first = self._saved if level >= self._saved else 0
+        whole = max(first, int(schedule.count_before_batch(torch.tensor([level]))))
+        observed, self._observed = (
+            self._observed,
+            -1,
+        )  # unknown until done: an interrupted memory starts again
+        if not first <= observed <= whole:
             start_memory(self.scorer, first)
-            told = first
-        for cell in clock.between(told, whole):
-            self._tell(cell)
-        self._told = whole
-        part = clock.events[whole:level]
-        if not len(part):
+            observed = first
+        for batch in schedule.batches_between(observed, whole):
+            self._observe(batch)
+        self._observed = whole
+        partial = schedule.events[whole:level]
+        if not len(partial):
             yield
             return
-        kept = self.scorer.snapshot(self._events(part))
+        snapshot = self.scorer.snapshot(self._select_events(partial))
         try:
-            self._tell(part)
+            self._observe(partial)
             yield
         finally:
-            self.scorer.restore(kept)
+            self.scorer.restore(snapshot)
 
-    def _events(self, ids: Int64[Tensor, "k"]):
+    def _select_events(self, ids: Int64[Tensor, "k"]):
         return self.stream.events.select(ids.to(self.stream.device))
 
-    def _tell(self, ids: Int64[Tensor, "k"]) -> None:
-        self.scorer.observe(self._events(ids))
+    def _observe(self, ids: Int64[Tensor, "k"]) -> None:
+        self.scorer.observe(self._select_events(ids))
 
-    def _passes(
-        self, asked: PairBatch, rows: Int64[Tensor, "_"]
+    def _split_passes(
+        self, pairs: PairBatch, rows: Int64[Tensor, "_"]
     ) -> Iterator[tuple[Int64[Tensor, "_"], tuple[Request, ...]]]:
-        """Rows that are read together, and what is looked up for them: by length where that changes nothing."""
+        """Iterate over (rows, requests) of passes; elastic scorers get buckets by history length."""
         requests, device = self.scorer.requests, self.stream.device
         if not self.scorer.elastic:
-            order = rows[torch.argsort(asked.time[rows], stable=True)]
+            order = rows[torch.argsort(pairs.time[rows], stable=True)]
             for chosen in order.split(max_pairs_per_pass(requests, device, self.tokens)):
                 yield chosen, requests
             return
         most = NeighborRequest.longest(requests)
         past = [
-            self.stream.index.past(node[rows], asked.time[rows])[1].clamp(max=most)
-            for node in (asked.src, asked.dst)
+            self.stream.index.past(node[rows], pairs.time[rows])[1].clamp(max=most)
+            for node in (pairs.src, pairs.dst)
         ]
         for chosen, length in split_by_length(torch.maximum(*past), most, device, self.tokens):
             yield rows[chosen], tuple(request.cut(length) for request in requests)
 
 
-def count_kept_events(scorer: Scorer, store: EventStore, clock: MemorySchedule) -> int:
-    """How many of a clock's first events are in the memory that training left and the scorer has kept.
+def count_kept_events(scorer: Scorer, store: EventStore, schedule: MemorySchedule) -> int:
+    """Count the schedule's first events that are in the memory saved after training.
 
-    None are where it has kept nothing, or what it has kept is of another stream.
+    Returns 0 if no memory was saved or if it belongs to another stream.
     """
     mark = scorer.carried if isinstance(scorer, MemorySaver) else None
     if mark is None or not mark.matches(store):
         return 0
-    return int(torch.searchsorted(clock.events, mark.rows))
+    return int(torch.searchsorted(schedule.events, mark.rows))
 
 
 def start_memory(scorer: Scorer, carried: int) -> None:
-    """The memory that training left, if events are carried in it, else an empty one."""
+    """Restore the memory saved after training if it holds events (`carried`), otherwise reset it."""
     if carried and isinstance(scorer, MemorySaver):
         scorer.recall()
     else:
@@ -162,54 +178,50 @@ def start_memory(scorer: Scorer, carried: int) -> None:
 
 
 class ScoreBuffer:
-    """One answer per question, put in place as they come; their shape is that of the first."""
+    """Host buffer with one output per pair; it takes shape and type of the first output."""
 
     def __init__(self, count: int) -> None:
-        self.count, self.found = count, torch.zeros(count)
+        self.count, self.values = count, torch.zeros(count)
 
-    def put(self, rows: Int64[Tensor, "_"], answer: Tensor) -> None:
-        """These questions' answers."""
-        answer = answer.cpu()
-        if self.found.shape[1:] != answer.shape[1:] or self.found.dtype != answer.dtype:
-            self.found = answer.new_zeros(self.count, *answer.shape[1:])
-        self.found[rows.cpu()] = answer
-
-    def finite(self, time: Float64[Tensor, "p"]) -> Tensor:
-        """All answers; a number that is none is an error, never a score."""
-        return check_finite(self.found, time)
+    def put(self, rows: Int64[Tensor, "_"], output: Tensor) -> None:
+        output = output.cpu()
+        if self.values.shape[1:] != output.shape[1:] or self.values.dtype != output.dtype:
+            self.values = output.new_zeros(self.count, *output.shape[1:])
+        self.values[rows.cpu()] = output
 
 
 @torch.no_grad()
 def score_view(scorer: Scorer, view: PairView) -> Tensor:
-    """What the scorer says of a view, in float32 or wider."""
-    answer = scorer(view)
-    return answer if answer.dtype == torch.float64 else answer.float()
+    """Run the scorer on a view without gradients; the output is float32 or float64."""
+    output = scorer(view)
+    return output if output.dtype == torch.float64 else output.float()
 
 
 def score_views(scorer: Scorer, views: Iterable[PairView]) -> Float[Tensor, "p"]:
-    """The answers to hand-made views one after another, such as probes of pasts that never were."""
+    """Score views that were built by hand, such as counterfactual histories."""
     if isinstance(scorer, nn.Module):
         scorer.eval()
     parts = [(score_view(scorer, view).cpu(), view.pairs.time.cpu()) for view in views]
-    answers, times = (torch.cat(column) for column in zip(*parts, strict=True))
-    return check_finite(answers, times)
+    scores, times = (torch.cat(column) for column in zip(*parts, strict=True))
+    return check_finite(scores, times)
 
 
-def check_finite(answers: Tensor, time: Float64[Tensor, "p"]) -> Tensor:
-    """The answers, unless one of them is not finite."""
-    wrong = ~torch.isfinite(answers)
+def check_finite(scores: Tensor, time: Float64[Tensor, "p"]) -> Tensor:
+    """Return the scores; raise ScoreError if one of them is not finite."""
+    wrong = ~torch.isfinite(scores)
     if bool(wrong.any()):
         row = int(wrong.nonzero()[0, 0])
-        value = float(answers[row][wrong[row]].flatten()[0])
+        value = float(scores[row][wrong[row]].flatten()[0])
         raise ScoreError(
             f"the score at time {float(time[row]):g} is {value} ({int(wrong.sum()):,} of {wrong.numel():,} are not "
-            "finite); ask about a time nearer to the stream, or train again with a smaller lr if every score is so"
+            "finite); use a time closer to the events, or train again with a smaller lr if every score is affected",
+            code="not-finite",
         )
-    return answers
+    return scores
 
 
 class TopCandidates(NamedTuple):
-    """The likeliest candidates of each source, their logits, and the log of the sum of all its candidates' odds."""
+    """The best candidates of each source, their logits, and the log of the summed odds of all its candidates."""
 
     node: Int64[Tensor, "s k"]
     logit: Float[Tensor, "s k"]
@@ -217,72 +229,87 @@ class TopCandidates(NamedTuple):
 
 
 class Ranker:
-    """A scorer on a stream: a pair sees all that is strictly earlier than its own time, and nothing else.
+    """A scorer on a stream for prediction: every pair sees all events strictly earlier than its own time.
 
-    In evaluation a memory lags by up to a cell of events, as published; here it is told of every event that is strictly
-    earlier, the last cell cut at the question's time. The memory is the ranker's own, with the weights of when it was
-    made: what else is asked of the scorer, on this stream or another, is not in it.
+    In evaluation a memory lags by up to one batch, as published. Here it observes every strictly earlier event; the
+    last batch is cut at the query's time. The ranker works on a copy of a stateful scorer, so later use of the scorer
+    does not affect it.
     """
 
     def __init__(
-        self, scorer: Scorer, stream: Stream, seed: int, tokens: int | None = None, cell: int = MEMORY_BATCH
+        self,
+        scorer: Scorer,
+        stream: Stream,
+        seed: int,
+        tokens: int | None = None,
+        batch_size: int = MEMORY_BATCH,
     ) -> None:
         everything = torch.arange(len(stream.store))
-        self.clock = MemorySchedule.of(stream.store, (everything,), cell) if scorer.stateful else None
+        self.schedule = (
+            MemorySchedule.from_periods(stream.store, (everything,), batch_size) if scorer.stateful else None
+        )
         own = deepcopy(scorer) if scorer.stateful else scorer
-        self.walk = StreamScorer(own, stream, seed, self.clock, tokens)
-        self._together = max_pairs_per_pass(scorer.requests, stream.device, tokens)
-        self._loops = bool((stream.store.src == stream.store.dst).any())
+        self.stream_scorer = StreamScorer(own, stream, seed, self.schedule, tokens)
+        self._max_pairs = max_pairs_per_pass(scorer.requests, stream.device, tokens)
+        self._has_loops = bool((stream.store.src == stream.store.dst).any())
 
     def logits(
         self,
         src: Int64[Tensor, "p"],
         dst: Int64[Tensor, "p"],
         time: Float64[Tensor, "p"],
-        advance: Advance = unwatched,
+        advance: Advance = no_advance,
     ) -> Float[Tensor, "p"]:
-        """The logit of each pair, on the host, in the order asked."""
-        seen = None if self.clock is None else self.clock.earlier(time)
-        return self.walk(PairBatch.of(src, dst, time), seen, advance)
+        """Return the logit of each pair in the given order, on the host."""
+        visible = None if self.schedule is None else self.schedule.count_earlier(time)
+        return self.stream_scorer(PairBatch.from_pairs(src, dst, time), visible, advance)
 
-    def best(
+    def top_k(
         self,
         src: Int64[Tensor, "s"],
         time: Float64[Tensor, "s"],
         candidates: Int64[Tensor, "c"],
         k: int,
-        advance: Advance = unwatched,
+        advance: Advance = no_advance,
         *,
         only_new: bool = False,
         log_odds: Callable[[Tensor], Tensor] = Tensor.double,
     ) -> TopCandidates:
-        """The k likeliest candidates of each source with their logits, the first in line before its ties.
+        """Return the `k` best candidates of each source; ties keep the order of `candidates`.
 
-        Where no event of the stream is a self-loop, a node is not its own candidate: its logit is -inf. With `only_new`
-        nor is any that the source has met strictly before, whichever of them was the source then.
+        A node is not its own candidate (its logit is -inf) unless the stream has self-loops.
+
+        Args:
+            src: Sources.
+            time: Query time of each source.
+            candidates: Candidate destinations of all sources.
+            k: Number of candidates to return.
+            advance: Called with the number of pairs of each finished pass.
+            only_new: Also exclude candidates that the source had an event with before, in either direction.
+            log_odds: Map from logits to the log-odds that are summed up in `total`.
         """
         c, k = len(candidates), min(k, len(candidates))
         node, logit = torch.zeros(len(src), k, dtype=torch.int64), torch.full((len(src), k), -inf)
         total = torch.full((len(src),), -inf, dtype=torch.float64)
-        # in time order, so that a memory only ever moves forward; few enough to keep all their scores
-        for rows in torch.argsort(time, stable=True).split(max(1, self._together // max(c, 1))):
-            asked = (src[rows].repeat_interleave(c), candidates.repeat(len(rows)))
-            scores = self.logits(*asked, time[rows].repeat_interleave(c), advance).view(len(rows), c)
-            if not self._loops:
+        # in time order, because a memory only moves forward; few sources at once, so that their scores fit into memory
+        for rows in torch.argsort(time, stable=True).split(max(1, self._max_pairs // max(c, 1))):
+            ends = (src[rows].repeat_interleave(c), candidates.repeat(len(rows)))
+            scores = self.logits(*ends, time[rows].repeat_interleave(c), advance).view(len(rows), c)
+            if not self._has_loops:
                 scores[src[rows][:, None] == candidates] = -inf
             if only_new:
-                scores[self.met(src[rows], time[rows], candidates)] = -inf
-            found, place = scores.sort(dim=1, descending=True, stable=True)
-            node[rows], logit[rows] = candidates[place[:, :k]], found[:, :k].float()
+                scores[self.has_met(src[rows], time[rows], candidates)] = -inf
+            ranked, order = scores.sort(dim=1, descending=True, stable=True)
+            node[rows], logit[rows] = candidates[order[:, :k]], ranked[:, :k].float()
             total[rows] = log_odds(scores).logsumexp(dim=1) if c else total[rows]
         return TopCandidates(node, logit, total)
 
-    def met(
+    def has_met(
         self, src: Int64[Tensor, "s"], time: Float64[Tensor, "s"], candidates: Int64[Tensor, "c"]
     ) -> Bool[Tensor, "s c"]:
-        """Which candidates each source has had an event with, strictly before its time."""
-        index, device = self.walk.stream.index, self.walk.stream.device
+        """Return which candidates each source had an event with strictly before its time."""
+        index, device = self.stream_scorer.stream.index, self.stream_scorer.stream.device
         begin, count = (part.tolist() for part in index.past(src.to(device), time.to(device)))
         neighbor = index.entries.neighbor
-        known = [neighbor[a : a + n].cpu().long() for a, n in zip(begin, count, strict=True)]
-        return torch.stack([torch.isin(candidates, nodes) for nodes in known])
+        met = [neighbor[a : a + n].cpu().long() for a, n in zip(begin, count, strict=True)]
+        return torch.stack([torch.isin(candidates, nodes) for nodes in met])

@@ -1,9 +1,9 @@
-"""A stream of events as the engine drives it: the one bundle of a store, its split, its indices and its device.
+"""An event stream as the engine drives it: the events, their split, the neighbor indices and the device.
 
-Legend: e events, k training events, n nodes.
+Legend: k training events.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -17,59 +17,61 @@ from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import PairBatch, PairView, Request
 
-CACHED_PROPERTIES = ("events", "train", "index", "training_index")  # on demand, once
+CACHED_PROPERTIES = ("events", "train", "index", "training_index")  # built on first use
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Events and their split, kept on the host; what a device needs of them is moved there when it is first asked for.
+    """Events and their split on the host; copies on the device and indices are built on first use.
 
-    Not slotted: what is looked up in is made once, on demand.
+    Not slotted, because `cached_property` needs a `__dict__`.
     """
 
     store: EventStore
     split: Split
     device: torch.device
-    ranks: ProcessGroup = SINGLE_PROCESS  # who else asks the same questions, and answers a part of them
+    ranks: ProcessGroup = SINGLE_PROCESS  # processes that share the scoring of the same queries
 
     @cached_property
     def events(self) -> EventStore:
-        """The store on the device."""
+        """The events on the device."""
         return self.store.check_unchanged().to(self.device)
 
     @cached_property
     def train(self) -> Int64[Tensor, "k"]:
-        """The training events' ids on the device."""
+        """Training events (rows of the stream) on the device."""
         return self.split.train.to(self.device)
 
     @cached_property
     def index(self) -> NeighborIndex:
-        """Every event, each seen only by what is asked later."""
+        """Index of every event; each is visible to strictly later queries only."""
         return NeighborIndex.build(self.store.check_unchanged()).to(self.device)
 
     @cached_property
     def training_index(self) -> NeighborIndex:
-        """The training events alone, as if nothing else ever happened."""
+        """Index of the training events only."""
         return NeighborIndex.build(self.store.check_unchanged(), self.split.train).to(self.device)
 
     def view(self, pairs: PairBatch, requests: tuple[Request, ...], draws: Draws | None = None) -> PairView:
-        """What a model may see for these pairs: of each end, what is strictly earlier."""
+        """Gather the requests of a model about these pairs from strictly earlier events."""
         self.store.check_unchanged()
         return gather_view(self.index, self.events.features, pairs, requests, draws)
 
     def training_view(
         self, pairs: PairBatch, requests: tuple[Request, ...], draws: Draws | None = None
     ) -> PairView:
-        """The same of the training events."""
+        """Gather as `view`, from training events only."""
         self.store.check_unchanged()
         return gather_view(self.training_index, self.events.features, pairs, requests, draws)
 
     def without_labels(self) -> "Stream":
-        """The same stream with nothing to read the answers from."""
-        return Stream(replace(self.store, label=None), self.split, self.device, self.ranks)
+        """Return the stream without labels, so that a model cannot read them."""
+        return Stream(self.store.without_labels(), self.split, self.device, self.ranks)
 
     def alone(self) -> "Stream":
-        """The same stream, and what was made of it, asked by this process with nobody's help."""
-        one = Stream(self.store, self.split, self.device)
-        one.__dict__.update({name: made for name, made in self.__dict__.items() if name in CACHED_PROPERTIES})
-        return one
+        """Return the stream for use by this process only; it shares what was built already."""
+        alone = Stream(self.store, self.split, self.device)
+        alone.__dict__.update(
+            {name: value for name, value in self.__dict__.items() if name in CACHED_PROPERTIES}
+        )
+        return alone

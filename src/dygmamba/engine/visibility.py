@@ -1,51 +1,56 @@
-"""When a memory is told of what: in cells of consecutive events, each at once, and never too early.
+"""Visibility: which events a node memory has observed when a query is scored.
 
-A model with memory, a heuristic among them, takes in events cell by cell. A question sees the cells whose every event
-is strictly earlier than its own time (`strict`), so its score is a function of the pair, the time and strictly earlier
-events, whatever is asked beside it. The published way (`batch`) tells of every cell before the question's own: on
-streams with ties some of its events are of the question's own time.
+A model with memory (heuristics included) observes events in batches. Under `strict` visibility a query sees the batches
+whose events are all strictly earlier than the query, so that a score is a function of the pair, the time and strictly
+earlier events, whatever else is scored. Under `batch` visibility, as published, a query sees every batch before its
+own; on streams with ties these can contain events of the query's own time.
 
-Legend: k events, c cells, p questions.
+Legend: k events, c memory batches, p queries.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from dygmamba.core.choices import Visibility as Visibility
 from dygmamba.data.events.event_store import EventStore
 
-Visibility = Literal["strict", "batch"]
-MEMORY_BATCH = 200  # events that a memory takes in at once, as published
+MEMORY_BATCH = 200  # events that a memory observes at once, as published
 
 
 @dataclass(frozen=True, slots=True)
 class VisibilityRule:
-    """What a memory may have been told of when it is asked, and how many events it takes in at once.
+    """Visibility and the number of events that a memory observes at once.
 
-    By `batch`, tables of the past (counts, fades, walks) lag as well: a question is answered as of the first event of
-    its cell.
+    Under `batch` visibility tables (counts, decayed counts, walks) lag as well: a query sees them as of the first event
+    of its batch.
     """
 
     visible: Visibility = "strict"
-    cell: int = MEMORY_BATCH
+    batch_size: int = MEMORY_BATCH
 
     @property
     def about(self) -> dict[str, Any]:
-        """What a result row says of it."""
-        return {"visible": self.visible, "batch": self.cell}
+        """Fields of a result row."""
+        return {"visible": self.visible, "batch": self.batch_size}
 
 
 @dataclass(frozen=True, slots=True)
 class MemorySchedule:
-    """Events in time order, where their cells begin and end, and the time of each cell's last event; on the host.
+    """Events in time order, cut into the batches that a memory observes; on the host.
 
-    A last cell that is not full has no last event yet: whether the stream goes on is no question's to see.
+    Attributes:
+        events: Events (rows of the stream).
+        time: Their times.
+        bounds: Begin of each batch, and the end of the last one.
+        latest: Time of the last event of each batch; infinity if the last batch is not full. Such a batch is visible to
+            no query: otherwise a score would depend on whether the stream goes on.
     """
 
     events: Int64[Tensor, "k"]
@@ -54,10 +59,10 @@ class MemorySchedule:
     latest: Float64[Tensor, "c"]
 
     @staticmethod
-    def of(
+    def from_periods(
         store: EventStore, periods: Sequence[Int64[Tensor, "_"]], size: int = MEMORY_BATCH
     ) -> "MemorySchedule":
-        """Consecutive periods, each cut into cells of `size` from its own beginning, the last one perhaps shorter."""
+        """Cut consecutive periods into batches of `size`, each from its own begin; its last batch may be shorter."""
         events = torch.cat([torch.zeros(0, dtype=torch.int64), *periods])
         ends, start = [0], 0
         for period in periods:
@@ -69,47 +74,49 @@ class MemorySchedule:
             latest[-1] = inf
         return MemorySchedule(events, time, bounds, latest)
 
-    def earlier_cells(self, time: Float64[Tensor, "p"]) -> Int64[Tensor, "p"]:
-        """How many events each question sees: those of whole cells strictly earlier than its time."""
+    def count_in_earlier_batches(self, time: Float64[Tensor, "p"]) -> Int64[Tensor, "p"]:
+        """Count the events of the batches that are strictly earlier than each time."""
         return self.bounds[torch.searchsorted(self.latest, time)]
 
-    def cells_before(self, place: Int64[Tensor, "p"]) -> Int64[Tensor, "p"]:
-        """How many events come before the cell of each of these places among the events."""
-        return self.bounds[torch.searchsorted(self.bounds, place, side="right") - 1]
+    def count_before_batch(self, position: Int64[Tensor, "p"]) -> Int64[Tensor, "p"]:
+        """Count the events before the batch of the event at each position."""
+        return self.bounds[torch.searchsorted(self.bounds, position, side="right") - 1]
 
-    def seen(
-        self, visible: Visibility, place: Int64[Tensor, "p"], time: Float64[Tensor, "p"]
+    def count_visible(
+        self, visible: Visibility, position: Int64[Tensor, "p"], time: Float64[Tensor, "p"]
     ) -> Int64[Tensor, "p"]:
-        """How many events a question beside the event at `place`, asked at `time`, sees by a rule."""
-        return self.cells_before(place) if visible == "batch" else self.earlier_cells(time)
+        """Count the events that each query sees; it belongs to the event at `position` and has this `time`."""
+        return (
+            self.count_before_batch(position) if visible == "batch" else self.count_in_earlier_batches(time)
+        )
 
-    def known(
-        self, visible: Visibility, place: Int64[Tensor, "p"], time: Float64[Tensor, "p"]
+    def table_times(
+        self, visible: Visibility, position: Int64[Tensor, "p"], time: Float64[Tensor, "p"]
     ) -> Float64[Tensor, "p"] | None:
-        """When tables of the past are asked beside the event at `place`: at its cell's first event; None: at its own.
+        """Return the times at which tables are asked for queries that belong to the events at `position`.
 
-        So tables that lag know of nothing of the cell, and of nothing of their own time either. Who asks after the last
-        event asks at its own time.
+        Under `batch` visibility this is the time of the batch's first event, so that tables see nothing of the batch.
+        Queries after the last event keep their own time. None means every query's own time.
         """
         if visible != "batch":
             return None
-        first = self.cells_before(place)
-        begun = torch.cat([self.time, self.time.new_zeros(1)])[first]
-        return torch.where(first < len(self.time), begun, time)
+        first = self.count_before_batch(position)
+        begin = torch.cat([self.time, self.time.new_zeros(1)])[first]
+        return torch.where(first < len(self.time), begin, time)
 
-    def earlier(self, time: Float64[Tensor, "p"]) -> Int64[Tensor, "p"]:
-        """How many events are strictly earlier than each time; the last cell among them may be cut short."""
+    def count_earlier(self, time: Float64[Tensor, "p"]) -> Int64[Tensor, "p"]:
+        """Count the events strictly earlier than each time, whatever their batch."""
         return torch.searchsorted(self.time, time)
 
-    def steps(self, visible: Visibility) -> list[int]:
-        """For each cell, how many cells may be told of before it is asked about as a whole."""
+    def visible_batches(self, visible: Visibility) -> list[int]:
+        """Return, for each batch, how many batches may be observed before all its queries are scored."""
         if visible == "batch":
             return list(range(len(self.latest)))
         first = self.time[self.bounds[:-1]]
         return torch.searchsorted(self.latest, first).tolist()
 
-    def between(self, start: int, stop: int) -> list[Int64[Tensor, "_"]]:
-        """The events from `start` to `stop` in their cells, whole or cut at the ends."""
+    def batches_between(self, start: int, stop: int) -> list[Int64[Tensor, "_"]]:
+        """Return the events from `start` to `stop` in their batches; the first and the last may be partial."""
         inside = self.bounds[(self.bounds > start) & (self.bounds < stop)].tolist()
-        places = [start, *inside, stop]
-        return [self.events[a:b] for a, b in pairwise(places) if b > a]
+        bounds = [start, *inside, stop]
+        return [self.events[a:b] for a, b in pairwise(bounds) if b > a]

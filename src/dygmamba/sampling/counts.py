@@ -1,8 +1,8 @@
-"""How often two nodes have acted and met before a time, fading on many scales: numbers about a pair, not a sequence.
+"""Decayed counts of the events of a pair's nodes, between them and around them, as a fixed number of features per pair.
 
-Everything is strictly earlier than the question: `Counts` answers about (node, time) and has no other way to be asked.
+Only events strictly earlier than the query are counted: every method of `EventCounts` takes the query time.
 
-Legend: e events, p pairs, q ends of pairs, s scales, f numbers per pair, k neighbours.
+Legend: e events, p pairs, q endpoints of pairs, s scales, f features per pair, k neighbors.
 """
 
 from collections.abc import Mapping
@@ -27,42 +27,50 @@ from dygmamba.ops.decayed_counts import (
 )
 from dygmamba.ops.hash_map import HashMap
 
-NEIGHBORS_PER_TOKEN = 16  # neighbours that cost what a token costs
+NEIGHBORS_PER_TOKEN = 16  # neighbors that cost as much time as one token of a sequence
 
 
 @dataclass(frozen=True, slots=True)
 class CountRequest:
-    """What a model wants counted for each pair: on these time scales, over so many neighbours of either end."""
+    """Request for count features of each pair.
+
+    Attributes:
+        scales: Time scales of the decay exp(-age / scale).
+        neighbors: Recent neighbors of either endpoint that are looked at.
+    """
 
     scales: tuple[float, ...]
     neighbors: int = 32
 
     def __post_init__(self) -> None:
         if not self.scales or min(self.scales) <= 0 or self.neighbors < 0:
-            raise ConfigError(f"a count request needs time scales above 0, got {self.scales}")
+            raise ConfigError(
+                "a count request needs time scales above 0 and a number of neighbors of at least 0; got "
+                f"scales={self.scales}, neighbors={self.neighbors}",
+                code="invalid-request",
+            )
 
     @property
     def tokens(self) -> int:
-        """What one query takes of a pass, in tokens of a sequence: a neighbour is two numbers here and no vector."""
+        """Cost of one query in tokens of a sequence: a neighbor is two numbers here, not a vector."""
         return max(1, self.neighbors // NEIGHBORS_PER_TOKEN)
 
     @property
     def fanout(self) -> tuple[int, ...]:
-        """Entries per hop."""
         return (self.neighbors,)
 
     def cut(self, length: int) -> "CountRequest":
-        """The same with at most that many neighbours of either end."""
+        """Return the request with at most `length` neighbors of either endpoint."""
         return replace(self, neighbors=min(self.neighbors, length))
 
     @property
     def width(self) -> int:
-        """Numbers per pair."""
+        """Number of features per pair."""
         return len(self.names)
 
     @property
     def names(self) -> list[str]:
-        """What each number is, in words."""
+        """Description of each feature, in the order of the columns."""
         return [
             *(f"{what}, {_scale_label(scale)}" for what in DECAYED_NAMES for scale in self.scales),
             *(f"{what}, {_scale_label(scale)}" for what in NEIGHBORHOOD_NAMES for scale in self.scales),
@@ -70,6 +78,7 @@ class CountRequest:
         ]
 
 
+# A checkpoint of boosted trees holds a checksum of these names: rewording one makes old runs unreadable.
 DECAYED_NAMES = (
     "events of the source",
     "events of the destination",
@@ -105,7 +114,7 @@ def _scale_label(scale: float) -> str:
 
 
 class MemoryCountGroups:
-    """Fading lists of whatever has a 64-bit key: a node, a pair in either order, a pair in one direction."""
+    """Decayed counts in memory by 64-bit key: a node, an undirected pair or a directed pair."""
 
     def __init__(
         self, key: Int64[Tensor, "e"], time: Float64[Tensor, "e"], scale: Float64[Tensor, "s"]
@@ -115,37 +124,37 @@ class MemoryCountGroups:
         self.lists: DecayedCounts = build_decayed_counts(slot, time, len(self._slots), scale)
 
     def append(self, key: Int64[Tensor, "e"], time: Float64[Tensor, "e"]) -> None:
-        """Later events, in constant time for each over many calls."""
+        """Add later events, in amortized constant time each."""
         slot = torch.from_numpy(self._slots.insert(key.numpy()))
-        known = self.lists.start.shape[0]
-        if len(self._slots) > known:
-            self.lists = add_groups(self.lists, max(len(self._slots), 2 * known))
+        groups = self.lists.start.shape[0]
+        if len(self._slots) > groups:  # grow by doubling, so that many calls stay linear in total
+            self.lists = add_groups(self.lists, max(len(self._slots), 2 * groups))
         self.lists = append_events(self.lists, slot, time)
 
     def group(self, key: Int64[Tensor, "..."]) -> Int64[Tensor, "..."]:
-        """The group of each key, -1 where it never occurred; a key may be negative for nobody's."""
-        found = torch.from_numpy(self._slots.slots(key.flatten().clamp(min=0).numpy()))
-        return torch.where(key.flatten() >= 0, found, -1).view(key.shape)
+        """Return the group of each key, -1 for unknown and for negative keys (padding)."""
+        slot = torch.from_numpy(self._slots.slots(key.flatten().clamp(min=0).numpy()))
+        return torch.where(key.flatten() >= 0, slot, -1).view(key.shape)
 
 
 @runtime_checkable
 class CountGroups(Protocol):
-    """Fading lists by key, wherever they are."""
+    """Decayed counts by key, in memory or on disk."""
 
     lists: DecayedCounts
 
     def append(self, key: Int64[Tensor, "e"], time: Float64[Tensor, "e"]) -> None:
-        """Later events."""
+        """Add later events."""
         ...
 
     def group(self, key: Int64[Tensor, "..."]) -> Int64[Tensor, "..."]:
-        """The group of each key, -1 where it never occurred."""
+        """Return the group of each key, -1 for unknown keys."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class EventCounts:
-    """Every event of a stream, or the training events alone, as fading lists of nodes and of pairs; on the host."""
+    """Decayed counts of nodes and pairs over a stream (or its training events); kept on the host."""
 
     num_nodes: int
     scale: Float64[Tensor, "s"]
@@ -159,66 +168,71 @@ class EventCounts:
         num_nodes: int,
         scales: tuple[float, ...],
     ) -> "EventCounts":
-        """The lists of events in time order."""
+        """Count events that are in time order."""
         scale = torch.tensor(scales, dtype=torch.float64)
-        listed = _keys_by_kind(src, dst, time, num_nodes)
+        keys = _keys_by_kind(src, dst, time, num_nodes)
         return EventCounts(
             num_nodes,
             scale,
-            {kind: MemoryCountGroups(key, when, scale) for kind, (key, when) in listed.items()},
+            {kind: MemoryCountGroups(key, when, scale) for kind, (key, when) in keys.items()},
         )
 
     def append(self, src: Int64[Tensor, "e"], dst: Int64[Tensor, "e"], time: Float64[Tensor, "e"]) -> None:
-        """Events that are no earlier than those it has; nothing that was asked before them changes."""
+        """Add events that are no earlier than the existing ones; counts before them do not change."""
         for kind, (key, when) in _keys_by_kind(src, dst, time, self.num_nodes).items():
             self.groups[kind].append(key, when)
 
-    def of(self, kind: str, key: Int64[Tensor, "p"], time: Float64[Tensor, "p"]) -> Float64[Tensor, "p s"]:
-        """The fading count of each node or pair strictly before each time."""
-        grouped = self.groups[kind]
-        return count_before(grouped.lists, grouped.group(key), time)
+    def count(self, kind: str, key: Int64[Tensor, "p"], time: Float64[Tensor, "p"]) -> Float64[Tensor, "p s"]:
+        """Return the decayed count of each node or pair strictly before each time, on every scale."""
+        groups = self.groups[kind]
+        return count_before(groups.lists, groups.group(key), time)
 
-    def numbers(
+    def compute_features(
         self,
         src: Int64[Tensor, "p"],
         dst: Int64[Tensor, "p"],
         time: Float64[Tensor, "p"],
         near: "PairNeighbors",
     ) -> Float32[Tensor, "p f"]:
-        """All numbers about each pair, in the order of `CountRequest.names`; `near` are both ends' neighbours."""
+        """Return all features of each pair, in the order of `CountRequest.names`."""
         pair, way = pair_key(src, dst, self.num_nodes), src * self.num_nodes + dst
-        asked = {"node": src, "partner": dst, "pair": pair, "sent": src, "received": dst, "way": way}
-        fades = [self.of(COUNT_KINDS[kind], key, time) for kind, key in asked.items()]
+        keys = {"node": src, "partner": dst, "pair": pair, "sent": src, "received": dst, "way": way}
+        decayed = [self.count(COUNT_KINDS[kind], key, time) for kind, key in keys.items()]
         busy = mean_neighbor_activity(
             self.groups["node"].lists, self.groups["node"].group(near.node), near.time
         )
         ends = zip(near.rows, (dst, src), strict=True)
-        nearby = [part for row, other in ends for part in (self._met(near, row, other, time), busy[row])]
+        nearby = [
+            part
+            for row, other in ends
+            for part in (self._neighbor_meetings(near, row, other, time), busy[row])
+        ]
         single = (("node", src), ("node", dst), ("pair", pair), ("sent", src), ("received", dst))
-        plain = [self._past(kind, key, time) for kind, key in single]
-        return torch.cat([torch.log1p(torch.cat(fades, 1)), *nearby, *plain], dim=1).float()
+        plain = [self._size_and_age(kind, key, time) for kind, key in single]
+        return torch.cat([torch.log1p(torch.cat(decayed, 1)), *nearby, *plain], dim=1).float()
 
-    def _met(
+    def _neighbor_meetings(
         self,
         near: "PairNeighbors",
         row: Int64[Tensor, "p"],
         other: Int64[Tensor, "p"],
         time: Float64[Tensor, "p"],
     ) -> Tensor:
-        """How the other end of each pair has met the neighbours of the end at `row`."""
+        """Count meetings of each pair's other endpoint with the neighbors of the endpoint at `row`."""
         node, pairs = near.node[row], self.groups["pair"]
         key = torch.where(node >= 0, pair_key(node, other[:, None].expand_as(node), self.num_nodes), -1)
-        found = sum_neighbor_meetings(pairs.lists, NeighborMeetings(pairs.group(key), row, near.age), time)
-        return torch.log1p(found).flatten(1)
+        meetings = sum_neighbor_meetings(pairs.lists, NeighborMeetings(pairs.group(key), row, near.age), time)
+        return torch.log1p(meetings).flatten(1)
 
-    def _past(self, kind: str, key: Int64[Tensor, "p"], time: Float64[Tensor, "p"]) -> Tensor:
-        """log(1 + events) and log(1 + age of the last one in units of the shortest scale), -1 for none."""
-        grouped = self.groups[kind]
-        number, age = past_size_and_age(grouped.lists, grouped.group(key), time)
+    def _size_and_age(self, kind: str, key: Int64[Tensor, "p"], time: Float64[Tensor, "p"]) -> Tensor:
+        """Return log(1 + events) and log(1 + age of the last event / shortest scale), the latter -1 without events."""
+        groups = self.groups[kind]
+        number, age = past_size_and_age(groups.lists, groups.group(key), time)
         age = torch.where(age < 0, -1.0, torch.log1p(age.clamp(min=0) / self.scale[0]))
         return torch.stack([torch.log1p(number.double()), age], dim=1)
 
 
+# the group that answers each key of `compute_features`
 COUNT_KINDS = {
     "node": "node",
     "partner": "node",
@@ -231,9 +245,13 @@ COUNT_KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class PairNeighbors:
-    """The last neighbours of ends of pairs, -1 where there is none, how long ago they met, and when that is asked.
+    """Recent neighbors of the endpoints of pairs, each distinct (node, time) query once.
 
-    An end that several pairs share stands once; `rows` are where the pairs' sources and destinations stand.
+    Attributes:
+        node: Neighbors of each query, -1 as padding.
+        age: Query time minus the time of the event with that neighbor.
+        time: Query times.
+        rows: Query of each pair's source and of its destination.
     """
 
     node: Int64[Tensor, "q k"]
@@ -243,12 +261,12 @@ class PairNeighbors:
 
 
 def pair_key(a: Int64[Tensor, "*p"], b: Int64[Tensor, "*p"], num_nodes: int) -> Int64[Tensor, "*p"]:
-    """The same number for (a, b) and (b, a)."""
+    """Return a key of undirected pairs: the same for (a, b) and (b, a)."""
     return torch.minimum(a, b) * num_nodes + torch.maximum(a, b)
 
 
 def _keys_by_kind(src: Tensor, dst: Tensor, time: Tensor, num_nodes: int) -> dict[str, tuple[Tensor, Tensor]]:
-    """Keys and times of every kind of list; a self-loop is one event of its node."""
+    """Return the keys and times of every kind of group; a self-loop is one event of its node."""
     ends, both = torch.stack([src, dst], dim=1).flatten(), time.repeat_interleave(2)
     once = torch.stack([torch.ones_like(src, dtype=torch.bool), src != dst], dim=1).flatten()
     return {

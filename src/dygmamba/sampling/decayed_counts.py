@@ -1,10 +1,10 @@
-"""Exact fading counts of any node and of any two nodes, asked where a model runs: those of `counts`, on its device.
+"""Exact decayed counts of any node and of any pair, looked up on the model's device.
 
-Everything is strictly earlier than the question: `Fades` answers about (node, time) and has no other way to be asked.
-Its events never change, so the lists of a kind are one sorted column of keys, group * (t + 1) + number of the instant,
-and the past of a question ends where one search says; nothing is read back to the host, so a step can be captured.
+Only events strictly earlier than the query are counted: every look-up takes the query time. The events never change, so
+the entries of all groups are one column of sorted keys, group * (t + 1) + index of the instant, and one binary search
+finds the end of a query's past. Nothing is read back to the host, so a CUDA graph can capture the look-up.
 
-Legend: e events, t instants, m entries, g groups, s scales.
+Legend: e events, t instants, m entries, g groups, s scales, q queries.
 """
 
 from dataclasses import dataclass
@@ -20,32 +20,33 @@ from dygmamba.sampling.counts import pair_key
 
 @dataclass(frozen=True, slots=True)
 class DecayedCountRequest:
-    """Counts on these time scales, of whichever nodes a model asks about."""
+    """Request for a table of decayed counts on these time scales, to be asked about any nodes."""
 
     scales: tuple[float, ...]
 
     def __post_init__(self) -> None:
         if not self.scales or min(self.scales) <= 0:
-            raise ConfigError(f"a fade request needs time scales above 0, got {self.scales}")
+            raise ConfigError(
+                f"a decayed-count request needs time scales above 0; got scales={self.scales}",
+                code="invalid-request",
+            )
 
     @property
     def tokens(self) -> int:
-        """Entries looked up for one query: none of its own, it is asked about those of others."""
+        """Entries looked up per query: none, the table is asked about entries of other requests."""
         return 0
 
     @property
     def fanout(self) -> tuple[int, ...]:
-        """Entries per hop."""
         return (0,)
 
     def cut(self, length: int) -> "DecayedCountRequest":
-        """The same: nothing here has a length."""
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class DecayedCountLists:
-    """The entries of groups by key, their times, and their groups' counts just after each."""
+    """Entries of all groups in the order of their keys, with the group's decayed count just after each entry."""
 
     key: Int64[Tensor, "m"]
     time: Float64[Tensor, "m"]
@@ -59,14 +60,13 @@ class DecayedCountLists:
         scale: Float64[Tensor, "s"],
         instant: Float64[Tensor, "t"],
     ) -> "DecayedCountLists":
-        """The lists of events in time order."""
-        made = build_decayed_counts(group, time, groups, scale)
-        owner = torch.repeat_interleave(made.size)
-        key = owner * (len(instant) + 1) + torch.searchsorted(instant, made.time)
-        return DecayedCountLists(key, made.time, made.running.float())
+        """Count events in time order; `instant` are the distinct times of the stream, sorted."""
+        counts = build_decayed_counts(group, time, groups, scale)
+        owner = torch.repeat_interleave(counts.size)
+        key = owner * (len(instant) + 1) + torch.searchsorted(instant, counts.time)
+        return DecayedCountLists(key, counts.time, counts.running.float())
 
     def to(self, device: torch.device | str) -> "DecayedCountLists":
-        """The same on another device."""
         return DecayedCountLists(self.key.to(device), self.time.to(device), self.running.to(device))
 
     def before(
@@ -76,24 +76,28 @@ class DecayedCountLists:
         time: Float64[Tensor, "*q"],
         scale: Float64[Tensor, "s"],
     ) -> Float32[Tensor, "*q s"]:
-        """The count of the group whose keys begin at `first` strictly before each time; 0 where that is negative.
+        """Return the decayed count of a group strictly before each time.
 
-        `rank` is how many instants are strictly earlier than the time.
+        Args:
+            first: Smallest key of the group; negative for no group, which counts 0.
+            rank: Number of instants strictly earlier than the time.
+            time: Query times.
+            scale: Time scales of the decay.
         """
         if not len(self.key):
             return torch.zeros(*first.shape, len(scale), device=first.device)
         last = torch.searchsorted(self.key, first + rank) - 1
         some = (last >= 0) & (first >= 0)
         last = last.clamp(min=0)
-        some &= self.key[last] >= first
+        some &= self.key[last] >= first  # else the entry found belongs to an earlier group
         age = torch.where(some, time - self.time[last], 0.0)
-        fade = torch.exp(-age[..., None] / scale).float()
-        return torch.where(some[..., None], self.running[last] * fade, 0.0)
+        decay = torch.exp(-age[..., None] / scale).float()
+        return torch.where(some[..., None], self.running[last] * decay, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class DecayedCounts:
-    """Every event of a stream, or the training events alone, counted by node and by pair in either order."""
+class DecayedCountTable:
+    """Decayed counts of every node and every undirected pair of a stream (or of its training events)."""
 
     num_nodes: int
     scale: Float64[Tensor, "s"]
@@ -109,31 +113,30 @@ class DecayedCounts:
         time: Float64[Tensor, "e"],
         num_nodes: int,
         request: DecayedCountRequest,
-    ) -> "DecayedCounts":
-        """The lists of events in time order; a self-loop is one event of its node."""
+    ) -> "DecayedCountTable":
+        """Count events in time order; a self-loop is one event of its node."""
         scale, instant = torch.tensor(request.scales, dtype=torch.float64), torch.unique(time)
         ends, both = torch.stack([src, dst], dim=1).flatten(), time.repeat_interleave(2)
         once = torch.stack([torch.ones_like(src, dtype=torch.bool), src != dst], dim=1).flatten()
         known, group = torch.unique(pair_key(src, dst, num_nodes), return_inverse=True)
         nodes = DecayedCountLists.build(ends[once], both[once], num_nodes, scale, instant)
         pairs = DecayedCountLists.build(group, time, len(known), scale, instant)
-        return DecayedCounts(num_nodes, scale, instant, known, nodes, pairs)
+        return DecayedCountTable(num_nodes, scale, instant, known, nodes, pairs)
 
-    def to(self, device: torch.device | str) -> "DecayedCounts":
-        """The same on another device."""
+    def to(self, device: torch.device | str) -> "DecayedCountTable":
         scale, instant, known = (part.to(device) for part in (self.scale, self.instant, self.known))
-        return DecayedCounts(
+        return DecayedCountTable(
             self.num_nodes, scale, instant, known, self.nodes.to(device), self.pairs.to(device)
         )
 
     def of_node(self, node: Int[Tensor, "*q"], time: Float64[Tensor, "*q"]) -> Float32[Tensor, "*q s"]:
-        """Events of each node strictly before each time; zeros for a node of -1."""
+        """Return the decayed count of each node's events strictly before each time; zeros for node -1."""
         return self.nodes.before(node.long() * self._stride, self._rank(time), time, self.scale)
 
     def of_pair(
         self, a: Int[Tensor, "*q"], b: Int[Tensor, "*q"], time: Float64[Tensor, "*q"]
     ) -> Float32[Tensor, "*q s"]:
-        """Events between two nodes strictly before each time; zeros where one of them is -1."""
+        """Return the decayed count of events between two nodes strictly before each time; zeros if one is -1."""
         if not len(self.known):
             return torch.zeros(*a.shape, len(self.scale), device=a.device)
         key = pair_key(a.long(), b.long(), self.num_nodes)

@@ -1,17 +1,14 @@
-"""Entries of an index that are a file's pages: made once in little memory, and kept beside the dataset they are of.
+"""Neighbor index and decayed counts on disk, for streams whose index does not fit into memory.
 
-A file is found by what it is of: the digest of the dataset, and of the events that are listed. One that is damaged, or
-of another state of the data, is made again; a folder that cannot be written to costs that in every process.
+The entries of a neighbor index are written once, in little memory, to a file beside the dataset and mapped from there.
+The file name holds the digests of the dataset and of the indexed events. A damaged or outdated file is written again;
+if the folder is not writable, every process builds a temporary file.
 
-Legend: e events, s events of the index.
+Decayed counts are built in one pass over the index, a range of nodes at a time: the index lists a node's events
+together, so the counts of the node and of its pairs are complete where it stands. Their groups are in the order of
+their keys, by which they are found. Their files are anonymous and vanish with the process.
 
-Fading counts that do not fit into memory: made in one pass over an index, some nodes at a time, as mapped pages.
-
-An index lists a node's events together, so all counts of a node, and of its pairs, are made where it stands; the lists
-of a run of nodes are written behind those of the nodes before. They are in the order of their keys, which is how they
-are found. The files have no names and are gone with the process.
-
-Legend: g groups, m entries, s scales.
+Legend: e events, s events of the index (scales, in counts), g groups, m entries.
 """
 
 import hashlib
@@ -39,14 +36,14 @@ from dygmamba.ops.decayed_counts import DecayedCounts, build_decayed_counts
 from dygmamba.ops.recent_neighbors import Adjacency
 from dygmamba.ops.recent_neighbors.counting_sort import ENTRY_BYTES, count_entries, sort_entries, split_nodes
 
-MAX_ENTRY_BYTES = DEFAULT_BUDGET // 4  # bytes of entries that are made and held in memory
+MAX_ENTRY_BYTES = DEFAULT_BUDGET // 4  # an index with more bytes of entries goes to disk
 ENTRY_COLUMNS = {"key": torch.int64, "neighbor": torch.int32, "event": torch.int32, "time": torch.float64}
-DIGEST_ROWS = 1 << 8  # rows that tell a store from one that was made of it: each costs a page or some
+DIGEST_ROWS = 1 << 8  # sampled rows in the key of an index; each may cost reading a page
 
 
 @dataclass(frozen=True, slots=True)
 class IndexedEvents:
-    """The events of an index in time order, on the host; `event` are their rows in the columns, None: all of them."""
+    """Events of an index in time order, on the host; `event` are their rows in the columns (None: all rows)."""
 
     columns: tuple[Int64[Tensor, "e"], Int64[Tensor, "e"], Float64[Tensor, "e"]]
     num_nodes: int
@@ -57,43 +54,40 @@ class IndexedEvents:
 
     @property
     def src(self) -> Int64[Tensor, "s"]:
-        """Sources."""
-        return self._chosen(0)
+        return self._select(0)
 
     @property
     def dst(self) -> Int64[Tensor, "s"]:
-        """Destinations."""
-        return self._chosen(1)
+        return self._select(1)
 
     @property
     def time(self) -> Float64[Tensor, "s"]:
-        """Times."""
-        return self._chosen(2)
+        return self._select(2)
 
-    def _chosen(self, column: int) -> Tensor:
-        found = self.columns[column]
-        return found if self.event is None else found[self.event]
+    def _select(self, column: int) -> Tensor:
+        values = self.columns[column]
+        return values if self.event is None else values[self.event]
 
     def blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-        """Source, destination, time and row, some events at a time; mapped pages are given back behind them."""
+        """Iterate over (source, destination, time, row) in blocks; mapped pages are released after each block."""
         for rows in iterate_slices(len(self), 8):
             event = torch.arange(rows.start, rows.stop) if self.event is None else self.event[rows]
             span = slice(int(event[0]), int(event[-1]) + 1)
-            found = [column[span] for column in self.columns]
-            chosen = found if len(event) == len(found[0]) else [part[event - span.start] for part in found]
+            parts = [column[span] for column in self.columns]
+            chosen = parts if len(event) == len(parts[0]) else [part[event - span.start] for part in parts]
             src, dst, time = (column.numpy() for column in chosen)
             yield src, dst, time, event.numpy()
-            for part in found:
+            for part in parts:
                 release_pages(part)
 
 
 def needs_disk_index(events: int) -> bool:
-    """Whether the entries of so many events are better kept on the disk."""
+    """Return whether the index of this many events belongs on disk."""
     return 2 * ENTRY_BYTES * events > MAX_ENTRY_BYTES
 
 
 def load_disk_entries(store: EventStore, edges: IndexedEvents) -> tuple[Adjacency, MappedFile]:
-    """The entries of these events of a store, as pages of a file that is there or is made."""
+    """Map the index entries of these events from their file, which is written first if it is missing or damaged."""
     key = _index_key(store, edges)
     if store.source is None or not store.source.digest:
         return _build_temporary_entries(store, edges, key)
@@ -102,7 +96,7 @@ def load_disk_entries(store: EventStore, edges: IndexedEvents) -> tuple[Adjacenc
         return _open_entries(path, store, key)
     try:
         _write_entries(path, edges, key)
-    except WriteError:  # its folder is not ours to write to
+    except WriteError:  # the dataset's folder is read-only
         return _build_temporary_entries(store, edges, key)
     return _open_entries(path, store, key)
 
@@ -110,13 +104,13 @@ def load_disk_entries(store: EventStore, edges: IndexedEvents) -> tuple[Adjacenc
 def _build_temporary_entries(
     store: EventStore, edges: IndexedEvents, key: str
 ) -> tuple[Adjacency, MappedFile]:
-    """A file that is gone when nobody looks into it any more."""
+    """Map the entries from a temporary file, which is unlinked at once and vanishes when it is closed."""
     path = Path(gettempdir()) / f"dygmamba-{id(store):x}-{key[:16]}"
     _write_entries(path, edges, key)
     try:
         return _open_entries(path, store, key)
     finally:
-        with suppress(WriteError):  # Windows does not remove what is open
+        with suppress(WriteError):  # Windows cannot remove an open file
             remove_file(path)
 
 
@@ -130,15 +124,15 @@ def _write_entries(path: Path, edges: IndexedEvents, key: str) -> None:
     with TensorFileWriter(path, shapes, {"format": "dygmamba-index", "key": key}) as file:
         file.put("start", 0, start)
         for low, high in split_nodes(start, MAX_ENTRY_BYTES // ENTRY_BYTES):
-            made = sort_entries(blocks, event_time, start, low, high)
-            for name, column in zip(ENTRY_COLUMNS, made, strict=True):
+            columns = sort_entries(blocks, event_time, start, low, high)
+            for name, column in zip(ENTRY_COLUMNS, columns, strict=True):
                 file.put(name, int(start[low]), column)
-            del made
+            del columns  # before the next range is sorted: both together would double the peak
 
 
 def _open_entries(path: Path, store: EventStore, key: str) -> tuple[Adjacency, MappedFile]:
-    """The entries of a file that is whole; what is not is a FileError."""
-    source = MappedFile.of(path)
+    """Map the entries of a file; raise FileError if it is damaged or belongs to other events."""
+    source = MappedFile.open(path)
     try:
         tensors, metadata = map_tensors(path, source.handle.number)
         whole = compute_seal(source.handle.number) == read_seal(path).encode()
@@ -146,15 +140,15 @@ def _open_entries(path: Path, store: EventStore, key: str) -> tuple[Adjacency, M
             *(tensors[name] for name in ("start", "key", "neighbor", "event", "time")), event_time=store.time
         )
     except (SafetensorError, OSError, ValueError, KeyError) as error:
-        raise FileError(f"{path} is no index; remove it") from error
+        raise FileError(f"{path} is not an index file; remove it", code="damaged-index") from error
     if not whole or metadata.get("key") != key:
-        raise FileError(f"{path} is damaged; remove it")
+        raise FileError(f"the index file {path} is damaged; remove it", code="damaged-index")
     source.check()
     return entries, source
 
 
 def _index_key(store: EventStore, edges: IndexedEvents) -> str:
-    """What the entries are of: the store, by its digest and some of its rows, and which of its events."""
+    """Return a digest of the store (its own digest and a sample of its rows) and of the indexed events."""
     digest = "" if store.source is None else store.source.digest
     sha = hashlib.sha256(f"{digest} {len(store)} {store.num_nodes}".encode())
     step = max(1, len(store) // DIGEST_ROWS)
@@ -166,35 +160,38 @@ def _index_key(store: EventStore, edges: IndexedEvents) -> str:
     return sha.hexdigest()
 
 
-MAX_COUNT_BYTES = DEFAULT_BUDGET  # bytes of lists that are held in memory
-NUMBERS_PER_ENTRY = 16  # numbers of 64 bits per entry and scale that are in memory at a time, at most
+MAX_COUNT_BYTES = DEFAULT_BUDGET  # counts with more bytes go to disk
+NUMBERS_PER_ENTRY = 16  # 64-bit numbers per entry and scale that are in memory at a time, at most
 
 
 def needs_disk_counts(events: int, scales: int) -> bool:
-    """Whether the lists of so many events, five kinds of them and one of both ends, are better kept on the disk."""
+    """Return whether the counts of this many events belong on disk."""
+    # five kinds of groups, of which "node" lists each event under both endpoints
     return 6 * 8 * (1 + scales) * events > MAX_COUNT_BYTES
 
 
 class DiskCountGroups:
-    """The lists of one kind, asked as `counts.Grouped` is; they do not grow."""
+    """Decayed counts of one kind on disk; unlike `MemoryCountGroups` they cannot grow."""
 
     def __init__(self, key: Int64[Tensor, "g"], lists: DecayedCounts) -> None:
         self._key, self.lists = key, lists
 
     def append(self, key: Int64[Tensor, "e"], time: Float64[Tensor, "e"]) -> None:
-        """Later events are a new stream."""
-        raise EventError("counts that are kept on the disk take no more events; build them anew")
+        raise EventError(
+            "counts on disk cannot take more events; build them again for the longer stream",
+            code="counts-on-disk",
+        )
 
     def group(self, key: Int64[Tensor, "..."]) -> Int64[Tensor, "..."]:
-        """The group of each key, -1 where it never occurred; a key may be negative for nobody's."""
+        """Return the group of each key, -1 for unknown and for negative keys (padding)."""
         if not len(self._key):
             return torch.full_like(key, -1)
-        place = torch.searchsorted(self._key, key.contiguous()).clamp(max=len(self._key) - 1)
-        return torch.where(self._key[place] == key, place, -1)
+        group = torch.searchsorted(self._key, key.contiguous()).clamp(max=len(self._key) - 1)
+        return torch.where(self._key[group] == key, group, -1)
 
 
 class _CountGroupWriter:
-    """The lists of one kind while they are made."""
+    """Writer of the groups of one kind."""
 
     def __init__(self, folder: Path, scale: Float64[Tensor, "s"]) -> None:
         self._scale = scale
@@ -205,19 +202,19 @@ class _CountGroupWriter:
         )
 
     def add(self, key: np.ndarray, time: np.ndarray) -> None:
-        """Entries whose keys are above all that were added, in time order for each key."""
+        """Add entries whose keys are greater than all keys before, in time order for each key."""
         if not len(key):
             return
-        known, group = np.unique(key, return_inverse=True)
-        made = build_decayed_counts(torch.from_numpy(group), torch.from_numpy(time), len(known), self._scale)
-        self._key.append(known)
-        self._start.append(made.start.numpy() + len(self._time))
-        self._size.append(made.size.numpy())
-        self._time.append(made.time.numpy())
-        self._running.append(made.running.numpy())
+        keys, group = np.unique(key, return_inverse=True)
+        counts = build_decayed_counts(torch.from_numpy(group), torch.from_numpy(time), len(keys), self._scale)
+        self._key.append(keys)
+        self._start.append(counts.start.numpy() + len(self._time))
+        self._size.append(counts.size.numpy())
+        self._time.append(counts.time.numpy())
+        self._running.append(counts.running.numpy())
 
     def finish(self) -> DiskCountGroups:
-        """The lists as mapped pages."""
+        """Return the groups, mapped from their files."""
         size = self._size.mapped()
         columns = (self._start.mapped(), size, size, self._time.mapped(), self._running.mapped())
         return DiskCountGroups(self._key.mapped(), DecayedCounts(*columns, self._scale, used=len(self._time)))
@@ -226,27 +223,36 @@ class _CountGroupWriter:
 def build_disk_counts(
     entries: Adjacency, src: Int64[Tensor, "e"], scale: Float64[Tensor, "s"], folder: Path
 ) -> dict[str, DiskCountGroups]:
-    """The lists of every kind that `counts` knows, of all events that are entries; `src` are the stream's sources."""
-    made: dict[str, _CountGroupWriter] = {}
+    """Build the decayed counts of every kind of `EventCounts` from the entries of an index.
+
+    Args:
+        entries: Entries of all counted events.
+        src: Sources of the whole stream, by event.
+        scale: Time scales of the decay.
+        folder: Where the anonymous files are created.
+    """
+    writers: dict[str, _CountGroupWriter] = {}
     most = max(1, DEFAULT_BUDGET // (8 * NUMBERS_PER_ENTRY * (4 + len(scale))))
     for low, high in split_nodes(entries.start.numpy(), most):
         for kind, key, time in _iterate_kinds(entries, src, low, high):
-            if kind not in made:
-                made[kind] = _CountGroupWriter(folder, scale)
-            made[kind].add(key, time)
-    return {kind: lists.finish() for kind, lists in made.items()}
+            if kind not in writers:
+                writers[kind] = _CountGroupWriter(folder, scale)
+            writers[kind].add(key, time)
+    return {kind: writer.finish() for kind, writer in writers.items()}
 
 
 def _iterate_kinds(
     entries: Adjacency, src: Tensor, low: int, high: int
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Keys and times of every kind of list that a run of nodes has; a self-loop, listed twice, is one event."""
+    """Iterate over (kind, keys, times) of the groups that a range of nodes has."""
     start, nodes = entries.start.numpy(), len(entries.start) - 1
     rows = slice(int(start[low]), int(start[high]))
     node = np.repeat(np.arange(low, high), np.diff(start[low : high + 1]))
     other, event, time = (column[rows].numpy() for column in (entries.neighbor, entries.event, entries.time))
     other, loop = other.astype(np.int64), other == node
-    once = np.ones(len(node), bool)
+    once = np.ones(
+        len(node), bool
+    )  # a self-loop has two entries, one after the other, and counts as one event
     once[1:] = ~(loop[1:] & loop[:-1] & (event[1:] == event[:-1]) & (node[1:] == node[:-1]))
     sends = src.numpy()[event] == node
     pair = node * nodes + other

@@ -1,6 +1,7 @@
-"""Chance without a generator: a draw is a function of run, epoch, node, time, hop and slot, in any batch.
+"""Counter-based random numbers: each draw is a function of (seed, epoch, node, time, hop, slot) and of nothing else.
 
-Integers wrap around at 64 bits on every device, so a CPU and a GPU draw the same bits (decision 022).
+There is no generator state, so a query draws the same numbers in any batch and in any order. Integers wrap around at
+64 bits on every device, so a CPU and a GPU draw the same bits (decision 022).
 
 Legend: q queries, k slots of one hop of a query.
 """
@@ -18,28 +19,35 @@ _MULTIPLIER_2 = 0x94D049BB133111EB - 2**64
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """What a run, in training one of its epochs, draws; a captured CUDA graph reads `key`, so it changes in place."""
+    """The random numbers of one run, or of one of its training epochs.
+
+    Captured CUDA graphs read `key`, so a new epoch must copy its key into the tensor in place.
+    """
 
     key: Int64[Tensor, ""]
 
     @staticmethod
-    def of(seed: int, epoch: int | None = None, device: torch.device | str = "cpu") -> "Draws":
-        """The draws of an epoch of training, or (None) of evaluation and prediction; seeds count modulo 2**64."""
+    def from_seed(seed: int, epoch: int | None = None, device: torch.device | str = "cpu") -> "Draws":
+        """Return the draws of a training epoch, or of evaluation and prediction if `epoch` is None.
+
+        Seeds are taken modulo 2**64.
+        """
+        # epoch + 1: evaluation (word 0) must not share its draws with epoch 0
         words = torch.tensor([_to_signed(seed), 0 if epoch is None else _to_signed(epoch + 1)])
         return Draws(_splitmix64(_splitmix64(words[0]) ^ words[1]).to(device))
 
     def uniform(
         self, node: Int64[Tensor, "q"], time: Float64[Tensor, "q"], hop: int, k: int
     ) -> Float64[Tensor, "q k"]:
-        """The first k numbers in [0, 1) of these queries in this hop, multiples of 2**-53."""
-        when = (time + 0.0).view(torch.int64)  # -0.0 is the instant 0.0
+        """Return the first `k` numbers in [0, 1) of each query in this hop, as multiples of 2**-53."""
+        when = (time + 0.0).view(torch.int64)  # adding 0.0 turns -0.0 into 0.0: both are the same instant
         query = _splitmix64(_splitmix64(_splitmix64(self.key ^ node) ^ when) ^ hop)  # [q]
         slot = torch.arange(k, device=node.device)
         return _shift_right(_splitmix64(query[:, None] + slot * _GOLDEN), 11).double() * 2.0**-53
 
 
 def _splitmix64(x: Int64[Tensor, "*s"]) -> Int64[Tensor, "*s"]:
-    """The next output of SplitMix64 in state x: one-to-one, and every bit depends on every bit.
+    """Return the next output of SplitMix64 in state `x`, a bijection in which every bit depends on every bit.
 
     Steele, Lea and Flood 2014, with Stafford's 13th finaliser.
     """
@@ -50,10 +58,10 @@ def _splitmix64(x: Int64[Tensor, "*s"]) -> Int64[Tensor, "*s"]:
 
 
 def _shift_right(x: Int64[Tensor, "*s"], bits: int) -> Int64[Tensor, "*s"]:
-    """Shifted to the right with zeros moving in."""
+    """Shift right with zeros moving in; `>>` alone would copy the sign bit."""
     return (x >> bits) & (2 ** (64 - bits) - 1)
 
 
 def _to_signed(number: int) -> int:
-    """Any integer modulo 2**64, as a signed one."""
+    """Return an integer modulo 2**64 as a signed 64-bit one."""
     return (number + 2**63) % 2**64 - 2**63

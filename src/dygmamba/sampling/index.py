@@ -1,6 +1,8 @@
-"""Look-ups into the past: recent, uniform or time-aware neighbours, over any number of hops.
+"""Neighbor index: recent, uniform or time-aware neighbors strictly before a query, over any number of hops.
 
-Legend: q queries, k entries per query, m adjacency entries.
+It also builds, on demand, the tables that models ask for beside sequences: counts, decayed counts, temporal walks.
+
+Legend: q queries, k entries per query, p pairs, f features per pair.
 """
 
 import hashlib
@@ -27,7 +29,7 @@ from dygmamba.ops.recent_neighbors import (
     time_aware_weights,
 )
 from dygmamba.sampling.counts import CountRequest, EventCounts, PairNeighbors
-from dygmamba.sampling.decayed_counts import DecayedCountRequest, DecayedCounts
+from dygmamba.sampling.decayed_counts import DecayedCountRequest, DecayedCountTable
 from dygmamba.sampling.disk_index import (
     IndexedEvents,
     build_disk_counts,
@@ -39,26 +41,28 @@ from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch, PairView, Request
 from dygmamba.sampling.walks import TemporalWalks, WalkRequest
 
-MAX_CACHED_NUMBERS = 1 << 24  # of answers to count requests, in all: 64 MiB
+MAX_CACHED_NUMBERS = 1 << 24  # float32 numbers of cached count features in all: 64 MiB
 
 
 @dataclass(frozen=True, slots=True)
 class NeighborIndex:
-    """All events of a stream (or some of them) by node, each listed under both its ends."""
+    """Events of a stream (or some of them) by node, each listed under its source and its destination."""
 
     entries: Adjacency
     edges: IndexedEvents
-    source: MappedFile | None = field(default=None, repr=False, compare=False)  # whose pages the entries are
-    _answers: dict[bytes, Tensor] = field(default_factory=dict, repr=False, compare=False)
+    source: MappedFile | None = field(
+        default=None, repr=False, compare=False
+    )  # file the entries are mapped from
+    _features: dict[bytes, Tensor] = field(default_factory=dict, repr=False, compare=False)
     _counts: dict[tuple[float, ...], EventCounts] = field(default_factory=dict, repr=False, compare=False)
     _weights: dict[float, SamplingWeights] = field(default_factory=dict, repr=False, compare=False)
-    _tables: dict[WalkRequest | DecayedCountRequest, TemporalWalks | DecayedCounts] = field(
+    _tables: dict[WalkRequest | DecayedCountRequest, TemporalWalks | DecayedCountTable] = field(
         default_factory=dict, repr=False, compare=False
     )
 
     @staticmethod
     def build(store: EventStore, events: Int64[Tensor, "s"] | None = None) -> "NeighborIndex":
-        """The index of these events (default: all), on the store's device; that of many lies on the disk."""
+        """Index these events (default: all) on the store's device; a large index on a CPU is mapped from disk."""
         host = None if events is None else events.cpu()
         edges = IndexedEvents((store.src.cpu(), store.dst.cpu(), store.time.cpu()), store.num_nodes, host)
         if needs_disk_index(len(edges)) and store.time.device.type == "cpu":
@@ -72,19 +76,20 @@ class NeighborIndex:
         return NeighborIndex(build_adjacency(src, dst, events, store.time, store.num_nodes), edges)
 
     def to(self, device: torch.device | str) -> "NeighborIndex":
-        """The same index on another device."""
+        """Return the index on another device; it shares the counts, which stay on the host."""
         entries = self.entries.to(device)
+        # only entries that were not copied depend on the mapped file
         source = self.source if entries.key.data_ptr() == self.entries.key.data_ptr() else None
         return NeighborIndex(entries, self.edges, source, _counts=self._counts)
 
     def check_unchanged(self) -> "NeighborIndex":
-        """The index itself, unless the file that its entries are mapped from was written to: then a FileError."""
+        """Return the index; raise FileError if the file its entries are mapped from was changed."""
         if self.source is not None:
             self.source.check()
         return self
 
     def recent(self, node: Int64[Tensor, "q"], time: Float64[Tensor, "q"], k: int) -> NeighborSequence:
-        """The k most recent entries strictly before each query."""
+        """Return the `k` most recent entries strictly before each query."""
         return NeighborSequence(node, time, *last_k_before(self.check_unchanged().entries, node, time, k))
 
     def gather(
@@ -94,9 +99,10 @@ class NeighborIndex:
         time: Float64[Tensor, "q"],
         draws: Draws | None = None,
     ) -> tuple[NeighborSequence, ...]:
-        """One sequence per hop; hop h + 1 asks about each entry of hop h at that entry's own time.
+        """Return one sequence per hop; hop h + 1 looks up each entry of hop h at that entry's own time.
 
-        A hop's draws belong to the query it started from: one run of slots, k for each entry of the hop before.
+        Random strategies take their draws from the root query: hop h has consecutive slots, k for each entry of the
+        hop before, so that a query draws the same neighbors in any batch.
         """
         pick, root, slots = STRATEGIES[request.strategy], (node, time), 1
         hops: list[NeighborSequence] = []
@@ -109,7 +115,10 @@ class NeighborIndex:
                 hops.append(self.recent(node, time, k))
                 continue
             if draws is None:
-                raise ConfigError(f"a look-up by '{request.strategy}' draws neighbours; give it `draws`")
+                raise ConfigError(
+                    f"strategy '{request.strategy}' samples neighbors at random and needs `draws`; got None",
+                    code="missing-draws",
+                )
             begin, count = self.past(node, time)
             chance = draws.uniform(*root, hop, slots).view(len(node), k)
             position = pick(self, begin, count, chance, request.scale)
@@ -117,12 +126,12 @@ class NeighborIndex:
         return tuple(hops)
 
     def counts(self, scales: tuple[float, ...]) -> EventCounts:
-        """The events as fading counts, made once for these scales and kept on the host, of many on its disk."""
+        """Return the decayed counts of the events on these scales, built once; those of many events lie on disk."""
         if scales not in self._counts:
-            self._counts[scales] = self._counted(scales)
+            self._counts[scales] = self._build_counts(scales)
         return self._counts[scales]
 
-    def _counted(self, scales: tuple[float, ...]) -> EventCounts:
+    def _build_counts(self, scales: tuple[float, ...]) -> EventCounts:
         edges = self.edges
         on_disk = self.source is not None or needs_disk_counts(len(edges), len(scales))
         if not on_disk or self.entries.key.device.type != "cpu":
@@ -132,58 +141,60 @@ class NeighborIndex:
         groups = build_disk_counts(self.entries, edges.columns[0], scale, folder)
         return EventCounts(edges.num_nodes, scale, groups)
 
-    def numbers(self, request: CountRequest, pairs: PairBatch) -> Float32[Tensor, "p f"]:
-        """What a request asks about each pair, strictly before its time.
+    def count_features(self, request: CountRequest, pairs: PairBatch) -> Float32[Tensor, "p f"]:
+        """Return the count features of each pair, from events strictly before its time.
 
-        Answers are kept while they are few, as an index never changes: validation asks the same after every epoch.
+        Results are cached up to a limit: an index never changes, and validation repeats its queries every epoch.
         """
         key = _query_digest(request, pairs)
-        if key not in self._answers:
-            found = self._numbers(request, pairs)
-            if sum(map(torch.numel, self._answers.values())) + found.numel() > MAX_CACHED_NUMBERS:
-                return found
-            self._answers[key] = found
-        return self._answers[key]
+        if key not in self._features:
+            features = self._compute_features(request, pairs)
+            if sum(map(torch.numel, self._features.values())) + features.numel() > MAX_CACHED_NUMBERS:
+                return features
+            self._features[key] = features
+        return self._features[key]
 
-    def _numbers(self, request: CountRequest, pairs: PairBatch) -> Float32[Tensor, "p f"]:
+    def _compute_features(self, request: CountRequest, pairs: PairBatch) -> Float32[Tensor, "p f"]:
         recent = self.recent(pairs.node, pairs.when, request.neighbors)
         age = ((recent.query_time[:, None] - recent.time) * recent.mask).cpu()
         node = torch.where(recent.mask, recent.node.long(), -1).cpu()
         rows = pairs.src_row.cpu(), pairs.dst_row.cpu()
         near = PairNeighbors(node, age, pairs.when.cpu(), rows)
-        asked = (pairs.src.cpu(), pairs.dst.cpu(), pairs.time.cpu())
-        return self.counts(request.scales).numbers(*asked, near).to(pairs.node.device)
+        queries = (pairs.src.cpu(), pairs.dst.cpu(), pairs.time.cpu())
+        return self.counts(request.scales).compute_features(*queries, near).to(pairs.node.device)
 
     def walks(self, request: WalkRequest) -> TemporalWalks:
-        """The events as sums over walks, on the index's device."""
+        """Return the temporal walks of the events, built once and kept on the index's device."""
         return self._table(request, TemporalWalks)
 
-    def fades(self, request: DecayedCountRequest) -> DecayedCounts:
-        """The events as fading counts of any nodes, on the index's device."""
-        return self._table(request, DecayedCounts)
+    def decayed_counts(self, request: DecayedCountRequest) -> DecayedCountTable:
+        """Return the decayed counts of any nodes and pairs, built once and kept on the index's device."""
+        return self._table(request, DecayedCountTable)
 
     def _table(self, request: Any, kind: Any) -> Any:
-        """Made once for a request."""
         if request not in self._tables:
             edges = self.edges
-            made = kind.build(edges.src, edges.dst, edges.time, edges.num_nodes, request)
-            self._tables[request] = made.to(self.entries.key.device)
+            table = kind.build(edges.src, edges.dst, edges.time, edges.num_nodes, request)
+            self._tables[request] = table.to(self.entries.key.device)
         return self._tables[request]
 
     def past(self, node: Int64[Tensor, "q"], time: Float64[Tensor, "q"]) -> tuple[Tensor, Tensor]:
-        """First entry and number of entries of each query's past; a query of node -1 has none."""
+        """Return the first entry and the number of entries of each query's history; node -1 has no history."""
         begin = self.check_unchanged().entries.start[node.clamp(min=0)]
         return begin, (find_past_end(self.entries, node, time) - begin) * (node >= 0)
 
     def weights(self, scale: float) -> SamplingWeights:
-        """The weights of the time-aware strategy, summed once per scale; a node's depend on no other and no later."""
+        """Return the cumulative sampling weights of the time-aware strategy, built once per scale.
+
+        The weights of a node's entries depend on no other node and on no later entry, so a query never sees its future.
+        """
         if scale not in self._weights:
             self._weights[scale] = time_aware_weights(self.entries, scale)
         return self._weights[scale]
 
 
 def _query_digest(request: CountRequest, pairs: PairBatch) -> bytes:
-    """What is asked, in 32 bytes."""
+    """Return a digest of the queries, the key of the feature cache."""
     sha = hashlib.sha256(repr(request).encode())
     for column in (pairs.node, pairs.when, pairs.src_row, pairs.dst_row):
         sha.update(len(column).to_bytes(8, "little") + column.cpu().numpy().tobytes())
@@ -200,7 +211,7 @@ def _pick_time_aware(
     return find_weight_quantile(index.weights(scale), begin, count, chance)
 
 
-# The entry that each chance in [0, 1) picks out of a past of `count` entries from `begin` on; None: the last ones.
+# Maps random numbers in [0, 1) to entries of a history of `count` entries from `begin` on; None: the last k entries.
 STRATEGIES: dict[str, Callable[[NeighborIndex, Tensor, Tensor, Tensor, float], Tensor] | None] = {
     "recent": None,
     "uniform": _pick_uniform,
@@ -211,7 +222,7 @@ STRATEGIES: dict[str, Callable[[NeighborIndex, Tensor, Tensor, Tensor, float], T
 def _sequences_at(
     entries: Adjacency, node: Tensor, time: Tensor, position: Tensor, count: Tensor
 ) -> NeighborSequence:
-    """Positions drawn with replacement, in time order; a query with any past gets a full sequence."""
+    """Return the entries at these positions in time order; drawn with replacement, so any history fills all slots."""
     k = position.shape[1]
     some = (count[:, None] > 0).expand(-1, k)  # [q k]
     if entries.key.shape[0] == 0:
@@ -235,18 +246,25 @@ def gather_view(
     requests: tuple[Request, ...],
     draws: Draws | None = None,
 ) -> PairView:
-    """The view of a batch: every row looked up once per request; without `draws` only the most recent.
+    """Gather what the requests of a model ask about a batch of pairs; each row is looked up once per request.
 
-    Counts answer at the time that tables are asked at, sequences at the pair's own.
+    Count features are of the time at which tables are asked (`PairBatch.known`), sequences of the pair's own time.
+
+    Args:
+        index: Events that are visible, each to later queries only.
+        features: Node and edge features.
+        pairs: The queries.
+        requests: The model's requests.
+        draws: Random numbers of the `uniform` and `time_aware` strategies; `recent` needs none.
     """
-    neighbors, counts, walks, fades = [], [], [], []
+    neighbors, counts, walks, decayed = [], [], [], []
     for request in requests:
         if isinstance(request, CountRequest):
-            counts.append(index.numbers(request, pairs.at_known()))
+            counts.append(index.count_features(request, pairs.at_table_time()))
         elif isinstance(request, WalkRequest):
             walks.append(index.walks(request))
         elif isinstance(request, DecayedCountRequest):
-            fades.append(index.fades(request))
+            decayed.append(index.decayed_counts(request))
         else:
             neighbors.append(index.gather(request, pairs.node, pairs.when, draws))
-    return PairView(pairs, tuple(neighbors), features, tuple(counts), tuple(walks), tuple(fades))
+    return PairView(pairs, tuple(neighbors), features, tuple(counts), tuple(walks), tuple(decayed))

@@ -1,9 +1,9 @@
-"""Negative pairs for evaluation: random, historical and inductive, one per positive.
+"""Negative samplers for evaluation: random, historical and inductive, one negative per positive.
 
-DyGLib's three samplers on sorted integer keys: a pool of pairs is a range of "first seen" positions minus
-the few pairs of the batch's own window, so a draw never builds a set.
+The three samplers of DyGLib on sorted integer keys: the pool of pairs is a range of positions in the order of first
+occurrence, minus the few pairs of the batch's own window, so that sampling never builds a set.
 
-Legend: k events asked about, b a batch of them, s distinct pairs.
+Legend: k positives, m known events.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from dygmamba.core.files.writing import make_folder
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.storage.tensor_file import read_sealed_tensors, write_sealed_tensors
 
-# One seed per evaluation set, as published, so every run and epoch meets the same negatives.
+# One seed per evaluation set, as published, so that every run and epoch is evaluated on the same negatives.
 PUBLISHED_SEEDS = {
     ("val", "transductive"): 0,
     ("val", "inductive"): 1,
@@ -34,7 +34,7 @@ PairArrays = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class NegativePairs:
-    """One negative pair per event of a set, in its order."""
+    """One negative pair per positive, in the order of the positives."""
 
     src: Int64[Tensor, "k"]
     dst: Int64[Tensor, "k"]
@@ -45,10 +45,15 @@ class NegativePairs:
 
 @dataclass(frozen=True, slots=True)
 class NegativeRequest:
-    """Which events need negatives, from which known events they are drawn, and how.
+    """Everything that the negatives of an evaluation set depend on.
 
-    `known` are the sampler's own events (the whole stream, or one split's new-node events); pairs first seen
-    at or before `observed_until` are no longer new to the inductive strategy.
+    Attributes:
+        strategy: "random", "historical" or "inductive".
+        events: Positives.
+        known: Events to sample from: the whole stream, or the new-node events of one split.
+        observed_until: The inductive strategy excludes pairs that first occur at or before this time.
+        seed: Seed of the sampler.
+        batch_size: Positives per published batch.
     """
 
     strategy: str
@@ -59,7 +64,7 @@ class NegativeRequest:
     batch_size: int = 200
 
     def digest(self, store: EventStore) -> str:
-        """A short content hash of everything the draw depends on."""
+        """Return a short digest of the request and of the events, the name of the stored negatives."""
         sha = hashlib.sha256(f"{self.strategy} {self.observed_until} {self.seed} {self.batch_size}".encode())
         for column in (store.src, store.dst, store.time, self.events, self.known):
             sha.update(column.cpu().numpy().tobytes())
@@ -67,11 +72,22 @@ class NegativeRequest:
 
 
 def sample_negatives(store: EventStore, request: NegativeRequest) -> NegativePairs:
-    """All negatives of a set, batch by batch in order; the same request always gives the same pairs."""
+    """Sample all negatives of an evaluation set; the same request always gives the same pairs.
+
+    Raises:
+        ConfigError: The strategy is unknown.
+        EventError: There are no events, or no pairs, to sample from.
+    """
     if request.strategy not in SAMPLERS:
-        raise ConfigError(f"unknown negatives '{request.strategy}'; choose from {', '.join(SAMPLERS)}")
+        raise ConfigError(
+            f"unknown negatives '{request.strategy}'; choose from {', '.join(SAMPLERS)}",
+            code="unknown-negatives",
+        )
     if not len(request.known):
-        raise EventError("no events to draw negative pairs from; the stream is too short for this split")
+        raise EventError(
+            "there are no events to sample negative pairs from; use a stream that is long enough for this split",
+            code="no-events",
+        )
     batches = list(SAMPLERS[request.strategy](store, request))
     parts = zip(*batches, strict=True) if batches else ((), ())
     src, dst = (np.concatenate([np.zeros(0, np.int64), *part]) for part in parts)
@@ -79,18 +95,19 @@ def sample_negatives(store: EventStore, request: NegativeRequest) -> NegativePai
 
 
 def load_or_sample_negatives(store: EventStore, request: NegativeRequest, folder: Path) -> NegativePairs:
-    """The negatives of a request from its file in `folder`, drawing and writing them the first time."""
+    """Load the negatives of a request from its file in `folder`; sample and store them if there is none."""
     digest = request.digest(store)
     path = folder / f"negatives-{request.strategy}-{digest}.safetensors"
     if path.exists():
         try:
             columns, metadata = read_sealed_tensors(path)
             if metadata.get("request") != digest:
-                raise FileError("they are of another request")
+                raise FileError("they belong to another request", code="damaged-negatives")
             return NegativePairs(columns["src"], columns["dst"])
         except (FileError, KeyError) as error:
             raise FileError(
-                f"{path} does not hold negatives ({error}); delete it to draw them again"
+                f"{path} does not hold the negatives of this evaluation ({error}); delete it to sample them again",
+                code="damaged-negatives",
             ) from error
     negatives = sample_negatives(store, request)
     make_folder(folder)
@@ -99,24 +116,24 @@ def load_or_sample_negatives(store: EventStore, request: NegativeRequest, folder
 
 
 def _sample_random(store: EventStore, request: NegativeRequest) -> Iterator[PairArrays]:
-    """Keep the source, draw any destination; collisions with positives are not avoided, as published."""
+    """Keep the source and sample any destination; as published, collisions with positives are not avoided."""
     src, dst, _ = _event_columns(store, request.known)
     sources, destinations = np.unique(src), np.unique(dst)
     state = np.random.RandomState(request.seed)
-    asked = store.src[request.events].numpy()
-    for start in range(0, len(asked), request.batch_size):
-        own = asked[start : start + request.batch_size]
+    positive_src = store.src[request.events].numpy()
+    for start in range(0, len(positive_src), request.batch_size):
+        own = positive_src[start : start + request.batch_size]
         state.randint(0, len(sources), len(own))  # the published sampler draws sources and drops them
         yield own, destinations[state.randint(0, len(destinations), len(own))]
 
 
 def _sample_historical(store: EventStore, request: NegativeRequest) -> Iterator[PairArrays]:
-    """A pair known by the batch's first time, absent from the batch's window."""
+    """Sample pairs that occurred by the batch's first time and do not occur in the batch's time window."""
     yield from _sample_from_pool(store, request, first_new=-np.inf)
 
 
 def _sample_inductive(store: EventStore, request: NegativeRequest) -> Iterator[PairArrays]:
-    """As historical, but first seen after `observed_until`."""
+    """Sample as `_sample_historical`, among pairs that first occur after `observed_until`."""
     yield from _sample_from_pool(store, request, first_new=request.observed_until)
 
 
@@ -127,25 +144,26 @@ def _sample_from_pool(store: EventStore, request: NegativeRequest, first_new: fl
     src, dst, time = _event_columns(store, request.known)
     key = src * store.num_nodes + dst
     distinct, first_row, pair = np.unique(key, return_index=True, return_inverse=True)
-    by_age = np.argsort(first_row)  # pairs in the order they were first seen
+    by_age = np.argsort(first_row)  # pairs in the order of their first occurrence
     age_of = np.empty_like(by_age)
     age_of[by_age] = np.arange(len(by_age))
     first_time = time[first_row[by_age]]
     low = int(np.searchsorted(first_time, first_new, side="right"))
     grid = (np.unique(src), np.unique(dst))
     rng = np.random.Generator(np.random.PCG64(request.seed))
-    asked_src, asked_dst, asked = _event_columns(store, request.events)
-    asked_key = asked_src * store.num_nodes + asked_dst
-    for start in range(0, len(asked), request.batch_size):
+    positive_src, positive_dst, positive_time = _event_columns(store, request.events)
+    positive_key = positive_src * store.num_nodes + positive_dst
+    for start in range(0, len(positive_time), request.batch_size):
         batch = slice(start, start + request.batch_size)
-        begin, end = asked[batch][0], asked[batch][-1]
+        begin, end = positive_time[batch][0], positive_time[batch][-1]
         high = int(np.searchsorted(first_time, begin, side="right"))
         window = slice(np.searchsorted(time, begin, side="left"), np.searchsorted(time, end, side="right"))
         present = age_of[np.unique(pair[window])]
-        chosen = _sample_excluding(rng, low, max(low, high), present, len(asked[batch]))
+        chosen = _sample_excluding(rng, low, max(low, high), present, len(positive_time[batch]))
         known = distinct[by_age[chosen]]
-        missing = len(asked[batch]) - len(known)
-        fill = _sample_grid_pairs(rng, grid, asked_key[batch], store.num_nodes, missing)
+        # a pool smaller than the batch is filled up with random pairs, as published
+        missing = len(positive_time[batch]) - len(known)
+        fill = _sample_grid_pairs(rng, grid, positive_key[batch], store.num_nodes, missing)
         both = np.concatenate([fill, known])
         yield both // store.num_nodes, both % store.num_nodes
 
@@ -153,7 +171,7 @@ def _sample_from_pool(store: EventStore, request: NegativeRequest, first_new: fl
 def _sample_excluding(
     rng: np.random.Generator, low: int, high: int, banned: np.ndarray, size: int
 ) -> np.ndarray:
-    """At most `size` distinct integers of [low, high) outside `banned`, uniformly; all of them if fewer."""
+    """Sample up to `size` distinct integers of [low, high) that are not banned; return all if there are fewer."""
     banned = np.unique(banned[(banned >= low) & (banned < high)])
     free = high - low - len(banned)
     rank = rng.choice(free, size, replace=False) if free >= size else np.arange(free)
@@ -163,7 +181,7 @@ def _sample_excluding(
 def _sample_grid_pairs(
     rng: np.random.Generator, grid: PairArrays, banned_keys: np.ndarray, num_nodes: int, size: int
 ) -> np.ndarray:
-    """`size` pairs of a known source and a known destination, none of them banned."""
+    """Sample `size` pairs of a known source and a known destination, none of them banned."""
     sources, destinations = grid
     src, dst = banned_keys // num_nodes, banned_keys % num_nodes
     cell = np.searchsorted(sources, src) * len(destinations) + np.searchsorted(destinations, dst)
@@ -172,14 +190,17 @@ def _sample_grid_pairs(
     if not size:
         return np.zeros(0, np.int64)
     if not free:
-        raise EventError("every possible pair occurs in one batch; there is no negative pair to draw")
+        raise EventError(
+            "every possible pair occurs in one batch, so there is no negative pair to sample; use a larger stream",
+            code="no-negative-pair",
+        )
     rank = rng.choice(free, size, replace=free < size)
     cell = _skip_banned(rank, banned)
     return sources[cell // len(destinations)] * num_nodes + destinations[cell % len(destinations)]
 
 
 def _skip_banned(rank: np.ndarray, banned: np.ndarray) -> np.ndarray:
-    """The rank-th non-negative integers that are not in the sorted array `banned`."""
+    """Return the rank-th non-negative integers that are not in the sorted array `banned`."""
     return rank + np.searchsorted(banned - np.arange(len(banned)), rank, side="right")
 
 

@@ -1,50 +1,57 @@
-"""What a model sees of the past: the pairs it is asked about and their neighbour sequences.
+"""Input of a model: a batch of pairs to score, and the neighbor sequences and tables that it requested.
 
-Legend: p pairs, q queries (rows), l sequence length.
+Legend: p pairs, q queries (rows), l sequence length, r selected pairs or rows, f features per pair.
 """
 
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import mul
-from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float32, Float64, Int32, Int64
 from torch import Tensor
 
+from dygmamba.core.choices import Strategy as Strategy
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.sampling.counts import CountRequest
-from dygmamba.sampling.decayed_counts import DecayedCountRequest, DecayedCounts
+from dygmamba.sampling.decayed_counts import DecayedCountRequest, DecayedCountTable
 from dygmamba.sampling.walks import TemporalWalks, WalkRequest
-
-Strategy = Literal["recent", "uniform", "time_aware"]
 
 
 @dataclass(frozen=True, slots=True)
 class NeighborRequest:
-    """What a model wants to know of each query: `fanout` entries per hop, chosen by `strategy`."""
+    """Request for neighbor sequences of each query.
+
+    Attributes:
+        fanout: Neighbors per hop, such as (20,) or (20, 20).
+        strategy: How neighbors are chosen.
+        scale: Decay rate per unit of time of the `time_aware` strategy.
+    """
 
     fanout: tuple[int, ...]
     strategy: Strategy = "recent"
-    scale: float = 1e-6  # decay per unit of time of the time-aware strategy
+    scale: float = 1e-6
 
     def __post_init__(self) -> None:
         if not self.fanout or min(self.fanout) < 0:
-            raise ConfigError(f"a neighbour request needs a count of neighbours per hop, got {self.fanout}")
+            raise ConfigError(
+                f"a neighbor request needs a number of neighbors of at least 0 per hop; got fanout={self.fanout}",
+                code="invalid-request",
+            )
 
     @property
     def tokens(self) -> int:
-        """Entries looked up for one query, over all hops."""
+        """Entries looked up per query, over all hops."""
         return sum(accumulate(self.fanout, mul))
 
     @staticmethod
     def longest(requests: "tuple[Request, ...]") -> int:
-        """The most entries that one of these requests asks for."""
+        """Return the largest number of entries per query among the requests."""
         return max((request.tokens for request in requests), default=0)
 
     def cut(self, length: int) -> "NeighborRequest":
-        """The same with at most that many entries per hop."""
+        """Return the request with at most `length` entries per hop."""
         return replace(self, fanout=tuple(min(k, length) for k in self.fanout))
 
 
@@ -53,7 +60,7 @@ Request = NeighborRequest | CountRequest | DecayedCountRequest | WalkRequest
 
 @dataclass(frozen=True, slots=True)
 class NeighborSequence:
-    """For each query its past entries, oldest to newest, valid ones first; every time < query_time."""
+    """Neighbors of each query from oldest to newest, padding last; every `time` is before `query_time`."""
 
     query_node: Int64[Tensor, "q"]
     query_time: Float64[Tensor, "q"]
@@ -64,36 +71,43 @@ class NeighborSequence:
 
     @property
     def mask(self) -> Bool[Tensor, "q l"]:
-        """True where an entry is real."""
+        """True where an entry is not padding."""
         return torch.arange(self.node.shape[1], device=self.node.device) < self.length[:, None]
 
     @property
     def age(self) -> Float32[Tensor, "q l"]:
-        """Span from each entry to the query, subtracted in 64 bits; 0 where there is none."""
+        """Query time minus event time, subtracted in 64 bits; 0 at padding."""
         return ((self.query_time[:, None] - self.time) * self.mask).float()
 
     @property
     def columns(self) -> tuple[Tensor, ...]:
-        """All that is known, in the order of the fields."""
         return self.query_node, self.query_time, self.node, self.event, self.time, self.length
 
     def __getitem__(self, rows: Int64[Tensor, "r"]) -> "NeighborSequence":
-        """The sequences of these rows."""
         return NeighborSequence(*(column[rows] for column in self.columns))
 
     def cut(self, length: int) -> "NeighborSequence":
-        """The same without the padding beyond `length`, which no sequence may exceed."""
+        """Drop padding beyond `length`; no sequence may be longer than that."""
         entries = {"node": self.node, "event": self.event, "time": self.time}
         return replace(self, **{name: column[:, :length] for name, column in entries.items()})
 
 
 @dataclass(frozen=True, slots=True)
 class PairBatch:
-    """What is asked: pairs pointing at two rows of (node, time) queries; a negative has label 0.
+    """Pairs to score, each pointing at two rows of (node, time) queries.
 
-    Pairs that share a query point at the same row, so its look-up is done once. `group` is the number
-    of the positive a pair belongs to. With `until` tables of the past lag behind the questions, as a memory does that
-    is brought up to date after each batch; sequences never do.
+    Pairs that share a query point at the same row, so that it is looked up once.
+
+    Attributes:
+        node: Node of each row.
+        when: Time of each row.
+        src_row: Row of each pair's source.
+        dst_row: Row of each pair's destination.
+        label: 1 for a positive, 0 for a negative sample.
+        group: Number of the positive that a pair belongs to.
+        until: Time before which tables (counts, walks) see events; None means the pair's own time. Under batch
+            visibility tables lag behind the queries, as a memory that is updated after each batch does; sequences never
+            lag.
     """
 
     node: Int64[Tensor, "q"]
@@ -102,70 +116,67 @@ class PairBatch:
     dst_row: Int64[Tensor, "p"]
     label: Float32[Tensor, "p"]
     group: Int64[Tensor, "p"]
-    until: Float64[Tensor, "p"] | None = (
-        None  # before which tables know of events; None: before the pair's own time
-    )
+    until: Float64[Tensor, "p"] | None = None
 
     def __len__(self) -> int:
         return self.src_row.shape[0]
 
     @property
     def src(self) -> Int64[Tensor, "p"]:
-        """Source of each pair."""
         return self.node[self.src_row]
 
     @property
     def dst(self) -> Int64[Tensor, "p"]:
-        """Destination of each pair."""
         return self.node[self.dst_row]
 
     @property
     def time(self) -> Float64[Tensor, "p"]:
-        """Query time of each pair."""
         return self.when[self.src_row]
 
     @property
     def known(self) -> Float64[Tensor, "p"]:
-        """The time that tables of the past are asked at: they know what is strictly earlier."""
+        """Time at which tables are asked about each pair: they see strictly earlier events."""
         return self.time if self.until is None else self.until
 
-    def as_of(self, until: Float64[Tensor, "p"] | None) -> "PairBatch":
-        """The same pairs, tables asked at these times instead of the pairs' own."""
+    def with_table_time(self, until: Float64[Tensor, "p"] | None) -> "PairBatch":
+        """Return the pairs with tables asked at these times; None: at the pairs' own times."""
         return replace(self, until=until)
 
-    def at_known(self) -> "PairBatch":
-        """The pairs as questions at the time that tables are asked at."""
+    def at_table_time(self) -> "PairBatch":
+        """Return the pairs as queries at the time at which tables are asked."""
         if self.until is None:
             return self
-        return PairBatch.of(self.src, self.dst, self.until, self.label, self.group)
+        return PairBatch.from_pairs(self.src, self.dst, self.until, self.label, self.group)
 
     def to(self, device: torch.device | str) -> "PairBatch":
-        """The same pairs on another device."""
         columns = (self.node, self.when, self.src_row, self.dst_row, self.label, self.group)
         until = None if self.until is None else self.until.to(device)
         return PairBatch(*(column.to(device) for column in columns), until=until)
 
-    def of_label(self, label: float) -> "PairBatch":
-        """The pairs of that label, two rows each."""
-        return self.of_rows((self.label == label).nonzero()[:, 0])
+    def select_label(self, label: float) -> "PairBatch":
+        """Return the pairs with this label, two rows each."""
+        return self.select((self.label == label).nonzero()[:, 0])
 
-    def of_rows(self, chosen: Int64[Tensor, "r"]) -> "PairBatch":
-        """Some of the pairs, two rows each."""
+    def select(self, chosen: Int64[Tensor, "r"]) -> "PairBatch":
+        """Return the chosen pairs, two rows each."""
         columns = (self.src, self.dst, self.time, self.label, self.group)
-        return PairBatch.of(*(column[chosen] for column in columns)).as_of(self._until(chosen))
+        return PairBatch.from_pairs(*(column[chosen] for column in columns)).with_table_time(
+            self._until(chosen)
+        )
 
-    def shared(self, chosen: Int64[Tensor, "r"], num_nodes: int) -> "PairBatch":
-        """Some of the pairs; equal (node, time) queries become one row, so each is looked up and encoded once."""
+    def select_shared(self, chosen: Int64[Tensor, "r"], num_nodes: int) -> "PairBatch":
+        """Return the chosen pairs with equal (node, time) queries merged, so that each is encoded once."""
         rows = torch.cat([self.src_row[chosen], self.dst_row[chosen]])
         instants, instant = torch.unique(self.when[rows], return_inverse=True)
         keys, row = torch.unique(self.node[rows] + num_nodes * instant, return_inverse=True)
         src, dst = row.chunk(2)
         when = instants[keys // num_nodes]
-        told = self.label[chosen], self.group[chosen], self._until(chosen)
-        return PairBatch(keys % num_nodes, when, src, dst, *told)
+        return PairBatch(
+            keys % num_nodes, when, src, dst, self.label[chosen], self.group[chosen], self._until(chosen)
+        )
 
-    def part(self, chosen: Int64[Tensor, "r"]) -> "PairBatch":
-        """Some of the pairs; all rows are kept."""
+    def select_part(self, chosen: Int64[Tensor, "r"]) -> "PairBatch":
+        """Return the chosen pairs; all rows are kept, so that row numbers stay valid."""
         rows = self.src_row[chosen], self.dst_row[chosen]
         return PairBatch(
             self.node, self.when, *rows, self.label[chosen], self.group[chosen], self._until(chosen)
@@ -175,14 +186,14 @@ class PairBatch:
         return None if self.until is None else self.until[chosen]
 
     @staticmethod
-    def of(
+    def from_pairs(
         src: Int64[Tensor, "p"],
         dst: Int64[Tensor, "p"],
         time: Float64[Tensor, "p"],
         label: Float32[Tensor, "p"] | None = None,
         group: Int64[Tensor, "p"] | None = None,
     ) -> "PairBatch":
-        """Loose pairs, two rows each."""
+        """Create a batch with two rows per pair; labels default to 1, groups to the pair's number."""
         rows = torch.arange(len(src), device=src.device)
         return PairBatch(
             node=torch.cat([src, dst]),
@@ -196,24 +207,35 @@ class PairBatch:
 
 @dataclass(frozen=True, slots=True)
 class PairView:
-    """A batch of pairs and the answers to requests: neighbors[request][hop], counts[request], tables."""
+    """A batch of pairs with the answers to a model's requests.
+
+    Attributes:
+        pairs: The queries.
+        neighbors: Sequences by request and hop, `neighbors[request][hop]`.
+        features: Node and edge features of the stream.
+        counts: Count features of each pair, by request.
+        walks: Temporal walks by request, to be asked about any node at a pair's time.
+        decayed_counts: Decayed counts by request, to be asked likewise.
+    """
 
     pairs: PairBatch
     neighbors: tuple[tuple[NeighborSequence, ...], ...]
     features: FeatureTable
-    counts: tuple[Float32[Tensor, "p f"], ...] = ()  # numbers about each pair, of models that ask for them
-    walks: tuple[TemporalWalks, ...] = ()  # to be asked about any node at a pair's time
-    fades: tuple[DecayedCounts, ...] = ()  # the same
+    counts: tuple[Float32[Tensor, "p f"], ...] = ()
+    walks: tuple[TemporalWalks, ...] = ()
+    decayed_counts: tuple[DecayedCountTable, ...] = ()
 
     @property
     def columns(self) -> tuple[Tensor, ...]:
-        """What is different from batch to batch, whatever their size is."""
+        """Tensors that differ between batches of one size; captured CUDA graphs copy new batches into them."""
         hops, pairs = [hop for hops in self.neighbors for hop in hops], self.pairs
         lag = () if pairs.until is None else (pairs.until,)
         return pairs.node, pairs.when, *lag, *(column for hop in hops for column in hop.columns)
 
-    def part(self, chosen: Int64[Tensor, "r"], length: int | None = None) -> "PairView":
-        """Some of the pairs, without the padding beyond `length` entries of their one hop; all rows are kept."""
+    def select_part(self, chosen: Int64[Tensor, "r"], length: int | None = None) -> "PairView":
+        """Return the chosen pairs with sequences of one hop cut to `length` entries; all rows are kept."""
         cut = tuple((hop if length is None else hop.cut(length),) for (hop,) in self.neighbors)
-        counts = tuple(numbers[chosen] for numbers in self.counts)
-        return PairView(self.pairs.part(chosen), cut, self.features, counts, self.walks, self.fades)
+        counts = tuple(features[chosen] for features in self.counts)
+        return PairView(
+            self.pairs.select_part(chosen), cut, self.features, counts, self.walks, self.decayed_counts
+        )

@@ -1,0 +1,1 @@
+"""Learning tasks (link prediction, node classification, node properties): queries, losses, metrics, calibration."""

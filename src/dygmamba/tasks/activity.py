@@ -1,14 +1,15 @@
-"""Who acts now: the rate of a source, self-exciting with a bank of decays, fitted by exact likelihood.
+"""Activity rate of sources: a self-exciting point process with a bank of decays, fitted by exact likelihood.
 
-The rate of source u at time t is base + sum over scales of weight * (fading count of u's earlier events) / scale + a
-weight for their number, all weights at least 0 (Hawkes, "Spectra of some self-exciting and mutually exciting point
-processes", 1971). Its log likelihood, sum of log rates at the events minus the rates of all sources integrated over the
-period, is concave in the weights and has every integral in closed form, so there is one best fit and it takes no draws.
+The rate of source u at time t is base + sum over scales of weight * (decayed count of u's earlier events) / scale + a
+weight times their number, with all weights at least 0 (Hawkes, "Spectra of some self-exciting and mutually exciting
+point processes", 1971). The log likelihood, the sum of log rates at the events minus the integral of all rates over the
+period, is concave in the weights and every integral has a closed form. So the best fit is unique and needs no sampling.
 
-A pair's score says whom a source chooses; log rate + log choice is the likelihood of the event. Where sources compete,
-as with negatives that replace them, the sum answers; within one source the rate is the same for all and says nothing.
+A pair's score says which destination a source chooses; log rate + log choice is the log likelihood of the event. The
+sum helps where sources compete, as with negatives that replace the source. Within one source the rate is the same for
+every candidate and changes nothing.
 
-Legend: e events, p questions, k kernels.
+Legend: e events, p queries, k kernels.
 """
 
 from dataclasses import dataclass
@@ -22,80 +23,84 @@ from torch import Tensor
 from dygmamba.sampling.source_activity import SourceActivity
 from dygmamba.tasks.metrics import PUBLISHED_BATCH, average_precision
 
-STEPS, CLOSE = (
-    200,
-    1e-9,
-)  # at most so many steps; events per event by which the conditions of the best fit may be off
-NUM_WEIGHTS = 45  # between the model's score alone and the rate alone, that are tried
+MAX_STEPS = 200
+TOLERANCE = 1e-9  # on the optimality conditions, in events per event
+NUM_WEIGHTS = 45  # weights that are tried between the model's score alone and the rate alone
 
 
 @dataclass(frozen=True, slots=True)
 class ActivityRate:
-    """The fitted rate: a weight for each kernel of `Senders`, the constant first, then the scales, then the number."""
+    """Fitted rate: a weight for each kernel of `SourceActivity` (the constant, the scales, the number of events)."""
 
     scales: tuple[float, ...]
     weights: tuple[float, ...]
-    events: int  # that were fitted
+    events: int  # number of fitted events
     log_likelihood: float  # per event
 
     def log_rate(
-        self, senders: SourceActivity, src: Int64[Tensor, "p"], time: Float64[Tensor, "p"]
+        self, activity: SourceActivity, src: Int64[Tensor, "p"], time: Float64[Tensor, "p"]
     ) -> Float64[Tensor, "p"]:
-        """Of each source strictly before each time; summed kernel by kernel, so that no question changes another's."""
+        """Return the log rate of each source strictly before each time."""
+        # summed kernel by kernel: a matrix product would round differently in batches of different sizes
         rate = torch.zeros_like(time)
-        for kernel, weight in zip(senders.kernels(src, time).T, self.weights, strict=True):
+        for kernel, weight in zip(activity.kernels(src, time).T, self.weights, strict=True):
             rate += weight * kernel
         return rate.log()
 
 
 def fit_activity(
-    senders: SourceActivity, src: Int64[Tensor, "e"], time: Float64[Tensor, "e"]
+    activity: SourceActivity, src: Int64[Tensor, "e"], time: Float64[Tensor, "e"]
 ) -> ActivityRate:
-    """The likeliest rate of these events, which are all that `senders` knows, in time order."""
-    x, scales = senders.kernels(src, time), tuple(senders.lists.scale.tolist())
+    """Fit the rate to events in time order; `activity` must count exactly these events."""
+    x, scales = activity.kernels(src, time), tuple(activity.lists.scale.tolist())
     start, end = float(time[0]), float(time[-1])
-    expected = senders.expected(time, start, end, len(src.unique()))
-    if end <= start:  # one instant says nothing of rates
+    expected = activity.integrate_kernels(time, start, end, len(src.unique()))
+    if end <= start:  # events of a single instant determine no rate
         return ActivityRate(scales, (1.0, *(0.0 for _ in expected[1:])), len(src), 0.0)
     used = expected > 0
-    share = maximize_likelihood(x[:, used] / expected[used])  # of the events, that each kernel explains
+    share = maximize_likelihood(x[:, used] / expected[used])  # share of the events that each kernel explains
     weights = torch.zeros_like(expected)
     weights[used] = share * len(src) / expected[used]
-    found = (x @ weights).log().sum() - (expected * weights).sum()
-    return ActivityRate(scales, tuple(weights.tolist()), len(src), float(found) / len(src))
+    log_likelihood = (x @ weights).log().sum() - (expected * weights).sum()
+    return ActivityRate(scales, tuple(weights.tolist()), len(src), float(log_likelihood) / len(src))
 
 
 def maximize_likelihood(x: Float64[Tensor, "e k"]) -> Float64[Tensor, "k"]:
-    """The w >= 0 with the largest mean of log(x w) - sum of w; the first column of x is positive, and w sums up to 1.
+    """Return the w >= 0 that maximizes mean(log(x w)) - sum(w); the first column of x must be positive.
 
-    Newton's method: in each step the parabola that touches the gain is maximised over w >= 0, exactly.
+    The optimal w sums to 1. Newton's method: each step maximizes the quadratic approximation exactly over w >= 0.
     """
     w = x.new_full((x.shape[1],), 1 / x.shape[1])
-    for _ in range(STEPS):
+    for _ in range(MAX_STEPS):
         part = x / (x @ w)[:, None]
-        slope = part.mean(0) - 1  # at the best fit 0 where w is above 0, at most 0 elsewhere
-        if float((w * slope).abs().max()) < CLOSE and float(slope.max()) < CLOSE:
+        slope = part.mean(0) - 1  # at the optimum 0 where w > 0 and at most 0 elsewhere
+        if float((w * slope).abs().max()) < TOLERANCE and float(slope.max()) < TOLERANCE:
             break
-        bend = part.T @ part / len(x)
-        bend += 1e-12 * bend.diagonal().max() * torch.eye(len(w), dtype=x.dtype)
-        top = solve_nonnegative_quadratic(bend.numpy(), (bend @ w + slope).numpy())
-        w, before = _line_search(x, w, torch.from_numpy(top)), w
-        if torch.equal(w, before):  # no better in 64 bits
+        hessian = part.T @ part / len(x)
+        hessian += (
+            1e-12 * hessian.diagonal().max() * torch.eye(len(w), dtype=x.dtype)
+        )  # ridge for equal kernels
+        target = solve_nonnegative_quadratic(hessian.numpy(), (hessian @ w + slope).numpy())
+        w, before = _line_search(x, w, torch.from_numpy(target)), w
+        if torch.equal(w, before):  # no further gain in 64 bits
             break
     return w / w.sum()
 
 
-def solve_nonnegative_quadratic(bend: np.ndarray, slope: np.ndarray) -> np.ndarray:
-    """The v >= 0 with the largest slope' v - v' bend v / 2 (Lawson and Hanson, "Solving Least Squares Problems")."""
+def solve_nonnegative_quadratic(hessian: np.ndarray, slope: np.ndarray) -> np.ndarray:
+    """Return the v >= 0 that maximizes slope' v - v' hessian v / 2.
+
+    The active-set method of Lawson and Hanson, "Solving Least Squares Problems".
+    """
     v, free = np.zeros_like(slope), np.zeros(len(slope), bool)
     for _ in range(3 * len(slope)):
-        up = np.where(free, -np.inf, slope - bend @ v)
+        up = np.where(free, -np.inf, slope - hessian @ v)
         if up.max() <= 1e-12:
             break
         free[up.argmax()] = True
         while True:
             then = np.zeros_like(v)
-            then[free] = np.linalg.solve(bend[np.ix_(free, free)], slope[free])
+            then[free] = np.linalg.solve(hessian[np.ix_(free, free)], slope[free])
             low = free & (then <= 0)
             if not low.any():
                 break
@@ -106,11 +111,11 @@ def solve_nonnegative_quadratic(bend: np.ndarray, slope: np.ndarray) -> np.ndarr
     return v
 
 
-def _line_search(x: Float64[Tensor, "e k"], w: Float64[Tensor, "k"], top: Float64[Tensor, "k"]) -> Tensor:
-    """`top`, or as far towards it as gains, in halves; w itself where nothing does."""
+def _line_search(x: Float64[Tensor, "e k"], w: Float64[Tensor, "k"], target: Float64[Tensor, "k"]) -> Tensor:
+    """Return `target`, or the first of repeated halvings towards w that improves; w itself if none does."""
     now = _mean_log_likelihood(x, w)
     for halves in range(30):
-        then = w + (top - w) / 2**halves
+        then = w + (target - w) / 2**halves
         if _mean_log_likelihood(x, then) > now:
             return then
     return w
@@ -126,9 +131,10 @@ def choose_activity_weight(
     label: Float[Tensor, "p"],
     group: Int64[Tensor, "p"],
 ) -> float:
-    """The weight of the log rate beside the score with the best AP on these pairs, 0 where none is better.
+    """Return the weight of the log rate in score + weight * log_rate with the best AP, 0 if no weight helps.
 
-    Both are brought to the same spread and turned into each other by angles, so no unit of a score matters.
+    Candidate weights are tangents of equally spaced angles between score and rate after both are scaled to the same
+    standard deviation, so the unit of the score does not matter.
     """
     own, rate = (column.double().std(correction=0).item() for column in (score, log_rate))
     if not rate > 0:
@@ -137,8 +143,7 @@ def choose_activity_weight(
     columns = (score.double()[order], log_rate[order], label[order])
     sizes = torch.unique_consecutive((group // PUBLISHED_BATCH)[order], return_counts=True)[1].tolist()
     batches = list(zip(*(column.split(sizes) for column in columns), strict=True))
-    turns = [tan(pi / 2 * place / NUM_WEIGHTS) for place in range(NUM_WEIGHTS)]
-    weights = [turn * (own / rate if own > 0 else 1.0) for turn in turns]
-    return max(
-        weights, key=lambda w: sum(average_precision(s + w * rate, y) for s, rate, y in batches)
-    )  # the first of equals
+    tangents = [tan(pi / 2 * step / NUM_WEIGHTS) for step in range(NUM_WEIGHTS)]
+    weights = [tangent * (own / rate if own > 0 else 1.0) for tangent in tangents]
+    # max takes the first, that is the smallest, of equally good weights
+    return max(weights, key=lambda w: sum(average_precision(s + w * rate, y) for s, rate, y in batches))

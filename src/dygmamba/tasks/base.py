@@ -1,6 +1,6 @@
-"""What a task is: what is asked of each event, how an answer is judged, and which weights are better.
+"""Interface of a task: the queries of training events, their loss, and the metrics that choose the best weights.
 
-Legend: k training events, b of a batch, p pairs.
+Legend: k events, b events of a batch, p pairs.
 """
 
 from dataclasses import dataclass
@@ -15,52 +15,57 @@ from dygmamba.sampling.view import PairBatch
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSet:
-    """Questions whose answers are known: which events they are about, and which periods came before these.
+    """Queries with known labels, for validation or test; all tensors are on the host.
 
-    `number` says beside which of the events a pair is asked. On the host; `about` is what a result row says of it.
+    Attributes:
+        about: Fields of a result row that describe the set, such as split and setting.
+        events: Events (rows of the stream) that the queries are about, in time order.
+        earlier: Events of the periods before, in order.
+        pairs: The queries with their labels.
+        event_index: For each pair, the index into `events` of the event it belongs to.
     """
 
     about: dict[str, str]
     events: Int64[Tensor, "k"]
     earlier: tuple[Int64[Tensor, "_"], ...]
     pairs: PairBatch
-    number: Int64[Tensor, "p"]
+    event_index: Int64[Tensor, "p"]
 
 
 @runtime_checkable
 class Task(Protocol):
-    """What is learned, whatever the model; the training loop knows nothing else of it."""
+    """A learning task as the training loop sees it, independent of the model."""
 
     @property
     def validation(self) -> EvaluationSet | None:
-        """What an epoch's weights are judged by; none where everything is trained on."""
+        """Queries that decide which epoch is best; None if every event is trained on."""
         ...
 
     @property
-    def together(self) -> bool:
-        """Whether an event's pairs must be in one pass: the loss is no sum over pairs."""
+    def needs_joint_pairs(self) -> bool:
+        """Whether all pairs of an event must be in one pass, because the loss is not a sum over pairs."""
         ...
 
-    def others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
-        """For each training event the other node that is asked about beside it, the same on every device."""
+    def draw_others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
+        """Draw for each training event the other node of its negative; the same on every device."""
         ...
 
-    def questions(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
-        """What is asked of a batch of training events."""
+    def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
+        """Return the queries of a batch of training events, given what `draw_others` drew for them."""
         ...
 
     def offset(self, pairs: PairBatch) -> Float32[Tensor, "p"] | None:
-        """What is added to logits before the loss of training takes them, and nowhere else; none where nothing is."""
+        """Return what is added to the logits in the training loss only, or None."""
         ...
 
     def loss(self, logits: Float32[Tensor, "p"], label: Float32[Tensor, "p"]) -> Tensor:
-        """The sum over pairs."""
+        """Return the sum of the losses of all pairs."""
         ...
 
     def metrics(self, score: Float[Tensor, "p"], evaluation_set: EvaluationSet) -> dict[str, Any]:
-        """How good the scores of an exam are, `ap` and `auc` among it."""
+        """Return the metrics of scores on an evaluation set, "ap" and "auc" among them."""
         ...
 
-    def better(self, found: dict[str, Any], best_ap: float, best_auc: float) -> bool:
-        """Whether validation found weights worth keeping."""
+    def is_better(self, metrics: dict[str, Any], best_ap: float, best_auc: float) -> bool:
+        """Return whether these validation metrics are at least as good as the best so far."""
         ...

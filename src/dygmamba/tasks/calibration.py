@@ -1,13 +1,14 @@
-"""From a logit to a probability: a rising curve in the logit, fitted on questions whose answers are known.
+"""Calibration: a monotone curve from logits to probabilities, fitted on validation pairs.
 
-A line first (Platt, "Probabilistic outputs for support vector machines", 1999, with his targets: a fit exists even
-where the logits tell both kinds apart). Where there are enough pairs, a few knots on it: the log-odds of bins of equal
-mass, drawn towards the line, made to rise (isotonic), straight in between. It always rises: no rank, AP or AUC changes.
+First a line in the log-odds (Platt, "Probabilistic outputs for support vector machines", 1999, with his targets, so
+that a fit exists even for separable logits). With enough pairs, a few knots are added: log-odds of bins of equal mass,
+shrunk towards the line, made monotone (isotonic regression) and interpolated linearly. The curve is strictly
+increasing, so ranks, AP and AUC do not change.
 
-Streams drift: the whole validation period is fitted, unless shorter stretches would surely have served what came after
-them better, inside that period.
+Streams drift: the whole validation period is fitted, unless a fit to its last part predicts following blocks inside the
+period significantly better.
 
-Legend: p pairs.
+Legend: p pairs, c columns.
 """
 
 from dataclasses import dataclass
@@ -22,33 +23,39 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from dygmamba.core.errors import ScoreError
 
 BINS = 10  # of equal mass
-BLOCKS = 8  # of a validation period, one after another
-SHORTER_PERIODS = (4, 2, 1)  # last blocks that may be fitted instead of all
-MIN_STANDARD_ERRORS = 2.0  # standard errors by which fewer must have served better
-MIN_BLOCK_PAIRS = 100  # pairs of each kind in a block, below which all are fitted
-MIN_SLOPE = 1e-3  # slope: a run that ranks worse than chance keeps its order, almost level
+BLOCKS = 8  # consecutive blocks of a validation period
+SHORTER_PERIODS = (4, 2, 1)  # numbers of last blocks that may be fitted instead of all
+MIN_STANDARD_ERRORS = 2.0  # by how many standard errors fewer blocks must predict better
+MIN_BLOCK_PAIRS = 100  # if a block has fewer pairs of either class, all blocks are fitted
+MIN_SLOPE = 1e-3  # a model that ranks worse than chance keeps its order, almost flat
 MAX_STEPS = 100
 KNOTS = 10
-MIN_KNOT_PAIRS = 20  # pairs of each kind per knot, below which there are none
-PRIOR_PAIRS = 4.0  # pairs that speak for the line at a knot
+MIN_KNOT_PAIRS = 20  # with fewer pairs of either class per knot there are no knots
+PRIOR_PAIRS = 4.0  # weight of the line at a knot, in pairs
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A logit's log-odds: `slope` * logit + `bias`, given that `prior` of such questions are true beforehand.
+    """Monotone map from logits to log-odds: `slope` * logit + `bias`, or a piecewise linear curve through `knots`.
 
-    `knots` are logits with their log-odds, joined by straight lines; beyond them the slope goes on.
+    Attributes:
+        slope: Slope of the line, also beyond the outer knots.
+        bias: Bias of the line.
+        prior: Share of positives among the fitted pairs.
+        pairs: Number of fitted pairs.
+        stretch: Share of the validation period, counted from its end, that was fitted.
+        knots: (logit, log-odds) points.
     """
 
     slope: float
     bias: float
     prior: float
-    pairs: int  # that were fitted
-    stretch: float  # the share of the validation period, at its end, that they are of
+    pairs: int
+    stretch: float
     knots: tuple[tuple[float, float], ...] = ()
 
     def log_odds(self, logit: Float[Tensor, "..."]) -> Float64[Tensor, "..."]:
-        """In 64 bits: certain pairs keep their order."""
+        """Return the log-odds in 64 bits, in which even extreme logits keep their order."""
         z = logit.double()
         if len(self.knots) < 2:
             return self.slope * z + self.bias
@@ -59,13 +66,13 @@ class Calibration:
         return torch.where(z < x[0], below, torch.where(z > x[-1], above, inside))
 
     def probability(self, logit: Float[Tensor, "..."]) -> Float64[Tensor, "..."]:
-        """Of being true."""
+        """Return the calibrated probabilities."""
         return torch.sigmoid(self.log_odds(logit))
 
 
 @dataclass(frozen=True, slots=True)
 class Reliability:
-    """What was said and what was so: in each bin of equal mass the mean score, the share that was true, the pairs."""
+    """Reliability diagram: mean score, share of positives and number of pairs in bins of equal mass."""
 
     score: tuple[float, ...]
     share: tuple[float, ...]
@@ -73,12 +80,12 @@ class Reliability:
 
     @property
     def ece(self) -> float:
-        """The expected calibration error: the mean distance between what was said and what was so."""
+        """Expected calibration error."""
         return self._mean([abs(a - b) for a, b in zip(self.score, self.share, strict=True)])
 
     @property
     def chance(self) -> float:
-        """The error that scores without any would show here, by chance: the more, the fewer pairs there are."""
+        """Calibration error that perfectly calibrated scores would show by chance with this many pairs."""
         parts = zip(self.score, self.count, strict=True)
         return self._mean([sqrt(2 / pi * score * (1 - score) / count) for score, count in parts])
 
@@ -89,15 +96,15 @@ class Reliability:
 def compute_reliability(
     score: Float[Tensor, "p"], label: Float[Tensor, "p"], bins: int = BINS
 ) -> Reliability:
-    """Pairs in bins of equal mass by their score; equal scores are equally often true, whatever bin they are in."""
+    """Bin pairs by score into bins of equal mass; pairs with equal scores share their mean label in every bin."""
     if not score.numel():
-        raise ScoreError("there are no scores to judge; ask about at least one pair")
-    said, true = score.detach().cpu().double().numpy(), label.detach().cpu().double().numpy()
-    _, group, size = np.unique(said, return_inverse=True, return_counts=True)
+        raise ScoreError("there are no scores to evaluate; score at least one pair", code="no-scores")
+    value, true = score.detach().cpu().double().numpy(), label.detach().cpu().double().numpy()
+    _, group, size = np.unique(value, return_inverse=True, return_counts=True)
     true = (np.bincount(group, true) / size)[group]
-    parts = np.array_split(np.argsort(said, kind="stable"), min(bins, len(said)))
+    parts = np.array_split(np.argsort(value, kind="stable"), min(bins, len(value)))
     return Reliability(
-        tuple(float(said[part].mean()) for part in parts),
+        tuple(float(value[part].mean()) for part in parts),
         tuple(float(true[part].mean()) for part in parts),
         tuple(len(part) for part in parts),
     )
@@ -106,67 +113,71 @@ def compute_reliability(
 def fit_calibration(
     logit: Float[Tensor, "p"], label: Float[Tensor, "p"], number: Int64[Tensor, "p"]
 ) -> Calibration:
-    """The line that makes probabilities of these logits; `number` says which comes before which."""
+    """Fit a calibration to logits of known labels; `number` gives the order in time."""
     if not logit.numel() or not bool(torch.isfinite(logit).all()):
-        raise ScoreError("probabilities are fitted to finite scores, of at least one pair; mend the scores")
+        raise ScoreError(
+            "a calibration needs finite scores of at least one pair; remove or replace the others",
+            code="not-finite",
+        )
     z, y = logit.detach().cpu().double(), label.detach().cpu().double()
     block = number.cpu() * BLOCKS // (int(number.max()) + 1)
     last = _choose_blocks(z, y, block)
     used = block >= BLOCKS - last
-    straight = fit_line(z[used], y[used])
-    bends = fit_knots(z[used], y[used], straight)
-    return Calibration(*straight, float(y[used].mean()), int(used.sum()), last / BLOCKS, bends)
+    line = fit_line(z[used], y[used])
+    knots = fit_knots(z[used], y[used], line)
+    return Calibration(*line, float(y[used].mean()), int(used.sum()), last / BLOCKS, knots)
 
 
 def fit_line(z: Float64[Tensor, "p"], y: Float64[Tensor, "p"]) -> tuple[float, float]:
-    """Slope and bias of the least cross-entropy with Platt's targets, by Newton's method; the slope is positive."""
+    """Return the positive slope and the bias that minimize the cross-entropy with Platt's targets."""
     true, false = float(y.sum()), float((1 - y).sum())
     target = torch.where(y > 0.5, (true + 1) / (true + 2), 1 / (false + 2)).double()
-    middle, scale = float(z.mean()), float(z.std(correction=0)) or 1.0
-    x = torch.stack([(z - middle) / scale, torch.ones_like(z)], dim=1)
-    found = _fit_logistic(x, target)
-    if found[0] / scale < MIN_SLOPE:  # no order is turned round
-        held = MIN_SLOPE * z
-        return MIN_SLOPE, float(_fit_logistic(x[:, 1:], target, held)[0])
-    slope = float(found[0]) / scale
-    return slope, float(found[1]) - slope * middle
+    mean, scale = float(z.mean()), float(z.std(correction=0)) or 1.0
+    x = torch.stack([(z - mean) / scale, torch.ones_like(z)], dim=1)
+    weight = _fit_logistic(x, target)
+    if weight[0] / scale < MIN_SLOPE:  # a negative slope would reverse the ranking
+        fixed = MIN_SLOPE * z
+        return MIN_SLOPE, float(_fit_logistic(x[:, 1:], target, fixed)[0])
+    slope = float(weight[0]) / scale
+    return slope, float(weight[1]) - slope * mean
 
 
 def fit_knots(
-    z: Float64[Tensor, "p"], y: Float64[Tensor, "p"], straight: tuple[float, float]
+    z: Float64[Tensor, "p"], y: Float64[Tensor, "p"], line: tuple[float, float]
 ) -> tuple[tuple[float, float], ...]:
-    """Logits and log-odds of bins of equal mass, rising; none where there are too few pairs to tell."""
+    """Return increasing (logit, log-odds) points of bins of equal mass; none if there are too few pairs."""
     if min(float(y.sum()), float((1 - y).sum())) < MIN_KNOT_PAIRS * KNOTS:
         return ()
-    slope, bias = straight
-    found = compute_reliability(z, y, KNOTS)
-    x, first = np.unique(found.score, return_index=True)  # bins of one and the same logit are one
-    count = np.add.reduceat(np.array(found.count), first)
-    true = np.add.reduceat(np.array(found.share) * np.array(found.count), first)
-    said = 1 / (1 + np.exp(-np.clip(slope * x + bias, -50, 50)))
-    share = _fit_isotonic((true + PRIOR_PAIRS * said) / (count + PRIOR_PAIRS), count + PRIOR_PAIRS)
+    slope, bias = line
+    bins = compute_reliability(z, y, KNOTS)
+    x, first = np.unique(bins.score, return_index=True)  # bins with the same mean logit become one
+    count = np.add.reduceat(np.array(bins.count), first)
+    true = np.add.reduceat(np.array(bins.share) * np.array(bins.count), first)
+    prior = 1 / (1 + np.exp(-np.clip(slope * x + bias, -50, 50)))
+    share = _fit_isotonic((true + PRIOR_PAIRS * prior) / (count + PRIOR_PAIRS), count + PRIOR_PAIRS)
     odds = np.log(share) - np.log1p(-share)
-    for place in range(1, len(x)):
-        odds[place] = max(odds[place], odds[place - 1] + MIN_SLOPE * (x[place] - x[place - 1]))
+    for i in range(1, len(x)):  # isotonic regression leaves flat steps: keep the curve strictly increasing
+        odds[i] = max(odds[i], odds[i - 1] + MIN_SLOPE * (x[i] - x[i - 1]))
     return tuple(zip(x.tolist(), odds.tolist(), strict=True))
 
 
 def _fit_isotonic(value: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """The nearest values that never fall: those that do are pooled with their neighbours."""
-    pools: list[tuple[float, float, int]] = []  # mean, weight, how many
+    """Return the weighted isotonic regression of the values, by pooling adjacent violators."""
+    pools: list[tuple[float, float, int]] = []  # mean, weight, number of values
     for mean, mass in zip(value.tolist(), weight.tolist(), strict=True):
-        many = 1
+        size = 1
         while pools and pools[-1][0] >= mean:
-            other, more, few = pools.pop()
-            mean, mass, many = (mean * mass + other * more) / (mass + more), mass + more, many + few
-        pools.append((mean, mass, many))
-    return np.repeat([mean for mean, _, _ in pools], [many for _, _, many in pools])
+            other_mean, other_mass, other_size = pools.pop()
+            mean = (mean * mass + other_mean * other_mass) / (mass + other_mass)
+            mass, size = mass + other_mass, size + other_size
+        pools.append((mean, mass, size))
+    return np.repeat([mean for mean, _, _ in pools], [size for _, _, size in pools])
 
 
 def _fit_logistic(
     x: Float64[Tensor, "p c"], target: Float64[Tensor, "p"], offset: Float64[Tensor, "p"] | float = 0.0
 ) -> Float64[Tensor, "c"]:
-    """Logistic regression; a step that does not help is halved. A hair of ridge keeps level logits solvable."""
+    """Fit a logistic regression by Newton's method with step halving; a tiny ridge keeps constant logits solvable."""
     weight, ridge = x.new_zeros(x.shape[1]), 1e-9 * torch.eye(x.shape[1], dtype=x.dtype)
 
     def loss(at: Tensor) -> float:
@@ -176,8 +187,8 @@ def _fit_logistic(
     for _ in range(MAX_STEPS):
         p = torch.sigmoid(x @ weight + offset)
         slope = x.T @ (p - target) / len(x)
-        bend = (x * (p * (1 - p))[:, None]).T @ x / len(x) + ridge
-        step = torch.linalg.solve(bend, slope)
+        hessian = (x * (p * (1 - p))[:, None]).T @ x / len(x) + ridge
+        step = torch.linalg.solve(hessian, slope)
         while (then := loss(weight - step)) > now and float(step.abs().max()) > 1e-12:
             step = step / 2
         if then > now or float(step.abs().max()) <= 1e-12:
@@ -187,26 +198,26 @@ def _fit_logistic(
 
 
 def _choose_blocks(z: Float64[Tensor, "p"], y: Float64[Tensor, "p"], block: Int64[Tensor, "p"]) -> int:
-    """How many of the last blocks are fitted: all, unless fewer would surely have served what came after better."""
+    """Return how many of the last blocks to fit: all, unless fewer predict following blocks significantly better."""
     for number in range(BLOCKS):
         own = y[block == number]
         if min(float(own.sum()), float((1 - own).sum())) < MIN_BLOCK_PAIRS:
             return BLOCKS
 
-    whole = _next_block_losses(z, y, block, BLOCKS)
-    gains = {length: whole - _next_block_losses(z, y, block, length) for length in SHORTER_PERIODS}
-    sure = {
+    base = _next_block_losses(z, y, block, BLOCKS)
+    gains = {length: base - _next_block_losses(z, y, block, length) for length in SHORTER_PERIODS}
+    significant = {
         length: float(gain.mean())
         for length, gain in gains.items()
         if float(gain.mean()) > MIN_STANDARD_ERRORS * float(gain.std()) / sqrt(len(gain))
     }
-    return max(sure, key=lambda length: sure[length], default=BLOCKS)
+    return max(significant, key=lambda length: significant[length], default=BLOCKS)
 
 
 def _next_block_losses(
     z: Float64[Tensor, "p"], y: Float64[Tensor, "p"], block: Int64[Tensor, "p"], length: int
 ) -> Float64[Tensor, "_"]:
-    """The cross-entropy of each pair but the first block's, by a line fitted to so many blocks before its own."""
+    """Return the cross-entropy of every pair after the first block under a line fitted to `length` blocks before it."""
     parts = []
     for number in range(1, BLOCKS):
         past, own = (block < number) & (block >= number - length), block == number

@@ -1,6 +1,6 @@
-"""Whom a true destination is ranked against: some destinations drawn for its event, or all there are.
+"""Candidate destinations against which a true destination is ranked: sampled, all, or listed by a leaderboard.
 
-Legend: m destinations of the stream, b events, c candidates.
+Legend: m destinations of the stream, k events, b events of a batch, c candidates.
 """
 
 from dataclasses import dataclass
@@ -19,29 +19,35 @@ from dygmamba.tasks.metric_names import BOARD_CANDIDATES, DEFAULT_CANDIDATES
 
 @runtime_checkable
 class CandidateSet(Protocol):
-    """Whom each of some events is ranked against."""
+    """Candidates against which events are ranked."""
 
     @property
     def width(self) -> int:
-        """The most candidates that an event can have."""
+        """Largest number of candidates of an event."""
         ...
 
     @property
     def about(self) -> dict[str, Any]:
-        """What a result row says of them."""
+        """Fields of a result row that describe the candidates."""
         ...
 
-    def against(self, events: Int64[Tensor, "b"]) -> tuple[Int64[Tensor, "b c"], Bool[Tensor, "b c"]]:
-        """The candidates of some events, and which of them count: an event may have fewer than others."""
+    def for_events(self, events: Int64[Tensor, "b"]) -> tuple[Int64[Tensor, "b c"], Bool[Tensor, "b c"]]:
+        """Return the candidates of these events and a mask that is False at padding."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SampledCandidates:
-    """How candidates are chosen: `count` of them, None for all; never the event's own destination.
+    """Candidates sampled among all destinations of the stream, never the event's own destination.
 
-    A draw is a function of seed and event, without replacement, the same in any batch. `filtered` also leaves out the
-    destinations of the source's other events of that time, as TGB's generator does.
+    Samples are without replacement and a function of (seed, event), so they are the same in any batch.
+
+    Attributes:
+        store: Events of the stream.
+        pool: Distinct destinations, sorted.
+        count: Candidates per event; None for all destinations.
+        seed: Seed of the samples.
+        filtered: Also leave out destinations of the source's other events at the same time, as TGB's generator does.
     """
 
     store: EventStore
@@ -51,50 +57,53 @@ class SampledCandidates:
     filtered: bool = False
 
     @staticmethod
-    def of(store: EventStore, count: int | None, seed: int, filtered: bool = False) -> "SampledCandidates":
-        """Among every destination of the stream."""
+    def create(
+        store: EventStore, count: int | None, seed: int, filtered: bool = False
+    ) -> "SampledCandidates":
         pool = torch.unique(store.dst)
         if count is not None and count < 1:
-            raise ConfigError(f"`candidates` must be at least 1 or 'all', got {count}")
+            raise ConfigError(
+                f"`candidates` must be at least 1 or 'all'; got {count}", code="candidates-not-positive"
+            )
         if len(pool) < 2:
-            raise EventError("the stream has one destination; there is nothing to rank it against")
+            raise EventError(
+                "the stream has only one destination, so there is nothing to rank it against; use another stream",
+                code="one-destination",
+            )
         return SampledCandidates(store, pool, count, seed, filtered)
 
     @property
     def width(self) -> int:
-        """The most candidates that an event can have."""
         others = len(self.pool) - 1
         return others if self.count is None else min(self.count, others)
 
     @property
     def about(self) -> dict[str, Any]:
-        """What a result row says of them."""
-        drawn = {"candidates": "all"} if self.count is None else {"candidates": self.count}
+        count = {"candidates": "all"} if self.count is None else {"candidates": self.count}
         seed = {"candidate_seed": None if self.count is None else self.seed}
-        return drawn | seed | {"filtered": self.filtered, "ties": "mean rank"}
+        return count | seed | {"filtered": self.filtered, "ties": "mean rank"}
 
-    def against(self, events: Int64[Tensor, "b"]) -> tuple[Int64[Tensor, "b c"], Bool[Tensor, "b c"]]:
-        """The candidates of some events, and which of them count: an event may have fewer than others."""
+    def for_events(self, events: Int64[Tensor, "b"]) -> tuple[Int64[Tensor, "b c"], Bool[Tensor, "b c"]]:
         shape = (len(events), self.width)
-        node, counts = torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.bool)
+        node, mask = torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.bool)
         for row, event in enumerate(events.tolist()):
-            chosen = self.pool[self._places(event)]
-            node[row, : len(chosen)], counts[row, : len(chosen)] = chosen, True
-        return node, counts
+            chosen = self.pool[self._sample_positions(event)]
+            node[row, : len(chosen)], mask[row, : len(chosen)] = chosen, True
+        return node, mask
 
-    def _places(self, event: int) -> Tensor:
-        banned = torch.searchsorted(self.pool, self._true(event)).numpy()
+    def _sample_positions(self, event: int) -> Tensor:
+        banned = torch.searchsorted(self.pool, self._true_destinations(event)).numpy()
         free = len(self.pool) - len(banned)
         if self.count is None or self.count >= free:
             rank = np.arange(free)
         else:
             rng = np.random.default_rng([self.seed % 2**64, event])
             rank = rng.choice(free, self.count, replace=False)
-        # the rank-th place that is not banned
+        # the rank-th position that is not banned
         return torch.from_numpy(rank + np.searchsorted(banned - np.arange(len(banned)), rank, side="right"))
 
-    def _true(self, event: int) -> Int64[Tensor, "_"]:
-        """The destinations that are no candidates of an event, each once and in order."""
+    def _true_destinations(self, event: int) -> Int64[Tensor, "_"]:
+        """Return the destinations that are not candidates of an event, distinct and sorted."""
         store = self.store
         if not self.filtered:
             return store.dst[event : event + 1]
@@ -106,38 +115,38 @@ class SampledCandidates:
 
 @dataclass(frozen=True, slots=True)
 class BoardCandidates:
-    """The candidates that a scoreboard lists for each event of a period, as they stand there.
+    """Candidates that a leaderboard lists for each event of a period.
 
-    One that is the event's own destination, as in lists that were drawn without a look, is level with it.
+    Some published lists contain the event's own destination; it is kept and ties with the true one.
     """
 
     board: Leaderboard
     period: Period
 
     @staticmethod
-    def of(board: Leaderboard, period: Period, events: Int64[Tensor, "k"]) -> "BoardCandidates":
-        """Those of a period, if all of these events are in it."""
+    def create(board: Leaderboard, period: Period, events: Int64[Tensor, "k"]) -> "BoardCandidates":
+        """Create the candidates of a period; raise ConfigError unless all these events belong to it."""
         if period not in board.negatives:
             raise ConfigError(
-                f"the scoreboard '{board.name}' lists no candidates of {period}; choose `candidates` by a number"
+                f"the leaderboard '{board.name}' lists no candidates for {period}; set `candidates` to a number",
+                code="no-board-candidates",
             )
         first, count = board.first(period), len(board.negatives[period])
         if len(events) and not first <= int(events.min()) <= int(events.max()) < first + count:
             raise ConfigError(
-                f"the {period} of this split is not the scoreboard's; train with `split='board'`, or choose "
-                "`candidates` by a number"
+                f"the {period} period of this split is not the leaderboard's; train with `split='board'`, or set "
+                "`candidates` to a number",
+                code="not-the-board-split",
             )
         return BoardCandidates(board, period)
 
     @property
     def width(self) -> int:
-        """The longest list's."""
         start = self.board.negatives[self.period].start
         return int(start.diff().max()) if len(start) > 1 else 0
 
     @property
     def about(self) -> dict[str, Any]:
-        """Whose lists they are."""
         return {
             "candidates": BOARD_CANDIDATES,
             "board": self.board.name,
@@ -146,13 +155,12 @@ class BoardCandidates:
             "ties": "mean rank",
         }
 
-    def against(self, events: Int64[Tensor, "b"]) -> tuple[Int64[Tensor, "b c"], Bool[Tensor, "b c"]]:
-        """The lists of some events, those that are shorter filled up."""
+    def for_events(self, events: Int64[Tensor, "b"]) -> tuple[Int64[Tensor, "b c"], Bool[Tensor, "b c"]]:
         lists = self.board.negatives[self.period]
         row = events - self.board.first(self.period)
         start, count = lists.start[row], lists.start[row + 1] - lists.start[row]
-        place = torch.arange(self.width)
-        counts = place < count[:, None]
-        at = (start[:, None] + place).clamp(max=max(0, len(lists.node) - 1))
-        node = lists.node[at].long() if len(lists.node) else torch.zeros(counts.shape, dtype=torch.int64)
-        return node.masked_fill(~counts, 0), counts
+        column = torch.arange(self.width)
+        mask = column < count[:, None]
+        at = (start[:, None] + column).clamp(max=max(0, len(lists.node) - 1))
+        node = lists.node[at].long() if len(lists.node) else torch.zeros(mask.shape, dtype=torch.int64)
+        return node.masked_fill(~mask, 0), mask

@@ -1,6 +1,6 @@
 """Link prediction: will this pair interact at this time?
 
-Legend: e events, k training events, b of a batch, m their destinations, p pairs.
+Legend: k training events, b events of a batch, p pairs.
 """
 
 from collections.abc import Sequence
@@ -38,79 +38,90 @@ VALIDATION_NEGATIVES: dict[TrainNegativesName, tuple[str, ...]] = {
     "random": ("random",),
     "historical": ("historical",),
     "mixed": ("random", "historical"),
-    "mixed-odds": ("random",),  # what it learns is whom a source chooses, and these keep the source
+    "mixed-odds": (
+        "random",
+    ),  # it learns which destination a source chooses, and random negatives keep the source
 }
 
 
 @dataclass(frozen=True, slots=True)
 class LinkTask:
-    """Training events against pairs that were not; validation AP and AUC must both reach their best."""
+    """Tell training events from negative pairs; the best epoch must reach both the best AP and the best AUC."""
 
-    opponents: TrainingNegatives
+    negatives: TrainingNegatives
     validation: EvaluationSet | None
-    judge: Loss = PAIRWISE_LOSS
+    loss_function: Loss = PAIRWISE_LOSS
 
     @staticmethod
-    def of(
+    def create(
         store: EventStore,
         split: Split,
         device: torch.device,
-        against: TrainNegativesName = "random",
-        judge: Loss = PAIRWISE_LOSS,
+        train_negatives: TrainNegativesName = "random",
+        loss_function: Loss = PAIRWISE_LOSS,
     ) -> "LinkTask":
-        """Link prediction on a stream, validated by what it is to answer; random pairs as published."""
+        """Create the task for a stream.
+
+        Args:
+            store: Events of the stream.
+            split: Its training, validation and test events.
+            device: Device of the training negatives.
+            train_negatives: Kind of training negatives; validation uses the matching kinds (`VALIDATION_NEGATIVES`).
+            loss_function: Training loss; a `RankingLoss` samples its own candidates instead of `train_negatives`.
+        """
         if not len(split.train):
-            raise EventError("no training events are left after holding out new nodes; use a longer stream")
-        opponents = (
-            CandidateDestinations.of(store, split, device, judge.candidates)
-            if isinstance(judge, RankingLoss)
-            else TRAINING_NEGATIVES[against].of(store, split, device)
+            raise EventError(
+                "no training events are left after holding out new nodes; use a longer stream",
+                code="no-training-events",
+            )
+        negatives = (
+            CandidateDestinations.create(store, split, device, loss_function.candidates)
+            if isinstance(loss_function, RankingLoss)
+            else TRAINING_NEGATIVES[train_negatives].create(store, split, device)
         )
         if not len(split.val) and not len(split.test):
-            return LinkTask(opponents, None, judge)
+            return LinkTask(negatives, None, loss_function)
         evaluation_sets = [
-            build_link_set(store, split, "val", strategy=kind) for kind in VALIDATION_NEGATIVES[against]
+            build_link_set(store, split, "val", strategy=kind)
+            for kind in VALIDATION_NEGATIVES[train_negatives]
         ]
-        return LinkTask(opponents, merge_evaluation_sets(evaluation_sets), judge)
+        return LinkTask(negatives, merge_evaluation_sets(evaluation_sets), loss_function)
 
-    def others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
-        """For each training event a number that says which pair is asked about beside it."""
-        return self.opponents.others(seed, epoch)
+    def draw_others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
+        return self.negatives.draw_others(seed, epoch)
 
-    def questions(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
-        """Each event as a pair of label 1, then the pairs beside them."""
-        return self.opponents.questions(events, others)
+    def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
+        """Return each event as a pair of label 1, then its negatives with label 0."""
+        return self.negatives.build_queries(events, others)
 
     def loss(self, logits: Float32[Tensor, "p"], label: Float32[Tensor, "p"]) -> Tensor:
-        """Of every pair alone, or of each event among its candidates."""
-        return self.judge(logits, label)
+        return self.loss_function(logits, label)
 
     def offset(self, pairs: PairBatch) -> Float32[Tensor, "p"] | None:
-        """Minus the log of how often each is asked, where that is to be taken out of what is learned."""
-        return self.opponents.offset(pairs)
+        """Return minus the log sampling odds of each pair, or None if the negatives need no correction."""
+        return self.negatives.offset(pairs)
 
     @property
-    def together(self) -> bool:
-        """Whether an event's pairs must be in one pass."""
-        return self.judge.together
+    def needs_joint_pairs(self) -> bool:
+        return self.loss_function.needs_joint_pairs
 
     def metrics(self, score: Float[Tensor, "p"], evaluation_set: EvaluationSet) -> dict[str, Any]:
-        """AP and AUC, both ways."""
+        """Return AP and AUC as the mean over published batches and over all pairs at once."""
         return asdict(link_metrics(score, evaluation_set.pairs.label, evaluation_set.pairs.group))
 
-    def better(self, found: dict[str, Any], best_ap: float, best_auc: float) -> bool:
-        """As published: both must be reached."""
-        return found["ap"] >= best_ap and found["auc"] >= best_auc
+    def is_better(self, metrics: dict[str, Any], best_ap: float, best_auc: float) -> bool:
+        """Return whether both AP and AUC reach their best, as published."""
+        return metrics["ap"] >= best_ap and metrics["auc"] >= best_auc
 
 
 def merge_evaluation_sets(evaluation_sets: Sequence[EvaluationSet]) -> EvaluationSet:
-    """The same events with the negatives of every exam; the events themselves are asked about once."""
+    """Merge evaluation sets of the same events: the positives once, then the negatives of every set."""
     first, *more = evaluation_sets
     if not more:
         return first
-    parts = [first.pairs, *(evaluation_set.pairs.of_label(0.0) for evaluation_set in more)]
+    parts = [first.pairs, *(evaluation_set.pairs.select_label(0.0) for evaluation_set in more)]
     columns = zip(*((part.src, part.dst, part.time, part.label, part.group) for part in parts), strict=True)
-    pairs = PairBatch.of(*(torch.cat(column) for column in columns))
+    pairs = PairBatch.from_pairs(*(torch.cat(column) for column in columns))
     kinds = "+".join(evaluation_set.about["negatives"] for evaluation_set in evaluation_sets)
     return EvaluationSet(first.about | {"negatives": kinds}, first.events, first.earlier, pairs, pairs.group)
 
@@ -118,11 +129,22 @@ def merge_evaluation_sets(evaluation_sets: Sequence[EvaluationSet]) -> Evaluatio
 def build_negative_request(
     store: EventStore, split: Split, name: str, setting: str, strategy: str, seed: int | None = None
 ) -> NegativeRequest:
-    """How the published protocol draws the negatives of an exam; `seed` replaces the published one."""
+    """Return how the published protocol samples the negatives of an evaluation set.
+
+    Args:
+        store: Events of the stream.
+        split: Its training, validation and test events.
+        name: "val" or "test".
+        setting: "transductive" (all nodes) or "inductive" (new nodes).
+        strategy: "random", "historical" or "inductive".
+        seed: Replaces the published seed.
+    """
     events = split.val if name == "val" else split.test
     observed = split.train if name == "val" else split.val
     known = torch.arange(len(store))
-    if setting == "inductive":  # the published new-node samplers know the new-node events of their split only
+    if (
+        setting == "inductive"
+    ):  # published: the new-node samplers know only the new-node events of their split
         events = known = split.touching_new_nodes(store, events)
     until = float(store.time[observed[-1]]) if len(observed) else float("-inf")
     seed = PUBLISHED_SEEDS[name, setting] if seed is None else seed
@@ -130,7 +152,7 @@ def build_negative_request(
 
 
 def has_events(store: EventStore, split: Split, name: str, setting: str) -> bool:
-    """Whether an exam has any positives: a stream without new nodes has no inductive setting."""
+    """Return whether an evaluation set has positives; a stream without new nodes has no inductive setting."""
     events = split.val if name == "val" else split.test
     return len(events if setting == "transductive" else split.touching_new_nodes(store, events)) > 0
 
@@ -144,17 +166,22 @@ def build_link_set(
     seed: int | None = None,
     folder: Path | None = None,
 ) -> EvaluationSet:
-    """The positives of a period and setting, each with a negative, drawn or, where `folder` holds them, read."""
+    """Build the evaluation set of a split and setting: each event with one negative.
+
+    The arguments are those of `build_negative_request`; with `folder` the negatives are stored there and reused.
+    """
     request = build_negative_request(store, split, name, setting, strategy, seed)
     if not len(request.events):
-        raise EventError(f"the {name} period has no {setting} events; use a longer stream")
+        raise EventError(
+            f"the {name} period has no {setting} events; use a longer stream", code="no-evaluation-events"
+        )
     drawn = (
         sample_negatives(store, request)
         if folder is None
         else load_or_sample_negatives(store, request, folder)
     )
     events, number = request.events, torch.arange(len(request.events)).repeat(2)
-    pairs = PairBatch.of(
+    pairs = PairBatch.from_pairs(
         torch.cat([store.src[events], drawn.src]),
         torch.cat([store.dst[events], drawn.dst]),
         store.time[events].repeat(2),

@@ -1,34 +1,37 @@
-"""What a step of link prediction is judged by: each pair alone, or each event among candidates of its source.
+"""Losses of link prediction: binary cross-entropy of pairs, or softmax cross-entropy among candidates of one source.
 
-Scoreboards rank a true destination among many. A loss over pairs teaches what is likely at all; one over candidates
-teaches which of them is the likeliest, for a source and a moment that all of them share.
+Leaderboards rank a true destination among many. A loss over pairs teaches which pairs are likely; a loss over
+candidates teaches which destination is the likeliest for a given source and time.
 
-Legend: p pairs, b events, c candidates an event is asked beside.
+Legend: p pairs, b events, c candidates per event.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from jaxtyping import Float32
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-LossName = Literal["pairwise", "ranking"]
+from dygmamba.core.choices import LossName as LossName
 
 
 @runtime_checkable
 class Loss(Protocol):
-    """How logits are judged; `together` says that an event's pairs must be in one pass."""
+    """Training loss of link prediction.
 
-    together: ClassVar[bool]
+    `needs_joint_pairs` says that all pairs of an event must be in one pass.
+    """
+
+    needs_joint_pairs: ClassVar[bool]
 
     @property
     def about(self) -> dict[str, Any]:
-        """What a result row says of it; nothing of the published one."""
+        """Fields of a result row; empty for the published loss."""
         ...
 
     def __call__(self, logits: Float32[Tensor, "p"], label: Float32[Tensor, "p"]) -> Tensor:
-        """The sum over pairs."""
+        """Return the sum of the losses of all pairs."""
         ...
 
 
@@ -36,46 +39,41 @@ class Loss(Protocol):
 class PairwiseLoss:
     """Binary cross-entropy of every pair, as published."""
 
-    together: ClassVar[bool] = False
+    needs_joint_pairs: ClassVar[bool] = False
 
     @staticmethod
-    def of(candidates: int) -> "PairwiseLoss":
-        """One pair beside each event, whatever the number."""
+    def create(candidates: int) -> "PairwiseLoss":
+        """Create the loss; it has one negative per event, so `candidates` is ignored."""
         return PairwiseLoss()
 
     @property
     def about(self) -> dict[str, Any]:
-        """Nothing: it is the published one."""
         return {}
 
     def __call__(self, logits: Float32[Tensor, "p"], label: Float32[Tensor, "p"]) -> Tensor:
-        """The sum over pairs."""
         return binary_cross_entropy_with_logits(logits, label, reduction="sum")
 
 
 @dataclass(frozen=True, slots=True)
 class RankingLoss:
-    """Softmax cross-entropy of each event's own pair among those of c candidates of its source.
+    """Softmax cross-entropy of each event's destination among c candidates.
 
-    Pairs come as all events, then all their first candidates, then all second ones. The sum counts each event 1 + c
-    times, so that the mean over pairs is the mean over events.
+    Pairs come in the order: all events, the first candidate of each, the second of each, and so on. The sum counts each
+    event 1 + c times, so that the mean over pairs equals the mean over events.
     """
 
     candidates: int
-    together: ClassVar[bool] = True
+    needs_joint_pairs: ClassVar[bool] = True
 
     @staticmethod
-    def of(candidates: int) -> "RankingLoss":
-        """Among so many."""
+    def create(candidates: int) -> "RankingLoss":
         return RankingLoss(candidates)
 
     @property
     def about(self) -> dict[str, Any]:
-        """Its name and how many candidates there were."""
         return {"loss": "ranking", "train_candidates": self.candidates}
 
     def __call__(self, logits: Float32[Tensor, "p"], label: Float32[Tensor, "p"]) -> Tensor:
-        """The sum over pairs."""
         score = logits.view(1 + self.candidates, -1)  # [1 + c, b]
         return len(score) * (score.logsumexp(dim=0) - score[0]).sum()
 

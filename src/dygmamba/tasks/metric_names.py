@@ -1,18 +1,20 @@
-"""How questions are asked for, and what they are called; known without torch, so that a slip is told at once."""
+"""Names of metrics, settings and candidate sets; importable without torch, so that mistakes are reported at once."""
 
 from dygmamba.core.errors import ConfigError
 
-# what a setting is called where people read it: `inductive` also names negatives, and one word must not be two things
+# Labels of the settings in tables and reports: "inductive" also names a negative sampler, which would be confusing.
 SETTING_LABELS = {"transductive": "all nodes", "inductive": "new nodes"}
-DEFAULT_CANDIDATES = 100  # candidates that are drawn unless said otherwise
-BOARD_CANDIDATES = "board"  # in place of a number of candidates: those that a dataset's scoreboard lists
-NDCG_METRIC = "ndcg@10"  # of node properties
-FORECAST_NAMES = ("persistent", "moving-average")  # what foresees them
+DEFAULT_CANDIDATES = 100  # candidates sampled per event by default
+BOARD_CANDIDATES = "board"  # instead of a number of candidates: those listed by the dataset's leaderboard
+NDCG_METRIC = "ndcg@10"  # metric of node property prediction
+FORECAST_NAMES = ("persistent", "moving-average")  # its baselines
 
 
 def parse_hits_k(name: str) -> int:
-    """The k of `hits@k`."""
+    """Return the k of a metric name `hits@k`; raise ConfigError for any other name."""
     head, _, k = name.partition("@")
     if head != "hits" or not k.isascii() or not k.isdigit() or int(k) < 1:
-        raise ConfigError(f"`metrics` takes ap, auc, mrr and hits@k such as hits@10; got '{name}'")
+        raise ConfigError(
+            f"`metrics` takes ap, auc, mrr and hits@k such as hits@10; got '{name}'", code="unknown-metric"
+        )
     return int(k)

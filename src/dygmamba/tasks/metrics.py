@@ -1,4 +1,4 @@
-"""Ranking metrics: average precision, ROC-AUC, mean reciprocal rank and hits, with ties handled as the field does.
+"""Metrics: average precision, ROC-AUC, mean reciprocal rank and hits@k, with ties as scikit-learn and TGB handle them.
 
 Legend: p pairs, g positives (groups), c candidates per positive.
 """
@@ -14,16 +14,16 @@ from torch import Tensor
 from dygmamba.core.errors import ScoreError
 from dygmamba.tasks.metric_names import parse_hits_k
 
-PUBLISHED_BATCH = 200
+PUBLISHED_BATCH = 200  # positives per batch over which DyGLib averages AP and AUC
 
 
 def average_precision(score: Float[Tensor, "p"], label: Float[Tensor, "p"]) -> float:
-    """Sum over thresholds of (recall step) * precision; equal scores share one threshold (scikit-learn)."""
+    """Sum over thresholds of (recall step) * precision; equal scores share one threshold, as in scikit-learn."""
     return _precision_from_counts(*_counts_by_threshold(*_to_arrays(score, label)))
 
 
 def roc_auc(score: Float[Tensor, "p"], label: Float[Tensor, "p"]) -> float:
-    """Probability that a positive outranks a negative, a tie counting half; nan if one class is missing."""
+    """Probability that a positive outranks a negative, ties counting half; nan if one class is missing."""
     return _area_from_counts(*_counts_by_threshold(*_to_arrays(score, label)))
 
 
@@ -42,22 +42,18 @@ def _area_from_counts(hits: np.ndarray, total: np.ndarray) -> float:
     return float(trapezoid.sum() / (positives * negatives))
 
 
-def reciprocal_rank(positive: Float[Tensor, "g"], negative: Float[Tensor, "g c"]) -> Float[Tensor, "g"]:
-    """1 / rank with TGB's tie rule: the mean of the optimistic and the pessimistic rank."""
-    for score in (positive, negative):
-        _require_finite(score)
-    return 1.0 / (1.0 + count_ranked_above(positive, negative))
-
-
 def count_ranked_above(positive: Float[Tensor, "g"], negative: Float[Tensor, "g c"]) -> Float[Tensor, "g"]:
-    """How many candidates come before each positive, a tie counting half; these add up over parts of the candidates."""
+    """Count the candidates ranked above each positive, ties counting half (TGB).
+
+    1 plus this is the mean of the optimistic and the pessimistic rank. Counts add up over parts of the candidates.
+    """
     above = (negative > positive[:, None]).sum(dim=1)
     level = (negative >= positive[:, None]).sum(dim=1)
     return 0.5 * (above + level).double()
 
 
 def rank_metrics(rank: Float[Tensor, "g"], names: Sequence[str]) -> dict[str, float]:
-    """`mrr` and `hits@k` of the ranks of all positives, 1 the best; a rank that is level with k is a hit (TGB)."""
+    """Return `mrr` and `hits@k` of ranks that start at 1; a rank equal to k is a hit, as in TGB."""
     return {
         name: float((1 / rank).mean() if name == "mrr" else (rank <= parse_hits_k(name)).double().mean())
         for name in names
@@ -65,15 +61,15 @@ def rank_metrics(rank: Float[Tensor, "g"], names: Sequence[str]) -> dict[str, fl
 
 
 def _to_arrays(score: Tensor, label: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Scores in 64 bits, and which of them are of positives."""
+    """Return the scores in 64 bits and a mask of the positives."""
     if not score.numel():
-        raise ScoreError("there are no scores to judge; ask about at least one pair")
+        raise ScoreError("there are no scores to evaluate; score at least one pair", code="no-scores")
     _require_finite(score)
     return score.detach().cpu().double().numpy(), label.detach().cpu().numpy() > 0
 
 
 def _counts_by_threshold(values: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """At each distinct score, from the highest: positives and pairs that reach it."""
+    """Return, for each distinct score from the highest, the number of positives and of pairs that reach it."""
     order = np.argsort(-values, kind="stable")
     values, truth = values[order], truth[order]
     last = np.append(np.flatnonzero(values[1:] != values[:-1]), len(values) - 1)
@@ -81,18 +77,19 @@ def _counts_by_threshold(values: np.ndarray, truth: np.ndarray) -> tuple[np.ndar
 
 
 def _require_finite(score: Tensor) -> None:
-    """A rank among numbers that are none would be made up."""
+    # NaN compares as False with everything, so it would get an arbitrary rank
     wrong = ~torch.isfinite(score)
     if bool(wrong.any()):
         raise ScoreError(
             f"{int(wrong.sum()):,} of {score.numel():,} scores are not finite, the first is "
-            f"{float(score[wrong][0])}; mend the scores before they are judged"
+            f"{float(score[wrong][0])}; remove or replace them before computing metrics",
+            code="not-finite",
         )
 
 
 @dataclass(frozen=True, slots=True)
 class LinkMetrics:
-    """AP and AUC of one evaluation, both ways: mean over batches of 200 (published) and pooled (honest)."""
+    """AP and AUC as the mean over batches of 200 positives (published) and over all pairs at once (pooled)."""
 
     ap: float
     auc: float
@@ -107,9 +104,9 @@ def link_metrics(
     group: Int64[Tensor, "p"],
     batch: int = PUBLISHED_BATCH,
 ) -> LinkMetrics:
-    """Metrics of a whole set; positives are numbered in time order and `batch` of them form a published batch.
+    """Compute AP and AUC of an evaluation set; `group` numbers the positives in time order.
 
-    The batches are an arithmetic of the metric, not of the computation: how the pairs were scored is free.
+    The batches of `batch` positives are part of the published metric; they need not be the batches of scoring.
     """
     order = torch.argsort(group // batch, stable=True)
     values, truth = _to_arrays(score[order], label[order])

@@ -1,30 +1,28 @@
-"""How often a pair is asked about as one that was not, by how often random destinations alone would; in closed form.
+"""Training negatives: the pairs that are scored beside each training event, and the odds of sampling them.
 
-Who tells what happens, p(u, v), from what is asked beside it, q(u, v), learns log p(u, v) - log q(u, v): with random
-destinations, q(u, v) = p(u) / m, that is log p(v | u) + log m, whom a source chooses; with other pairs something else,
-how they are drawn among it. Where q is known, -log(q(u, v) / (p(u) / m)) added to each logit, in the loss of training
-and nowhere else, leaves log p(v | u) + log m to be learned, whatever is asked beside (King and Zeng, "Logistic
-Regression in Rare Events Data", 2001, have this of one constant). All of it at a moment: p(u) is who acts then.
+Evaluation uses random, historical and inductive negatives. A model trained against random destinations alone never has
+to tell which sources are active; historical and mixed negatives teach that. What is sampled for an event is one number
+per event and epoch, a function of (seed, epoch) alone.
 
-Legend: k training events, t their instants, s their distinct pairs, n nodes, m destinations, c pairs present in cells
-of events, p pairs asked.
+Correction by known odds ("mixed-odds"): a classifier of events p(u, v) against negatives q(u, v) learns
+log p(u, v) - log q(u, v). With random destinations q(u, v) = p(u) / m, so it learns log p(v | u) + log m: which
+destination a source chooses. Other negatives shift this by log(q(u, v) / (p(u) / m)). Where q is known in closed form,
+subtracting that from each logit, in the training loss only, leaves log p(v | u) + log m to be learned whatever the
+negatives are (King and Zeng, "Logistic Regression in Rare Events Data", 2001, correct one constant this way). p(u) is
+the share of source u in the activity of the moment.
 
-What is asked beside each training event: pairs that were not, of one kind or another.
-
-Evaluation asks about random, historical and inductive negatives; a model that is trained against random ones alone has
-never had to tell who is active now. What is asked beside an event is one number per event and epoch, a function of
-seed and epoch alone.
-
-Legend: k training events, b of a batch, m destinations, s distinct pairs, c pairs present in cells of events.
+Legend: k training events, b events of a batch, t instants of training, s distinct training pairs, n nodes,
+m destinations, c (window, pair) combinations that occur, p pairs.
 """
 
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
+from dygmamba.core.choices import TrainNegativesName as TrainNegativesName
 from dygmamba.core.errors import EventError
 from dygmamba.data.events.event_store import EventBatch, EventStore
 from dygmamba.data.events.splits import Split
@@ -34,57 +32,58 @@ from dygmamba.sampling.source_activity import SourceActivity
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.activity import fit_activity
 
-MIN_RELATIVE_RATE = (
-    1e-6  # of the mean source's rate, which each has at least: who has never acted may act too
-)
-NO_DECAY_SCALE = 2.0**60  # periods: a scale of time on which nothing fades
+WINDOW_EVENTS = 200  # pairs of an event's window of this many events are not sampled for it, as in evaluation
+MAX_TRIES = 8
+MIN_RELATIVE_RATE = 1e-6  # floor of a source's rate relative to the mean: an inactive source may act too
+NO_DECAY_SCALE = 2.0**60  # time scale in periods, so long that nothing decays
 
 
 @runtime_checkable
 class SourceShares(Protocol):
-    """Who acts: which share of the events of a moment each source has."""
+    """Share of each source in the activity of a moment."""
 
-    def of(self, src: Int64[Tensor, "p"], time: Float64[Tensor, "p"]) -> Float64[Tensor, "p"]:
-        """Of these sources at these times."""
+    def at(self, src: Int64[Tensor, "p"], time: Float64[Tensor, "p"]) -> Float64[Tensor, "p"]:
+        """Return the shares of these sources at these times."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ActivityShares:
-    """A source's rate among the rates of all, as `tasks/activity.py` fits them; on the device, at training instants.
+    """Rate of a source over the sum of all rates, as fitted by `tasks/activity.py`; for times of training events.
 
-    Nothing is read back to the host, so a captured step can ask.
+    Everything is on the device and nothing is read back to the host, so a CUDA graph can capture it.
     """
 
     instant: Float64[Tensor, "t"]
-    total: Float64[Tensor, "t"]  # of all sources
+    total: Float64[Tensor, "t"]  # sum of all rates
     scale: Float64[Tensor, "_"]
     weight: Float64[Tensor, "_"]  # of the count on each scale
     base: float
     lists: DecayedCountLists
 
     @staticmethod
-    def fitted(
-        senders: SourceActivity, src: Int64[Tensor, "k"], time: Float64[Tensor, "k"], device: torch.device
+    def fit(
+        activity: SourceActivity, src: Int64[Tensor, "k"], time: Float64[Tensor, "k"], device: torch.device
     ) -> "ActivityShares":
-        """Of the training events, which are all that `senders` knows, in time order."""
-        always, *weights, number = fit_activity(senders, src, time).weights
+        """Fit the rates to the training events, in time order; `activity` must count exactly these events."""
+        constant, *weights, number = fit_activity(activity, src, time).weights
         instant, sources = torch.unique(time), len(src.unique())
-        base = (always + MIN_RELATIVE_RATE * len(src) / sources) / senders.period
-        per = torch.cat([senders.lists.scale, senders.lists.scale.new_tensor([senders.period])])
+        base = (constant + MIN_RELATIVE_RATE * len(src) / sources) / activity.period
+        per = torch.cat([activity.lists.scale, activity.lists.scale.new_tensor([activity.period])])
         weight = torch.tensor([*weights, number], dtype=torch.float64) / per
         scale = torch.cat([per[:-1], NO_DECAY_SCALE * per[-1:]])
-        own, all_of_them = (
+        own, joint = (
             DecayedCountLists.build(group, time, groups, scale, instant)
-            for group, groups in ((src, len(senders.lists.start)), (torch.zeros_like(src), 1))
+            for group, groups in ((src, len(activity.lists.start)), (torch.zeros_like(src), 1))
         )
-        found = ActivityShares(instant, torch.ones_like(instant), scale, weight, sources * base, all_of_them)
-        total = found.of(torch.zeros_like(instant).long(), instant)
+        # rates are linear in the counts, so the sum of all rates is the rate of one source that has every event
+        everyone = ActivityShares(instant, torch.ones_like(instant), scale, weight, sources * base, joint)
+        total = everyone.at(torch.zeros_like(instant).long(), instant)
         instant, total, scale, weight = (part.to(device) for part in (instant, total, scale, weight))
         return ActivityShares(instant, total, scale, weight, base, own.to(device))
 
-    def of(self, src: Int64[Tensor, "p"], time: Float64[Tensor, "p"]) -> Float64[Tensor, "p"]:
-        """Strictly before each time, which is one of the instants."""
+    def at(self, src: Int64[Tensor, "p"], time: Float64[Tensor, "p"]) -> Float64[Tensor, "p"]:
+        """Return the shares strictly before each time, which must be one of the instants."""
         rank = torch.searchsorted(self.instant, time.contiguous())
         first = src * (len(self.instant) + 1)
         counts = self.lists.before(first, rank, time, self.scale).double()
@@ -93,107 +92,98 @@ class ActivityShares:
 
 @dataclass(frozen=True, slots=True)
 class PairPool:
-    """What training pairs are drawn from: `tries` draws out of all that leave those of the event's own cell alone."""
+    """Training pairs to sample from, and how: up to `tries` draws until the pair is not in the event's window."""
 
     src: Int64[Tensor, "k"]
     pairs: Int64[Tensor, "s"]  # source * num_nodes + destination, sorted
-    busy: Int64[Tensor, "c"]  # cell * s + pair
+    busy: Int64[Tensor, "c"]  # window * s + pair, for the pairs that occur in each window
     num_nodes: int
     destinations: int
-    cell: int
+    window: int  # events of a window
     tries: int
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingOdds:
-    """Of every pair of a training source and a training destination; on the device."""
+    """Odds q(u, v) / (p(u) / m) of every pair of a training source and destination being a negative; on the device."""
 
     pairs: Int64[Tensor, "s"]
-    drawn: Float64[
-        Tensor, "s"
-    ]  # how often each training pair is, by how often a random destination is one of them
-    random: Float64[Tensor, "n"]  # the share of each source's questions that are random destinations
+    drawn: Float64[Tensor, "s"]  # probability of each training pair as a negative, times the destinations
+    random: Float64[Tensor, "n"]  # share of each source's negatives that are random destinations
     num_nodes: int
     shares: SourceShares
 
     @staticmethod
-    def of_both(pool: PairPool, shares: SourceShares, device: torch.device) -> "SamplingOdds":
-        """Of random destinations and training pairs in turn, half of the questions each."""
-        s, k, cell = len(pool.pairs), len(pool.src), torch.arange(len(pool.src)) // pool.cell
-        events = torch.bincount(cell).double()
+    def from_pool(pool: PairPool, shares: SourceShares, device: torch.device) -> "SamplingOdds":
+        """Compute the odds of `MixedNegatives`: half random destinations, half pairs of the pool."""
+        s, k, window = len(pool.pairs), len(pool.src), torch.arange(len(pool.src)) // pool.window
+        events = torch.bincount(window).double()
         taken = torch.bincount(pool.busy // s, minlength=len(events)).double() / s
-        idle = (
-            events * sum(taken**tries for tries in range(pool.tries)) / s
-        )  # a pair that does not meet there
+        # expected draws in each window of one pair that does not occur there: a sum over the tries
+        idle = events * sum(taken**tries for tries in range(pool.tries)) / s
         busy = torch.zeros(s, dtype=torch.float64).index_add_(0, pool.busy % s, idle[pool.busy // s])
         drawn = (idle.sum() - busy).clamp(min=0) / k
         acts = torch.bincount(pool.src, minlength=pool.num_nodes).clamp(min=1)
-        failed = torch.bincount(pool.src, (taken**pool.tries)[cell], minlength=pool.num_nodes)
-        random = (1 + failed / acts) / 2  # where no pair was found, a random destination is asked about
+        failed = torch.bincount(pool.src, (taken**pool.tries)[window], minlength=pool.num_nodes)
+        random = (1 + failed / acts) / 2  # if all tries fail, the negative is a random destination
         drawn = (drawn / 2 * pool.destinations).to(device)
         return SamplingOdds(pool.pairs.to(device), drawn, random.to(device), pool.num_nodes, shares)
 
     def log(
         self, src: Int64[Tensor, "p"], dst: Int64[Tensor, "p"], time: Float64[Tensor, "p"]
     ) -> Float32[Tensor, "p"]:
-        """The log of the odds of these pairs."""
+        """Return the log odds of these pairs."""
         key = src * self.num_nodes + dst
-        place = torch.searchsorted(self.pairs, key).clamp(max=len(self.pairs) - 1)
-        drawn = torch.where(self.pairs[place] == key, self.drawn[place], 0.0)
-        return (self.random[src] + drawn / self.shares.of(src, time)).log().float()
-
-
-TrainNegativesName = Literal["random", "historical", "mixed", "mixed-odds"]
-WINDOW_EVENTS = 200  # events around a training event whose pairs are not asked about as ones that were not, as in evaluation
-MAX_TRIES = 8
+        index = torch.searchsorted(self.pairs, key).clamp(max=len(self.pairs) - 1)
+        drawn = torch.where(self.pairs[index] == key, self.drawn[index], 0.0)
+        return (self.random[src] + drawn / self.shares.at(src, time)).log().float()
 
 
 @runtime_checkable
 class TrainingNegatives(Protocol):
-    """A way to choose what is asked beside training events."""
+    """Sampler of the negatives of training events."""
 
-    def others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
-        """A number for each training event that says what is asked beside it, the same on every device."""
+    def draw_others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
+        """Draw a number for each training event that determines its negatives; the same on every device."""
         ...
 
-    def questions(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
-        """Each event as a pair of label 1, then the pairs beside them with label 0."""
+    def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
+        """Return each event as a pair of label 1, then its negatives with label 0."""
         ...
 
     def offset(self, pairs: PairBatch) -> Float32[Tensor, "p"] | None:
-        """What is added to the logits of these questions where they are judged in training, and nowhere else."""
+        """Return what is added to the logits of these pairs in the training loss only, or None."""
         ...
 
 
 class NoOffset:
-    """Questions that are judged by the logits themselves."""
+    """Base of negatives whose loss takes the logits as they are."""
 
     __slots__ = ()
 
     def offset(self, pairs: PairBatch) -> None:
-        """Nothing."""
+        """Return None."""
 
 
 @dataclass(frozen=True, slots=True)
 class RandomDestinations(NoOffset):
-    """The event's source with any training destination: the number is the destination."""
+    """The event's source with a random training destination, as published; the drawn number is the destination."""
 
     events: int
     destinations: Int64[Tensor, "m"]  # on the device
 
     @staticmethod
-    def of(store: EventStore, split: Split, device: torch.device) -> "RandomDestinations":
-        """As published."""
+    def create(store: EventStore, split: Split, device: torch.device) -> "RandomDestinations":
         return RandomDestinations(len(split.train), torch.unique(store.dst[split.train]).to(device))
 
-    def others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
-        """One random training destination per training event."""
+    def draw_others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
+        # drawn on the host, so that every device sees the same destinations
         rng = torch.Generator().manual_seed((seed << 20) + epoch)
         draw = torch.randint(len(self.destinations), (self.events,), generator=rng)
         return self.destinations[draw.to(self.destinations.device)]
 
-    def questions(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
-        """Both pairs of an event share the source's row."""
+    def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
+        """Return the queries; both pairs of an event share the source's row."""
         b = others.shape[0]
         row = torch.arange(b, device=others.device)
         return PairBatch(
@@ -208,54 +198,58 @@ class RandomDestinations(NoOffset):
 
 @dataclass(frozen=True, slots=True)
 class HistoricalPairs(NoOffset):
-    """A pair of the training period that does not meet around the event, both ends replaced; the number is the pair.
+    """A training pair that does not occur in the event's window; the drawn number is the pair.
 
-    Drawn from the whole period, pairs that meet only later among them (`docs/beyond.md` has why). Where a few tries
-    find none, the event's source with a random destination.
+    Pairs are sampled from the whole training period, later ones included (`docs/research/beyond.md` says why). If
+    `MAX_TRIES` draws all hit the window, the negative is the event's source with a random destination.
     """
 
     src: Int64[Tensor, "k"]
     pairs: Int64[Tensor, "s"]
-    busy: Int64[Tensor, "c"]  # cell * s + pair, sorted
+    busy: Int64[Tensor, "c"]  # window * s + pair, sorted
     num_nodes: int
     random: RandomDestinations  # on the host
     device: torch.device
 
     @staticmethod
-    def of(store: EventStore, split: Split, device: torch.device) -> "HistoricalPairs":
-        """Of the training events alone."""
+    def create(store: EventStore, split: Split, device: torch.device) -> "HistoricalPairs":
         src, dst = store.src[split.train], store.dst[split.train]
         pairs, pair = torch.unique(src * store.num_nodes + dst, return_inverse=True)
         busy = torch.unique(torch.arange(len(src)) // WINDOW_EVENTS * len(pairs) + pair)
-        random = RandomDestinations.of(store, split, torch.device("cpu"))
+        random = RandomDestinations.create(store, split, torch.device("cpu"))
         return HistoricalPairs(src, pairs, busy, store.num_nodes, random, device)
 
     @property
     def pool(self) -> PairPool:
-        """What is drawn from, and how."""
-        known = (self.src, self.pairs, self.busy, self.num_nodes)
         return PairPool(
-            *known, destinations=len(self.random.destinations), cell=WINDOW_EVENTS, tries=MAX_TRIES
+            self.src,
+            self.pairs,
+            self.busy,
+            self.num_nodes,
+            destinations=len(self.random.destinations),
+            window=WINDOW_EVENTS,
+            tries=MAX_TRIES,
         )
 
-    def others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
-        """One pair per training event, each of the period's distinct pairs as likely."""
+    def draw_others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
+        """Draw one pair per training event; each distinct training pair is equally likely."""
+        # 1 << 19: a seed of its own, different from that of the random destinations of any epoch
         rng = torch.Generator().manual_seed((seed << 20) + epoch + (1 << 19))
-        cell = torch.arange(len(self.src)) // WINDOW_EVENTS * len(self.pairs)
-        found = self.src * self.num_nodes + self.random.others(seed, epoch)
-        wanted = torch.ones_like(found, dtype=torch.bool)
+        window = torch.arange(len(self.src)) // WINDOW_EVENTS * len(self.pairs)
+        chosen = self.src * self.num_nodes + self.random.draw_others(seed, epoch)
+        missing = torch.ones_like(chosen, dtype=torch.bool)
         for _ in range(MAX_TRIES):
-            drawn = torch.randint(len(self.pairs), found.shape, generator=rng)
-            fits = wanted & ~torch.isin(cell + drawn, self.busy)
-            found = torch.where(fits, self.pairs[drawn], found)
-            wanted &= ~fits
-        return found.to(self.device)
+            drawn = torch.randint(len(self.pairs), chosen.shape, generator=rng)
+            fits = missing & ~torch.isin(window + drawn, self.busy)
+            chosen = torch.where(fits, self.pairs[drawn], chosen)
+            missing &= ~fits
+        return chosen.to(self.device)
 
-    def questions(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
-        """Four rows for each event: its ends, and those of the other pair."""
+    def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
+        """Return the queries with four rows per event: both nodes of the event and of its negative."""
         row = torch.arange(others.shape[0], device=others.device)
         src, dst = others // self.num_nodes, others % self.num_nodes
-        return PairBatch.of(
+        return PairBatch.from_pairs(
             torch.cat([events.src, src]),
             torch.cat([events.dst, dst]),
             events.time.repeat(2),
@@ -266,66 +260,59 @@ class HistoricalPairs(NoOffset):
 
 @dataclass(frozen=True, slots=True)
 class MixedNegatives(NoOffset):
-    """Every other event against a random destination, the rest against a training pair; next epoch vice versa."""
+    """Random destinations and historical pairs for every other event, swapped from epoch to epoch."""
 
     paired: HistoricalPairs
 
     @staticmethod
-    def of(store: EventStore, split: Split, device: torch.device) -> "MixedNegatives":
-        """Of both kinds."""
-        return MixedNegatives(HistoricalPairs.of(store, split, device))
+    def create(store: EventStore, split: Split, device: torch.device) -> "MixedNegatives":
+        return MixedNegatives(HistoricalPairs.create(store, split, device))
 
-    def others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
-        """Pairs of one kind or the other; two epochs after one another have one of each for every event."""
-        random = self.paired.src * self.paired.num_nodes + self.paired.random.others(seed, epoch)
-        turn = (torch.arange(len(random)) + epoch) % 2 == 0
+    def draw_others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
+        """Draw one pair per training event; over two consecutive epochs each event gets one of either kind."""
+        random = self.paired.src * self.paired.num_nodes + self.paired.random.draw_others(seed, epoch)
+        is_random = (torch.arange(len(random)) + epoch) % 2 == 0
         return torch.where(
-            turn.to(self.paired.device), random.to(self.paired.device), self.paired.others(seed, epoch)
+            is_random.to(self.paired.device),
+            random.to(self.paired.device),
+            self.paired.draw_others(seed, epoch),
         )
 
-    def questions(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
-        """As of training pairs."""
-        return self.paired.questions(events, others)
+    def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
+        return self.paired.build_queries(events, others)
 
 
 @dataclass(frozen=True, slots=True)
 class MixedOddsNegatives:
-    """The questions of `Mixed`, each judged from minus the log of how often it is asked.
-
-    So what is learned is whom a source chooses, as against random destinations alone (`tasks/training_negatives.py`).
-    """
+    """`MixedNegatives` corrected by known odds, so that the model learns which destination a source chooses."""
 
     mixed: MixedNegatives
     odds: SamplingOdds
 
     @staticmethod
-    def of(store: EventStore, split: Split, device: torch.device) -> "MixedOddsNegatives":
-        """Of both kinds."""
-        mixed = MixedNegatives.of(store, split, device)
-        turns = ActivityShares.fitted(
-            SourceActivity.of(store, split.train), mixed.paired.src, store.time[split.train], device
-        )
-        return MixedOddsNegatives(mixed, SamplingOdds.of_both(mixed.paired.pool, turns, device))
+    def create(store: EventStore, split: Split, device: torch.device) -> "MixedOddsNegatives":
+        mixed = MixedNegatives.create(store, split, device)
+        activity = SourceActivity.from_events(store, split.train)
+        shares = ActivityShares.fit(activity, mixed.paired.src, store.time[split.train], device)
+        return MixedOddsNegatives(mixed, SamplingOdds.from_pool(mixed.paired.pool, shares, device))
 
-    def others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
-        """The same pairs."""
-        return self.mixed.others(seed, epoch)
+    def draw_others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
+        return self.mixed.draw_others(seed, epoch)
 
-    def questions(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
-        """The same questions."""
-        return self.mixed.questions(events, others)
+    def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
+        return self.mixed.build_queries(events, others)
 
     def offset(self, pairs: PairBatch) -> Float32[Tensor, "p"]:
-        """Of each question alone, so the same in any batch, part and process."""
+        """Return minus the log odds of each pair, which depend on no other pair of the batch."""
         return -self.odds.log(pairs.src, pairs.dst, pairs.time)
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateDestinations(NoOffset):
-    """The event's source with several training destinations, none of them its own; the number is a key to their draws.
+    """The event's source with `count` random training destinations, none of them the event's own.
 
-    They are drawn with replacement, as a function of seed, epoch and event; an epoch of many candidates is held in as
-    little as one of one.
+    The drawn number is a key from which the destinations follow, with replacement; so an epoch with many candidates
+    takes no more memory than one with a single candidate.
     """
 
     events: int
@@ -334,26 +321,27 @@ class CandidateDestinations(NoOffset):
     draws: Draws
 
     @staticmethod
-    def of(store: EventStore, split: Split, device: torch.device, count: int) -> "CandidateDestinations":
-        """So many beside each training event."""
+    def create(store: EventStore, split: Split, device: torch.device, count: int) -> "CandidateDestinations":
         destinations = torch.unique(store.dst[split.train]).to(device)
         if len(destinations) < 2:
-            raise EventError("training has one destination; there is nothing to rank it among")
-        return CandidateDestinations(len(split.train), destinations, count, Draws.of(0, device=device))
+            raise EventError(
+                "training has only one destination, so there is nothing to rank it against; use another stream",
+                code="one-destination",
+            )
+        return CandidateDestinations(len(split.train), destinations, count, Draws.from_seed(0, device=device))
 
-    def others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
-        """One key per training event."""
+    def draw_others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
+        """Draw one key per training event."""
         rng = torch.Generator().manual_seed((seed << 20) + epoch)
         return torch.randint(1 << 62, (self.events,), generator=rng).to(self.destinations.device)
 
-    def questions(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
-        """All pairs of an event share the source's row; first the events, then a candidate of each, then another."""
+    def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
+        """Return the queries in the order of `RankingLoss`; all pairs of an event share the source's row."""
         b, c = others.shape[0], self.count
-        place = (
-            self.draws.uniform(others, events.time, 0, c).T * (len(self.destinations) - 1)
-        ).long()  # [c b]
+        drawn = self.draws.uniform(others, events.time, 0, c).T * (len(self.destinations) - 1)
+        index = drawn.long()  # [c b]
         own = torch.searchsorted(self.destinations, events.dst)
-        node = self.destinations[place + (place >= own)]
+        node = self.destinations[index + (index >= own)]  # skips the event's own destination
         row = torch.arange(b, device=others.device)
         every = torch.arange((1 + c) * b, device=others.device)
         return PairBatch(

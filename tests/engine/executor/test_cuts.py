@@ -79,7 +79,7 @@ def fit_of(model, stream, folder):
     settings = SETTINGS if model == "dyg-mamba" else {k: v for k, v in SETTINGS.items() if k != "states"}
     facts = DatasetFacts.of(stream.store, stream.split.train)
     scorer = spec.build(build_config(spec.config, settings), facts)
-    task = LinkTask.of(stream.store, stream.split, stream.device)
+    task = LinkTask.create(stream.store, stream.split, stream.device)
     return Trainer(task, scorer, stream, FitConfig(batch=20), RunDirectory(folder), seed=0)
 
 

@@ -38,25 +38,25 @@ def parts_of(variant, stream):
     """The executor in parts, and the view of the last twenty training events."""
     model, settings = VARIANTS[variant]
     torch.manual_seed(0)
-    spec, task = MODELS[model], LinkTask.of(stream.store, stream.split, stream.device)
+    spec, task = MODELS[model], LinkTask.create(stream.store, stream.split, stream.device)
     facts = DatasetFacts.of(stream.store, stream.split.train)
     scorer = spec.build(build_config(spec.config, settings), facts)
     work = TrainingContext(task, scorer, stream, FitConfig(batch=20))
-    return BucketedExecutor(work, SINGLE_BUCKET), work.view(stream.train[-20:], task.others(0, 0)[-20:])
+    return BucketedExecutor(work, SINGLE_BUCKET), work.view(stream.train[-20:], task.draw_others(0, 0)[-20:])
 
 
 @pytest.mark.parametrize("variant", list(VARIANTS))
 def test_parts_add_up_to_the_whole(variant, stream):
     """However a batch is cut: loss and every gradient are the whole batch's; unused parameters have none."""
     executor, view = parts_of(variant, stream)
-    whole = executor.work.loss(view) / len(view.pairs)
+    whole = executor.context.loss(view) / len(view.pairs)
     whole.backward()
     expected = [weight.grad for weight in executor.gradients.trained]
     assert any(grad is not None for grad in expected)
     for sizes in ([40], [3, 37], [10, 10, 10, 10]):
         executor.optimizer.zero_grad(set_to_none=True)
-        executor.gradients.begin()
-        losses = [executor.part(view, chosen) for chosen in torch.randperm(40).split(sizes)]
+        executor.gradients.zero()
+        losses = [executor.accumulate_part(view, chosen) for chosen in torch.randperm(40).split(sizes)]
         torch.testing.assert_close(torch.stack(losses).sum(), whole.detach())
         for weight, grad in zip(executor.gradients.trained, expected, strict=True):
             assert (weight.grad is None) == (grad is None)
@@ -69,13 +69,13 @@ def test_a_step_does_not_remember_the_last_one(stream):
     (executor, view), rng = parts_of("dyg-mamba", stream), torch.Generator().manual_seed(0)
 
     def gradients():
-        executor.gradients.begin()
+        executor.gradients.zero()
         for chosen in torch.arange(40).split(10):
-            executor.part(view, chosen)
+            executor.accumulate_part(view, chosen)
         return [weight.grad for weight in executor.gradients.trained if weight.grad is not None]
 
     first = [(grad.data_ptr(), grad.clone()) for grad in gradients()]
-    executor.part(view, torch.randperm(40, generator=rng)[:7])
+    executor.accumulate_part(view, torch.randperm(40, generator=rng)[:7])
     for (place, before), after in zip(first, gradients(), strict=True):
         assert after.data_ptr() == place
         assert torch.equal(after, before)
@@ -86,7 +86,7 @@ def test_what_has_no_part_in_the_loss_keeps_no_gradient():
     model = nn.ModuleDict({"used": nn.Linear(2, 2), "unused": nn.Linear(2, 2)})
     model["used"].bias.requires_grad_(False)
     gradients = GradientAccumulator(model)
-    gradients.begin()
+    gradients.zero()
     for scale in (1.0, 2.0):
         gradients.add(scale * model["used"](model["used"](torch.ones(2))).sum())
     (true,) = torch.autograd.grad(

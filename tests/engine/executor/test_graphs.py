@@ -16,7 +16,7 @@ from dygmamba.engine.executor.graphs import (
     GraphedBucketedExecutor,
     GraphedSplitExecutor,
 )
-from dygmamba.engine.fit import Reporter, Trainer
+from dygmamba.engine.fit import Trainer
 from dygmamba.engine.fit_config import FitConfig
 from dygmamba.engine.length_buckets import SHARE_CHOICES, SINGLE_BUCKET
 from dygmamba.engine.run_directory import RunDirectory
@@ -54,7 +54,7 @@ def fit_of(model, stream, folder, against="random", **loop):
     spec = MODELS[model]
     facts = DatasetFacts.of(stream.store, stream.split.train)
     scorer = spec.build(build_config(spec.config, SETTINGS[model]), facts).cuda()
-    task = LinkTask.of(stream.store, stream.split, stream.device, against)
+    task = LinkTask.create(stream.store, stream.split, stream.device, against)
     config = FitConfig(batch=20, precision="float32", save_every=1e9, **loop)
     return Trainer(task, scorer, stream, config, RunDirectory(folder), seed=0)
 
@@ -72,8 +72,8 @@ def test_an_epoch_of_replays_is_the_epoch(model, against, shares, visible, strea
     for graphs in (False, True):
         fit = fit_of(model, stream, tmp_path, against, graphs=graphs, visible=visible)
         assert isinstance(fit.executor, GraphedBatchExecutor | GraphedBucketedExecutor) is graphs
-        fit.train_epoch(Reporter())
-        results.append((torch.tensor(fit.progress.losses), fit.scorer.state_dict()))
+        fit.train_epoch()
+        results.append((torch.tensor(fit.state.losses), fit.scorer.state_dict()))
     (loss, weights), (replayed, others) = results
     torch.testing.assert_close(replayed, loss, rtol=1e-3, atol=1e-4)
     for name, weight in weights.items():
@@ -85,7 +85,7 @@ def test_an_epoch_of_replays_is_the_epoch(model, against, shares, visible, strea
 def test_no_step_waits_for_the_device(against, stream, tmp_path):
     """After the first epoch, an epoch of replays asks the device for nothing until its losses are read."""
     fit = fit_of("tgn", stream, tmp_path, against)
-    fit.train_epoch(Reporter())
+    fit.train_epoch()
     epoch = fit.epoch(1)
     fit.executor.step(fit.batch(epoch, 0))
     torch.cuda.synchronize()
@@ -105,9 +105,12 @@ def test_ranks_that_replay_their_shares_train_as_one(model, shares, stream, tmp_
 
     def trained(ranks):
         fit = fit_of(model, replace(stream, ranks=ranks), tmp_path)
-        assert isinstance(fit.executor, GraphedSplitExecutor | GraphedBucketedExecutor) or not ranks.several
-        fit.train_epoch(Reporter())
-        return torch.tensor(fit.progress.losses), fit.scorer.state_dict()
+        assert (
+            isinstance(fit.executor, GraphedSplitExecutor | GraphedBucketedExecutor)
+            or not ranks.is_distributed
+        )
+        fit.train_epoch()
+        return torch.tensor(fit.state.losses), fit.scorer.state_dict()
 
     (loss, weights), (first, second) = trained(stream.ranks), act(2, trained)
     torch.testing.assert_close(first[0], loss, rtol=1e-3, atol=1e-4)
@@ -119,17 +122,17 @@ def test_ranks_that_replay_their_shares_train_as_one(model, shares, stream, tmp_
 def test_a_group_of_one_sums_over_nccl_between_its_graphs(stream, tmp_path, monkeypatch):
     """Every call that several GPUs make is made by one that is a group, and changes nothing."""
     fit = fit_of("dyg-mamba", stream, tmp_path)
-    fit.train_epoch(Reporter())
+    fit.train_epoch()
     for name, value in {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 29431}.items():
         monkeypatch.setenv(name, str(value))
     assert join_process_group("cuda")
     try:
         grouped = fit_of("dyg-mamba", replace(stream, ranks=DistributedGroup(0, 1)), tmp_path)
-        grouped.train_epoch(Reporter())
-        scores = grouped.examine(grouped.task.validation)
+        grouped.train_epoch()
+        scores = grouped.score(grouped.task.validation)
     finally:
         leave_process_group()
     torch.testing.assert_close(
-        torch.tensor(grouped.progress.losses), torch.tensor(fit.progress.losses), rtol=1e-3, atol=1e-4
+        torch.tensor(grouped.state.losses), torch.tensor(fit.state.losses), rtol=1e-3, atol=1e-4
     )
-    torch.testing.assert_close(scores, fit.examine(fit.task.validation), rtol=1e-2, atol=1e-3)
+    torch.testing.assert_close(scores, fit.score(fit.task.validation), rtol=1e-2, atol=1e-3)

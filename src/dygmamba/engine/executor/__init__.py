@@ -1,6 +1,6 @@
-"""How a training step is issued: call by call or as captured graphs, as a whole or in parts by length, or as a round.
+"""Executors of training steps: eager or as captured CUDA graphs, whole batches or buckets by length, or rounds.
 
-An executor has one method that learns, `step(batch)`; nothing above this folder knows which one it is.
+The training loop calls `step(batch)` and does not know which executor it has.
 """
 
 from collections.abc import Callable
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.process_settings import keep_freed_memory
+from dygmamba.core.progress import Advance
 from dygmamba.engine.distributed import ProcessGroup
 from dygmamba.engine.executor.eager import (
     Batch,
@@ -30,82 +31,81 @@ from dygmamba.engine.executor.graphs import (
 )
 from dygmamba.engine.fit_config import FitConfig
 from dygmamba.engine.length_buckets import DEVICE_COSTS, SINGLE_BUCKET, choose_shares
-from dygmamba.engine.scoring import Advance
 from dygmamba.engine.stream import Stream
 from dygmamba.models.base import RoundLearner
 from dygmamba.sampling.view import NeighborRequest
 from dygmamba.tasks.base import Task
 
-__all__ = ["Batch", "Epoch", "Executor", "Work", "executor_for", "require_shareable"]
+__all__ = ["Batch", "Epoch", "Executor", "TrainingContext", "check_distributable", "choose_executor"]
 
 
 class Executor(Protocol):
-    """Follows the gradient of one batch after another, or learns round after round."""
+    """Executor of the steps of an epoch: gradient steps on batches, or rounds of a round learner."""
 
     optimizer: torch.optim.Optimizer | None
 
     @property
     def steps(self) -> int:
-        """How many make an epoch."""
+        """Number of steps of an epoch."""
         ...
 
     @property
-    def unstudied(self) -> int:
-        """Questions that `study` would look up now; none where nothing is made before the first step."""
+    def pending_queries(self) -> int:
+        """Number of queries that `build_table` would look up now; 0 if there is nothing to build."""
         ...
 
-    def study(self, advance: Advance) -> None:
-        """Make what all steps need."""
+    def build_table(self, advance: Advance) -> None:
+        """Build what all steps need, before the first one."""
         ...
 
     def catch_up(self, batch: Batch) -> None:
-        """Let a memory take in what the batch may see."""
+        """Update the memory with the batches that became visible since the previous step."""
         ...
 
     def step(self, batch: Batch) -> Float32[Tensor, ""]:
-        """The batch's mean loss, left on the device; afterwards the weights are the next ones."""
+        """Make one step; return the mean loss of the batch, left on the device."""
         ...
 
 
 def check_distributable(scorer: object, ranks: ProcessGroup, batch: int) -> None:
-    """Refuse what several processes cannot do together."""
-    if not ranks.several:
+    """Raise ConfigError if several processes cannot share the training of this scorer."""
+    if not ranks.is_distributed:
         return
     if isinstance(scorer, RoundLearner):
         raise ConfigError(
             f"this model learns in rounds from one table, which {ranks.size} processes cannot share; train it with "
-            "`processes=1`, which uses every core, or take another, such as `model='dyg-mamba'`"
+            "`processes=1`, which uses every core, or choose another model such as `model='dyg-mamba'`",
+            code="not-distributable",
         )
     if batch < ranks.size:
         raise ConfigError(
-            f"a batch of {batch} events leaves some of {ranks.size} processes without any; take fewer processes, or "
-            f"`batch={ranks.size}` or more"
+            f"a batch of {batch} events leaves some of {ranks.size} processes without any; use fewer processes, or "
+            f"`batch={ranks.size}` or more",
+            code="batch-too-small",
         )
 
 
 def choose_executor(
     task: Task, scorer: nn.Module, stream: Stream, config: FitConfig, epoch: Callable[[int], Epoch]
 ) -> BatchExecutor | BucketedExecutor | RoundExecutor | NoOpExecutor:
-    """The executor that suits device and model; how batches are cut is read off a run's first epoch.
+    """Choose the executor that suits device and model.
 
-    So a resumed run goes on as it began.
+    The buckets depend on the first epoch of the run (`epoch(0)`), so that a resumed run continues with the same ones.
     """
     check_distributable(scorer, stream.ranks, config.batch)
     if isinstance(scorer, RoundLearner):
-        return RoundExecutor(QueryBuilder.of(task, stream, config.rule), scorer, stream, epoch)
+        return RoundExecutor(QueryBuilder.create(task, stream, config.rule), scorer, stream, epoch)
     if has_no_trainable_parameters(scorer):
         return NoOpExecutor()
-    work, graphs = (
-        TrainingContext(task, scorer, stream, config),
-        stream.device.type == "cuda" and config.graphs,
-    )
+    context = TrainingContext(task, scorer, stream, config)
+    graphs = stream.device.type == "cuda" and config.graphs
     if stream.device.type == "cpu":
         keep_freed_memory()
     shares = SINGLE_BUCKET
-    if work.scorer.elastic and work.full and not task.together:
-        most = NeighborRequest.longest(work.scorer.requests)
-        shares = choose_shares(history_lengths(work, epoch(0)), most, DEVICE_COSTS[stream.device.type])
+    if context.scorer.elastic and context.full_batches and not task.needs_joint_pairs:
+        most = NeighborRequest.longest(context.scorer.requests)
+        shares = choose_shares(history_lengths(context, epoch(0)), most, DEVICE_COSTS[stream.device.type])
     if shares == SINGLE_BUCKET:
-        graphed = GraphedSplitExecutor if stream.ranks.several else GraphedBatchExecutor
-        return graphed(work) if graphs else BatchExecutor(work)
-    return GraphedBucketedExecutor(work, shares) if graphs else BucketedExecutor(work, shares)
+        graphed = GraphedSplitExecutor if stream.ranks.is_distributed else GraphedBatchExecutor
+        return graphed(context) if graphs else BatchExecutor(context)
+    return GraphedBucketedExecutor(context, shares) if graphs else BucketedExecutor(context, shares)

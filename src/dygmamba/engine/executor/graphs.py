@@ -1,8 +1,8 @@
-"""Steps as replays of captured CUDA graphs: nothing is issued operation by operation but what is shorter than a batch.
+"""Executors that replay captured CUDA graphs; only a last, short batch is issued operation by operation.
 
-A step in one pass is one graph, of several processes two; in parts, one graph begins it, one ends it, and there is one
-per length. What processes sum is issued between graphs. What a memory is told is a graph of its own. Graphs read a
-step's number and an epoch's nodes and draws from fixed places.
+A step in one pass is one graph, or two in distributed training. A step in buckets has one graph that begins it, one per
+(size, length) of a bucket, and one that ends it. All-reduces are issued between graphs. A memory update is a graph of
+its own. Graphs read the step's number, the epoch's negatives and its draws from fixed tensors (`GraphInputs`).
 """
 
 from collections.abc import Callable, Hashable
@@ -17,24 +17,24 @@ from dygmamba.sampling.view import PairView
 
 
 class GraphRecorder:
-    """Captured graphs by name.
+    """Captured graphs by key.
 
-    Capturing needs a few calls to warm up; weights, memory, optimizer and generator are put back in place afterwards,
-    so a captured run computes what an issued one computes.
+    Capturing needs warm-up calls, which change state. Weights, memory, optimizer and generator are restored in place
+    afterwards, so that a captured run computes what an eager run computes.
     """
 
     warmup = 3
 
-    def __init__(self, work: TrainingContext) -> None:
-        self.work = work
+    def __init__(self, context: TrainingContext) -> None:
+        self.context = context
         self.graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
         self.pool = torch.cuda.graph_pool_handle()
 
     def capture(self, key: Hashable, body: Callable[[], None], keep_grads: bool = False) -> None:
-        """Record what `body` issues, unless it was recorded before."""
+        """Capture what `body` issues, unless the key is known; `keep_grads` keeps the addresses of gradients."""
         if key in self.graphs:
             return
-        optimizer, scorer = self.work.optimizer, self.work.scorer
+        optimizer, scorer = self.context.optimizer, self.context.scorer
         weights = {name: value.clone() for name, value in scorer.state_dict().items()}
         moments, random = _copy_optimizer_state(optimizer), torch.cuda.get_rng_state()
         stream = torch.cuda.Stream()
@@ -53,174 +53,168 @@ class GraphRecorder:
         torch.cuda.set_rng_state(random)
 
     def replay(self, key: Hashable) -> None:
-        """Issue what was recorded."""
         self.graphs[key].replay()
 
 
 class GraphInputs:
-    """Where graphs read what differs from step to step."""
+    """Fixed tensors from which graphs read what differs between steps, and the loss that they write."""
 
-    def __init__(self, work: TrainingContext) -> None:
-        train, size = work.stream.train, work.config.batch
+    def __init__(self, context: TrainingContext) -> None:
+        train, size = context.stream.train, context.config.batch
         self.train = train
-        self.step, self.cell, self.first = torch.zeros(3, dtype=torch.int64, device=train.device)
+        self.step, self.memory_batch, self.first = torch.zeros(3, dtype=torch.int64, device=train.device)
         self.others = torch.zeros_like(train)
-        self.offset = torch.arange(size, device=train.device)
-        self.mine = self.offset[work.first : work.after]
+        self.offsets = torch.arange(size, device=train.device)
+        self.own_offsets = self.offsets[context.own_start : context.own_end]
         self.loss = torch.zeros((), device=train.device)
 
     def rows(self, number: Tensor) -> Tensor:
-        """The training events' rows of a full cell."""
-        return number * len(self.offset) + self.offset
+        """Return the rows of a full training batch."""
+        return number * len(self.offsets) + self.offsets
 
-    def own(self, number: Tensor) -> Tensor:
-        """Those of a full step that this process asks about."""
-        return number * len(self.offset) + self.mine
+    def own_rows(self, number: Tensor) -> Tensor:
+        """Return the rows of a full training batch that this process computes."""
+        return number * len(self.offsets) + self.own_offsets
 
 
 class GraphedBatchExecutor(BatchExecutor):
-    """A full batch as one replay."""
+    """Executor that replays a full batch as one graph."""
 
-    def __init__(self, work: TrainingContext) -> None:
-        super().__init__(work)
-        self.recorder, self.places = GraphRecorder(work), GraphInputs(work)
+    def __init__(self, context: TrainingContext) -> None:
+        super().__init__(context)
+        self.recorder, self.inputs = GraphRecorder(context), GraphInputs(context)
 
     def prepare(self, epoch: Epoch) -> None:
-        """Also what the graphs read; at first, the graphs."""
+        """Also copy the inputs of the epoch; in the first epoch capture the graphs."""
         super().prepare(epoch)
-        self.places.others.copy_(epoch.others)
-        if self.work.full:
-            self.record()
-            record_memory_update(self.recorder, self.places)
+        self.inputs.others.copy_(epoch.others)
+        if self.context.full_batches:
+            self.record_step()
+            record_memory_update(self.recorder, self.inputs)
 
-    def record(self) -> None:
-        """The graph of a step."""
+    def record_step(self) -> None:
         self.recorder.capture("step", self._step)
 
-    def tell(self, cell: int) -> None:
-        """A replay, but of a last, shorter cell."""
-        if cell >= self.work.full:
-            super().tell(cell)
+    def update_memory(self, number: int) -> None:
+        if number >= self.context.full_batches:
+            super().update_memory(number)
         else:
-            replay_memory_update(self.recorder, self.places, cell)
+            replay_memory_update(self.recorder, self.inputs, number)
 
-    def issue(self, batch: Batch) -> Float32[Tensor, ""]:
-        """A replay, but of a last, shorter batch."""
-        if batch.number >= self.work.full:
-            return super().issue(batch)
-        self.places.step.fill_(batch.number)
+    def run(self, batch: Batch) -> Float32[Tensor, ""]:
+        if batch.number >= self.context.full_batches:
+            return super().run(batch)
+        self.inputs.step.fill_(batch.number)
         self.recorder.replay("step")
-        return self.places.loss.clone()
+        return self.inputs.loss.clone()
 
     def _step(self) -> None:
         self._gradients()
         self.optimizer.step()
 
     def _gradients(self) -> None:
-        rows = self.places.own(self.places.step)
-        self.places.loss.copy_(self.whole(self.places.train[rows], self.places.others[rows]))
+        rows = self.inputs.own_rows(self.inputs.step)
+        self.inputs.loss.copy_(self.compute_gradients(self.inputs.train[rows], self.inputs.others[rows]))
 
 
 class GraphedSplitExecutor(GraphedBatchExecutor):
-    """A full batch as two replays, with what the processes sum between them."""
+    """Executor that replays gradients and update as two graphs, with the all-reduce between them."""
 
-    def record(self) -> None:
-        """The graphs of a step's gradients and of its update."""
+    def record_step(self) -> None:
         self.recorder.capture("step", self._gradients, keep_grads=True)
         self.recorder.capture("end", self.optimizer.step, keep_grads=True)
 
-    def issue(self, batch: Batch) -> Float32[Tensor, ""]:
-        """The replays, but of a last, shorter batch."""
-        if batch.number >= self.work.full:
-            return super().issue(batch)
-        self.places.step.fill_(batch.number)
+    def run(self, batch: Batch) -> Float32[Tensor, ""]:
+        if batch.number >= self.context.full_batches:
+            return super().run(batch)
+        self.inputs.step.fill_(batch.number)
         self.recorder.replay("step")
-        loss = self.work.bucket.sum(self.places.loss)
+        loss = self.context.bucket.all_reduce(self.inputs.loss)
         self.recorder.replay("end")
         return loss
 
 
 class GraphedBucketedExecutor(BucketedExecutor):
-    """A replay per part, and one before and after them."""
+    """Executor that replays one graph per bucket, with one graph before and one after them."""
 
-    def __init__(self, work: TrainingContext, shares: BucketShares) -> None:
-        super().__init__(work, shares)
-        self.recorder, self.places = GraphRecorder(work), GraphInputs(work)
+    def __init__(self, context: TrainingContext, shares: BucketShares) -> None:
+        super().__init__(context, shares)
+        self.recorder, self.inputs = GraphRecorder(context), GraphInputs(context)
         self.order: Tensor | None = None
-        self.view: PairView | None = None  # of the step that is replayed
+        self.view: PairView | None = None  # of the current step; graphs read and write it in place
 
     def prepare(self, epoch: Epoch) -> None:
-        """Also what the graphs read, and the graphs of lengths that did not occur before."""
+        """Also copy the inputs of the epoch, and capture graphs of bucket shapes that are new."""
         super().prepare(epoch)
         assert self.plan is not None
-        self.places.others.copy_(epoch.others)
-        if not self.work.full:
+        self.inputs.others.copy_(epoch.others)
+        if not self.context.full_batches:
             return
         if self.view is None:
-            first = self.work.own(0)
-            self.view = self.work.view(self.places.train[first], epoch.others[first])
+            first = self.context.own_rows(0)
+            self.view = self.context.view(self.inputs.train[first], epoch.others[first])
             self.order = torch.zeros_like(self.plan.order.flatten())
         assert self.order is not None
         self.order.copy_(self.plan.order.flatten())
         shapes = {shape for row in self.plan.lengths for shape in zip(self.plan.sizes, row, strict=True)}
         for shape in sorted(shapes, reverse=True):
             self.recorder.capture(shape, lambda shape=shape: self._part(*shape), keep_grads=True)
-        self.recorder.capture("end", self.work.optimizer.step, keep_grads=True)
-        # last: by now every gradient that it clears has its place
+        self.recorder.capture("end", self.context.optimizer.step, keep_grads=True)
+        # captured last, because by now every gradient that it clears is allocated
         self.recorder.capture("begin", self._begin, keep_grads=True)
-        record_memory_update(self.recorder, self.places)
+        record_memory_update(self.recorder, self.inputs)
 
-    def tell(self, cell: int) -> None:
-        """A replay, but of a last, shorter cell."""
-        if cell >= self.work.full:
-            super().tell(cell)
+    def update_memory(self, number: int) -> None:
+        if number >= self.context.full_batches:
+            super().update_memory(number)
         else:
-            replay_memory_update(self.recorder, self.places, cell)
+            replay_memory_update(self.recorder, self.inputs, number)
 
-    def issue(self, batch: Batch) -> Float32[Tensor, ""]:
-        """The replays of a full batch; a last, shorter one is issued as a whole, its gradients where they lie."""
-        if batch.number >= self.work.full or self.plan is None:
-            return super().issue(batch)
-        self.places.step.fill_(batch.number)
+    def run(self, batch: Batch) -> Float32[Tensor, ""]:
+        if batch.number >= self.context.full_batches or self.plan is None:
+            return super().run(batch)
+        self.inputs.step.fill_(batch.number)
         self.recorder.replay("begin")
         first = 0
         for shape in zip(self.plan.sizes, self.plan.lengths[batch.number], strict=True):
-            self.places.first.fill_(first)
+            self.inputs.first.fill_(first)
             self.recorder.replay(shape)
             first += shape[0]
-        loss = self.work.bucket.sum(self.places.loss)
+        loss = self.context.bucket.all_reduce(self.inputs.loss)
         self.recorder.replay("end")
         return loss.clone()
 
     def _begin(self) -> None:
         assert self.view is not None
-        rows = self.places.own(self.places.step)
-        view = self.work.view(self.places.train[rows], self.places.others[rows])
+        rows = self.inputs.own_rows(self.inputs.step)
+        view = self.context.view(self.inputs.train[rows], self.inputs.others[rows])
         for column, new in zip(self.view.columns, view.columns, strict=True):
             column.copy_(new)
-        self.places.loss.zero_()
-        self.gradients.begin()
+        self.inputs.loss.zero_()
+        self.gradients.zero()
 
     def _part(self, size: int, length: int) -> None:
         assert self.view is not None
         assert self.order is not None
-        start = self.places.step * len(self.view.pairs) + self.places.first
+        start = self.inputs.step * len(self.view.pairs) + self.inputs.first
         chosen = self.order[start + torch.arange(size, device=self.order.device)]
-        self.places.loss += self.part(self.view, chosen, length)
+        self.inputs.loss += self.accumulate_part(self.view, chosen, length)
 
 
-def record_memory_update(recorder: GraphRecorder, places: GraphInputs) -> None:
-    """Record what a memory does with a full cell; a model without memory is told nothing."""
-    if recorder.work.scorer.stateful:
+def record_memory_update(recorder: GraphRecorder, inputs: GraphInputs) -> None:
+    """Capture the memory update with a full training batch, if the scorer has a memory."""
+    if recorder.context.scorer.stateful:
         recorder.capture(
-            "tell", lambda: recorder.work.tell(places.train[places.rows(places.cell)]), keep_grads=True
+            "memory",
+            lambda: recorder.context.update_memory(inputs.train[inputs.rows(inputs.memory_batch)]),
+            keep_grads=True,
         )
 
 
-def replay_memory_update(recorder: GraphRecorder, places: GraphInputs, cell: int) -> None:
-    """Let the memory take in a full cell."""
-    places.cell.fill_(cell)
-    recorder.replay("tell")
+def replay_memory_update(recorder: GraphRecorder, inputs: GraphInputs, number: int) -> None:
+    """Let the memory observe a full training batch."""
+    inputs.memory_batch.fill_(number)
+    recorder.replay("memory")
 
 
 def _copy_optimizer_state(optimizer: torch.optim.Optimizer) -> dict[tuple[int, str], Tensor]:
@@ -233,7 +227,7 @@ def _copy_optimizer_state(optimizer: torch.optim.Optimizer) -> dict[tuple[int, s
 def _restore_optimizer_state(
     optimizer: torch.optim.Optimizer, moments: dict[tuple[int, str], Tensor]
 ) -> None:
-    """Write the moments back in place; an optimizer that had none yet starts from zero."""
+    """Write the moments back in place; if there were none before the capture, set them to zero."""
     for number, state in enumerate(optimizer.state.values()):
         for key, value in state.items():
             if isinstance(value, Tensor):

@@ -1,6 +1,6 @@
 """Download a file over HTTP with retries, resuming and limits.
 
-docs/decisions/037-downloads.md says why this is not left to a library.
+docs/research/decisions/037-downloads.md says why this is not left to a library.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Pictures: every value has its place, every axis its round values, every word is escaped."""
+"""Charts: every point is inside the frame, ticks are round values inside the axis, and text is escaped."""
 
 import re
 from datetime import UTC, datetime
@@ -14,20 +14,20 @@ from dygmamba.report.svg import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, Axis, format
 
 EVIL = "<b>&\"'"
 POINTS = [(1.0, 5.0, 0.5), (10.0, 7.0, 0.1)]
-PICTURES = [
+CHARTS = [
     LineChart(EVIL, EVIL, EVIL, {EVIL: POINTS, "b": [(1, 5.5)]}, "log", level=(EVIL, 6.0)),
     LineChart(EVIL, EVIL, EVIL, {EVIL: [(1, 5)], "c": [(2, 5)]}, bands={EVIL: [(1, 4, 6), (2, 3, 6)]}, diagonal=EVIL),
     Histogram(EVIL, EVIL, EVIL, (0.0, 1.0, 2.0), {EVIL: (3, 0), "b": (1, 2)}, gaps=((0.2, 0.8, EVIL),)),
     BarChart(EVIL, EVIL, {EVIL: {EVIL: 91.0, "recency": 78.4}}, EVIL, 50.0),
     HeatMap(EVIL, EVIL, EVIL, ((0.0, 1.0), (0.5, -1.0))),
 ]  # fmt: skip
-MOMENTS = st.floats(-6e10, 2e11)
+TIMES = st.floats(-6e10, 2e11)
 
 
-@pytest.mark.parametrize("picture", PICTURES, ids=lambda one: type(one).__name__)
-def test_a_picture_is_well_formed_and_names_are_text(picture):
-    """Whatever the names: the marks are XML, the names come back from it as they were, each mark can be asked."""
-    root = ElementTree.fromstring(f"<div>{draw_chart(picture)}</div>")
+@pytest.mark.parametrize("chart", CHARTS, ids=lambda chart: type(chart).__name__)
+def test_a_chart_is_well_formed_and_its_names_are_escaped(chart):
+    """Names with markup in them come back from the parsed XML as they were, and there are hover texts."""
+    root = ElementTree.fromstring(f"<div>{draw_chart(chart)}</div>")
     assert EVIL in "".join(root.itertext())
     assert root.find("svg").get("aria-label") == EVIL
     assert root.findall(".//title")
@@ -35,7 +35,7 @@ def test_a_picture_is_well_formed_and_names_are_text(picture):
 
 
 def test_a_chart_shows_every_point_inside_its_frame():
-    """Each point is a mark between the axes; a point without a place on a logarithmic axis is left out."""
+    """Each point is drawn between the axes; a point that is not positive is left out on a logarithmic axis."""
     chart = LineChart("t", "x", "y", {"a": POINTS, "b": [(1, 5.5), (-1, 3.0)]}, "log")
     places = [
         (float(x), float(y)) for x, y in re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)"', draw_chart(chart))
@@ -44,56 +44,58 @@ def test_a_chart_shows_every_point_inside_its_frame():
     assert all(LEFT <= x <= WIDTH - RIGHT and 0 <= y <= HEIGHT - BOTTOM for x, y in places)
 
 
-def test_dots_are_all_seen_and_no_line_joins_them():
-    """However many points: each is a mark that says what it is, and only curves that are no dots have a line."""
+def test_dots_are_all_drawn_and_not_joined_by_a_line():
+    """However many points there are: each has its hover text, and only the other curve has a line."""
     many = [(float(k), float(k % 7)) for k in range(500)]
-    said = draw_chart(
-        LineChart("t", "x", "y", {"a": many, "b": many[:2]}, about={"a": ["said"] * 500}, dots=("a",))
+    drawn = draw_chart(
+        LineChart("t", "x", "y", {"a": many, "b": many[:2]}, tooltips={"a": ["text"] * 500}, dots=("a",))
     )
-    assert said.count("<title>said</title>") == said.count('class="dot c0"') - 1 == 500  # one is the legend's
-    assert said.count('class="line c0"') == 0
-    assert said.count('class="line c1"') == 2
+    assert (
+        drawn.count("<title>text</title>") == drawn.count('class="dot c0"') - 1 == 500
+    )  # one is in the legend
+    assert drawn.count('class="line c0"') == 0
+    assert drawn.count('class="line c1"') == 2
 
 
-def test_a_histogram_is_as_high_as_its_counts():
-    """Bars of one slice stand on one another: their heights add up, and are in the ratio of the counts."""
-    rects = re.findall(r'y="([\d.]+)" width="[\d.]+" height="([\d.]+)" class="bar', draw_chart(PICTURES[2]))
+def test_histogram_bars_are_stacked_and_as_high_as_their_counts():
+    """The bars of a bin begin where the one below ends, and their heights are in the ratio of the counts."""
+    rects = re.findall(r'y="([\d.]+)" width="[\d.]+" height="([\d.]+)" class="bar', draw_chart(CHARTS[2]))
     heights = [float(height) for _, height in rects]
     assert heights[0] == pytest.approx(3 * heights[1], abs=0.2)
     assert heights[2] == pytest.approx(2 * heights[1], abs=0.2)
     assert float(rects[1][0]) + heights[1] == pytest.approx(float(rects[0][0]), abs=0.2)
 
 
-@given(low=MOMENTS, wide=st.floats(1.0, 1e11))
-def test_dates_beside_an_axis_are_right_few_and_inside(low, wide):
-    """For all periods from a second to millennia: one to six dates, inside, and each is what its label says."""
-    ticks = Axis(low, low + wide, "date").ticks()
+@given(low=TIMES, width=st.floats(1.0, 1e11))
+def test_date_ticks_are_right_few_and_inside_the_axis(low, width):
+    """For all periods from a second to millennia: at most six dates, inside, each labeled with its own date."""
+    ticks = Axis(low, low + width, "date").ticks()
     assert 0 <= len(ticks) <= 6
-    assert ticks or wide < 5
-    for at, said in ticks:
-        assert low <= at <= low + wide
-        if re.fullmatch(r"\d{4}-\d\d-\d\d", said):
-            assert datetime.fromisoformat(said).replace(tzinfo=UTC).timestamp() == at
+    assert ticks or width < 5
+    for value, label in ticks:
+        assert low <= value <= low + width
+        if re.fullmatch(r"\d{4}-\d\d-\d\d", label):
+            assert datetime.fromisoformat(label).replace(tzinfo=UTC).timestamp() == value
 
 
 @given(values=st.lists(st.floats(-1e12, 1e12), min_size=1, max_size=5))
-def test_round_values_lie_inside_an_axis(values):
-    """For all values, also equal ones: they stand between 0 and 1, and so does what is written beside them."""
-    axis = Axis.of(values)
-    assert all(-1e-9 <= axis.share(value) <= 1 + 1e-9 for value in values)
-    assert all(-1e-9 <= axis.share(at) <= 1 + 1e-9 for at, _ in axis.ticks())
+def test_values_and_ticks_lie_inside_an_axis(values):
+    """For all values, also equal ones: their fractions are between 0 and 1, and so are those of the ticks."""
+    axis = Axis.from_values(values)
+    assert all(-1e-9 <= axis.fraction(value) <= 1 + 1e-9 for value in values)
+    assert all(-1e-9 <= axis.fraction(tick) <= 1 + 1e-9 for tick, _ in axis.ticks())
 
 
-def test_epochs_are_whole():
-    """An axis of counts has no 1.5 on it; spans are durations; a year beyond the calendar is a number."""
-    assert [said for _, said in Axis.of([1, 3], "count").ticks()] == ["1", "2", "3"]
-    assert [said for _, said in Axis.of([900, 14_400], "span").ticks()] == ["15 min", "1 h", "3 h"]
+def test_ticks_and_dates_fit_the_kind_of_the_axis():
+    """Counts have whole ticks, spans are durations, and a time outside the calendar is a number of seconds."""
+    assert [label for _, label in Axis.from_values([1, 3], "count").ticks()] == ["1", "2", "3"]
+    assert [label for _, label in Axis.from_values([900, 14_400], "span").ticks()] == ["15 min", "1 h", "3 h"]
     assert format_date(0.0) == "1970-01-01 00:00"
     assert format_date(1e18).endswith(" s")
 
 
-def test_a_picture_that_stands_alone_brings_its_colours():
-    """Without a page around it there are marks, a style and a legend; nothing is drawn of nothing."""
+def test_a_separate_svg_file_contains_its_style():
+    """It has all points and the CSS; a chart without values is empty."""
     text = render_svg_file([LineChart(name, "x", "y", {"a": POINTS}) for name in ("one", "two")])
     root = ElementTree.fromstring(text)
     assert len(root.findall(".//{*}circle")) == 4

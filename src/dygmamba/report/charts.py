@@ -1,7 +1,8 @@
-"""Pictures as SVG: no script, no package, sharp on paper, in the page's own colours on a dark screen.
+"""Draw charts as SVG without a script or a plotting library.
 
-Together with marks.py the one place that draws. A pointer resting on a mark shows its values. Colours are classes
-(`c0`, `c1`, ...) of charts.css, which a page carries, and which a picture that stands alone has within it.
+The charts stay sharp on paper, follow the light or dark colors of the page, and show the values of a mark when the
+pointer rests on it. Colors are classes (`c0`, `c1`, ...) of charts.css: a page includes it once, a separate SVG file
+contains it.
 """
 
 import math
@@ -25,51 +26,51 @@ from dygmamba.report.svg import (
     format_number,
 )
 
-MAX_VISIBLE_POINTS = 24  # points of a curve that are seen as such; more are only felt by a pointer
-MAX_HOVER_POINTS = 120  # points of a curve that a pointer can rest on
-HEADER_HEIGHT = 40  # above a picture that stands alone: its name and its legend
+MAX_VISIBLE_POINTS = 24  # a longer curve shows a point only while the pointer is on it
+MAX_HOVER_POINTS = 120  # a longer curve has no hover text: the page would grow too large
+HEADER_HEIGHT = 40  # space for title and legend above a chart in a file of its own
 
 
-def draw_chart(picture: Chart) -> str:
-    """The picture and the legend under it; nothing where there is nothing to show."""
-    ways: dict[type, Callable[..., str]] = {
+def draw_chart(chart: Chart) -> str:
+    """Return the chart and its legend as HTML; an empty string if there is nothing to show."""
+    functions: dict[type, Callable[..., str]] = {
         LineChart: draw_line_chart,
         Histogram: draw_histogram,
         BarChart: draw_bar_chart,
         ContributionChart: draw_contribution_chart,
         HeatMap: draw_heat_map,
     }
-    return ways[type(picture)](picture)
+    return functions[type(chart)](chart)
 
 
 def load_chart_css() -> str:
-    """What gives the marks their colours."""
     return files("dygmamba.report").joinpath("charts.css").read_text("utf-8")
 
 
 def render_svg_file(charts: Sequence[LineChart]) -> str:
-    """Curves side by side as a file of their own, on white, each with its name and its legend above it."""
-    wide, high = WIDTH * len(charts), HEIGHT + HEADER_HEIGHT
+    """Return an SVG file with the charts side by side, each under its title and legend, on white."""
+    width, height = WIDTH * len(charts), HEIGHT + HEADER_HEIGHT
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" width="{wide}" height="{high}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         f'font-family="system-ui, sans-serif" class="chart">',
         f"<style>{load_chart_css()}</style>",
-        f'<rect width="{wide}" height="{high}" fill="white"/>',
+        f'<rect width="{width}" height="{height}" fill="white"/>',
     ]
-    for place, chart in enumerate(charts):
-        at, named = 8.0, []
-        for number_, name in enumerate(chart.series):
-            named.append(svg.draw_polyline(((at, 32), (at + 18, 32)), f"line c{number_ % COLOR_COUNT}"))
-            named.append(svg.draw_text(at + 23, 36, name, "start"))
-            at += 40 + CHAR_WIDTH * len(name)
+    for column, chart in enumerate(charts):
+        across, legend = 8.0, []
+        for number, name in enumerate(chart.series):
+            line = ((across, 32), (across + 18, 32))
+            legend.append(svg.draw_polyline(line, f"line c{number % COLOR_COUNT}"))
+            legend.append(svg.draw_text(across + 23, 36, name, "start"))
+            across += 40 + CHAR_WIDTH * len(name)
         inner = f'<g transform="translate(0 {HEADER_HEIGHT})">{"".join(_draw_lines(chart))}</g>'
-        head = svg.draw_text(8, 16, chart.title, "start", "head")
-        parts.append(f'<g transform="translate({place * WIDTH} 0)">{head}{"".join(named)}{inner}</g>')
+        title = svg.draw_text(8, 16, chart.title, "start", "head")
+        parts.append(f'<g transform="translate({column * WIDTH} 0)">{title}{"".join(legend)}{inner}</g>')
     return "\n".join([*parts, "</svg>", ""])
 
 
 def draw_line_chart(chart: LineChart) -> str:
-    """Curves with a band of their spread where they have one, and a legend under the picture."""
+    """Draw curves, their bands and the legend."""
     parts = _draw_lines(chart)
     if not parts:
         return ""
@@ -86,43 +87,50 @@ def _draw_lines(chart: LineChart) -> list[str]:
     heights = [y + sign * (spread[0] if spread else 0) for _, y, *spread in points for sign in (-1, 1)]
     heights += [edge for band in chart.bands.values() for _, *edges in band for edge in edges]
     heights += [chart.level[1]] if chart.level else []
-    across = [point[0] for point in points]
-    x = Axis.of(list(chart.x_range or across), chart.x_kind, 0.0 if chart.x_range else 0.04)
-    y = Axis.of(list(chart.y_range or heights), chart.y_kind, 0.0 if chart.y_range else 0.04)
-    at, parts = svg.make_projection(x, y), svg.draw_axes(chart.x, chart.y, x, y, tuple(sorted(set(across))))
+    x_values = [point[0] for point in points]
+    x = Axis.from_values(list(chart.x_range or x_values), chart.x_kind, 0.0 if chart.x_range else 0.04)
+    y = Axis.from_values(list(chart.y_range or heights), chart.y_kind, 0.0 if chart.y_range else 0.04)
+    project = svg.make_projection(x, y)
+    parts = svg.draw_axes(chart.x, chart.y, x, y, tuple(sorted(set(x_values))))
     if chart.diagonal:
-        ends = [at(side, side) for side in (max(x.low, y.low), min(x.high, y.high))]
-        parts.append(svg.draw_polyline(ends, "level", said=chart.diagonal))
-    for place, edges in enumerate(chart.bands.values()):
-        upper, lower = ([at(a, sides[which]) for a, *sides in edges] for which in (1, 0))
-        parts.append(svg.draw_band(upper, lower, place))
-    for place, (name, line) in sorted(
-        enumerate(chart.series.items()), key=lambda one: one[1][0] in chart.dots
-    ):
-        said = chart.about.get(name) or [f"{name}: {x.shown(a)}, {y.shown(b)}" for a, b, *_ in line]
-        lone = svg.draw_dots([at(a, b) for a, b, *_ in line], said, place) if name in chart.dots else None
-        parts += _draw_line(place, line, said, at, y.log) if lone is None else lone
+        ends = [project(side, side) for side in (max(x.low, y.low), min(x.high, y.high))]
+        parts.append(svg.draw_polyline(ends, "level", tooltip=chart.diagonal))
+    for number, band in enumerate(chart.bands.values()):
+        upper, lower = ([project(a, edges[which]) for a, *edges in band] for which in (1, 0))
+        parts.append(svg.draw_band(upper, lower, number))
+    # dots last, so that no line covers them; the number keeps the color of the legend
+    order = sorted(enumerate(chart.series.items()), key=lambda entry: entry[1][0] in chart.dots)
+    for number, (name, line) in order:
+        default = [f"{name}: {x.format_value(a)}, {y.format_value(b)}" for a, b, *_ in line]
+        tooltips = chart.tooltips.get(name) or default
+        if name in chart.dots:
+            parts += svg.draw_dots([project(a, b) for a, b, *_ in line], tooltips, number)
+        else:
+            parts += _draw_line(number, line, tooltips, project, y.is_log)
     if chart.level is not None:
-        name, level = chart.level
-        up = at(x.first, level)[1]
-        parts.append(
-            svg.draw_polyline(
-                [(LEFT, up), (WIDTH - RIGHT, up)], "level", said=f"{name}: {format_number(level)}"
-            )
-        )
-        left, right = (_distance_to_level(points, level, x, half) for half in (0, 1))
-        side = (LEFT + 4, "start") if left > right else (WIDTH - RIGHT, "end")
-        parts.append(svg.draw_text(side[0], up - 5, name, side[1], "over"))
+        parts += _draw_level(*chart.level, points, x, project)
     return parts
 
 
+def _draw_level(name: str, level: float, points: list[Point], x: Axis, project: svg.Projection) -> list[str]:
+    """Draw a horizontal line, its name at the side where fewer points are in the way."""
+    up = project(x.start, level)[1]
+    ends = [(LEFT, up), (WIDTH - RIGHT, up)]
+    line = svg.draw_polyline(ends, "level", tooltip=f"{name}: {format_number(level)}")
+    left, right = (_distance_to_level(points, level, x, half) for half in (0, 1))
+    across, anchor = (LEFT + 4, "start") if left > right else (WIDTH - RIGHT, "end")
+    return [line, svg.draw_text(across, up - 5, name, anchor, "over")]
+
+
 def _distance_to_level(points: list[Point], level: float, x: Axis, half: int) -> float:
-    """How near to a level the points in one half of the picture come."""
-    return min((abs(y - level) for a, y, *_ in points if (x.share(a) > 0.5) == bool(half)), default=math.inf)
+    """Return the smallest distance of the points in the left (0) or right (1) half of the chart to a level."""
+    return min(
+        (abs(y - level) for a, y, *_ in points if (x.fraction(a) > 0.5) == bool(half)), default=math.inf
+    )
 
 
 def _drop_unplottable_points(chart: LineChart) -> LineChart:
-    """Without points that a logarithmic axis has no place for, such as memory that shrank."""
+    """Drop points that are not positive on a logarithmic axis, such as memory that shrank."""
     series = {
         name: [
             point
@@ -135,131 +143,136 @@ def _drop_unplottable_points(chart: LineChart) -> LineChart:
     return replace(chart, series=series)
 
 
-def _draw_line(place: int, line: list[Point], said: list[str], at: svg.Projection, log: bool) -> list[str]:
-    """A curve, the band of its spread, and its points."""
-    parts, colour = [], f"c{place % COLOR_COUNT}"
+def _draw_line(
+    number: int, line: list[Point], tooltips: list[str], project: svg.Projection, is_log: bool
+) -> list[str]:
+    """Draw a curve, its band if the points have a spread, and its points."""
+    parts, color = [], f"c{number % COLOR_COUNT}"
     if line and len(line[0]) > 2:
         upper, lower = ([(a, b + sign * s) for a, b, s in line] for sign in (1, -1))
-        if not log or all(b > 0 for _, b in lower):
-            parts.append(
-                svg.draw_band([at(*point) for point in upper], [at(*point) for point in lower], place)
-            )
-    places = [at(a, b) for a, b, *_ in line]
-    parts.append(svg.draw_polyline(places, f"line {colour}", svg.get_dash(place)))
-    kind, size = ("dot", 2.8) if len(line) <= MAX_VISIBLE_POINTS else ("touch", 5)
-    touched = zip(places, said, strict=True) if len(line) <= MAX_HOVER_POINTS else ()
-    return parts + [svg.draw_circle(spot, size, f"{kind} {colour}", words) for spot, words in touched]
+        if not is_log or all(b > 0 for _, b in lower):
+            edges = [[project(*point) for point in edge] for edge in (upper, lower)]
+            parts.append(svg.draw_band(*edges, number))
+    positions = [project(a, b) for a, b, *_ in line]
+    parts.append(svg.draw_polyline(positions, f"line {color}", svg.get_dash(number)))
+    kind, radius = ("dot", 2.8) if len(line) <= MAX_VISIBLE_POINTS else ("touch", 5)
+    hovered = zip(positions, tooltips, strict=True) if len(line) <= MAX_HOVER_POINTS else ()
+    return parts + [svg.draw_circle(center, radius, f"{kind} {color}", text) for center, text in hovered]
 
 
 def draw_histogram(chart: Histogram) -> str:
-    """Counts as bars on one another, stretches without any shaded."""
-    slices = list(pairwise(chart.edges))
+    """Draw stacked bars, and the stretches without any event shaded."""
+    bins = list(pairwise(chart.edges))
     totals = [sum(column) for column in zip(*chart.counts.values(), strict=True)]
-    if not slices or not any(totals):
+    if not bins or not any(totals):
         return ""
-    x, y = Axis.of(list(chart.edges), chart.x_kind, 0.0), Axis(0.0, 1.04 * max(totals))
-    at, parts = svg.make_projection(x, y), svg.draw_axes(chart.x, chart.y, x, y)
-    parts += [svg.draw_rect(at(start, y.high), at(stop, 0), "gap", said) for start, stop, said in chart.gaps]
-    for place, (start, stop) in enumerate(slices):
+    x, y = Axis.from_values(list(chart.edges), chart.x_kind, 0.0), Axis(0.0, 1.04 * max(totals))
+    project, parts = svg.make_projection(x, y), svg.draw_axes(chart.x, chart.y, x, y)
+    for start, stop, tooltip in chart.gaps:
+        parts.append(svg.draw_rect(project(start, y.high), project(stop, 0), "gap", tooltip))
+    for number, (start, stop) in enumerate(bins):
         below = 0
-        for kind, (name, counts) in enumerate(chart.counts.items()):
-            if count := counts[place]:
-                corner, (right, down) = at(start, below + count), at(stop, below)
-                words = f"{name}: {x.shown(start)} to {x.shown(stop)}: {count:,}"
-                parts.append(svg.draw_rect(corner, (right - 0.6, down), f"bar c{kind}", words))
+        for color, (name, counts) in enumerate(chart.counts.items()):
+            if count := counts[number]:
+                corner, (right, down) = project(start, below + count), project(stop, below)
+                tooltip = f"{name}, {x.format_value(start)} to {x.format_value(stop)}: {count:,}"
+                # 0.6: a hairline between neighboring bars
+                parts.append(svg.draw_rect(corner, (right - 0.6, down), f"bar c{color}", tooltip))
                 below += count
     return svg.wrap_svg(parts, chart.title) + svg.draw_legend(list(chart.counts), thick=True)
 
 
 def draw_bar_chart(chart: BarChart) -> str:
-    """A bar to the right per name, those of one kind under its heading, their values behind them."""
-    rows = [(name, value) for own in chart.values.values() for name, value in own.items()]
+    """Draw horizontal bars under the heading of their group, each with its value."""
+    rows = [(name, value) for group in chart.values.values() for name, value in group.items()]
     if not rows:
         return ""
-    longest = int(0.4 * WIDTH / CHAR_WIDTH)
-    left = 12 + 1.13 * CHAR_WIDTH * min(longest, max(len(name) for name, _ in rows))
-    wide = (WIDTH - left - 56) / max(max(value for _, value in rows) - chart.low, 1e-9)
+    max_chars = int(0.4 * WIDTH / CHAR_WIDTH)
+    left = 12 + 1.13 * CHAR_WIDTH * min(max_chars, max(len(name) for name, _ in rows))
+    scale = (WIDTH - left - 56) / max(max(value for _, value in rows) - chart.low, 1e-9)
     up, parts = 14.0, []
-    for kind, own in chart.values.items():
-        parts.append(svg.draw_text(0, up, kind, "start", "head"))
-        for name, value in own.items():
-            right, short = left + max(value - chart.low, 0) * wide, _truncate(name, longest)
-            tone, said = "c0" if name == chart.own else "faint", f"{name}, {kind}: {value:.2f}"
-            parts.append(svg.draw_text(left - 6, up + 20, short, "end"))
-            parts.append(svg.draw_rect((left, up + 8), (right, up + 23), f"bar {tone}", said))
+    for heading, group in chart.values.items():
+        parts.append(svg.draw_text(0, up, heading, "start", "head"))
+        for name, value in group.items():
+            right = left + max(value - chart.low, 0) * scale
+            color, tooltip = "c0" if name == chart.own else "faint", f"{name}, {heading}: {value:.2f}"
+            parts.append(svg.draw_text(left - 6, up + 20, _truncate(name, max_chars), "end"))
+            parts.append(svg.draw_rect((left, up + 8), (right, up + 23), f"bar {color}", tooltip))
             parts.append(svg.draw_text(right + 6, up + 20, f"{value:.2f}", "start"))
             up += 21
         up += 26
-    parts.append(svg.draw_text(left, up - 4, f"{chart.x}; bars begin at {format_number(chart.low)}", "start"))
+    axis = f"{chart.x}; bars start at {format_number(chart.low)}"
+    parts.append(svg.draw_text(left, up - 4, axis, "start"))
     return svg.wrap_svg(parts, chart.title, up + 6)
 
 
 def draw_contribution_chart(chart: ContributionChart) -> str:
-    """What adds and what takes away, bar by bar from a common zero, the base last."""
+    """Draw positive and negative terms from a common zero, the base last."""
     parts, height = _draw_contributions(chart)
     return svg.wrap_svg(parts, chart.title, height)
 
 
 def render_contribution_svg(chart: ContributionChart) -> str:
-    """The same as a file of its own, on white."""
+    """Return the chart as an SVG file with its title, on white."""
     parts, height = _draw_contributions(chart)
+    title = svg.draw_text(8, 16, _truncate(chart.title, int(WIDTH / CHAR_WIDTH)), "start", "head")
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height + HEADER_HEIGHT:.0f}" '
         f'font-family="system-ui, sans-serif" class="chart"><style>{load_chart_css()}</style>'
         f'<rect width="{WIDTH}" height="{height + HEADER_HEIGHT:.0f}" fill="white"/>'
-        f"{svg.draw_text(8, 16, _truncate(chart.title, int(WIDTH / CHAR_WIDTH)), 'start', 'head')}{svg.draw_tooltip(chart.title)}"
+        f"{title}{svg.draw_tooltip(chart.title)}"
         f'<g transform="translate(0 {HEADER_HEIGHT - 10})">{"".join(parts)}</g></svg>\n'
     )
 
 
 def _draw_contributions(chart: ContributionChart) -> tuple[list[str], float]:
+    """Return the elements and the height of the drawing."""
     rows = [*chart.parts, chart.base]
     values = [0.0, *(value for _, value in rows)]
     low, high = min(values), max(values)
-    room = 7 * CHAR_WIDTH  # for a value beside its bar
-    wide = (WIDTH - 2 * room) / ((high - low) or 1.0)
-    zero, up = room - low * wide, 4.0
+    margin = 7 * CHAR_WIDTH  # for the value next to a bar
+    scale = (WIDTH - 2 * margin) / ((high - low) or 1.0)
+    zero, up = margin - low * scale, 4.0
     parts = [svg.draw_polyline([(zero, 2), (zero, 36 * len(rows))], "axis")]
-    for place, (name, value) in enumerate(rows):
-        ends = sorted((zero, zero + value * wide))
-        tone = "faint" if place == len(chart.parts) else "c0" if value >= 0 else "c1"
-        parts.append(svg.draw_text(4, up + 12, _truncate(name, int(WIDTH / CHAR_WIDTH)), "start", "over"))
-        parts.append(
-            svg.draw_rect((ends[0], up + 17), (ends[1], up + 30), f"bar {tone}", f"{name}: {value:+.3f}")
-        )
-        side = (ends[1] + 5, "start") if value >= 0 else (ends[0] - 5, "end")
-        parts.append(svg.draw_text(side[0], up + 28, f"{value:+.3f}", side[1]))
+    for number, (name, value) in enumerate(rows):
+        left, right = sorted((zero, zero + value * scale))
+        color = "faint" if number == len(chart.parts) else "c0" if value >= 0 else "c1"
+        label, tooltip = _truncate(name, int(WIDTH / CHAR_WIDTH)), f"{name}: {value:+.3f}"
+        parts.append(svg.draw_text(4, up + 12, label, "start", "over"))
+        parts.append(svg.draw_rect((left, up + 17), (right, up + 30), f"bar {color}", tooltip))
+        across, anchor = (right + 5, "start") if value >= 0 else (left - 5, "end")
+        parts.append(svg.draw_text(across, up + 28, f"{value:+.3f}", anchor))
         up += 36
     return parts, up + 4
 
 
-def draw_heat_map(heat: HeatMap) -> str:
-    """A matrix in shades of one colour, the scale beside it."""
-    rows, columns = len(heat.values), max((len(row) for row in heat.values), default=0)
+def draw_heat_map(chart: HeatMap) -> str:
+    """Draw a matrix in shades of one color, with a color bar."""
+    rows, columns = len(chart.values), max((len(row) for row in chart.values), default=0)
     if not rows or not columns:
         return ""
     side = min((WIDTH - LEFT - 70) / columns, (HEIGHT - TOP - BOTTOM) / rows)
     parts = []
-    for up, row in enumerate(heat.values):
-        for across, value in enumerate(row):
-            share = min(max((value - heat.low) / (heat.high - heat.low), 0.0), 1.0)
+    for i, row in enumerate(chart.values):
+        for j, value in enumerate(row):
+            fraction = min(max((value - chart.low) / (chart.high - chart.low), 0.0), 1.0)
+            # 0.3 wider than a cell: no white lines between cells
             parts.append(
-                f'<rect x="{LEFT + across * side:.1f}" y="{TOP + up * side:.1f}" width="{side + 0.3:.1f}" '
-                f'height="{side + 0.3:.1f}" fill="{svg.interpolate_color(share)}"><title>{value:g}</title></rect>'
+                f'<rect x="{LEFT + j * side:.1f}" y="{TOP + i * side:.1f}" width="{side + 0.3:.1f}" '
+                f'height="{side + 0.3:.1f}" fill="{svg.interpolate_color(fraction)}"><title>{value:g}</title></rect>'
             )
     right = LEFT + columns * side + 14
     for step in range(20):
-        tone = svg.interpolate_color(1 - step / 19)
-        parts.append(f'<rect x="{right}" y="{TOP + step * 8}" width="12" height="8.3" fill="{tone}"/>')
+        color = svg.interpolate_color(1 - step / 19)
+        parts.append(f'<rect x="{right}" y="{TOP + step * 8}" width="12" height="8.3" fill="{color}"/>')
     parts += [
-        svg.draw_text(right + 17, TOP + 9, f"{heat.high:g}", "start"),
-        svg.draw_text(right + 17, TOP + 160, f"{heat.low:g}", "start"),
-        svg.draw_text(LEFT + columns * side / 2, TOP + rows * side + 18, heat.x, "middle"),
-        svg.draw_text(LEFT - 8, TOP + rows * side / 2, heat.y, "end"),
+        svg.draw_text(right + 17, TOP + 9, f"{chart.high:g}", "start"),
+        svg.draw_text(right + 17, TOP + 160, f"{chart.low:g}", "start"),
+        svg.draw_text(LEFT + columns * side / 2, TOP + rows * side + 18, chart.x, "middle"),
+        svg.draw_text(LEFT - 8, TOP + rows * side / 2, chart.y, "end"),
     ]
-    return svg.wrap_svg(parts, heat.title, max(TOP + rows * side + 30, TOP + 172))
+    return svg.wrap_svg(parts, chart.title, max(TOP + rows * side + 30, TOP + 172))
 
 
-def _truncate(name: str, most: int) -> str:
-    """A name that fits, its end cut where it must be."""
-    return name if len(name) <= most else f"{name[: most - 1]}…"
+def _truncate(name: str, max_chars: int) -> str:
+    return name if len(name) <= max_chars else f"{name[: max_chars - 1]}…"

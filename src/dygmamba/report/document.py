@@ -1,6 +1,8 @@
-"""Pictures as plain values, whatever draws them (charts.py).
+"""Charts, tables and sections as plain values, and tables as Markdown, CSV and LaTeX.
 
-Tables as plain values, and as Markdown, CSV and LaTeX; with pictures they make sections (sheet_page.py).
+A report is built from these values first; `charts.py` draws the charts and `html.py` renders the page. A test or a
+terminal can therefore look at the content without a browser. The command line uses this module: it imports nothing
+heavy.
 """
 
 import csv
@@ -8,41 +10,35 @@ from dataclasses import dataclass, field, replace
 from io import StringIO
 from typing import Literal
 
-# whole numbers only; seconds since 1970 as dates; seconds on a logarithmic axis as durations
+# "count": whole numbers only; "date": seconds since 1970, shown as dates; "log": logarithmic;
+# "span": seconds on a logarithmic axis, shown as durations
 AxisKind = Literal["number", "count", "log", "date", "span"]
-Point = tuple[float, ...]  # (x, y), or (x, y, spread)
+Point = tuple[float, ...]  # (x, y), or (x, y, half the height of a band)
 
 
 @dataclass(frozen=True, slots=True)
 class LineChart:
-    """Curves over one axis; `level` is a line across with a name, a band is named, of points (x, low, high).
-
-    `note` is the sentence under the picture; `about` says of each point of a curve what a pointer resting on it shows.
-    The curves in `dots` are points without a line.
-    """
+    """Named curves over a common axis."""
 
     title: str
-    x: str
+    x: str  # name and unit of the axis
     y: str
     series: dict[str, list[Point]]
     x_kind: AxisKind = "number"
     y_kind: AxisKind = "number"
-    level: tuple[str, float] | None = None
-    bands: dict[str, list[tuple[float, float, float]]] = field(default_factory=dict)
+    level: tuple[str, float] | None = None  # horizontal reference line: its name and value
+    bands: dict[str, list[tuple[float, float, float]]] = field(default_factory=dict)  # points (x, low, high)
     x_range: tuple[float, float] | None = None
     y_range: tuple[float, float] | None = None
-    diagonal: str = ""  # what the line of equal x and y is called, where there is one
-    note: str = ""
-    about: dict[str, list[str]] = field(default_factory=dict)
-    dots: tuple[str, ...] = ()
+    diagonal: str = ""  # name of the line x = y; not drawn if empty
+    note: str = ""  # caption
+    tooltips: dict[str, list[str]] = field(default_factory=dict)  # hover text per curve and point
+    dots: tuple[str, ...] = ()  # curves that are drawn as points without a line
 
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Counts per slice of an axis, by kind: `counts[kind][slice]` stand on one another; `edges` has one more.
-
-    `gaps` are stretches in which nothing is, shaded.
-    """
+    """Stacked counts per bin: `counts[group][bin]`; `edges` has one entry more than there are bins."""
 
     title: str
     x: str
@@ -50,25 +46,28 @@ class Histogram:
     edges: tuple[float, ...]
     counts: dict[str, tuple[int, ...]]
     x_kind: AxisKind = "number"
-    gaps: tuple[tuple[float, float, str], ...] = ()
+    gaps: tuple[tuple[float, float, str], ...] = ()  # shaded stretches: start, end, hover text
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class BarChart:
-    """A bar to the right per name and kind: `values[kind][name]`; the name `own` stands out."""
+    """Horizontal bars `values[group][name]`; the bars of the name `own` are highlighted."""
 
     title: str
     x: str
     values: dict[str, dict[str, float]]
     own: str = ""
-    low: float = 0.0
+    low: float = 0.0  # value at which the bars begin
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ContributionChart:
-    """Parts of a sum, a bar from zero each: right for what adds, left for what takes; `base` is their beginning."""
+    """The terms of a sum as bars from zero: positive ones to the right, negative ones to the left.
+
+    `base` is the term that the others are added to; it is drawn last.
+    """
 
     title: str
     parts: tuple[tuple[str, float], ...]
@@ -91,14 +90,14 @@ class HeatMap:
 
 Chart = LineChart | Histogram | BarChart | ContributionChart | HeatMap
 
-
+# CSS classes of style.css; "words" is a cell of text that may wrap
 Tone = Literal["", "best", "good", "bad", "soft", "words"]
 LATEX_ESCAPES = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "±": r"$\pm$"}
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What stands in a table, and how it is meant."""
+    """Text of a table cell, and how it is displayed."""
 
     text: str
     tone: Tone = ""
@@ -106,76 +105,81 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class ReportTable:
-    """A table: the first column names the row."""
+    """A table of text; the first column names the row."""
 
     title: str
     note: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
 
-    def without_empty(self) -> "ReportTable":
-        """The same without columns in which nothing stands."""
-        return self._kept([at for at in range(len(self.columns)) if any(row[at].text for row in self.rows)])
+    def drop_empty_columns(self) -> "ReportTable":
+        """Return the table without columns that are empty in every row."""
+        return self._select([at for at in range(len(self.columns)) if any(row[at].text for row in self.rows)])
 
-    def without(self, name: str) -> "ReportTable":
-        """The same without the column of this name."""
-        return self._kept([at for at, column in enumerate(self.columns) if column != name])
+    def drop_column(self, name: str) -> "ReportTable":
+        """Return the table without the column of this name."""
+        return self._select([at for at, column in enumerate(self.columns) if column != name])
 
-    def _kept(self, kept: list[int]) -> "ReportTable":
-        rows = tuple(tuple(row[at] for at in kept) for row in self.rows)
-        return replace(self, columns=tuple(self.columns[at] for at in kept), rows=rows)
+    def _select(self, indices: list[int]) -> "ReportTable":
+        rows = tuple(tuple(row[at] for at in indices) for row in self.rows)
+        return replace(self, columns=tuple(self.columns[at] for at in indices), rows=rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of a sheet: a heading, a sentence, its tables and charts."""
+    """A section of a page: a heading, a paragraph, tables and charts."""
 
     title: str
     text: str = ""
     tables: tuple[ReportTable, ...] = ()
     charts: tuple[Chart, ...] = ()
-    command: str = ""  # what to type next, where there is something
+    command: str = ""  # a command line that the reader may want to run next
+
+    @property
+    def grids(self) -> tuple[ReportTable, ...]:
+        """Older name of `tables`, kept for callers of `dygmamba.compare`."""
+        return self.tables
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Everything a study has to say."""
+    """The content of a page."""
 
     title: str
-    stamp: str  # seeds, rule, batch, hardware, command
+    subtitle: str  # of a study: seeds, protocol, batch size, hardware and command
     sections: tuple[Section, ...] = field(default_factory=tuple)
 
 
-def format_markdown(grid: ReportTable) -> str:
-    """A table as GitHub reads it; the best of a column in bold."""
-    lines = [grid.columns, ("---",) * len(grid.columns)]
+def format_markdown(table: ReportTable) -> str:
+    """Format a table as GitHub Markdown, best values in bold."""
+    lines = [table.columns, ("---",) * len(table.columns)]
     lines += [
-        tuple(f"**{cell.text}**" if cell.tone == "best" else cell.text for cell in row) for row in grid.rows
+        tuple(f"**{cell.text}**" if cell.tone == "best" else cell.text for cell in row) for row in table.rows
     ]
     return "".join(f"| {' | '.join(line)} |\n".replace("|  |", "| |") for line in lines)
 
 
-def format_csv(grid: ReportTable) -> str:
-    """A table as CSV, the text of its cells."""
+def format_csv(table: ReportTable) -> str:
     text = StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(grid.columns)
-    writer.writerows([cell.text for cell in row] for row in grid.rows)
+    writer.writerow(table.columns)
+    writer.writerows([cell.text for cell in row] for row in table.rows)
     return text.getvalue()
 
 
-def format_latex(grid: ReportTable) -> str:
-    """A table for a paper, with booktabs' rules."""
-    body = "".join(" & ".join(_format_latex_cell(cell) for cell in row) + " \\\\\n" for row in grid.rows)
-    head = " & ".join(_escape_latex(name) for name in grid.columns)
+def format_latex(table: ReportTable) -> str:
+    """Format a table for a paper; it needs the LaTeX package booktabs."""
+    body = "".join(" & ".join(_format_latex_cell(cell) for cell in row) + " \\\\\n" for row in table.rows)
+    head = " & ".join(_escape_latex(name) for name in table.columns)
     return (
-        f"% {grid.title}: {grid.note}\n\\begin{{tabular}}{{l{'r' * (len(grid.columns) - 1)}}}\n\\toprule\n"
+        f"% {table.title}: {table.note}\n\\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}\n\\toprule\n"
         f"{head} \\\\\n\\midrule\n{body}\\bottomrule\n\\end{{tabular}}\n"
     )
 
 
 def _format_latex_cell(cell: Cell) -> str:
-    return rf"\textbf{{{_escape_latex(cell.text)}}}" if cell.tone == "best" else _escape_latex(cell.text)
+    text = _escape_latex(cell.text)
+    return rf"\textbf{{{text}}}" if cell.tone == "best" else text
 
 
 def _escape_latex(text: str) -> str:

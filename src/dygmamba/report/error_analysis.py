@@ -1,8 +1,8 @@
-"""Where a run's answers are wrong: when in the test, at which nodes, and whether a score means what it says.
+"""Sections on the errors of a run: over time, by node, calibration of its scores, and single predictions.
 
-Legend: p questions, g events.
-
-Some answers of a run one by one, with reasons where the model has them: values that a page shows as they are.
+All of them are computed from the predictions that the run stored for its test (`runs.test_predictions`). A prediction
+belongs to an event: link prediction stores the event itself and a random pair at the same time, node classification the
+event alone.
 """
 
 import json
@@ -25,15 +25,22 @@ from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.calibration import Calibration
 from dygmamba.tasks.metrics import average_precision
 
-TIME_SLICES, MIN_EVENTS_PER_SLICE = 20, 25  # slices of the test period, and events of one
-WORST_NODE_COUNT, MIN_EVENTS_PER_NODE = 10, 5  # nodes in the table, and events that one must have to be in it
+MAX_TIME_SLICES, MIN_EVENTS_PER_SLICE = 20, 25
+WORST_NODE_COUNT, MIN_EVENTS_PER_NODE = 10, 5  # a node with fewer test events is not listed
 RELIABILITY_BINS = 10
-CHANCE_LOSS = float(np.log(2))  # loss of one who always says one half
+CHANCE_LOSS = float(np.log(2))  # binary cross-entropy of always predicting one half
+
+EXAMPLES_FILE, EXAMPLES_VERSION = "examples.json", 2  # a file of another version is replaced
+TYPICAL_COUNT, MISSED_COUNT, FALSE_ALARM_COUNT = 4, 3, 3
+REASONS_PER_EXAMPLE = 3
+
+ExampleReason = tuple[str, float]  # description, and its contribution to the logit
+ExplainPairs = Callable[[PairBatch], list[list[ExampleReason]]]
 
 
 @dataclass(frozen=True, slots=True)
 class ReliabilityBin:
-    """A group of questions with about the same score: the mean score, the share that was true, how many."""
+    """Predictions with similar scores: their mean score, the share that was true, and their number."""
 
     score: float
     share: float
@@ -41,66 +48,80 @@ class ReliabilityBin:
 
 
 def build_error_over_time_section(
-    answers: StoredPredictions, dataset: Dataset, ranked: bool
+    predictions: StoredPredictions, dataset: Dataset, ranked: bool
 ) -> Section | None:
-    """Loss, and where events are ranked against pairs AP, along the test period."""
-    calendar, time = TimeFormatter.of(dataset), dataset.store.time[answers.event]
-    order = torch.argsort(answers.event, stable=True)
-    events, counts = torch.unique_consecutive(answers.event[order], return_counts=True)
-    slices = min(TIME_SLICES, len(events) // MIN_EVENTS_PER_SLICE)
+    """Plot loss and AP over the test period, in slices of about equally many events.
+
+    AP and the loss of random guessing are shown only if events are `ranked` against random pairs.
+    """
+    times, time = TimeFormatter.from_dataset(dataset), dataset.store.time[predictions.event]
+    order = torch.argsort(predictions.event, stable=True)
+    events, counts = torch.unique_consecutive(predictions.event[order], return_counts=True)
+    slices = min(MAX_TIME_SLICES, len(events) // MIN_EVENTS_PER_SLICE)
     if slices < 2:
         return None
-    loss, quality, said = [], [], []
+    losses, precisions, tooltips = [], [], []
     for rows in _split_by_events(order, counts, slices):
-        label, logit = answers.label[rows].double(), answers.logit[rows]
-        cost, when = float(binary_cross_entropy_with_logits(logit, label)), time[rows]
-        middle, share = float(when.median()), 100 * average_precision(logit, label)
-        loss.append((middle, cost))
-        quality.append((middle, share))
-        span = f"{calendar.moment(float(when.min()))} to {calendar.moment(float(when.max()))}"
-        said.append(
-            f"{span}: {len(torch.unique(answers.event[rows])):,} events, loss {cost:.3f}, AP {share:.1f} %"
-        )
-    each = f"Each point is about {len(events) // slices:,} events in a row"
+        label, logit = predictions.label[rows].double(), predictions.logit[rows]
+        loss, own_time = float(binary_cross_entropy_with_logits(logit, label)), time[rows]
+        middle, precision = float(own_time.median()), 100 * average_precision(logit, label)
+        losses.append((middle, loss))
+        precisions.append((middle, precision))
+        period = f"{times.format_time(float(own_time.min()))} to {times.format_time(float(own_time.max()))}"
+        number = len(torch.unique(predictions.event[rows]))
+        tooltips.append(f"{period}: {number:,} events, loss {loss:.3f}, AP {precision:.1f} %")
+    each = f"Each point covers about {len(events) // slices:,} consecutive events"
     charts = [
         LineChart(
-            "Loss along the test period", calendar.axis, "loss (binary cross-entropy, nats)", {"loss": loss},
-            calendar.kind, level=("always saying one half", CHANCE_LOSS) if ranked else None, about={"loss": said},
-            note=f"{each}; lower is better.",
+            title="Loss over the test period",
+            x=times.axis_name,
+            y="loss (binary cross-entropy, nats)",
+            series={"loss": losses},
+            x_kind=times.axis_kind,
+            level=("random guessing", CHANCE_LOSS) if ranked else None,
+            tooltips={"loss": tooltips},
+            note=f"{each}. Lower is better.",
         )
-    ]  # fmt: skip
+    ]
     if ranked:
         charts.append(
             LineChart(
-                "AP along the test period", calendar.axis, "AP (%)", {"AP": quality}, calendar.kind,
-                about={"AP": said},
-                note=f"{each}, against as many random pairs; higher is better, a blind guess has 50.",
+                title="AP over the test period",
+                x=times.axis_name,
+                y="AP (%)",
+                series={"AP": precisions},
+                x_kind=times.axis_kind,
+                tooltips={"AP": tooltips},
+                note=f"{each} and as many random pairs. Higher is better; random guessing has 50.",
             )
-        )  # fmt: skip
-    return Section("Error over time", _describe_drift(loss, calendar), (), tuple(charts))
+        )
+    return Section("Error over time", _describe_drift(losses, times), (), tuple(charts))
 
 
 def build_node_errors_section(
-    answers: StoredPredictions, dataset: Dataset, known: Calibration | None = None
+    predictions: StoredPredictions, dataset: Dataset, calibration: Calibration | None = None
 ) -> Section | None:
-    """The nodes whose events are taken for random pairs most often."""
-    real = answers.label > 0
-    others, own = np.sort(answers.logit[~real].numpy()), answers.logit[real].numpy()
-    if not len(others) or not len(own):
+    """List the nodes whose events are ranked worst against random pairs."""
+    real = predictions.label > 0
+    negatives, positives = np.sort(predictions.logit[~real].numpy()), predictions.logit[real].numpy()
+    if not len(negatives) or not len(positives):
         return None
-    below = (np.searchsorted(others, own) + np.searchsorted(others, own, side="right")) / (2 * len(others))
-    src, dst = answers.src[real].numpy(), answers.dst[real].numpy()
-    ends, rows = np.concatenate([src, dst[src != dst]]), np.arange(len(own))
+    # share of the negatives below each event; those with an equal score count half, as in AUC
+    below = (np.searchsorted(negatives, positives) + np.searchsorted(negatives, positives, side="right")) / (
+        2 * len(negatives)
+    )
+    src, dst = predictions.src[real].numpy(), predictions.dst[real].numpy()
+    ends, rows = np.concatenate([src, dst[src != dst]]), np.arange(len(positives))
     rows = np.concatenate([rows, rows[src != dst]])
-    nodes, place, count = np.unique(ends, return_inverse=True, return_counts=True)
-    mean = np.bincount(place, below[rows]) / count
-    score = np.bincount(place, logits_to_scores(answers.logit[real], known).numpy()[rows]) / count
+    nodes, index, count = np.unique(ends, return_inverse=True, return_counts=True)
+    mean = np.bincount(index, below[rows]) / count
+    score = np.bincount(index, logits_to_scores(predictions.logit[real], calibration).numpy()[rows]) / count
     least = MIN_EVENTS_PER_NODE if (count >= MIN_EVENTS_PER_NODE).any() else 1
     worst = [node for node in np.argsort(mean, kind="stable") if count[node] >= least][:WORST_NODE_COUNT]
     degree = torch.bincount(
         torch.cat([dataset.store.src, dataset.store.dst]), minlength=dataset.store.num_nodes
     )
-    rows_ = tuple(
+    cells = tuple(
         (
             Cell(name),
             Cell(f"{100 * mean[row]:.1f}"),
@@ -111,88 +132,92 @@ def build_node_errors_section(
         for row, name in zip(worst, format_node_names(dataset.ids, nodes[worst]), strict=True)
     )
     text = (
-        "Of 100 random pairs, how many score lower than a node's events in the test, on average: 100 is perfect, 50 a "
-        f"blind guess. All nodes together have {100 * below.mean():.1f}. Shown are the {len(rows_)} worst nodes with "
-        f"at least {least} event{'s' * (least != 1)} in the test."
+        "How many of 100 random pairs score lower than the test events of a node, on average: 100 is perfect, 50 is "
+        f"random guessing. The mean over all test events is {100 * below.mean():.1f}. The table lists the {len(cells)} "
+        f"worst nodes with at least {least} test event{'s' * (least != 1)}."
     )
-    columns = ("node", "outranks (%)", "mean score", "events in the test", "events in all")
-    return Section("Errors by node", text, (ReportTable("", "", columns, rows_),))
+    columns = ("node", "pairs below (%)", "mean score", "test events", "all events")
+    return Section("Errors by node", text, (ReportTable("", "", columns, cells),))
 
 
-def bin_by_score(answers: StoredPredictions, scores: Tensor) -> list[ReliabilityBin]:
-    """Scores in ten equal slices from 0 to 1, those that are empty left out."""
-    score, label = scores.numpy(), answers.label.numpy()
-    place = np.minimum((score * RELIABILITY_BINS).astype(np.int64), RELIABILITY_BINS - 1)
+def bin_by_score(predictions: StoredPredictions, scores: Tensor) -> list[ReliabilityBin]:
+    """Group predictions into ten bins of equal width from 0 to 1; empty bins are left out."""
+    score, label = scores.numpy(), predictions.label.numpy()
+    index = np.minimum((score * RELIABILITY_BINS).astype(np.int64), RELIABILITY_BINS - 1)
     return [
         ReliabilityBin(float(score[own].mean()), float(label[own].mean()), int(own.sum()))
-        for own in (place == number for number in range(RELIABILITY_BINS))
+        for own in (index == number for number in range(RELIABILITY_BINS))
         if own.any()
     ]
 
 
-def build_calibration_section(curves: dict[str, list[ReliabilityBin]], among: str) -> Section | None:
-    """Whether a score is a probability: how often what got it was true, and how many got it; a curve per kind of score.
+def build_calibration_section(curves: dict[str, list[ReliabilityBin]], intro: str) -> Section | None:
+    """Plot how often predictions with a score were true, and how many predictions got it.
 
-    The last kind is what the words and the counts are of.
+    Args:
+        curves: Reliability curves by name. The text and the histogram describe the last one.
+        intro: Says which predictions these are.
     """
-    curves = {name: points for name, points in curves.items() if points}
+    curves = {name: bins for name, bins in curves.items() if bins}
     if not curves:
         return None
-    *_, points = curves.values()
-    counts, total = [0] * RELIABILITY_BINS, sum(point.count for point in points)
-    for point in points:
-        counts[min(int(point.score * RELIABILITY_BINS), RELIABILITY_BINS - 1)] += point.count
-    gap = sum(point.count * abs(point.score - point.share) for point in points) / total
+    *_, bins = curves.values()
+    counts, total = [0] * RELIABILITY_BINS, sum(own.count for own in bins)
+    for own in bins:
+        counts[min(int(own.score * RELIABILITY_BINS), RELIABILITY_BINS - 1)] += own.count
+    error = sum(own.count * abs(own.score - own.share) for own in bins) / total
     charts = (
         LineChart(
-            "Reliability", "mean score (%)", "were true (%)",
-            {name: [(100 * one.score, 100 * one.share) for one in own] for name, own in curves.items()},
-            x_range=(0, 100), y_range=(0, 100), diagonal="score = share that was true",
-            about={name: [_describe_bin(one) for one in own] for name, own in curves.items()},
-            note="A point on the dashed line: of the questions with this score, just so many were true. Below it the "
-            "model is too sure, above it too cautious.",
+            title="Reliability",
+            x="mean score (%)",
+            y="true (%)",
+            series={
+                name: [(100 * own.score, 100 * own.share) for own in line] for name, line in curves.items()
+            },
+            x_range=(0, 100),
+            y_range=(0, 100),
+            diagonal="perfectly calibrated",
+            tooltips={name: [_describe_bin(own) for own in line] for name, line in curves.items()},
+            note="On the dashed line, a score is the share of predictions that were true. Below it the scores are too "
+            "high, above it too low.",
         ),
         Histogram(
-            "Scores given", "score (%)", "questions", tuple(float(edge) for edge in range(0, 101, 100 // RELIABILITY_BINS)),
-            {"questions": tuple(counts)}, note="How many questions got which score.",
+            title="Score distribution",
+            x="score (%)",
+            y="predictions",
+            edges=tuple(float(edge) for edge in range(0, 101, 100 // RELIABILITY_BINS)),
+            counts={"predictions": tuple(counts)},
+            note="Number of predictions per score.",
         ),
-    )  # fmt: skip
-    text = f"{among} On average a score is {100 * gap:.1f} points from the share that was true."
-    return Section("What a score means", text, (), charts)
+    )
+    text = (
+        f"{intro} On average, a score differs from the share that was true by {100 * error:.1f} points (ECE)."
+    )
+    return Section("Calibration", text, (), charts)
 
 
-def _describe_bin(one: ReliabilityBin) -> str:
-    return f"score {100 * one.score:.1f} %: {100 * one.share:.1f} % true, of {one.count:,} questions"
+def _describe_bin(own: ReliabilityBin) -> str:
+    return f"score {100 * own.score:.1f} %: {100 * own.share:.1f} % of {own.count:,} predictions were true"
 
 
 def _split_by_events(order: torch.Tensor, counts: torch.Tensor, slices: int) -> list[torch.Tensor]:
-    """Questions in runs of about as many events each."""
+    """Split rows in the order of their events into slices of about equally many events."""
     ends = torch.cumsum(counts, 0)
     cuts = [int(ends[len(counts) * number // slices - 1]) for number in range(1, slices)]
     return list(torch.tensor_split(order, cuts))
 
 
-def _describe_drift(loss: list[tuple[float, float]], calendar: TimeFormatter) -> str:
-    """The best and the worst slice in words."""
-    best, worst = min(loss, key=lambda point: point[1]), max(loss, key=lambda point: point[1])
+def _describe_drift(losses: list[tuple[float, float]], times: TimeFormatter) -> str:
+    best, worst = min(losses, key=lambda point: point[1]), max(losses, key=lambda point: point[1])
     return (
-        f"The model errs least around {calendar.moment(best[0])} (loss {best[1]:.3f}) and most around "
-        f"{calendar.moment(worst[0])} (loss {worst[1]:.3f}). A curve that climbs says that it should be trained again "
-        "on newer events."
+        f"The loss is lowest around {times.format_time(best[0])} ({best[1]:.3f}) and highest around "
+        f"{times.format_time(worst[0])} ({worst[1]:.3f}). If it rises towards the end, train again on newer events."
     )
-
-
-EXAMPLES_FILE, EXAMPLES_VERSION = "examples.json", 2  # another version's are made again
-TYPICAL_COUNT, MISSED_COUNT, FALSE_ALARM_COUNT = 4, 3, 3
-REASONS_PER_EXAMPLE = 3  # of each
-
-ExampleReason = tuple[str, float]  # in words, and by how much it moves the logit
-ExplainPairs = Callable[[PairBatch], list[list[ExampleReason]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A question, the score it got, the truth, and why; ids and time as the user writes them."""
+    """A single prediction with the user's ids and time; the fields are the keys of examples.json."""
 
     kind: str
     src: str
@@ -204,93 +229,101 @@ class Example:
 
 
 def select_examples(
-    answers: StoredPredictions,
+    predictions: StoredPredictions,
     dataset: Dataset,
-    why: ExplainPairs | None = None,
-    known: Calibration | None = None,
+    explain: ExplainPairs | None = None,
+    calibration: Calibration | None = None,
 ) -> list[Example]:
-    """Usual events evenly along the test, the real events that scored lowest, the random pairs that scored highest."""
-    chosen = _select_rows(answers)
-    rows = torch.tensor([row for _, row in chosen], dtype=torch.int64)
-    src, dst, when = answers.src[rows], answers.dst[rows], dataset.store.time[answers.event[rows]]
-    said = why(PairBatch.of(src, dst, when)) if why and len(rows) else [[] for _ in chosen]
-    calendar, score = TimeFormatter.of(dataset), logits_to_scores(answers.logit[rows], known)
+    """Select typical events, the events with the lowest scores and the random pairs with the highest."""
+    selected = _select_rows(predictions)
+    rows = torch.tensor([row for _, row in selected], dtype=torch.int64)
+    src, dst, time = predictions.src[rows], predictions.dst[rows], dataset.store.time[predictions.event[rows]]
+    reasons = (
+        explain(PairBatch.from_pairs(src, dst, time)) if explain and len(rows) else [[] for _ in selected]
+    )
+    times, score = TimeFormatter.from_dataset(dataset), logits_to_scores(predictions.logit[rows], calibration)
     names = (format_node_names(dataset.ids, nodes.numpy()) for nodes in (src, dst))
     return [
         Example(
             kind,
-            a,
-            b,
-            calendar.moment(float(when[at])),
+            src_name,
+            dst_name,
+            times.format_time(float(time[at])),
             float(score[at]),
-            bool(answers.label[row] > 0),
-            tuple(said[at]),
+            bool(predictions.label[row] > 0),
+            tuple(reasons[at]),
         )
-        for at, ((kind, row), a, b) in enumerate(zip(chosen, *names, strict=True))
+        for at, ((kind, row), src_name, dst_name) in enumerate(zip(selected, *names, strict=True))
     ]
 
 
-def _select_rows(answers: StoredPredictions) -> list[tuple[str, int]]:
-    real = (answers.label > 0).nonzero()[:, 0]
-    other = (answers.label <= 0).nonzero()[:, 0]
-    missed = real[torch.argsort(answers.logit[real], stable=True)][:MISSED_COUNT].tolist()
-    alarms = other[torch.argsort(-answers.logit[other], stable=True)][:FALSE_ALARM_COUNT].tolist()
+def _select_rows(predictions: StoredPredictions) -> list[tuple[str, int]]:
+    """Return a description and the row of each example."""
+    real = (predictions.label > 0).nonzero()[:, 0]
+    other = (predictions.label <= 0).nonzero()[:, 0]
+    missed = real[torch.argsort(predictions.logit[real], stable=True)][:MISSED_COUNT].tolist()
+    alarms = other[torch.argsort(-predictions.logit[other], stable=True)][:FALSE_ALARM_COUNT].tolist()
     rest = [row for row in real.tolist() if row not in missed]
+    # typical events at equal distances over the test period
     places = (
         torch.linspace(0, len(rest) - 1, TYPICAL_COUNT + 2).long()[1:-1].tolist()
         if len(rest) > TYPICAL_COUNT + 2
         else []
     )
     return (
-        [("an event like others", rest[place]) for place in places]
-        + [("missed: real, but a low score", row) for row in missed]
-        + [("false alarm: not real, but a high score", row) for row in alarms]
+        [("typical event", rest[place]) for place in places]
+        + [("missed event: real, but low score", row) for row in missed]
+        + [("false alarm: not real, but high score", row) for row in alarms]
     )
 
 
-def build_examples_section(shown: Sequence[Example]) -> Section | None:
-    """Ten answers of the test, in the user's own ids."""
-    if not shown:
+def build_examples_section(examples: Sequence[Example]) -> Section | None:
+    if not examples:
         return None
-    explained = any(one.reasons for one in shown)
-    columns = ("pair", "time", "score", "was it real", "what it shows", *(("why",) if explained else ()))
+    explained = any(example.reasons for example in examples)
+    columns = ("pair", "time", "score", "real event", "kind", *(("reasons",) if explained else ()))
     rows = []
-    for one in shown:
-        right = one.true == (one.score >= 0.5)
+    for example in examples:
+        correct = example.true == (example.score >= 0.5)
         row = (
-            Cell(f"{one.src} → {one.dst}"),
-            Cell(one.time),
-            Cell(f"{one.score:.3f}", "good" if right else "bad"),
-            Cell("yes" if one.true else "no"),
-            Cell(one.kind, "words"),
+            Cell(f"{example.src} → {example.dst}"),
+            Cell(example.time),
+            Cell(f"{example.score:.3f}", "good" if correct else "bad"),
+            Cell("yes" if example.true else "no"),
+            Cell(example.kind, "words"),
         )
-        why = "; ".join(f"{said} ({by:+.2f})" for said, by in one.reasons[:REASONS_PER_EXAMPLE])
-        rows.append((*row, Cell(why, "words")) if explained else row)
-    text = "Single answers of the test: some usual ones, and its worst mistakes of both kinds."
+        reasons = "; ".join(f"{text} ({value:+.2f})" for text, value in example.reasons[:REASONS_PER_EXAMPLE])
+        rows.append((*row, Cell(reasons, "words")) if explained else row)
+    text = "Single predictions of the test: typical events, and the worst errors of both kinds."
     if explained:
-        text += " Behind a reason stands by how much it moves the logit of the score: above 0 speaks for the pair."
+        text += (
+            " The number after a reason is its contribution to the logit: a positive one raises the score."
+        )
     return Section("Examples", text, (ReportTable("", "", columns, tuple(rows)),))
 
 
-def save_examples(run: RunDirectory, shown: Sequence[Example]) -> None:
-    """Keep them in the run folder; they name the weights that answered."""
+def save_examples(run: RunDirectory, examples: Sequence[Example]) -> None:
+    """Store the examples in the run directory, together with the checksum of the weights that computed them."""
     values = {
         "version": EXAMPLES_VERSION,
         "weights": read_seal(run.best),
-        "examples": [asdict(one) for one in shown],
+        "examples": [asdict(example) for example in examples],
     }
     write_text(run.path / EXAMPLES_FILE, json.dumps(values, indent=1) + "\n")
 
 
 def load_examples(run: RunDirectory) -> list[Example] | None:
-    """What save_examples wrote, unless the run has other weights since; what cannot be read is made again."""
+    """Return the stored examples; None if there are none, or if they are damaged or of other weights."""
     try:
         values = json.loads((run.path / EXAMPLES_FILE).read_text("utf-8"))
         if (values["version"], values["weights"]) != (EXAMPLES_VERSION, read_seal(run.best)):
             return None
-        pairs = [
-            tuple((str(said), float(by)) for said, by in one.pop("reasons")) for one in values["examples"]
+        reasons = [
+            tuple((str(text), float(value)) for text, value in example.pop("reasons"))
+            for example in values["examples"]
         ]
-        return [Example(**one, reasons=why) for one, why in zip(values["examples"], pairs, strict=True)]
+        return [
+            Example(**example, reasons=own) for example, own in zip(values["examples"], reasons, strict=True)
+        ]
     except (OSError, KeyError, TypeError, ValueError, AttributeError):
         return None

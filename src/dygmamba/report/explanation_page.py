@@ -1,163 +1,168 @@
-"""An explanation in words, as a picture and as a page without script: it opens offline and prints."""
+"""An explanation of a score in sentences, as a chart, and as an HTML page.
+
+The `describe_...` functions return the sentences; the command line prints them, and the page shows them.
+"""
 
 from pathlib import Path
 
 from dygmamba.core.errors import FileError
 from dygmamba.core.files.writing import make_folder, write_text
-from dygmamba.data.events.statistics import format_duration
+from dygmamba.data.events.times import format_duration
 from dygmamba.explain.explanation import Explanation, Numbers, Reason, Without
 from dygmamba.report.charts import render_contribution_svg
 from dygmamba.report.document import Cell, ContributionChart, Document, ReportTable, Section
-from dygmamba.report.html import render_document as sheet_page
+from dygmamba.report.html import render_document
 
 
-def describe_query(found: Explanation) -> str:
-    """Who, when, and the score."""
-    who = f"{found.src}" if found.dst is None else f"{found.src} -> {found.dst}"
-    return f"{who} at {found.time}: score {found.score:.3f} (logit {found.logit:+.3f}), model {found.model}"
+def describe_query(explanation: Explanation) -> str:
+    """Return the pair or node, the time, the score and the model."""
+    src, dst = explanation.src, explanation.dst
+    query = f"{src}" if dst is None else f"{src} -> {dst}"
+    score = f"score {explanation.score:.3f} (logit {explanation.logit:+.3f})"
+    return f"{query} at {explanation.time}: {score}, model {explanation.model}"
 
 
-def describe_time(found: Explanation, reason: Reason) -> str:
-    """When it happened, and how long before the question."""
-    span = format_duration(reason.age) if found.seconds else f"{reason.age:.6g}"
-    return f"{reason.time} ({span} before)"
+def describe_time(explanation: Explanation, reason: Reason) -> str:
+    """Return the time of an event and its age."""
+    age = format_duration(reason.age) if explanation.seconds else f"{reason.age:.6g}"
+    return f"{reason.time} ({age} earlier)"
 
 
-def describe_event(found: Explanation, reason: Reason) -> str:
-    """Who with whom, or how many events of whom."""
+def describe_event(explanation: Explanation, reason: Reason) -> str:
+    """Return the nodes of an event, or the size of a group of old events."""
     if reason.count == 1:
-        return f"{reason.src} -> {reason.dst}" + (
-            " (they met)" if reason.side == "both" and found.dst else ""
-        )
-    whose = found.src if reason.side == "src" else found.dst if reason.side == "dst" else "either"
-    return f"{reason.count:,} older events of {whose}"
+        is_same_pair = reason.side == "both" and explanation.dst
+        return f"{reason.src} -> {reason.dst}" + (" (same pair)" if is_same_pair else "")
+    names = {"src": explanation.src, "dst": explanation.dst}
+    return f"{reason.count:,} older events of {names.get(reason.side, 'either node')}"
 
 
-def describe_rest(found: Explanation, top: int) -> tuple[str, float]:
-    """The events that are not shown, and what they add; no name where all are."""
-    rest = found.rest(top)
+def describe_rest(explanation: Explanation, top: int) -> tuple[str, float]:
+    """Return a label for the events after the first `top` and their contribution; the label is empty without them."""
+    rest = explanation.rest(top)
     return (f"{rest['count']:,} other events" if rest["count"] else "", rest["contribution"])
 
 
-def describe_base(found: Explanation) -> tuple[str, float]:
-    """What the model says without the events."""
-    lacks = "none of these events" if found.removal == "stream" else "no past at all"
-    return f"base: {lacks}, score {found.base_score:.3f}", found.base
+def describe_base(explanation: Explanation) -> tuple[str, float]:
+    """Return a label for the prediction without the events, and its logit."""
+    without = "without these events" if explanation.removal == "stream" else "without any history"
+    return f"base: {without}, score {explanation.base_score:.3f}", explanation.base
 
 
-def describe_counterfactuals(found: Explanation) -> list[str]:
-    """The exact what-ifs as sentences."""
-    lines = [_describe_removal(found, one) for one in found.without]
-    if _has_redundant_events(found):
+def describe_counterfactuals(explanation: Explanation) -> list[str]:
+    """Return sentences on the exact scores without certain events."""
+    lines = [_describe_removal(explanation, removal) for removal in explanation.without]
+    if _has_redundant_events(explanation):
         lines.insert(
-            0, "Several events say the same: no single one is missed, what they add together is divided."
+            0,
+            "Several events carry the same information: removing one of them changes little, and they share the "
+            "contribution.",
         )
-    if found.flip is not None:
+    if explanation.flip is not None:
         lines.append(
-            f"Smallest set found that turns it: without {_count_events(found.flip)}, {found.flip.score:.3f}"
+            "Smallest set found that changes the decision: without "
+            f"{_count_events(explanation.flip)}, the score is {explanation.flip.score:.3f}"
         )
-    elif found.without:
-        side = "below" if found.score >= 0.5 else "to"
-        lines.append(f"No set of up to ten events was found without which it goes {side} 0.5.")
+    elif explanation.without:
+        target = "below 0.5" if explanation.score >= 0.5 else "to 0.5"
+        lines.append(f"No set of up to ten events was found whose removal moves the score {target}.")
     return lines
 
 
-def _has_redundant_events(found: Explanation) -> bool:
-    """Whether the score hardly moves without its strongest supporter alone, for all that it is credited with."""
-    credit = {reason.event: abs(reason.contribution) for reason in found.reasons if reason.count == 1}
-    alone = [one for one in found.without if len(one.events) == 1]
-    return any(abs(found.logit - one.logit) < credit.get(one.events[0], 0.0) / 4 for one in alone)
+def _has_redundant_events(explanation: Explanation) -> bool:
+    """Return whether the score hardly changes without its strongest event, although that has a large contribution."""
+    credit = {reason.event: abs(reason.contribution) for reason in explanation.reasons if reason.count == 1}
+    single = [removal for removal in explanation.without if len(removal.events) == 1]
+    return any(
+        abs(explanation.logit - removal.logit) < credit.get(removal.events[0], 0.0) / 4 for removal in single
+    )
 
 
-def _describe_removal(found: Explanation, one: Without) -> str:
-    did = "raised" if found.score >= 0.5 else "lowered"
-    which = "event that" if len(one.events) == 1 else f"{len(one.events)} events that"
-    return f"Without the {which} {did} it most: {one.score:.3f}"
+def _describe_removal(explanation: Explanation, removal: Without) -> str:
+    effect = "raised" if explanation.score >= 0.5 else "lowered"
+    events = "event that" if len(removal.events) == 1 else f"{len(removal.events)} events that"
+    return f"Without the {events} {effect} it most: {removal.score:.3f}"
 
 
-def _count_events(one: Without) -> str:
-    return f"{len(one.events)} event{'s' if len(one.events) > 1 else ''}"
+def _count_events(removal: Without) -> str:
+    return f"{len(removal.events)} event{'s' if len(removal.events) > 1 else ''}"
 
 
-def build_contribution_chart(found: Explanation, top: int = 10) -> ContributionChart:
-    """What raised the logit, and what lowered it."""
+def build_contribution_chart(explanation: Explanation, top: int = 10) -> ContributionChart:
+    """Plot the contributions of the strongest events to the logit."""
     rows = [
-        (f"{describe_event(found, one)}, {_format_age(found, one)}", one.contribution)
-        for one in found.reasons[:top]
+        (f"{describe_event(explanation, reason)}, {_format_age(explanation, reason)}", reason.contribution)
+        for reason in explanation.reasons[:top]
     ]
-    rows += [row for row in (describe_rest(found, top),) if row[0]]
+    rows += [row for row in (describe_rest(explanation, top),) if row[0]]
     note = (
-        "Bars to the right raised the logit, bars to the left lowered it; all of them together are the logit."
+        "Bars to the right raised the logit, bars to the left lowered it. The sum of all bars is the logit."
     )
-    return ContributionChart(
-        f"What moved the score: {describe_query(found)}", tuple(rows), describe_base(found), note
-    )
+    title = f"Contributions to the score: {describe_query(explanation)}"
+    return ContributionChart(title, tuple(rows), describe_base(explanation), note)
 
 
 def build_feature_chart(numbers: Numbers, top: int = 10) -> ContributionChart:
-    """The same of the numbers that trees look at."""
-    rows = [(one.name, one.contribution) for one in numbers.strongest[:top]]
-    others = sum(one.contribution for one in numbers.strongest[top:])
-    note = "Each bar is the exact Shapley value of one number; together with the base they are the logit."
+    """Plot the Shapley values of the strongest input features of boosted trees."""
+    rows = [(feature.name, feature.contribution) for feature in numbers.strongest[:top]]
+    others = sum(feature.contribution for feature in numbers.strongest[top:])
+    note = "Each bar is the exact Shapley value of one feature. Together with the base they sum to the logit."
     return ContributionChart(
-        "What the trees look at", (*rows, ("all other numbers", others)), ("base", numbers.base), note
+        "Features of the trees", (*rows, ("all other features", others)), ("base", numbers.base), note
     )
 
 
-def render_explanation(found: Explanation, top: int = 10) -> str:
-    """The page; what comes from a user is escaped."""
-    numbers = (
+def render_explanation(explanation: Explanation, top: int = 10) -> str:
+    """Return the explanation as HTML."""
+    features = (
         ()
-        if found.numbers is None
-        else (Section("What the trees look at", "", (), (build_feature_chart(found.numbers, top),)),)
+        if explanation.numbers is None
+        else (Section("Features of the trees", "", (), (build_feature_chart(explanation.numbers, top),)),)
     )
-    end = (
-        f"{found.scored:,} histories scored, {found.orders} pairs of orders; the sum of the parts misses the logit by "
-        f"{found.gap:.1e}. A contribution says what the model did with an event, not what the event caused."
+    method = (
+        f"The model scored {explanation.scored:,} variants of the history, in {explanation.orders} pairs of random "
+        f"orders of the events. The sum of the contributions differs from the logit by {explanation.gap:.1e}. A "
+        "contribution says what the model made of an event, not what the event caused."
     )
+    table, chart = _build_reasons_table(explanation, top), build_contribution_chart(explanation, top)
+    sentences = (f"{line.rstrip('.')}." for line in describe_counterfactuals(explanation))
     sections = (
-        *numbers,
-        Section(
-            "Which events moved the score",
-            "",
-            (_build_reasons_table(found, top),),
-            (build_contribution_chart(found, top),),
-        ),
-        Section("What if", " ".join(f"{line.rstrip('.')}." for line in describe_counterfactuals(found))),
-        Section("How it was made", end),
+        *features,
+        Section("Contributions of past events", "", (table,), (chart,)),
+        Section("Scores without certain events", " ".join(sentences)),
+        Section("Method", method),
     )
-    return sheet_page(Document(describe_query(found), "; ".join(found.notes), sections))
+    return render_document(Document(describe_query(explanation), "; ".join(explanation.notes), sections))
 
 
-def write_explanation(found: Explanation, out: Path, top: int = 10) -> Path:
-    """A page, or for a name that ends in .svg the picture alone; whole or not at all."""
+def write_explanation(explanation: Explanation, out: Path, top: int = 10) -> Path:
+    """Write the page, or only the chart if the file name ends in .svg."""
     if out.is_dir():
-        raise FileError(f"{out} is a folder; give the name of a file with `out`")
+        raise FileError(f"{out} is a folder; give `out` the name of a file", code="is-a-folder")
     make_folder(out.parent)
-    write_text(
-        out,
-        render_contribution_svg(build_contribution_chart(found, top))
-        if out.suffix.lower() == ".svg"
-        else render_explanation(found, top),
-    )
+    if out.suffix.lower() == ".svg":
+        write_text(out, render_contribution_svg(build_contribution_chart(explanation, top)))
+    else:
+        write_text(out, render_explanation(explanation, top))
     return out
 
 
-def _build_reasons_table(found: Explanation, top: int) -> ReportTable:
-    heads = ("event", "when", "contribution", "error", "score without it", "left after forgetting")
+def _build_reasons_table(explanation: Explanation, top: int) -> ReportTable:
+    columns = ("event", "time", "contribution", "standard error", "score without it", "left in the state")
     rows = tuple(
         (
-            Cell(describe_event(found, one)),
-            Cell(describe_time(found, one), "words"),
-            Cell(f"{one.contribution:+.3f}"),
-            Cell("" if one.error is None else f"{one.error:.3f}"),
-            Cell("" if one.score_without is None else f"{one.score_without:.3f}"),
-            Cell("" if one.left is None else f"{100 * one.left:.0f} %"),
+            Cell(describe_event(explanation, reason)),
+            Cell(describe_time(explanation, reason), "words"),
+            Cell(f"{reason.contribution:+.3f}"),
+            Cell("" if reason.error is None else f"{reason.error:.3f}"),
+            Cell("" if reason.score_without is None else f"{reason.score_without:.3f}"),
+            Cell("" if reason.left is None else f"{100 * reason.left:.0f} %"),
         )
-        for one in found.reasons[:top]
+        for reason in explanation.reasons[:top]
     )
-    return ReportTable("", "", heads, rows).without_empty()
+    return ReportTable("", "", columns, rows).drop_empty_columns()
 
 
-def _format_age(found: Explanation, reason: Reason) -> str:
-    return f"{format_duration(reason.age) if found.seconds else f'{reason.age:.4g}'} before"
+def _format_age(explanation: Explanation, reason: Reason) -> str:
+    age = format_duration(reason.age) if explanation.seconds else f"{reason.age:.4g}"
+    return f"{age} earlier"

@@ -1,7 +1,4 @@
-"""Templates filled in: what comes from a user is escaped, a name that a template does not know is an error.
-
-A sheet as one page without script: it reads on a phone, on paper and offline.
-"""
+"""Render pages from Jinja templates: self-contained HTML without script, readable offline, on a phone and on paper."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -11,11 +8,13 @@ from dygmamba.core.files.writing import make_folder, write_text
 from dygmamba.report.charts import draw_chart, load_chart_css
 from dygmamba.report.document import Document, format_csv, format_latex, format_markdown
 
-CONTENT_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # no script, no request
+# A page may run no script and send no request, whatever a dataset or a node is named.
+CONTENT_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+DOCUMENT_TEMPLATE = "document.html"
 
 
 def render_template(name: str, **values: Any) -> str:
-    """The page that a template makes of these values."""
+    """Fill a template; values are escaped, and a name without a value is an error."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -27,7 +26,7 @@ def render_template(name: str, **values: Any) -> str:
         lstrip_blocks=True,
     )
     environment.globals |= {
-        "draw": lambda picture: Markup(draw_chart(picture)),  # what it draws is escaped there
+        "draw": lambda chart: Markup(draw_chart(chart)),  # svg.py has escaped all text in it
         "style": Markup(load_chart_css() + _read_resource("style.css")),
         "policy": CONTENT_SECURITY_POLICY,
     }
@@ -38,24 +37,25 @@ def _read_resource(name: str) -> str:
     return files("dygmamba.report").joinpath(name).read_text("utf-8")
 
 
-DOCUMENT_TEMPLATE = "sheet.html"
+def render_document(document: Document) -> str:
+    return render_template(DOCUMENT_TEMPLATE, document=document)
 
 
-def render_document(sheet: Document) -> str:
-    """The page; what comes from a user is escaped."""
-    return render_template(DOCUMENT_TEMPLATE, sheet=sheet)
+def write_document(document: Document, folder: Path, name: str) -> list[Path]:
+    """Write the page, and all its tables as one Markdown, one CSV and one LaTeX file.
 
-
-def write_document(sheet: Document, folder: Path, name: str) -> list[Path]:
-    """The page, and all tables in one file each of Markdown, CSV and LaTeX."""
+    Returns:
+        The paths of the files, the page first.
+    """
     make_folder(folder)
-    tables = [grid for section in sheet.sections for grid in section.tables]
-    forms = {
-        "md": "\n".join(f"## {grid.title}\n\n{grid.note}\n\n{format_markdown(grid)}" for grid in tables),
-        "csv": "\n".join(f"# {grid.title}\n{format_csv(grid)}" for grid in tables),
-        "tex": "\n".join(format_latex(grid) for grid in tables),
+    tables = [table for section in document.sections for table in section.tables]
+    texts = {
+        "html": render_document(document),
+        "md": "\n".join(f"## {table.title}\n\n{table.note}\n\n{format_markdown(table)}" for table in tables),
+        "csv": "\n".join(f"# {table.title}\n{format_csv(table)}" for table in tables),
+        "tex": "\n".join(format_latex(table) for table in tables),
     }
-    paths = [folder / f"{name}.html", *(folder / f"{name}.{kind}" for kind in forms)]
-    for path, text in zip(paths, (render_document(sheet), *forms.values()), strict=True):
+    paths = [folder / f"{name}.{suffix}" for suffix in texts]
+    for path, text in zip(paths, texts.values(), strict=True):
         write_text(path, text)
     return paths

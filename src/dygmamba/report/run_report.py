@@ -1,7 +1,4 @@
-"""One self-contained page per run, for the person who asks: no script, no request, it opens offline and prints.
-
-What only a run's data can tell its page: the data themselves, and where, when and how the model errs on them.
-"""
+"""The report of a run: one self-contained HTML page without script, readable offline and on paper."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +6,7 @@ from pathlib import Path
 from dygmamba.core.errors import ConfigError, FileError
 from dygmamba.core.files.writing import make_folder, write_text
 from dygmamba.data.events.splits import Split
-from dygmamba.data.events.statistics import format_duration
+from dygmamba.data.events.times import format_duration
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.explain.forgetting import Forgetting, load_forgetting
@@ -43,23 +40,27 @@ REPORT_FILE, REPORT_TEMPLATE = "report.html", "run.html"
 
 
 def write_report(
-    run: RunDirectory, out: Path | None = None, found: Sequence[Section] = (), dated: bool = False
+    run: RunDirectory, out: Path | None = None, data_sections: Sequence[Section] = (), is_dated: bool = False
 ) -> Path:
-    """Build the page from what the run folder holds, and put it there (or at `out`), whole or not at all.
+    """Write the report of a run, atomically.
 
-    `found` is what only the data can tell (findings.py), and `dated` whether their times are dates.
+    Args:
+        run: The run directory.
+        out: File to write; by default report.html in the run directory.
+        data_sections: What `build_data_sections` returned; without the dataset the report has no such sections.
+        is_dated: Whether the times of the dataset are dates.
     """
     path = run.path / REPORT_FILE if out is None else out
     if path.is_dir():
-        raise ConfigError(f"{path} is a folder; give the name of a file with `out`")
-    page = render_report(run, found, dated)
+        raise ConfigError(f"{path} is a folder; give `out` the name of a file", code="is-a-folder")
+    page = render_report(run, data_sections, is_dated)
     make_folder(path.parent)
     write_text(path, page)
     return path
 
 
-def render_report(run: RunDirectory, found: Sequence[Section] = (), dated: bool = False) -> str:
-    """The page as text."""
+def render_report(run: RunDirectory, data_sections: Sequence[Section] = (), is_dated: bool = False) -> str:
+    """Return the report as HTML; see `write_report`."""
     config, forgetting = run.config(), load_forgetting(run)
     try:
         epochs, about, verdict = run.metrics(), config["run"], run.verdict()
@@ -68,15 +69,18 @@ def render_report(run: RunDirectory, found: Sequence[Section] = (), dated: bool 
         sections = [
             build_results_section(results, own, task),
             build_baselines_section(results, own, verdict.get("sentence", "")),
-            *found,
+            *data_sections,
             build_training_section(epochs, task.watched, task.caption),
             build_seeds_section(run, task.watched),
-            build_forgetting_section(forgetting, dated),
+            build_forgetting_section(forgetting, is_dated),
         ]
-        cards = [*task.cards(results, own), *build_run_cards(epochs, task.watched, forgetting)]
+        cards = [*task.build_cards(results, own), *build_run_cards(epochs, task.watched, forgetting)]
         title, seed = f"{own} on {about['data']}", about["seed"]
     except (KeyError, TypeError, ValueError) as error:
-        raise FileError(f"{run.path} holds a damaged file ({error!r}); restore it or train again") from error
+        raise FileError(
+            f"the run directory {run.path} contains a damaged file ({error!r}); restore it or train again",
+            code="damaged-results",
+        ) from error
     return render_template(
         REPORT_TEMPLATE,
         title=title,
@@ -89,56 +93,53 @@ def render_report(run: RunDirectory, found: Sequence[Section] = (), dated: bool 
 
 
 def build_run_cards(epochs: Records, watched: str, forgetting: Forgetting | None) -> list[Card]:
-    """What was learned of forgetting, and how long it took."""
-    found = []
+    """Show the learned forgetting, and the number and duration of the epochs."""
+    cards = []
     if forgetting and forgetting.closeness:
         close = forgetting.closeness
-        note = f"correlation with the law; mean gap {close.mean_gap:.3f}"
-        found.append(Card("Learned forgetting", f"{close.correlation:.3f}", note))
+        note = f"correlation with the true law; mean difference {close.mean_gap:.3f}"
+        cards.append(Card("Learned forgetting", f"{close.correlation:.3f}", note))
     if epochs:
-        seconds = format_duration(float(f"{sum(entry['seconds'] for entry in epochs):.3g}"))
+        duration = format_duration(float(f"{sum(entry['seconds'] for entry in epochs):.3g}"))
         best = max(epochs, key=lambda entry: entry[f"val_{watched}"])["epoch"] + 1
-        note = f"{seconds} in all; best validation {watched.upper()} in epoch {best}"
-        found.append(Card("Epochs", str(len(epochs)), note))
-    return found
+        note = f"{duration} of training; best validation {watched.upper()} in epoch {best}"
+        cards.append(Card("Epochs", str(len(epochs)), note))
+    return cards
 
 
 def build_data_sections(
     dataset: Dataset,
     split: Split,
     task: ReportTask,
-    answers: StoredPredictions | None = None,
-    shown: Sequence[Example] = (),
-    known: Calibration | None = None,
+    predictions: StoredPredictions | None = None,
+    examples: Sequence[Example] = (),
+    calibration: Calibration | None = None,
 ) -> tuple[Section, ...]:
-    """The sections in the order of a page; of the answers none where there are none.
-
-    `known` makes probabilities of the logits.
-    """
-    if answers is None:
+    """Build the sections that need the dataset: the data itself, and the errors if there are predictions."""
+    if predictions is None:
         return (build_dataset_section(dataset, split),)
-    asked, others = answers.events, " and as many random pairs of the same moments" if task.ranked else ""
-    among = f"Scores of {asked:,} events of the test{others}."
+    others = " and as many random pairs at the same times" if task.ranked else ""
+    intro = f"Scores of {predictions.events:,} test events{others}."
     if task.ranked:
-        among += " Half of these questions are real; where real ones are rarer, so is the share that is true."
-    if asked < answers.total:
-        among += f" (The test has {answers.total:,} events; those asked about lie evenly among them.)"
+        intro += " Half of these pairs are real; among all pairs, real ones are rarer, and so is a true prediction."
+    if predictions.events < predictions.total:
+        intro += f" The test has {predictions.total:,} events; those shown are spread evenly over it."
     sections = (
         build_dataset_section(dataset, split),
-        build_error_over_time_section(answers, dataset, task.ranked),
-        build_node_errors_section(answers, dataset, known) if task.ranked else None,
-        build_calibration_section(_bin_scores(answers, known), among),
-        build_examples_section(shown),
+        build_error_over_time_section(predictions, dataset, task.ranked),
+        build_node_errors_section(predictions, dataset, calibration) if task.ranked else None,
+        build_calibration_section(_bin_scores(predictions, calibration), intro),
+        build_examples_section(examples),
     )
     return tuple(section for section in sections if section is not None)
 
 
-def _bin_scores(answers: StoredPredictions, known: Calibration | None) -> dict[str, list[ReliabilityBin]]:
-    """The scores as they are given; of a calibrated run also what the logits alone would have said."""
-    raw = bin_by_score(answers, logits_to_scores(answers.logit, None))
-    if known is None:
+def _bin_scores(
+    predictions: StoredPredictions, calibration: Calibration | None
+) -> dict[str, list[ReliabilityBin]]:
+    """Bin the scores; for a calibrated run also those before calibration."""
+    raw = bin_by_score(predictions, logits_to_scores(predictions.logit, None))
+    if calibration is None:
         return {"this run": raw}
-    return {
-        "before calibration": raw,
-        "scores": bin_by_score(answers, logits_to_scores(answers.logit, known)),
-    }
+    calibrated = bin_by_score(predictions, logits_to_scores(predictions.logit, calibration))
+    return {"before calibration": raw, "after calibration": calibrated}

@@ -1,8 +1,6 @@
-"""What training and its weights look like: loss and validation by epoch, the learned forgetting.
+"""Sections of a report that need only the run directory: results, baselines, training, seeds, learned forgetting.
 
-A run's results: in words, at the head of the page, as tables, and beside rules that need no training.
-
-The runs beside a run that differ from it by nothing but their seed.
+Result rows are plain dictionaries, as `RunDirectory.results` returns them.
 """
 
 from collections.abc import Callable
@@ -11,109 +9,25 @@ from statistics import mean, stdev
 from typing import Any
 
 from dygmamba.core.errors import DygError
-from dygmamba.data.events.statistics import format_duration
+from dygmamba.data.events.times import format_duration
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.explain.forgetting import QUANTILES, Forgetting
 from dygmamba.report.document import AxisKind, BarChart, Cell, LineChart, Point, ReportTable, Section
+from dygmamba.tasks.metric_names import SETTING_LABELS
+
+MAX_SEED_RUNS = 20  # rows of the table of seeds
+SEED_METRICS = {
+    "test AP (%)": ("ap", "transductive"),
+    "test AP, new nodes (%)": ("ap", "inductive"),
+    "test AUC (%)": ("auc", "transductive"),
+}
 
 Records = list[dict[str, Any]]
 
 
-def build_training_section(epochs: Records, watched: str, caption: str) -> Section:
-    """Loss and the watched validation metric by epoch."""
-    if not epochs:
-        return Section("Training", "No epoch is finished yet.")
-    name = f"validation {watched.upper()}"
-    loss = LineChart(
-        "Training loss", "epoch", "loss (binary cross-entropy, nats)",
-        {"training loss": [(entry["epoch"] + 1, entry["loss"]) for entry in epochs]}, "count",
-        note="Mean of an epoch's batches; lower is better.",
-    )  # fmt: skip
-    quality = LineChart(
-        f"Validation {watched.upper()}",
-        "epoch",
-        f"{name} (%)",
-        {name: get_validation_curve(epochs, watched)},
-        "count",
-        note=caption,
-    )
-    return Section("Training", "", (), (loss, quality))
-
-
-def get_validation_curve(epochs: Records, watched: str) -> list[Point]:
-    """The watched metric by epoch, in per cent."""
-    return [(entry["epoch"] + 1, 100 * entry[f"val_{watched}"]) for entry in epochs]
-
-
-def build_forgetting_section(found: Forgetting | None, seconds: bool = False) -> Section | None:
-    """The return weight that the scores imply, and the retention that the weights hold, each beside the law.
-
-    `seconds`: whether the stream's times are; where the law is known they are.
-    """
-    if found is None:
-        return None
-    seconds = seconds or found.law is not None
-    kind: AxisKind = "span" if seconds else "log"
-    unit = "" if seconds else ", in the unit of the data"
-    law: dict[str, list[Point]] = {}
-    if found.true:
-        law = {f"true law ({found.law})": list(zip(found.span, found.true, strict=True))}
-    lines = list(zip(found.span, found.learned, found.error, strict=True))
-    charts = [
-        LineChart(
-            "What the scores say", f"span since the meeting{unit}", "return weight (1 at the smallest span)",
-            {"learned": [(a, b) for a, b, _ in lines], **law}, kind,
-            bands={"± 2 standard errors": [(a, max(b - 2 * e, 0.0), b + 2 * e) for a, b, e in lines]},
-            note="How much a past meeting still counts after this span. In real pasts of the test period one meeting "
-            "of the pair is moved to another moment and all else is kept; the weight is exp(logit if met) minus "
-            f"exp(logit if never met), up to a factor per past, fitted over {found.probes:,} probes.",
-        )
-    ]  # fmt: skip
-    if kept := found.retention:
-        low, *_, high = (f"{level:g}" for level in QUANTILES)
-        reach = _format_rounded_duration(found.reach) if seconds else f"{found.reach:.4g}"
-        charts.append(
-            LineChart(
-                "What the weights hold", f"gap between two events{unit}", "share of the state kept (1 = all)",
-                {"median channel": list(zip(found.span, kept["0.5"], strict=True)), **law}, kind,
-                bands={
-                    "10 % to 90 % of the channels": list(zip(found.span, kept[low], kept[high], strict=True))
-                },
-                y_range=(0.0, 1.03),
-                note=f"exp(Δ(s)·A) of Eq. 11 over channels and states, in a past of the median reach ({reach}). "
-                "Channels are free to keep what no return depends on, so they need not follow the law one by one.",
-            )
-        )  # fmt: skip
-    return Section("Learned forgetting", _describe_closeness(found), (), tuple(charts))
-
-
-def _describe_closeness(found: Forgetting) -> str:
-    if found.closeness is None:
-        return "How fast the model lets a past meeting fade."
-    close = found.closeness
-    said = (
-        "The data came from a known law of forgetting. What the model learned of it, over spans from "
-        f"{_format_rounded_duration(found.span[0])} to {_format_rounded_duration(found.span[-1])}: correlation {close.correlation:.3f}, mean gap "
-        f"{close.mean_gap:.3f}, largest gap {close.max_gap:.3f}, the weight at the smallest span being 1."
-    )
-    if close.half_life and close.true_half_life:
-        said += (
-            f" From there it halves after {_format_rounded_duration(close.half_life)}, by the law after "
-            f"{_format_rounded_duration(close.true_half_life)}."
-        )
-    return said
-
-
-def _format_rounded_duration(seconds: float) -> str:
-    return format_duration(float(f"{seconds:.6g}"))
-
-
-SETTING_LABELS = {"transductive": "all nodes", "inductive": "new nodes"}
-
-
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One figure at the head of the page."""
+    """One number in the box at the top of the page."""
 
     name: str
     value: str
@@ -122,76 +36,75 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class ReportTask:
-    """What the page of a task shows: its metrics, how to read them, and what validation watched."""
+    """What differs between the reports of the tasks."""
 
-    metrics: dict[str, str]
-    reading: str
-    watched: str
-    caption: str
-    heading: Callable[[dict[str, Any]], tuple[str, str]]
-    cards: Callable[[Records, str], list[Card]]
-    words: Callable[[Records, str], str]
-    ranked: bool  # whether events are asked about beside pairs that were not
+    metrics: dict[str, str]  # key in a result row -> heading of the column
+    explanation: str  # how to read the metrics
+    watched: str  # metric of the validation that selects the best epoch
+    caption: str  # of the validation curve
+    describe_row: Callable[[dict[str, Any]], tuple[str, str]]
+    build_cards: Callable[[Records, str], list[Card]]
+    summarize: Callable[[Records, str], str]
+    ranked: bool  # whether events are ranked against random pairs
 
 
 def describe_link_row(row: dict[str, Any]) -> tuple[str, str]:
-    """Which period and nodes a row of link prediction is about, and how it was asked."""
+    """Return the title of the table that a result row belongs to, and a note on its size and negatives."""
     title = f"{row['split']}, {SETTING_LABELS[row['setting']]} ({row['setting']})"
     against = f"{row['negatives']} negatives" if "negatives" in row else f"{row.get('candidates')} candidates"
     return title, f"{row['n']:,} events, {against}"
 
 
 def describe_node_row(row: dict[str, Any]) -> tuple[str, str]:
-    """Which period a row of node classification is about, and how rare its positives are."""
+    """Return the title of the table that a result row belongs to, and a note on its size and positives."""
     return row["split"], f"{row['n']:,} events, {row['positives']:,} of them positive"
 
 
 def build_link_cards(results: Records, own: str) -> list[Card]:
-    """Test AP with random negatives, beside the best of the others."""
-    found = []
+    """Show test AP with random negatives, next to the best baseline."""
+    cards = []
     for setting, name in (("transductive", "Test AP"), ("inductive", "Test AP, new nodes")):
         scores = _get_test_ap(results, setting)
         others = {model: ap for model, ap in scores.items() if model != own}
         if own in scores:
             best = max(others, key=others.__getitem__, default="")
-            note = f"best without training: {others[best]:.2f} ({best})" if others else "random negatives"
-            found.append(Card(name, f"{scores[own]:.2f}", note))
-    return found
+            note = f"best baseline: {others[best]:.2f} ({best})" if others else "random negatives"
+            cards.append(Card(name, f"{scores[own]:.2f}", note))
+    return cards
 
 
 def build_node_cards(results: Records, own: str) -> list[Card]:
-    """Test AUC, and the AP beside the share of positives, which a blind guess would have."""
-    found = []
+    """Show test AUC, and test AP next to the share of positives, which is the AP of random guessing."""
+    cards = []
     for row in results:
         if row["split"] == "test" and row["auc"] is not None:
             share = 100 * row["positives"] / row["n"]
-            found += [
+            cards += [
                 Card("Test AUC", f"{100 * row['auc']:.2f}", describe_node_row(row)[1]),
-                Card("Test AP", f"{100 * row['ap']:.2f}", f"a blind guess has {share:.2f}"),
+                Card("Test AP", f"{100 * row['ap']:.2f}", f"random guessing: {share:.2f}"),
             ]
-    return found
+    return cards
 
 
 def summarize_link_results(results: Records, own: str) -> str:
-    """The result as one would tell it."""
+    """State the result in one sentence; empty if the test has no result."""
     for row in results:
-        if (row["model"], *_get_protocol(row)) == (own, "test", "transductive", "random") and row.get(
-            "auc_pooled"
-        ):
+        protocol = (row["model"], *_get_protocol(row))
+        if protocol == (own, "test", "transductive", "random") and row.get("auc_pooled"):
             return (
-                f"Shown an event of the test and a random pair, the model gives the event the higher score "
-                f"{100 * row['auc_pooled']:.0f} times in 100; a blind guess does so 50 times."
+                f"The model gives a test event a higher score than a random pair in {100 * row['auc_pooled']:.0f} of "
+                "100 cases; random guessing does so in 50."
             )
     return ""
 
 
 def summarize_node_results(results: Records, own: str) -> str:
-    """The result as one would tell it."""
+    """State the result in one sentence; empty if the test has no result."""
     for row in results:
         if row["split"] == "test" and row["auc"] is not None:
             return (
-                f"Shown an event of state 1 and one of state 0, the model gives the first the higher score "
-                f"{100 * row['auc']:.0f} times in 100; a blind guess does so 50 times."
+                f"The model gives a test event of state 1 a higher score than one of state 0 in {100 * row['auc']:.0f} "
+                "of 100 cases; random guessing does so in 50."
             )
     return ""
 
@@ -199,44 +112,44 @@ def summarize_node_results(results: Records, own: str) -> str:
 REPORT_TASKS = {
     "link": ReportTask(
         metrics={"ap": "AP", "auc": "AUC", "ap_pooled": "AP pooled", "auc_pooled": "AUC pooled"},
-        reading="Each event against one negative pair of the same moment, in per cent. AP and AUC are means over "
-        "batches of 200 events, the published way; “pooled” ranks all pairs at once.",
+        explanation="All values are percentages, computed with one negative pair per event at the same time. AP and "
+        "AUC are means over batches of 200 events, as in the literature; “pooled” ranks all pairs together.",
         watched="ap",
-        caption="All nodes; the weights of the best epoch are kept. Higher is better.",
-        heading=describe_link_row,
-        cards=build_link_cards,
-        words=summarize_link_results,
+        caption="All nodes. The run keeps the weights of the best epoch. Higher is better.",
+        describe_row=describe_link_row,
+        build_cards=build_link_cards,
+        summarize=summarize_link_results,
         ranked=True,
     ),
     "node": ReportTask(
         metrics={"auc": "AUC", "ap": "AP"},
-        reading="How well events of state 1 are ranked above the others, over the whole period at once, in per cent. "
-        "Where positives are rare, AUC is high long before AP is.",
+        explanation="All values are percentages and say how well events of state 1 are ranked above the others, over "
+        "the whole period at once. If positives are rare, AUC can be high although AP is low.",
         watched="auc",
-        caption="Over the whole period; the weights of the best epoch are kept. Higher is better.",
-        heading=describe_node_row,
-        cards=build_node_cards,
-        words=summarize_node_results,
+        caption="Over the whole period. The run keeps the weights of the best epoch. Higher is better.",
+        describe_row=describe_node_row,
+        build_cards=build_node_cards,
+        summarize=summarize_node_results,
         ranked=False,
     ),
 }
 
 
 def build_results_section(results: Records, own: str, task: ReportTask) -> Section:
-    """Every row, the test first, the best figure of each column marked."""
+    """Show every result row, the test first, with the best value of each column highlighted."""
     if not results:
         return Section("Results", "There are no results yet: the run is not finished.")
     groups: dict[tuple[str, str], Records] = {}
     for row in sorted(results, key=lambda row: row["split"] != "test"):
-        groups.setdefault(task.heading(row), []).append(row)
+        groups.setdefault(task.describe_row(row), []).append(row)
     tables = [_build_results_table(title, note, rows, own, task) for (title, note), rows in groups.items()]
-    best = "The best of a column is blue." if any(len(grid.rows) > 1 for grid in tables) else ""
-    words = (task.words(results, own), task.reading, best)
-    return Section("Results", " ".join(filter(None, words)), tuple(tables))
+    best = "The best value of a column is blue." if any(len(table.rows) > 1 for table in tables) else ""
+    sentences = (task.summarize(results, own), task.explanation, best)
+    return Section("Results", " ".join(filter(None, sentences)), tuple(tables))
 
 
 def build_baselines_section(results: Records, own: str, verdict: str = "") -> Section | None:
-    """The model beside rules that need no training, and the verdict on it; nothing where none was asked."""
+    """Compare the model with baselines that need no training; None if the run has none."""
     values: dict[str, dict[str, float]] = {}
     for setting, name in SETTING_LABELS.items():
         scores = _get_test_ap(results, setting)
@@ -244,37 +157,37 @@ def build_baselines_section(results: Records, own: str, verdict: str = "") -> Se
             values[name] = dict(sorted(scores.items(), key=lambda pair: -pair[1]))
     if not values:
         return None
-    low = 50.0 if all(ap >= 50 for own_ in values.values() for ap in own_.values()) else 0.0
-    note = "Test against random pairs; a blind guess has 50. The coloured bar is this run."
+    low = 50.0 if all(ap >= 50 for scores in values.values() for ap in scores.values()) else 0.0
+    note = "Test with random negatives; random guessing has 50. The colored bar is this run."
     chart = BarChart("AP by model", "AP (%)", values, own, low, note)
-    said = [_describe_margin(kind, scores, own) for kind, scores in values.items()]
-    said += [f"Verdict: {verdict.rstrip('.')}."] if verdict else []
-    return Section("Against simple rules", " ".join(said), (), (chart,))
+    sentences = [_describe_margin(nodes, scores, own) for nodes, scores in values.items()]
+    sentences += [f"Verdict: {verdict.rstrip('.')}."] if verdict else []
+    return Section("Comparison with baselines", " ".join(sentences), (), (chart,))
 
 
-def _describe_margin(kind: str, scores: dict[str, float], own: str) -> str:
+def _describe_margin(nodes: str, scores: dict[str, float], own: str) -> str:
     best, ap = max(((name, ap) for name, ap in scores.items() if name != own), key=lambda pair: pair[1])
-    gap = scores[own] - ap
-    side = "above" if gap >= 0 else "below"
-    said = f"With {kind}, the model is {abs(gap):.2f} points {side} the best simple rule ({best})."
-    return said if gap >= 0 else f"{said} The rule is cheaper and better there."
+    margin = scores[own] - ap
+    side = "above" if margin >= 0 else "below"
+    text = f"On {nodes}, the AP of the model is {abs(margin):.2f} points {side} the best baseline ({best})."
+    return text if margin >= 0 else f"{text} The baseline is better and needs no training."
 
 
 def _build_results_table(title: str, note: str, rows: Records, own: str, task: ReportTask) -> ReportTable:
     ranks = sorted({key for row in rows for key in row if key == "mrr" or key.startswith("hits@")})
-    named = {key: key.upper() if key == "mrr" else key.capitalize() for key in ranks}
+    headings = {key: key.upper() if key == "mrr" else key.capitalize() for key in ranks}
     metrics = task.metrics | {
-        key: named[key] for key in ranks if any(row.get(key) is not None for row in rows)
+        key: headings[key] for key in ranks if any(row.get(key) is not None for row in rows)
     }
     best = {key: max(row.get(key) or 0.0 for row in rows) for key in metrics}
     cells = []
     for row in rows:
-        first = Cell(f"{row['model']}{' (this run)' if row['model'] == own and len(rows) > 1 else ''}")
-        shown = (
+        name = Cell(f"{row['model']}{' (this run)' if row['model'] == own and len(rows) > 1 else ''}")
+        values = (
             _format_metric_cell(row, key, len(rows) > 1 and row.get(key) == best[key], key in ranks)
             for key in metrics
         )
-        cells.append((first, *shown))
+        cells.append((name, *values))
     return ReportTable(title, note, ("model", *metrics.values()), tuple(cells))
 
 
@@ -283,7 +196,7 @@ def _get_protocol(row: dict[str, Any]) -> tuple[str | None, ...]:
 
 
 def _get_test_ap(results: Records, setting: str) -> dict[str, float]:
-    """Test AP against random pairs by model, in per cent."""
+    """Return test AP with random negatives by model, in percent."""
     return {
         row["model"]: 100 * row["ap"]
         for row in results
@@ -292,99 +205,131 @@ def _get_test_ap(results: Records, setting: str) -> dict[str, float]:
 
 
 def _format_metric_cell(row: dict[str, Any], key: str, best: bool, optional: bool) -> Cell:
-    """In per cent; a metric that does not exist is none, a rank that was not asked for is left empty."""
+    """Format a metric in percent: "none" if it is undefined, empty if an optional one was not computed."""
     if row.get(key) is None:
         return Cell("" if optional else "none")
     return Cell(f"{100 * row[key]:.2f}", "best" if best else "")
 
 
-MAX_SEED_RUNS = 20  # runs in the table
-SEED_METRICS = {
-    "test AP (%)": ("ap", "transductive"),
-    "test AP, new nodes (%)": ("ap", "inductive"),
-    "test AUC (%)": ("auc", "transductive"),
-}
+def build_training_section(epochs: Records, watched: str, caption: str) -> Section:
+    """Plot the training loss and the watched validation metric by epoch."""
+    if not epochs:
+        return Section("Training", "No epoch is finished yet.")
+    name = f"validation {watched.upper()}"
+    loss = LineChart(
+        title="Training loss",
+        x="epoch",
+        y="loss (binary cross-entropy, nats)",
+        series={"training loss": [(entry["epoch"] + 1, entry["loss"]) for entry in epochs]},
+        x_kind="count",
+        note="Mean over the batches of an epoch. Lower is better.",
+    )
+    quality = LineChart(
+        title=f"Validation {watched.upper()}",
+        x="epoch",
+        y=f"{name} (%)",
+        series={name: get_validation_curve(epochs, watched)},
+        x_kind="count",
+        note=caption,
+    )
+    return Section("Training", "", (), (loss, quality))
+
+
+def get_validation_curve(epochs: Records, watched: str) -> list[Point]:
+    """Return the watched metric by epoch, in percent."""
+    return [(entry["epoch"] + 1, 100 * entry[f"val_{watched}"]) for entry in epochs]
 
 
 @dataclass(frozen=True, slots=True)
 class SeedRun:
-    """A run, its seed, its epochs and its own results."""
+    """A run that is compared with runs of other seeds; `results` are the rows of its own model."""
 
     name: str
     seed: int
-    epochs: list[dict[str, Any]]
-    results: list[dict[str, Any]]
+    epochs: Records
+    results: Records
 
-    def figure(self, metric: str, setting: str) -> float | None:
-        """Of the test against random pairs, or of a test without pairs."""
+    def get_metric(self, metric: str, setting: str) -> float | None:
+        """Return a test metric in percent; link prediction is taken with random negatives."""
         for row in self.results:
-            asked = (row.get("split"), row.get("setting", setting), row.get("negatives", "random"))
-            if asked == ("test", setting, "random") and row.get(metric) is not None:
+            # rows of node classification have neither a setting nor negatives
+            protocol = (row.get("split"), row.get("setting", setting), row.get("negatives", "random"))
+            if protocol == ("test", setting, "random") and row.get(metric) is not None:
                 return 100 * row[metric]
         return None
 
 
 def find_seed_runs(run: RunDirectory) -> list[SeedRun]:
-    """This run and those beside it with the same data, model and settings, by seed; what cannot be read is left out."""
-    own, found = _get_comparison_key(run), []
+    """Find the runs in the same folder with the same data, model and settings, this one included, by seed.
+
+    Directories that cannot be read as a run are skipped.
+    """
+    key, runs = _get_comparison_key(run), []
     for path in sorted(run.path.absolute().parent.iterdir()):
         other = RunDirectory(path)
         try:
-            if not (path / "config.toml").is_file() or _get_comparison_key(other) != own:
+            if not (path / "config.toml").is_file() or _get_comparison_key(other) != key:
                 continue
             about, results = other.config()["run"], other.results()
-            mine = [row for row in results if row.get("model") == about["model"]]
-            found.append(SeedRun(path.name, int(about["seed"]), other.metrics(), mine))
+            own_results = [row for row in results if row.get("model") == about["model"]]
+            runs.append(SeedRun(path.name, int(about["seed"]), other.metrics(), own_results))
         except (DygError, KeyError, TypeError, ValueError):
             continue
-    return sorted(found, key=lambda twin: (twin.seed, twin.name))[:MAX_SEED_RUNS]
+    return sorted(runs, key=lambda own: (own.seed, own.name))[:MAX_SEED_RUNS]
 
 
 def build_seeds_section(run: RunDirectory, watched: str) -> Section | None:
-    """What came of each seed, and how far they are apart; nothing where there is one."""
-    found = find_seed_runs(run)
-    if len(found) < 2:
+    """Compare runs that differ in their seed only; None if there is one run."""
+    runs = find_seed_runs(run)
+    if len(runs) < 2:
         return None
-    named = [
-        name for name, asked in SEED_METRICS.items() if any(twin.figure(*asked) is not None for twin in found)
+    names = [
+        name
+        for name, metric in SEED_METRICS.items()
+        if any(own.get_metric(*metric) is not None for own in runs)
     ]
     rows = [
         (
-            Cell(f"{twin.seed}{' (this run)' if twin.name == run.path.absolute().name else ''}"),
-            *(Cell(_format_optional(twin.figure(*SEED_METRICS[name]))) for name in named),
-            Cell(f"{len(twin.epochs)}"),
-            Cell(twin.name, "words"),
+            Cell(f"{own.seed}{' (this run)' if own.name == run.path.absolute().name else ''}"),
+            *(Cell(_format_optional(own.get_metric(*SEED_METRICS[name]))) for name in names),
+            Cell(f"{len(own.epochs)}"),
+            Cell(own.name, "words"),
         )
-        for twin in found
+        for own in runs
     ]
-    spread = tuple(Cell(_format_mean_std(collect_metric(found, name)), "best") for name in named)
-    grid = ReportTable(
-        "", "The last row is the mean over the runs ± their standard deviation.",
-        ("seed", *named, "epochs", "folder"), (*rows, (Cell("all"), *spread, Cell(""), Cell(""))),
-    )  # fmt: skip
+    summary = tuple(Cell(_format_mean_std(_collect_metric(runs, name)), "best") for name in names)
+    table = ReportTable(
+        title="",
+        note="The last row is the mean over the runs ± their standard deviation.",
+        columns=("seed", *names, "epochs", "run directory"),
+        rows=(*rows, (Cell("all"), *summary, Cell(""), Cell(""))),
+    )
     try:
-        alone = len({twin.seed for twin in found}) == len(found)
-        names = (f"seed {twin.seed}" if alone else f"seed {twin.seed}, {twin.name}" for twin in found)
+        unique = len({own.seed for own in runs}) == len(runs)
+        labels = (f"seed {own.seed}" if unique else f"seed {own.seed}, {own.name}" for own in runs)
         curves = {
-            name: get_validation_curve(twin.epochs, watched) for name, twin in zip(names, found, strict=True)
+            label: get_validation_curve(own.epochs, watched) for label, own in zip(labels, runs, strict=True)
         }
-    except (KeyError, TypeError):
+    except (KeyError, TypeError):  # another run's metrics may be damaged; the table is still right
         curves = {}
     chart = LineChart(
-        f"Validation {watched.upper()} by seed", "epoch", f"validation {watched.upper()} (%)", curves, "count",
-        note="Curves that lie close say that the result does not hang on chance.",
-    )  # fmt: skip
-    text = "Runs on the same data with the same settings that differ by their seed only."
-    return Section("Seeds side by side", text, (grid,), (chart,))
+        title=f"Validation {watched.upper()} by seed",
+        x="epoch",
+        y=f"validation {watched.upper()} (%)",
+        series=curves,
+        x_kind="count",
+        note="If the curves are close together, the result does not depend on the seed.",
+    )
+    text = "Runs on the same data with the same settings that differ only in their seed."
+    return Section("Results by seed", text, (table,), (chart,))
 
 
-def collect_metric(found: list[SeedRun], name: str) -> list[float]:
-    """A measure of all that have it."""
-    return [value for twin in found if (value := twin.figure(*SEED_METRICS[name])) is not None]
+def _collect_metric(runs: list[SeedRun], name: str) -> list[float]:
+    return [value for own in runs if (value := own.get_metric(*SEED_METRICS[name])) is not None]
 
 
 def _get_comparison_key(run: RunDirectory) -> tuple[Any, ...]:
-    """What twins share."""
+    """Return everything in a run's config that runs of different seeds have in common."""
     sections = run.config()
     about = {key: value for key, value in sections["run"].items() if key not in ("seed", "backbone")}
     return about, sections.get("train"), sections.get("model")
@@ -398,3 +343,82 @@ def _format_mean_std(values: list[float]) -> str:
     if not values:
         return ""
     return f"{mean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
+
+
+def build_forgetting_section(forgetting: Forgetting | None, seconds: bool = False) -> Section | None:
+    """Plot how an event's influence decays with its age, by the scores and by the weights of the model.
+
+    Args:
+        forgetting: The measured curves; None if they were not measured.
+        seconds: Whether the times of the stream are in seconds; they are if its law of forgetting is known.
+    """
+    if forgetting is None:
+        return None
+    seconds = seconds or forgetting.law is not None
+    kind: AxisKind = "span" if seconds else "log"
+    unit = "" if seconds else ", in the unit of the data"
+    law: dict[str, list[Point]] = {}
+    if forgetting.true:
+        law = {f"true law ({forgetting.law})": list(zip(forgetting.span, forgetting.true, strict=True))}
+    points = list(zip(forgetting.span, forgetting.learned, forgetting.error, strict=True))
+    charts = [
+        LineChart(
+            title="Forgetting in the scores",
+            x=f"age of the event{unit}",
+            y="return weight (1 at the smallest age)",
+            series={"learned": [(age, weight) for age, weight, _ in points], **law},
+            x_kind=kind,
+            bands={
+                "± 2 standard errors": [
+                    (age, max(weight - 2 * error, 0.0), weight + 2 * error) for age, weight, error in points
+                ]
+            },
+            note="How much an earlier event of the pair still counts at this age. In histories of the test period, "
+            "one event of the pair is moved to another time and everything else is kept. The weight is "
+            "exp(logit with the event) minus exp(logit without it), up to a factor per history, fitted over "
+            f"{forgetting.probes:,} probes.",
+        )
+    ]
+    if retention := forgetting.retention:
+        low, *_, high = (f"{level:g}" for level in QUANTILES)
+        reach = _format_rounded(forgetting.reach) if seconds else f"{forgetting.reach:.4g}"
+        charts.append(
+            LineChart(
+                title="Forgetting in the weights",
+                x=f"time gap between two events{unit}",
+                y="share of the state that remains",
+                series={"median channel": list(zip(forgetting.span, retention["0.5"], strict=True)), **law},
+                x_kind=kind,
+                bands={
+                    "10 % to 90 % of the channels": list(
+                        zip(forgetting.span, retention[low], retention[high], strict=True)
+                    )
+                },
+                y_range=(0.0, 1.03),
+                note=f"exp(Δ(s)·A) of Eq. 11 over channels and states, for a history of median duration ({reach}). A "
+                "channel may store what no repeated event depends on, so single channels need not follow the law.",
+            )
+        )
+    return Section("Learned forgetting", _describe_closeness(forgetting), (), tuple(charts))
+
+
+def _describe_closeness(forgetting: Forgetting) -> str:
+    if forgetting.closeness is None:
+        return "How fast an earlier event loses its influence on the scores of the model."
+    close = forgetting.closeness
+    youngest, oldest = _format_rounded(forgetting.span[0]), _format_rounded(forgetting.span[-1])
+    text = (
+        f"The stream was generated with a known law of forgetting. For ages from {youngest} to {oldest}, the learned "
+        f"weight has a correlation of {close.correlation:.3f} with it; the mean difference is {close.mean_gap:.3f} and "
+        f"the largest {close.max_gap:.3f}, where the weight at the smallest age is 1."
+    )
+    if close.half_life and close.true_half_life:
+        text += (
+            f" The learned half-life is {_format_rounded(close.half_life)}, the true one "
+            f"{_format_rounded(close.true_half_life)}."
+        )
+    return text
+
+
+def _format_rounded(seconds: float) -> str:
+    return format_duration(float(f"{seconds:.6g}"))

@@ -1,6 +1,8 @@
-"""Where a value stands on an axis, and which round numbers, dates or durations are written beside it.
+"""The parts that every chart is made of: axes with round tick values, and SVG elements as strings.
 
-What pictures are made of: a frame with its names and round values, lines, bands, words, a legend.
+An `Axis` maps values to fractions between 0 and 1, a `Projection` maps a pair of values to a position in the picture.
+All text that goes into an element is escaped here, so callers pass plain strings. Colors are CSS classes (`c0` to `c7`)
+of charts.css.
 """
 
 import math
@@ -21,7 +23,7 @@ TICK_SECONDS = (
 )
 TICK_MONTHS = (1, 2, 3, 6, *(12 * count for count in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)))
 MONTH_SECONDS = 30.4375 * DAY
-MAX_DATE_STEPS = 4  # steps from date to date beside an axis
+MAX_DATE_STEPS = 4  # intervals between dates on an axis; date labels are wide
 UNIT_SECONDS = {"s": 1, "min": MINUTE, "h": HOUR, "d": DAY, "y": 31_557_600}
 DURATION_TICKS = {
     count * UNIT_SECONDS[unit]: f"{count} {unit}"
@@ -35,80 +37,87 @@ DURATION_TICKS = {
     for count in counts
 }
 
+WIDTH, HEIGHT = 440, 290  # about the width of a phone, so that text is readable there without zooming
+LEFT, RIGHT, TOP, BOTTOM = 56, 14, 26, 46  # margins around the plotting area
+COLOR_COUNT, DASH_PATTERNS = 8, ("", "6 3", "2 3")
+CHAR_WIDTH = 6.6  # estimate: without a browser the width of a text cannot be measured
+
+Position = tuple[float, float]
+Projection = Callable[[float, float], Position]
+
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Values to shares of the way from 0 to 1; `low` and `high` are logarithms where the axis is of them."""
+    """Linear or logarithmic scale; `low` and `high` are log10 of the limits where it is logarithmic."""
 
     low: float
     high: float
     kind: AxisKind = "number"
 
     @staticmethod
-    def of(values: list[float], kind: AxisKind = "number", room: float = 0.04) -> "Axis":
-        """Wide enough for all, with some room."""
+    def from_values(values: list[float], kind: AxisKind = "number", margin: float = 0.04) -> "Axis":
+        """Return an axis that covers all finite values, with a relative margin at both ends."""
         log = kind in ("log", "span")
-        kept = [value for value in values if math.isfinite(value) and (value > 0 or not log)] or [1.0]
-        low, high = (math.log10(min(kept)), math.log10(max(kept))) if log else (min(kept), max(kept))
-        spread = (high - low) or abs(high) * 0.1 or 1.0
-        return Axis(low - room * spread, high + room * spread, kind)
+        valid = [value for value in values if math.isfinite(value) and (value > 0 or not log)] or [1.0]
+        low, high = (math.log10(min(valid)), math.log10(max(valid))) if log else (min(valid), max(valid))
+        spread = (high - low) or abs(high) * 0.1 or 1.0  # equal values need a width too
+        return Axis(low - margin * spread, high + margin * spread, kind)
 
     @property
-    def log(self) -> bool:
-        """Whether it is one of logarithms."""
+    def is_log(self) -> bool:
         return self.kind in ("log", "span")
 
     @property
-    def first(self) -> float:
-        """The value at its beginning."""
-        return 10**self.low if self.log else self.low
+    def start(self) -> float:
+        """The value at the beginning of the axis."""
+        return 10**self.low if self.is_log else self.low
 
-    def share(self, value: float) -> float:
-        """Where a value stands."""
-        at = math.log10(value) if self.log else value
-        return (at - self.low) / (self.high - self.low)
+    def fraction(self, value: float) -> float:
+        """Return the position of a value: 0 at the beginning of the axis, 1 at its end."""
+        scaled = math.log10(value) if self.is_log else value
+        return (scaled - self.low) / (self.high - self.low)
 
-    def shown(self, value: float) -> str:
-        """A value in words."""
-        return (
-            format_date(value)
-            if self.kind == "date"
-            else format_duration(value)
-            if self.kind == "span"
-            else format_number(value)
-        )
+    def format_value(self, value: float) -> str:
+        formats = {"date": format_date, "span": format_short_duration}
+        return formats.get(self.kind, format_number)(value)
 
-    def ticks(self, places: tuple[float, ...] = ()) -> list[tuple[float, str]]:
-        """Round values inside, and what is written beside them; few given places of a logarithmic axis are used."""
+    def ticks(self, data_values: tuple[float, ...] = ()) -> list[tuple[float, str]]:
+        """Return round values on the axis with their labels.
+
+        Args:
+            data_values: Values of the data. A logarithmic axis with two to nine of them is labeled with exactly these.
+        """
         if self.kind == "date":
             return _date_ticks(self.low, self.high)
         if self.kind == "span":
-            inside = [(at, said) for at, said in DURATION_TICKS.items() if 0 <= self.share(at) <= 1]
+            inside = [
+                (value, label) for value, label in DURATION_TICKS.items() if 0 <= self.fraction(value) <= 1
+            ]
             if len(inside) >= 2:
                 return inside[:: math.ceil(len(inside) / 6)]
-        if not self.log:
-            least = 1.0 if self.kind == "count" else 0.0
-            return [(value, format_tick(value)) for value in _round_ticks(self.low, self.high, least)]
-        if 2 <= len(places) <= 9:
-            return [(value, format_tick(value)) for value in places]
-        whole = [10.0**power for power in range(math.ceil(self.low), math.floor(self.high) + 1)]
-        whole = whole[:: math.ceil(len(whole) / 7)] if whole else []
-        kept = whole if len(whole) >= 2 else _power_of_two_ticks(10**self.low, 10**self.high)
-        return [(value, format_tick(value)) for value in kept]
+        if not self.is_log:
+            min_step = 1.0 if self.kind == "count" else 0.0
+            return [(value, format_tick(value)) for value in _round_ticks(self.low, self.high, min_step)]
+        if 2 <= len(data_values) <= 9:
+            return [(value, format_tick(value)) for value in data_values]
+        powers = [10.0**power for power in range(math.ceil(self.low), math.floor(self.high) + 1)]
+        powers = powers[:: math.ceil(len(powers) / 7)] if powers else []
+        values = powers if len(powers) >= 2 else _power_of_two_ticks(10**self.low, 10**self.high)
+        return [(value, format_tick(value)) for value in values]
 
 
 def format_number(value: float) -> str:
-    """Six digits behind the first, whole where it is large."""
+    """Format with six significant digits, large numbers without decimals."""
     return f"{value:,.0f}" if 1e5 <= abs(value) < 1e15 else f"{value:,.6g}"
 
 
 def format_tick(value: float) -> str:
-    """A round number for beside an axis: millions are M."""
+    """Format a round number for an axis, millions as M."""
     return f"{value / 1e6:,.6g} M" if 1e6 <= abs(value) < 1e12 else format_number(value)
 
 
-def format_duration(seconds: float) -> str:
-    """A span in its largest unit, with one digit behind the point."""
+def format_short_duration(seconds: float) -> str:
+    """Format a duration in the largest unit that it fills, with three significant digits."""
     unit = max(
         (unit for unit in UNIT_SECONDS if abs(seconds) >= UNIT_SECONDS[unit]),
         key=UNIT_SECONDS.__getitem__,
@@ -118,18 +127,19 @@ def format_duration(seconds: float) -> str:
 
 
 def format_date(seconds: float) -> str:
-    """Seconds since 1970 as a date and a time to the minute; as they are beyond the calendar."""
+    """Format seconds since 1970 as a UTC date and time; outside years 1 to 9999, as a number of seconds."""
     try:
         return (UNIX_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%d %H:%M")
     except (OverflowError, ValueError):
         return f"{format_number(seconds)} s"
 
 
-def _round_ticks(low: float, high: float, least: float = 0.0) -> list[float]:
-    step = max((high - low) / 5, least)
+def _round_ticks(low: float, high: float, min_step: float = 0.0) -> list[float]:
+    step = max((high - low) / 5, min_step)
     power = 10.0 ** math.floor(math.log10(step))
+    # 0.999: rounding in the division above must not push a step of exactly 1, 2 or 5 to the next one
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= step * 0.999)
-    return [place * step for place in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    return [index * step for index in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def _power_of_two_ticks(low: float, high: float) -> list[float]:
@@ -137,139 +147,131 @@ def _power_of_two_ticks(low: float, high: float) -> list[float]:
 
 
 def _date_ticks(low: float, high: float) -> list[tuple[float, str]]:
-    """Whole minutes, hours, days, months or years, whichever are few; numbers beyond the calendar."""
-    wide = high - low
-    step = next((step for step in TICK_SECONDS if wide / step <= MAX_DATE_STEPS), None)
+    """Choose the finest of seconds, minutes, hours, days, months or years that gives few ticks."""
+    width = high - low
+    step = next((step for step in TICK_SECONDS if width / step <= MAX_DATE_STEPS), None)
     try:
         if step is None:
-            return _month_ticks(
-                low,
-                high,
-                next(months for months in TICK_MONTHS if wide / (months * MONTH_SECONDS) <= MAX_DATE_STEPS),
-            )
-        form = "%Y-%m-%d" if step >= DAY else "%m-%d %H:%M" if wide > DAY else "%H:%M"
-        form = "%H:%M:%S" if step < MINUTE else form
-        places = range(math.ceil(low / step), math.floor(high / step) + 1)
-        return [(at * step, (UNIX_EPOCH + timedelta(seconds=at * step)).strftime(form)) for at in places]
-    except (OverflowError, ValueError, StopIteration):
+            months = next(n for n in TICK_MONTHS if width / (n * MONTH_SECONDS) <= MAX_DATE_STEPS)
+            return _month_ticks(low, high, months)
+        pattern = "%Y-%m-%d" if step >= DAY else "%m-%d %H:%M" if width > DAY else "%H:%M"
+        pattern = "%H:%M:%S" if step < MINUTE else pattern
+        steps = range(math.ceil(low / step), math.floor(high / step) + 1)
+        return [(n * step, (UNIX_EPOCH + timedelta(seconds=n * step)).strftime(pattern)) for n in steps]
+    except (OverflowError, ValueError, StopIteration):  # outside years 1 to 9999
         return [(value, format_tick(value)) for value in _round_ticks(low, high)]
 
 
 def _month_ticks(low: float, high: float, months: int) -> list[tuple[float, str]]:
-    start, found = UNIX_EPOCH + timedelta(seconds=low), []
-    place = -(-(start.year * 12 + start.month - 1) // months) * months
+    start, ticks = UNIX_EPOCH + timedelta(seconds=low), []
+    month = -(-(start.year * 12 + start.month - 1) // months) * months  # months since year 0, rounded up
     while True:
-        at = datetime(place // 12, place % 12 + 1, 1, tzinfo=UTC)
-        value = (at - UNIX_EPOCH).total_seconds()
+        date = datetime(month // 12, month % 12 + 1, 1, tzinfo=UTC)
+        value = (date - UNIX_EPOCH).total_seconds()
         if value > high:
-            return found
+            return ticks
         if value >= low:
-            found.append((value, f"{at.year}" if months % 12 == 0 else at.strftime("%Y-%m")))
-        place += months
-
-
-WIDTH, HEIGHT = 440, 290  # a telephone shows them nearly 1:1
-LEFT, RIGHT, TOP, BOTTOM = 56, 14, 26, 46
-COLOR_COUNT, DASH_PATTERNS = 8, ("", "6 3", "2 3")
-CHAR_WIDTH = 6.6  # about as wide as one is
-
-Position = tuple[float, float]
-Projection = Callable[[float, float], Position]
+            ticks.append((value, f"{date.year}" if months % 12 == 0 else date.strftime("%Y-%m")))
+        month += months
 
 
 def make_projection(x: Axis, y: Axis) -> Projection:
-    """From values to places in the picture."""
+    """Return a function from a pair of values to its position in the picture."""
 
-    def at(a: float, b: float) -> Position:
-        across = LEFT + x.share(a) * (WIDTH - LEFT - RIGHT)
-        return across, HEIGHT - BOTTOM - y.share(b) * (HEIGHT - TOP - BOTTOM)
+    def project(x_value: float, y_value: float) -> Position:
+        across = LEFT + x.fraction(x_value) * (WIDTH - LEFT - RIGHT)
+        return across, HEIGHT - BOTTOM - y.fraction(y_value) * (HEIGHT - TOP - BOTTOM)
 
-    return at
+    return project
 
 
-def draw_axes(x_name: str, y_name: str, x: Axis, y: Axis, places: tuple[float, ...] = ()) -> list[str]:
-    """What is measured, in which unit, and round values of it."""
-    parts, at, floor = [], make_projection(x, y), HEIGHT - BOTTOM
-    for tick, said in y.ticks():
-        up = at(x.first, tick)[1]
+def draw_axes(x_name: str, y_name: str, x: Axis, y: Axis, data_values: tuple[float, ...] = ()) -> list[str]:
+    """Draw both axes with their names, ticks and horizontal grid lines."""
+    parts, project, floor = [], make_projection(x, y), HEIGHT - BOTTOM
+    for value, label in y.ticks():
+        up = project(x.start, value)[1]
         parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{up:.1f}" y2="{up:.1f}" class="grid"/>')
-        parts.append(draw_text(LEFT - 6, up + 4, said, "end"))
-    for tick, said in x.ticks(places):
-        across, half = at(tick, y.first)[0], CHAR_WIDTH / 2 * len(said)
+        parts.append(draw_text(LEFT - 6, up + 4, label, "end"))
+    for value, label in x.ticks(data_values):
+        across, half = project(value, y.start)[0], CHAR_WIDTH / 2 * len(label)
         parts.append(
             f'<line x1="{across:.1f}" x2="{across:.1f}" y1="{floor}" y2="{floor + 4}" class="axis"/>'
         )
-        inside = min(max(across, half), WIDTH - half)  # a long label at an edge is moved
-        parts.append(draw_text(inside, floor + 17, said, "middle"))
+        inside = min(max(across, half), WIDTH - half)  # a long label at an edge would be cut off
+        parts.append(draw_text(inside, floor + 17, label, "middle"))
     parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{floor}" y2="{floor}" class="axis"/>')
     parts.append(draw_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, x_name, "middle"))
     parts.append(draw_text(4, 14, y_name, "start"))
     return parts
 
 
-def draw_polyline(places: Sequence[Position], kind: str, dash: str = "", said: str = "") -> str:
-    """A line through these places."""
-    path = " ".join(f"{a:.1f},{b:.1f}" for a, b in places)
+def draw_polyline(positions: Sequence[Position], css: str, dash: str = "", tooltip: str = "") -> str:
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in positions)
     dashed = f' stroke-dasharray="{dash}"' if dash else ""
-    return f'<polyline points="{path}" class="{kind}"{dashed}>{draw_tooltip(said)}</polyline>'
+    return f'<polyline points="{path}" class="{css}"{dashed}>{draw_tooltip(tooltip)}</polyline>'
 
 
-def draw_rect(corner: Position, opposite: Position, kind: str, said: str) -> str:
-    """A rectangle between two corners, the first of them above and to the left."""
-    (left, up), (right, down) = corner, opposite
-    size = f'width="{max(right - left, 0.5):.1f}" height="{max(down - up, 0.5):.1f}"'
-    return f'<rect x="{left:.1f}" y="{up:.1f}" {size} class="{kind}">{draw_tooltip(said)}</rect>'
+def draw_rect(top_left: Position, bottom_right: Position, css: str, tooltip: str) -> str:
+    (left, up), (right, down) = top_left, bottom_right
+    size = f'width="{max(right - left, 0.5):.1f}" height="{max(down - up, 0.5):.1f}"'  # always visible
+    return f'<rect x="{left:.1f}" y="{up:.1f}" {size} class="{css}">{draw_tooltip(tooltip)}</rect>'
 
 
-def draw_circle(place: Position, size: float, kind: str, said: str) -> str:
-    """A point of a curve."""
-    return f'<circle cx="{place[0]:.1f}" cy="{place[1]:.1f}" r="{size}" class="{kind}">{draw_tooltip(said)}</circle>'
+def draw_circle(center: Position, radius: float, css: str, tooltip: str) -> str:
+    x, y = center
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" class="{css}">{draw_tooltip(tooltip)}</circle>'
 
 
-def draw_dots(places: Sequence[Position], said: Sequence[str], number: int) -> list[str]:
-    """All points of a curve without a line, in the colour of this number."""
-    tone = f"dot c{number % COLOR_COUNT}"
-    return [draw_circle(place, 3.2, tone, words) for place, words in zip(places, said, strict=True)]
+def draw_dots(positions: Sequence[Position], tooltips: Sequence[str], color: int) -> list[str]:
+    css = f"dot c{color % COLOR_COUNT}"
+    return [draw_circle(position, 3.2, css, text) for position, text in zip(positions, tooltips, strict=True)]
 
 
-def draw_band(upper: Sequence[Position], lower: Sequence[Position], number: int) -> str:
-    """What lies between two lines, in the colour of this number."""
-    corners = " ".join(f"{a:.1f},{b:.1f}" for a, b in [*upper, *reversed(lower)])
-    return f'<polygon points="{corners}" class="band c{number % COLOR_COUNT}"/>'
+def draw_band(upper: Sequence[Position], lower: Sequence[Position], color: int) -> str:
+    """Fill the area between two lines."""
+    corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in [*upper, *reversed(lower)])
+    return f'<polygon points="{corners}" class="band c{color % COLOR_COUNT}"/>'
 
 
-def draw_text(x: float, y: float, said: str, anchor: str, kind: str = "") -> str:
-    """Words at a place."""
-    named = f' class="{kind}"' if kind else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{named}>{escape(said)}</text>'
+def draw_text(x: float, y: float, text: str, anchor: str, css: str = "") -> str:
+    named = f' class="{css}"' if css else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{named}>{escape(text)}</text>'
 
 
-def draw_tooltip(said: str) -> str:
-    """What a pointer that rests on a mark shows."""
-    return f"<title>{escape(said)}</title>" if said else ""
+def draw_tooltip(text: str) -> str:
+    """Return the element whose text a browser shows when the pointer rests on its parent."""
+    return f"<title>{escape(text)}</title>" if text else ""
 
 
 def wrap_svg(parts: Sequence[str], name: str, height: float = HEIGHT) -> str:
-    """A picture as part of a page."""
+    """Join the parts of a chart into one SVG element for a page."""
     head = f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{escape(name)}" class="chart">'
     return head + "".join(parts) + "</svg>"
 
 
-def get_dash(number: int) -> str:
-    """How the line of this number is dashed: colours come round again."""
-    return DASH_PATTERNS[number // COLOR_COUNT % len(DASH_PATTERNS)]
+def get_dash(line: int) -> str:
+    """Return the dash pattern of the line with this number: from the ninth line on, colors repeat."""
+    return DASH_PATTERNS[line // COLOR_COUNT % len(DASH_PATTERNS)]
 
 
 def draw_legend(
     lines: Sequence[str],
     bands: Sequence[str] = (),
-    across: str = "",
+    dashed: str = "",
     thick: bool = False,
     dots: Sequence[str] = (),
 ) -> str:
-    """What each colour is, bands and the dashed line across behind the lines; nothing where there is one thing only."""
+    """Draw the legend of a chart as an HTML list; empty if the chart shows one thing only.
+
+    Args:
+        lines: Names of the lines or bars, in the order of their colors.
+        bands: Names of the bands.
+        dashed: Name of the dashed reference line.
+        thick: Whether `lines` are bars.
+        dots: Those of `lines` that are drawn as dots.
+    """
     kind = "line thick" if thick else "line"
-    marks = [
+    entries = [
         (
             draw_circle((11, 4), 3.5, f"dot c{number % COLOR_COUNT}", "")
             if name in dots
@@ -278,17 +280,19 @@ def draw_legend(
         )
         for number, name in enumerate(lines)
     ]
-    marks += [(draw_rect((0, 0), (22, 8), f"band c{number}", ""), name) for number, name in enumerate(bands)]
-    marks += [(draw_polyline(((0, 4), (22, 4)), "level"), across)] if across else []
-    if len(marks) < 2:
+    entries += [
+        (draw_rect((0, 0), (22, 8), f"band c{number}", ""), name) for number, name in enumerate(bands)
+    ]
+    entries += [(draw_polyline(((0, 4), (22, 4)), "level"), dashed)] if dashed else []
+    if len(entries) < 2:
         return ""
     rows = (
-        f'<li><svg viewBox="0 0 22 8" class="key">{mark}</svg>{escape(name)}</li>' for mark, name in marks
+        f'<li><svg viewBox="0 0 22 8" class="key">{mark}</svg>{escape(name)}</li>' for mark, name in entries
     )
     return f'<ul class="legend">{"".join(rows)}</ul>'
 
 
-def interpolate_color(share: float) -> str:
-    """From white to the first colour."""
+def interpolate_color(fraction: float) -> str:
+    """Return the color at a fraction of the way from nearly white to dark blue."""
     light, dark = (247, 250, 252), (0, 84, 140)
-    return "#" + "".join(f"{round(a + share * (b - a)):02x}" for a, b in zip(light, dark, strict=True))
+    return "#" + "".join(f"{round(a + fraction * (b - a)):02x}" for a, b in zip(light, dark, strict=True))

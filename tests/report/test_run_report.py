@@ -1,4 +1,7 @@
-"""A run's page: right figures, no request, no script, in a real browser; what its data tell is in test_findings."""
+"""The report of a run: right numbers, no request and no script in a real browser.
+
+Sections that need the dataset are tested in test_error_analysis.
+"""
 
 import re
 from dataclasses import asdict
@@ -22,21 +25,22 @@ from dygmamba.report.run_sections import (
     build_seeds_section,
     find_seed_runs,
 )
+from raising import raises
 
 EVIL = "<script>alert(1)</script>"
-FIGURES = {
+CHART_LINES = {
     "AP by model": 0,
     "Training loss": 1,
     "Validation AP": 1,
-    "What the scores say": 2,
-    "What the weights hold": 2,
+    "Forgetting in the scores": 2,
+    "Forgetting in the weights": 2,
 }
-LIMIT = 300_000  # bytes
+MAX_BYTES = 300_000
 
 
 def row(model, setting, ap, split="test"):
-    figures = {"ap": ap, "auc": ap - 0.01, "ap_pooled": ap - 0.02, "auc_pooled": ap - 0.03, "n": 1800}
-    return {"model": model, "split": split, "setting": setting, "negatives": "random", "seed": 0, **figures}
+    metrics = {"ap": ap, "auc": ap - 0.01, "ap_pooled": ap - 0.02, "auc_pooled": ap - 0.03, "n": 1800}
+    return {"model": model, "split": split, "setting": setting, "negatives": "random", "seed": 0, **metrics}
 
 
 ROWS = [
@@ -79,7 +83,7 @@ def make_run(folder, data="generated", epochs=EPOCHS, rows=ROWS, curves=CURVES, 
 
 
 class Attributes(HTMLParser):
-    """Every address a page names, and its content security policy."""
+    """Collects every URL in a page, and its content security policy."""
 
     def __init__(self, page):
         super().__init__()
@@ -100,14 +104,14 @@ def browser(tmp_path_factory):
     return find_browser(tmp_path_factory.mktemp("profile"))
 
 
-def test_a_browser_draws_every_figure_and_asks_nobody(browser, tmp_path):
-    """Each picture has its lines, there is no script, the console is silent, and no address leads out of the page."""
+def test_a_browser_draws_every_chart_and_sends_no_request(browser, tmp_path):
+    """Each chart has its lines, there is no script, the console is empty, and no URL leads out of the page."""
     page = write_report(make_run(tmp_path))
     dom, console = browser.dom(page)
     assert console == []
     assert "<script" not in dom
-    assert page.stat().st_size < LIMIT
-    for name, lines in FIGURES.items():
+    assert page.stat().st_size < MAX_BYTES
+    for name, lines in CHART_LINES.items():
         drawn = re.search(rf'<svg[^>]*aria-label="{name}".*?</svg>', dom, re.DOTALL)
         assert drawn is not None, name
         assert drawn[0].count('class="line') == lines
@@ -117,8 +121,8 @@ def test_a_browser_draws_every_figure_and_asks_nobody(browser, tmp_path):
     assert attributes.policy == "default-src 'none'; style-src 'unsafe-inline'"
 
 
-def test_the_browser_would_tell_of_errors_and_requests(browser, tmp_path):
-    """The two checks above are not vacuous: a thrown error and a forbidden request reach the console."""
+def test_the_browser_reports_errors_and_requests(browser, tmp_path):
+    """The checks above can fail: a thrown error and a forbidden request reach the console."""
     page = tmp_path / "bad.html"
     policy = "<meta http-equiv='Content-Security-Policy' content=\"default-src 'none'; script-src 'unsafe-inline'\">"
     page.write_text(f"{policy}<img src='http://127.0.0.1:9/x.png'><script>throw new Error('boom')</script>")
@@ -127,8 +131,8 @@ def test_the_browser_would_tell_of_errors_and_requests(browser, tmp_path):
     assert "Content Security Policy" in console
 
 
-def test_names_are_text_and_never_markup(tmp_path):
-    """A dataset and a model named like a script stay what they are: words."""
+def test_names_are_escaped(tmp_path):
+    """The names of a dataset and of a model that contain a script are shown as text."""
     rows = [row(EVIL, "transductive", 0.5), *ROWS]
     page = write_report(make_run(tmp_path, data=EVIL, rows=rows))
     text = page.read_text()
@@ -136,8 +140,8 @@ def test_names_are_text_and_never_markup(tmp_path):
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
 
 
-def test_the_table_has_every_row_and_marks_the_best(tmp_path):
-    """All models of a group stand together; the largest figure of a column is marked, the own row named."""
+def test_the_results_table_has_every_row_and_highlights_the_best(tmp_path):
+    """All models of a group are in one table; the largest value of a column is highlighted, the own row labeled."""
     rows = [row("dyg-mamba", "transductive", 0.9, split="val"), *ROWS]
     tables = build_results_section(rows, "dyg-mamba", REPORT_TASKS["link"]).tables
     assert [grid.title.split(",")[0] for grid in tables] == ["test", "test", "val"]
@@ -159,13 +163,13 @@ def test_the_table_has_every_row_and_marks_the_best(tmp_path):
         "2 h 0 min",
         "1,234 probes",
         "cooccurrence",
-        "higher score 89 times in 100",
+        "in 89 of 100 cases",
     ):
         assert words in page
 
 
-def test_ranks_stand_beside_ap_where_they_were_asked_for():
-    """MRR and hits have columns of their own; a row that lacks one has an empty cell."""
+def test_ranking_metrics_have_columns_if_they_were_computed():
+    """MRR and hits have columns of their own; a row without them has empty cells."""
     rows = [ROWS[0] | {"mrr": 0.5, "hits@10": 0.75}, ROWS[2]]
     (grid,) = build_results_section(rows, "recency", REPORT_TASKS["link"]).tables
     assert grid.columns[-2:] == ("Hits@10", "MRR")
@@ -173,33 +177,34 @@ def test_ranks_stand_beside_ap_where_they_were_asked_for():
     assert [cell.text for cell in grid.rows[1][-2:]] == ["", ""]
 
 
-def test_the_model_stands_beside_simple_rules():
-    """Bars by nodes, the best first; the margin in words, also where a rule is better; nothing without rules."""
+def test_the_model_is_compared_with_baselines():
+    """Bars by nodes, the best first; the margin as a sentence, also if a baseline is better; None without any."""
     section = build_baselines_section(ROWS, "dyg-mamba")
-    assert "13.72 points above the best simple rule (recency)" in section.text
+    assert "13.72 points above the best baseline (recency)" in section.text
     (chart,) = section.charts
     assert list(chart.values) == ["all nodes", "new nodes"]
     assert list(chart.values["all nodes"]) == ["dyg-mamba", "recency", "edgebank"]
     assert (chart.own, chart.low) == ("dyg-mamba", 50.0)
-    assert "12.36 points below the best simple rule (dyg-mamba)" not in section.text
+    assert "points below" not in section.text
     assert (
-        "below the best simple rule (dyg-mamba). The rule is" in build_baselines_section(ROWS, "recency").text
+        "below the best baseline (dyg-mamba). The baseline is"
+        in build_baselines_section(ROWS, "recency").text
     )
     assert build_baselines_section(ROWS, "dyg-mamba", "all is well").text.endswith("Verdict: all is well.")
     assert build_baselines_section(ROWS[-2:], "dyg-mamba") is None
 
 
-def test_rules_may_stand_beside_the_results(tmp_path):
-    """A results file with rules and a verdict of their own has them on the page as if they were results."""
+def test_baselines_of_the_results_file_are_in_the_report(tmp_path):
+    """Baselines and a verdict that the results file stores apart are shown like results."""
     run = make_run(tmp_path, rows=ROWS[-2:])
     run.write_results(ROWS[-2:], rules=ROWS[:-2], verdict={"sentence": "far above recency"})
     page = render_report(run)
     assert "Verdict: far above recency." in page
-    assert "best without training: 78.36 (recency)" in page
+    assert "best baseline: 78.36 (recency)" in page
 
 
-def test_seeds_stand_side_by_side(tmp_path):
-    """Runs that differ by the seed only, with mean and deviation; other settings, broken and lonely runs do not."""
+def test_runs_of_other_seeds_are_compared(tmp_path):
+    """Runs that differ in the seed only, with mean and deviation; other and damaged runs are left out."""
     runs = [
         make_run(
             tmp_path / f"run-{seed}", seed=seed, rows=[row("dyg-mamba", "transductive", 0.9 + 0.01 * seed)]
@@ -208,68 +213,68 @@ def test_seeds_stand_side_by_side(tmp_path):
     ]
     make_run(tmp_path / "other", seed=5, digest="1")
     (make_run(tmp_path / "broken", seed=6).path / "config.toml").write_text("[run]")
-    assert [twin.seed for twin in find_seed_runs(runs[0])] == [0, 1, 2]
+    assert [other.seed for other in find_seed_runs(runs[0])] == [0, 1, 2]
     section = build_seeds_section(runs[1], "ap")
     grid = section.tables[0]
     assert [cells[0].text for cells in grid.rows] == ["0", "1", "2 (this run)", "all"]
     assert grid.rows[-1][1].text == "91.00 ± 1.00"
     assert [line[-1] for line in section.charts[0].series.values()] == [(5, 88.0)] * 3
-    assert "Seeds side by side" in render_report(runs[0])
+    assert "Results by seed" in render_report(runs[0])
     assert build_seeds_section(make_run(tmp_path / "alone" / "run"), "ap") is None
 
 
-def test_the_cards_tell_the_margin():
-    """Own AP with the best of the others beside it; without others, without curves, without epochs: less."""
-    cards = REPORT_TASKS["link"].cards
+def test_the_cards_show_ap_and_the_best_baseline():
+    """Own AP with the best of the others; without others, curves or epochs there are fewer cards."""
+    cards = REPORT_TASKS["link"].build_cards
     first = asdict(cards(ROWS, "dyg-mamba")[0])
-    assert first == {"name": "Test AP", "value": "92.08", "note": "best without training: 78.36 (recency)"}
+    assert first == {"name": "Test AP", "value": "92.08", "note": "best baseline: 78.36 (recency)"}
     assert [card.name for card in cards(ROWS, "dyg-mamba")] == ["Test AP", "Test AP, new nodes"]
     assert cards(ROWS[-2:], "dyg-mamba")[0].note == "random negatives"
     assert [card.name for card in build_run_cards(EPOCHS, "ap", CURVES)] == ["Learned forgetting", "Epochs"]
     assert [*cards([], "dyg-mamba"), *build_run_cards([], "ap", None)] == []
 
 
-def test_a_classifier_has_a_page_of_its_own_metrics(tmp_path):
-    """AUC and AP by period with the number of positives; a metric that does not exist is said; AUC by epoch."""
+def test_node_classification_has_its_own_metrics(tmp_path):
+    """AUC and AP by period with the number of positives; an undefined metric is `none`; AUC by epoch."""
     about = {"model": "dyg-mamba", "seed": 0, "n": 2_000}
     rows = [
         about | {"split": "val", "auc": 0.75, "ap": 0.02, "positives": 17},
         about | {"split": "test", "auc": 0.8345, "ap": 0.0312, "positives": 44},
     ]
     page = render_report(make_run(tmp_path, rows=rows, curves=None, task="node"))
-    for words in ("83.45", "3.12", "44 of them positive", "a blind guess has 2.20", "validation AUC (%)"):
+    for words in ("83.45", "3.12", "44 of them positive", "random guessing: 2.20", "validation AUC (%)"):
         assert words in page
     assert "negatives" not in page
     none = [row | {"auc": None, "ap": None, "positives": 0} for row in rows]
     assert "none" in render_report(make_run(tmp_path, rows=none, curves=None, task="node"))
 
 
-def test_a_run_that_just_began_has_a_page(tmp_path):
-    """No epoch, no result, no curve: the page says so."""
+def test_a_run_without_an_epoch_has_a_report(tmp_path):
+    """Without an epoch, a result or a curve the page says so."""
     page = render_report(make_run(tmp_path, epochs=[], rows=None, curves=None))
     assert "the run is not finished" in page
     assert "No epoch is finished yet" in page
 
 
-def test_without_the_law_the_curve_stands_alone(tmp_path):
-    """On a stream whose law nobody knows there is a learned curve, plain numbers on its axis, and no comparison."""
+def test_without_a_known_law_there_is_only_the_learned_curve(tmp_path):
+    """Its axis has plain numbers, or durations if the times are dates, and there is no comparison."""
     alone = Forgetting([1.0, 2.0, 4.0], [1.0, 0.7, 0.4], [0.0, 0.1, 0.1], 50, None, 9.0)
     page = render_report(make_run(tmp_path, curves=alone))
-    assert "What the scores say" in page
-    assert "What the weights hold" not in page
-    assert "span since the meeting, in the unit of the data" in page
-    assert "span since the meeting<" in render_report(make_run(tmp_path, curves=alone), dated=True)
+    assert "Forgetting in the scores" in page
+    assert "Forgetting in the weights" not in page
+    assert "age of the event, in the unit of the data" in page
+    assert "age of the event<" in render_report(make_run(tmp_path, curves=alone), is_dated=True)
     assert "known law" not in page
 
 
-def test_a_damaged_run_is_said_and_the_old_page_kept(tmp_path):
-    """A torn metrics file is one sentence; the page that was there stays whole."""
+def test_a_damaged_run_is_an_error_and_the_old_report_is_kept(tmp_path):
+    """A truncated metrics file raises an error, and the existing page stays complete."""
     run = make_run(tmp_path)
     page = write_report(run)
     before = page.read_bytes()
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"epoch": 5, "lo')
-    with pytest.raises(FileError, match="damaged"):
+    with raises("damaged-results", kind=FileError):
         write_report(run)
     assert page.read_bytes() == before
     assert not list(tmp_path.glob("*.part"))
@@ -277,40 +282,38 @@ def test_a_damaged_run_is_said_and_the_old_page_kept(tmp_path):
 
 @pytest.fixture(scope="module")
 def app():
-    """The command alone, as `dygmamba` registers it."""
+    """The command `report` alone, as `dygmamba` registers it."""
     app = typer.Typer()
     app.command()(report)
     return app
 
 
-def test_the_command_writes_where_it_is_told(app, tmp_path):
-    """`--out` names the file, in a new folder too; without it the page lies in the run folder."""
+def test_the_command_writes_to_out_or_into_the_run_directory(app, tmp_path):
+    """`--out` names the file, in a new folder too; by default the page is in the run directory."""
     run = make_run(tmp_path / "run")
     out = tmp_path / "pages" / "one.html"
     answer = CliRunner().invoke(app, [str(run.path), "--out", str(out)])
     assert answer.exit_code == 0
     assert answer.stdout.split() == ["report:", str(out)]
-    assert 20_000 < out.stat().st_size < LIMIT
+    assert 20_000 < out.stat().st_size < MAX_BYTES
     assert CliRunner().invoke(app, [str(run.path)]).exit_code == 0
     assert (run.path / "report.html").exists()
 
 
-def test_the_command_says_what_is_no_run(app, tmp_path):
-    """A folder without config.toml, and a folder given as the page's name: one sentence each."""
+def test_the_command_rejects_what_is_not_a_run(app, tmp_path):
+    """A folder without config.toml, and a folder given as `--out`, are errors."""
     assert isinstance(CliRunner().invoke(app, [str(tmp_path)]).exception, FileError)
     run = make_run(tmp_path / "run")
     answer = CliRunner().invoke(app, [str(run.path), "--out", str(tmp_path)])
     assert isinstance(answer.exception, ConfigError)
 
 
-@pytest.mark.parametrize(
-    ("digest", "said"), [("0", "the page says nothing of the data:"), (None, "no forgetting curve:")]
-)
-def test_without_data_or_weights_the_page_goes_without(app, tmp_path, digest, said):
-    """A run whose data or checkpoint are gone has a page of what is left; the command says why on stderr."""
+@pytest.mark.parametrize(("digest", "missing"), [("0", "data"), (None, "forgetting")])
+def test_without_data_or_weights_the_report_is_shorter(app, tmp_path, digest, missing):
+    """A run whose data or checkpoint is missing has a report of the rest; the command says why on stderr."""
     run = make_run(tmp_path / "run", curves=None, digest=digest or generate_default_dataset().digest)
     answer = CliRunner().invoke(app, [str(run.path)])
     assert answer.exit_code == 0
-    assert said in answer.stderr
+    assert missing in answer.stderr
     assert ("Events over time" in (run.path / "report.html").read_text()) == (digest is None)
     assert (run.path / "report.html").exists()

@@ -49,7 +49,7 @@ site: $(READY)
 # then the files with tests that take too long for `make test`
 SECONDS := 600
 LONG := tests/e2e/test_demo.py tests/e2e/test_locales.py tests/api/test_runs.py tests/ops/test_compiled.py
-LONG += tests/api/test_register.py tests/test_examples.py tests/lab/test_benches.py
+LONG += tests/api/test_register.py tests/test_examples.py tests/lab/test_benchmarks.py
 torture: $(READY)
 	DYGMAMBA_TORTURE=$(SECONDS) $(BIN)/pytest -s tests/torture $(LONG)
 

@@ -1,4 +1,4 @@
-"""The simulation of several GPUs: what it was calibrated on comes out of it, and its laws hold for any cluster."""
+"""The simulation of several GPUs: it reproduces its calibration, and its limits hold for any cluster."""
 
 import pytest
 
@@ -17,39 +17,39 @@ def stream():
     return split_stream(generate_stream(GeneratorConfig(nodes=40, events=1_000)))
 
 
-def test_one_gpu_takes_what_it_was_measured_to_take():
-    """172 steps of 200 events: 0.751 s, and nothing is summed."""
+def test_one_gpu_takes_the_measured_time():
+    """172 steps of 200 events take 0.751 s, without an all-reduce."""
     found = estimate(Cluster(), LOAD, events=int(172 * BATCH / scaling.TRAIN_SHARE), batch=BATCH, gpus=1)
     assert found.steps == 172
     assert found.seconds == pytest.approx(0.751)
     assert found.summed == 0
 
 
-def test_without_what_cannot_be_shared_many_are_as_much_faster_as_they_are():
-    """Nothing to issue, sums for nothing: n GPUs take an n-th, whichever batch."""
+def test_without_overhead_the_speed_up_is_the_number_of_gpus():
+    """Without launch cost and communication, n GPUs take an n-th of the time."""
     free = Cluster(costs=BucketCosts(issue=0, narrow=0), **FREE)
     alone = estimate(free, LOAD, 10**6, 6_400, 1)
     for gpus in GPUS:
         assert alone.seconds / estimate(free, LOAD, 10**6, 6_400, gpus).seconds == pytest.approx(gpus)
 
 
-def test_the_published_batch_ends_in_issuing_and_a_memory_in_itself():
-    """However many GPUs: with 200 events a step they gain less than issuing allows, and with a memory less than it."""
+def test_launch_cost_and_memory_updates_limit_the_speed_up():
+    """With 200 events per step, launching limits the gain of many GPUs; with a node memory, its updates do."""
     alone = estimate(Cluster(), LOAD, 10**6, BATCH, 1)
     most = (alone.issued + alone.computed) / alone.issued
     gains = [alone.seconds / estimate(Cluster(), LOAD, 10**6, BATCH, gpus).seconds for gpus in GPUS]
     assert max(gains) < most
     assert estimate(Cluster(), LOAD, 10**6, BATCH, 64).bound == "issuing"
-    told = Load(LOAD.step, LOAD.gradients, LOAD.index, told=0.2)
-    alone, many = (estimate(Cluster(), told, 10**6, 200 * gpus, gpus) for gpus in (1, 64))
+    with_memory = Load(LOAD.step, LOAD.gradients, LOAD.index, memory_share=0.2)
+    alone, many = (estimate(Cluster(), with_memory, 10**6, 200 * gpus, gpus) for gpus in (1, 64))
     assert alone.seconds / many.seconds < 1 / 0.2 * 1.5
 
 
-def test_an_index_that_does_not_fit_has_no_time():
-    """A billion events are too many for one GPU, and say so; an event costs every GPU the same."""
+def test_a_stream_that_does_not_fit_has_no_time():
+    """A billion events are too many for one GPU, and the note says so; an event costs every GPU the same."""
     rows = [row for row in scaling.build_rows(Cluster(), LOAD, "m") if "1G events" in row.case]
     assert rows[0].seconds is None
-    assert "GB a GPU" in rows[0].note
+    assert "GB per GPU" in rows[0].note
     small = [
         estimate(Cluster(), Load(0, 0, index=1.0, plan=0.0), 100, BATCH, gpus).memory for gpus in (1, 64)
     ]
@@ -57,16 +57,16 @@ def test_an_index_that_does_not_fit_has_no_time():
 
 
 def test_bytes_are_those_of_the_model_and_the_index(stream):
-    """Gradients: four bytes a trained weight. An index lists an event under both ends, so it has more than 32 bytes."""
+    """Gradients need four bytes per trained weight; an index lists an event under both nodes: more than 32 bytes."""
     load = scaling.measure_load(stream, "dyg-mamba")
-    weights = scaling.build_fit("dyg-mamba", stream, {}).scorer.parameters()
+    weights = scaling.build_trainer("dyg-mamba", stream, {}).scorer.parameters()
     assert load.gradients == 4 * sum(weight.numel() for weight in weights if weight.requires_grad)
     assert load.index > 32
-    assert load.state == load.told == 0
+    assert load.state == load.memory_share == 0
 
 
-def test_what_a_memory_is_not_told_of_is_counted_event_by_event(stream):
-    """For every size of a batch, as a loop counts it; in batches of one there is nothing."""
+def test_the_stale_share_equals_a_count_in_a_loop(stream):
+    """For every batch size; in batches of one event it is zero."""
     src, dst = (column[stream.split.train].tolist() for column in (stream.store.src, stream.store.dst))
     for batch in (1, 7, 100):
         late = 0
@@ -79,8 +79,8 @@ def test_what_a_memory_is_not_told_of_is_counted_event_by_event(stream):
     assert scaling.measure_stale_share(stream, 1) == 0
 
 
-def test_the_bench_writes_its_table_and_its_picture(stream, monkeypatch, tmp_path):
-    """A line per stream and batch, a picture that stands alone."""
+def test_scaling_writes_table_and_chart(stream, monkeypatch, tmp_path):
+    """A line per stream and batch, and an SVG file."""
     monkeypatch.setattr(scaling, "open_benchmark_stream", lambda device: ("toy", stream))
     monkeypatch.setattr(scaling, "measure_load", lambda stream, model: LOAD)
     table, picture = scaling.write(scaling.run("cpu"), tmp_path)

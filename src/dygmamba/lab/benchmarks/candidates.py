@@ -1,10 +1,10 @@
-"""One against many: a batch of test events ranked among more and more candidates, in time and in peak memory.
+"""Time and peak memory of ranking a batch of test events among more and more candidates.
 
-The peak is that of a pass, however many candidates there are. A model that makes a vector of each node encodes each
-once a pass, so that a candidate costs it less than one that reads pairs. The reference asks event by event.
+Candidates are scored in passes of limited size, so the peak should not grow with their number. A model that encodes
+each node on its own encodes it once per pass; one that encodes pairs must encode every candidate. The reference ranks
+one event at a time.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -15,7 +15,9 @@ from dygmamba.engine.fit import Trainer
 from dygmamba.lab.benchmarks.harness import (
     SEED,
     BenchmarkRow,
-    build_fit,
+    Log,
+    build_trainer,
+    ignore_message,
     measure_median_seconds,
     open_benchmark_stream,
     require,
@@ -28,76 +30,76 @@ from dygmamba.tasks.candidates import SampledCandidates
 from dygmamba.tasks.link import build_link_set
 
 MODELS = {"dyg-mamba": {"length": 32}, "graphmixer": {}, "tgn": {}}
-COUNTS = {"cpu": (80, 160), "cuda": (100, 1_000)}  # each several passes
+COUNTS = {"cpu": (80, 160), "cuda": (100, 1_000)}  # each needs several passes
 EVENTS = {"cpu": 8, "cuda": 200}
-SMALL_PASS_TOKENS = 2_000  # tokens of a pass, for the check
-MAX_MOVED_RANKS = 0.1  # share of the ranks that rounding may move, where scores are all but level
+SMALL_PASS_TOKENS = 2_000  # of the check that ranks do not depend on the size of a pass
+MAX_MOVED_RANKS = 0.1  # share of the ranks that may differ: rounding reorders nearly equal scores
 PAIRS = 200
 
 
-def run(device: str, say: Callable[[str], None] = lambda text: None) -> list[BenchmarkRow]:
-    """Scores and ranks checked, whatever the size of a pass; then times and peaks."""
+def run(device: str, log: Log = ignore_message) -> list[BenchmarkRow]:
+    """Check scores and ranks, then measure time and peak memory per model and number of candidates."""
     name, stream = open_benchmark_stream(device)
     evaluation_set, rows = build_link_set(stream.store, stream.split, "test"), []
     for model, settings in MODELS.items():
-        say(f"checking {model} on {name}")
+        log(f"checking {model} on {name}")
         require_same_scores(model, stream, settings, PAIRS)
-        fit, few = build_fit(model, stream, settings), min(COUNTS[device])
-        moved = float(
-            (
-                rank_events(fit, evaluation_set, few)
-                != rank_events(fit, evaluation_set, few, SMALL_PASS_TOKENS)
-            )
-            .double()
-            .mean()
-        )
-        require(moved <= MAX_MOVED_RANKS, f"{model}'s ranks do not depend on the size of a pass")
+        trainer, few = build_trainer(model, stream, settings), min(COUNTS[device])
+        one_pass = rank_events(trainer, evaluation_set, few)
+        many_passes = rank_events(trainer, evaluation_set, few, SMALL_PASS_TOKENS)
+        moved = float((one_pass != many_passes).double().mean())
+        require(moved <= MAX_MOVED_RANKS, f"the ranks of {model} do not depend on the size of a pass")
         own: list[BenchmarkRow] = []
         for count in COUNTS[device]:
-            say(f"ranking {EVENTS[device]} events among {count:,} with {model}")
-            row = measure_ranking(model, fit, evaluation_set, count, alone=count == few)
-            grown = bool(own) and own[-1].peak_mb > 0
-            own.append(replace(row, growth_mb=row.peak_mb / own[-1].peak_mb) if grown else row)
+            log(f"ranking {EVENTS[device]} events among {count:,} with {model}")
+            row = measure_ranking(model, trainer, evaluation_set, count, with_reference=count == few)
+            has_previous = bool(own) and own[-1].peak_mb > 0
+            own.append(replace(row, growth_mb=row.peak_mb / own[-1].peak_mb) if has_previous else row)
         rows += own
     return rows
 
 
 def rank_events(
-    fit: Trainer,
+    trainer: Trainer,
     evaluation_set: EvaluationSet,
     count: int,
     tokens: int | None = None,
     chosen: Tensor | None = None,
 ) -> Tensor:
-    """Where the first events of the test, or some, rank among so many candidates, each drawn for its event."""
-    stream = fit.stream
-    among = SampledCandidates.of(stream.store, count, SEED)
+    """Rank the first test events, or the `chosen` ones, among `count` candidates drawn for each event."""
+    stream = trainer.stream
+    candidates = SampledCandidates.create(stream.store, count, SEED)
     chosen = (
         torch.arange(min(EVENTS[stream.device.type], len(evaluation_set.events)))
         if chosen is None
         else chosen
     )
-    found = rank_evaluation_set(
-        fit.scorer, stream, evaluation_set, among, seed=SEED, chosen=chosen, tokens=tokens
+    ranks = rank_evaluation_set(
+        trainer.scorer, stream, evaluation_set, candidates, seed=SEED, chosen=chosen, tokens=tokens
     )
     synchronize(stream.device.type)
-    return found
+    return ranks
 
 
 def measure_ranking(
-    model: str, fit: Trainer, evaluation_set: EvaluationSet, count: int, alone: bool
+    model: str, trainer: Trainer, evaluation_set: EvaluationSet, count: int, with_reference: bool
 ) -> BenchmarkRow:
-    """Time and peak of a batch, and the time of asking event by event."""
-    device = fit.stream.device.type
+    """Measure time and peak of ranking a batch, and the time of ranking one event at a time."""
+    device = trainer.stream.device.type
     with track_device_peak(device) as peak:
-        seconds = measure_median_seconds(lambda: rank_events(fit, evaluation_set, count), repeats=1, warmup=0)
+        seconds = measure_median_seconds(
+            lambda: rank_events(trainer, evaluation_set, count), repeats=1, warmup=0
+        )
     events = EVENTS[device]
 
-    def one_by_one() -> None:
+    def rank_one_by_one() -> None:
         for event in range(events):
-            rank_events(fit, evaluation_set, count, chosen=torch.tensor([event]))
+            rank_events(trainer, evaluation_set, count, chosen=torch.tensor([event]))
 
     slow = (
-        measure_median_seconds(one_by_one, repeats=1, warmup=0) if alone and not fit.scorer.stateful else None
+        measure_median_seconds(rank_one_by_one, repeats=1, warmup=0)
+        # with a node memory, ranking one by one would replay the stream for every event
+        if with_reference and not trainer.scorer.stateful
+        else None
     )
-    return BenchmarkRow.of(f"{model}: {events} events among {count:,}", seconds, slow, peak[0])
+    return BenchmarkRow.from_times(f"{model}: {events} events among {count:,}", seconds, slow, peak[0])

@@ -1,25 +1,26 @@
-"""One training epoch, after one to compile kernels and capture the step.
+"""Time of a training epoch, after a first one that compiles kernels and captures the CUDA graph.
 
-On a GPU the reference is the same epoch issued call by call. On a CPU a few steps are timed and scaled to the
-epoch, and the reference is one step by definition, scaled too.
+On a GPU, the reference is the same epoch without CUDA graphs. On a CPU, a few steps are timed and scaled to the epoch,
+and the reference is one step of the reference implementations, scaled too.
 """
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from dygmamba.engine.fit import Reporter, Trainer
+from dygmamba.engine.fit import Trainer
 from dygmamba.engine.stream import Stream
 from dygmamba.lab.benchmarks import step
 from dygmamba.lab.benchmarks.harness import (
     EPOCH_ANCHORS,
     UCI,
     BenchmarkRow,
+    Log,
     anchors_apply,
-    build_fit,
+    build_trainer,
     find_last_full_batch,
+    ignore_message,
     measure_median_seconds,
     open_benchmark_stream,
     require_same_scores,
@@ -35,14 +36,14 @@ PAIRS = 200
 
 @dataclass(frozen=True, slots=True)
 class EpochCase:
-    """A model at a length; None where it has none."""
+    """A model and its sequence length; None if the model has no such setting."""
 
     model: str
     length: int | None
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What differs from UCI's published settings."""
+        """Settings that differ from those published for UCI."""
         return {} if self.length is None else {"length": self.length}
 
     def __str__(self) -> str:
@@ -60,69 +61,77 @@ CASES = {
 }
 
 
-def run(device: str, say: Callable[[str], None] = lambda text: None) -> list[BenchmarkRow]:
-    """Each model's scores checked, then its epoch timed."""
+def run(device: str, log: Log = ignore_message) -> list[BenchmarkRow]:
+    """Check the scores of each model, then time its epoch."""
     name, stream = open_benchmark_stream(device)
     rows = []
     for case in CASES[device]:
-        say(f"checking {case} on {name}")
+        log(f"checking {case} on {name}")
         require_same_scores(case.model, stream, case.settings, PAIRS)
-        say(f"timing {case}")
-        time_case = measure_on_gpu if device == "cuda" else measure_on_cpu
-        rows += time_case(name, stream, case)
+        log(f"timing {case}")
+        measure = measure_on_gpu if device == "cuda" else measure_on_cpu
+        rows += measure(name, stream, case)
     return rows
 
 
 def measure_on_gpu(name: str, stream: Stream, case: EpochCase) -> list[BenchmarkRow]:
-    """The epoch as training runs it, call by call, and beside each anchor of that epoch."""
-    fit, device = build_fit(case.model, stream, case.settings, batch=BATCH), stream.device.type
-    with track_device_peak(
-        device
-    ) as peak:  # of the first epoch: a replayed graph asks the allocator for nothing
-        time_epoch(fit)
-    seconds = median(time_epoch(fit) for _ in range(REPEATS))
-    plain = build_fit(case.model, stream, case.settings, batch=BATCH, graphs=False)
+    """Time the epoch with and without CUDA graphs; one row per anchor of this case."""
+    trainer, device = build_trainer(case.model, stream, case.settings, batch=BATCH), stream.device.type
+    with track_device_peak(device) as peak:  # of the first epoch: replaying a graph allocates nothing
+        time_epoch(trainer)
+    seconds = median(time_epoch(trainer) for _ in range(REPEATS))
+    plain = build_trainer(case.model, stream, case.settings, batch=BATCH, graphs=False)
     plain.executor.step(plain.batch(plain.epoch(0), 0))
     slow = time_epoch(plain)
     known = anchors_apply(device) and name == UCI
-    anchors = [one for one in EPOCH_ANCHORS if known and (one.model, one.length) == (case.model, case.length)]
+    anchors = [
+        anchor
+        for anchor in EPOCH_ANCHORS
+        if known and (anchor.model, anchor.length) == (case.model, case.length)
+    ]
     title = f"epoch of {case} on {name}"
     if not anchors:
-        return [BenchmarkRow.of(title, seconds, slow, peak[0])]
+        return [BenchmarkRow.from_times(title, seconds, slow, peak[0])]
     return [
-        BenchmarkRow.of(f"{title}; {one.by}", seconds, slow, peak[0], anchor_seconds=one.seconds)
-        for one in anchors
+        BenchmarkRow.from_times(
+            f"{title}; {anchor.by}", seconds, slow, peak[0], anchor_seconds=anchor.seconds
+        )
+        for anchor in anchors
     ]
 
 
 def measure_on_cpu(name: str, stream: Stream, case: EpochCase) -> list[BenchmarkRow]:
-    """A few steps spread over the epoch, scaled to it."""
-    fit = build_fit(case.model, stream, case.settings, batch=BATCH)
-    epoch, full = fit.epoch(0), find_last_full_batch(fit) + 1
-    chosen = [fit.batch(epoch, number * full // STEPS) for number in range(STEPS)]
-    fit.scorer.train()
+    """Time a few steps at equal distances in the epoch and scale them to the whole epoch."""
+    trainer = build_trainer(case.model, stream, case.settings, batch=BATCH)
+    epoch, full = trainer.epoch(0), find_last_full_batch(trainer) + 1
+    batches = [trainer.batch(epoch, number * full // STEPS) for number in range(STEPS)]
+    trainer.scorer.train()
 
-    def steps() -> None:
-        for batch in chosen:
-            fit.executor.step(batch)
+    def run_steps() -> None:
+        for batch in batches:
+            trainer.executor.step(batch)
 
-    fit.executor.step(fit.batch(epoch, full - 1))
+    trainer.executor.step(trainer.batch(epoch, full - 1))
     with track_device_peak("cpu") as peak:
-        seconds = measure_median_seconds(steps, repeats=1, warmup=0)
-    scale, few = fit.steps_per_epoch, step.REFERENCE_BATCH["cpu"]
+        seconds = measure_median_seconds(run_steps, repeats=1, warmup=0)
+    scale, few = trainer.steps_per_epoch, step.REFERENCE_BATCH["cpu"]
     slow = sum(step.measure_reference_parts(stream, few).values()) * scale
     note = f"{STEPS} of {scale} steps scaled; reference: 1 step, {few} of {BATCH} events, scaled"
-    return [BenchmarkRow.of(f"epoch of {case} on {name}", seconds * scale / STEPS, slow, peak[0], note=note)]
+    return [
+        BenchmarkRow.from_times(
+            f"epoch of {case} on {name}", seconds * scale / STEPS, slow, peak[0], note=note
+        )
+    ]
 
 
-def time_epoch(fit: Trainer) -> float:
-    """Wall time of one more epoch."""
-    device = fit.stream.device.type
-    fit.progress.losses.clear()
+def time_epoch(trainer: Trainer) -> float:
+    """Train one more epoch and return its wall time."""
+    device = trainer.stream.device.type
+    trainer.state.losses.clear()
     synchronize(device)
     start = time.perf_counter()
-    fit.train_epoch(Reporter())
+    trainer.train_epoch()
     synchronize(device)
     seconds = time.perf_counter() - start
-    fit.progress.epoch, fit.progress.step = fit.progress.epoch + 1, 0
+    trainer.state.epoch, trainer.state.step = trainer.state.epoch + 1, 0
     return seconds

@@ -1,17 +1,19 @@
-"""What every benchmark shares: correctness first, then medians, ratios inside one run, and peak memory.
+"""What the benchmarks share: result rows, correctness checks, timing, peak memory, a stream and a trainer.
 
-What the benchmarks of training share: a stream, a fit that is never written, its parts, and their check.
-
-What others take, measured on one NVIDIA H200 (torch 2.11, CUDA 13.0): absolute times mean nothing elsewhere.
+Every benchmark checks a fast path against its reference before it times anything, and reports ratios measured in the
+same run, which mean the same on every machine. Anchors are absolute times of other implementations, measured on one
+NVIDIA H200 (torch 2.11, CUDA 13.0). They are compared only on that kind of GPU.
 """
 
+import csv
 import ctypes
 import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
+from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -41,19 +43,34 @@ from dygmamba.runs.link_training import separate_settings
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.link import LinkTask
 
+UCI = "uci"
+STAND_IN_STREAM = GeneratorConfig(nodes=1_899, events=59_835)  # as large as UCI
+SEED = 0
+TOLERANCE = 1e-4  # error of a score, relative to the largest score
+OBSERVED_EVENTS = 1_000  # events that a model with a memory has observed before its scores are compared
+STEP_PARTS = ("look-up", "forward", "backward", "update")
+
+Ids = Int64[Tensor, "b"]
+Log = Callable[[str], object]  # receives progress messages
+
+
+def ignore_message(message: str) -> None:
+    pass
+
 
 class WrongResultError(DygError):
-    """A fast path that does not compute what its reference computes; its speed is of no interest."""
+    """A fast path differs from its reference, so its speed is not measured."""
 
     exit_code = 1
+    code = "wrong-result"
 
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkRow:
-    """One case: ours and the reference in seconds, reference / ours, and the peak of extra memory.
+    """One measured case: time of the fast path and of the reference, and the peak of additional memory.
 
-    What was not measured is None: a case that ran out of memory has no time, and says so in its note. An anchor is
-    another implementation's figure from the one kind of GPU it was measured on; it is given on that GPU only.
+    Values that were not measured are None. A case that ran out of memory has no time and a note that says so. The
+    fields are the columns of the CSV and JSON output.
     """
 
     case: str
@@ -66,14 +83,14 @@ class BenchmarkRow:
     anchor_ratio: float | None = None  # anchor / ours, in seconds
     anchor_mb: float | None = None
     anchor_mb_share: float | None = None  # ours / anchor
-    growth: float | None = None  # seconds / those of the case before it
-    growth_mb: float | None = None  # the same of memory
-    gflops: float | None = None  # billions of floating-point operations a second
-    bound_share: float | None = None  # of what a plain matrix product reaches in the same run
+    growth: float | None = None  # seconds / seconds of the previous case
+    growth_mb: float | None = None  # the same for memory
+    gflops: float | None = None  # billions of floating-point operations per second
+    bound_share: float | None = None  # gflops / those of a plain matrix product in the same run
     note: str | None = None
 
     @staticmethod
-    def of(
+    def from_times(
         case: str,
         seconds: float,
         reference: float | None = None,
@@ -82,7 +99,7 @@ class BenchmarkRow:
         anchor_mb: float | None = None,
         **more: Any,
     ) -> "BenchmarkRow":
-        """A case with its ratios."""
+        """Return a row with its ratios computed."""
         return BenchmarkRow(
             case=case,
             seconds=seconds,
@@ -97,16 +114,25 @@ class BenchmarkRow:
         )
 
 
+def format_rows_csv(rows: list[BenchmarkRow]) -> str:
+    """Format every column of every row as CSV."""
+    text = StringIO(newline="")
+    writer = csv.DictWriter(text, [field.name for field in fields(BenchmarkRow)])
+    writer.writeheader()
+    writer.writerows(asdict(row) for row in rows)
+    return text.getvalue()
+
+
 def require(truth: bool, claim: str) -> None:
-    """Stop the benchmark unless the claim holds."""
+    """Raise WrongResultError unless the claim holds."""
     if not truth:
         raise WrongResultError(
-            f"{claim}: does not hold, so nothing was timed; run the tests and mend the fast path"
+            f"expected: {claim}. This is not the case, so nothing was timed; run the tests and fix the fast path"
         )
 
 
 def measure_median_seconds(run: Callable[[], Any], repeats: int, warmup: int = 2) -> float:
-    """Median wall time of a call."""
+    """Return the median wall time of a call."""
     for _ in range(warmup):
         run()
     times = []
@@ -118,16 +144,16 @@ def measure_median_seconds(run: Callable[[], Any], repeats: int, warmup: int = 2
 
 
 def read_resident_mb() -> float:
-    """Memory this process holds now."""
+    """Return the resident memory of this process (Linux)."""
     fields = Path("/proc/self/statm").read_text().split()
     return int(fields[1]) * 4096 / 2**20
 
 
 @contextmanager
 def track_peak_memory(interval: float = 0.002) -> Iterator[list[float]]:
-    """A one-item list that holds, after the block, the peak of extra resident memory in MB.
+    """Yield a list of one item: after the block, the peak of additional resident memory in MB.
 
-    A thread samples the resident size; Linux only, nan elsewhere.
+    A thread samples the resident size. Linux only; nan elsewhere.
     """
     peak = [float("nan")]
     if not Path("/proc/self/statm").exists():
@@ -136,31 +162,31 @@ def track_peak_memory(interval: float = 0.002) -> Iterator[list[float]]:
     base, done = read_resident_mb(), threading.Event()
     highest = base
 
-    def watch() -> None:
+    def sample() -> None:
         nonlocal highest
         while not done.wait(interval):
             highest = max(highest, read_resident_mb())
 
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
+    sampler = threading.Thread(target=sample, daemon=True)
+    sampler.start()
     try:
         yield peak
     finally:
         highest = max(highest, read_resident_mb())
         done.set()
-        watcher.join()
+        sampler.join()
         peak[0] = highest - base
 
 
 def synchronize(device: str) -> None:
-    """Return when the device has done all it was asked to."""
+    """Wait until the device has finished all work that was submitted to it."""
     if device == "cuda":
         torch.cuda.synchronize()
 
 
 @contextmanager
 def track_device_peak(device: str) -> Iterator[list[float]]:
-    """As `peak_memory`: the allocator's peak on CUDA, the process's resident size on a CPU."""
+    """Like `track_peak_memory`: the peak of the allocator on CUDA, of the resident memory on a CPU."""
     gc.collect()
     if device != "cuda":
         _trim_allocator()
@@ -177,24 +203,14 @@ def track_device_peak(device: str) -> Iterator[list[float]]:
 
 
 def _trim_allocator() -> None:
-    """Return freed memory to the system: what the allocator keeps of an earlier peak would hide this one."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
+    """Return freed memory to the system; otherwise the memory of an earlier peak would hide the next one."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
     if trim is not None:
         trim(0)
 
 
-UCI = "uci"
-STAND_IN_STREAM = GeneratorConfig(nodes=1_899, events=59_835)  # as large as UCI
-SEED = 0
-TOLERANCE = 1e-4  # of a score, relative to the largest
-OBSERVED_EVENTS = 1_000  # events a model with memory has seen before its scores are compared
-STEP_PARTS = ("look-up", "forward", "backward", "update")
-
-Ids = Int64[Tensor, "b"]
-
-
 def open_benchmark_stream(device: str) -> tuple[str, Stream]:
-    """UCI where it is, else a generated stream as large, and its name."""
+    """Return the name and the stream of UCI if it is installed, else of a generated stream of the same size."""
     try:
         store, name = open_dataset(UCI).store, UCI
     except NotFoundError:
@@ -202,120 +218,129 @@ def open_benchmark_stream(device: str) -> tuple[str, Stream]:
     return name, Stream(store, chronological_split(store), torch.device(device))
 
 
-def build_fit(model: str, stream: Stream, settings: dict[str, Any], **loop: Any) -> Trainer:
-    """A run with UCI's published settings, whose weights depend on the seed alone; nothing of it is ever saved."""
+def build_trainer(model: str, stream: Stream, settings: dict[str, Any], **loop: Any) -> Trainer:
+    """Return a trainer with UCI's published settings; its weights depend on the seed alone, and it saves nothing."""
     spec = find_model(model)
     published, own = separate_settings(find_preset(model, UCI) | settings)
     torch.manual_seed(SEED)
     scorer = spec.build(build_config(spec.config, own), DatasetFacts.of(stream.store, stream.split.train))
     if not isinstance(scorer, EncoderScorer):
-        raise ConfigError(f"model '{model}' is not trained; a benchmark of training needs one that is")
+        raise ConfigError(
+            f"model '{model}' needs no training; this benchmark needs a model that is trained",
+            code="model-without-training",
+        )
     config = build_config(FitConfig, published | {"save_every": 1e9} | loop)
-    task = LinkTask.of(stream.store, stream.split, stream.device)
+    task = LinkTask.create(stream.store, stream.split, stream.device)
     run = RunDirectory(Path("never-written"))
     return Trainer(task, scorer.to(stream.device).train(), stream, config, run, SEED)
 
 
 def require_same_scores(model: str, stream: Stream, settings: dict[str, Any], pairs: int = 200) -> None:
-    """The same weights on a GPU and on a CPU, or on a CPU with kernels and by definition, score alike."""
-    ours = score_pairs(build_fit(model, stream, settings), pairs)
+    """Require equal scores of the same weights: on a GPU and a CPU, or on a CPU with kernels and with references."""
+    ours = score_pairs(build_trainer(model, stream, settings), pairs)
     on_gpu = stream.device.type == "cuda"
-    here = Stream(stream.store, stream.split, torch.device("cpu"))
+    on_cpu = Stream(stream.store, stream.split, torch.device("cpu"))
     with nullcontext() if on_gpu else use_reference():
-        truth = score_pairs(build_fit(model, here, settings), pairs)
+        truth = score_pairs(build_trainer(model, on_cpu, settings), pairs)
     worst = float((ours - truth).abs().max() / truth.abs().max())
-    other = "on the CPU" if on_gpu else "by definition"
-    require(worst <= TOLERANCE, f"{model}'s scores of {pairs} test pairs are those {other} to {TOLERANCE:g}")
+    other = "the CPU" if on_gpu else "the reference implementation"
+    require(worst <= TOLERANCE, f"{model} gives {pairs} test pairs the scores of {other} up to {TOLERANCE:g}")
 
 
-def score_pairs(fit: Trainer, pairs: int) -> Float[Tensor, "p"]:
-    """Logits of so many pairs, half of them test events, under the weights as they are."""
-    store, split = fit.stream.store, fit.stream.split
+def score_pairs(trainer: Trainer, pairs: int) -> Float[Tensor, "p"]:
+    """Return the logits of `pairs` pairs, half of them test events, with the current weights."""
+    store, split = trainer.stream.store, trainer.stream.split
     events = split.test[: pairs // 2]
     src, dst, time = store.src[events], store.dst[events], store.time[events]
-    asked = PairBatch.of(src.repeat(2), torch.cat([dst, dst.flip(0)]), time.repeat(2))
-    clock = MemorySchedule.of(store, (split.train[:OBSERVED_EVENTS],))
-    return StreamScorer(fit.scorer, fit.stream, SEED, clock)(asked, clock.earlier_cells(asked.time))
+    queries = PairBatch.from_pairs(src.repeat(2), torch.cat([dst, dst.flip(0)]), time.repeat(2))
+    schedule = MemorySchedule.from_periods(store, (split.train[:OBSERVED_EVENTS],))
+    return StreamScorer(trainer.scorer, trainer.stream, SEED, schedule)(
+        queries, schedule.count_in_earlier_batches(queries.time)
+    )
 
 
-def find_last_full_batch(fit: Trainer) -> int:
-    """The number of the epoch's last full batch, whose nodes have a past."""
-    return len(fit.stream.train) // fit.config.batch - 1
+def find_last_full_batch(trainer: Trainer) -> int:
+    """Return the number of the last full batch of an epoch: its nodes have long histories."""
+    return len(trainer.stream.train) // trainer.config.batch - 1
 
 
-def make_last_step(fit: Trainer) -> Callable[[], Tensor]:
-    """A call that issues this step as training does and waits for the device; it returns the loss."""
-    batch = fit.batch(fit.epoch(0), find_last_full_batch(fit))
-    fit.scorer.train()
+def make_last_step(trainer: Trainer) -> Callable[[], Tensor]:
+    """Return a function that runs the step on the last full batch as training does, and waits for the device."""
+    batch = trainer.batch(trainer.epoch(0), find_last_full_batch(trainer))
+    trainer.scorer.train()
 
     def step() -> Tensor:
-        loss = fit.executor.step(batch)
-        synchronize(fit.stream.device.type)
+        loss = trainer.executor.step(batch)
+        synchronize(trainer.stream.device.type)
         return loss
 
     return step
 
 
-def select_last_batch(fit: Trainer, size: int | None = None) -> tuple[Ids, Ids]:
-    """Events and other nodes of this step, or the first `size` of them."""
-    first = find_last_full_batch(fit) * fit.config.batch
-    rows = slice(first, first + (size or fit.config.batch))
-    return fit.stream.train[rows], fit.epoch(0).others[rows]
+def select_last_batch(trainer: Trainer, size: int | None = None) -> tuple[Ids, Ids]:
+    """Return events and negative nodes of the last full batch, or the first `size` of them."""
+    first = find_last_full_batch(trainer) * trainer.config.batch
+    rows = slice(first, first + (size or trainer.config.batch))
+    return trainer.stream.train[rows], trainer.epoch(0).others[rows]
 
 
-def get_step_work(fit: Trainer) -> TrainingContext:
-    """What a step that follows a gradient is made of."""
-    if not isinstance(fit.executor, BatchExecutor):
-        raise ConfigError("this model learns in rounds; a step of it has no parts to time")
-    return fit.executor.work
+def get_training_context(trainer: Trainer) -> TrainingContext:
+    """Return the parts of a gradient step: view, loss, optimizer."""
+    if not isinstance(trainer.executor, BatchExecutor):
+        raise ConfigError(
+            "this model is not trained by gradient steps; choose one that is", code="model-without-gradient"
+        )
+    return trainer.executor.context
 
 
-def accumulate_gradients(fit: Trainer, events: Ids, others: Ids, size: int) -> float:
-    """The loss and gradients of a batch, `size` pairs at a time: the sums are the same, the memory is not."""
-    parts = BucketedExecutor(get_step_work(fit), SINGLE_BUCKET)
-    view = parts.work.view(events, others)
-    parts.gradients.begin()
+def accumulate_gradients(trainer: Trainer, events: Ids, others: Ids, size: int) -> float:
+    """Compute loss and gradients of a batch, `size` pairs at a time to save memory, and return the loss."""
+    executor = BucketedExecutor(get_training_context(trainer), SINGLE_BUCKET)
+    view = executor.context.view(events, others)
+    executor.gradients.zero()
     chunks = torch.arange(len(view.pairs), device=events.device).split(size)
-    loss = sum(float(parts.part(view, chosen)) for chosen in chunks)
-    return loss
+    return sum(float(executor.accumulate_part(view, rows)) for rows in chunks)
 
 
 def measure_step_parts(
-    fit: Trainer, events: Ids, others: Ids, repeats: int, warmup: int = 1
+    trainer: Trainer, events: Ids, others: Ids, repeats: int, warmup: int = 1
 ) -> dict[str, float]:
-    """Median time of each part of a step issued call by call, the device waited for after each."""
-    laps = [_time_step_parts(fit, events, others) for _ in range(warmup + repeats)][warmup:]
+    """Return the median time of each part of a step, run without CUDA graphs, waiting for the device after each."""
+    laps = [_time_step_parts(trainer, events, others) for _ in range(warmup + repeats)][warmup:]
     return {part: median(lap[number] for lap in laps) for number, part in enumerate(STEP_PARTS)}
 
 
-def _time_step_parts(fit: Trainer, events: Ids, others: Ids) -> list[float]:
-    work, marks = get_step_work(fit), []
+def _time_step_parts(trainer: Trainer, events: Ids, others: Ids) -> list[float]:
+    context, marks = get_training_context(trainer), []
 
     def mark() -> None:
-        synchronize(work.device)
+        synchronize(context.device)
         marks.append(time.perf_counter())
 
     mark()
-    with work.precision():
-        view = work.view(events, others)
+    with context.precision():
+        view = context.view(events, others)
         mark()
-        loss = work.loss(view) / len(view.pairs)
+        loss = context.loss(view) / len(view.pairs)
         mark()
-        work.optimizer.zero_grad(set_to_none=True)
+        context.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         mark()
-    work.optimizer.step()
-    work.tell(events)
+    context.optimizer.step()
+    context.update_memory(events)
     mark()
     return [after - before for before, after in pairwise(marks)]
 
 
-ANCHOR_CHANNELS, ANCHOR_STATES = 400, 16  # of every scan below
+ANCHOR_CHANNELS, ANCHOR_STATES = 400, 16  # of every scan anchor
 
 
 @dataclass(frozen=True, slots=True)
 class ScanAnchor:
-    """mamba_ssm 2.3.2: ms forward, ms forward + backward, MiB beyond the inputs; bf16 last."""
+    """A shape and what mamba_ssm 2.3.2 needs for it: ms forward, ms forward + backward, MiB beyond the inputs.
+
+    `forward16` and `both16` are the times in bfloat16.
+    """
 
     q: int
     length: int
@@ -326,7 +351,7 @@ class ScanAnchor:
     both16: float
 
 
-# the three shapes that a plan is chosen by come first
+# scan_tuning chooses a plan by the first three shapes
 SCAN_ANCHORS = (
     ScanAnchor(400, 256, 1.116, 4.826, 1070, 0.699, 4.157),
     ScanAnchor(400, 1024, 6.200, 25.291, 3456, 2.969, 19.099),
@@ -340,7 +365,7 @@ SCAN_ANCHORS = (
 
 @dataclass(frozen=True, slots=True)
 class EpochAnchor:
-    """Seconds of one training epoch on UCI: 34,352 events, batch 200, one negative each; the best of its runs."""
+    """Seconds of a training epoch on UCI (34,352 events, batch 200, one negative each), the best of several runs."""
 
     model: str
     length: int | None
@@ -358,5 +383,5 @@ EPOCH_ANCHORS = (
 
 
 def anchors_apply(device: str) -> bool:
-    """Whether this device is of the kind the anchors were measured on."""
+    """Return whether the device is of the kind that the anchors were measured on."""
     return device == "cuda" and "H200" in torch.cuda.get_device_name()

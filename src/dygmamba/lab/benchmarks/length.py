@@ -1,13 +1,10 @@
-"""Time and memory of one training step as histories grow: DyG-Mamba beside DyGFormer with patches of one token.
+"""Time and memory of a training step against sequence length, for DyG-Mamba and DyGFormer (patches of one token).
 
-Both step on the same batch of a dense stream in which every history is full. Where a model runs out of memory its
-series ends.
+Both take the same step on a dense stream in which every history is longer than the sequence. If a model runs out of
+memory, its series ends.
 """
 
-import csv
-from collections.abc import Callable
-from dataclasses import asdict, fields, replace
-from io import StringIO
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +16,10 @@ from dygmamba.data.events.splits import Split
 from dygmamba.engine.stream import Stream
 from dygmamba.lab.benchmarks.harness import (
     BenchmarkRow,
-    build_fit,
+    Log,
+    build_trainer,
+    format_rows_csv,
+    ignore_message,
     make_last_step,
     measure_median_seconds,
     require_same_scores,
@@ -31,51 +31,49 @@ from dygmamba.report.document import LineChart, Point
 NODES = 64
 BATCH = {"cpu": 4, "cuda": 32}
 LENGTHS = {"cpu": (64, 128, 256, 512), "cuda": (64, 128, 256, 512, 1024, 2048, 4096, 8192)}
-MODELS: dict[str, dict[str, Any]] = {
-    "dygformer": {"patch": 1},
-    "dyg-mamba": {},
-}  # each the next one's reference
-CHECK_LENGTH, PAIRS = 256, 8  # length and number of the pairs whose scores are compared
+# each model is the reference of the next one
+MODELS: dict[str, dict[str, Any]] = {"dygformer": {"patch": 1}, "dyg-mamba": {}}
+CHECK_LENGTH, PAIRS = 256, 8  # sequence length and number of pairs of the check
 REPEATS = 5
 
 
-def run(device: str, say: Callable[[str], None] = lambda text: None) -> list[BenchmarkRow]:
-    """Scores of both models checked at one length; then their series, the shortest first."""
+def run(device: str, log: Log = ignore_message) -> list[BenchmarkRow]:
+    """Check the scores of both models at one length, then measure each model at every length."""
     stream = generate_dense_stream(max(LENGTHS[device]), device)
     for model, settings in MODELS.items():
-        say(f"checking {model}")
+        log(f"checking {model}")
         require_same_scores(model, stream, settings | {"length": CHECK_LENGTH}, PAIRS)
-    before: dict[int, BenchmarkRow] = {}
+    reference: dict[int, BenchmarkRow] = {}
     rows: list[BenchmarkRow] = []
     for model in MODELS:
-        found = measure_series(stream, model, before, say)
-        before = {length: row for length, row in found.items() if row.seconds is not None}
-        rows += found.values()
+        series = measure_series(stream, model, reference, log)
+        reference = {length: row for length, row in series.items() if row.seconds is not None}
+        rows += series.values()
     return rows
 
 
 def generate_dense_stream(longest: int, device: str) -> Stream:
-    """Uniform random pairs of few nodes, until each has met the others `longest` times."""
+    """Generate uniform random pairs of few nodes, until each node has `longest` events."""
     rng = torch.Generator().manual_seed(0)
-    events = NODES * longest * 5 // 8  # an event is in two histories: a quarter more than the mean needs
+    events = NODES * longest * 5 // 8  # an event is in two histories; a quarter more than the mean needs
     src = torch.randint(NODES, (events,), generator=rng)
     dst = (src + torch.randint(1, NODES, (events,), generator=rng)) % NODES
     time = torch.rand(events, generator=rng, dtype=torch.float64).cumsum(0)
-    store = EventStore.of(src, dst, time, num_nodes=NODES)
+    store = EventStore.from_columns(src, dst, time, num_nodes=NODES)
     ids = torch.arange(events)
     split = Split(ids, ids[-PAIRS:], ids[-PAIRS:], torch.zeros(NODES, dtype=torch.bool))
     return Stream(store, split, torch.device(device))
 
 
 def measure_series(
-    stream: Stream, model: str, others: dict[int, BenchmarkRow], say: Callable[[str], None]
+    stream: Stream, model: str, reference: dict[int, BenchmarkRow], log: Log
 ) -> dict[int, BenchmarkRow]:
-    """One row per length until memory ends, each beside the other model's and the length before it."""
+    """Measure a model at every length until it runs out of memory; `reference` are the rows of the other model."""
     device = stream.device.type
     rows: dict[int, BenchmarkRow] = {}
     last: BenchmarkRow | None = None
     for length in LENGTHS[device]:
-        say(f"timing {model} at L={length}")
+        log(f"timing {model} at L={length}")
         case = f"{model} L={length}, batch {BATCH[device]}"
         try:
             row = measure_length(stream, model, length, case)
@@ -84,7 +82,7 @@ def measure_series(
                 case, None, None, None, float("nan"), note="out of memory; the series ends"
             )
             break
-        row = add_reference(row, others.get(length))
+        row = add_reference(row, reference.get(length))
         if last is not None and last.seconds and row.seconds:
             memory = row.peak_mb / last.peak_mb if last.peak_mb > 0 else None
             row = replace(row, growth=row.seconds / last.seconds, growth_mb=memory)
@@ -93,19 +91,19 @@ def measure_series(
 
 
 def measure_length(stream: Stream, model: str, length: int, case: str) -> BenchmarkRow:
-    """Median time and peak memory of a training step, issued call by call."""
+    """Measure median time and peak memory of a training step without CUDA graphs."""
     device = stream.device.type
     step = make_last_step(
-        build_fit(model, stream, MODELS[model] | {"length": length}, batch=BATCH[device], graphs=False)
+        build_trainer(model, stream, MODELS[model] | {"length": length}, batch=BATCH[device], graphs=False)
     )
     step()
     with track_device_peak(device) as peak:
         step()
-    return BenchmarkRow.of(case, measure_median_seconds(step, REPEATS, warmup=0), peak_mb=peak[0])
+    return BenchmarkRow.from_times(case, measure_median_seconds(step, REPEATS, warmup=0), peak_mb=peak[0])
 
 
 def add_reference(row: BenchmarkRow, other: BenchmarkRow | None) -> BenchmarkRow:
-    """The row with the other model's at the same length as its reference."""
+    """Add the other model's row at the same length as the reference."""
     if other is None or other.seconds is None or row.seconds is None:
         return row
     ratio = other.seconds / row.seconds
@@ -113,27 +111,20 @@ def add_reference(row: BenchmarkRow, other: BenchmarkRow | None) -> BenchmarkRow
 
 
 def write(rows: list[BenchmarkRow], folder: Path) -> list[Path]:
-    """The table as CSV and markdown, and the picture as SVG."""
+    """Write the table as CSV and Markdown, and the chart as SVG."""
     make_folder(folder)
-    paths = [folder / f"length.{kind}" for kind in ("csv", "md", "svg")]
-    for path, text in zip(
-        paths, (format_csv(rows), format_markdown(rows), render_svg_file(build_charts(rows))), strict=True
-    ):
-        write_text(path, text)
-    return paths
-
-
-def format_csv(rows: list[BenchmarkRow]) -> str:
-    """Every column of every row."""
-    text = StringIO(newline="")
-    writer = csv.DictWriter(text, [field.name for field in fields(BenchmarkRow)])
-    writer.writeheader()
-    writer.writerows(asdict(row) for row in rows)
-    return text.getvalue()
+    texts = {
+        "csv": format_rows_csv(rows),
+        "md": format_markdown(rows),
+        "svg": render_svg_file(build_charts(rows)),
+    }
+    for suffix, text in texts.items():
+        write_text(folder / f"length.{suffix}", text)
+    return [folder / f"length.{suffix}" for suffix in texts]
 
 
 def format_markdown(rows: list[BenchmarkRow]) -> str:
-    """One line per model and length."""
+    """Format one line per model and length."""
     lines = ["| step | ms | growth | peak MB | growth |", "|---|---|---|---|---|"]
     for row in rows:
         if row.seconds is None:
@@ -149,7 +140,7 @@ def _format_factor(growth: float | None) -> str:
 
 
 def build_charts(rows: list[BenchmarkRow]) -> list[LineChart]:
-    """Time and memory against length, a line per model."""
+    """Plot time and memory against length, one curve per model."""
     timed = [(row, *row.case.partition(" L=")[::2]) for row in rows if row.seconds is not None]
     times: dict[str, list[Point]] = {}
     sizes: dict[str, list[Point]] = {}
@@ -158,8 +149,8 @@ def build_charts(rows: list[BenchmarkRow]) -> list[LineChart]:
         times.setdefault(model, []).append((length, 1e3 * (row.seconds or 0)))
         sizes.setdefault(model, []).append((length, row.peak_mb))
     axis = "tokens per sequence"
-    named = {"time of a training step": ("ms", times), "peak memory": ("MB", sizes)}
+    charts = {"time of a training step": ("ms", times), "peak memory": ("MB", sizes)}
     return [
         LineChart(title, axis, unit, lines, x_kind="log", y_kind="log")
-        for title, (unit, lines) in named.items()
+        for title, (unit, lines) in charts.items()
     ]

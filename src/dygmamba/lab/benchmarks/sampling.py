@@ -1,14 +1,24 @@
-"""Looking into the past: ours against the per-row Python way, and a stream of 22.8 million events."""
+"""Neighbor look-up, co-occurrence and decayed counts against loops in Python, and the index of a large stream.
+
+The references are what the published implementations do: a Python loop over the rows of a batch.
+"""
 
 import time
-from collections.abc import Callable
 
 import numpy as np
 import torch
 
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
-from dygmamba.lab.benchmarks.harness import BenchmarkRow, measure_median_seconds, require, track_peak_memory
+from dygmamba.lab.benchmarks.harness import (
+    BenchmarkRow,
+    Log,
+    ignore_message,
+    measure_median_seconds,
+    require,
+    synchronize,
+    track_peak_memory,
+)
 from dygmamba.ops.cooccurrence import cooccurrence
 from dygmamba.ops.decayed_counts import count_before
 from dygmamba.sampling.index import NeighborIndex, gather_view
@@ -18,9 +28,9 @@ QUERIES, LENGTH = 600, 512
 LARGE_EVENTS, LARGE_NODES = 22_800_000, 638_000
 
 
-def run(device: str, say: Callable[[str], None] = lambda text: None) -> list[BenchmarkRow]:
-    """The four cases; each is checked against its reference before it is timed."""
-    say("generating a stream of 60,000 events")
+def run(device: str, log: Log = ignore_message) -> list[BenchmarkRow]:
+    """Measure the four cases; each is checked against its reference before it is timed."""
+    log("generating a stream of 60,000 events")
     store = generate_stream(GeneratorConfig(seed=1, nodes=400, events=60_000))
     index = NeighborIndex.build(store)
     half = torch.arange(len(store) - QUERIES // 2, len(store))
@@ -29,7 +39,7 @@ def run(device: str, say: Callable[[str], None] = lambda text: None) -> list[Ben
     rows = [_measure_lookup(store, index, node, when, device)]
     rows.append(_measure_cooccurrence(index.recent(node, when, LENGTH), device))
     rows.append(_measure_decayed_counts(index, node, when, device))
-    say(f"indexing {LARGE_EVENTS:,} events of {LARGE_NODES:,} nodes")
+    log(f"indexing {LARGE_EVENTS:,} events of {LARGE_NODES:,} nodes")
     return [*rows, _measure_large_index()]
 
 
@@ -39,44 +49,43 @@ def _measure_lookup(
     histories = _split_histories(index, store.num_nodes)
     nodes, times = node.numpy(), when.numpy()
 
-    def agree(count: int) -> None:
+    def check_rows(count: int) -> None:
         ours = index.recent(node[:count], when[:count], LENGTH)
         theirs = reference_lookup(histories, nodes[:count], times[:count], LENGTH)
         pairs = zip((ours.node, ours.event, ours.time), theirs, strict=True)
-        require(
-            all(np.array_equal(a, b) for a, b in pairs), "the neighbour look-up equals the per-row look-up"
-        )
+        same = all(np.array_equal(a, b) for a, b in pairs)
+        require(same, "the neighbor look-up equals the look-up row by row")
 
-    agree(QUERIES // 10)
-    # the reference first: afterwards the allocator keeps our blocks, and its zeroed arrays would come for free
+    check_rows(QUERIES // 10)
+    # Time the reference first: later, the allocator would reuse our blocks and its zeroed arrays would cost nothing.
     slow = measure_median_seconds(lambda: reference_lookup(histories, nodes, times, LENGTH), repeats=20)
     moved, moved_node, moved_when = index.to(device), node.to(device), when.to(device)
 
     def fast() -> None:
         moved.recent(moved_node, moved_when, LENGTH)
-        _wait(device)
+        synchronize(device)
 
     with track_peak_memory() as peak:
         fast()
     seconds = measure_median_seconds(fast, repeats=200, warmup=10)
-    agree(QUERIES)
-    return BenchmarkRow("neighbour look-up", seconds, slow, slow / seconds, peak[0])
+    check_rows(QUERIES)
+    return BenchmarkRow("neighbor look-up", seconds, slow, slow / seconds, peak[0])
 
 
-def _measure_cooccurrence(found: NeighborSequence, device: str) -> BenchmarkRow:
-    """600 pairs of two 512-token sequences: each looked-up row against another one."""
-    turned = torch.arange(QUERIES).roll(QUERIES // 2)
-    left, right = found, found[turned]
+def _measure_cooccurrence(sequences: NeighborSequence, device: str) -> BenchmarkRow:
+    """Measure 600 pairs of sequences of 512 tokens: each row is paired with another one."""
+    other = torch.arange(QUERIES).roll(QUERIES // 2)
+    left, right = sequences, sequences[other]
     rows = (left.node.numpy(), right.node.numpy(), left.length.numpy(), right.length.numpy())
     ours = cooccurrence(left.node, right.node, left.mask, right.mask)
     same = all(np.array_equal(a, b) for a, b in zip(ours, reference_cooccurrence(*rows), strict=True))
-    require(same, "co-occurrence counts equal the per-row counts")
+    require(same, "co-occurrence counts equal the counts row by row")
     slow = measure_median_seconds(lambda: reference_cooccurrence(*rows), repeats=3, warmup=0)
     moved = [x.to(device) for x in (left.node, right.node, left.mask, right.mask)]
 
     def fast() -> None:
         cooccurrence(*moved)
-        _wait(device)
+        synchronize(device)
 
     with track_peak_memory() as peak:
         fast()
@@ -87,54 +96,57 @@ def _measure_cooccurrence(found: NeighborSequence, device: str) -> BenchmarkRow:
 def _measure_decayed_counts(
     index: NeighborIndex, node: torch.Tensor, when: torch.Tensor, device: str
 ) -> BenchmarkRow:
-    """Exact fading counts of 600 nodes on nine scales, each over all its events before."""
-    histories = [stamp for _, _, stamp in _split_histories(index, index.edges.num_nodes)]
+    """Measure exact decayed counts of 600 nodes on nine time scales, each over its whole history."""
+    histories = [times for _, _, times in _split_histories(index, index.edges.num_nodes)]
     span = float(index.edges.time[-1] - index.edges.time[0])
     scales = np.geomspace(span / 1e4, span, 9)
     grouped = index.counts(tuple(scales.tolist())).groups["node"]
     group = grouped.group(node)
-    asked = histories, node.numpy(), when.numpy(), scales
+    queries = histories, node.numpy(), when.numpy(), scales
     require(
         np.allclose(
-            count_before(grouped.lists, group, when), reference_decayed_counts(*asked), rtol=1e-9, atol=1e-12
+            count_before(grouped.lists, group, when),
+            reference_decayed_counts(*queries),
+            rtol=1e-9,
+            atol=1e-12,
         ),
-        "fading counts equal the sums over each row's history",
+        "decayed counts equal the sums over the history of each row",
     )
-    slow = measure_median_seconds(lambda: reference_decayed_counts(*asked), repeats=5)
+    slow = measure_median_seconds(lambda: reference_decayed_counts(*queries), repeats=5)
     lists, moved_group, moved_when = grouped.lists.to(device), group.to(device), when.to(device)
 
     def fast() -> None:
         count_before(lists, moved_group, moved_when)
-        _wait(device)
+        synchronize(device)
 
     with track_peak_memory() as peak:
         fast()
     seconds = measure_median_seconds(fast, repeats=200, warmup=10)
-    return BenchmarkRow("fading counts", seconds, slow, slow / seconds, peak[0])
+    return BenchmarkRow("decayed counts", seconds, slow, slow / seconds, peak[0])
 
 
 def reference_decayed_counts(
     histories: list, nodes: np.ndarray, times: np.ndarray, scales: np.ndarray
 ) -> np.ndarray:
-    """The plain way: for each row a search, a cut and a sum over the past, in Python."""
-    found = np.zeros((len(nodes), len(scales)))
-    for row, (node, time_) in enumerate(zip(nodes, times, strict=True)):
-        past = histories[node][: np.searchsorted(histories[node], time_)]
-        found[row] = np.exp(-(time_ - past)[:, None] / scales).sum(axis=0)
-    return found
+    """Compute decayed counts with a search and a sum over the history for each row."""
+    counts = np.zeros((len(nodes), len(scales)))
+    for row, (node, query_time) in enumerate(zip(nodes, times, strict=True)):
+        history = histories[node][: np.searchsorted(histories[node], query_time)]
+        counts[row] = np.exp(-(query_time - history)[:, None] / scales).sum(axis=0)
+    return counts
 
 
 def _measure_large_index() -> BenchmarkRow:
-    """Index a large stream and answer its first batch; the reference is one stable sort of its keys."""
+    """Index a large stream and look up one batch; the reference is a stable sort of its nodes."""
     with track_peak_memory(interval=0.02) as peak:
         store = generate_stream(GeneratorConfig(seed=0, nodes=LARGE_NODES, events=LARGE_EVENTS))
         start = time.perf_counter()
         index = NeighborIndex.build(store)
         last = store.select(torch.arange(len(store) - 200, len(store)))
-        pairs = PairBatch.of(last.src, last.dst, last.time)
+        pairs = PairBatch.from_pairs(last.src, last.dst, last.time)
         view = gather_view(index, store.features, pairs, (NeighborRequest((LENGTH,)),))
         seconds = time.perf_counter() - start
-    require(bool((view.neighbors[0][0].length > 0).any()), "the first batch of the large stream has a past")
+    require(bool((view.neighbors[0][0].length > 0).any()), "the nodes of the batch have a history")
     start = time.perf_counter()
     torch.sort(torch.stack([store.src, store.dst], dim=1).flatten(), stable=True)
     sort = time.perf_counter() - start
@@ -148,27 +160,27 @@ def _split_histories(index: NeighborIndex, num_nodes: int) -> list[tuple[np.ndar
 
 
 def reference_lookup(histories: list, nodes: np.ndarray, times: np.ndarray, k: int):
-    """The field's way: a search, a cut and three padded copies for each row, in Python."""
+    """Look up the latest `k` neighbors with a search and three padded copies for each row."""
     found = []
-    for node, time_ in zip(nodes, times, strict=True):
-        neighbor, event, stamp = histories[node]
-        stop = np.searchsorted(stamp, time_)
-        found.append((neighbor[:stop], event[:stop], stamp[:stop]))
-    cut = [tuple(column[-k:] for column in past) for past in found]
+    for node, query_time in zip(nodes, times, strict=True):
+        neighbor, event, event_time = histories[node]
+        stop = np.searchsorted(event_time, query_time)
+        found.append((neighbor[:stop], event[:stop], event_time[:stop]))
+    recent = [tuple(column[-k:] for column in history) for history in found]
     ids, events = np.zeros((len(nodes), k), np.int64), np.zeros((len(nodes), k), np.int64)
-    stamps = np.zeros((len(nodes), k))
-    for row, (neighbor, event, stamp) in enumerate(cut):
+    event_times = np.zeros((len(nodes), k))
+    for row, (neighbor, event, event_time) in enumerate(recent):
         if len(neighbor):
             ids[row, : len(neighbor)] = neighbor
             events[row, : len(event)] = event
-            stamps[row, : len(stamp)] = stamp
-    return ids, events, stamps
+            event_times[row, : len(event_time)] = event_time
+    return ids, events, event_times
 
 
 def reference_cooccurrence(
     left: np.ndarray, right: np.ndarray, left_length: np.ndarray, right_length: np.ndarray
 ):
-    """The field's way: two dictionaries per pair and one look-up in each per token, in Python."""
+    """Count co-occurrences with two dictionaries per pair and a look-up in each per token."""
     outs = np.zeros((*left.shape, 2), np.int64), np.zeros((*right.shape, 2), np.int64)
     for row in range(len(left)):
         sides = (left[row, : left_length[row]], right[row, : right_length[row]])
@@ -177,8 +189,3 @@ def reference_cooccurrence(
             for column, count in enumerate(counts):
                 out[row, : len(side), column] = [count.get(token, 0) for token in side]
     return outs
-
-
-def _wait(device: str) -> None:
-    if torch.device(device).type == "cuda":
-        torch.cuda.synchronize()

@@ -1,9 +1,9 @@
-"""Choose the plan of Triton's scan: python -m dygmamba.lab.benchmarks.scan_tuning [folder for scan_tuning.json].
+"""Choose the launch plan of the Triton scan: `python -m dygmamba.lab.benchmarks.scan_tuning [FOLDER]`.
 
-For each shape of the anchor table: outputs and gradients against the definition in float64 first, then the median
-time of forward and of forward + backward under each plan, and the peak of extra memory under the best; beside them,
-the kernels which a call of the scan would choose. Made to run once on one NVIDIA H200, in under four minutes with all
-compilations.
+For the shapes of the anchors it checks outputs and gradients against the reference in float64, then measures the median
+time of forward and of forward + backward and the peak of additional memory, for every plan and for the kernels that a
+call of the scan selects. FOLDER receives scan_tuning.json. It is run by hand on one NVIDIA H200 and takes under four
+minutes with all compilations.
 
 Legend: q sequences, l steps, d channels, n states.
 """
@@ -21,15 +21,15 @@ import torch
 from torch import Tensor
 
 from dygmamba.core.files.writing import write_text
-from dygmamba.lab.benchmarks.harness import ANCHOR_CHANNELS, ANCHOR_STATES, SCAN_ANCHORS, ScanAnchor
+from dygmamba.lab.benchmarks.harness import ANCHOR_CHANNELS, ANCHOR_STATES, SCAN_ANCHORS, Log, ScanAnchor
 from dygmamba.ops.scan import reference, select_kernels
 from dygmamba.ops.scan.inputs import Inputs, Upstream
 
 DEVICE = "cuda"
-TOLERANCE = 1e-5  # float32, relative norm
-TIME_LIMIT = 210.0  # no plan is tried after that
+TOLERANCE = 1e-5  # relative norm of the error in float32
+TIME_LIMIT = 210.0  # seconds after which no new measurement starts
 
-# What differs from the default plan. Only the first five need a compilation each.
+# Changes to the default plan. Only the first five need a compilation each.
 BACKWARD_PLANS = (
     {},
     {"step": 4},
@@ -51,27 +51,26 @@ FORWARD_PLANS = (
 )
 KINDS = (("zoh", "span"), ("euler", "span"), ("zoh", "delta"), ("euler", "delta"))
 
-Say = Callable[[str], object]
 Record = dict[str, Any]
 
 
 def make_inputs(q: int, length: int, entry: str, dtype: torch.dtype = torch.float32) -> Inputs:
-    """Steps as in DyG-Mamba: w1 and w2 log-uniform, spans of all sizes; A as S4D starts it."""
+    """Draw inputs as in DyG-Mamba: w1, w2 and the time gaps log-uniform, A as in S4D-real."""
     generator = torch.Generator(DEVICE).manual_seed(length)
 
     def draw(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, device=DEVICE).to(dtype)
 
-    def spread(low: float, high: float, *shape: int) -> Tensor:
-        share = torch.rand(*shape, generator=generator, device=DEVICE)
-        return low * (high / low) ** share
+    def draw_log_uniform(low: float, high: float, *shape: int) -> Tensor:
+        uniform = torch.rand(*shape, generator=generator, device=DEVICE)
+        return low * (high / low) ** uniform
 
     steps: dict[str, Tensor | None] = dict.fromkeys(("delta", "span", "w1", "w2"))
     if entry == "delta":
-        steps["delta"] = spread(1e-3, 1e-1, q, length, ANCHOR_CHANNELS).to(dtype)
+        steps["delta"] = draw_log_uniform(1e-3, 1e-1, q, length, ANCHOR_CHANNELS).to(dtype)
     else:
-        w1, w2 = spread(1e-2, 1.0, ANCHOR_CHANNELS), spread(1.0, 100.0, ANCHOR_CHANNELS)
-        steps |= {"span": spread(1 / length, 0.1, q, length).to(dtype), "w1": w1, "w2": w2}
+        w1, w2 = draw_log_uniform(1e-2, 1.0, ANCHOR_CHANNELS), draw_log_uniform(1.0, 100.0, ANCHOR_CHANNELS)
+        steps |= {"span": draw_log_uniform(1 / length, 0.1, q, length).to(dtype), "w1": w1, "w2": w2}
     return Inputs(
         u=draw(q, length, ANCHOR_CHANNELS),
         A=-torch.arange(1.0, ANCHOR_STATES + 1, device=DEVICE).repeat(ANCHOR_CHANNELS, 1),
@@ -86,37 +85,37 @@ def make_inputs(q: int, length: int, entry: str, dtype: torch.dtype = torch.floa
 
 
 def measure_errors(length: int, rule: str, entry: str, q: int = 2) -> dict[str, float]:
-    """Relative errors of two sequences against the definition in float64; a large batch must contain them exactly."""
+    """Return the relative errors of all outputs and gradients against the reference in float64."""
     x = make_inputs(q, length, entry)
     fused = select_kernels(x)
     dy = torch.randn(x.u.shape, device=DEVICE)
     leaves: Any = {name: t.double().requires_grad_() for name, t in x.present.items()}
     y, final = (reference.scan if entry == "delta" else reference.span_scan)(**leaves, rule=rule)
     grads = torch.autograd.grad((y * dy).sum() + final.sum(), list(leaves.values()))
-    want = {"y": y.detach(), "final": final.detach(), **dict(zip(leaves, grads, strict=True))}
-    y, final, kept = fused.forward(x, rule, False, True)
-    given = Upstream(y, kept, dy, torch.ones_like(final), entry == "span")
-    got = fused.backward(x, rule, False, given).present
-    got |= {"y": y, "final": final}
-    return {name: ((got[name] - t).norm() / t.norm()).item() for name, t in want.items()}
+    expected = {"y": y.detach(), "final": final.detach(), **dict(zip(leaves, grads, strict=True))}
+    y, final, saved = fused.forward(x, rule, False, True)
+    upstream = Upstream(y, saved, dy, torch.ones_like(final), entry == "span")
+    actual = fused.backward(x, rule, False, upstream).present
+    actual |= {"y": y, "final": final}
+    return {name: ((actual[name] - t).norm() / t.norm()).item() for name, t in expected.items()}
 
 
 def is_batch_invariant(anchor: ScanAnchor) -> bool:
-    """Whether the first sequences of the full batch come out as they do alone, bit for bit."""
+    """Return whether two sequences have bit for bit the same results alone and in the full batch."""
     x = make_inputs(anchor.q, anchor.length, "span")
     fused = select_kernels(x)
     few = x._replace(**{name: x.present[name][:2] for name in ("u", "span", "B", "C", "z")})
     results = []
     for part in (x, few):
-        y, final, kept = fused.forward(part, "zoh", False, True)
-        grads = fused.backward(part, "zoh", False, Upstream(y, kept, part.u, final[:0], True))
+        y, final, saved = fused.forward(part, "zoh", False, True)
+        grads = fused.backward(part, "zoh", False, Upstream(y, saved, part.u, final[:0], True))
         tokens = [grads.present[name] for name in ("u", "span", "B", "C", "z")]
         results.append([y, final, *tokens])
     return all(torch.equal(many[:2], alone) for many, alone in zip(*results, strict=True))
 
 
 def measure_milliseconds(run: Callable[[], object]) -> float:
-    """Median over repeated calls, the second-level cache flushed in between."""
+    """Return the median over repeated calls; the L2 cache is flushed between them."""
     from triton.testing import do_bench
 
     median: Any = do_bench(run, warmup=10, rep=60, return_mode="median")
@@ -124,14 +123,14 @@ def measure_milliseconds(run: Callable[[], object]) -> float:
 
 
 def measure_extra_mib(run: Callable[[], object]) -> float:
-    """Peak beyond what is allocated now, the results still held."""
+    """Return the peak of memory that a call allocates, its results included."""
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    held = run()
+    results = run()  # kept alive until the peak is read
     torch.cuda.synchronize()
-    del held
+    del results
     return (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
@@ -142,34 +141,34 @@ def measure_shape(
     changes: dict[str, int] | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> dict[str, float]:
-    """Forward, forward + backward and extra memory of one shape, as called or by Triton under a changed plan."""
+    """Measure forward, forward + backward and memory of a shape, with the selected kernels or with a changed plan."""
     from dygmamba.ops.scan import triton
 
     x = make_inputs(anchor.q, anchor.length, entry, dtype)
     fused: Any = select_kernels(x) if changes is None else triton
-    how = {} if changes is None else {"plan": replace(triton.plan_for(x), **changes)}
+    options = {} if changes is None else {"plan": replace(triton.plan_for(x), **changes)}
     dy, none = torch.randn_like(x.u), x.u.new_empty(0, 0, 0)
 
     def forward() -> tuple[Tensor, Tensor, Tensor]:
-        return fused.forward(x, rule, False, True, **how)
+        return fused.forward(x, rule, False, True, **options)
 
     def both() -> tuple[object, ...]:
-        y, final, kept = forward()
-        return y, final, fused.backward(x, rule, False, Upstream(y, kept, dy, none, False), **how)
+        y, final, saved = forward()
+        return y, final, fused.backward(x, rule, False, Upstream(y, saved, dy, none, False), **options)
 
     memory = measure_extra_mib(both)
     return {"forward": measure_milliseconds(forward), "both": measure_milliseconds(both), "mib": memory}
 
 
-def format_line(anchor: ScanAnchor, label: str, found: dict[str, float], both: float | None = None) -> str:
-    """One measurement beside its anchor."""
-    ratio, memory = (both or anchor.both) / found["both"], found["mib"] / anchor.mib
-    times = f"forward {found['forward']:7.3f} ms  both {found['both']:7.3f} ms  {ratio:5.2f}x"
-    return f"q {anchor.q:3} l {anchor.length:4}  {times}  {found['mib']:6.0f} MiB {memory:4.2f}  {label}"
+def format_line(anchor: ScanAnchor, label: str, measured: dict[str, float], both: float | None = None) -> str:
+    """Format a measurement with its ratios to the anchor."""
+    ratio, memory = (both or anchor.both) / measured["both"], measured["mib"] / anchor.mib
+    times = f"forward {measured['forward']:7.3f} ms  both {measured['both']:7.3f} ms  {ratio:5.2f}x"
+    return f"q {anchor.q:3} l {anchor.length:4}  {times}  {measured['mib']:6.0f} MiB {memory:4.2f}  {label}"
 
 
-def check_errors(say: Say, record: Record) -> bool:
-    """Print the errors of every kind, of long sequences and of a ragged length; whether all are small enough."""
+def check_errors(log: Log, record: Record) -> bool:
+    """Measure the errors of every kind, of long sequences and of an odd length; return whether all are small."""
     cases = [(256, kind) for kind in KINDS] + [
         (2048, KINDS[0]),
         (2048, KINDS[1]),
@@ -178,66 +177,66 @@ def check_errors(say: Say, record: Record) -> bool:
     ]
     worst = 0.0
     for length, (rule, entry) in cases:
-        found = measure_errors(length, rule, entry)
-        worst = max(worst, *found.values())
-        record[f"error {rule} {entry} {length}"] = found
-        say(f"l {length} {rule} {entry} " + " ".join(f"{name} {value:.1e}" for name, value in found.items()))
+        errors = measure_errors(length, rule, entry)
+        worst = max(worst, *errors.values())
+        record[f"error {rule} {entry} {length}"] = errors
+        log(f"l {length} {rule} {entry} " + " ".join(f"{name} {value:.1e}" for name, value in errors.items()))
     same = all(is_batch_invariant(anchor) for anchor in SCAN_ANCHORS[:4])
-    say(f"worst error {worst:.1e}; a sequence is the same alone and in its batch: {same}")
+    log(f"worst error {worst:.1e}; a sequence is the same alone and in its batch: {same}")
     return worst <= TOLERANCE and same
 
 
-def tune_backward(say: Say, record: Record, anchor: ScanAnchor) -> None:
-    """Every change to the default plan on one shape."""
+def tune_backward(log: Log, record: Record, anchor: ScanAnchor) -> None:
+    """Measure every change to the default plan on one shape."""
     for change in BACKWARD_PLANS:
-        found = record[f"{anchor.q} {anchor.length} {change}"] = measure_shape(anchor, "zoh", "span", change)
-        say(format_line(anchor, str(change), found))
+        measured = measure_shape(anchor, "zoh", "span", change)
+        record[f"{anchor.q} {anchor.length} {change}"] = measured
+        log(format_line(anchor, str(change), measured))
 
 
-def tune_forward(say: Say, record: Record, anchor: ScanAnchor) -> None:
-    """The same for forward alone."""
+def tune_forward(log: Log, record: Record, anchor: ScanAnchor) -> None:
+    """Measure every change to the default plan of the forward pass alone."""
     from dygmamba.ops.scan import triton as fused
 
     x = make_inputs(anchor.q, anchor.length, "span")
     for change in FORWARD_PLANS:
         plan = replace(fused.plan_for(x), **change)
-        found = record[f"forward {change}"] = measure_milliseconds(
-            partial(fused.forward, x, "zoh", False, True, plan)
-        )
-        say(f"forward {found:.3f} ms {change}")
+        milliseconds = measure_milliseconds(partial(fused.forward, x, "zoh", False, True, plan))
+        record[f"forward {change}"] = milliseconds
+        log(f"forward {milliseconds:.3f} ms {change}")
 
 
-def measure_kinds(say: Say, record: Record, anchor: ScanAnchor) -> None:
-    """One shape as called, every kind."""
+def measure_kinds(log: Log, record: Record, anchor: ScanAnchor) -> None:
+    """Measure every kind of scan on one shape with the kernels that a call selects."""
     for rule, entry in KINDS:
-        found = record[f"{anchor.q} {anchor.length} {rule} {entry}"] = measure_shape(anchor, rule, entry)
-        say(format_line(anchor, f"{rule} {entry}", found))
-    found = record[f"{anchor.q} {anchor.length} bf16"] = measure_shape(
-        anchor, "zoh", "span", None, torch.bfloat16
-    )
-    say(format_line(anchor, "zoh span bf16", found, anchor.both16))
+        measured = measure_shape(anchor, rule, entry)
+        record[f"{anchor.q} {anchor.length} {rule} {entry}"] = measured
+        log(format_line(anchor, f"{rule} {entry}", measured))
+    measured = measure_shape(anchor, "zoh", "span", None, torch.bfloat16)
+    record[f"{anchor.q} {anchor.length} bf16"] = measured
+    log(format_line(anchor, "zoh span bf16", measured, anchor.both16))
 
 
-def run(say: Say, folder: Path | None = None) -> bool:
-    """Errors, changes of plan on three shapes, and all shapes and kinds as called."""
-    began = time.monotonic()
+def run(log: Log, folder: Path | None = None) -> bool:
+    """Check errors, try plans on three shapes, measure all shapes and kinds; return whether the errors are small."""
+    start = time.monotonic()
     record: Record = {"anchors": [asdict(anchor) for anchor in SCAN_ANCHORS]}
-    right = check_errors(say, record)
+    correct = check_errors(log, record)
     stages = [partial(tune_backward, anchor=anchor) for anchor in SCAN_ANCHORS[:3]]
     stages += [
         partial(tune_forward, anchor=SCAN_ANCHORS[0]),
         *(partial(measure_kinds, anchor=anchor) for anchor in SCAN_ANCHORS),
     ]
     for stage in stages:
-        if time.monotonic() - began < TIME_LIMIT:
-            stage(say, record)
-            say(f"after {time.monotonic() - began:.0f} s")
-    say(f"right: {right}")
+        if time.monotonic() - start < TIME_LIMIT:
+            stage(log, record)
+            log(f"after {time.monotonic() - start:.0f} s")
+    log(f"correct: {correct}")
     if folder is not None:
         write_text(folder / "scan_tuning.json", json.dumps(record, indent=1))
-    return right
+    return correct
 
 
 if __name__ == "__main__":
-    done = run(lambda text: sys.stdout.write(text + "\n"), Path(sys.argv[1]) if len(sys.argv) > 1 else None)
-    sys.exit(0 if done else 1)
+    target = Path(sys.argv[1]) if len(sys.argv) > 1 else None
+    sys.exit(0 if run(lambda text: sys.stdout.write(text + "\n"), target) else 1)

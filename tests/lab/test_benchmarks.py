@@ -1,4 +1,4 @@
-"""The benchmarks at toy sizes: they check before they time, and what they print has one shape."""
+"""The benchmarks at toy sizes: they check before they time, and all print the same columns."""
 
 import json
 import xml.etree.ElementTree as ElementTree
@@ -20,13 +20,14 @@ from dygmamba.ops.dispatch import use_reference
 from dygmamba.ops.scan import cpu as scan_cpu
 from dygmamba.report.charts import render_svg_file
 from dygmamba.report.document import LineChart
+from raising import raises
 from torture_cases import SECONDS
 
 TOY = {"length": 6, "width": 4, "states": 2, "blocks": 1, "out": 8, "time_dim": 4}
 BENCHES = {"scan": scan, "step": step, "epoch": epoch, "length": length, "memory": memory}
 BENCHES |= {"candidates": candidates}
 SIZES = {
-    step: {"SETTINGS": TOY, "BATCH": 20, "REFERENCE_BATCH": {"cpu": 5}, "REPEATS": 1, "PRODUCT": 64},
+    step: {"SETTINGS": TOY, "BATCH": 20, "REFERENCE_BATCH": {"cpu": 5}, "REPEATS": 1, "MATMUL_SIDE": 64},
     epoch: {
         "BATCH": 20,
         "STEPS": 2,
@@ -34,14 +35,14 @@ SIZES = {
         "PAIRS": 20,
         "CASES": {"cpu": (epoch.EpochCase("dyg-mamba", 6),)},
     },
-    length: {"NODES": 8, "BATCH": {"cpu": 2}, "LENGTHS": {"cpu": (8, 16)}, "CHECKED": 8, "REPEATS": 1},
+    length: {"NODES": 8, "BATCH": {"cpu": 2}, "LENGTHS": {"cpu": (8, 16)}, "CHECK_LENGTH": 8, "REPEATS": 1},
     memory: {"SIZES": {"cpu": ((2, 8),)}, "LENGTHS": (4, 8), "BATCH": {"cpu": 4}, "PAIRS": 20},
     candidates: {
         "MODELS": {"dyg-mamba": TOY},
         "COUNTS": {"cpu": (3, 9)},
         "EVENTS": {"cpu": 4},
         "PAIRS": 20,
-        "MOVED": 0.5,
+        "MAX_MOVED_RANKS": 0.5,
     },
     scan: {"SIZE": (2, 16, 8, 4), "SMALL": (2, 9, 8, 4)},
 }
@@ -52,31 +53,33 @@ def toy_sizes(monkeypatch):
     store = generate_stream(GeneratorConfig(seed=2, nodes=40, events=1_500))
     toy = Stream(store, chronological_split(store), torch.device("cpu"))
     for module in (step, epoch, memory, candidates):
-        monkeypatch.setattr(module, "find_stream", lambda device: ("toy", toy))
+        monkeypatch.setattr(module, "open_benchmark_stream", lambda device: ("toy", toy))
     for module, sizes in SIZES.items():
         for name, value in sizes.items():
             monkeypatch.setattr(module, name, value)
     return toy
 
 
-@pytest.mark.parametrize("name", [name for name in BENCHES if SECONDS or name != "scan"])  # it compiles all
-def test_every_bench_emits_one_object_of_rows(monkeypatch, capsys, tmp_path, name):
-    """On a CPU each prints one JSON object, its rows have every column, and progress stays on stderr."""
+@pytest.mark.parametrize(
+    "name", [name for name in BENCHES if SECONDS or name != "scan"]
+)  # compiles every kernel
+def test_every_benchmark_prints_one_json_object(monkeypatch, capsys, tmp_path, name):
+    """On a CPU each prints one JSON object whose rows have every column; progress goes to stderr."""
     code, out, err = invoke(monkeypatch, capsys, "bench", name, "--json", "--out", str(tmp_path / "made"))
     assert code == 0, err
-    found = json.loads(out, parse_constant=pytest.fail)  # NaN is no JSON
+    found = json.loads(out, parse_constant=pytest.fail)  # NaN is not valid JSON
     assert (found["bench"], found["device"]) == (name, "cpu")
     assert found["rows"]
     for row in found["rows"]:
         assert set(row) == {field.name for field in fields(BenchmarkRow)}
         assert row["seconds"] > 0
-        assert row["anchor_seconds"] is None  # an anchor holds on its own GPU only
+        assert row["anchor_seconds"] is None  # anchors apply to one kind of GPU only
     assert any(row["ratio"] for row in found["rows"])
     assert err
 
 
-def test_the_table_shows_only_columns_with_something_in_them(monkeypatch, capsys):
-    """Without an anchor there is no column for it; the step's share of a matrix product is shown."""
+def test_the_table_omits_empty_columns(monkeypatch, capsys):
+    """Without anchors there is no column for them; the rate relative to a matrix product is shown."""
     code, out, _ = invoke(monkeypatch, capsys, "bench", "step")
     assert code == 0
     assert "anchor" not in out
@@ -84,8 +87,8 @@ def test_the_table_shows_only_columns_with_something_in_them(monkeypatch, capsys
 
 
 @pytest.mark.parametrize("name", BENCHES)
-def test_a_wrong_kernel_is_never_timed(monkeypatch, name):
-    """A kernel that is off by a percent stops every bench before its first measurement."""
+def test_a_wrong_kernel_is_not_timed(monkeypatch, name):
+    """A kernel that is off by one percent stops every benchmark before its first measurement."""
     right, broken = scan_cpu.forward, conv_cpu.forward
 
     def off(*args):
@@ -95,13 +98,15 @@ def test_a_wrong_kernel_is_never_timed(monkeypatch, name):
     monkeypatch.setattr(scan_cpu, "forward", off)
     monkeypatch.setattr(conv_cpu, "forward", lambda *args: 1.01 * broken(*args))
     module = BENCHES[name]
-    monkeypatch.setattr(module, "median_seconds", lambda *args, **kwargs: pytest.fail("timed a wrong answer"))
-    with pytest.raises(WrongResultError):
+    monkeypatch.setattr(
+        module, "measure_median_seconds", lambda *args, **kwargs: pytest.fail("timed a wrong result")
+    )
+    with raises("wrong-result", kind=WrongResultError):
         module.run("cpu")
 
 
-def test_a_wrong_gradient_is_never_timed(monkeypatch):
-    """A right loss with a wrong gradient stops the bench of the step."""
+def test_a_wrong_gradient_is_not_timed(monkeypatch):
+    """A wrong gradient stops the benchmark of the step even if the loss is right."""
     right = conv_cpu.backward
 
     def off(*args):
@@ -109,30 +114,31 @@ def test_a_wrong_gradient_is_never_timed(monkeypatch):
         return dx, 1.01 * dweight, dbias
 
     monkeypatch.setattr(conv_cpu, "backward", off)
-    with pytest.raises(WrongResultError, match="gradient"):
+    with raises("wrong-result", kind=WrongResultError) as error:
         step.run("cpu")
+    assert "gradient" in str(error.value)
 
 
-def test_a_model_scores_the_same_by_definition(monkeypatch, toy_sizes):
-    """Inside the block the kernels may be absent, and a model's scores are what they are with them."""
-    fit = harness.build_fit("dyg-mamba", toy_sizes, TOY, batch=20)
-    fast = harness.score_pairs(fit, 20)
+def test_the_reference_gives_the_same_scores(monkeypatch, toy_sizes):
+    """Inside `use_reference` no kernel is called, and the scores of a model are the same."""
+    trainer = harness.build_trainer("dyg-mamba", toy_sizes, TOY, batch=20)
+    fast = harness.score_pairs(trainer, 20)
     monkeypatch.setattr(scan_cpu, "forward", pytest.fail)
     monkeypatch.setattr(conv_cpu, "forward", pytest.fail)
     with use_reference():
-        torch.testing.assert_close(harness.score_pairs(fit, 20), fast)
+        torch.testing.assert_close(harness.score_pairs(trainer, 20), fast)
 
 
-def test_a_series_ends_where_memory_ends(monkeypatch):
-    """Out of memory is a row that says so, the last of its model; the other model goes on."""
+def test_a_series_ends_when_memory_runs_out(monkeypatch):
+    """The last row of the model says so, and the other model is still measured."""
     measure = length.measure_length
 
-    def small_machine(stream, model, tokens, case):
+    def run_out_of_memory(stream, model, tokens, case):
         if model == "dygformer" and tokens == 16:
             raise torch.OutOfMemoryError
         return measure(stream, model, tokens, case)
 
-    monkeypatch.setattr(length, "measure_length", small_machine)
+    monkeypatch.setattr(length, "measure_length", run_out_of_memory)
     monkeypatch.setattr(length, "LENGTHS", {"cpu": (8, 16, 32)})
     rows = length.run("cpu")
     assert [row.case.split(",")[0] for row in rows] == [
@@ -147,10 +153,10 @@ def test_a_series_ends_where_memory_ends(monkeypatch):
     assert "out of memory" in length.format_markdown(rows)
 
 
-def test_length_writes_its_table_and_picture(tmp_path):
+def test_length_writes_table_and_chart(tmp_path):
     """The CSV has a line per row, and the SVG a point for each."""
     rows = [
-        BenchmarkRow.of(f"{name} L={tokens}, batch 2", tokens / 10, peak_mb=float(tokens))
+        BenchmarkRow.from_times(f"{name} L={tokens}, batch 2", tokens / 10, peak_mb=float(tokens))
         for name in ("a", "b")
         for tokens in (64, 128)
     ]
@@ -161,8 +167,8 @@ def test_length_writes_its_table_and_picture(tmp_path):
     assert len(drawn.findall(".//{*}circle")) == 8
 
 
-def test_every_history_of_the_dense_stream_is_full(monkeypatch):
-    """At the last events, each node has met the others at least as often as the longest sequence asks."""
+def test_every_history_of_the_dense_stream_is_long_enough(monkeypatch):
+    """At the last events, each node has at least as many events as the longest sequence."""
     monkeypatch.setattr(length, "NODES", 64)
     stream = length.generate_dense_stream(512, "cpu")
     last = stream.store.select(stream.split.train[-32:])
@@ -170,8 +176,8 @@ def test_every_history_of_the_dense_stream_is_full(monkeypatch):
     assert int(found.length.min()) == 511
 
 
-def test_a_line_without_points_draws_nothing():
-    """Memory that did not grow has no place on a logarithmic axis."""
+def test_a_curve_without_positive_points_is_not_drawn():
+    """Memory that shrank has no position on a logarithmic axis."""
     drawn = ElementTree.fromstring(
         render_svg_file([LineChart("t", "x", "y", {"a": [(64.0, -1.0)]}, y_kind="log")])
     )
@@ -179,8 +185,8 @@ def test_a_line_without_points_draws_nothing():
 
 
 @pytest.mark.skipif(not SECONDS, reason="compiles for long; `make torture` runs it")
-def test_an_epoch_stands_beside_its_anchors(monkeypatch, toy_sizes):
-    """On the anchors' GPU and stream each anchor is a row: the same seconds, its own ratio."""
+def test_an_epoch_has_a_row_per_anchor(monkeypatch, toy_sizes):
+    """On the GPU and stream of the anchors, each has a row with the same seconds and its own ratio."""
     both = [EpochAnchor("dygformer", 4, by, seconds) for by, seconds in (("one", 20.0), ("two", 8.0))]
     monkeypatch.setattr(epoch, "EPOCH_ANCHORS", (*both, EpochAnchor("dygformer", 32, "one", 5.0)))
     monkeypatch.setattr(epoch, "anchors_apply", lambda device: True)
@@ -191,17 +197,17 @@ def test_an_epoch_stands_beside_its_anchors(monkeypatch, toy_sizes):
     assert all(row.anchor_ratio == row.anchor_seconds / row.seconds for row in found)
 
 
-def test_a_model_with_memory_is_checked_on_what_it_has_seen(monkeypatch, toy_sizes):
-    """Its scores are compared after the same events on both sides, and differ from those without any."""
+def test_a_model_with_memory_is_checked_after_observing_events(monkeypatch, toy_sizes):
+    """Its scores are compared after the same events, and differ from those without any."""
     harness.require_same_scores("tgn", toy_sizes, {}, 20)
-    seen = harness.score_pairs(harness.build_fit("tgn", toy_sizes, {}), 20)
+    seen = harness.score_pairs(harness.build_trainer("tgn", toy_sizes, {}), 20)
     monkeypatch.setattr(harness, "OBSERVED_EVENTS", 0)
-    assert not torch.allclose(seen, harness.score_pairs(harness.build_fit("tgn", toy_sizes, {}), 20))
+    assert not torch.allclose(seen, harness.score_pairs(harness.build_trainer("tgn", toy_sizes, {}), 20))
 
 
 @pytest.mark.parametrize("device", ["tpu", "cuda"])
-def test_a_device_that_is_not_there_is_said_so(monkeypatch, capsys, device):
-    """One sentence and exit code 2, and nothing is measured."""
+def test_a_missing_device_is_an_error(monkeypatch, capsys, device):
+    """One line on stderr and exit code 2, and nothing is measured."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     code, out, err = invoke(monkeypatch, capsys, "bench", "scan", "--device", device)
     assert code == 2
@@ -210,8 +216,8 @@ def test_a_device_that_is_not_there_is_said_so(monkeypatch, capsys, device):
     assert err.count("\n") == 1
 
 
-def test_cost_against_size_is_measured_stage_by_stage(tmp_path, monkeypatch):
-    """Stages that follow one another in one folder, a row for each lap, a table and a picture; nothing else is left."""
+def test_size_is_measured_stage_by_stage(tmp_path, monkeypatch):
+    """The stages run in one folder and leave no files; each lap has a row, and there are a table and a chart."""
     laps = {}
 
     def stage(command, **_):
@@ -233,9 +239,11 @@ def test_cost_against_size_is_measured_stage_by_stage(tmp_path, monkeypatch):
     assert "peak of resident memory" in texts[".svg"]
 
 
-def test_sizes_that_are_none_are_refused(monkeypatch, capsys):
-    """One sentence, before anything is made."""
+def test_invalid_sizes_are_rejected(monkeypatch, capsys):
+    """One line on stderr and exit code 2, before anything is written."""
     for sizes in ("many", "10", "1e12"):
         code, _, err = invoke(monkeypatch, capsys, "bench", "size", "--sizes", sizes)
         assert code == 2
-        assert "give numbers" in err
+        assert "--sizes" in err
+        assert sizes in err
+        assert err.count("\n") == 1

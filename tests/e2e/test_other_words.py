@@ -13,15 +13,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.progress import Progress
 
 from commands import call, invoke
-from dygmamba.cli.console import make_description_column, plain_table, print_line, print_note, stderr, stdout
+from dygmamba.cli.console import plain_table, print_line, print_note, stderr, stdout
 from dygmamba.cli.messages import escape_text
+from dygmamba.cli.progress import make_bars
 from dygmamba.core.errors import ConfigError
+from dygmamba.core.files.untrusted import FORMULA_PREFIXES, escape_formula
 from dygmamba.data.readers import ReadOptions, read_dataset
 from dygmamba.data.storage.dataset import save_dataset
-from dygmamba.data.storage.export import FORMULA_PREFIXES, escape_formula
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.lab.benchmarks import length
 from dygmamba.runs.link_training import start_link_run
@@ -54,7 +54,7 @@ def test_all_that_is_printed_is_text(capsys, monkeypatch):
         console.print(table)
     print_line(words)
     print_note(words)
-    bar = Progress(make_description_column(), console=stderr())
+    bar = make_bars(stderr())
     bar.add_task(words)
     stderr().print(bar.get_renderable())
     for said, times in zip(capsys.readouterr(), (6, 7), strict=True):

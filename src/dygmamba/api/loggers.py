@@ -32,7 +32,7 @@ class Logger(Protocol):
 
 
 class TensorBoard:
-    """Event files in the run directory; `tensorboard --logdir runs` shows all runs."""
+    """Event files in the run directory, which TensorBoard shows for all runs under a folder."""
 
     def __init__(self, run: RunDirectory) -> None:
         from torch.utils.tensorboard.writer import SummaryWriter

@@ -1,7 +1,7 @@
 """Checks of a command's arguments that need neither torch, pyarrow nor numba, so that a typo is reported at once.
 
 There is one function per command. The registry of models and the settings of training can be read without torch; they
-are imported where they are needed, so that `--help` does not wait for them.
+are imported where they are needed, so that the help does not wait for them.
 """
 
 import dataclasses

@@ -9,7 +9,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from dygmamba.core.errors import ConfigError, DygError, DygWarning
 from dygmamba.core.process_settings import join_process_group
 from dygmamba.core.progress import Progress
 from dygmamba.engine.distributed import ProcessGroup, use_process_group
-from dygmamba.engine.launcher import Launcher, ProcessesFailed, is_worker
+from dygmamba.engine.launcher import ProcessesFailed, is_worker, launch_workers
 
 if TYPE_CHECKING:
     import torch
@@ -57,15 +57,14 @@ def run_in_processes(name: str, processes: int, progress: Progress, job: dict[st
             code="nested-processes",
         )
     command = [sys.executable, "-m", "dygmamba.api.worker", name, _encode_job(job)]
-    last: dict[str, Any] = {}
-    with Launcher(command, processes, listen=True).started() as launcher:
-        last = replay_progress((json.loads(line) for line in launcher.words), progress)
-        try:
-            launcher.wait()
-        except ProcessesFailed as failure:
-            if not failure.said or "error" not in last:
-                raise
-            raise _decode_error(last) from None
+    try:
+        with closing(launch_workers(command, processes)) as lines:
+            last = replay_progress(map(json.loads, lines), progress)
+    except ProcessesFailed as failure:
+        report = _parse_report(failure.report)
+        if "error" in report:
+            raise _decode_error(report) from None
+        raise
     return [Path(path) for path in last["runs"]]
 
 
@@ -149,6 +148,15 @@ def _decode_error(line: dict[str, Any]) -> DygError:
     error = getattr(errors, line["kind"], DygError)(line["error"], code=line["code"])
     error.exit_code = line["exit_code"]
     return error
+
+
+def _parse_report(line: str) -> dict[str, Any]:
+    """Return the last line of a failed worker, empty if it is not a whole JSON object."""
+    try:
+        report = json.loads(line)
+    except ValueError:
+        return {}
+    return report if isinstance(report, dict) else {}
 
 
 def _encode_job(job: dict[str, Any]) -> str:

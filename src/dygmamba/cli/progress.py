@@ -16,6 +16,7 @@ from dygmamba.core.process_settings import is_first_process, redirect_warnings
 from dygmamba.core.progress import SILENT, Progress
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
 
@@ -89,8 +90,11 @@ def describe_epoch(entry: dict[str, Any]) -> str:
 
 def _open_bars() -> "Bars | LineProgress":
     console = stderr()
-    if not console.is_terminal:
-        return LineProgress(print_note)
+    return make_bars(console) if console.is_terminal else LineProgress(print_note)
+
+
+def make_bars(console: "Console") -> "Bars":
+    """Make progress bars whose names are printed as text."""
     from rich.filesize import decimal
     from rich.progress import BarColumn, Task, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars

@@ -18,6 +18,7 @@ from dygmamba.data.storage.leaderboard import (
     save_leaderboard,
 )
 from dygmamba.tasks.candidates import BoardCandidates
+from raising import raises
 
 LINKS = [name for name in HEADERS if name.startswith("tgbl")]
 
@@ -102,8 +103,8 @@ def test_tgb_seq_keeps_its_own_periods(tmp_path):
     path = dm.save(data, data_dir=tmp_path / "data")
     again = dm.load("GoogleLocal", tmp_path / "data")
     assert load_leaderboard_split(again) == board.split
-    with pytest.raises(ConfigError, match="lists no candidates of val"):
-        BoardCandidates.of(load_leaderboard(again), "val", torch.arange(70, 85))
+    with raises("no-board-candidates", ConfigError):
+        BoardCandidates.create(load_leaderboard(again), "val", torch.arange(70, 85))
     assert path.exists()
 
 
@@ -117,8 +118,8 @@ def test_relbench_has_tgbs_numbers(tmp_path, two_sides):
     require_lists(load_leaderboard(data), rows, negatives)
 
 
-def test_a_board_goes_with_its_dataset(monkeypatch, capsys, tmp_path):
-    """One command imports both; the version's board is found by any name, and goes when the dataset goes."""
+def test_a_leaderboard_is_saved_with_its_dataset(monkeypatch, capsys, tmp_path):
+    """One command imports both; removing the dataset removes its leaderboard."""
     tgb_folder(tmp_path / "tgbl_wiki")
     words = ("data", "import", str(tmp_path / "tgbl_wiki"), "--data-dir", str(tmp_path / "data"))
     code, out, error = invoke(monkeypatch, capsys, *words)
@@ -131,12 +132,12 @@ def test_a_board_goes_with_its_dataset(monkeypatch, capsys, tmp_path):
     assert load_leaderboard_split(data) == board.split
     assert load_leaderboard_split(dm.generate(nodes=20, events=100, communities=2)) is None
     other = replace(data, digest="0" * 64)
-    with pytest.raises(FileError, match="no scoreboard"):
+    with raises("leaderboard-mismatch", FileError):
         load_leaderboard_file(file, other)
     save_leaderboard(board, data, tmp_path / "data")
     content = file.read_bytes()
     file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    with pytest.raises(FileError, match="damaged"):
+    with raises("file-damaged", FileError):
         load_leaderboard(data)
     dm.remove("tgbl-wiki", data_dir=tmp_path / "data")
     assert not list((tmp_path / "data").glob("*.board"))

@@ -28,8 +28,9 @@ from dygmamba.explain.forgetting import (
 )
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts, Heuristic
-from dygmamba.models.dyg_mamba import DyGMambaConfig
+from dygmamba.models.configs import DyGMambaConfig
 from dygmamba.sampling.view import NeighborRequest
+from raising import raises
 from streams import split_stream
 
 CONFIG = GeneratorConfig(events=6_000)
@@ -199,22 +200,25 @@ def test_the_law_is_known_of_the_embedded_stream_only():
     assert law[1](np.array([0.0, 7_200.0])) == pytest.approx([1.0, 0.5])
     for seed, kind in ((1, "generated"), (0, "csv")):
         store = generate_stream(GeneratorConfig(seed=seed))
-        assert find_known_law(Dataset.of("x", store, NodeIds.identity(240), Origin(format=kind))) is None
+        assert (
+            find_known_law(Dataset.from_events("x", store, NodeIds.identity(240), Origin(format=kind)))
+            is None
+        )
 
 
-def test_too_short_a_stream_is_said(store):
-    """Where nothing can be probed, one sentence says so; a model of another kind likewise."""
+def test_a_stream_that_is_too_short_is_refused(store):
+    """Without repeated pairs there is nothing to measure; nor for a model without a sequence of neighbors."""
     short = store[:40]
-    with pytest.raises(EventError, match="too few"):
+    with raises("too-few-events", EventError):
         measure_forgetting(LawScorer(forgetting_law(CONFIG)), split_stream(short))
     spec = find_model("popularity")
     scorer = spec.build(spec.config(), DatasetFacts.of(store))
-    with pytest.raises(ConfigError, match="recent"):
+    with raises("model-without-window", ConfigError):
         measure_forgetting(scorer, split_stream(store))
 
 
 def test_curves_are_kept_until_the_weights_change(stream, tmp_path):
-    """What is saved is loaded, unless a newer checkpoint lies beside it; a damaged file is said."""
+    """Saved curves are loaded unless there is a newer checkpoint; a damaged file is an error."""
     run, law = RunDirectory(tmp_path), forgetting_law(CONFIG)
     found = measure_forgetting(LawScorer(law), stream, ("exponential", law))
     assert load_forgetting(run) is None
@@ -227,5 +231,5 @@ def test_curves_are_kept_until_the_weights_change(stream, tmp_path):
     assert load_forgetting(run) is None
     run.best.unlink()
     (tmp_path / "forgetting.json").write_text(json.dumps({"span": []}))
-    with pytest.raises(FileError, match="delete it"):
+    with raises("damaged-forgetting", FileError):
         load_forgetting(run)

@@ -25,7 +25,7 @@ VARIANTS = [
 def asked(store, scorer):
     """Questions with pasts of several lengths, none of them among the events."""
     found = questions(store)
-    return unsplit(store).view(PairBatch.of(found.src, found.dst, found.time), scorer.requests)
+    return unsplit(store).view(PairBatch.from_pairs(found.src, found.dst, found.time), scorer.requests)
 
 
 @pytest.mark.parametrize("more", VARIANTS, ids=lambda more: "-".join(map(str, more.values())))

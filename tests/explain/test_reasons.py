@@ -10,6 +10,7 @@ from dygmamba.core.errors import ConfigError
 from dygmamba.engine.scoring import Ranker
 from dygmamba.explain.shapley import attribute_trees
 from dygmamba.sampling.view import PairBatch
+from raising import raises
 from streams import unsplit
 
 
@@ -18,7 +19,7 @@ def test_reasons_add_up_to_the_logit_that_a_prediction_gives(walks):
     """For all pairs, each with its own past: base and contributions are the score, to rounding."""
     store = snapshots()
     scorer, asked = build(("trees", {"walks": walks}), store), questions(store)
-    found = attribute_trees(scorer, unsplit(store), PairBatch.of(asked.src, asked.dst, asked.time))
+    found = attribute_trees(scorer, unsplit(store), PairBatch.from_pairs(asked.src, asked.dst, asked.time))
     logit = Ranker(scorer, unsplit(store), 0).logits(asked.src, asked.dst, asked.time)
     torch.testing.assert_close(found.logit, logit, rtol=1e-9, atol=1e-9)
     assert float(logit.std()) > 1e-3
@@ -29,7 +30,7 @@ def test_the_strongest_reasons_are_named_and_in_order():
     """Each pair's list is of distinct kinds, the largest amounts first, signs kept; all kinds add up to the logit."""
     store = snapshots()
     scorer, asked = build(("trees", {}), store), questions(store)
-    found = attribute_trees(scorer, unsplit(store), PairBatch.of(asked.src, asked.dst, asked.time))
+    found = attribute_trees(scorer, unsplit(store), PairBatch.from_pairs(asked.src, asked.dst, asked.time))
     for row, listed in enumerate(found.strongest(5)):
         amounts = [abs(by) for _, by in listed]
         assert amounts == sorted(amounts, reverse=True)
@@ -47,7 +48,9 @@ def test_where_times_are_seconds_a_scale_is_a_duration():
     store = snapshots(gap=3600.0)
     for moved, said in ((store, True), (replace(store, time=store.time - 1.08e9), False)):
         scorer, asked = build(("trees", {}), moved), questions(moved)
-        found = attribute_trees(scorer, unsplit(moved), PairBatch.of(asked.src, asked.dst, asked.time))
+        found = attribute_trees(
+            scorer, unsplit(moved), PairBatch.from_pairs(asked.src, asked.dst, asked.time)
+        )
         scales = [name.split(", fading over ")[1] for name in found.names if ", fading over " in name]
         assert scales
         assert all(scale.split()[-1].isalpha() == said for scale in scales)
@@ -56,7 +59,7 @@ def test_where_times_are_seconds_a_scale_is_a_duration():
 def test_other_models_have_no_exact_reasons():
     """A network is refused in one sentence."""
     store = snapshots()
-    with pytest.raises(ConfigError, match="trees"):
+    with raises("model-without-features", ConfigError):
         attribute_trees(
-            build(("tgat", {}), store), unsplit(store), PairBatch.of(store.src, store.dst, store.time)
+            build(("tgat", {}), store), unsplit(store), PairBatch.from_pairs(store.src, store.dst, store.time)
         )

@@ -38,7 +38,7 @@ def _few(monkeypatch):
 
 def one(asked, row):
     """One of the questions, as a batch."""
-    return PairBatch.of(asked.src[[row]], asked.dst[[row]], asked.time[[row]])
+    return PairBatch.from_pairs(asked.src[[row]], asked.dst[[row]], asked.time[[row]])
 
 
 @pytest.mark.parametrize("case", CASES, ids=label_of)
@@ -46,13 +46,13 @@ def test_contributions_and_base_are_the_logit_of_a_prediction(case):
     """For all models and some pairs: with every event the game says what `predict` says, and its parts add up."""
     store = snapshots()
     scorer, asked = build(case, store), questions(store)
-    logit = Ranker(scorer, unsplit(store), 0, cell=CELL).logits(asked.src, asked.dst, asked.time)
+    logit = Ranker(scorer, unsplit(store), 0, batch_size=CELL).logits(asked.src, asked.dst, asked.time)
     for row in (0, len(asked) - 2):
         ledger = CachedGame(build_game(scorer, unsplit(store), one(asked, row), 0, CELL))
         found = estimate_shapley(ledger, 1, seed=row)
         assert found.logit == pytest.approx(float(logit[row]), abs=1e-5)
         assert found.base + float(found.value.sum()) == pytest.approx(found.logit, abs=1e-9)
-        assert ledger.asked <= 2 * (len(ledger.game.players) - 1) + 2
+        assert ledger.num_scored <= 2 * (len(ledger.game.players) - 1) + 2
 
 
 UNDRAWN = [case for case in CASES if case not in DRAWN and case[0] != "cawn"]
@@ -67,14 +67,14 @@ def test_a_stream_without_an_event_is_what_the_model_would_have_been_shown(case)
     """
     store = sample_store()
     scorer, stream = build(case, store), unsplit(store)
-    pair = PairBatch.of(store.src[[50]], store.dst[[50]], store.time[[50]])
-    game = StreamRemoval(scorer, stream, pair, 0, cell=1)
+    pair = PairBatch.from_pairs(store.src[[50]], store.dst[[50]], store.time[[50]])
+    game = StreamRemoval(scorer, stream, pair, 0, batch_size=1)
     n = len(game.players)
     tried = (0, n - 1)
     for at, logit in zip(tried, game.logits(~torch.eye(n, dtype=torch.bool)[list(tried)]), strict=True):
         rows = torch.arange(len(store))
         rest = selected(store, rows[rows != game.players[at].events[0]])
-        want = Ranker(scorer, unsplit(rest), 0, cell=1).logits(pair.src, pair.dst, pair.time)
+        want = Ranker(scorer, unsplit(rest), 0, batch_size=1).logits(pair.src, pair.dst, pair.time)
         assert float(logit) == pytest.approx(float(want[0]), abs=1e-5)
 
 
@@ -85,7 +85,7 @@ def test_a_list_without_an_event_is_the_list_of_a_stream_without_it(name):
     """Where the lists hold all of both pasts, taking an event out of them is taking it out of the stream."""
     store = sample_store(30)
     scorer, stream = build((name, {"length": 40}), store), unsplit(store)
-    pair = PairBatch.of(store.src[[-1]], store.dst[[-1]], store.time[[-1]] + 1)
+    pair = PairBatch.from_pairs(store.src[[-1]], store.dst[[-1]], store.time[[-1]] + 1)
     game = build_game(scorer, stream, pair, 0)
     assert isinstance(game, WindowRemoval)
     n = len(game.players)

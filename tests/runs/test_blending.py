@@ -1,4 +1,4 @@
-"""Runs added up: what the sum says, what it is worth, what it is made of, and what cannot be added."""
+"""Blends of runs: their scores, their validation AP, their contents, and runs that cannot be blended."""
 
 import json
 
@@ -14,6 +14,7 @@ from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.runs.blending import _enumerate_shares, find_best_weights
 from dygmamba.runs.opening import open_run
 from dygmamba.tasks.link import build_link_set
+from raising import raises
 
 TREES = {"trees": 6, "rounds": 3, "epochs": 2, "least": 5, "scales": 2, "neighbors": 2}
 SMALL = {"epochs": 1, "length": 4, "width": 4, "blocks": 1, "states": 2, "time_dim": 4}
@@ -38,7 +39,7 @@ def both(parts, tmp_path_factory):
 
 
 def scores_of(run):
-    """What a run says of each pair of its test."""
+    """Logits of a run for each pair of its test set."""
     opened = open_run(run.path, torch.device("cpu"), dataset=run.data)
     evaluation_set = build_link_set(opened.stream.store, opened.stream.split, "test")
     return score_evaluation_set(
@@ -47,7 +48,7 @@ def scores_of(run):
 
 
 def test_trees_alone_blend_too(data, parts, tmp_path):
-    """A sum without a single weight that follows a gradient."""
+    """A blend of models that are trained without gradients."""
     (others,) = dm.train(data, "trees", out=tmp_path, seeds=(1,), **TREES)
     both = dm.blend([parts[0].path, others.path], out=tmp_path)
     first, second, total = (scores_of(run) for run in (parts[0], others, both))
@@ -61,7 +62,7 @@ def validated(run):
     return next(row["ap"] for row in rows if row["split"] == "val" and row["setting"] == "transductive")
 
 
-def test_a_blend_says_the_weighted_sum_of_what_its_parts_say(parts, both):
+def test_the_score_of_a_blend_is_the_weighted_sum_of_its_parts(parts, both):
     """Of every pair of the test, in logits."""
     *scores, total = (scores_of(run) for run in (*parts, both))
     weights = both.config["model"]["weights"]
@@ -74,8 +75,8 @@ def test_on_validation_no_part_is_better(parts, both):
     assert validated(both) >= max(validated(part) for part in parts)
 
 
-def test_the_shares_that_are_tried_are_shares():
-    """They are not negative and add up to one; each part alone and the mean of two are among them."""
+def test_all_weights_that_are_tried_add_up_to_one():
+    """They are not negative; each part alone and the mean of two are among them."""
     for count in (2, 3, 4):
         found = _enumerate_shares(count)
         assert all(min(one) >= 0 and sum(one) == pytest.approx(1) for one in found)
@@ -84,8 +85,8 @@ def test_the_shares_that_are_tried_are_shares():
     assert (0.5, 0.5) in _enumerate_shares(2)
 
 
-def test_among_equals_the_mean_is_taken(data):
-    """Beside a perfect score a constant changes nothing; the opposite of it is outvoted."""
+def test_among_equally_good_weights_the_mean_is_chosen(data):
+    """Next to a perfect score, a constant changes nothing, and its opposite gets a small weight."""
     evaluation_set = build_link_set(data.store, chronological_split(data.store), "val")
     perfect = evaluation_set.pairs.label.double()
     weights, found = find_best_weights([perfect, torch.zeros_like(perfect)], evaluation_set)
@@ -96,31 +97,31 @@ def test_among_equals_the_mean_is_taken(data):
 
 
 def test_a_blend_is_a_run_like_any_other(data, both):
-    """It holds its parts' weights and settings, is evaluated again to the same results, and ranks."""
+    """It contains the weights and settings of its parts, is evaluated again with the same results, and ranks."""
     again = dm.resume(both.path)
     assert again.results == both.results
     assert json.loads(both.config["model"]["settings"][0])["trees"] == TREES["trees"]
     assert both.rank(["ann"], k=2).num_rows == 2
 
 
-def test_what_cannot_be_added_up_is_said(data, parts, both, tmp_path):
-    """Another stream, an unfinished run, a blend, the same run twice, one run: one sentence each."""
+def test_runs_that_do_not_fit_together_are_refused(data, parts, both, tmp_path):
+    """Another dataset, another split, a run on all events, a blend, the same run twice, one run."""
     (other,) = dm.train(dm.generate(nodes=40, events=600, communities=4), "trees", out=tmp_path, **TREES)
     (cut,) = dm.train(data, "trees", out=tmp_path, split=(0.6, 0.2, 0.2), **TREES)
     whole = dm.refit(parts[0].path)
-    for runs, said in {
-        (parts[0].path, other.path): "another data",
-        (parts[0].path, cut.path): "another split",
-        (parts[0].path, whole.path): "trained on every event",
-        (parts[0].path, both.path): "is a blend already",
-        (parts[0].path, parts[0].path): "there twice",
-        (parts[0].path,): "2 to 4 runs",
+    for runs, code in {
+        (parts[0].path, other.path): "blend-other-data",
+        (parts[0].path, cut.path): "blend-other-split",
+        (parts[0].path, whole.path): "no-validation-period",
+        (parts[0].path, both.path): "blend-of-blend",
+        (parts[0].path, parts[0].path): "blend-repeated-run",
+        (parts[0].path,): "blend-run-count",
     }.items():
-        with pytest.raises(dm.DygError, match=said):
+        with raises(code):
             dm.blend(runs, out=tmp_path)
 
 
-def test_the_command_makes_the_same_run(parts, both, tmp_path, monkeypatch, capsys):
+def test_the_command_creates_the_same_run(parts, both, tmp_path, monkeypatch, capsys):
     """`dygmamba blend` ends with the same results, as a table or as JSON."""
     monkeypatch.chdir(tmp_path)
     code, out, errors = invoke(monkeypatch, capsys, "blend", *(str(part.path) for part in parts), "--json")

@@ -20,6 +20,7 @@ from dygmamba.runs.opening import open_run
 from dygmamba.tasks.calibration import fit_calibration
 from dygmamba.tasks.candidates import SampledCandidates
 from dygmamba.tasks.link import build_link_set
+from raising import raises
 
 SETTINGS = {"epochs": 2, "trees": 6, "rounds": 3, "least": 5, "scales": 3, "neighbors": 4, "device": "cpu"}
 CPU = torch.device("cpu")
@@ -61,7 +62,7 @@ def test_the_validation_period_alone_is_fitted(run):
     opened, kept = open_run(run.path, CPU), load_saved_calibration(run._folder)
     evaluation_set = build_link_set(opened.stream.store, opened.stream.split, "val")
     logit = score_evaluation_set(opened.scorer, opened.stream, evaluation_set, opened.rule, opened.seed)
-    assert kept.calibration == fit_calibration(logit, evaluation_set.pairs.label, evaluation_set.number)
+    assert kept.calibration == fit_calibration(logit, evaluation_set.pairs.label, evaluation_set.event_index)
     assert kept.calibration.prior == 0.5
     for curve in (kept.before, kept.after):
         assert sum(curve.count) == 2 * len(opened.stream.split.test)
@@ -88,18 +89,17 @@ def test_some_of_the_events_rank_as_they_do_among_all(run):
     """For any choice of events, each has the rank it has when all are asked about."""
     opened = open_run(run.path, CPU)
     stream, evaluation_set = opened.stream, build_link_set(opened.stream.store, opened.stream.split, "test")
-    among = SampledCandidates.of(stream.store, 5, 2)
+    among = SampledCandidates.create(stream.store, 5, 2)
     every = rank_evaluation_set(opened.scorer, stream, evaluation_set, among, opened.rule, opened.seed)
     chosen = torch.tensor([3, 40, 41, 100])
     some = rank_evaluation_set(
         opened.scorer, stream, evaluation_set, among, opened.rule, opened.seed, chosen=chosen
     )
     assert torch.equal(some, every[chosen])
-    row = Ranking(("mrr",), 5, most=7).row(opened.scorer, stream, evaluation_set, opened.rule, opened.seed)
+    given = (opened.scorer, stream, evaluation_set, opened.rule, opened.seed)
+    row = Ranking(("mrr",), 5, max_events=7).evaluate(*given)
     assert row["n"] == 7
-    assert row == Ranking(("mrr",), 5, most=7).row(
-        opened.scorer, stream, evaluation_set, opened.rule, opened.seed
-    )
+    assert row == Ranking(("mrr",), 5, max_events=7).evaluate(*given)
 
 
 def test_the_chances_of_all_candidates_are_one(run):
@@ -153,8 +153,9 @@ def test_candidates_come_from_a_list_a_table_or_the_line(run, ask, tmp_path):
             [row["probability"] for row in expected]
         )
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(NotFoundError, match="no column of destinations among a, b"):
+    with raises("missing-column", NotFoundError) as caught:
         run.rank("p5", candidates=tmp_path / "other.csv")
+    assert "a, b" in str(caught.value)
 
 
 def test_who_has_met_everyone_is_named(run, ask):
@@ -194,7 +195,7 @@ def test_a_calibration_belongs_to_its_weights_and_vouches_for_itself(copy, run):
     whole = path.read_text()
     for text in (whole.replace('"slope": ', '"slope": 1'), whole[:-40], "[]", "[" * 99_999, ""):
         path.write_text(text)
-        with pytest.raises(FileError, match="is damaged"):
+        with raises("damaged-calibration", FileError):
             load_calibration(folder)
 
 

@@ -1,4 +1,4 @@
-"""A scorer that was exported answers as the run does, without this package and for any number of pairs."""
+"""An exported scorer gives the logits of the run, without this package and for any number of pairs."""
 
 import json
 import os
@@ -18,6 +18,7 @@ from dygmamba.runs.export_onnx import EXPORTABLE_NETWORKS as CAN
 from dygmamba.runs.export_onnx import ONNX_DECOMPOSITIONS, export_onnx_trees
 from dygmamba.runs.export_torch import METADATA_KEY
 from dygmamba.runs.link_training import start_link_run
+from raising import raises
 
 TINY = {"length": 2, "width": 2, "states": 2, "blocks": 1, "time_dim": 2, "out": 4}
 DATA = dm.generate(nodes=40, events=300, communities=4)
@@ -35,7 +36,7 @@ def made(tmp_path_factory):
         fit = start_link_run(DATA, model, 0, settings, torch.device("cpu"), folder)
         if train:
             fit()
-        fit.keeper.save(fit.progress, better=True)
+        fit.checkpoints.save(fit.state, better=True)
         fit.run.write_results([])
         dm.save(DATA, data_dir=folder)
         return dm.Run(fit.run.path, "cpu", folder)
@@ -45,7 +46,7 @@ def made(tmp_path_factory):
 
 @pytest.mark.parametrize("model", ASKED)
 def test_the_program_is_the_scorer(made, model, tmp_path, monkeypatch, capsys):
-    """For all batches, of one pair or of many, strangers among them: |program - run| <= 1e-5; torch loads it alone."""
+    """For all batches, of one pair or of many, with unknown ids: |program - run| <= 1e-5; torch alone loads it."""
     run = made(model, TINY if model in NETWORKS[:2] else {})
     file = tmp_path / "scorer.pt2"
     about, loaded = {METADATA_KEY: ""}, []
@@ -70,12 +71,12 @@ def test_the_program_is_the_scorer(made, model, tmp_path, monkeypatch, capsys):
 
 
 def furthest(run, answer) -> float:
-    """How far answers are from the run's own, for one pair, for many, and with a stranger."""
+    """Largest difference from the run, for one pair, for many, and with an unknown id."""
     far = 0.0
     for pairs in ([(3, 5)], [(k % 40, 39 - k % 40) for k in range(90)], [(999, 3), (1, 2)]):
-        asking = run._predictor._asking(pairs, None)
-        wanted = run._predictor.links.logits(asking.src, asking.dst, asking.when)
-        far = max(far, float((answer(run.inputs(pairs)) - wanted).abs().max()))
+        queries = run._predictor._read_queries(pairs, None)
+        expected = run._predictor.ranker.logits(queries.src, queries.dst, queries.time)
+        far = max(far, float((answer(run.inputs(pairs)) - expected).abs().max()))
     return far
 
 
@@ -108,13 +109,13 @@ def test_the_onnx_graph_is_the_scorer(made, model, tmp_path, monkeypatch, capfd)
 
 
 def step(name: str):
-    """What is written in place of an op, with the op."""
+    """The decomposition of an operator, and the operator."""
     (op,) = (op for op in ONNX_DECOMPOSITIONS if name in str(op))
     return ONNX_DECOMPOSITIONS[op], op
 
 
-def test_steps_that_onnx_has_are_the_ops_they_stand_for():
-    """For all inputs, ties, powers of two and empty tables among them: the same numbers, or the op is left alone."""
+def test_decompositions_compute_the_operators_they_replace():
+    """For all inputs, with ties, powers of two and empty tables: the same values, or the operator is left as it is."""
     draw = torch.Generator().manual_seed(0)
     table, rows = torch.randint(9, (5, 7), generator=draw), torch.randint(9, (5, 4), generator=draw)
     search, op = step("searchsorted")
@@ -152,21 +153,21 @@ def test_the_onnx_graph_of_trees_is_their_sum(made, tmp_path):
     assert int(scorer.grown) > 2
     scorer.feature[1], scorer.value[1, 0] = -1, 0.25
     numbers = scorer.threshold[: int(scorer.grown)].flatten()[:, None].repeat(1, len(scorer.names))
-    told = export_onnx_trees(scorer, {"model": "trees"}).answer({"numbers": numbers})
-    assert torch.allclose(told, scorer.base + scorer._sums(numbers), rtol=0, atol=1e-12)
-    assert len(told.unique()) > 2
+    score = export_onnx_trees(scorer, {"model": "trees"}).score({"numbers": numbers})
+    assert torch.allclose(score, scorer.base + scorer._sums(numbers), rtol=0, atol=1e-12)
+    assert len(score.unique()) > 2
     none = made("trees", {"neighbors": 0, "scales": 2})._predictor.run.scorer
-    assert export_onnx_trees(none, {"model": "trees"}).answer({"numbers": numbers}).tolist() == [0.0] * len(
+    assert export_onnx_trees(none, {"model": "trees"}).score({"numbers": numbers}).tolist() == [0.0] * len(
         numbers
     )
 
 
-def test_what_onnx_needs_is_said(made, tmp_path, monkeypatch, capsys):
-    """A missing package, an ending that says nothing and a step without a form are a sentence each, and no file."""
+def test_errors_of_an_onnx_export_are_one_line(made, tmp_path, monkeypatch, capsys):
+    """An unknown suffix, an operator that ONNX lacks, a missing package; and no file is written."""
     run = made("graphmixer", {"neighbors": 4, "window": 9})
     words = ("export", str(run.path), "--data-dir", str(run.data_dir), "--to")
     code, _, err = invoke(monkeypatch, capsys, *words, str(tmp_path / "x.txt"))
-    assert (code, "end in .pt2 or .onnx" in err) == (2, True)
+    assert (code, "use .pt2 or .onnx" in err) == (2, True)
 
     def refuse(*given, **how):
         raise torch.onnx.OnnxExporterError("no function for aten.odd\nmore")
@@ -182,8 +183,8 @@ def test_what_onnx_needs_is_said(made, tmp_path, monkeypatch, capsys):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_program_that_answers_otherwise_is_not_written(made, tmp_path, monkeypatch):
-    """What is loaded again is held against the run; where it differs there is no file."""
+def test_a_program_with_other_logits_is_not_written(made, tmp_path, monkeypatch):
+    """The program is loaded again and compared with the run before the file gets its name."""
     wrong = SimpleNamespace(
         module=lambda: lambda inputs: torch.full(inputs["src_row"].shape, 7.0),
         graph=SimpleNamespace(nodes=[]),
@@ -191,22 +192,24 @@ def test_a_program_that_answers_otherwise_is_not_written(made, tmp_path, monkeyp
     monkeypatch.setattr(torch.export, "export", lambda *given, **how: wrong)
     monkeypatch.setattr(torch.export, "save", lambda *given, **how: None)
     monkeypatch.setattr(torch.export, "load", lambda *given, **how: wrong)
-    with pytest.raises(ConfigError, match="off for 1 pairs, 1e-05 is allowed; nothing was written"):
+    with raises("export-differs", ConfigError) as caught:
         made("graphmixer", {"neighbors": 4, "window": 9}).export(tmp_path / "x.pt2")
+    assert "for 1 pairs" in str(caught.value)
     assert not (tmp_path / "x.pt2").exists()
 
 
 @pytest.mark.parametrize(
-    ("model", "settings", "sentence"),
+    ("model", "settings", "reason"),
     [
-        ("trees", {"rounds": 1, "neighbors": 0, "scales": 2}, "let the name end in .onnx"),
-        ("tgn", {}, "keeps a memory"),
-        ("dyg-mamba", TINY | {"beside": ["fading-pair"]}, "tables of the whole past"),
+        ("trees", {"rounds": 1, "neighbors": 0, "scales": 2}, ".onnx"),
+        ("tgn", {}, "node memory"),
+        ("dyg-mamba", TINY | {"beside": ["decayed-pair"]}, "whole history"),
     ],
 )
-def test_what_is_no_function_of_sequences_is_refused(made, model, settings, sentence, tmp_path):
-    """One sentence, and no file."""
-    with pytest.raises(ConfigError, match=sentence):
+def test_a_model_that_is_not_a_function_of_sequences_is_refused(made, model, settings, reason, tmp_path):
+    """The error names the reason, and there is no file."""
+    with raises("model-not-exportable", ConfigError) as caught:
         made(model, settings).export(tmp_path / "x.pt2")
+    assert reason in str(caught.value)
     assert not (tmp_path / "x.pt2").exists()
     assert set(NETWORKS) == set(CAN) <= set(MODELS)

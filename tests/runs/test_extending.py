@@ -113,7 +113,7 @@ def test_an_extension_belongs_to_its_run(data, tmp_path):
     dm.resume(first.path, epochs=2)
     text = (first.path / "extended.toml").read_text()
     (second.path / "extended.toml").write_text(text)
-    with raises("extension-of-another-run", FileError):
+    with raises("wrong-extension", FileError):
         _ = second.config
     (second.path / "extended.toml").write_text(text.replace("epochs = 2", "epochs = 3"))
     with raises("damaged-config", FileError):

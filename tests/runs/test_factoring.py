@@ -90,7 +90,7 @@ def test_nothing_of_the_test_chooses(data):
     found = []
     for src in (store.src, other):
         stream = Stream(
-            type(store).of(src, store.dst, store.time, num_nodes=store.num_nodes), split, torch.device("cpu")
+            type(store).from_columns(src, store.dst, store.time, num_nodes=store.num_nodes), split, torch.device("cpu")
         )
         factored = build_score_factor(True, stream)
         assert isinstance(factored, ActivityFactor)

@@ -7,9 +7,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from dygmamba.core.errors import Interrupted
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.engine.checkpoint import load_best
-from dygmamba.engine.fit import Interrupted, Reporter, Trainer
+from dygmamba.engine.fit import Trainer
 from dygmamba.engine.fit_config import NodeFitConfig
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.scoring import StreamScorer
@@ -19,6 +20,7 @@ from dygmamba.runs.node_training import embed_sources
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.node import NodeTask, split_for_nodes
 from node_cases import TRAINABLE, labelled_stream, small_encoder
+from observers import StepCounter
 
 CPU = torch.device("cpu")
 QUICK = NodeFitConfig(epochs=1, batch=40, lr=1e-2)
@@ -38,7 +40,7 @@ def stream_of(store):
 def fit_of(name, folder, config=QUICK, store=None):
     """A classifier on an untrained backbone, ready to train."""
     store = labelled_stream() if store is None else store
-    stream, task = stream_of(store), NodeTask.of(store, split_for_nodes(store), CPU, config.balance)
+    stream, task = stream_of(store), NodeTask.create(store, split_for_nodes(store), CPU, config.balance)
     encoder = small_encoder(name, store)
     torch.manual_seed(0)
     model = (NodeClassifier if config.finetune else FrozenClassifier)(encoder)
@@ -55,7 +57,7 @@ def embeddings(name, store, visible="strict", **more):
 
 def auc(fit):
     """On the test period."""
-    return fit.task.metrics(fit.examine(fit.task.test), fit.task.test)["auc"]
+    return fit.task.metrics(fit.score(fit.task.test), fit.task.test)["auc"]
 
 
 def test_later_events_and_labels_change_no_embedding(name):
@@ -63,7 +65,7 @@ def test_later_events_and_labels_change_no_embedding(name):
     store, other, cut = labelled_stream(), labelled_stream(seed=9), 150
     number = torch.arange(len(store))
     later, edge = number >= cut, store.features.edge
-    changed = EventStore.of(
+    changed = EventStore.from_columns(
         torch.where(later, other.src, store.src),
         torch.where(later, other.dst, store.dst),
         store.time,
@@ -89,11 +91,11 @@ def test_cached_embeddings_are_the_recomputed_ones(name, tmp_path):
     own()
     table = own.scorer.table
     assert torch.equal(table, embed_sources(own.scorer.encoder, own.stream, QUICK, 0))
-    read = own.examine(own.task.test)
+    read = own.score(own.task.test)
     plain = NodeClassifier(own.scorer.encoder)
     plain.head = own.scorer.head
     own.scorer = plain
-    torch.testing.assert_close(own.examine(own.task.test), read, rtol=0, atol=1e-5)
+    torch.testing.assert_close(own.score(own.task.test), read, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -146,13 +148,13 @@ def test_a_frozen_backbone_keeps_its_weights_and_the_head_learns(name, tmp_path)
 def test_fine_tuning_trains_what_the_source_embedding_depends_on(name, tmp_path):
     """Fine-tuned: a weight moves if and only if the source embeddings of the training events have its gradient."""
     own = fit_of(name, tmp_path, replace(QUICK, finetune=True))
-    reached, epoch, work = set(), own.epoch(0), own.executor.work
-    work.draws.key.copy_(epoch.draws.key)
+    reached, epoch, context = set(), own.epoch(0), own.executor.context
+    context.draws.key.copy_(epoch.draws.key)
     for number in range(own.steps_per_epoch):
-        for cell in own.batch(epoch, number).told:
-            work.tell(own.stream.train[work.rows(cell)])
-        rows = work.rows(number)
-        embedding = own.scorer.encoder(work.view(own.stream.train[rows], epoch.others[rows]))[0]
+        for cell in own.batch(epoch, number).memory_batches:
+            context.update_memory(own.stream.train[context.rows(cell)])
+        rows = context.rows(number)
+        embedding = own.scorer.encoder(context.view(own.stream.train[rows], epoch.others[rows]))[0]
         own.scorer.zero_grad()
         (embedding * torch.randn_like(embedding)).sum().backward()
         reached |= {
@@ -162,7 +164,7 @@ def test_fine_tuning_trains_what_the_source_embedding_depends_on(name, tmp_path)
         }
     before = {key: value.detach().clone() for key, value in own.scorer.encoder.named_parameters()}
     own.scorer.zero_grad()
-    own.train_epoch(Reporter())
+    own.train_epoch()
     moved = {
         key for key, value in own.scorer.encoder.named_parameters() if not torch.equal(value, before[key])
     }
@@ -201,7 +203,7 @@ def test_dyg_mamba_of_the_task_looks_at_the_source_alone():
     }
     for name, alone in (("dyg-mamba", True), ("dygformer", False)):
         ours, other = (
-            walk_of[name](PairBatch.of(part.src[100:], part.dst[100:], part.time[100:]))
+            walk_of[name](PairBatch.from_pairs(part.src[100:], part.dst[100:], part.time[100:]))
             for part in (store, moved)
         )
         assert torch.allclose(ours, other, rtol=0, atol=1e-6) is alone
@@ -213,7 +215,7 @@ def test_the_best_epoch_is_kept_by_validation_auc_and_patience_ends_it(tmp_path)
     aucs, calls = [0.6, 0.7, 0.7, 0.5, 0.6, 0.69], count()
     own.validate = lambda advance: {"auc": aucs[next(calls)], "ap": 0.5}
     own()
-    assert (own.progress.epoch, own.progress.best_epoch, own.progress.best_auc) == (6, 2, 0.7)
+    assert (own.state.epoch, own.state.best_epoch, own.state.best_auc) == (6, 2, 0.7)
     assert load_best(own.run, own.scorer).best_epoch == 2
     assert [entry["val_auc"] for entry in own.run.metrics()] == aucs
 
@@ -232,10 +234,9 @@ def finished(folder, name, finetune, stop_after=None):
     folder.mkdir()
     own = fit_of(name, folder, config)
     if stop_after is not None:
-        taken = []
-        report = Reporter(step=lambda epoch, step: taken.append(step), stop=lambda: len(taken) >= stop_after)
+        counter = StepCounter()
         with pytest.raises(Interrupted, match=r"dygmamba\.resume") as stopped:
-            own(report)
+            own(counter, stop=lambda: counter.steps >= stop_after)
         assert stopped.value.exit_code == 130
         own = fit_of(name, folder, config)
         torch.manual_seed(12345)  # the state of the process must not matter

@@ -1,4 +1,4 @@
-"""Why a pair has its score, as a frozen value in the user's own ids and times."""
+"""The explanation of a score, in the user's ids and times. Its fields are the keys of its JSON."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,25 +12,25 @@ Id = str | int
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A past event and what it did to the logit; in a long past also a group of old events (`count` above 1)."""
+    """A past event and its contribution to the logit; in a long history also a group of old events."""
 
-    event: int  # its row in the data; of a group the newest
-    side: str  # whose past it is in: src, dst, or both for a meeting of the pair
+    event: int  # row in the dataset; of a group, the newest
+    side: str  # in whose history it is: src, dst, or both for an event of the pair itself
     src: Id
     dst: Id
     time: TimeLike
-    age: float  # from the event to the question, in the unit of the data's times
-    count: int
+    age: float  # query time minus event time, in the unit of the dataset
+    count: int  # events of a group, otherwise 1
     contribution: float  # to the logit
     error: float | None  # standard error of the contribution
-    score_without: float | None  # the score had just this one not happened; of the strongest only
-    left: float | None  # share of what the model's state kept of it, where the model has such a state
-    read: float | None  # its share of what the last scan reads at the question's time (Theorem 2)
+    score_without: float | None  # score if only this event had not happened; of the strongest events only
+    left: float | None  # share of it that is left in the hidden state, if the model has one
+    read: float | None  # its share of what the last scan reads at the query (Theorem 2)
 
 
 @dataclass(frozen=True, slots=True)
 class Without:
-    """The exact score had these events not happened."""
+    """The score if these events had not happened, computed by running the model."""
 
     events: tuple[int, ...]
     logit: float
@@ -39,7 +39,7 @@ class Without:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """One number that boosted trees look at, and its exact Shapley value."""
+    """A feature of boosted trees and its exact Shapley value."""
 
     name: str
     value: float
@@ -48,7 +48,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """All of them, the strongest first: `base` and the contributions are the logit."""
+    """All features of boosted trees, the strongest first; `base` plus the contributions is the logit."""
 
     base: float
     strongest: tuple[Number, ...]
@@ -56,40 +56,40 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """`base` is the logit without the events listed; with their contributions it is `logit`, to `gap`.
+    """The contributions of past events to a logit: `base` plus the contributions is `logit`, up to `gap`.
 
-    `removal` says what a missing event means: "window", that it is taken out of the lists of recent events that the
-    model reads; "stream", that the model is shown the whole stream without it.
+    `removal` says how an event is removed: "window", from the sequences of recent neighbors that the model reads;
+    "stream", from the whole stream.
     """
 
     model: str
     task: str
     src: Id
-    dst: Id | None  # None: a node was asked about
+    dst: Id | None  # None for a node
     time: TimeLike
     time_assumed: bool
     seconds: bool  # whether ages are in seconds
     logit: float
     score: float
-    base: float
+    base: float  # logit without the events of `reasons`
     base_score: float
     reasons: tuple[Reason, ...]  # the strongest first
     without: tuple[Without, ...]
-    flip: Without | None  # the smallest set found, up to ten events, that turns the decision
+    flip: Without | None  # smallest set found, of up to ten events, that flips the decision
     numbers: Numbers | None
     removal: str
-    orders: int  # pairs of drawn orders of the events
-    scored: int  # histories that the model was asked about
+    orders: int  # antithetic pairs of random orders
+    scored: int  # histories that the model scored
     gap: float
     notes: tuple[str, ...]
 
     @property
     def table(self) -> pa.Table:
-        """The reasons as an Arrow table, a row each."""
+        """The reasons as an Arrow table."""
         return pa.Table.from_pylist([asdict(reason) for reason in self.reasons])
 
     def rest(self, top: int) -> dict[str, Any]:
-        """What is not among the `top` strongest: how many events, and what they add together."""
+        """Return the number of events beyond the `top` strongest reasons, and the sum of their contributions."""
         others = self.reasons[top:]
         return {
             "count": sum(reason.count for reason in others),
@@ -97,11 +97,11 @@ class Explanation:
         }
 
     def to_json(self, top: int | None = None) -> dict[str, Any]:
-        """Plain values; with `top` only so many reasons and numbers, the others summed up under `rest`."""
-        found = asdict(self)
-        kept = len(self.reasons) if top is None else top
-        found["reasons"] = found["reasons"][:kept]
-        found["rest"] = self.rest(kept)
-        if found["numbers"] is not None:
-            found["numbers"]["strongest"] = found["numbers"]["strongest"][:top]
-        return found
+        """Return plain values; with `top` only that many reasons and features, the other reasons summed as `rest`."""
+        values = asdict(self)
+        count = len(self.reasons) if top is None else top
+        values["reasons"] = values["reasons"][:count]
+        values["rest"] = self.rest(count)
+        if values["numbers"] is not None:
+            values["numbers"]["strongest"] = values["numbers"]["strongest"][:top]
+        return values

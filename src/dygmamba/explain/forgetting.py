@@ -1,20 +1,16 @@
-"""How the pull of one meeting fades in a model's eyes: its return weight R(s), read off its scores alone.
+"""Learned forgetting: how the effect of a past event on a score decays with its age, measured in two ways.
 
-Where people return to whom they have not forgotten, P(v | u, t) = b + c R(s), s the span since u met v
-(docs/generated-stream.md); b and c depend on v and on the times of u's past, not on who was met when. So a
-meeting is moved: in a real past of u every time stays, only the slot that holds v changes. A classifier of
-events against uniform negatives has e^logit proportional to P, hence e^met(s) - e^never = c R(s) with one c
-per past, which gives R up to a factor.
+`learned` is the return weight R(s) that the scores imply. In the generated stream (docs/reference/generated-stream.md)
+nodes return to neighbors that they have not forgotten: P(v | u, t) = b + c R(s), where s is the time since u met v; b
+and c depend on v and on the times in u's history, but not on which neighbor was met when. So a meeting is moved: in a
+real history of u all times stay, and only the slot that holds v changes. A classifier of events against uniform
+negatives has e^logit proportional to P, hence e^met(s) - e^never = c R(s) with one c per history, which gives R up to a
+factor.
 
-Legend: q pasts, p probes, l slots of a past, k spans.
+`retention` is what a state keeps over one time gap according to Eq. 11, exp(Delta(s) A), as quantiles over channels and
+states. If the law that generated the data is known, it is added for comparison.
 
-The learned forgetting, two views of it: what the scores say, and what Eq. 11 holds.
-
-`learned` is the return weight that the scores imply (see returns.py), with its standard error; `retention` is
-what a state keeps over one gap, exp(Delta(s) A), quantiles over channels and states. Where the law behind the
-data is known, it stands beside them.
-
-Legend: q pasts, k spans, d channels, n states.
+Shapes: q histories, p probes, l slots of a history, k spans, d channels, n states.
 """
 
 import json
@@ -43,15 +39,21 @@ from dygmamba.ops.cooccurrence import cooccurrence
 from dygmamba.sampling.index import NeighborIndex
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch, PairView
 
-PROBE_BATCH = 1_000  # pairs that are scored at once
-JACKKNIFE_GROUPS = 16  # of the jackknife
+PROBE_BATCH = 1_000  # pairs per forward pass
+JACKKNIFE_GROUPS = 16
+
+FORGETTING_FILE = "forgetting.json"
+POINTS = 10  # of a curve
+MAX_PAST_EVENTS = 64_000  # events in all histories that are probed
+QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 
 Curve = Float64[Tensor, "k"]
+Law = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
 class Meetings:
-    """Pasts of u and v at one time, who met exactly once in them, and the slot of that meeting in each."""
+    """Histories of u and v at the same time, in which they met exactly once, and the slot of that event in each."""
 
     src: NeighborSequence
     dst: NeighborSequence
@@ -64,20 +66,21 @@ class Meetings:
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """Logits of u and v with their meeting a span ago, and of the same pasts had they never met."""
+    """Logits of pairs that met a span ago, and of the same histories without the meeting."""
 
-    past: Int64[Tensor, "p"]
+    past: Int64[Tensor, "p"]  # which history
     span: Float64[Tensor, "p"]
     met: Float64[Tensor, "p"]
     never: Float64[Tensor, "q"]
 
 
 def window_length(scorer: Scorer) -> int:
-    """How many past events the scorer sees of a node."""
+    """Return how many recent neighbors of a node the scorer reads."""
     request = scorer.requests[0] if len(scorer.requests) == 1 else None
     if not isinstance(request, NeighborRequest) or len(request.fanout) != 1 or request.strategy != "recent":
         raise ConfigError(
-            "forgetting is probed in models that read one list of recent events; this one does not"
+            "forgetting can be measured only for models that read one sequence of recent neighbors per node",
+            code="model-without-window",
         )
     return request.fanout[0]
 
@@ -89,25 +92,34 @@ def find_meetings(
     known: Bool[Tensor, "m"],
     k: int,
 ) -> Meetings:
-    """For each query node a partner met once, drawn at random; queries without one are left out."""
+    """Draw a random neighbor that each node met exactly once; nodes without one are left out.
+
+    Args:
+        index: Of all events.
+        node: Sources of the queries.
+        time: Times of the queries.
+        known: Which nodes may be drawn.
+        k: Length of a history.
+    """
     rng = torch.Generator().manual_seed(0)
     src = index.recent(node, time, k)
-    own = cooccurrence(src.node, src.node, src.mask, src.mask)[0][..., 0]
-    fit = src.mask & (own == 1) & known[src.node.long()] & (src.node != node[:, None])
-    slot = (torch.rand(fit.shape, generator=rng) * fit).argmax(dim=1)
+    occurrences = cooccurrence(src.node, src.node, src.mask, src.mask)[0][..., 0]
+    is_candidate = src.mask & (occurrences == 1) & known[src.node.long()] & (src.node != node[:, None])
+    slot = (torch.rand(is_candidate.shape, generator=rng) * is_candidate).argmax(dim=1)
     row = torch.arange(len(node))
     dst = index.recent(src.node[row, slot].long(), time, k)
-    same = dst.mask & (dst.event == src.event[row, slot][:, None])
+    is_meeting = dst.mask & (dst.event == src.event[row, slot][:, None])
     times_met = (dst.mask & (dst.node == node[:, None])).sum(dim=1)
-    good = fit.any(dim=1) & same.any(dim=1) & (times_met == 1) & (src.length > 1) & (dst.length > 1)
-    rows = good.nonzero()[:, 0]
-    return Meetings(src[rows], dst[rows], slot[rows], same.int().argmax(dim=1)[rows])
+    is_usable = is_candidate.any(dim=1) & is_meeting.any(dim=1) & (times_met == 1)
+    is_usable &= (src.length > 1) & (dst.length > 1)
+    rows = is_usable.nonzero()[:, 0]
+    return Meetings(src[rows], dst[rows], slot[rows], is_meeting.int().argmax(dim=1)[rows])
 
 
 def move_meetings(
     meetings: Meetings, past: Int64[Tensor, "p"], slot: Int64[Tensor, "p"]
 ) -> tuple[NeighborSequence, NeighborSequence]:
-    """Both pasts had the meeting happened at that slot of u's: partners trade slots, times stay."""
+    """Return both histories as if the meeting had happened at that slot of u: neighbors swap slots, times stay."""
     src, dst, row = meetings.src[past], meetings.dst[past], torch.arange(len(past))
     node, displaced = src.node.clone(), src.node[row, slot]
     node[row, meetings.src_slot[past]] = displaced
@@ -121,35 +133,39 @@ def move_meetings(
 
 
 def erase_meetings(meetings: Meetings) -> tuple[NeighborSequence, NeighborSequence]:
-    """Both pasts had they met someone else at that moment: each another of its own partners."""
-    rng, pasts = torch.Generator().manual_seed(1), []
+    """Return both histories as if each node had met another of its neighbors instead at that time."""
+    rng, histories = torch.Generator().manual_seed(1), []
     for seq, slot in ((meetings.src, meetings.src_slot), (meetings.dst, meetings.dst_slot)):
-        here = torch.arange(seq.node.shape[1]) == slot[:, None]
-        other = (torch.rand(here.shape, generator=rng) * (seq.mask & ~here)).argmax(dim=1, keepdim=True)
-        pasts.append(replace(seq, node=torch.where(here, seq.node.gather(1, other), seq.node)))
-    return pasts[0], pasts[1]
+        is_slot = torch.arange(seq.node.shape[1]) == slot[:, None]
+        other = (torch.rand(is_slot.shape, generator=rng) * (seq.mask & ~is_slot)).argmax(dim=1, keepdim=True)
+        histories.append(replace(seq, node=torch.where(is_slot, seq.node.gather(1, other), seq.node)))
+    return histories[0], histories[1]
 
 
 def choose_slots(meetings: Meetings, spans: Float64[Tensor, "k"]) -> tuple[Tensor, Tensor, Tensor]:
-    """Past, slot and span of the probes: in each past, for each of the spans, the slot that is nearest to it."""
+    """Choose the probes: in each history, for each span, the slot whose age is nearest to it.
+
+    Returns:
+        History, slot and exact age of each probe.
+    """
     src, dst = meetings.src, meetings.dst
     age = src.query_time[:, None] - src.time
-    # a meeting from before a full window of v would not be in it
-    lost = (dst.length == dst.node.shape[1])[:, None] & (src.time < dst.time[:, :1])
-    inside = src.mask & (age >= spans[0]) & (age <= spans[-1]) & ~lost
-    place = log_position(age.clamp(min=1e-300), spans)
-    off = torch.where(inside, (place - place.round()).abs(), 1.0)
-    taken = torch.zeros_like(inside)
-    for cell in range(len(spans)):
-        here = inside & (place.round() == cell)
-        best = torch.where(here, off, 1.0).argmin(dim=1)
-        taken[torch.arange(len(meetings)), best] |= here.any(dim=1)
-    past, slot = taken.nonzero(as_tuple=True)
+    # the sequence of v is full and would not reach back to a meeting that early
+    is_lost = (dst.length == dst.node.shape[1])[:, None] & (src.time < dst.time[:, :1])
+    is_inside = src.mask & (age >= spans[0]) & (age <= spans[-1]) & ~is_lost
+    position = log_position(age.clamp(min=1e-300), spans)
+    distance = torch.where(is_inside, (position - position.round()).abs(), 1.0)
+    is_chosen = torch.zeros_like(is_inside)
+    for number in range(len(spans)):
+        is_near = is_inside & (position.round() == number)
+        best = torch.where(is_near, distance, 1.0).argmin(dim=1)
+        is_chosen[torch.arange(len(meetings)), best] |= is_near.any(dim=1)
+    past, slot = is_chosen.nonzero(as_tuple=True)
     return past, slot, age[past, slot]
 
 
 def log_position(span: Float64[Tensor, "*s"], spans: Float64[Tensor, "k"]) -> Float64[Tensor, "*s"]:
-    """Where a span lies among the (geometric) spans: 0 at the first, k - 1 at the last."""
+    """Return the position of a span in the geometric sequence of spans: 0 at the first, k - 1 at the last."""
     step = (spans[-1] / spans[0]).log() / (len(spans) - 1)
     return ((span / spans[0]).log() / step).clamp(0, len(spans) - 1)
 
@@ -157,13 +173,13 @@ def log_position(span: Float64[Tensor, "*s"], spans: Float64[Tensor, "k"]) -> Fl
 def score_sequences(
     scorer: Scorer, src: NeighborSequence, dst: NeighborSequence, features: FeatureTable
 ) -> Float64[Tensor, "p"]:
-    """The score of each pair of pasts."""
+    """Return the logit of each pair of histories."""
 
     def views() -> Iterator[PairView]:
         for rows in torch.arange(len(src.length)).split(PROBE_BATCH):
             first, second = src[rows], dst[rows]
             both = map(torch.cat, zip(first.columns, second.columns, strict=True))
-            pairs = PairBatch.of(first.query_node, second.query_node, first.query_time)
+            pairs = PairBatch.from_pairs(first.query_node, second.query_node, first.query_time)
             yield PairView(pairs, ((NeighborSequence(*both),),), features)
 
     return score_views(scorer, views()).double()
@@ -172,22 +188,22 @@ def score_sequences(
 def probe_meetings(
     scorer: Scorer, meetings: Meetings, spans: Float64[Tensor, "k"], features: FeatureTable
 ) -> Probes:
-    """Ask the scorer about every moved meeting, and about each past without it."""
+    """Score every moved meeting, and each history without the meeting."""
     past, slot, span = choose_slots(meetings, spans)
     met = score_sequences(scorer, *move_meetings(meetings, past, slot), features)
     return Probes(past, span, met, score_sequences(scorer, *erase_meetings(meetings), features))
 
 
 def fit_return_weights(probes: Probes, spans: Float64[Tensor, "k"]) -> tuple[Curve, Curve]:
-    """R at `spans`, 1 at the first of them, and its standard error by a delete-a-group jackknife over the pasts."""
+    """Fit R at `spans`, scaled to 1 at the first, with standard errors from a delete-a-group jackknife."""
     group = torch.arange(len(probes.never)) % JACKKNIFE_GROUPS
     zero, start = torch.zeros_like(spans), torch.full_like(probes.never, 3.0)
     log_r, log_c = _fit_log_weights(
         probes, spans, torch.ones_like(group, dtype=torch.bool), (zero, start), 200
     )
     parts = [
-        _fit_log_weights(probes, spans, group != out, (log_r, log_c), 20)[0]
-        for out in range(JACKKNIFE_GROUPS)
+        _fit_log_weights(probes, spans, group != deleted, (log_r, log_c), 20)[0]
+        for deleted in range(JACKKNIFE_GROUPS)
     ]
     curves = torch.stack([(part - part[0]).exp() for part in parts])
     error = ((JACKKNIFE_GROUPS - 1) * (curves - curves.mean(dim=0)).square().mean(dim=0)).sqrt()
@@ -197,14 +213,14 @@ def fit_return_weights(probes: Probes, spans: Float64[Tensor, "k"]) -> tuple[Cur
 def _fit_log_weights(
     probes: Probes, spans: Curve, keep: Bool[Tensor, "q"], start: tuple[Tensor, Tensor], steps: int
 ) -> tuple[Curve, Float64[Tensor, "q"]]:
-    """Least squares of log(e^never + c R(s)) - met over log R and one log c per past, R linear in log s.
+    """Fit log R, and one log c per history, by least squares of log(e^never + c R(s)) - met; R is linear in log s.
 
-    In logits, because that is the scale on which a classifier's errors are alike at every span.
+    The residual is in logits because a classifier's errors are about equal on that scale at every span.
     """
     rows = keep[probes.past]
-    past, met, place = probes.past[rows], probes.met[rows], log_position(probes.span[rows], spans)
-    never, low = probes.never[past], place.long().clamp(max=len(spans) - 2)
-    part = place - low
+    past, met, position = probes.past[rows], probes.met[rows], log_position(probes.span[rows], spans)
+    never, low = probes.never[past], position.long().clamp(max=len(spans) - 2)
+    part = position - low
     log_r, log_c = (value.clone().requires_grad_() for value in start)
     optimizer = torch.optim.LBFGS([log_r, log_c], max_iter=steps, line_search_fn="strong_wolfe")
 
@@ -220,70 +236,64 @@ def _fit_log_weights(
     return log_r.detach(), log_c.detach()
 
 
-FORGETTING_FILE = "forgetting.json"
-POINTS = 10  # points of a curve
-MAX_PAST_EVENTS = 64_000  # at most so many events of pasts are probed
-QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
-
-Law = Callable[[np.ndarray], np.ndarray]
-
-
 @dataclass(frozen=True, slots=True)
 class Closeness:
-    """How far the learned return weight is from the law; both are 1 at the smallest span."""
+    """Distance between the learned return weight and the true law; both are 1 at the shortest span."""
 
     correlation: float
     mean_gap: float
     max_gap: float
-    half_life: float | None  # the span, from the smallest on, after which half is left
+    half_life: float | None  # counted from the shortest span; None if it lies beyond the longest
     true_half_life: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Forgetting:
-    """Curves over `span`, in the stream's unit of time; `true` and `closeness` where the law is known."""
+    """Curves over `span`, in the stream's unit of time (the fields are the keys of forgetting.json)."""
 
     span: list[float]
     learned: list[float]
     error: list[float]
     probes: int
-    retention: dict[str, list[float]] | None  # quantile -> curve; None where the step does not see spans
-    reach: float  # the span from the oldest event of the median past to its query, the unit of Eq. 11
-    law: str | None = None
+    retention: (
+        dict[str, list[float]] | None
+    )  # quantile -> curve; None if the step does not depend on time gaps
+    reach: float  # age of the oldest event in a history (median), the unit of time in Eq. 11
+    law: str | None = None  # that generated the data, if known
     true: list[float] | None = None
     closeness: Closeness | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
         return asdict(self)
 
 
 def find_known_law(dataset: Dataset) -> tuple[str, Law] | None:
-    """The law that made a dataset, if it is the embedded stream."""
+    """Return the name and law of the default generated stream, or None for any other dataset."""
     if dataset.origin.format != "generated":
         return None
     config = GeneratorConfig()
     store = generate_stream(config)
-    same = len(store) == len(dataset.store) and all(
+    is_default = len(store) == len(dataset.store) and all(
         torch.equal(getattr(store, name), getattr(dataset.store, name)) for name in ("src", "dst", "time")
     )
-    return (config.law, forgetting_law(config)) if same else None
+    return (config.law, forgetting_law(config)) if is_default else None
 
 
 def measure_forgetting(scorer: Scorer, stream: Stream, law: tuple[str, Law] | None = None) -> Forgetting:
-    """Both views for a trained scorer, probed in the test period among nodes that training knew."""
+    """Measure the forgetting of a trained scorer in the test period, among nodes known from training."""
     meetings = _sample_meetings(scorer, stream)
     age = meetings.src.age[meetings.src.mask].double()
     low, high = age.quantile(torch.tensor([0.02, 0.5]).double()) if len(age) else (age.sum(), age.sum())
     if len(meetings) < JACKKNIFE_GROUPS or not 0 < low < high:
         raise EventError(
-            "too few repeated meetings in the test period to probe forgetting; use a longer stream"
+            "the test period has too few repeated pairs to measure forgetting; use a longer stream",
+            code="too-few-events",
         )
     spans = torch.logspace(float(low.log10()), float(high.log10()), POINTS, dtype=torch.float64)
     probes = probe_meetings(scorer, meetings, spans, stream.store.features)
     learned, error = fit_return_weights(probes, spans)
     reach = float((meetings.src.query_time - meetings.src.time[:, 0]).median())
-    found = Forgetting(
+    curves = Forgetting(
         span=spans.tolist(),
         learned=learned.tolist(),
         error=error.tolist(),
@@ -291,29 +301,29 @@ def measure_forgetting(scorer: Scorer, stream: Stream, law: tuple[str, Law] | No
         retention=compute_retention(scorer, spans, reach, int(meetings.src.length.median()) + 1),
         reach=reach,
     )
-    return found if law is None else compare_with_law(found, *law)
+    return curves if law is None else compare_with_law(curves, *law)
 
 
-def compare_with_law(found: Forgetting, name: str, law: Law) -> Forgetting:
-    """The same curves with the law, scaled to 1 at the smallest span as they are, and how close they come."""
-    span, learned = np.asarray(found.span), np.asarray(found.learned)
+def compare_with_law(curves: Forgetting, name: str, law: Law) -> Forgetting:
+    """Add the true law, scaled to 1 at the shortest span like the learned curve, and the distance between them."""
+    span, learned = np.asarray(curves.span), np.asarray(curves.learned)
     true = law(span) / law(span[:1])
     gap = np.abs(learned - true)
-    flat = np.ptp(learned) < 1e-9 or np.ptp(true) < 1e-9  # a correlation with a constant is undefined
+    is_flat = np.ptp(learned) < 1e-9 or np.ptp(true) < 1e-9  # a correlation with a constant is undefined
     closeness = Closeness(
-        correlation=0.0 if flat else float(np.corrcoef(learned, true)[0, 1]),
+        correlation=0.0 if is_flat else float(np.corrcoef(learned, true)[0, 1]),
         mean_gap=float(gap.mean()),
         max_gap=float(gap.max()),
         half_life=compute_half_life(span, learned),
         true_half_life=compute_half_life(span, true),
     )
-    return replace(found, law=name, true=true.tolist(), closeness=closeness)
+    return replace(curves, law=name, true=true.tolist(), closeness=closeness)
 
 
 def compute_half_life(span: np.ndarray, weight: np.ndarray) -> float | None:
-    """The span from the first on after which half of the weight is left; None if it never is.
+    """Return the time after the first span at which half of the weight is left; None if it never is.
 
-    Between two points the weight falls exponentially, so the answer is exact for an exponential law.
+    The weight is interpolated exponentially, which is exact for an exponential law.
     """
     below = np.flatnonzero(weight <= weight[0] / 2)
     if not len(below) or below[0] == 0:
@@ -327,51 +337,63 @@ def compute_half_life(span: np.ndarray, weight: np.ndarray) -> float | None:
 def compute_retention(
     scorer: Scorer, spans: Float64[Tensor, "k"], reach: float, length: int
 ) -> dict[str, list[float]] | None:
-    """Quantiles of exp(Delta(s) A) over the channels and states of all blocks, for a gap s in a past of that reach."""
-    paths = (
+    """Compute quantiles of exp(Delta(s) A) over channels and states of all blocks.
+
+    Args:
+        scorer: The model.
+        spans: Time gaps s.
+        reach: Age of the oldest event in the history.
+        length: Tokens of the history.
+
+    Returns:
+        A curve per quantile; None if the model has no step that depends on time gaps.
+    """
+    directions = (
         [part for part in scorer.modules() if isinstance(part, Direction)]
         if isinstance(scorer, nn.Module)
         else []
     )
+    # a sequence with one token per span; node and event do not matter
     gap = spans.float()[None]
     unused, count = torch.zeros_like(gap, dtype=torch.int32), torch.tensor([length])
-    real = torch.ones_like(gap, dtype=torch.bool)
-    tokens = Tokens(unused, unused, gap, gap, gap / reach, count, real, real)
-    kept = []
-    for path in paths:
-        if isinstance(path.step, RelativeStep):
+    is_real = torch.ones_like(gap, dtype=torch.bool)
+    tokens = Tokens(unused, unused, gap, gap, gap / reach, count, is_real, is_real)
+    retained = []
+    for direction in directions:
+        if isinstance(direction.step, RelativeStep):
             with torch.no_grad():
-                delta = path.step.delta(path.step.span(tokens))[0]  # [k d]
-                kept.append(torch.exp(-delta[:, :, None] * path.log_A.exp()).flatten(1))  # [k d*n]
-    if not kept:
+                delta = direction.step.delta(direction.step.span(tokens))[0]  # [k d]
+                retained.append(torch.exp(-delta[:, :, None] * direction.log_A.exp()).flatten(1))  # [k d*n]
+    if not retained:
         return None
     levels = torch.tensor(QUANTILES, dtype=torch.float32)
-    curves = torch.cat(kept, dim=1).quantile(levels, dim=1)
+    curves = torch.cat(retained, dim=1).quantile(levels, dim=1)
     return {f"{level:g}": curve.tolist() for level, curve in zip(QUANTILES, curves, strict=True)}
 
 
 def _sample_meetings(scorer: Scorer, stream: Stream) -> Meetings:
-    """Meetings of the test period's sources, evenly over time, both ends known to training."""
-    store, split = stream.store, stream.split
-    known, limit = ~split.new_nodes, max(JACKKNIFE_GROUPS, MAX_PAST_EVENTS // max(window_length(scorer), 1))
+    """Find meetings of sources of the test period, at even distances in time, of nodes known from training."""
+    store, split, length = stream.store, stream.split, window_length(scorer)
+    known, limit = ~split.new_nodes, max(JACKKNIFE_GROUPS, MAX_PAST_EVENTS // max(length, 1))
     events = split.test[known[store.src[split.test]]]
     events = events[torch.linspace(0, len(events) - 1, min(limit, len(events))).long()]
-    return find_meetings(stream.index, store.src[events], store.time[events], known, window_length(scorer))
+    return find_meetings(stream.index, store.src[events], store.time[events], known, length)
 
 
-def save_forgetting(run: RunDirectory, found: Forgetting) -> None:
-    """Keep the curves in the run folder."""
-    write_text(run.path / FORGETTING_FILE, json.dumps(found.to_json(), indent=1) + "\n")
+def save_forgetting(run: RunDirectory, curves: Forgetting) -> None:
+    write_text(run.path / FORGETTING_FILE, json.dumps(curves.to_json(), indent=1) + "\n")
 
 
 def load_forgetting(run: RunDirectory) -> Forgetting | None:
-    """What save_forgetting wrote, unless the run has better weights since."""
+    """Read forgetting.json; None if there is none or if the run has newer weights."""
     path = run.path / FORGETTING_FILE
     if not path.exists() or (run.best.exists() and run.best.stat().st_mtime > path.stat().st_mtime):
         return None
     try:
         values = json.loads(path.read_text("utf-8"))
-        close = values.pop("closeness")
-        return Forgetting(**values, closeness=None if close is None else Closeness(**close))
+        closeness = values.pop("closeness")
+        return Forgetting(**values, closeness=None if closeness is None else Closeness(**closeness))
     except (KeyError, TypeError, ValueError) as error:
-        raise FileError(f"{path} cannot be read ({error!r}); delete it to measure again") from error
+        raise FileError(
+            f"{path} cannot be read ({error!r}); delete it to measure again", code="damaged-forgetting"
+        ) from error

@@ -1,18 +1,14 @@
-"""What the last scan reads of each past event at the question's time: Theorem 2, exactly, for weights in use.
+"""Hidden states of a sequence model: what the last scan reads of each past event, and how similar states are.
 
-The scan's output at token k is a sum over the tokens up to it, y_k = sum_j C_k (A-bar_k ... A-bar_{j+1}) B-bar_j m_j
-(before the skip and the gate). At the last token, where the question stands, that sum says how much of each event is
-still there. A token's m_j also holds the few tokens before it (the convolution), and below it lie further blocks: the
-parts are exact for this scan, and no division of the score.
+The output of a scan at token k is a sum over the tokens up to it, y_k = sum_j C_k (A-bar_k ... A-bar_{j+1}) B-bar_j m_j
+(before skip and gate; Theorem 2 of the paper). At the last token, that of the query, the terms say how much of each
+event is left. The terms are exact for this scan, but they do not divide the score: m_j also contains the few tokens
+before it (convolution), and there are further blocks below.
 
-Legend: q sequences, l tokens, e inner channels, n states.
-
-How alike a model's hidden states are: within each of the two sequences of a pair, and across them.
-
-Legend: q sequences, l tokens or patches, d width.
+Shapes: q sequences, l tokens (or patches), e inner channels, n states, d width.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -29,110 +25,108 @@ from dygmamba.ops.scan.reference import RULES
 from dygmamba.runs.opening import OpenRun, get_encoder
 from dygmamba.sampling.view import PairBatch, PairView
 
+DIGITS = 4  # of similarities
+
 
 @dataclass(frozen=True, slots=True)
 class Readout:
-    """Of each sequence: the terms of the sum at its last token, and how much of the state each token left is kept."""
+    """The terms of the scan's output at the last token of each sequence."""
 
-    part: Float64[Tensor, "q l e"]
+    part: Float64[Tensor, "q l e"]  # one term per token
     left: Float64[
         Tensor, "q l"
-    ]  # A-bar_k ... A-bar_{j+1}, the mean over channels and states; 1 at the last token
+    ]  # A-bar_k ... A-bar_{j+1}, mean over channels and states; 1 at the last token
     tokens: Tokens
 
     @property
     def output(self) -> Float64[Tensor, "q e"]:
-        """The scan's output at the last token."""
+        """Output of the scan at the last token."""
         return self.part.sum(dim=1)
 
     @property
     def share(self) -> Float64[Tensor, "q l"]:
-        """How much of the output each part is, along its direction: 1 over all tokens, the question's among them."""
-        whole = self.output
-        size = whole.square().sum(dim=1).clamp(min=torch.finfo(torch.float64).tiny)
-        return torch.einsum("qle,qe->ql", self.part, whole) / size[:, None]
+        """Projection of each term on the output; sums to 1 over all tokens, including that of the query."""
+        output = self.output
+        size = output.square().sum(dim=1).clamp(min=torch.finfo(torch.float64).tiny)
+        return torch.einsum("qle,qe->ql", self.part, output) / size[:, None]
 
 
 def read_last_scan(scorer: Scorer, view: PairView) -> Readout | None:
-    """The last scan of a scorer on a view, sources first, then destinations; None where there is no scan."""
+    """Run a scorer and read out its last scan, sources first, then destinations; None if it has no scan."""
     stacks = (
         [part for part in scorer.modules() if isinstance(part, Stack)]
         if isinstance(scorer, nn.Module)
         else []
     )
-    seen: list[tuple[Direction, tuple[Any, ...]]] = []
-    paths = [_last_forward_direction(stack) for stack in stacks]
-    hooks = [_capture_inputs(path, seen) for path in paths]
+    captured: list[tuple[Direction, tuple[Any, ...]]] = []
+    hooks = [_capture_inputs(_last_forward_direction(stack), captured) for stack in stacks]
     try:
         with torch.no_grad():
             scorer(view)
-            found = [compute_readout(path, *given) for path, given in seen]
+            readouts = [compute_readout(direction, *inputs) for direction, inputs in captured]
     finally:
         for hook in hooks:
             hook.remove()
-    if not found:
+    if not readouts:
         return None
-    columns = [(one.part, one.left, one.tokens) for one in found]
-    part, left, tokens = zip(*columns, strict=True)
-    return Readout(torch.cat(part), torch.cat(left), _concatenate_tokens(tokens))
+    part = torch.cat([readout.part for readout in readouts])
+    left = torch.cat([readout.left for readout in readouts])
+    return Readout(part, left, _concatenate_tokens([readout.tokens for readout in readouts]))
 
 
 @torch.no_grad()
-def compute_readout(path: Direction, x: Tensor, z: Tensor, tokens: Tokens) -> Readout:
-    """The terms of Theorem 2 at each sequence's last token, in 64 bits from the scan's own inputs."""
-    step: Any = path.step  # one of STEPS
-    m, system = path.system(x, z, tokens)
-    real = tokens.mask[..., None]
-    delta = step.size(tokens, m).double().masked_fill(~real, 0)
-    u, system = m.double().masked_fill(~real, 0), System(*(_double(one) for one in system))
+def compute_readout(direction: Direction, x: Tensor, z: Tensor, tokens: Tokens) -> Readout:
+    """Compute the terms of Theorem 2 at the last token of each sequence, in 64 bits, from the inputs of a scan."""
+    step: Any = direction.step  # one of STEPS
+    m, system = direction.system(x, z, tokens)
+    is_real = tokens.mask[..., None]
+    delta = step.size(tokens, m).double().masked_fill(~is_real, 0)
+    u, system = m.double().masked_fill(~is_real, 0), System(*(_to_double(tensor) for tensor in system))
     last = (tokens.length - 1).clamp(min=0)
-    read = system.C[torch.arange(len(last), device=last.device), last]  # [q n]
-    after = delta.flip(1).cumsum(1).flip(1) - delta  # [q l e], the steps between a token and the last one
+    C_last = system.C[torch.arange(len(last), device=last.device), last]  # [q n]
+    after = delta.flip(1).cumsum(1).flip(1) - delta  # [q l e], sum of the steps after each token
     part, left = torch.zeros_like(u), torch.zeros_like(u)
-    for state in range(system.A.shape[1]):  # one by one: [q l e n] of a long past would not fit
+    for state in range(
+        system.A.shape[1]
+    ):  # one by one: [q l e n] of a long history would not fit into memory
         A = system.A[:, state]
         kept = torch.exp(after * A)
         entered = RULES[step.rule](delta * A) * delta * system.B[..., state, None] * u
-        part += read[:, None, None, state] * kept * entered
+        part += C_last[:, None, None, state] * kept * entered
         left += kept
     return Readout(part, (left / system.A.shape[1]).mean(dim=2) * tokens.mask, tokens)
 
 
-def _capture_inputs(path: Direction, seen: list[tuple[Direction, tuple[Any, ...]]]) -> Any:
-    """Keep what a path is given; the handle ends it."""
+def _capture_inputs(direction: Direction, captured: list[tuple[Direction, tuple[Any, ...]]]) -> Any:
+    """Append the inputs of a module to a list whenever it runs; return the handle of the hook."""
 
-    def keep(_: nn.Module, given: tuple[Any, ...]) -> None:
-        seen.append((path, given))
+    def append(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+        captured.append((direction, inputs))
 
-    return path.register_forward_pre_hook(keep)
+    return direction.register_forward_pre_hook(append)
 
 
 def _last_forward_direction(stack: Stack) -> Direction:
-    """The direction of the last block that reads from the oldest token to the newest."""
+    """Return the direction of the last block that scans from the oldest token to the newest."""
     return next(
         part for part in stack.blocks[-1].modules() if isinstance(part, Direction) and not part.reverse
     )
 
 
-def _double(one: Tensor | None) -> Any:
-    return None if one is None else one.double()
+def _to_double(tensor: Tensor | None) -> Any:
+    return None if tensor is None else tensor.double()
 
 
-def _concatenate_tokens(parts: tuple[Tokens, ...]) -> Tokens:
-    """Sequences of several stacks as one batch."""
-    names = Tokens.__dataclass_fields__
-    return Tokens(*(torch.cat([getattr(one, name) for one in parts]) for name in names))
+def _concatenate_tokens(parts: list[Tokens]) -> Tokens:
+    return Tokens(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Tokens)))
 
 
 def values_by_event(values: Float64[Tensor, "q l"], tokens: Tokens) -> list[dict[int, float]]:
-    """For each sequence, what stands at each event's token."""
+    """Return the value at the token of each event, for each sequence."""
     return [
-        dict(zip(event[here].tolist(), value[here].tolist(), strict=True))
-        for event, value, here in zip(tokens.event, values, tokens.is_event, strict=True)
+        dict(zip(event[is_event].tolist(), value[is_event].tolist(), strict=True))
+        for event, value, is_event in zip(tokens.event, values, tokens.is_event, strict=True)
     ]
-
-
-DIGITS = 4
 
 
 @runtime_checkable
@@ -140,36 +134,40 @@ class HasTokenStates(Protocol):
     """An encoder whose hidden states can be read."""
 
     def states(self, view: PairView) -> tuple[Float[Tensor, "q l d"], Tokens]:
-        """The state of every token, sources first, then destinations."""
+        """Return the state of every token, sources first, then destinations."""
         ...
 
 
-def measure_state_similarity(run: OpenRun, most: int) -> dict[str, Any]:
-    """Cosine similarities for the test event whose two histories are longest; the last `most` tokens of each side."""
+def measure_state_similarity(run: OpenRun, max_states: int) -> dict[str, Any]:
+    """Compute cosine similarities of hidden states within and across the two sequences of a pair.
+
+    The pair is the test event whose shorter history is longest; of each side, the last `max_states` states are used.
+    """
     encoder = get_encoder(run.scorer, run.folder)
     if not isinstance(encoder, HasTokenStates):
         raise ConfigError(
-            f"model '{run.about['model']}' has no states of tokens to compare; take dyg-mamba or dygformer"
+            f"model '{run.about['model']}' has no token states to compare; give a run of dyg-mamba or dygformer",
+            code="model-without-states",
         )
     stream, test = run.stream, run.stream.split.test
     store = stream.store
-    shortest = torch.minimum(
+    history_length = torch.minimum(
         *(
             stream.index.past(node[test].to(stream.device), store.time[test].to(stream.device))[1]
             for node in (store.src, store.dst)
         )
     )
-    event = test[int(shortest.argmax())][None]
-    pairs = PairBatch.of(store.src[event], store.dst[event], store.time[event]).to(stream.device)
+    event = test[int(history_length.argmax())][None]
+    pairs = PairBatch.from_pairs(store.src[event], store.dst[event], store.time[event]).to(stream.device)
     with torch.no_grad():
         states, tokens = encoder.states(stream.view(pairs, run.scorer.requests))
     per_state = -(-tokens.mask.shape[1] // states.shape[1])  # tokens of a patch
     sides = []
     for side in range(2):
-        exists = -(-int(tokens.mask[side].sum()) // per_state)
-        sides.append(normalize(states[side, :exists][-most:].double(), dim=-1))
+        count = -(-int(tokens.mask[side].sum()) // per_state)
+        sides.append(normalize(states[side, :count][-max_states:].double(), dim=-1))
     src, dst = sides
-    nodes = [tokens.node[side][tokens.mask[side]][-most * per_state :].tolist() for side in range(2)]
+    nodes = [tokens.node[side][tokens.mask[side]][-max_states * per_state :].tolist() for side in range(2)]
     return {
         "event": int(event),
         "tokens_per_state": per_state,

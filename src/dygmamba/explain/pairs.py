@@ -1,12 +1,9 @@
-"""The past events that moved the scores of some pairs most, each in a few words: what a page says beside an answer.
+"""Explanation of the score of a pair: the past events of both nodes that moved it, and the score without them.
 
-The score had events not happened, asked of the model: the strongest ones, and a set that turns the decision.
+The decision about a pair is whether its score is at least one half; the supporters of a decision are the events that
+push the score to its side.
 
-The decision is on which side of one half the score is; its supporters are the events that push it there.
-
-Why a trained run gives a pair its score: which past events of either node moved it, and what if they had not been.
-
-Legend: n players.
+Shapes: n players.
 """
 
 import math
@@ -17,14 +14,13 @@ import pyarrow as pa
 import torch
 
 from dygmamba.core.errors import ConfigError, EventError, NotFoundError
-from dygmamba.data.events.statistics import format_duration, looks_like_epoch_seconds
-from dygmamba.data.readers.queries import format_iso_time
+from dygmamba.data.events.times import format_duration, looks_like_epoch_seconds
+from dygmamba.data.readers.times import format_iso_time
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.explain.event_removal import Player, RemovalGame, WindowRemoval, build_game
 from dygmamba.explain.explanation import Explanation, Number, Numbers, Reason, Without
 from dygmamba.explain.hidden_states import read_last_scan, values_by_event
-from dygmamba.explain.shapley import CachedGame, ShapleyValues, estimate_shapley
-from dygmamba.explain.shapley import attribute_trees as tree_reasons
+from dygmamba.explain.shapley import CachedGame, ShapleyValues, attribute_trees, estimate_shapley
 from dygmamba.models.trees import BoostedTrees
 from dygmamba.runs.opening import OpenRun
 from dygmamba.runs.predictor import Predictor
@@ -32,134 +28,27 @@ from dygmamba.runs.queries import QueryBatch, TimeLike
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.calibration import Calibration
 
-
-def find_strongest_events(run: OpenRun, pairs: PairBatch, count: int) -> list[list[tuple[str, float]]]:
-    """Of each pair so many events, the strongest first, and by how much they move the logit.
-
-    Only of models that read lists of recent events, where an event less costs one short question; the others are
-    refused, and `explain_pair` has more to say.
-    """
-    found = []
-    for row in range(len(pairs)):
-        one = pairs.of_rows(torch.tensor([row])).to(run.stream.device)
-        game = build_game(run.scorer, run.stream, one, run.seed, run.rule.cell)
-        if not isinstance(game, WindowRemoval):
-            raise ConfigError(f"{run.about['model']} reads more than two lists of events")
-        if not game.players:
-            found.append([("nothing happened before", 0.0)])
-            continue
-        worth = estimate_shapley(CachedGame(game), 1, seed=0).value
-        strongest = worth.abs().argsort(descending=True, stable=True)[:count].tolist()
-        said = [_describe_player(run.dataset, game.players[at], one) for at in strongest]
-        found.append([(words, float(worth[at])) for words, at in zip(said, strongest, strict=True)])
-    return found
-
-
-def _describe_player(dataset: Dataset, player: Player, pair: PairBatch) -> str:
-    """Who with whom, and how long before; of several old events whose they are."""
-    src, dst = dataset.ids.to_user([int(pair.src), int(pair.dst)]).to_pylist()
-    *older, event = player.events
-    if older:
-        whose: Any = "either" if player.of_src and player.of_dst else src if player.of_src else dst
-        return f"{len(player.events):,} older events of {whose}"
-    store = dataset.store
-    age, spanned = float(pair.time) - float(store.time[event]), (float(store.time[0]), float(store.time[-1]))
-    seconds = bool(dataset.origin.time_origin) or looks_like_epoch_seconds(*spanned)
-    before = f"{format_duration(age) if seconds else f'{age:.4g}'} before"
-    if player.of_src and player.of_dst:
-        return f"they met {before}"
-    a, b = dataset.ids.to_user([int(store.src[event]), int(store.dst[event])]).to_pylist()
-    return f"{a} met {b} {before}"
-
-
-SUPPORTER_SETS = (1, 3, 10)  # of how many of the strongest supporters the score without is told
-MAX_FLIP_EVENTS = 10  # events of a set that turns the decision
+DEFAULT_ORDERS = 4  # antithetic pairs; more of them reduce the standard errors, the sum is always exact
+STRONGEST_EVENTS = 10  # events whose removal is scored one by one
+SUPPORTER_SETS = (1, 3, 10)  # sizes of the sets of strongest supporters whose removal is scored
+MAX_FLIP_EVENTS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreScale:
-    """Logits as scores, as `Run.score` has them: probabilities, or of a run without a calibration logistic values."""
+    """From logits to scores as in `Run.score`: probabilities, or the sigmoid for a run without a calibration."""
 
     calibration: Calibration | None = None
 
     def __call__(self, logit: float) -> float:
-        """The score."""
         value = torch.tensor([logit], dtype=torch.float64)
         return float(
             torch.sigmoid(value) if self.calibration is None else self.calibration.probability(value)
         )
 
-    def high(self, logit: float) -> bool:
+    def is_positive(self, logit: float) -> bool:
         """Whether the decision is for the pair."""
         return self(logit) >= 0.5
-
-
-def rank_supporters(ledger: CachedGame, found: ShapleyValues, scale: ScoreScale) -> list[int]:
-    """Single events that push the logit to the side where it is, the strongest first."""
-    push = found.value if scale.high(found.logit) else -found.value
-    ranked = push.argsort(descending=True, stable=True).tolist()
-    return [
-        place for place in ranked if float(push[place]) > 0 and len(ledger.game.players[place].events) == 1
-    ]
-
-
-def supporter_sets(ledger: CachedGame, found: ShapleyValues, scale: ScoreScale) -> list[list[int]]:
-    """The first of them, in sets of growing size."""
-    ranked = rank_supporters(ledger, found, scale)
-    return [ranked[:size] for size in sorted({min(size, len(ranked)) for size in SUPPORTER_SETS} - {0})]
-
-
-def score_without_supporters(
-    ledger: CachedGame, found: ShapleyValues, scale: ScoreScale
-) -> tuple[Without, ...]:
-    """The score without the strongest supporters of the decision: one, three and ten of them."""
-    gone = supporter_sets(ledger, found, scale)
-    return tuple(
-        _removed_set(ledger, places, logit, scale)
-        for places, logit in zip(gone, ledger.without(gone).tolist(), strict=True)
-    )
-
-
-def find_flip(ledger: CachedGame, found: ShapleyValues, scale: ScoreScale) -> Without | None:
-    """A set that turns the decision: greedily the event whose absence moves the logit most, then none too many.
-
-    Where the decision stands without all of its supporters, none is looked for.
-    """
-    high = scale.high(found.logit)
-
-    def over(logit: float) -> bool:
-        return scale.high(logit) != high
-
-    gone: list[int] = []
-    candidates, logit = rank_supporters(ledger, found, scale), found.logit
-    if not over(float(ledger.without([candidates])[0])):
-        return None
-    while not over(logit):
-        tried = [place for place in candidates if place not in gone][: ledger.game.tries]
-        if not tried or len(gone) == MAX_FLIP_EVENTS:
-            return None
-        after = ledger.without([[*gone, place] for place in tried])
-        best = int(after.argmin() if high else after.argmax())
-        gone, logit = [*gone, tried[best]], float(after[best])
-    while len(gone) > 1:
-        fewer = [[other for other in gone if other != place] for place in gone]
-        enough = [
-            one for one, logit in zip(fewer, ledger.without(fewer).tolist(), strict=True) if over(logit)
-        ]
-        if not enough:
-            break
-        gone = enough[0]
-    return _removed_set(ledger, gone, float(ledger.without([gone])[0]), scale)
-
-
-def _removed_set(ledger: CachedGame, places: list[int], logit: float, scale: ScoreScale) -> Without:
-    players = ledger.game.players
-    events = tuple(event for place in places for event in players[place].events)
-    return Without(events, logit, scale(logit))
-
-
-DEFAULT_ORDERS = 4  # pairs of them: more shrink the errors of the contributions, not their sum
-STRONGEST_EVENTS = 10  # events whose score without is asked for each
 
 
 def explain_pair(
@@ -168,135 +57,245 @@ def explain_pair(
     at: TimeLike | None = None,
     orders: int = DEFAULT_ORDERS,
 ) -> Explanation:
-    """What moved the score of a pair, or of a node in a run of the node task, at a time; default: after the last event.
+    """Explain the score of a pair, or of a node for a node classifier.
 
-    Cost: about 2 n `orders` histories of n events read by the model; with `orders=1` no errors are told.
+    The model scores about 2 n `orders` histories of n events.
+
+    Args:
+        predictor: The run.
+        pair: (src, dst), or the id of a node.
+        at: Time of the query; default: after the last event.
+        orders: Antithetic pairs of orders; with 1 there are no standard errors.
     """
     if orders < 1:
-        raise ConfigError(f"`orders` is a number of pairs of orders, at least 1; got {orders}")
-    stream, task = predictor.links.walk.stream, predictor.run.folder.task
+        raise ConfigError(f"`orders` must be at least 1; got {orders}", code="orders-not-positive")
+    stream, run = predictor.ranker.stream_scorer.stream, predictor.run
     queries, one = _read_query(predictor, pair, at)
-    game = build_game(predictor.run.scorer, stream, one, predictor.run.seed, predictor.run.rule.cell)
-    if not game.players:
+    ids, time = _queried_ids(predictor, queries), queries.times.shown[0].as_py()
+    removal = build_game(run.scorer, stream, one, run.seed, run.rule.batch_size)
+    if not removal.players:
         raise EventError(
-            _no_events_message(
-                game, " and ".join(map(str, _queried_ids(predictor, queries, task))), _shown_time(queries)
-            )
+            _no_events_message(removal, " and ".join(map(str, ids)), time), code="no-earlier-events"
         )
-    ledger, scale = CachedGame(game), ScoreScale(predictor.calibration)
-    found = estimate_shapley(ledger, orders, seed=0)
-    order = found.value.abs().argsort(descending=True, stable=True).tolist()
+    game, scale = CachedGame(removal), ScoreScale(predictor.calibration)
+    values = estimate_shapley(game, orders, seed=0)
+    order = values.value.abs().argsort(descending=True, stable=True).tolist()
     singles = [[place] for place in order[:STRONGEST_EVENTS]]
-    # in one pass; what follows finds them known
-    ledger.without([*singles, *supporter_sets(ledger, found, scale), rank_supporters(ledger, found, scale)])
-    alone = dict(zip(order, ledger.without(singles).tolist(), strict=False))
-    words = _ReasonBuilder(predictor, queries, game, found, alone, scale)
-    who = _queried_ids(predictor, queries, task)
+    # score everything that is needed below in one pass; the game caches it
+    game.without([*singles, *supporter_sets(game, values, scale), rank_supporters(game, values, scale)])
+    logit_without = dict(zip(order, game.without(singles).tolist(), strict=False))
+    builder = _ReasonBuilder(predictor, queries, removal, values, logit_without, scale)
     return Explanation(
-        model=predictor.run.about["model"],
-        task=task,
-        src=who[0],
-        dst=who[1] if len(who) > 1 else None,
-        time=queries.time.shown[0].as_py(),
-        time_assumed=queries.assumed is not None,
-        seconds=words.seconds,
-        logit=found.logit,
-        score=scale(found.logit),
-        base=found.base,
-        base_score=scale(found.base),
-        reasons=tuple(words.reason(place) for place in order),
-        without=score_without_supporters(ledger, found, scale),
-        flip=find_flip(ledger, found, scale),
+        model=run.about["model"],
+        task=run.folder.task,
+        src=ids[0],
+        dst=ids[1] if len(ids) > 1 else None,
+        time=time,
+        time_assumed=queries.assumed_time is not None,
+        seconds=builder.has_seconds,
+        logit=values.logit,
+        score=scale(values.logit),
+        base=values.base,
+        base_score=scale(values.base),
+        reasons=tuple(builder.build(place) for place in order),
+        without=score_without_supporters(game, values, scale),
+        flip=find_flip(game, values, scale),
         numbers=_explain_numbers(predictor, one),
-        removal=game.removal,
-        orders=min(orders, game.orders),
-        scored=ledger.asked,
-        gap=abs(found.base + float(found.value.sum()) - found.logit),
-        notes=_build_notes(game, queries),
+        removal=removal.removal,
+        orders=min(orders, removal.orders),
+        scored=game.num_scored,
+        gap=abs(values.base + float(values.value.sum()) - values.logit),
+        notes=_build_notes(removal, queries),
     )
 
 
-def _read_query(predictor: Predictor, pair: Any, at: TimeLike | None) -> tuple[QueryBatch, PairBatch]:
-    """The question as nodes; a node that is asked about alone stands beside the last one it met."""
-    both = list(pair) if isinstance(pair, tuple | list) else [pair]
-    links = predictor.run.folder.task == "link"
-    if len(both) != 2 and (links or len(both) != 1):
-        raise ConfigError(
-            f"a {'pair' if links else 'node'} is to be explained, such as "
-            f"{'(src, dst)' if links else 'its id'}; got {pair!r}"
+def find_strongest_events(run: OpenRun, pairs: PairBatch, count: int) -> list[list[tuple[str, float]]]:
+    """Describe the events that move the logit of each pair most, with their contributions, the strongest first.
+
+    For reports about many pairs; only for models that read one sequence of recent neighbors per node, where removing
+    an event is cheap. `explain_pair` explains any model.
+
+    Raises:
+        ConfigError: The model reads more than that.
+    """
+    result = []
+    for row in range(len(pairs)):
+        one = pairs.select(torch.tensor([row])).to(run.stream.device)
+        game = build_game(run.scorer, run.stream, one, run.seed, run.rule.batch_size)
+        if not isinstance(game, WindowRemoval):
+            raise ConfigError(
+                f"model '{run.about['model']}' reads more than one sequence of recent neighbors per node",
+                code="model-without-window",
+            )
+        if not game.players:
+            result.append([("nothing happened before", 0.0)])
+            continue
+        value = estimate_shapley(CachedGame(game), 1, seed=0).value
+        strongest = value.abs().argsort(descending=True, stable=True)[:count].tolist()
+        result.append(
+            [(_describe_player(run.dataset, game.players[at], one), float(value[at])) for at in strongest]
         )
-    columns = {name: pa.array([str(value)]) for name, value in zip(("src", "dst"), both, strict=False)}
-    queries, stream = predictor.query_parser.read(columns, at), predictor.links.walk.stream
-    if len(queries.unknown_ids) == len(set(map(str, both))):
-        named = " and ".join(queries.unknown_ids)
+    return result
+
+
+def _describe_player(dataset: Dataset, player: Player, pair: PairBatch) -> str:
+    """Write an event as "a met b 3 d before"; of a group, how many events of which node it has."""
+    src, dst = dataset.ids.to_user([int(pair.src), int(pair.dst)]).to_pylist()
+    *older, event = player.events
+    if older:
+        owner: Any = "either" if player.of_src and player.of_dst else src if player.of_src else dst
+        return f"{len(player.events):,} older events of {owner}"
+    store = dataset.store
+    age = float(pair.time) - float(store.time[event])
+    before = f"{format_duration(age) if _has_seconds(dataset) else f'{age:.4g}'} before"
+    if player.of_src and player.of_dst:
+        return f"they met {before}"
+    a, b = dataset.ids.to_user([int(store.src[event]), int(store.dst[event])]).to_pylist()
+    return f"{a} met {b} {before}"
+
+
+def _has_seconds(dataset: Dataset) -> bool:
+    """Whether the times of a dataset are seconds, so that an age can be written as a duration."""
+    time = dataset.store.time
+    return bool(dataset.origin.time_origin) or looks_like_epoch_seconds(float(time[0]), float(time[-1]))
+
+
+def rank_supporters(game: CachedGame, values: ShapleyValues, scale: ScoreScale) -> list[int]:
+    """Return the players of one event that support the decision, the strongest first."""
+    push = values.value if scale.is_positive(values.logit) else -values.value
+    ranked = push.argsort(descending=True, stable=True).tolist()
+    return [place for place in ranked if float(push[place]) > 0 and len(game.game.players[place].events) == 1]
+
+
+def supporter_sets(game: CachedGame, values: ShapleyValues, scale: ScoreScale) -> list[list[int]]:
+    """Return the strongest supporters in sets of growing size."""
+    ranked = rank_supporters(game, values, scale)
+    return [ranked[:size] for size in sorted({min(size, len(ranked)) for size in SUPPORTER_SETS} - {0})]
+
+
+def score_without_supporters(
+    game: CachedGame, values: ShapleyValues, scale: ScoreScale
+) -> tuple[Without, ...]:
+    """Score the pair without the one, three and ten strongest supporters."""
+    sets = supporter_sets(game, values, scale)
+    return tuple(
+        _build_without(game, places, logit, scale)
+        for places, logit in zip(sets, game.without(sets).tolist(), strict=True)
+    )
+
+
+def find_flip(game: CachedGame, values: ShapleyValues, scale: ScoreScale) -> Without | None:
+    """Find a small set of events whose removal flips the decision.
+
+    Greedy: remove the supporter that moves the logit most until the decision flips, then restore the events that are
+    not needed. None if the decision holds without all supporters, or if the set would be too large.
+    """
+    is_positive = scale.is_positive(values.logit)
+
+    def is_flipped(logit: float) -> bool:
+        return scale.is_positive(logit) != is_positive
+
+    removed: list[int] = []
+    candidates, logit = rank_supporters(game, values, scale), values.logit
+    if not is_flipped(float(game.without([candidates])[0])):
+        return None
+    while not is_flipped(logit):
+        tried = [place for place in candidates if place not in removed][: game.game.tries]
+        if not tried or len(removed) == MAX_FLIP_EVENTS:
+            return None
+        logits = game.without([[*removed, place] for place in tried])
+        best = int(logits.argmin() if is_positive else logits.argmax())
+        removed, logit = [*removed, tried[best]], float(logits[best])
+    while len(removed) > 1:
+        smaller = [[other for other in removed if other != place] for place in removed]
+        enough = [
+            places
+            for places, logit in zip(smaller, game.without(smaller).tolist(), strict=True)
+            if is_flipped(logit)
+        ]
+        if not enough:
+            break
+        removed = enough[0]
+    return _build_without(game, removed, float(game.without([removed])[0]), scale)
+
+
+def _build_without(game: CachedGame, places: list[int], logit: float, scale: ScoreScale) -> Without:
+    events = tuple(event for place in places for event in game.game.players[place].events)
+    return Without(events, logit, scale(logit))
+
+
+def _read_query(predictor: Predictor, pair: Any, at: TimeLike | None) -> tuple[QueryBatch, PairBatch]:
+    """Read the query; a node without a partner is paired with its last neighbor."""
+    ids = list(pair) if isinstance(pair, tuple | list) else [pair]
+    is_link = predictor.run.folder.task == "link"
+    if len(ids) != 2 and (is_link or len(ids) != 1):
+        expected = "a pair (src, dst)" if is_link else "the id of a node"
+        raise ConfigError(f"this run explains {expected}; got {pair!r}", code="not-a-pair")
+    columns = {name: pa.array([str(value)]) for name, value in zip(("src", "dst"), ids, strict=False)}
+    queries, stream = predictor.query_parser.read(columns, at), predictor.ranker.stream_scorer.stream
+    if len(queries.unknown_ids) == len(set(map(str, ids))):
+        names = " and ".join(queries.unknown_ids)
         raise NotFoundError(
-            f"no event of '{predictor.dataset.name}' is of {named}; check how the ids are written"
+            f"'{predictor.dataset.name}' has no event of {names}; check how the ids are written",
+            code="unknown-id",
         )
     if queries.unknown_ids and predictor.run.scorer.stateful:
         raise ConfigError(
-            f"model '{predictor.run.about['model']}' keeps a memory of the nodes it was trained with and knows no "
-            f"{queries.unknown_ids[0]}; ask about ids that are in an event"
+            f"model '{predictor.run.about['model']}' has a memory of the nodes it was trained with and cannot take "
+            f"{queries.unknown_ids[0]}; give ids that have events",
+            code="memory-needs-known-nodes",
         )
-    dst = queries.dst
-    if queries.asked.dst is None:
-        last = stream.index.recent(queries.src.to(stream.device), queries.when.to(stream.device), 1)
-        stranger = torch.full_like(queries.src, stream.store.num_nodes - 1)
-        dst = torch.where(last.length.cpu() > 0, last.node[:, 0].cpu().long(), stranger)
-    return queries, PairBatch.of(queries.src, dst, queries.when).to(stream.device)
+    dst = queries.dst if queries.table.dst is not None else predictor.last_neighbors(queries)
+    return queries, PairBatch.from_pairs(queries.src, dst, queries.time).to(stream.device)
 
 
 class _ReasonBuilder:
-    """Players as reasons: ids, times, what is left of them."""
+    """Turns players into reasons with the user's ids and times and the share of the hidden state that is left."""
 
     def __init__(
         self,
         predictor: Predictor,
         queries: QueryBatch,
         game: RemovalGame,
-        found: ShapleyValues,
-        alone: dict[int, float],
+        values: ShapleyValues,
+        logit_without: dict[int, float],
         scale: ScoreScale,
     ) -> None:
-        self.dataset, self.query_parser, self.when = (
+        self.dataset, self.parser, self.time = (
             predictor.dataset,
             predictor.query_parser,
-            float(queries.when[0]),
+            float(queries.time[0]),
         )
-        self.game, self.found, self.alone, self.scale = game, found, alone, scale
-        time = self.dataset.store.time
-        self.dated = bool(self.dataset.origin.time_origin)
-        self.seconds = self.dated or looks_like_epoch_seconds(float(time[0]), float(time[-1]))
-        kept = read_last_scan(game.scorer, game.view) if isinstance(game, WindowRemoval) else None
-        self.left = None if kept is None else values_by_event(kept.left, kept.tokens)
-        self.read = (
-            None if kept is None else values_by_event(kept.share / 2, kept.tokens)
-        )  # of two readouts alike
+        self.game, self.values, self.logit_without, self.scale = game, values, logit_without, scale
+        self.is_dated = bool(self.dataset.origin.time_origin)
+        self.has_seconds = _has_seconds(self.dataset)
+        readout = read_last_scan(game.scorer, game.view) if isinstance(game, WindowRemoval) else None
+        self.left = None if readout is None else values_by_event(readout.left, readout.tokens)
+        # source and destination have a readout of equal weight each
+        self.read = None if readout is None else values_by_event(readout.share / 2, readout.tokens)
 
-    def reason(self, place: int) -> Reason:
-        """A player in the user's words."""
+    def build(self, place: int) -> Reason:
         player = self.game.players[place]
         event = player.events[-1]
-        src, dst = self.ids([int(self.dataset.store.src[event]), int(self.dataset.store.dst[event])])
-        time = float(self.dataset.store.time[event])
-        alone, error = self.alone.get(place), float(self.found.error[place])
+        store = self.dataset.store
+        ids = self.dataset.ids.to_user([int(store.src[event]), int(store.dst[event])])
+        src, dst = self.parser.to_user_type(ids).to_pylist()
+        time = float(store.time[event])
+        without, error = self.logit_without.get(place), float(self.values.error[place])
         return Reason(
             event=event,
             side="both" if player.of_src and player.of_dst else "src" if player.of_src else "dst",
             src=src,
             dst=dst,
-            time=format_iso_time(time) if self.dated else int(time) if time.is_integer() else time,
-            age=self.when - time,
+            time=format_iso_time(time) if self.is_dated else int(time) if time.is_integer() else time,
+            age=self.time - time,
             count=len(player.events),
-            contribution=float(self.found.value[place]),
+            contribution=float(self.values.value[place]),
             error=None if math.isnan(error) else error,
-            score_without=None if alone is None else self.scale(alone),
+            score_without=None if without is None else self.scale(without),
             left=_mean(_values_at(self.left, player)),
             read=None if self.read is None else sum(_values_at(self.read, player)),
         )
-
-    def ids(self, nodes: list[int]) -> list[Any]:
-        """The user's ids of these nodes."""
-        return self.query_parser.own(self.dataset.ids.to_user(nodes)).to_pylist()
 
 
 def _values_at(sides: list[dict[int, float]] | None, player: Player) -> list[float]:
@@ -308,56 +307,46 @@ def _mean(values: list[float]) -> float | None:
 
 
 def _explain_numbers(predictor: Predictor, pair: PairBatch) -> Numbers | None:
-    """Of boosted trees every number they look at, the strongest first."""
+    """Explain the features of boosted trees, the strongest first; None for other models."""
     scorer = predictor.run.scorer
     if not isinstance(scorer, BoostedTrees):
         return None
-    found = tree_reasons(scorer, predictor.links.walk.stream, pair)
-    order = found.contribution[0].abs().argsort(descending=True, stable=True).tolist()
-    value, moved = found.value[0].tolist(), found.contribution[0].tolist()
-    return Numbers(found.base, tuple(Number(found.names[at], value[at], moved[at]) for at in order))
+    trees = attribute_trees(scorer, predictor.ranker.stream_scorer.stream, pair)
+    order = trees.contribution[0].abs().argsort(descending=True, stable=True).tolist()
+    value, contribution = trees.value[0].tolist(), trees.contribution[0].tolist()
+    return Numbers(trees.base, tuple(Number(trees.names[at], value[at], contribution[at]) for at in order))
 
 
-def _queried_ids(predictor: Predictor, queries: QueryBatch, task: str) -> list[Any]:
-    """Whom the question is about, in the user's ids."""
-    columns: list[pa.Array] = [queries.asked.src]
-    if queries.asked.dst is not None and task == "link":
-        columns.append(queries.asked.dst)
-    return [predictor.query_parser.own(column)[0].as_py() for column in columns]
+def _queried_ids(predictor: Predictor, queries: QueryBatch) -> list[Any]:
+    columns: list[pa.Array] = [queries.table.src]
+    if queries.table.dst is not None and predictor.run.folder.task == "link":
+        columns.append(queries.table.dst)
+    return [predictor.query_parser.to_user_type(column)[0].as_py() for column in columns]
 
 
-def _shown_time(queries: QueryBatch) -> Any:
-    return queries.time.shown[0].as_py()
-
-
-def _no_events_message(game: RemovalGame, named: str, when: str) -> str:
-    """Why there is nothing to try, and what to do."""
+def _no_events_message(game: RemovalGame, names: str, time: Any) -> str:
     if game.carried:
         return (
-            f"what {named} did strictly before {when} is all in the memory that training left, which is part of the "
-            "model; ask about a time after later events, or train with memory='replayed'"
+            f"all events of {names} strictly before {time} are in the memory that training left, which is part of the "
+            "model; query a time after later events, or train with memory='replayed'"
         )
-    return (
-        f"no event of {named} is strictly before {when}, so nothing that happened moved the score; "
-        "ask about a later time"
-    )
+    return f"no event of {names} is strictly before {time}, so no event moved the score; query a later time"
 
 
 def _build_notes(game: RemovalGame, queries: QueryBatch) -> tuple[str, ...]:
-    """What the reader may not expect."""
-    notes = [f"{name} is in no event, so it has no past" for name in queries.unknown_ids]
+    notes = [f"{name} has no event, so it has no history" for name in queries.unknown_ids]
     if game.removal == "stream":
         notes.append(
-            f"this model sees more than two lists of events: the {len(game.players)} newest events of the pair were "
-            "taken out of the stream; what lies further back is in the base"
+            f"this model reads more than two sequences of events: the {len(game.players)} newest events of the pair "
+            "were removed from the stream; the effect of older events is in the base"
         )
     if game.carried:
         notes.append(
-            f"its memory goes on from what training left of the first {game.carried:,} events, which is part of the "
-            "model as its weights are: only later events were tried; of a run with memory='replayed' all can be"
+            f"its memory continues from the first {game.carried:,} events, as training left it, and that is part of "
+            "the model: only later events were removed; train with memory='replayed' to remove any event"
         )
-    grouped = [player for player in game.players if len(player.events) > 1]
-    if grouped:
-        count = sum(len(player.events) for player in grouped)
-        notes.append(f"{count:,} older events are in {len(grouped)} groups, each tried as one")
+    groups = [player for player in game.players if len(player.events) > 1]
+    if groups:
+        count = sum(len(player.events) for player in groups)
+        notes.append(f"{count:,} older events are in {len(groups)} groups, each removed as a whole")
     return tuple(notes)

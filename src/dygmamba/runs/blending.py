@@ -1,7 +1,8 @@
-"""Finished link runs as one run: the sum of their logits that is best on the validation period, and nothing trained.
+"""Blending: several finished link runs as one run whose logit is the weighted sum of theirs; nothing is trained.
 
-The weights are shares in steps of a twentieth, chosen by validation AP with random negatives; among equals the one that
-lies nearest to the plain mean. The run holds copies of its parts' weights, so it needs none of their folders.
+The weights are multiples of a twentieth (a tenth for four runs) that add up to 1, chosen by validation AP with random
+negatives; among equally good ones, those nearest to equal weights. The new run contains copies of the weights of its
+parts and does not need their directories.
 """
 
 import itertools
@@ -15,10 +16,11 @@ from torch import Tensor
 
 from dygmamba.config import to_settings
 from dygmamba.core.errors import ConfigError
+from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.checkpoint import load_best
 from dygmamba.engine.evaluation import score_evaluation_set
-from dygmamba.engine.fit import Stage, Trainer, unfollowed
+from dygmamba.engine.fit import Trainer
 from dygmamba.engine.fit_config import LinkFitConfig
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.stream import Stream
@@ -40,8 +42,8 @@ from dygmamba.tasks.link import build_link_set
 from dygmamba.tasks.metrics import link_metrics
 
 BLEND = "blend"
-MIN_RUNS, MAX_RUNS = 2, 4  # runs
-SHARE_STEPS = {2: 20, 3: 20, 4: 10}  # shares are so many parts of one
+MIN_RUNS, MAX_RUNS = 2, 4
+SHARE_STEPS = {2: 20, 3: 20, 4: 10}  # by number of runs: a weight is a multiple of 1 / steps
 
 
 def blend_runs(
@@ -49,29 +51,35 @@ def blend_runs(
     device: torch.device,
     root: Path,
     data_dir: Path | None = None,
-    stage: Stage = unfollowed,
+    progress: Progress = SILENT,
 ) -> tuple[Trainer, Dataset]:
-    """A new run folder with the best sum of these runs in it, ready to be evaluated; and its data."""
-    _check_runs(paths)
-    dataset = open_link_dataset(RunDirectory(paths[0]), data_dir)
-    stream = build_link_stream(dataset, device, read_split(RunDirectory(paths[0])))
-    runs = [_open_part(path, dataset, stream) for path in paths]
+    """Create a run with the best weighted sum of these runs, ready to be evaluated.
+
+    Returns:
+        A trainer that has nothing left to train, and the dataset.
+    """
+    folders = [RunDirectory(path) for path in paths]
+    _check_runs(folders)
+    dataset = open_link_dataset(folders[0], data_dir)
+    stream = build_link_stream(dataset, device, read_split(folders[0]))
+    runs = [_open_part(folder, dataset, stream) for folder in folders]
     evaluation_set = build_link_set(stream.store, stream.split, "val")
     scores = []
     for run in runs:
-        with stage(f"validation, {run.about['model']}", len(evaluation_set.pairs)) as advance:
-            scores.append(
-                score_evaluation_set(run.scorer, stream, evaluation_set, run.rule, run.seed, advance).double()
+        with progress.stage(f"validation, {run.about['model']}", len(evaluation_set.pairs)) as stage:
+            score = score_evaluation_set(
+                run.scorer, stream, evaluation_set, run.rule, run.seed, stage.advance
             )
-    weights, found = find_best_weights(scores, evaluation_set)
+            scores.append(score.double())
+    weights, metrics = find_best_weights(scores, evaluation_set)
     fit = _build_blend_fit(runs, weights, dataset, stream, root)
-    fit.finish_epoch(found)
+    fit.finish_epoch(metrics)
     return fit, dataset
 
 
-def _open_part(path: Path, dataset: Dataset, stream: Stream) -> OpenRun:
-    folder = RunDirectory(path)
-    open_link_dataset(folder, None, dataset)
+def _open_part(folder: RunDirectory, dataset: Dataset, stream: Stream) -> OpenRun:
+    """Open a run on a stream that all parts share."""
+    open_link_dataset(folder, None, dataset)  # checks that the dataset is the one of the run
     scorer = build_scorer(folder, stream)
     load_best(folder, scorer)
     return OpenRun(folder, dataset, stream, scorer.to(stream.device).eval())
@@ -80,23 +88,24 @@ def _open_part(path: Path, dataset: Dataset, stream: Stream) -> OpenRun:
 def find_best_weights(
     scores: list[Tensor], evaluation_set: EvaluationSet
 ) -> tuple[tuple[float, ...], dict[str, Any]]:
-    """Shares of one, and the metrics of the sum they give."""
+    """Return the weights with the highest AP on an evaluation set, and the metrics that they reach."""
 
-    def judged(weights: tuple[float, ...]) -> dict[str, Any]:
+    def evaluate(weights: tuple[float, ...]) -> dict[str, Any]:
         total = sum(weight * score for weight, score in zip(weights, scores, strict=True))
         assert isinstance(total, Tensor)
-        found = link_metrics(total, evaluation_set.pairs.label, evaluation_set.pairs.group)
-        return {"ap": found.ap, "auc": found.auc}
+        metrics = link_metrics(total, evaluation_set.pairs.label, evaluation_set.pairs.group)
+        return {"ap": metrics.ap, "auc": metrics.auc}
 
     def unevenness(weights: tuple[float, ...]) -> float:
         return sum((weight - 1 / len(weights)) ** 2 for weight in weights)
 
-    tried = {weights: judged(weights) for weights in _enumerate_shares(len(scores))}
-    chosen = max(tried, key=lambda weights: (tried[weights]["ap"], -unevenness(weights)))
-    return chosen, tried[chosen]
+    results = {weights: evaluate(weights) for weights in _enumerate_shares(len(scores))}
+    best = max(results, key=lambda weights: (results[weights]["ap"], -unevenness(weights)))
+    return best, results[best]
 
 
 def _enumerate_shares(count: int) -> list[tuple[float, ...]]:
+    """List all weights of `count` runs that add up to 1."""
     steps = SHARE_STEPS[count]
     rest = itertools.product(range(steps + 1), repeat=count - 1)
     return [
@@ -106,53 +115,66 @@ def _enumerate_shares(count: int) -> list[tuple[float, ...]]:
     ]
 
 
-def _check_runs(paths: list[Path]) -> None:
-    """Runs of one question on one stream: what was asked of one must mean the same to the other."""
-    if not MIN_RUNS <= len(paths) <= MAX_RUNS:
+def _check_runs(folders: list[RunDirectory]) -> None:
+    """Raise ConfigError unless all runs predict the same thing on the same stream."""
+    if not MIN_RUNS <= len(folders) <= MAX_RUNS:
         raise ConfigError(
-            f"a blend is made of {MIN_RUNS} to {MAX_RUNS} runs, got {len(paths)}; choose among them"
+            f"a blend takes {MIN_RUNS} to {MAX_RUNS} runs; got {len(folders)}", code="blend-run-count"
         )
-    if len({path.resolve() for path in paths}) < len(paths):
-        raise ConfigError("a run is there twice; give each once")
-    first = RunDirectory(paths[0])
-    for path in paths:
-        folder = RunDirectory(path)
-        about, own = folder.config().get("run", {}), first.config().get("run", {})
+    if len({folder.path.resolve() for folder in folders}) < len(folders):
+        raise ConfigError("the same run is given twice; give each run once", code="blend-repeated-run")
+    first = folders[0]
+    for folder in folders:
+        path = folder.path
+        about, first_about = folder.config().get("run", {}), first.config().get("run", {})
         if about.get("model") == BLEND:
-            raise ConfigError(f"{path} is a blend already; give the runs it was made of")
+            raise ConfigError(f"{path} is a blend; give the runs it was made of", code="blend-of-blend")
         if not folder.finished:
-            raise ConfigError(f"{path} is not finished; go on with: `dygmamba.resume('{path}')`")
+            raise ConfigError(
+                f"{path} is not finished; continue it with `dygmamba.resume({str(path)!r})`",
+                code="unfinished-run",
+            )
         if not read_split(folder).numbers:
             raise ConfigError(
-                f"{path} was trained on every event, so no validation is left; give the run it was made of"
+                f"{path} was trained on all events and has no validation period; give the run it was made of",
+                code="no-validation-period",
             )
-        for what, same in (
-            ("data", about.get("digest") == own.get("digest")),
+        for what, is_same in (
+            ("data", about.get("digest") == first_about.get("digest")),
             ("split", read_split(folder) == read_split(first)),
         ):
-            if not same:
-                raise ConfigError(f"{path} has another {what} than {paths[0]}; give runs of the same {what}")
+            if not is_same:
+                raise ConfigError(
+                    f"{path} has other {what} than {first.path}; give runs with the same {what}",
+                    code=f"blend-other-{what}",
+                )
         if _read_visibility(folder) != _read_visibility(first):
-            raise ConfigError(f"{path} was trained with another `visible` or `batch`; give runs of the same")
-    _check_memories(paths)
+            raise ConfigError(
+                f"{path} was trained with another `visible` or `batch` than {first.path}; give runs with the same",
+                code="blend-other-visibility",
+            )
+    _check_memories(folders)
 
 
-def _check_memories(paths: list[Path]) -> None:
-    """Memories that go on from training and memories that are told again are not told of the same events at once."""
-    found = {RunDirectory(path).config().get("model", {}).get("memory") for path in paths}
-    if {"carried", "replayed"} <= found:
-        raise ConfigError("some runs have `memory='carried'` and some 'replayed'; give runs of the same")
+def _check_memories(folders: list[RunDirectory]) -> None:
+    # a carried memory starts from its state after training, a replayed one from the first event: at the same step of
+    # an evaluation they have observed different events
+    if {"carried", "replayed"} <= {folder.config().get("model", {}).get("memory") for folder in folders}:
+        raise ConfigError(
+            "some runs have `memory='carried'` and some 'replayed'; give runs with the same",
+            code="blend-other-memory",
+        )
 
 
 def _read_visibility(folder: RunDirectory) -> tuple[Any, Any]:
-    how = folder.config().get("train", {})
-    return how.get("visible"), how.get("batch")
+    settings = folder.config().get("train", {})
+    return settings.get("visible"), settings.get("batch")
 
 
 def _build_blend_fit(
     runs: list[OpenRun], weights: tuple[float, ...], dataset: Dataset, stream: Stream, root: Path
 ) -> Trainer:
-    how = _blend_fit_config(runs)
+    """Create the run directory of a blend and copy the weights of its parts."""
     config = BlendConfig(
         tuple(run.about["model"] for run in runs),
         tuple(json.dumps(run.folder.config()["model"]) for run in runs),
@@ -161,7 +183,7 @@ def _build_blend_fit(
     )
     seed = runs[0].seed
     folder = RunDirectory.create(root, dataset.name, BLEND, seed)
-    said = " + ".join(f"{weight:g} {part}" for weight, part in zip(weights, config.parts, strict=True))
+    formula = " + ".join(f"{weight:g} {part}" for weight, part in zip(weights, config.parts, strict=True))
     folder.write_config(
         {
             "run": {
@@ -169,12 +191,12 @@ def _build_blend_fit(
                 "split": stream.split.digest,
                 "model": BLEND,
                 "seed": seed,
+                "blend_of": [str(run.folder.path) for run in runs],
             }
-            | {"blend_of": [str(run.folder.path) for run in runs]}
             | read_split(runs[0].folder).section,
-            "train": to_settings(how),
+            "train": to_settings(_build_fit_config(runs)),
             "model": to_settings(config),
-            "chosen": {"weights": f"{said}: best on the validation period"},
+            "chosen": {"weights": f"{formula}: best on the validation period"},
             "made_with": describe_environment(stream.device),
         }
     )
@@ -184,10 +206,9 @@ def _build_blend_fit(
     return build_link_fit(folder, stream, scorer)
 
 
-def _blend_fit_config(runs: list[OpenRun]) -> LinkFitConfig:
-    """One epoch, of nothing; trained against what all of its parts were, or against mixed pairs."""
-    how: Any = runs[0].how
-    against = {run.folder.config()["train"].get("train_negatives", "random") for run in runs}
-    return replace(
-        how, epochs=1, train_negatives=against.pop() if len(against) == 1 else "mixed", graphs=False
-    )
+def _build_fit_config(runs: list[OpenRun]) -> LinkFitConfig:
+    """Return the settings of the first run, for one epoch; negatives that differ between runs become mixed."""
+    config: Any = runs[0].fit_config
+    negatives = {run.folder.config()["train"].get("train_negatives", "random") for run in runs}
+    train_negatives = negatives.pop() if len(negatives) == 1 else "mixed"
+    return replace(config, epochs=1, train_negatives=train_negatives, graphs=False)

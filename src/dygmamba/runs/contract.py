@@ -1,4 +1,7 @@
-"""What every model must keep, checked on a small stream with ties, self-loops, features and a node without events."""
+"""The contract of a model: checks that every model must pass, on a small stream.
+
+The stream has events at the same time, self-loops, features and a node without events.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,50 +24,59 @@ from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.view import NeighborSequence, PairBatch, PairView
 
 EVENTS, NODES, PAIRS = 60, 7, 12
-TOLERANCE = 1e-5  # scores that must be equal may differ by rounding
+TOLERANCE = 1e-5  # relative difference of scores that must be equal up to rounding
 
 
 class ContractError(DygError):
-    """A model that breaks what every model must keep; `table` has every check."""
+    """A model fails a check of the contract; `table` has the result of every check."""
 
-    def __init__(self, sentence: str, table: pa.Table) -> None:
-        super().__init__(sentence)
+    code = "contract-broken"
+
+    def __init__(self, message: str, table: pa.Table) -> None:
+        super().__init__(message)
         self.table = table
 
 
 class CheckResult(NamedTuple):
-    """What a check found: what is wrong, in words, and by how much a score moved, relative to the largest."""
+    """The result of one check."""
 
-    broken: str | None
-    moved: float | None = None
+    problem: str | None  # None if the check passed
+    difference: float | None = None  # of scores that must be equal, relative to the largest
 
 
 @dataclass(frozen=True, slots=True)
 class CheckCase:
-    """A model's builder, the stream it is checked on, and what it is asked there."""
+    """A model to check, the stream, and the pairs to score."""
 
     build: Callable[[], Scorer]
     store: EventStore
     pairs: PairBatch
 
-    def scores(
+    def score(
         self, pairs: PairBatch, store: EventStore | None = None, scorer: Scorer | None = None
     ) -> Tensor:
-        """The scores of pairs on a stream, each told of every strictly earlier event."""
+        """Score pairs; a memory observes every event strictly before each pair."""
         ranker = Ranker(scorer or self.build(), _build_stream(self.store if store is None else store), seed=5)
         return ranker.logits(pairs.src, pairs.dst, pairs.time)
 
     def view(self, scorer: Scorer, pairs: PairBatch) -> PairView:
-        """What the model may see; a memory is told of the first half of the stream."""
+        """Return what the model sees of pairs; a memory observes the first half of the stream."""
         if scorer.stateful:
             half = len(self.store) // 2
             for events in self.store.batches(torch.arange(half), max(half // 5, 1)):
                 scorer.observe(events)
-        return _build_stream(self.store).view(pairs, scorer.requests, Draws.of(5))
+        return _build_stream(self.store).view(pairs, scorer.requests, Draws.from_seed(5))
 
 
 def check_model(name: str, settings: dict[str, Any]) -> pa.Table:
-    """Every check of a model by name, as a table of check, holds and detail; ContractError where one fails."""
+    """Run all checks on a registered model.
+
+    Returns:
+        A table with the columns check, holds and detail.
+
+    Raises:
+        ContractError: A check failed.
+    """
     spec, store = find_model(name), sample_stream()
     config = build_config(spec.config, settings)
 
@@ -74,11 +86,12 @@ def check_model(name: str, settings: dict[str, Any]) -> pa.Table:
             scorer = spec.build(config, DatasetFacts.of(store))
         return scorer.eval() if isinstance(scorer, nn.Module) else scorer
 
-    bench = CheckCase(build, store, sample_pairs(store))
-    asked = [key for key in CHECKS if spec.trainable or key not in WEIGHT_CHECKS]
-    found = {key: run_check(key, bench) for key in asked}
+    case = CheckCase(build, store, sample_pairs(store))
+    checks = [key for key in CHECKS if spec.trainable or key not in WEIGHT_CHECKS]
+    results = {key: run_check(key, case) for key in checks}
     rows = [
-        {"check": key, "holds": one.broken is None, "detail": one.broken or ""} for key, one in found.items()
+        {"check": key, "holds": result.problem is None, "detail": result.problem or ""}
+        for key, result in results.items()
     ]
     table = pa.Table.from_pylist(rows)
     failed = [f"{row['check']} ({row['detail']})" for row in rows if not row["holds"]]
@@ -89,124 +102,124 @@ def check_model(name: str, settings: dict[str, Any]) -> pa.Table:
     return table
 
 
-def run_check(check: str, bench: CheckCase) -> CheckResult:
-    """What a check finds; a model is foreign code, so whatever it raises is one of the ways to fail."""
+def run_check(check: str, case: CheckCase) -> CheckResult:
+    """Run a check; any exception of the model, which may be foreign code, is a failure."""
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)
-            return CHECKS[check](bench)
+            return CHECKS[check](case)
     except Exception as error:
-        said = str(error).splitlines()[0] if str(error) else "no message"
-        return CheckResult(f"{type(error).__name__}: {said}")
+        message = str(error).splitlines()[0] if str(error) else "no message"
+        return CheckResult(f"{type(error).__name__}: {message}")
 
 
 def sample_stream() -> EventStore:
-    """Repeated pairs, ties and self-loops at times near 2004; the last node never occurs."""
+    """Create a stream with repeated pairs, equal times and self-loops; the last node has no event."""
     rng = torch.Generator().manual_seed(0)
     src, dst = (torch.randint(NODES - 1, (EVENTS,), generator=rng) for _ in range(2))
+    # near 2004: large enough that float32 times would lose seconds
     time = 1.08e9 + torch.randint(0, 3, (EVENTS,), generator=rng).cumsum(0).double()
     features = FeatureTable(torch.randn(NODES, 3, generator=rng), torch.randn(EVENTS, 2, generator=rng))
-    return EventStore.of(src, dst, time, num_nodes=NODES, features=features)
+    return EventStore.from_columns(src, dst, time, num_nodes=NODES, features=features)
 
 
 def sample_pairs(store: EventStore, count: int = PAIRS) -> PairBatch:
-    """Any two nodes at times of the second half."""
+    """Create random pairs at times of the second half of the stream."""
     rng = torch.Generator().manual_seed(1)
     src, dst = (torch.randint(NODES, (count,), generator=rng) for _ in range(2))
     at = torch.randint(EVENTS // 2, EVENTS, (count,), generator=rng)
-    return PairBatch.of(src, dst, store.time[at])
+    return PairBatch.from_pairs(src, dst, store.time[at])
 
 
 def _build_stream(store: EventStore) -> Stream:
-    everything, nobody = torch.arange(len(store)), torch.zeros(store.num_nodes, dtype=torch.bool)
-    return Stream(store, Split(everything[:0], everything[:0], everything, nobody), torch.device("cpu"))
+    everything, new_nodes = torch.arange(len(store)), torch.zeros(store.num_nodes, dtype=torch.bool)
+    split = Split(everything[:0], everything[:0], everything, new_nodes)
+    return Stream(store, split, torch.device("cpu"))
 
 
-def _compare_scores(found: Tensor, expected: Tensor, what: str) -> CheckResult:
-    gap = float((found - expected).abs().max() / expected.abs().max().clamp(min=1))
-    return CheckResult(f"{what} moves a score by {gap:.2g}" if not gap <= TOLERANCE else None, gap)
+def _compare_scores(actual: Tensor, expected: Tensor, change: str) -> CheckResult:
+    difference = float((actual - expected).abs().max() / expected.abs().max().clamp(min=1))
+    problem = f"{change} changes a score by {difference:.2g}" if not difference <= TOLERANCE else None
+    return CheckResult(problem, difference)
 
 
-def _check_finite(bench: CheckCase) -> CheckResult:
-    pairs, last = bench.pairs, torch.tensor([bench.store.num_nodes - 1])
-    alone = PairBatch.of(last, last, bench.store.time[:1])
-    scores = torch.cat([bench.scores(pairs), bench.scores(alone)])  # scores that are not finite raise
+def _check_finite(case: CheckCase) -> CheckResult:
+    pairs, last = case.pairs, torch.tensor([case.store.num_nodes - 1])
+    without_history = PairBatch.from_pairs(last, last, case.store.time[:1])
+    # the ranker raises for scores that are not finite
+    scores = torch.cat([case.score(pairs), case.score(without_history)])
     count = len(pairs) + 1
     return CheckResult(
         None if scores.shape == (count,) else f"{tuple(scores.shape)} scores for {count} pairs"
     )
 
 
-def _check_causal(bench: CheckCase) -> CheckResult:
-    store, pairs = bench.store, bench.pairs
+def _check_causal(case: CheckCase) -> CheckResult:
+    """Compare with a stream that ends before the query; in the other one, later edge features are far off."""
+    store, pairs = case.store, case.pairs
     time = store.time[len(store) // 2]
-    now = PairBatch.of(pairs.src, pairs.dst, time.expand(len(pairs)).contiguous())
+    now = PairBatch.from_pairs(pairs.src, pairs.dst, time.expand(len(pairs)).contiguous())
     past = store[: int(torch.searchsorted(store.time, time))]
-    other = replace(
-        store, features=FeatureTable(store.features.node, _perturb_later_features(store, len(past)))
-    )
-    return _compare_scores(
-        bench.scores(now, other), bench.scores(now, past), "what happens at its time or later"
-    )
+    features = FeatureTable(store.features.node, _perturb_later_features(store, len(past)))
+    other = replace(store, features=features)
+    return _compare_scores(case.score(now, other), case.score(now, past), "an event at its time or later")
 
 
 def _perturb_later_features(store: EventStore, known: int) -> Tensor:
-    """Edge features, those of later events far away from all others."""
-    later = torch.arange(len(store))[:, None] >= known
-    return torch.where(later, 1e3, store.features.edge)
+    is_later = torch.arange(len(store))[:, None] >= known
+    return torch.where(is_later, 1e3, store.features.edge)
 
 
-def _check_batch(bench: CheckCase) -> CheckResult:
-    pairs = bench.pairs
-    together = bench.scores(pairs)
-    rows = [
-        bench.scores(PairBatch.of(*(column[k : k + 1] for column in (pairs.src, pairs.dst, pairs.time))))
-        for k in range(4)
-    ]
-    return _compare_scores(torch.cat(rows), together[:4], "being asked alone")
+def _check_batch(case: CheckCase) -> CheckResult:
+    pairs = case.pairs
+    together = case.score(pairs)
+    columns = (pairs.src, pairs.dst, pairs.time)
+    single = [case.score(PairBatch.from_pairs(*(column[k : k + 1] for column in columns))) for k in range(4)]
+    return _compare_scores(torch.cat(single), together[:4], "a batch of one pair")
 
 
-def _check_order(bench: CheckCase) -> CheckResult:
-    pairs = bench.pairs
+def _check_order(case: CheckCase) -> CheckResult:
+    pairs = case.pairs
     order = torch.randperm(len(pairs), generator=torch.Generator().manual_seed(2))
-    turned = PairBatch.of(pairs.src[order], pairs.dst[order], pairs.time[order])
-    return _compare_scores(bench.scores(turned), bench.scores(pairs)[order], "another order")
+    shuffled = PairBatch.from_pairs(pairs.src[order], pairs.dst[order], pairs.time[order])
+    return _compare_scores(case.score(shuffled), case.score(pairs)[order], "another order")
 
 
-def _check_padding(bench: CheckCase) -> CheckResult:
-    scorer = bench.build()
-    view = bench.view(scorer, bench.pairs)
+def _check_padding(case: CheckCase) -> CheckResult:
+    scorer = case.build()
+    view = case.view(scorer, case.pairs)
     wide = replace(view, neighbors=tuple(_widen(hops) for hops in view.neighbors))
     with torch.no_grad():
         return _compare_scores(scorer(wide), scorer(view), "more padding")
 
 
 def _widen(hops: tuple[NeighborSequence, ...]) -> tuple[NeighborSequence, ...]:
-    """Three more entries that do not exist, filled with real nodes and a late time, their own hops empty."""
+    """Add three padding entries with real nodes and a late time; their own next hops are empty."""
 
-    def grown(seq: NeighborSequence) -> NeighborSequence:
-        def more(column: Tensor, value: float) -> Tensor:
+    def pad(seq: NeighborSequence) -> NeighborSequence:
+        def append(column: Tensor, value: float) -> Tensor:
             return torch.cat([column, column.new_full((column.shape[0], 3), value)], dim=1)
 
-        return replace(seq, node=more(seq.node, 2), event=more(seq.event, 1), time=more(seq.time, 2e9))
+        return replace(seq, node=append(seq.node, 2), event=append(seq.event, 1), time=append(seq.time, 2e9))
 
-    wide = [grown(hop) for hop in hops[:1]]
+    wide = [pad(hop) for hop in hops[:1]]
     for entries, seq in pairwise(hops):
+        # the next hop has a row per entry of this one: copy rows for the padding entries, with length 0
         first = torch.arange(len(seq.query_node)).view(entries.node.shape)
         rows = torch.cat([first, first[:, :1].expand(-1, 3)], dim=1)
-        real = torch.arange(rows.shape[1]) < entries.node.shape[1]
-        more = grown(seq[rows.flatten()])
-        wide.append(replace(more, length=more.length * real.repeat(len(rows))))
+        is_real = torch.arange(rows.shape[1]) < entries.node.shape[1]
+        padded = pad(seq[rows.flatten()])
+        wide.append(replace(padded, length=padded.length * is_real.repeat(len(rows))))
     return tuple(wide)
 
 
-def _check_gradient(bench: CheckCase) -> CheckResult:
-    scorer = bench.build()
+def _check_gradient(case: CheckCase) -> CheckResult:
+    scorer = case.build()
     assert isinstance(scorer, nn.Module)
     if isinstance(scorer, RoundLearner):
-        return CheckResult(None)  # it follows no gradient
+        return CheckResult(None)  # trained without gradients
     scorer.train()
-    view = bench.view(scorer, sample_pairs(bench.store, 40))
+    view = case.view(scorer, sample_pairs(case.store, 40))
     (scorer(view) * torch.linspace(0.5, 1.5, 40)).sum().backward()
     dead = [
         key
@@ -216,8 +229,8 @@ def _check_gradient(bench: CheckCase) -> CheckResult:
     return CheckResult(f"no gradient reaches {', '.join(dead)}" if dead else None)
 
 
-def _check_round_trip(bench: CheckCase) -> CheckResult:
-    first, second, pairs = bench.build(), bench.build(), bench.pairs
+def _check_round_trip(case: CheckCase) -> CheckResult:
+    first, second, pairs = case.build(), case.build(), case.pairs
     assert isinstance(first, nn.Module)
     assert isinstance(second, nn.Module)
     with torch.no_grad():
@@ -225,7 +238,7 @@ def _check_round_trip(bench: CheckCase) -> CheckResult:
             weight.add_(1)
     second.load_state_dict({key: value.clone() for key, value in first.state_dict().items()})
     return _compare_scores(
-        bench.scores(pairs, scorer=second), bench.scores(pairs, scorer=first), "saving and loading"
+        case.score(pairs, scorer=second), case.score(pairs, scorer=first), "saving and loading"
     )
 
 
@@ -238,4 +251,4 @@ CHECKS: dict[str, Callable[[CheckCase], CheckResult]] = {
     "gradient": _check_gradient,
     "state dict": _check_round_trip,
 }
-WEIGHT_CHECKS = ("gradient", "state dict")
+WEIGHT_CHECKS = ("gradient", "state dict")  # only for models with weights

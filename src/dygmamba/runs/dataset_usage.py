@@ -1,4 +1,4 @@
-"""Which runs refer to which data: a look through the folders of runs, by their configurations alone."""
+"""Which runs use which datasets, found by reading the config files below a folder; needs no torch."""
 
 import tomllib
 from collections.abc import Iterator
@@ -7,31 +7,27 @@ from pathlib import Path
 
 from dygmamba.data.storage.library import DatasetVersion
 
-CONFIG_PATTERNS = (
-    "config.toml",
-    "*/config.toml",
-    "*/*/config.toml",
-    "*/*/*/config.toml",
-)  # runs/<data>/<model>/<run>
+# a run is at <root>/<dataset>/<model>/<run>; the user may have given any of these folders as root
+CONFIG_PATTERNS = ("config.toml", "*/config.toml", "*/*/config.toml", "*/*/*/config.toml")
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetUse:
-    """A run and the data it was trained on; runs of before there were versions have none."""
+    """A run and the dataset it was trained on."""
 
     run: Path
     data: str
     digest: str
-    version: str
+    version: str  # "" for runs trained before datasets had versions
 
     def is_of(self, version: DatasetVersion) -> bool:
-        """Whether the run needs this dataset."""
-        same = self.version == version.version if self.version else self.digest == version.digest
-        return self.data == version.name and same
+        """Whether the run was trained on this version of the dataset."""
+        is_same = self.version == version.version if self.version else self.digest == version.digest
+        return self.data == version.name and is_same
 
 
 def find_dataset_uses(root: Path) -> list[DatasetUse]:
-    """The runs under a folder; what is damaged, or no run, refers to nothing."""
+    """List the runs below a folder with their datasets; directories without a readable config are skipped."""
     return list(_scan_configs(root)) if root.is_dir() else []
 
 

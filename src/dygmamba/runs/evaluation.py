@@ -1,205 +1,348 @@
-"""Where events rank among candidates: how it is asked for, and the result rows.
+"""Evaluation of link predictors: result rows of a trained scorer, of heuristics and of ranks among candidates.
 
-A score in two factors: whom a source chooses, by any model, and which source acts, by its rate.
+A score can have two factors: which destination a source chooses (any model) and how active the source is:
 
-score = what the model says + weight * log rate of the source. The rate is fitted on the training events. The weight is
-chosen on the validation period, one for each kind of negatives: random ones keep the source, so there the rate says
-nothing and the weight is 0 by definition; historical and inductive ones replace it. Nothing of the test chooses.
+    score = logit of the model + weight * log rate of the source
+
+The rate is fitted on the training events. The weight is chosen on the validation period, one per kind of negatives.
+Random negatives keep the source of the event, so the rate cannot tell them apart and the weight is 0 by definition;
+historical and inductive negatives replace the source. The test period chooses nothing.
 """
 
-import dataclasses
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from dygmamba.config import build_config, find_preset
+from dygmamba.core.errors import ConfigError
+from dygmamba.core.progress import Advance, no_advance
 from dygmamba.data.storage.dataset import Dataset
-from dygmamba.data.storage.leaderboard import Leaderboard, load_leaderboard
-from dygmamba.engine.evaluation import rank_evaluation_set
-from dygmamba.engine.scoring import Advance, unwatched
+from dygmamba.data.storage.leaderboard import Leaderboard, get_default_split, load_leaderboard
+from dygmamba.engine.evaluation import STRICT_RULE, rank_evaluation_set, score_evaluation_set
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import VisibilityRule
-from dygmamba.models.base import Scorer
+from dygmamba.models import find_model
+from dygmamba.models.base import DatasetFacts, Scorer
+from dygmamba.runs.opening import build_link_stream
 from dygmamba.sampling.negatives import PUBLISHED_SEEDS
 from dygmamba.sampling.source_activity import SourceActivity
 from dygmamba.tasks.activity import ActivityRate, choose_activity_weight, fit_activity
 from dygmamba.tasks.base import EvaluationSet
+from dygmamba.tasks.calibration import Calibration, compute_reliability
 from dygmamba.tasks.candidates import BoardCandidates, CandidateSet, SampledCandidates
 from dygmamba.tasks.link import build_link_set, has_events
 from dygmamba.tasks.metric_names import BOARD_CANDIDATES, DEFAULT_CANDIDATES
-from dygmamba.tasks.metrics import rank_metrics
+from dygmamba.tasks.metrics import link_metrics, rank_metrics
 
-Choice = tuple[str, str, str]  # negatives, split, setting
+SAME_SOURCE_NEGATIVES = ("random",)  # kinds of negatives that keep the source of the event
+WEIGHT_CHOSEN_ON = ("val", "transductive")  # split and setting
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Ranking:
-    """Which ranks are asked for: metrics such as mrr and hits@10, and among how many candidates, None for all.
-
-    With a board they are among those that it lists, and `count` says no more than that.
-    """
-
-    metrics: tuple[str, ...]
-    count: int | str | None = DEFAULT_CANDIDATES
-    filtered: bool = False
-    seed: int | None = None  # of the candidates, by default the published one of the exam's negatives
-    most: int | None = (
-        None  # events that are ranked, drawn with the same seed where there are more; None for all
-    )
-    board: Leaderboard | None = None
-
-    def on(self, dataset: Dataset) -> "Ranking":
-        """The same with the dataset's own scoreboard, where that is what is asked for."""
-        return (
-            dataclasses.replace(self, board=load_leaderboard(dataset))
-            if self.count == BOARD_CANDIDATES
-            else self
-        )
-
-    @property
-    def drawn(self) -> bool:
-        """Whether candidates are drawn, so that another seed draws others."""
-        return isinstance(self.count, int)
-
-    def row(
-        self,
-        scorer: Scorer,
-        stream: Stream,
-        evaluation_set: EvaluationSet,
-        rule: VisibilityRule,
-        seed: int = 0,
-        advance: Advance = unwatched,
-    ) -> dict[str, Any]:
-        """What a result row says of an exam's ranks; the exam's negatives are not asked about."""
-        name, setting = evaluation_set.about["split"], evaluation_set.about["setting"]
-        drawn = PUBLISHED_SEEDS[name, setting] if self.seed is None else self.seed
-        among = self._among(stream, evaluation_set, drawn)
-        rank = rank_evaluation_set(
-            scorer,
-            stream,
-            evaluation_set,
-            among,
-            rule,
-            seed,
-            advance,
-            self._chosen(len(evaluation_set.events), drawn),
-        )
-        found = rank_metrics(rank, self.metrics)
-        about = {"split": name, "setting": setting, **among.about, **rule.about}
-        return {**about, **found, "n": len(rank)}
-
-    def _among(self, stream: Stream, evaluation_set: EvaluationSet, seed: int) -> CandidateSet:
-        if self.board is not None:
-            return BoardCandidates.of(
-                self.board, "val" if evaluation_set.about["split"] == "val" else "test", evaluation_set.events
-            )
-        assert not isinstance(self.count, str)
-        return SampledCandidates.of(stream.store, self.count, seed, self.filtered)
-
-    def questions(self, evaluation_set: EvaluationSet) -> int:
-        """Pairs that are scored where the candidates are counted; of all, at least so many."""
-        events = (
-            len(evaluation_set.events) if self.most is None else min(self.most, len(evaluation_set.events))
-        )
-        return events * (1 + (self.count if isinstance(self.count, int) else 0))
-
-    def _chosen(self, events: int, seed: int) -> Tensor | None:
-        if self.most is None or self.most >= events:
-            return None
-        drawn = np.random.default_rng([seed % 2**64, events]).choice(events, self.most, replace=False)
-        return torch.from_numpy(np.sort(drawn))
-
-
-def evaluate_ranks(
-    scorer: Scorer,
-    stream: Stream,
-    about: dict[str, Any],
-    chosen: list[Choice],
-    rule: VisibilityRule,
-    ranking: Ranking,
-) -> list[dict[str, Any]]:
-    """One result row per split and setting that has events: where each event ranks among its candidates."""
-    rows = []
-    for name, setting in dict.fromkeys((name, setting) for _, name, setting in chosen):
-        if has_events(stream.store, stream.split, name, setting):
-            evaluation_set = build_link_set(stream.store, stream.split, name, setting)
-            rows.append({**about, **ranking.row(scorer, stream, evaluation_set, rule, about["seed"])})
-    return rows
-
-
-SAME_SOURCE_NEGATIVES = ("random",)  # negatives that keep the source
-WEIGHT_CHOSEN_ON = ("val", "transductive")
-
-ScoreFunction = Callable[[EvaluationSet], Tensor]  # what a model says of the pairs of an exam
+EvaluationKey = tuple[str, str, str]  # negatives, split, setting
+Row = dict[str, Any]
+ScoreFunction = Callable[
+    [EvaluationSet], Tensor
+]  # the logits that a model gives the pairs of an evaluation set
 
 
 class NoActivity:
-    """The model's score as it is."""
+    """Score factor that leaves the model's score as it is."""
 
     def __call__(
-        self, evaluation_set: EvaluationSet, score: Tensor, ask: ScoreFunction
-    ) -> tuple[Tensor, dict[str, Any]]:
-        """The score, and nothing to say of it."""
+        self, evaluation_set: EvaluationSet, score: Tensor, score_set: ScoreFunction
+    ) -> tuple[Tensor, Row]:
         return score, {}
 
     @property
-    def about(self) -> dict[str, Any]:
-        """Nothing was fitted."""
+    def about(self) -> Row:
         return {}
 
 
 @dataclass(frozen=True, slots=True)
 class ActivityFactor:
-    """The same with the rate of the source; made for one model, whose weights it keeps."""
+    """Score factor that adds the weighted log rate of the source; belongs to one model, whose weights it caches."""
 
     stream: Stream
     rate: ActivityRate
-    senders: SourceActivity
+    sources: SourceActivity
     weights: dict[str, float] = field(default_factory=dict)  # by kind of negatives
 
     @staticmethod
-    def of(stream: Stream) -> "ActivityFactor":
-        """The rate of the training events' sources, to be asked about every event before a question."""
+    def from_stream(stream: Stream) -> "ActivityFactor":
+        """Fit the rate on the training events; at evaluation it sees every event before the query."""
         store, train = stream.store, stream.split.train
-        known = SourceActivity.of(store, train)
+        known = SourceActivity.from_events(store, train)
         rate = fit_activity(known, store.src[train], store.time[train])
-        return ActivityFactor(stream, rate, known.among(store.src, store.time))
+        return ActivityFactor(stream, rate, known.with_events(store.src, store.time))
 
     def __call__(
-        self, evaluation_set: EvaluationSet, score: Tensor, ask: ScoreFunction
-    ) -> tuple[Tensor, dict[str, Any]]:
-        """The factored score and its stamp; `ask` is asked about the validation period where that is still open."""
-        weight = self._weight(evaluation_set, score, ask)
-        stamp = {"activity_weight": weight}
-        return (score.double() + weight * self._log_rate(evaluation_set) if weight else score), stamp
+        self, evaluation_set: EvaluationSet, score: Tensor, score_set: ScoreFunction
+    ) -> tuple[Tensor, Row]:
+        """Return the factored score and the columns it adds to the result row.
+
+        Args:
+            evaluation_set: The pairs that `score` belongs to.
+            score: The model's logits.
+            score_set: Computes the model's logits of another set; called once per kind of negatives when the weight
+                has to be chosen on the validation period and `evaluation_set` is not that period.
+        """
+        weight = self._choose_weight(evaluation_set, score, score_set)
+        columns = {"activity_weight": weight}
+        return (score.double() + weight * self._log_rate(evaluation_set) if weight else score), columns
 
     @property
-    def about(self) -> dict[str, Any]:
-        """What was fitted and chosen."""
+    def about(self) -> Row:
+        """The fitted rate and the chosen weights, for results.json."""
         return {"activity": asdict(self.rate) | {"weight": dict(self.weights)}}
 
-    def _weight(self, evaluation_set: EvaluationSet, score: Tensor, ask: ScoreFunction) -> float:
+    def _choose_weight(self, evaluation_set: EvaluationSet, score: Tensor, score_set: ScoreFunction) -> float:
         kind, store, split = evaluation_set.about["negatives"], self.stream.store, self.stream.split
         if kind in SAME_SOURCE_NEGATIVES or not has_events(store, split, *WEIGHT_CHOSEN_ON):
             return 0.0
         if kind not in self.weights:
             if (evaluation_set.about["split"], evaluation_set.about["setting"]) != WEIGHT_CHOSEN_ON:
                 evaluation_set = build_link_set(store, split, *WEIGHT_CHOSEN_ON, strategy=kind)
-                score = ask(evaluation_set)
-            asked = (self._log_rate(evaluation_set), evaluation_set.pairs.label, evaluation_set.pairs.group)
-            self.weights[kind] = choose_activity_weight(score, *asked)
+                score = score_set(evaluation_set)
+            pairs = evaluation_set.pairs
+            self.weights[kind] = choose_activity_weight(
+                score, self._log_rate(evaluation_set), pairs.label, pairs.group
+            )
         return self.weights[kind]
 
     def _log_rate(self, evaluation_set: EvaluationSet) -> Tensor:
-        return self.rate.log_rate(self.senders, evaluation_set.pairs.src, evaluation_set.pairs.time)
+        return self.rate.log_rate(self.sources, evaluation_set.pairs.src, evaluation_set.pairs.time)
 
 
 ScoreFactor = NoActivity | ActivityFactor
 
 
 def build_score_factor(activity: bool, stream: Stream) -> ScoreFactor:
-    """How scores of this stream are made of what a model says."""
-    return ActivityFactor.of(stream) if activity else NoActivity()
+    return ActivityFactor.from_stream(stream) if activity else NoActivity()
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """How events are ranked: by which metrics (mrr, hits@10, ...) and among which candidates."""
+
+    metrics: tuple[str, ...]
+    count: int | str | None = DEFAULT_CANDIDATES  # sampled candidates; None: all destinations; or the board's
+    filtered: bool = False
+    seed: int | None = None  # of the candidates; default: the published seed of the evaluation set
+    max_events: int | None = None  # a sample of the events, drawn with the same seed; None: all
+    board: Leaderboard | None = None  # whose listed candidates are used
+
+    def with_board(self, dataset: Dataset) -> "Ranking":
+        """Load the leaderboard of the dataset if its candidates were requested."""
+        if self.count != BOARD_CANDIDATES:
+            return self
+        return replace(self, board=load_leaderboard(dataset))
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether candidates are sampled, so that another seed gives other ones."""
+        return isinstance(self.count, int)
+
+    def evaluate(
+        self,
+        scorer: Scorer,
+        stream: Stream,
+        evaluation_set: EvaluationSet,
+        rule: VisibilityRule,
+        seed: int = 0,
+        advance: Advance = no_advance,
+    ) -> Row:
+        """Rank the events of an evaluation set among their candidates; its own negatives are not used."""
+        name, setting = evaluation_set.about["split"], evaluation_set.about["setting"]
+        candidate_seed = PUBLISHED_SEEDS[name, setting] if self.seed is None else self.seed
+        candidates = self._build_candidates(stream, evaluation_set, candidate_seed)
+        sample = self._sample_events(len(evaluation_set.events), candidate_seed)
+        rank = rank_evaluation_set(scorer, stream, evaluation_set, candidates, rule, seed, advance, sample)
+        about = {"split": name, "setting": setting, **candidates.about, **rule.about}
+        return {**about, **rank_metrics(rank, self.metrics), "n": len(rank)}
+
+    def _build_candidates(self, stream: Stream, evaluation_set: EvaluationSet, seed: int) -> CandidateSet:
+        if self.board is not None:
+            split = "val" if evaluation_set.about["split"] == "val" else "test"
+            return BoardCandidates.create(self.board, split, evaluation_set.events)
+        assert not isinstance(self.count, str)
+        return SampledCandidates.create(stream.store, self.count, seed, self.filtered)
+
+    def count_pairs(self, evaluation_set: EvaluationSet) -> int:
+        """Return how many pairs are scored; with all destinations as candidates, a lower bound."""
+        events = len(evaluation_set.events)
+        events = events if self.max_events is None else min(self.max_events, events)
+        return events * (1 + (self.count if isinstance(self.count, int) else 0))
+
+    def _sample_events(self, events: int, seed: int) -> Tensor | None:
+        if self.max_events is None or self.max_events >= events:
+            return None
+        # the seed may be negative or beyond 64 bits, which numpy refuses
+        rng = np.random.default_rng([seed % 2**64, events])
+        return torch.from_numpy(np.sort(rng.choice(events, self.max_events, replace=False)))
+
+
+def evaluate_ranks(
+    scorer: Scorer,
+    stream: Stream,
+    about: Row,
+    keys: list[EvaluationKey],
+    rule: VisibilityRule,
+    ranking: Ranking,
+) -> list[Row]:
+    """Rank the events of each split and setting that has any, one result row each."""
+    rows = []
+    for name, setting in dict.fromkeys((name, setting) for _, name, setting in keys):
+        if has_events(stream.store, stream.split, name, setting):
+            evaluation_set = build_link_set(stream.store, stream.split, name, setting)
+            rows.append({**about, **ranking.evaluate(scorer, stream, evaluation_set, rule, about["seed"])})
+    return rows
+
+
+def evaluate_link_scorer(
+    scorer: Scorer,
+    stream: Stream,
+    about: Row,
+    keys: list[EvaluationKey],
+    rule: VisibilityRule,
+    calibration: Calibration | None = None,
+    score_factor: ScoreFactor | None = None,
+) -> list[Row]:
+    """Evaluate a scorer on each (negatives, split, setting) that has events, one result row each.
+
+    `about` has the columns that all rows share: dataset, model and seed at least.
+    """
+
+    def score_set(evaluation_set: EvaluationSet) -> Tensor:
+        return score_evaluation_set(scorer, stream, evaluation_set, rule, about["seed"])
+
+    factor = score_factor or NoActivity()
+    rows = []
+    for evaluation_set, logit in score_link_sets(scorer, stream, keys, rule, about["seed"]):
+        score, columns = factor(evaluation_set, logit, score_set)
+        columns = about | evaluation_set.about | rule.about | columns
+        rows.append(build_link_row(evaluation_set, score, columns, calibration))
+    return rows
+
+
+def score_link_sets(
+    scorer: Scorer, stream: Stream, keys: list[EvaluationKey], rule: VisibilityRule, seed: int
+) -> Iterator[tuple[EvaluationSet, Tensor]]:
+    """Yield each evaluation set that has events, with the logits of its pairs."""
+    for strategy, name, setting in keys:
+        if has_events(stream.store, stream.split, name, setting):
+            evaluation_set = build_link_set(stream.store, stream.split, name, setting, strategy)
+            yield evaluation_set, score_evaluation_set(scorer, stream, evaluation_set, rule, seed)
+
+
+def build_link_row(
+    evaluation_set: EvaluationSet, score: Tensor, about: Row, calibration: Calibration | None
+) -> Row:
+    """Compute the metrics of a result row, with calibration errors if there is a calibration.
+
+    A calibrated score is the probability of the event against a random pair, so the errors are None for other
+    negatives.
+    """
+    row = about | compute_link_metrics(score, evaluation_set)
+    if calibration is None:
+        return row
+    if evaluation_set.about["negatives"] != "random":
+        return row | {"ece": None, "ece_raw": None}
+    return row | compute_calibration_errors(score, evaluation_set, calibration)
+
+
+def compute_link_metrics(score: Tensor, evaluation_set: EvaluationSet) -> Row:
+    return asdict(link_metrics(score, evaluation_set.pairs.label, evaluation_set.pairs.group))
+
+
+def compute_calibration_errors(
+    score: Tensor, evaluation_set: EvaluationSet, calibration: Calibration
+) -> dict[str, float]:
+    """Compute the expected calibration error of the calibrated scores (ece) and of the sigmoid (ece_raw)."""
+    probability = {"ece": calibration.probability(score), "ece_raw": torch.sigmoid(score.double())}
+    label = evaluation_set.pairs.label
+    return {name: compute_reliability(values, label).ece for name, values in probability.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class HeuristicEvaluator:
+    """Evaluates models without training (heuristics) on one dataset."""
+
+    name: str  # of the dataset
+    stream: Stream
+    rule: VisibilityRule = STRICT_RULE
+    folder: Path | None = None  # cache of sampled negatives
+    score_factor: ScoreFactor = field(default_factory=NoActivity)
+
+    @staticmethod
+    def from_dataset(
+        dataset: Dataset,
+        rule: VisibilityRule = STRICT_RULE,
+        folder: Path | None = None,
+        activity: bool = False,
+    ) -> "HeuristicEvaluator":
+        """Use the default split of the dataset."""
+        stream = build_link_stream(dataset, torch.device("cpu"), get_default_split(dataset))
+        return HeuristicEvaluator(dataset.name, stream, rule, folder, build_score_factor(activity, stream))
+
+    def evaluate(
+        self,
+        model: str,
+        settings: dict[str, Any],
+        key: EvaluationKey,
+        seed: int | None = None,
+        advance: Advance = no_advance,
+    ) -> Row:
+        """Return one result row; `seed` replaces the published seed of the negatives."""
+        store, split = self.stream.store, self.stream.split
+        strategy, name, setting = key
+        evaluation_set = build_link_set(store, split, name, setting, strategy, seed, self.folder)
+        score = self.score(model, evaluation_set, advance, settings)
+        score, columns = self.score_factor(
+            evaluation_set, score, lambda other: self.score(model, other, settings=settings)
+        )
+        negative_seed = PUBLISHED_SEEDS[name, setting] if seed is None else seed
+        about = {"dataset": self.name, "model": model, "seed": negative_seed, **evaluation_set.about}
+        return {**about, **self.rule.about, **columns, **compute_link_metrics(score, evaluation_set)}
+
+    def score(
+        self,
+        model: str,
+        evaluation_set: EvaluationSet,
+        advance: Advance = no_advance,
+        settings: dict[str, Any] | None = None,
+    ) -> Tensor:
+        """Return the score that a heuristic gives each pair of an evaluation set."""
+        scorer = self._build_scorer(model, settings or {}, evaluation_set.about["negatives"])
+        return score_evaluation_set(scorer, self.stream, evaluation_set, self.rule, advance=advance)
+
+    def evaluate_ranks(
+        self,
+        model: str,
+        settings: dict[str, Any],
+        key: EvaluationKey,
+        ranking: Ranking,
+        advance: Advance = no_advance,
+    ) -> Row:
+        """Rank the events of a split and setting; the heuristic has its preset for random negatives."""
+        _, name, setting = key
+        scorer = self._build_scorer(model, settings, "random")
+        evaluation_set = build_link_set(self.stream.store, self.stream.split, name, setting)
+        row = ranking.evaluate(scorer, self.stream, evaluation_set, self.rule, advance=advance)
+        return {"dataset": self.name, "model": model, "seed": row["candidate_seed"], **row}
+
+    def _build_scorer(self, model: str, settings: dict[str, Any], strategy: str) -> Scorer:
+        spec, name = find_model(model), self.name
+        if spec.trainable:
+            raise ConfigError(
+                f"model '{model}' must be trained before it is evaluated; run `dygmamba.train({name!r}, {model!r})`",
+                code="model-needs-training",
+            )
+        config = build_config(spec.config, find_preset(model, name, strategy) | settings)
+        return spec.build(config, DatasetFacts.of(self.stream.store, self.stream.split.train))
+
+    def has_events(self, key: EvaluationKey) -> bool:
+        return has_events(self.stream.store, self.stream.split, *key[1:])

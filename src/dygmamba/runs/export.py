@@ -1,6 +1,6 @@
-"""The scorer of a run as a file of its own: torch.export's .pt2, which torch alone runs, or ONNX, which many do.
+"""Export of a run's scorer as a program that needs no dygmamba: torch.export (.pt2) or ONNX (.onnx).
 
-What is written has been loaded again and held against the run's own answers.
+Before the file gets its name, the program is loaded again and compared with the run.
 """
 
 from pathlib import Path
@@ -25,41 +25,45 @@ from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView, Request
 
 TORCH_SUFFIX, ONNX_SUFFIX = ".pt2", ".onnx"
 EXPORTABLE = f"{', '.join(EXPORTABLE_NETWORKS)}, or as {ONNX_SUFFIX} trees and walk-trees"
-TOLERANCE = 1e-5  # how far the file's logits may be from the run's own
-TRACE_PAIRS, CHECK_PAIRS = 3, (1, 2, 7, 64)  # pairs to follow the scorer with, and to check the file with
+TOLERANCE = 1e-5  # relative difference between the logits of the program and of the run
+TRACE_PAIRS, CHECK_PAIRS = 3, (1, 2, 7, 64)  # batch sizes for tracing and for the comparison
 
 
 def require_exportable(scorer: Any, model: str) -> None:
-    """Refuse a model whose score is no function of a few tensors."""
+    """Raise ConfigError for a model whose score is not a function of a few tensors."""
     if scorer.stateful:
         raise ConfigError(
-            f"'{model}' keeps a memory, which a program of one call has not; export one of {EXPORTABLE}"
+            f"model '{model}' has a node memory, which a program cannot keep between calls; export one of {EXPORTABLE}",
+            code="model-not-exportable",
         )
     if isinstance(scorer, BoostedTrees):
         return
     if not all(isinstance(request, NeighborRequest) for request in scorer.requests):
         raise ConfigError(
-            f"'{model}' with these settings reads tables of the whole past; export one that reads sequences: {EXPORTABLE}"
+            f"model '{model}' with these settings reads tables of the whole history; export a model that reads "
+            f"neighbor sequences: {EXPORTABLE}",
+            code="model-not-exportable",
         )
 
 
 def export_inputs(scorer: Any, view: PairView) -> Inputs:
-    """What the exported scorer takes instead of a view: its tensors, or of trees the numbers they ask about."""
-    return {"numbers": scorer.numbers(view)} if isinstance(scorer, BoostedTrees) else view_to_inputs(view)
+    """Return the inputs of the exported program: the tensors of the view, or the features of trees."""
+    return {"numbers": scorer.features(view)} if isinstance(scorer, BoostedTrees) else view_to_inputs(view)
 
 
 def check_export_path(to: Path) -> None:
-    """Refuse a name that does not say what to write, and a format whose packages are missing."""
+    """Raise ConfigError for an unknown suffix, or if the packages that the format needs are missing."""
     if to.suffix not in (TORCH_SUFFIX, ONNX_SUFFIX):
         raise ConfigError(
-            f"{to} does not say what to write; let its name end in {TORCH_SUFFIX} or {ONNX_SUFFIX}"
+            f"the suffix of {to} chooses the format; use {TORCH_SUFFIX} or {ONNX_SUFFIX}",
+            code="unknown-export-suffix",
         )
     if to.suffix == ONNX_SUFFIX:
         require_onnx()
 
 
 def export_run(path: Path, to: Path, data_dir: Path | None = None) -> Path:
-    """Write the scorer of a link run as a program, checked; where it is."""
+    """Write the scorer of a link run as a program; return the path."""
     check_export_path(to)
     run = open_run(path, torch.device("cpu"), data_dir)
     require_exportable(run.scorer, run.about["model"])
@@ -68,47 +72,49 @@ def export_run(path: Path, to: Path, data_dir: Path | None = None) -> Path:
     return to
 
 
-def _build_program(run: OpenRun, ending: str) -> ExportedScorer:
+def _build_program(run: OpenRun, suffix: str) -> ExportedScorer:
     scorer, model = run.scorer, run.about["model"]
-    if isinstance(scorer, BoostedTrees) and ending == TORCH_SUFFIX:
+    if isinstance(scorer, BoostedTrees) and suffix == TORCH_SUFFIX:
         raise ConfigError(
-            f"'{model}' adds up trees, which are no tensor program; let the name end in {ONNX_SUFFIX}"
+            f"model '{model}' is a sum of trees, which torch.export cannot write; use the suffix {ONNX_SUFFIX}",
+            code="model-not-exportable",
         )
     view = _recent_view(run, TRACE_PAIRS)
-    given = export_inputs(scorer, view)
+    inputs = export_inputs(scorer, view)
     about = {"model": model, "data": run.about["data"], "digest": run.about["digest"]}
     about |= {"requests": [_describe_request(request) for request in scorer.requests]}
-    about |= {"inputs": {name: [str(column.dtype), list(column.shape)] for name, column in given.items()}}
+    about |= {"inputs": {name: [str(column.dtype), list(column.shape)] for name, column in inputs.items()}}
     if isinstance(scorer, BoostedTrees):
         return export_onnx_trees(scorer, about | {"numbers": list(scorer.names)})
-    return (export_torch_program if ending == TORCH_SUFFIX else export_onnx_network)(scorer, view, about)
+    return (export_torch_program if suffix == TORCH_SUFFIX else export_onnx_network)(scorer, view, about)
 
 
-def _verify_program(run: OpenRun, made: ExportedScorer) -> bytes:
-    """What would be written, held against the run's own answers, for batches of several sizes."""
+def _verify_program(run: OpenRun, program: ExportedScorer) -> bytes:
+    """Compare a program with the run on batches of several sizes; return the content of the file."""
     with torch.no_grad():
         for count in CHECK_PAIRS:
             view = _recent_view(run, count)
-            found, wanted = made.answer(export_inputs(run.scorer, view)), run.scorer(view)
-            far = float((found - wanted).abs().max() / wanted.abs().max().clamp(min=1))
-            if not far <= TOLERANCE:
+            actual, expected = program.score(export_inputs(run.scorer, view)), run.scorer(view)
+            difference = float((actual - expected).abs().max() / expected.abs().max().clamp(min=1))
+            if not difference <= TOLERANCE:  # also true for nan
                 raise ConfigError(
-                    f"the exported program is {far:.2g} off for {count} pairs, {TOLERANCE} is allowed; nothing was written"
+                    f"the logits of the exported program differ by {difference:.2g} for {count} pairs, more than "
+                    f"{TOLERANCE}; nothing was written",
+                    code="export-differs",
                 )
-    return made.content
+    return program.content
 
 
 def _recent_view(run: OpenRun, count: int) -> PairView:
-    """The past of the stream's last events."""
+    """Return what the scorer sees of the last events of the stream."""
     events = run.stream.events.select(torch.arange(len(run.stream.store))[-count:])
-    return build_view(
-        run.stream, run.scorer.requests, PairBatch.of(events.src, events.dst, events.time), run.seed
-    )
+    pairs = PairBatch.from_pairs(events.src, events.dst, events.time)
+    return build_view(run.stream, run.scorer.requests, pairs, run.seed)
 
 
 def build_view(stream: Stream, requests: tuple[Request, ...], pairs: PairBatch, seed: int) -> PairView:
-    """What a scorer sees of these pairs, its draws those of the run."""
-    return stream.view(pairs.to(stream.device), requests, Draws.of(seed, device=stream.device))
+    """Return what a scorer sees of these pairs, with the random draws of the run."""
+    return stream.view(pairs.to(stream.device), requests, Draws.from_seed(seed, device=stream.device))
 
 
 def _describe_request(request: Request) -> dict[str, Any]:

@@ -1,12 +1,6 @@
-"""Steps of a network that ONNX, or how torch writes it, does not know, said in steps that it does.
+"""Export of a scorer as an ONNX graph: networks by way of torch.export, boosted trees as one TreeEnsemble.
 
-Each is the same function; `NotImplemented` leaves a step as it is.
-
-A network as an ONNX graph, by way of torch.export, and any graph loaded again by onnxruntime.
-
-onnx, onnxscript and onnxruntime are the extra `onnx` and are imported when they are needed.
-
-Boosted trees as an ONNX graph: one TreeEnsemble, in 64 bits, of the numbers that a pair is known by.
+The packages onnx, onnxscript and onnxruntime are the extra `onnx`; they are imported when they are needed.
 """
 
 import json
@@ -27,9 +21,12 @@ from dygmamba.models.trees import BoostedTrees
 from dygmamba.runs.export_torch import METADATA_KEY, ExportedScorer, Inputs, trace_scorer, view_to_inputs
 from dygmamba.sampling.view import PairView
 
+# Decompositions: aten operators that ONNX or torch's exporter lacks, written with operators that it has. Each computes
+# the same function; NotImplemented leaves an operator as it is.
+
 
 def _decompose_roll(x: Tensor, shifts: list[int], dims: tuple[int, ...] = ()) -> Any:
-    """Around by a number that is a size, which ONNX's own way has to know beforehand."""
+    """Roll by a dynamic size; torch's exporter needs a constant."""
     dims = dims or (0,) * (x.ndim == 1)
     if len(shifts) != 1 or len(dims) != 1:
         return NotImplemented
@@ -38,25 +35,23 @@ def _decompose_roll(x: Tensor, shifts: list[int], dims: tuple[int, ...] = ()) ->
 
 
 def _decompose_view(x: Tensor, shape: list[int]) -> Any:
-    """What holds no number, such as features that are not there, made anew: its shape is not to be worked out."""
+    """Create an empty tensor, such as absent features, instead of reshaping it: ONNX cannot infer the shape."""
     empty = any(isinstance(size, int) and size == 0 for size in x.shape)
     return x.new_zeros(shape) if empty else NotImplemented
 
 
 def _decompose_split(x: Tensor, sizes: list[int], dim: int = 0) -> list[Tensor]:
-    """Into pieces, each cut out on its own."""
     starts = accumulate(sizes[:-1], initial=0)
     return [x.narrow(dim, start, size) for start, size in zip(starts, sizes, strict=True)]
 
 
 def _decompose_even_split(x: Tensor, size: int, dim: int = 0) -> Any:
-    """The same into pieces of one size."""
     count = -(-x.shape[dim] // size)
     return _decompose_split(x, [*[size] * (int(count) - 1), x.shape[dim] - (int(count) - 1) * size], dim)
 
 
 def _decompose_frexp(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Of positive numbers, m in [0.5, 1) and e with x = m 2^e; a logarithm that is one off is put right."""
+    """Return m in [0.5, 1) and e with x = m 2^e, for positive x; rounding of the logarithm is corrected."""
     power = x.log2().floor() + 1
     mantissa = x / power.exp2()
     high, low = mantissa >= 1, mantissa < 0.5
@@ -64,15 +59,15 @@ def _decompose_frexp(x: Tensor) -> tuple[Tensor, Tensor]:
     return x / power.exp2(), power.int()
 
 
-def _decompose_index(x: Tensor, places: list[Tensor | None]) -> Any:
-    """Rows by their number, in 64 bits: ONNX takes no other."""
-    wide = [place.long() if place is not None and place.dtype == torch.int32 else place for place in places]
-    changed = any(one is not other for one, other in zip(wide, places, strict=True))
-    return torch.ops.aten.index.Tensor(x, wide) if changed else NotImplemented
+def _decompose_index(x: Tensor, indices: list[Tensor | None]) -> Any:
+    """Cast 32-bit indices to 64 bits; ONNX takes no others."""
+    wide = [index.long() if index is not None and index.dtype == torch.int32 else index for index in indices]
+    has_changed = any(new is not old for new, old in zip(wide, indices, strict=True))
+    return torch.ops.aten.index.Tensor(x, wide) if has_changed else NotImplemented
 
 
 def _decompose_searchsorted(
-    among: Tensor,
+    sorted_sequence: Tensor,
     values: Tensor,
     *,
     out_int32: bool = False,
@@ -80,10 +75,10 @@ def _decompose_searchsorted(
     side: str | None = None,
     **more: Any,
 ) -> Tensor:
-    """How many of a row are below a value, counted one by one: ONNX has no search."""
-    rows, value = among[..., None, :], values[..., :, None]
-    below = rows <= value if right or side == "right" else rows < value
-    return below.sum(dim=-1, dtype=torch.int32 if out_int32 else torch.int64)
+    """Count the entries below each value by comparing all of them; ONNX has no binary search."""
+    rows, value = sorted_sequence[..., None, :], values[..., :, None]
+    is_below = rows <= value if right or side == "right" else rows < value
+    return is_below.sum(dim=-1, dtype=torch.int32 if out_int32 else torch.int64)
 
 
 ONNX_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
@@ -98,33 +93,39 @@ ONNX_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
 
 
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
-OPSET = 18  # of the standard operators: what torch.onnx writes
+OPSET = 18  # of the standard operators, as torch.onnx writes them
 NOISY_LOGGERS = ("torch.onnx", "onnxscript", "onnx_ir")
-LOG_ERROR = 3  # what onnxruntime writes to the terminal, and nothing below
+LOG_ERROR = 3  # severity from which onnxruntime writes to the terminal
 LOGIT_OUTPUT = "logit"
-# networks that read sequences and keep no memory: tried, and held against their runs (docs/interoperate.md)
+# networks that read sequences and have no memory; the export of each was compared with a run (see the page on
+# interoperability, docs/how-to/interoperate.md)
 EXPORTABLE_NETWORKS = ("dyg-mamba", "mamba", "tgat", "cawn", "graphmixer", "tcl", "dygformer", "freedyg")
+
+TREE_OPSET = 5  # of the operators for trees: the first with sums in 64 bits
+TENSOR_ATTRIBUTES = ("nodes_splits", "nodes_modes", "leaf_weights")  # the other attributes are lists
+LEQ, SUM = 0, 1  # values up to the threshold go to the true branch; leaves are summed
 
 
 def require_onnx() -> None:
-    """Complain about a missing package before the work, not after it."""
+    """Raise ConfigError if a package is missing, before any work is done."""
     try:
         for name in ONNX_PACKAGES:
             import_module(name)
     except ImportError as error:
         raise ConfigError(
-            f"ONNX needs the packages {', '.join(ONNX_PACKAGES)}; install them with: pip install 'dyg-mamba[onnx]'"
+            f"ONNX needs the packages {', '.join(ONNX_PACKAGES)}; install them with: pip install 'dyg-mamba[onnx]'",
+            code="missing-package",
         ) from error
 
 
 def export_onnx_network(scorer: nn.Module, view: PairView, about: dict[str, Any]) -> ExportedScorer:
-    """The program of torch.export, every step of it as ONNX has it."""
+    """Convert the traced program of a network to ONNX and load it again."""
     from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 
     program = trace_scorer(scorer, view)
     with _silence_exporter():
         try:
-            made = torch.onnx.export(
+            exported = torch.onnx.export(
                 program.run_decompositions(dict(ONNX_DECOMPOSITIONS)),
                 input_names=list(view_to_inputs(view)),
                 output_names=[LOGIT_OUTPUT],
@@ -132,16 +133,17 @@ def export_onnx_network(scorer: nn.Module, view: PairView, about: dict[str, Any]
                 external_data=False,
                 verbose=False,
             )
-        except RuntimeError as error:  # the parent of what torch.onnx and onnx_ir raise
+        except RuntimeError as error:  # base class of the errors of torch.onnx and onnx_ir
             raise unsupported_model_error(about["model"], error) from error
-        assert made is not None  # it is where no file is named
-        ClearMetadataAndDocStringPass()(made.model)  # where each step came from, in nine tenths of the bytes
-    made.model.metadata_props[METADATA_KEY] = json.dumps(about)
-    return load_onnx_session(made.model_proto.SerializeToString(), about["model"])
+        assert exported is not None  # it is None only if a file name is given
+        # the origin of each operator takes nine tenths of the bytes
+        ClearMetadataAndDocStringPass()(exported.model)
+    exported.model.metadata_props[METADATA_KEY] = json.dumps(about)
+    return load_onnx_session(exported.model_proto.SerializeToString(), about["model"])
 
 
 def load_onnx_session(content: bytes, model: str) -> ExportedScorer:
-    """The graph as onnxruntime runs it."""
+    """Load a graph with onnxruntime."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -149,65 +151,57 @@ def load_onnx_session(content: bytes, model: str) -> ExportedScorer:
     options.intra_op_num_threads = 1
     try:
         session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # its own kinds of errors have no common parent below this one
+    except Exception as error:  # the errors of onnxruntime have no other base class
         raise unsupported_model_error(model, error) from error
     return ExportedScorer(content, _session_runner(session))
 
 
 def _session_runner(session: Any) -> Callable[[Inputs], Tensor]:
-    def answer(inputs: Inputs) -> Tensor:
-        (found,) = session.run(None, {name: column.numpy() for name, column in inputs.items()})
-        return torch.from_numpy(found)
+    def score(inputs: Inputs) -> Tensor:
+        (logit,) = session.run(None, {name: column.numpy() for name, column in inputs.items()})
+        return torch.from_numpy(logit)
 
-    return answer
+    return score
 
 
 def unsupported_model_error(model: str, error: BaseException) -> ConfigError:
-    """What to say of a model with a step that is not among those ONNX has."""
+    """Return the error for a model with an operator that ONNX lacks, with the first cause of `error`."""
     while error.__cause__ is not None:
         error = error.__cause__
     return ConfigError(
-        f"'{model}' has a step that ONNX or onnxruntime does not take ({first_line(error)}); let the name end in .pt2, "
-        f"or export one of {', '.join(EXPORTABLE_NETWORKS)}"
+        f"model '{model}' has an operator that ONNX or onnxruntime does not support ({first_line(error)}); use the "
+        f"suffix .pt2, or export one of {', '.join(EXPORTABLE_NETWORKS)}",
+        code="model-not-exportable",
     )
 
 
 @contextmanager
 def _silence_exporter() -> Iterator[None]:
-    """Without what the exporter and its parts warn about and log while they work."""
-    talkers = [logging.getLogger(name) for name in NOISY_LOGGERS]
-    levels = [talker.level for talker in talkers]
+    """Silence warnings and logs of the exporter."""
+    loggers = [logging.getLogger(name) for name in NOISY_LOGGERS]
+    levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for talker in talkers:
-            talker.setLevel(logging.CRITICAL)
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
         try:
             yield
         finally:
-            for talker, level in zip(talkers, levels, strict=True):
-                talker.setLevel(level)
-
-
-TREE_OPSET = 5  # opset of operators for trees: the first with sums in 64 bits
-TENSOR_ATTRIBUTES = (
-    "nodes_splits",
-    "nodes_modes",
-    "leaf_weights",
-)  # attributes that are, the others are lists
-LEQ, SUM = 0, 1  # a number that does not exceed the split goes the true way; leaves are added up
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
 
 
 def export_onnx_trees(scorer: BoostedTrees, about: dict[str, Any]) -> ExportedScorer:
-    """All trees as one node, in 64 bits: of a row of numbers the sum of its leaves, and the base."""
+    """Write boosted trees as a graph: one TreeEnsemble in 64 bits that sums the leaves of a row of features."""
     from onnx import TensorProto, helper, numpy_helper
 
     columns: dict[str, Any] = {
         name: numpy_helper.from_array(column, name) if name in TENSOR_ATTRIBUTES else column.tolist()
         for name, column in _flatten_trees(scorer).items()
     }
-    how: dict[str, Any] = {"n_targets": 1, "aggregate_function": SUM, "post_transform": 0}
-    trees = helper.make_node("TreeEnsemble", ["exact"], ["summed"], domain="ai.onnx.ml", **how, **columns)
-    held = {"base": scorer.base.cpu().double().reshape(1).numpy(), "flat": np.array([-1], np.int64)}
+    options: dict[str, Any] = {"n_targets": 1, "aggregate_function": SUM, "post_transform": 0}
+    trees = helper.make_node("TreeEnsemble", ["exact"], ["summed"], domain="ai.onnx.ml", **options, **columns)
+    constants = {"base": scorer.base.cpu().double().reshape(1).numpy(), "flat": np.array([-1], np.int64)}
     nodes = [
         helper.make_node("Cast", ["numbers"], ["exact"], to=TensorProto.DOUBLE),
         trees,
@@ -219,7 +213,7 @@ def export_onnx_trees(scorer: BoostedTrees, about: dict[str, Any]) -> ExportedSc
         about["model"],
         [helper.make_tensor_value_info("numbers", TensorProto.FLOAT, ["pairs", len(scorer.names)])],
         [helper.make_tensor_value_info(LOGIT_OUTPUT, TensorProto.DOUBLE, ["pairs"])],
-        [numpy_helper.from_array(value, name) for name, value in held.items()],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
     )
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", TREE_OPSET)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
@@ -228,53 +222,56 @@ def export_onnx_trees(scorer: BoostedTrees, about: dict[str, Any]) -> ExportedSc
 
 
 def _flatten_trees(scorer: BoostedTrees) -> dict[str, np.ndarray]:
-    """Splits and leaves of all trees one after another, each with its place among its own kind.
+    """Return the attributes of TreeEnsemble: splits and leaves of all trees, each kind numbered on its own.
 
-    A tree of one leaf is a split whose two ways lead there.
+    TreeEnsemble has no trees without a split, so a tree of one leaf becomes a split with that leaf on both branches.
     """
-    trees = scorer.trees(0, max(int(scorer.grown), 1))  # one that is not grown yet is a leaf of 0
+    trees = scorer.trees(0, max(int(scorer.grown), 1))  # before training there is one tree, a leaf of 0
     feature, left, right = (column.cpu().numpy() for column in (trees.feature, trees.left, trees.right))
     threshold, value = trees.threshold.cpu().double().numpy(), trees.value.cpu().numpy()
     parts: dict[str, list[Any]] = {
         name: []
         for name in (
-            *(
-                "nodes_featureids",
-                "nodes_splits",
-                "nodes_truenodeids",
-                "nodes_trueleafs",
-                "nodes_falsenodeids",
-            ),
-            *("nodes_falseleafs", "leaf_weights", "tree_roots"),
+            "nodes_featureids",
+            "nodes_splits",
+            "nodes_truenodeids",
+            "nodes_trueleafs",
+            "nodes_falsenodeids",
+            "nodes_falseleafs",
+            "leaf_weights",
+            "tree_roots",
         )
     }
-    splits = leaves = 0
+    num_splits = num_leaves = 0
     for tree in range(len(feature)):
-        inner = feature[tree] >= 0
-        used = _reachable_nodes(inner, left[tree], right[tree])
-        split, leaf = np.flatnonzero(used & inner), np.flatnonzero(used & ~inner)
-        place = np.zeros(len(inner), np.int64)
-        place[split], place[leaf] = splits + np.arange(len(split)), leaves + np.arange(len(leaf))
-        root = split if len(split) else leaf  # a lone leaf stands for its own split
-        ways = (left[tree][root], right[tree][root]) if len(split) else (root, root)
-        parts["tree_roots"].append(np.array([splits]))
-        parts["nodes_featureids"].append(np.maximum(feature[tree][root], 0))
-        parts["nodes_splits"].append(threshold[tree][root])
-        for side, way in zip(("true", "false"), ways, strict=True):
-            parts[f"nodes_{side}nodeids"].append(place[way])
-            parts[f"nodes_{side}leafs"].append((~inner[way]).astype(np.int64))
-        parts["leaf_weights"].append(value[tree][leaf])
-        splits, leaves = splits + len(root), leaves + len(leaf)
-    found = {name: np.concatenate(columns) for name, columns in parts.items()}
-    modes, targets = np.full(splits, LEQ, np.uint8), np.zeros(leaves, np.int64)
-    return found | {"nodes_modes": modes, "leaf_targetids": targets}
+        is_split = feature[tree] >= 0
+        is_used = _find_reachable(is_split, left[tree], right[tree])
+        splits, leaves = np.flatnonzero(is_used & is_split), np.flatnonzero(is_used & ~is_split)
+        number = np.zeros(len(is_split), np.int64)
+        number[splits], number[leaves] = (
+            num_splits + np.arange(len(splits)),
+            num_leaves + np.arange(len(leaves)),
+        )
+        nodes = splits if len(splits) else leaves
+        branches = (left[tree][nodes], right[tree][nodes]) if len(splits) else (nodes, nodes)
+        parts["tree_roots"].append(np.array([num_splits]))
+        parts["nodes_featureids"].append(np.maximum(feature[tree][nodes], 0))
+        parts["nodes_splits"].append(threshold[tree][nodes])
+        for side, branch in zip(("true", "false"), branches, strict=True):
+            parts[f"nodes_{side}nodeids"].append(number[branch])
+            parts[f"nodes_{side}leafs"].append((~is_split[branch]).astype(np.int64))
+        parts["leaf_weights"].append(value[tree][leaves])
+        num_splits, num_leaves = num_splits + len(nodes), num_leaves + len(leaves)
+    attributes = {name: np.concatenate(columns) for name, columns in parts.items()}
+    modes, targets = np.full(num_splits, LEQ, np.uint8), np.zeros(num_leaves, np.int64)
+    return attributes | {"nodes_modes": modes, "leaf_targetids": targets}
 
 
-def _reachable_nodes(inner: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Which of a tree's places are used: those that the root leads to."""
-    used, waiting = np.zeros(len(inner), bool), [0]
+def _find_reachable(is_split: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Mark the nodes of a tree that can be reached from the root; arrays have unused places."""
+    is_used, waiting = np.zeros(len(is_split), bool), [0]
     while waiting:
-        at = waiting.pop()
-        used[at] = True
-        waiting += [int(left[at]), int(right[at])] if inner[at] else []
-    return used
+        node = waiting.pop()
+        is_used[node] = True
+        waiting += [int(left[node]), int(right[node])] if is_split[node] else []
+    return is_used

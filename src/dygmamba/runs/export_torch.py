@@ -1,7 +1,7 @@
-"""A network's scorer as a function of tensors by name, followed by torch.export.
+"""Export of a neural scorer with torch.export, as a function of named tensors.
 
-The tensors are what a view holds: who is asked about and when, what is known of their past, features. Every op is in
-the program by its definition, so no kernel of this package is needed.
+The tensors are those of a `PairView`: nodes and times of the queries, neighbor sequences, features. Ops are traced in
+their reference implementation, so the program needs no kernel of this package.
 """
 
 import io
@@ -18,7 +18,7 @@ from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.ops.dispatch import use_reference
 from dygmamba.sampling.view import NeighborSequence, PairBatch, PairView
 
-METADATA_KEY = "dygmamba.json"  # beside the program: what it is, and what its inputs are
+METADATA_KEY = "dygmamba.json"  # entry of the file that describes the program and its inputs
 SEQUENCE_COLUMNS = (
     "query_node",
     "query_time",
@@ -26,48 +26,46 @@ SEQUENCE_COLUMNS = (
     "event",
     "time",
     "length",
-)  # of a sequence, as it has them
+)  # fields of NeighborSequence
 
 Inputs = dict[str, Tensor]
 
 
 class ExportedScorer(NamedTuple):
-    """What a file is to hold, and how it answers, loaded again from that."""
+    """The content of a program file, and the program loaded from it."""
 
     content: bytes
-    answer: Callable[[Inputs], Tensor]
+    score: Callable[[Inputs], Tensor]
 
 
 def view_to_inputs(view: PairView) -> Inputs:
-    """The tensors of a view by name: `node`, `when`, `src_row`, `dst_row`, features, and `past.R.H.COLUMN`.
+    """Return the tensors of a view by name: `node`, `when`, `src_row`, `dst_row`, features, `past.R.H.COLUMN`.
 
-    R is the number of a request and H that of a hop, from 0.
+    R is the number of a request and H that of a hop, both from 0.
     """
     pairs = view.pairs
-    asked = {"node": pairs.node, "when": pairs.when, "src_row": pairs.src_row, "dst_row": pairs.dst_row}
-    asked |= {"node_features": view.features.node, "edge_features": view.features.edge}
-    past = {
+    queries = {"node": pairs.node, "when": pairs.when, "src_row": pairs.src_row, "dst_row": pairs.dst_row}
+    queries |= {"node_features": view.features.node, "edge_features": view.features.edge}
+    history = {
         f"past.{request}.{hop}.{name}": column
         for request, hops in enumerate(view.neighbors)
         for hop, sequence in enumerate(hops)
         for name, column in zip(SEQUENCE_COLUMNS, sequence.columns, strict=True)
     }
-    return {
-        name: column.clone() for name, column in (asked | past).items()
-    }  # exported tensors share no memory
+    # torch.export takes no tensors that share memory
+    return {name: column.clone() for name, column in (queries | history).items()}
 
 
 class TensorScorer(nn.Module):
-    """A scorer that takes tensors by name."""
+    """A scorer that takes named tensors instead of a view."""
 
     def __init__(self, scorer: nn.Module, hops: list[int]) -> None:
         super().__init__()
         self.scorer, self.hops = scorer, hops
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """One logit per pair."""
         src_row = inputs["src_row"]
-        asked = PairBatch(
+        pairs = PairBatch(
             inputs["node"],
             inputs["when"],
             src_row,
@@ -83,30 +81,31 @@ class TensorScorer(nn.Module):
             for request, hops in enumerate(self.hops)
         )
         features = FeatureTable(inputs["node_features"], inputs["edge_features"])
-        return self.scorer(PairView(asked, neighbors, features))
+        return self.scorer(PairView(pairs, neighbors, features))
 
 
 def trace_scorer(scorer: nn.Module, view: PairView) -> torch.export.ExportedProgram:
-    """The scorer followed along a few pairs, sizes left open."""
-    program = TensorScorer(scorer, [len(hops) for hops in view.neighbors]).eval()
-    given = view_to_inputs(view)
-    open_sizes = {name: {0: torch.export.Dim.AUTO} for name in given}
-    make: Any = experimental  # its functions are made at import, where pyright cannot see them
-    one_too = make.patch(backed_size_oblivious=True)  # or a batch of one pair would be another program
-    with use_reference(), torch.no_grad(), one_too, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's own, of its tracing
-        found = torch.export.export(program, (given,), dynamic_shapes=(open_sizes,), strict=False)
-    for node in found.graph.nodes:
-        node.meta.pop("stack_trace", None)  # lines of files of this machine
-    return found
+    """Trace a scorer with dynamic batch size and sequence lengths."""
+    module = TensorScorer(scorer, [len(hops) for hops in view.neighbors]).eval()
+    inputs = view_to_inputs(view)
+    dynamic_sizes = {name: {0: torch.export.Dim.AUTO} for name in inputs}
+    config: Any = experimental  # its functions are made at import, where pyright cannot see them
+    # otherwise torch specializes sizes of 1, and the program would not take a single pair
+    allow_size_one = config.patch(backed_size_oblivious=True)
+    with use_reference(), torch.no_grad(), allow_size_one, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns about its own tracing
+        program = torch.export.export(module, (inputs,), dynamic_shapes=(dynamic_sizes,), strict=False)
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # has paths of this machine
+    return program
 
 
 def export_torch_program(scorer: nn.Module, view: PairView, about: dict[str, Any]) -> ExportedScorer:
-    """A .pt2, loaded again."""
-    held = io.BytesIO()
-    torch.export.save(trace_scorer(scorer, view), held, extra_files={METADATA_KEY: json.dumps(about)})
-    content = held.getvalue()
-    held.seek(0)
+    """Write a scorer as .pt2 and load it again."""
+    buffer = io.BytesIO()
+    torch.export.save(trace_scorer(scorer, view), buffer, extra_files={METADATA_KEY: json.dumps(about)})
+    content = buffer.getvalue()
+    buffer.seek(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return ExportedScorer(content, torch.export.load(held).module())
+        return ExportedScorer(content, torch.export.load(buffer).module())

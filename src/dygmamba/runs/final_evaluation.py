@@ -1,11 +1,11 @@
-"""The last word on a link run: its best weights and simple rules on the same exams, and which of them is to be used.
+"""Final evaluation of a trained run: the best weights and simple heuristics on the same evaluation sets.
 
-Whether the run is above the best rule is decided by the spread of the test: its events are cut into consecutive blocks,
-in each the average precision of both is taken, and the mean of the differences counts as more than chance beyond two of
-its standard errors. Blocks are consecutive, so that what is special about a week is in few of them.
+The verdict says whether the run beats the best heuristic. The test events are cut into consecutive blocks, the average
+precision of both is computed in each block, and a mean difference beyond two standard errors counts as significant.
+Blocks are consecutive so that an unusual week affects few of them.
 """
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Any
 
@@ -13,140 +13,214 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dygmamba.core.progress import Progress
 from dygmamba.engine.evaluation import score_evaluation_set
-from dygmamba.engine.fit import Stage, Trainer
+from dygmamba.engine.fit import Trainer
 from dygmamba.engine.fit_config import LinkFitConfig
-from dygmamba.models.base import Scorer
-from dygmamba.runs.calibration import FITTED_ON, ReliabilityRecorder, add_rank_metrics, fit_link_calibration
-from dygmamba.runs.evaluation import build_score_factor
-from dygmamba.runs.link_training import Choice, HeuristicEvaluator, build_link_row
+from dygmamba.models.base import RoundLearner, Scorer
+from dygmamba.runs.calibration import FITTED_ON, ReliabilityRecorder, fit_link_calibration
+from dygmamba.runs.evaluation import (
+    EvaluationKey,
+    HeuristicEvaluator,
+    Ranking,
+    Row,
+    build_link_row,
+    build_score_factor,
+    compute_link_metrics,
+)
+from dygmamba.runs.node_training import build_node_row
 from dygmamba.runs.test_predictions import ScoreCallback
 from dygmamba.sampling.negatives import PUBLISHED_SEEDS
 from dygmamba.tasks.base import EvaluationSet
-from dygmamba.tasks.link import build_link_set, has_events
-from dygmamba.tasks.metrics import average_precision, link_metrics
+from dygmamba.tasks.calibration import fit_calibration
+from dygmamba.tasks.link import SETTINGS, SPLITS, build_link_set, has_events
+from dygmamba.tasks.metric_names import DEFAULT_CANDIDATES
+from dygmamba.tasks.metrics import average_precision
+from dygmamba.tasks.node import NodeTask
 
 HEURISTICS = ("edgebank", "popularity", "recency", "source-recency")
-MAX_BLOCKS, MIN_BLOCK_EVENTS = 30, 20  # at most so many blocks, of at least so many events
+MAX_BLOCKS, MIN_BLOCK_EVENTS = 30, 20
 SIGNIFICANT_ERRORS = 2.0  # standard errors
 
-Row = dict[str, Any]
+RANK_METRICS = ("mrr", "hits@10")
+RANKING_SHARE = 0.08  # ranking scores at most this share of the pairs that training scored
+FORWARD_PASSES = 3  # forward passes that cost as much as one training step (forward and backward)
+MIN_RANKED_EVENTS, MAX_RANKED_EVENTS = 100, 2_000  # per setting
 
 
 @dataclass(frozen=True, slots=True)
 class FinalEvaluation:
-    """What the final evaluation found."""
+    """Result rows of the run and of the heuristics, the comparison of both, and the fitted source activity."""
 
     rows: list[Row]
-    rules: list[Row]
+    rules: list[Row]  # of the heuristics
     verdict: Row
-    activity: Row  # the rate of sources and its weights, where the run counts that
+    activity: Row  # empty without `activity`
 
 
 def run_final_evaluation(
-    fit: Trainer, about: Row, chosen: list[Choice], stage: Stage, told: ScoreCallback
+    fit: Trainer, about: Row, keys: list[EvaluationKey], progress: Progress, on_scores: ScoreCallback
 ) -> FinalEvaluation:
-    """The calibration, then every exam that has events, put to the run and to the rules, then some ranks.
+    """Calibrate a link run, evaluate it and the heuristics on each key that has events, and add rank metrics.
 
-    The verdict is on the first exam of the test.
-
-    `told` is told of each exam and the run's scores.
+    Args:
+        fit: The run, with its best weights.
+        about: Columns that all rows share.
+        keys: Negatives, split and setting of each row; the verdict is about the first one of the test period.
+        progress: One stage per evaluation set.
+        on_scores: Called with each evaluation set and the run's scores.
     """
     assert isinstance(fit.scorer, Scorer)
     assert isinstance(fit.config, LinkFitConfig)
     stream, rule = fit.stream, fit.config.rule
-    here = stream if stream.device.type == "cpu" else replace(stream, device=torch.device("cpu"))
-    heuristics = HeuristicEvaluator(about["dataset"], here, rule)
-    calibration, known = fit_link_calibration(fit, stage)
-    factored = build_score_factor(fit.config.activity, here)
-    curves = ReliabilityRecorder(fit.run, calibration)
-    rows, rules, verdict = [], [], {}
-    for strategy, name, setting in chosen:
+    # heuristics are look-ups, which are fast enough on the CPU
+    cpu_stream = stream if stream.device.type == "cpu" else replace(stream, device=torch.device("cpu"))
+    heuristics = HeuristicEvaluator(about["dataset"], cpu_stream, rule)
+    calibration, (fitted_set, fitted_score) = fit_link_calibration(fit, progress)
+    score_factor = build_score_factor(fit.config.activity, cpu_stream)
+    recorder = ReliabilityRecorder(fit.run, calibration)
+    rows, heuristic_rows, verdict = [], [], {}
+    for key in keys:
+        strategy, name, setting = key
         if not has_events(stream.store, stream.split, name, setting):
             continue
-        asked = (strategy, name, setting) != FITTED_ON
+        is_new = key != FITTED_ON  # the calibration has scored that set already
         evaluation_set = (
-            build_link_set(stream.store, stream.split, name, setting, strategy) if asked else known[0]
+            build_link_set(stream.store, stream.split, name, setting, strategy) if is_new else fitted_set
         )
-        with stage(
-            f"{name} {setting} {strategy}", len(evaluation_set.pairs) * (asked + len(HEURISTICS))
-        ) as advance:
-            score = (
-                score_evaluation_set(fit.scorer, stream, evaluation_set, rule, fit.seed, advance)
-                if asked
-                else known[1]
-            )
-            score, weighed = factored(evaluation_set, score, fit.examine)
-            scores = {about["model"]: score}
-            for model in HEURISTICS:
-                scores[model] = heuristics.scores(model, evaluation_set, advance)
-        told(evaluation_set, score)
-        curves.see(evaluation_set, score)
-        simple = [_compute_metrics(scores[model], evaluation_set) for model in HEURISTICS]
-        rows.append(
-            own := build_link_row(
-                evaluation_set, score, about | evaluation_set.about | rule.about | weighed, calibration
-            )
-        )
-        named = {
+        total = len(evaluation_set.pairs) * (is_new + len(HEURISTICS))
+        with progress.stage(f"{name} {setting} {strategy}", total) as stage:
+            score = fitted_score
+            if is_new:
+                score = score_evaluation_set(
+                    fit.scorer, stream, evaluation_set, rule, fit.seed, stage.advance
+                )
+            score, columns = score_factor(evaluation_set, score, fit.score)
+            heuristic_scores = {
+                model: heuristics.score(model, evaluation_set, stage.advance) for model in HEURISTICS
+            }
+        on_scores(evaluation_set, score)
+        recorder.record(evaluation_set, score)
+        columns = about | evaluation_set.about | rule.about | columns
+        row = build_link_row(evaluation_set, score, columns, calibration)
+        rows.append(row)
+        shared = {
             "dataset": about["dataset"],
             "seed": PUBLISHED_SEEDS[name, setting],
             **evaluation_set.about,
             **rule.about,
         }
-        rules += [{"model": model, **named, **found} for model, found in zip(HEURISTICS, simple, strict=True)]
+        metrics = {
+            model: compute_link_metrics(scores, evaluation_set) for model, scores in heuristic_scores.items()
+        }
+        heuristic_rows += [{"model": model, **shared, **values} for model, values in metrics.items()]
         if name == "test" and not verdict:
-            best = max(range(len(HEURISTICS)), key=lambda place: simple[place]["ap"])
-            pair = (score, scores[HEURISTICS[best]])
-            verdict = compare_with_heuristic(
-                *pair, evaluation_set, own["ap"] - simple[best]["ap"], HEURISTICS[best]
-            )
-    curves.save()
-    return FinalEvaluation(add_rank_metrics(fit, rows, stage), rules, verdict, factored.about)
+            best = max(HEURISTICS, key=lambda model: metrics[model]["ap"])
+            gap = row["ap"] - metrics[best]["ap"]
+            verdict = compare_with_heuristic(score, heuristic_scores[best], evaluation_set, gap, best)
+    recorder.save()
+    return FinalEvaluation(add_rank_metrics(fit, rows, progress), heuristic_rows, verdict, score_factor.about)
+
+
+def run_final_node_evaluation(fit: Trainer, progress: Progress, on_scores: ScoreCallback) -> list[Row]:
+    """Calibrate a node classifier on the validation period and evaluate it on every split.
+
+    `on_scores` is called with each evaluation set and its scores.
+    """
+    assert isinstance(fit.task, NodeTask)
+    sets, scores = {name: fit.task.evaluation_set(name) for name in SPLITS}, {}
+    for name, evaluation_set in sets.items():
+        with progress.stage(name, len(evaluation_set.pairs)) as stage:
+            scores[name] = fit.score(evaluation_set, stage.advance)
+        on_scores(evaluation_set, scores[name])
+    calibration = fit_calibration(scores["val"], sets["val"].pairs.label, sets["val"].event_index)
+    recorder = ReliabilityRecorder(fit.run, calibration)
+    if len(sets["test"].events):
+        recorder.record(sets["test"], scores["test"])
+    recorder.save()
+    return [
+        build_node_row(fit, evaluation_set, scores[name], calibration)
+        for name, evaluation_set in sets.items()
+    ]
 
 
 def compare_with_heuristic(
     own: Tensor, other: Tensor, evaluation_set: EvaluationSet, gap: float, rule: str
 ) -> Row:
-    """How far a run is above a rule on an exam, whether that is more than chance, and a sentence on it."""
-    blocks = min(MAX_BLOCKS, len(evaluation_set.events) // MIN_BLOCK_EVENTS)
+    """Test whether a run is significantly above a heuristic on an evaluation set.
+
+    Args:
+        own: Scores of the run.
+        other: Scores of the heuristic.
+        evaluation_set: The pairs that both score.
+        gap: AP of the run minus AP of the heuristic, over the whole set.
+        rule: Name of the heuristic.
+
+    Returns:
+        The figures, `stands` ("above", "level", "below" or "unknown") and a `sentence` for people.
+    """
+    events = len(evaluation_set.events)
+    blocks = min(MAX_BLOCKS, events // MIN_BLOCK_EVENTS)
     about = {"rule": rule, "metric": "ap", "difference": gap, "blocks": blocks, **evaluation_set.about}
     if blocks < 2:
-        said = f"the test has {len(evaluation_set.events)} events, too few to say whether this is above the rule `{rule}`"
-        return {**about, "spread": None, "stands": "unknown", "sentence": said}
-    label, block = evaluation_set.pairs.label, evaluation_set.number * blocks // len(evaluation_set.events)
+        sentence = f"the test has {events} events, too few to say whether this is above the rule `{rule}`"
+        return {**about, "spread": None, "stands": "unknown", "sentence": sentence}
+    label, block = evaluation_set.pairs.label, evaluation_set.event_index * blocks // events
     gaps = [
         average_precision(own[block == k], label[block == k])
         - average_precision(other[block == k], label[block == k])
         for k in range(blocks)
     ]
     spread = float(np.std(gaps, ddof=1)) / sqrt(blocks)
-    mean = float(np.mean(gaps))
-    stands = (
-        "above"
-        if mean > SIGNIFICANT_ERRORS * spread
-        else "below"
-        if mean < -SIGNIFICANT_ERRORS * spread
-        else "level"
-    )
-    return {
-        **about,
-        "spread": spread,
-        "stands": stands,
-        "sentence": _describe_verdict(stands, gap, spread, rule),
-    }
+    mean, threshold = float(np.mean(gaps)), SIGNIFICANT_ERRORS * spread
+    stands = "above" if mean > threshold else "below" if mean < -threshold else "level"
+    sentence = _describe_verdict(stands, gap, spread, rule)
+    return {**about, "spread": spread, "stands": stands, "sentence": sentence}
 
 
 def _describe_verdict(stands: str, gap: float, spread: float, rule: str) -> str:
     points = f"{abs(100 * gap):.1f} points"
-    sure = f"(test AP, ± {100 * SIGNIFICANT_ERRORS * spread:.1f})"
+    error = f"(test AP, ± {100 * SIGNIFICANT_ERRORS * spread:.1f})"
     if stands == "above":
-        return f"{points} above the best simple rule, {rule} {sure}"
+        return f"{points} above the best simple rule, {rule} {error}"
     if stands == "below":
-        return f"a simple rule is better: use `{rule}`, {points} above this run {sure}"
+        return f"a simple rule is better: use `{rule}`, {points} above this run {error}"
     side = "above" if gap >= 0 else "below"
-    return f"a simple rule is as good: use `{rule}`; {points} {side} it is within chance {sure}"
+    return f"a simple rule is as good: use `{rule}`; {points} {side} it is within chance {error}"
 
 
-def _compute_metrics(score: Tensor, evaluation_set: EvaluationSet) -> Row:
-    return asdict(link_metrics(score, evaluation_set.pairs.label, evaluation_set.pairs.group))
+def add_rank_metrics(fit: Trainer, rows: list[Row], progress: Progress) -> list[Row]:
+    """Add MRR and Hits@10 to the rows of the test period; they are None in the other rows."""
+    store, split = fit.stream.store, fit.stream.split
+    ranking = Ranking(RANK_METRICS, max_events=count_affordable_events(fit))
+    scorer: Any = fit.scorer
+    ranks: dict[tuple[str, str], Row] = {}
+    for setting in SETTINGS:
+        # with a single destination there is no candidate to rank against
+        if has_events(store, split, "test", setting) and len(store.dst.unique()) > 1:
+            evaluation_set = build_link_set(store, split, "test", setting)
+            with progress.stage(f"ranks, test {setting}", ranking.count_pairs(evaluation_set)) as stage:
+                ranks["test", setting] = ranking.evaluate(
+                    scorer, fit.stream, evaluation_set, fit.config.rule, fit.seed, stage.advance
+                )
+    return [row | _rank_columns(ranks.get((row["split"], row["setting"]), {})) for row in rows]
+
+
+def _rank_columns(row: Row) -> Row:
+    names = (*RANK_METRICS, "candidates", "candidate_seed")
+    return {name: row.get(name) for name in names} | {"ranked": row.get("n")}
+
+
+def count_affordable_events(fit: Trainer) -> int:
+    """Return how many events per setting to rank, so that ranking adds about a tenth to the training time.
+
+    Counted in scored pairs instead of measured in seconds, so that the same run always has the same figures.
+    """
+    split, epochs = fit.stream.split, len(fit.state.entries)
+    pairs = epochs * 2 * len(split.val)
+    if isinstance(fit.scorer, RoundLearner):  # looks its training pairs up once, not once per epoch
+        pairs += FORWARD_PASSES * (1 + fit.scorer.negatives) * len(split.train)
+    else:
+        pairs += FORWARD_PASSES * epochs * 2 * len(split.train)
+    events = RANKING_SHARE * pairs / (len(SETTINGS) * DEFAULT_CANDIDATES)
+    return int(min(max(events, MIN_RANKED_EVENTS), MAX_RANKED_EVENTS))

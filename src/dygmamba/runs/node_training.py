@@ -1,4 +1,4 @@
-"""From a link run to a node classifier on it, and back from its folder."""
+"""Training of node classifiers on the encoder of a finished link run, and opening of such a classifier."""
 
 import math
 from collections.abc import Callable
@@ -10,22 +10,25 @@ import torch
 from torch import Tensor, nn
 
 from dygmamba.config import build_config, find_node_preset, to_settings
-from dygmamba.core.errors import ConfigError, FileError
+from dygmamba.core.errors import ConfigError, FileError, Interrupted
+from dygmamba.core.progress import Advance, no_advance
 from dygmamba.data.events.splits import PUBLISHED_SPLIT, SplitRule
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.checkpoint import load_best, load_newest
 from dygmamba.engine.distributed import current_group
-from dygmamba.engine.fit import Interrupted, Trainer
+from dygmamba.engine.fit import Trainer
 from dygmamba.engine.fit_config import FitConfig, NodeFitConfig
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.engine.scoring import Advance, StreamScorer, unwatched
+from dygmamba.engine.scoring import StreamScorer
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import MemorySchedule
+from dygmamba.models.aliases import current_model_name
 from dygmamba.models.base import Encoder
 from dygmamba.models.classifiers import FrozenClassifier, NodeClassifier, SourceEmbedding
-from dygmamba.runs.link_training import compute_calibration_errors
+from dygmamba.runs.evaluation import compute_calibration_errors
 from dygmamba.runs.opening import (
     OpenRun,
+    as_directory,
     build_link_stream,
     build_scorer,
     describe_dataset,
@@ -41,48 +44,57 @@ from dygmamba.tasks.calibration import Calibration
 from dygmamba.tasks.link import SPLITS
 from dygmamba.tasks.node import NodeTask, split_for_nodes
 
-CLASSIFIER_SETTINGS = (
-    "finetune",
-    "balance",
-)  # of a classifier's configuration: what the run is, not how long it runs
+CLASSIFIER_SETTINGS = ("finetune", "balance")  # stored in [run], not in [train]: they say what the run is
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """The user's settings by stage: those both stages know of, such as epochs, go to both."""
+    """Settings of the two training stages, backbone and classifier; common ones, such as epochs, go to both."""
 
     link: dict[str, Any]
     node: NodeFitConfig
 
     @staticmethod
-    def of(dataset: str, model: str, settings: dict[str, Any]) -> "NodeSettings":
-        """For a backbone that is trained first, with the task's presets."""
-        known = {field.name for field in fields(NodeFitConfig)}
-        node = {key: value for key, value in settings.items() if key in known}
-        shared = {field.name for field in fields(FitConfig)}
-        link = {key: value for key, value in settings.items() if key not in known or key in shared}
+    def from_settings(dataset: str, model: str, settings: dict[str, Any]) -> "NodeSettings":
+        """Divide the user's settings and add the preset for backbones of this task."""
+        node_names = {field.name for field in fields(NodeFitConfig)}
+        shared_names = {field.name for field in fields(FitConfig)}
+        node = {key: value for key, value in settings.items() if key in node_names}
+        link = {key: value for key, value in settings.items() if key not in node_names or key in shared_names}
         return NodeSettings(find_node_preset(model, dataset) | link, build_config(NodeFitConfig, node))
 
 
-def build_node_stream(dataset: Dataset, device: torch.device, by: SplitRule = PUBLISHED_SPLIT) -> Stream:
-    """A dataset with every node in training, its labels apart: what a backbone is shown holds none."""
-    return Stream(dataset.store, split_for_nodes(dataset.store, by), device, current_group()).without_labels()
+def build_node_stream(dataset: Dataset, device: torch.device, rule: SplitRule = PUBLISHED_SPLIT) -> Stream:
+    """Build a stream in which no node is held out of training; it has no labels that a backbone could see."""
+    split = split_for_nodes(dataset.store, rule)
+    return Stream(dataset.store, split, device, current_group()).without_labels()
 
 
 def check_backbone(path: Path, dataset: Dataset, model: str | None) -> None:
-    """Refuse a run that cannot carry a classifier of this dataset."""
-    about = RunDirectory(path).config().get("run", {})
+    """Raise ConfigError unless the run is a finished link run of this dataset (and model)."""
+    folder = RunDirectory(path)
+    about = folder.config().get("run", {})
     if about.get("digest") != dataset.digest:
         raise ConfigError(
             f"{path} was trained on '{about.get('data')}', not on '{dataset.name}'; "
-            f"give a run of '{dataset.name}' or leave out `backbone` to train one"
+            f"give a run of '{dataset.name}', or leave out `backbone` to train one",
+            code="backbone-other-dataset",
         )
-    if model is not None and model != about.get("model"):
-        raise ConfigError(f"{path} is a run of '{about.get('model')}', not '{model}'; leave out `model`")
+    if model is not None and current_model_name(model) != current_model_name(about.get("model")):
+        raise ConfigError(
+            f"{path} is a run of '{about.get('model')}', not of '{model}'; leave out `model`",
+            code="backbone-other-model",
+        )
     if not SplitRule.read(about).numbers:
-        raise ConfigError(f"{path} was trained on every event, the test's too; give the run it was made of")
-    if not RunDirectory(path).finished:
-        raise ConfigError(f"{path} is not finished; go on with: `dygmamba.resume('{path}')`")
+        raise ConfigError(
+            f"{path} was trained on all events, including the test period; give the run it was made of",
+            code="backbone-trained-on-all",
+        )
+    if not folder.finished:
+        raise ConfigError(
+            f"{path} is not finished; continue it with `dygmamba.resume({str(path)!r})`",
+            code="unfinished-run",
+        )
 
 
 def start_node_run(
@@ -92,12 +104,15 @@ def start_node_run(
     seed: int,
     device: torch.device,
     root: Path,
-    advance: Advance = unwatched,
+    advance: Advance = no_advance,
 ) -> Trainer:
-    """A new run folder with its configuration written, ready to train on a finished link run."""
+    """Create a run directory under `root` and return a trainer of a classifier on a finished link run.
+
+    `advance` counts the events whose embedding is computed first, if the backbone is not finetuned.
+    """
     trained = open_run(backbone, device, dataset=dataset)
-    model, by = trained.about["model"], read_split(trained.folder)
-    about = current_group().led(lambda: describe_dataset(dataset, root))
+    model, rule = trained.about["model"], read_split(trained.folder)
+    about = current_group().run_on_first(lambda: describe_dataset(dataset, root))
     settings = to_settings(config)
     run = create_run(
         lambda: RunDirectory.create(root, dataset.name, f"{model}-node", seed),
@@ -105,12 +120,12 @@ def start_node_run(
             "run": {
                 "task": "node",
                 **about,
-                "split": split_for_nodes(dataset.store, by).digest,
+                "split": split_for_nodes(dataset.store, rule).digest,
                 "model": model,
                 "seed": seed,
                 "backbone": str(backbone),
             }
-            | by.section
+            | rule.section
             | {key: value for key, value in trained.about.items() if key == "source"}
             | {name: settings.pop(name) for name in CLASSIFIER_SETTINGS},
             "train": settings,
@@ -122,11 +137,11 @@ def start_node_run(
 
 
 def resume_node_run(
-    path: Path, device: torch.device, data_dir: Path | None = None, advance: Advance = unwatched
+    path: Path, device: torch.device, data_dir: Path | None = None, advance: Advance = no_advance
 ) -> Trainer:
-    """A classifier standing where it was stopped; one that was stopped before it saved starts on its backbone again."""
-    run, dataset, encoder = _open_parts(path, device, data_dir)
-    current_group().led(run.lock)
+    """Return a trainer at the last checkpoint of a classifier; without one, it starts from its backbone again."""
+    run, dataset, encoder = _open_parts(RunDirectory(path, current_group().is_first), device, data_dir)
+    current_group().run_on_first(run.lock)
     check_environment(run, device)
     if not run.started:
         backbone = Path(run.config()["run"]["backbone"])
@@ -138,36 +153,36 @@ def resume_node_run(
 
 
 def open_node_run(
-    path: Path, device: torch.device, data_dir: Path | None = None, advance: Advance = unwatched
+    path: Path, device: torch.device, data_dir: Path | None = None, advance: Advance = no_advance
 ) -> Trainer:
-    """A classifier with its best weights; its folder is all it needs beside the data."""
-    run, dataset, encoder = _open_parts(path, device, data_dir)
+    """Open a classifier with its best weights, to evaluate it; its backbone run is not needed."""
+    run, dataset, encoder = _open_parts(RunDirectory(path, current_group().is_first), device, data_dir)
     return _build_node_fit(run, dataset, encoder, device, load_best, advance)
 
 
-def open_classifier(path: Path, device: torch.device, data_dir: Path | None = None) -> OpenRun:
-    """A classifier with its best weights, to be asked about any node at any time."""
-    run, dataset, encoder = _open_parts(path, device, data_dir)
-    finetune = bool(run.config()["run"]["finetune"])
+def open_classifier(run: Path | RunDirectory, device: torch.device, data_dir: Path | None = None) -> OpenRun:
+    """Open a classifier with its best weights, for queries about any node at any time."""
+    folder, dataset, encoder = _open_parts(as_directory(run), device, data_dir)
+    finetune = bool(folder.config()["run"]["finetune"])
     model = (NodeClassifier if finetune else FrozenClassifier)(encoder)
-    load_best(run, model)
-    return OpenRun(run, dataset, build_node_stream(dataset, device, read_split(run)), model.to(device).eval())
+    load_best(folder, model)
+    stream = build_node_stream(dataset, device, read_split(folder))
+    return OpenRun(folder, dataset, stream, model.to(device).eval())
 
 
 def _open_parts(
-    path: Path, device: torch.device, data_dir: Path | None
+    run: RunDirectory, device: torch.device, data_dir: Path | None
 ) -> tuple[RunDirectory, Dataset, Encoder]:
-    run = RunDirectory(path, current_group().leads)
+    """Open the dataset of a classifier and build its encoder with initial weights."""
     sections = run.config()
     about = sections.get("run", {})
     if not ({"train", "model"} <= set(sections) and {"backbone", *CLASSIFIER_SETTINGS} <= set(about)):
-        raise FileError(f"{path}/config.toml lacks a part of what was written; restore it or train again")
+        raise FileError(
+            f"{run.path}/config.toml is incomplete; restore it or train again", code="damaged-config"
+        )
     dataset = open_run_dataset(run, data_dir)
-    return (
-        run,
-        dataset,
-        get_encoder(build_scorer(run, build_link_stream(dataset, device, read_split(run))), run),
-    )
+    stream = build_link_stream(dataset, device, read_split(run))
+    return run, dataset, get_encoder(build_scorer(run, stream), run)
 
 
 def _build_node_fit(
@@ -175,64 +190,64 @@ def _build_node_fit(
     dataset: Dataset,
     encoder: Encoder,
     device: torch.device,
-    weights: Callable[[RunDirectory, nn.Module], object] | None,
+    load_weights: Callable[[RunDirectory, nn.Module], object] | None,
     advance: Advance,
 ) -> Trainer:
-    """The classifier on its stream; a frozen backbone's embeddings are computed here, once."""
+    """Put a classifier on its stream; the embeddings of a frozen backbone are computed here, once."""
     sections = run.config()
     about, seed = sections["run"], int(sections["run"]["seed"])
     config = build_config(
         NodeFitConfig, sections["train"] | {name: about[name] for name in CLASSIFIER_SETTINGS}
     )
     stream = build_node_stream(dataset, device, read_split(run))
-    task = NodeTask.of(dataset.store, stream.split, device, config.balance)
+    task = NodeTask.create(dataset.store, stream.split, device, config.balance)
     torch.manual_seed(seed)
     model = (NodeClassifier if config.finetune else FrozenClassifier)(encoder).to(device)
-    if weights is not None:
-        weights(run, model)
-    encoder.let_go()  # a classifier learns from all of the training period: its memory is told from the first event
+    if load_weights is not None:
+        load_weights(run, model)
+    # a classifier learns from the whole training period, so its memory must observe it from the first event on
+    encoder.let_go()
     if isinstance(model, FrozenClassifier):
         try:
             model.use(embed_sources(model.encoder, stream, config, seed, advance).to(device))
         except KeyboardInterrupt:
             raise Interrupted(
-                f"stopped while embedding; go on with: `dygmamba.resume('{run.path}')`"
+                f"stopped while computing embeddings; continue with `dygmamba.resume({str(run.path)!r})`"
             ) from None
     return Trainer(task, model, stream, config, run, seed)
 
 
 def embed_sources(
-    encoder: Encoder, stream: Stream, config: FitConfig, seed: int, advance: Advance = unwatched
+    encoder: Encoder, stream: Stream, config: FitConfig, seed: int, advance: Advance = no_advance
 ) -> torch.Tensor:
-    """Every event's source as the encoder sees it just before the event: [e d], on the host."""
+    """Compute the embedding of every event's source just before the event: [e d], on the CPU."""
     store, split = stream.store, stream.split
     everything = torch.arange(len(store))
-    clock = MemorySchedule.of(store, (split.train, split.val, split.test), config.batch)
-    seen = clock.seen(config.visible, everything, store.time)
-    walk = StreamScorer(SourceEmbedding(encoder), stream, seed, clock)
-    asked = PairBatch.of(store.src, store.dst, store.time)
-    return walk(asked.as_of(clock.known(config.visible, everything, store.time)), seen, advance)
+    schedule = MemorySchedule.from_periods(store, (split.train, split.val, split.test), config.batch)
+    visible = schedule.count_visible(config.visible, everything, store.time)
+    table_times = schedule.table_times(config.visible, everything, store.time)
+    pairs = PairBatch.from_pairs(store.src, store.dst, store.time).with_table_time(table_times)
+    return StreamScorer(SourceEmbedding(encoder), stream, seed, schedule)(pairs, visible, advance)
 
 
 def evaluate_node_fit(
-    fit: Trainer, names: tuple[str, ...] = SPLITS, calibration: Calibration | None = None
+    fit: Trainer, splits: tuple[str, ...] = SPLITS, calibration: Calibration | None = None
 ) -> list[dict[str, Any]]:
-    """One result row per period."""
+    """Evaluate a classifier, one result row per split."""
     assert isinstance(fit.task, NodeTask)
-    evaluation_sets = [fit.task.evaluation_set(name) for name in names]
+    sets = [fit.task.evaluation_set(name) for name in splits]
     return [
-        build_node_row(fit, evaluation_set, fit.examine(evaluation_set), calibration)
-        for evaluation_set in evaluation_sets
+        build_node_row(fit, evaluation_set, fit.score(evaluation_set), calibration) for evaluation_set in sets
     ]
 
 
 def build_node_row(
     fit: Trainer, evaluation_set: EvaluationSet, score: Tensor, calibration: Calibration | None
 ) -> dict[str, Any]:
-    """A result row; a metric that a period without positives lacks is None."""
+    """Compute a result row; a metric is None if the split has no positive label."""
     about = fit.run.config()["run"]
-    found = fit.task.metrics(score, evaluation_set)
-    found |= {} if calibration is None else compute_calibration_errors(score, evaluation_set, calibration)
+    metrics = fit.task.metrics(score, evaluation_set)
+    metrics |= {} if calibration is None else compute_calibration_errors(score, evaluation_set, calibration)
     return {
         "dataset": about["data"],
         "model": about["model"],
@@ -244,5 +259,6 @@ def build_node_row(
         **evaluation_set.about,
         **fit.config.rule.about,
     } | {
-        key: None if isinstance(value, float) and math.isnan(value) else value for key, value in found.items()
+        key: None if isinstance(value, float) and math.isnan(value) else value
+        for key, value in metrics.items()
     }

@@ -1,6 +1,5 @@
-"""What will happen next: a trained run asked in the user's own ids and times."""
+"""Predictions of a trained run, in the user's ids and times."""
 
-from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,14 +10,15 @@ import torch
 from torch import Tensor
 
 from dygmamba.core.errors import ConfigError, EventError, FileError, NotFoundError
-from dygmamba.data.events.event_store import FeatureTable
+from dygmamba.core.progress import SILENT, Advance, Progress, no_advance
 from dygmamba.data.readers import ReadOptions, detect_format, read_dataset
 from dygmamba.data.readers.in_memory import TABLE_FORMAT, is_in_memory, read_in_memory, wrap_table
 from dygmamba.data.readers.options import USUAL_NAMES
 from dygmamba.data.readers.queries import QuerySource
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.extension import extend_dataset
-from dygmamba.engine.scoring import Advance, Ranker, StreamScorer, unwatched
+from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.engine.scoring import Ranker, StreamScorer
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import MemorySchedule
 from dygmamba.models.base import EncoderScorer
@@ -26,7 +26,7 @@ from dygmamba.models.classifiers import NodeClassifier, SourceEmbedding
 from dygmamba.runs.calibration import load_calibration
 from dygmamba.runs.export import build_view, export_inputs, require_exportable
 from dygmamba.runs.node_training import open_classifier
-from dygmamba.runs.opening import OpenRun, choose_device, get_encoder, open_run, read_task
+from dygmamba.runs.opening import OpenRun, as_directory, choose_device, get_encoder, open_run
 from dygmamba.runs.queries import (
     PLACEHOLDER_NODES,
     Predictions,
@@ -40,68 +40,75 @@ from dygmamba.runs.queries import (
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.calibration import Calibration
 
-ProgressFactory = Callable[
-    [int], Advance
-]  # told how many pairs there are, says whom to tell of each one done
-
 TABLE_FORMATS = ("csv", "jsonl", "parquet", "arrow", TABLE_FORMAT)
-
-
-def _no_progress(total: int) -> Advance:
-    return unwatched
 
 
 @dataclass(frozen=True, slots=True)
 class Predictor:
-    """A trained run and every event it knows of: its own dataset's and those that came since."""
+    """A trained run and all events known to it: those of its dataset and those observed since."""
 
     run: OpenRun
     dataset: Dataset
-    links: Ranker
-    options: ReadOptions = field(default_factory=ReadOptions)
-    calibration: Calibration | None = None  # of a run that has none, scores are no probabilities
+    ranker: Ranker
+    options: ReadOptions = field(default_factory=ReadOptions)  # of files with queries or events
+    calibration: Calibration | None = None  # without one, scores are not probabilities
 
     @staticmethod
     def open(
-        run: Path | str,
+        run: Path | str | RunDirectory,
         device: str = "auto",
         data_dir: Path | None = None,
         options: ReadOptions | None = None,
         tokens: int | None = None,
     ) -> "Predictor":
-        """A run's best weights on the stream they were trained on; `options` say how files are to be read."""
-        opening = open_classifier if read_task(Path(run)) == "node" else open_run
-        opened = opening(Path(run), choose_device(device), data_dir)
-        links, calibration = _build_ranker(opened, opened.dataset, tokens), load_calibration(opened.folder)
-        return Predictor(opened, opened.dataset, links, options or ReadOptions(), calibration)
+        """Open a run with its best weights on the stream it was trained on.
+
+        Args:
+            run: The run directory.
+            device: cpu, cuda or auto.
+            data_dir: Where to look for its dataset first.
+            options: How to read files with queries or events.
+            tokens: Sequence tokens of one forward pass; default: what suits the device.
+        """
+        folder = as_directory(Path(run) if isinstance(run, str) else run)
+        open_task = open_classifier if folder.task == "node" else open_run
+        opened = open_task(folder, choose_device(device), data_dir)
+        ranker, calibration = _build_ranker(opened, opened.dataset, tokens), load_calibration(folder)
+        return Predictor(opened, opened.dataset, ranker, options or ReadOptions(), calibration)
 
     @property
     def query_parser(self) -> QueryParser:
-        """Where its questions are read."""
         return QueryParser(self.dataset, self.options, self.run.dataset.ids.kind == "int")
 
     def with_events(self, events: Any) -> "Predictor":
-        """The same run, knowing more events: of a file or table with the dataset's own columns; this one stays."""
-        where, more = self._read(events)
+        """Return a predictor that also knows these events, from a file or table with the dataset's columns."""
+        where, more = self._read_events(events)
         self.query_parser.check_times(where, bool(more.origin.time_origin), more.store.time.numpy())
         try:
             dataset = extend_dataset(self.dataset, more)
         except EventError as error:
-            raise FileError(f"{where}: {error}") from error
+            raise FileError(f"{where}: {error}", code=error.code) from error
         self._require_stateless(dataset.store.num_nodes - self.dataset.store.num_nodes)
-        return replace(self, dataset=dataset, links=_build_ranker(self.run, dataset, self.links.walk.tokens))
+        return replace(
+            self, dataset=dataset, ranker=_build_ranker(self.run, dataset, self.ranker.stream_scorer.tokens)
+        )
 
-    def _read(self, events: Any) -> tuple[str, Dataset]:
+    def _read_events(self, events: Any) -> tuple[str, Dataset]:
+        """Read events; what the options leave open is as it was when the dataset was read.
+
+        Returns:
+            A name for messages, and the events.
+        """
         origin, options, bipartite = self.dataset.origin, self.options, self.dataset.store.bipartite
         if is_in_memory(events):
-            held = wrap_table(events)
+            table = wrap_table(events)
             names = {
-                part: getattr(options, part) or _name_if_present(getattr(origin, part), held.names)
+                part: getattr(options, part) or _name_if_present(getattr(origin, part), table.names)
                 for part in USUAL_NAMES
             }
-            features = options.features or held.features or origin.features
+            features = options.features or table.features or origin.features
             options = replace(options, **names, features=features, bipartite=bipartite)
-            return held.where, read_in_memory(events, options, bipartite)
+            return table.source, read_in_memory(events, options, bipartite)
         path, kind = Path(events), detect_format(Path(events), options)
         if kind in ("jodie", "dyglib") and origin.format in TABLE_FORMATS:
             kind = "csv"  # as the dataset's own file was read
@@ -109,86 +116,93 @@ class Predictor:
             names = {part: getattr(options, part) or getattr(origin, part) or None for part in USUAL_NAMES}
             features = options.features or origin.features
             options = replace(options, **names, features=features, bipartite=bipartite)
-            own = origin.time_format if options.time_unit == "auto" else ""
+            time_format = origin.time_format if options.time_unit == "auto" else ""
             options = replace(
-                options, time_format=options.time_format or own or None, date_order=origin.order
+                options, time_format=options.time_format or time_format or None, date_order=origin.order
             )
             if options.time_unit == "auto" and not origin.guessed and not origin.time_origin:
                 options = replace(options, time_unit="plain")  # numbers like the dataset's own
         return str(path), read_dataset(path, options, format=kind)
 
     def score(
-        self, pairs: QuerySource, at: TimeLike | None = None, meter: ProgressFactory = _no_progress
+        self, pairs: QuerySource, at: TimeLike | None = None, progress: Progress = SILENT
     ) -> Predictions:
-        """The score of each pair, in the order asked: columns src, dst, time, score."""
+        """Score each pair, in the given order: columns src, dst, time, score."""
         self._require_task("link")
-        queries = self._read_queries(pairs, at)
-        if queries.asked.dst is None:
+        queries, parser = self._read_queries(pairs, at), self.query_parser
+        if queries.table.dst is None:
             raise NotFoundError(
-                f"{queries.asked.where} has no column of destinations; name it 'dst', or ask for a ranking"
+                f"{queries.table.source} has no column of destinations; name it 'dst', or rank destinations instead",
+                code="missing-column",
             )
-        logit = self.links.logits(queries.src, queries.dst, queries.when, meter(len(queries.src)))
-        own = {
-            "src": self.query_parser.own(queries.asked.src),
-            "dst": self.query_parser.own(queries.asked.dst),
+        with progress.stage("scoring", len(queries.src)) as stage:
+            logit = self.ranker.logits(queries.src, queries.dst, queries.time, stage.advance)
+        columns = {
+            "src": parser.to_user_type(queries.table.src),
+            "dst": parser.to_user_type(queries.table.dst),
+            "time": queries.times.shown,
+            **score_column(logit, self.calibration),
         }
-        columns = own | {"time": queries.time.shown} | score_column(logit, self.calibration)
         return build_predictions(queries, columns, self.calibration)
 
     def inputs(self, pairs: QuerySource, at: TimeLike | None = None) -> dict[str, Tensor]:
-        """What an exported program takes to score these pairs."""
+        """Return the tensors that an exported program takes to score these pairs."""
         self._require_task("link")
-        queries, walk = self._read_queries(pairs, at), self.links.walk
-        asked = PairBatch.of(queries.src, queries.dst, queries.when)
+        queries, stream = self._read_queries(pairs, at), self.ranker.stream_scorer.stream
+        batch = PairBatch.from_pairs(queries.src, queries.dst, queries.time)
         require_exportable(self.run.scorer, self.run.about["model"])
-        view = build_view(walk.stream, self.run.scorer.requests, asked, self.run.seed)
-        return export_inputs(self.run.scorer, view)
+        return export_inputs(
+            self.run.scorer, build_view(stream, self.run.scorer.requests, batch, self.run.seed)
+        )
 
     def top(
         self,
         pairs: QuerySource,
         k: int,
         at: TimeLike | None = None,
-        meter: ProgressFactory = _no_progress,
+        progress: Progress = SILENT,
         candidates: pa.Array | Path | None = None,
         only_new: bool = False,
     ) -> Predictions:
-        """The k likeliest destinations of each source and time, among all the stream knows or the candidates."""
+        """Rank the k likeliest destinations of each source and time among the candidates (default: all)."""
         self._require_task("link")
-        queries, among = (
-            self._read_queries(pairs, at, sources_only=True),
-            self.query_parser.destinations(candidates),
-        )
-        advance, known = meter(len(queries.src) * len(among)), self.calibration
-        odds = Tensor.double if known is None else known.log_odds
-        best = self.links.best(queries.src, queries.when, among, k, advance, only_new=only_new, log_odds=odds)
+        queries, parser = self._read_queries(pairs, at, sources_only=True), self.query_parser
+        nodes, calibration = parser.read_candidates(candidates), self.calibration
+        log_odds = Tensor.double if calibration is None else calibration.log_odds
+        with progress.stage("scoring", len(queries.src) * len(nodes)) as stage:
+            best = self.ranker.top_k(
+                queries.src, queries.time, nodes, k, stage.advance, only_new=only_new, log_odds=log_odds
+            )
+        # a source has fewer than k rows if it has fewer than k candidates: the rest is -inf
         row, place = torch.nonzero(torch.isfinite(best.logit), as_tuple=True)
-        logit, own = best.logit[row, place], self.query_parser.own(queries.asked.src)
+        logit, sources = best.logit[row, place], parser.to_user_type(queries.table.src)
         columns = {
-            "src": own.take(pa.array(row.numpy())),
-            "dst": self.query_parser.own(self.dataset.ids.to_user(best.node[row, place].numpy())),
-            "time": queries.time[row.numpy()].shown,
-            **score_column(logit, known),
-            **probability_column(logit, best.total[row], known),
+            "src": sources.take(pa.array(row.numpy())),
+            "dst": parser.to_user_type(self.dataset.ids.to_user(best.node[row, place].numpy())),
+            "time": queries.times[row.numpy()].shown,
+            **score_column(logit, calibration),
+            **probability_column(logit, best.total[row], calibration),
             "rank": pa.array((1 + place).numpy()),
         }
-        left = own.filter(pa.array(torch.isinf(best.total).numpy()))
-        return build_predictions(queries, columns, known, tuple(dict.fromkeys(map(str, left.to_pylist()))))
+        without = sources.filter(pa.array(torch.isinf(best.total).numpy())).to_pylist()
+        return build_predictions(queries, columns, calibration, tuple(dict.fromkeys(map(str, without))))
 
     def classify(
         self,
         nodes: QuerySource | None = None,
         at: TimeLike | None = None,
         k: int | None = None,
-        meter: ProgressFactory = _no_progress,
+        progress: Progress = SILENT,
     ) -> Predictions:
-        """The score of state 1 for each node, as a source: columns node, time, score.
+        """Score state 1 of each node, as a source: columns node, time, score.
 
-        Without nodes, for all that were a source before; these, or the k highest, come in order, with a rank.
+        Without `nodes`, of all nodes that were a source before. These, or the `k` highest, come from the highest score
+        on, with a column rank.
         """
         self._require_task("node")
         queries = self._query_all_sources(at) if nodes is None else self._read_queries(nodes, at)
-        logit = self._run_on_sources(queries, self.run.scorer, meter(len(queries.src)))
+        with progress.stage("scoring", len(queries.src)) as stage:
+            logit = self._run_on_sources(queries, self.run.scorer, stage.advance)
         columns = self._key_columns(queries) | score_column(logit, self.calibration)
         if nodes is not None and k is None:
             return build_predictions(queries, columns, self.calibration)
@@ -197,48 +211,40 @@ class Predictor:
         ranked["rank"] = pa.array(range(1, len(order) + 1), pa.int64())
         return build_predictions(queries, ranked, self.calibration)
 
-    def _query_all_sources(self, at: TimeLike | None) -> QueryBatch:
-        """A question about each source that the stream knows by then."""
-        queries = self.query_parser.everyone(at)
-        if not len(queries.src):
-            raise NotFoundError(
-                f"no node of '{self.dataset.name}' was a source before {at}; ask about a later time"
-            )
-        return queries
-
     def embed(self, nodes: QuerySource, at: TimeLike | None = None) -> Predictions:
-        """What the encoder makes of each node, as a source: columns node, time, embedding."""
+        """Compute the embedding of each node, as a source: columns node, time, embedding."""
         queries, encoder = self._read_queries(nodes, at), get_encoder(self.run.scorer, self.run.folder)
-        found = self._run_on_sources(queries, SourceEmbedding(encoder))
-        rows = pa.FixedSizeListArray.from_arrays(pa.array(found.flatten().numpy()), found.shape[1])
+        embedding = self._run_on_sources(queries, SourceEmbedding(encoder))
+        rows = pa.FixedSizeListArray.from_arrays(pa.array(embedding.flatten().numpy()), embedding.shape[1])
         return build_predictions(queries, self._key_columns(queries) | {"embedding": rows}, self.calibration)
 
     def _key_columns(self, queries: QueryBatch) -> dict[str, pa.Array]:
-        return {"node": self.query_parser.own(queries.asked.src), "time": queries.time.shown}
+        return {"node": self.query_parser.to_user_type(queries.table.src), "time": queries.times.shown}
 
     def _run_on_sources(
         self,
         queries: QueryBatch,
-        reader: SourceEmbedding | NodeClassifier | EncoderScorer,
-        advance: Advance = unwatched,
+        scorer: SourceEmbedding | NodeClassifier | EncoderScorer,
+        advance: Advance = no_advance,
     ) -> Tensor:
-        """Sources are asked about beside a partner: the one given, or the last they met before."""
-        stream = self.links.walk.stream
-        partner = queries.dst if queries.asked.dst is not None else self._last_neighbors(queries)
-        clock = None
-        if reader.stateful:  # a memory of its own: the ranker's goes on where it stands
-            clock = MemorySchedule.of(stream.store, (torch.arange(len(stream.store)),), self.run.rule.cell)
-            reader = deepcopy(reader)
-        seen = None if clock is None else clock.earlier(queries.when)
-        walk = StreamScorer(reader, stream, self.run.seed, clock, self.links.walk.tokens)
-        return walk(PairBatch.of(queries.src, partner, queries.when), seen, advance)
+        """Run a model of pairs on sources; the other node is the given destination or the last neighbor."""
+        stream = self.ranker.stream_scorer.stream
+        partner = queries.dst if queries.table.dst is not None else self.last_neighbors(queries)
+        schedule = None
+        if scorer.stateful:  # a copy: the memory of the ranker must stay where it is
+            everything = torch.arange(len(stream.store))
+            schedule = MemorySchedule.from_periods(stream.store, (everything,), self.run.rule.batch_size)
+            scorer = deepcopy(scorer)
+        visible = None if schedule is None else schedule.count_earlier(queries.time)
+        score_stream = StreamScorer(scorer, stream, self.run.seed, schedule, self.ranker.stream_scorer.tokens)
+        return score_stream(PairBatch.from_pairs(queries.src, partner, queries.time), visible, advance)
 
-    def _last_neighbors(self, queries: QueryBatch) -> Tensor:
-        """Whom each source met last, strictly before; a stranger where that was nobody."""
-        index, device = self.links.walk.stream.index, self.links.walk.stream.device
-        last = index.recent(queries.src.to(device), queries.when.to(device), 1)
-        stranger = torch.full_like(queries.src, self.dataset.store.num_nodes + 1)
-        return torch.where(last.length.cpu() > 0, last.node[:, 0].cpu().long(), stranger)
+    def last_neighbors(self, queries: QueryBatch) -> Tensor:
+        """Return the last neighbor of each source strictly before its query, or a placeholder node."""
+        index, device = self.ranker.stream_scorer.stream.index, self.ranker.stream_scorer.stream.device
+        last = index.recent(queries.src.to(device), queries.time.to(device), 1)
+        placeholder = torch.full_like(queries.src, self.dataset.store.num_nodes + 1)
+        return torch.where(last.length.cpu() > 0, last.node[:, 0].cpu().long(), placeholder)
 
     def _read_queries(
         self, pairs: QuerySource, at: TimeLike | None, sources_only: bool = False
@@ -247,20 +253,36 @@ class Predictor:
         self._require_stateless(len(queries.unknown_ids))
         return queries
 
-    def _require_task(self, task: str) -> None:
-        if (task == "node") != isinstance(self.run.scorer, NodeClassifier):
-            backbone = self.run.about.get("backbone")
-            raise ConfigError(
-                f"{self.run.folder.path} predicts links and knows no states; give a run of the node task"
-                if task == "node"
-                else f"{self.run.folder.path} classifies nodes; give a link run, such as its backbone {backbone}"
+    def _query_all_sources(self, at: TimeLike | None) -> QueryBatch:
+        queries = self.query_parser.query_all_sources(at)
+        if not len(queries.src):
+            raise NotFoundError(
+                f"no node of '{self.dataset.name}' was a source before {at}; give a later time",
+                code="no-source-yet",
             )
+        return queries
+
+    def _require_task(self, task: str) -> None:
+        if (task == "node") == isinstance(self.run.scorer, NodeClassifier):
+            return
+        path = self.run.folder.path
+        if task == "node":
+            raise ConfigError(
+                f"{path} predicts links and has no node states; give a run with task 'node'",
+                code="not-a-node-run",
+            )
+        backbone = self.run.about.get("backbone")
+        raise ConfigError(
+            f"{path} classifies nodes; give a link run, such as its backbone {backbone}",
+            code="not-a-link-run",
+        )
 
     def _require_stateless(self, new_nodes: int) -> None:
         if new_nodes and self.run.scorer.stateful:
             raise ConfigError(
-                f"model '{self.run.about['model']}' keeps a memory of the nodes it was trained with and knows no "
-                f"new ones, but {new_nodes} are asked about; leave them out"
+                f"model '{self.run.about['model']}' has a memory of the nodes it was trained with and cannot take new "
+                f"ones; got {new_nodes} new nodes, leave them out",
+                code="memory-needs-known-nodes",
             )
 
 
@@ -269,13 +291,7 @@ def _name_if_present(name: str, names: tuple[str, ...]) -> str | None:
 
 
 def _build_ranker(run: OpenRun, dataset: Dataset, tokens: int | None) -> Ranker:
-    """The scorer on the stream, with room for strangers."""
-    store = replace(dataset.store, label=None)
-    node = torch.cat(
-        [store.features.node, store.features.node.new_zeros(PLACEHOLDER_NODES, store.features.node.shape[1])]
-    )
-    features = FeatureTable(node, store.features.edge)
-    store = replace(store, num_nodes=store.num_nodes + PLACEHOLDER_NODES, features=features)
-    return Ranker(
-        run.scorer, Stream(store, run.stream.split, run.stream.device), run.seed, tokens, run.rule.cell
-    )
+    """Put the scorer on a stream without labels that has placeholder nodes for unknown ids."""
+    store = dataset.store.without_labels().with_extra_nodes(PLACEHOLDER_NODES)
+    stream = Stream(store, run.stream.split, run.stream.device)
+    return Ranker(run.scorer, stream, run.seed, tokens, run.rule.batch_size)

@@ -1,7 +1,7 @@
-"""Questions in the user's own ids and times, as nodes and 64-bit times of a stream; answers back in the user's ids.
+"""Queries in the user's ids and times as nodes and 64-bit times of a stream, and predictions back in the user's ids."""
 
-Answers in the user's own ids: tables of scores, which are probabilities where the run has a calibration.
-"""
+# pyarrow.compute makes its functions at import, where pyright cannot see them
+# pyright: reportAttributeAccessIssue=false
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,200 +13,202 @@ import torch
 from torch import Tensor
 
 from dygmamba.core.errors import ConfigError, FileError, NotFoundError
-from dygmamba.data.events.statistics import looks_like_epoch_seconds
+from dygmamba.data.events.times import looks_like_epoch_seconds
 from dygmamba.data.readers.options import ReadOptions
 from dygmamba.data.readers.queries import (
     QuerySource,
     QueryTable,
     QueryTimes,
-    format_iso_time,
     read_id_list,
     read_ids,
     read_queries,
     read_query_times,
 )
+from dygmamba.data.readers.times import format_iso_time
 from dygmamba.data.readers.values import ColumnLocation
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.extension import next_instant
 from dygmamba.tasks.calibration import Calibration
 
-# pyarrow.compute makes its functions at import, where pyright cannot see them
-# pyright: reportAttributeAccessIssue=false
-
-
 TimeLike = str | float  # a date or a number
 
-MAX_EPOCH_SECONDS = 1e11  # seconds since 1970: the year 5138, so the number must be of a finer tick
-PLACEHOLDER_NODES = 2  # nodes without events, standing in for all unknown ids: a pair has no more than two
+MAX_EPOCH_SECONDS = 1e11  # the year 5138: a larger number must be milliseconds or finer
+PLACEHOLDER_NODES = 2  # nodes without events that stand for unknown ids; a pair has at most two of them
+SCORE_COLUMN, RAW_SCORE_COLUMN = "score", "uncalibrated_score"  # of runs with and without a calibration
 
 
 @dataclass(frozen=True, slots=True)
 class QueryBatch:
-    """Questions as nodes: `strangers` are the ids in no event, `assumed` the time that was taken where none was given.
+    """Queries as nodes and times of the stream."""
 
-    Without destinations, `dst` is the sources again.
-    """
-
-    asked: QueryTable
+    table: QueryTable  # as the user gave them
     src: Tensor
-    dst: Tensor
-    time: QueryTimes
-    assumed: TimeLike | None
-    unknown_ids: tuple[str, ...]
+    dst: Tensor  # the sources again if the queries have no destinations
+    times: QueryTimes
+    assumed_time: TimeLike | None  # used for all queries if neither the table nor the user gave a time
+    unknown_ids: tuple[str, ...]  # ids without events
 
     @property
-    def when(self) -> Tensor:
-        """The times as a tensor."""
-        return torch.from_numpy(self.time.value)
+    def time(self) -> Tensor:
+        return torch.from_numpy(self.times.value)
 
 
 @dataclass(frozen=True, slots=True)
 class QueryParser:
-    """Where questions about a dataset are read; `options` say how their files are to be read.
-
-    Answers come in integers where the ids were integers at first, whatever came since.
-    """
+    """Reads queries about a dataset."""
 
     dataset: Dataset
-    options: ReadOptions
-    integers: bool
+    options: ReadOptions  # of files
+    has_integer_ids: bool  # whether predictions have integer ids, as the dataset had at first
 
     def read(self, pairs: QuerySource, at: TimeLike | None, sources_only: bool = False) -> QueryBatch:
-        """The questions of a file or table; each source, or source and time, once if only those are asked about."""
-        listed = self._listed(pairs)
-        asked = read_queries(pairs if listed is None else {"src": listed}, self.options, self.dataset.origin)
-        return self._read_queries(asked.distinct_sources() if sources_only else asked, at)
+        """Read the queries of a file or table; with `sources_only` each source (and time) once."""
+        ids = read_id_list(pairs, self.options, self.dataset.origin) if isinstance(pairs, Path) else None
+        table = read_queries(pairs if ids is None else {"src": ids}, self.options, self.dataset.origin)
+        return self._to_batch(table.distinct_sources() if sources_only else table, at)
 
-    def everyone(self, at: TimeLike | None) -> QueryBatch:
-        """A question about each node that was the source of an event strictly before."""
+    def query_all_sources(self, at: TimeLike | None) -> QueryBatch:
+        """Query each node that was the source of an event strictly before `at`."""
         node, first = np.unique(self.dataset.store.src.numpy(), return_index=True)
-        began, ids = self.dataset.store.time.numpy()[first], self.dataset.ids.to_user(node)
-        asked = read_queries({"src": ids}, ReadOptions(), self.dataset.origin)
-        known = self._times(asked, at)[0].value > began
-        return self._read_queries(asked[np.flatnonzero(known)], at)
+        first_time, ids = self.dataset.store.time.numpy()[first], self.dataset.ids.to_user(node)
+        table = read_queries({"src": ids}, ReadOptions(), self.dataset.origin)
+        is_known = self._resolve_times(table, at)[0].value > first_time
+        return self._to_batch(table[np.flatnonzero(is_known)], at)
 
-    def _read_queries(self, asked: QueryTable, at: TimeLike | None) -> QueryBatch:
-        time, assumed = self._times(asked, at)
-        src, dst, unknown_ids = self._nodes(asked)
-        return QueryBatch(asked, src, dst, time, assumed, unknown_ids)
+    def _to_batch(self, table: QueryTable, at: TimeLike | None) -> QueryBatch:
+        times, assumed_time = self._resolve_times(table, at)
+        src, dst, unknown_ids = self._find_nodes(table)
+        return QueryBatch(table, src, dst, times, assumed_time, unknown_ids)
 
-    def _listed(self, given: QuerySource) -> pa.Array | None:
-        """The ids of a file that is a plain list of them; nothing of all else."""
-        return read_id_list(given, self.options, self.dataset.origin) if isinstance(given, Path) else None
-
-    def own(self, ids: pa.Array) -> pa.Array:
-        """Ids as the dataset's: integers where those are, unless one is not written as an integer is."""
+    def to_user_type(self, ids: pa.Array) -> pa.Array:
+        """Cast ids to integers if the dataset has integer ids and all of them are written as integers."""
         try:
-            whole = ids.cast(pa.int64()) if self.integers else ids
+            integers = ids.cast(pa.int64()) if self.has_integer_ids else ids
         except pa.ArrowInvalid:
             return ids
-        return whole if whole.cast(ids.type).equals(ids) else ids
+        # "007" is cast to 7, which is another id
+        return integers if integers.cast(ids.type).equals(ids) else ids
 
-    def destinations(self, candidates: pa.Array | Path | None) -> Tensor:
-        """The nodes of these ids, or of those in a file, or all that ever were a destination."""
+    def read_candidates(self, candidates: pa.Array | Path | None) -> Tensor:
+        """Return the nodes of these ids or of those in a file; without candidates, of all destinations so far."""
         if candidates is None:
             return torch.unique(self.dataset.store.dst)
-        given = candidates
-        if isinstance(given, Path):
-            given = read_ids(given, self.options, self.dataset.origin)
-        node = self.dataset.ids.to_node(given, "dst")
+        ids = candidates
+        if isinstance(ids, Path):
+            ids = read_ids(ids, self.options, self.dataset.origin)
+        node = self.dataset.ids.to_node(ids, "dst")
         if (node < 0).any():
-            unknown = given[int((node < 0).argmax())]
+            unknown = ids[int((node < 0).argmax())]
             raise NotFoundError(
-                f"candidate {unknown} is in no event; leave it out, or observe an event of it first"
+                f"candidate {unknown} has no event; leave it out, or observe an event of it first",
+                code="unknown-candidate",
             )
         return torch.from_numpy(np.unique(node))
 
     def check_times(self, where: str, epoch: bool, time: np.ndarray) -> None:
-        """Refuse times that cannot be of the stream's own kind."""
+        """Raise FileError for times that cannot be on the time scale of the stream.
+
+        Args:
+            where: What has the times, for the message.
+            epoch: Whether they were dates, that is, are seconds since 1970.
+            time: The times.
+        """
         stream = self.dataset.store.time
-        dated = bool(self.dataset.origin.time_origin) or looks_like_epoch_seconds(
+        is_dated = bool(self.dataset.origin.time_origin) or looks_like_epoch_seconds(
             float(stream[0]), float(stream[-1])
         )
-        if epoch and not dated:
+        if epoch and not is_dated:
             raise FileError(
                 f"{where} has dates, but the times of '{self.dataset.name}' are plain numbers up to "
-                f"{float(stream[-1]):.12g}; give numbers on that scale"
+                f"{float(stream[-1]):.12g}; give numbers on that scale",
+                code="dates-for-plain-times",
             )
-        if dated and not epoch and np.abs(time).max(initial=0) > MAX_EPOCH_SECONDS:
+        if is_dated and not epoch and np.abs(time).max(initial=0) > MAX_EPOCH_SECONDS:
             raise FileError(
-                f"{where} has the time {time[np.abs(time).argmax()]:.12g}, no seconds since 1970; "
-                "give `time_unit='ms'`, us or ns"
+                f"{where} has the time {time[np.abs(time).argmax()]:.12g}, too large for seconds since 1970; "
+                "give `time_unit='ms'`, 'us' or 'ns'",
+                code="time-out-of-range",
             )
 
-    def _times(self, asked: QueryTable, at: TimeLike | None) -> tuple[QueryTimes, TimeLike | None]:
-        """The pairs' own times, or one for all: the one given, or the first that sees the whole stream."""
-        if asked.time is not None:
+    def _resolve_times(self, table: QueryTable, at: TimeLike | None) -> tuple[QueryTimes, TimeLike | None]:
+        """Return the times of the table, or `at` for all, or the first time that sees the whole stream."""
+        if table.time is not None:
             if at is not None:
-                raise ConfigError(f"{asked.where} has a column of times; leave out that column or `at`")
-            self.check_times(asked.where, asked.time.epoch, asked.time.value)
-            return asked.time, None
+                raise ConfigError(
+                    f"{table.source} has a column of times; leave out that column or `at`",
+                    code="time-given-twice",
+                )
+            self.check_times(table.source, table.time.is_unix_time, table.time.value)
+            return table.time, None
         if at is not None:
-            return self._moment(at)[np.zeros(len(asked), np.int64)], None
-        dated = bool(self.dataset.origin.time_origin)
-        moment = next_instant(self.dataset.store.time, dated)
-        shown = format_iso_time(moment) if dated else int(moment) if moment.is_integer() else moment
-        return QueryTimes(np.full(len(asked), moment), pa.repeat(shown, len(asked)), dated), shown
+            return self._parse_time(at)[np.zeros(len(table), np.int64)], None
+        is_dated = bool(self.dataset.origin.time_origin)
+        time = next_instant(self.dataset.store.time, is_dated)
+        shown = format_iso_time(time) if is_dated else int(time) if time.is_integer() else time
+        return QueryTimes(np.full(len(table), time), pa.repeat(shown, len(table)), is_dated), shown
 
-    def _moment(self, at: TimeLike) -> QueryTimes:
+    def _parse_time(self, at: TimeLike) -> QueryTimes:
         try:
             time = read_query_times(
                 pa.array([str(at)]), ColumnLocation("`at`", "time", 0), self.options, self.dataset.origin
             )
         except (FileError, UnicodeEncodeError) as error:
             form = self.options.time_format
-            takes = "a date like 2024-05-31T12:00:00Z or a number" if form is None else f"a date like {form}"
-            raise ConfigError(f"`at` takes {takes}, got '{at}'") from error
-        self.check_times("`at`", time.epoch, time.value)
+            expected = (
+                "a date like 2024-05-31T12:00:00Z or a number" if form is None else f"a date like {form}"
+            )
+            raise ConfigError(f"`at` takes {expected}; got '{at}'", code="invalid-time") from error
+        self.check_times("`at`", time.is_unix_time, time.value)
         return time
 
-    def _nodes(self, asked: QueryTable) -> tuple[Tensor, Tensor, tuple[str, ...]]:
-        """The nodes of sources and destinations (none asked: sources again), and the ids that have none."""
-        ids, stranger = self.dataset.ids, self.dataset.store.num_nodes
-        columns = [(asked.src, ids.to_node(asked.src, "src"))]
-        if asked.dst is not None:
-            columns.append((asked.dst, ids.to_node(asked.dst, "dst")))
+    def _find_nodes(self, table: QueryTable) -> tuple[Tensor, Tensor, tuple[str, ...]]:
+        """Return the nodes of sources and destinations, and the ids without a node.
+
+        Unknown ids become placeholder nodes: `num_nodes` for the source, `num_nodes + 1` for another destination.
+        """
+        ids, placeholder = self.dataset.ids, self.dataset.store.num_nodes
+        columns = [(table.src, ids.to_node(table.src, "src"))]
+        if table.dst is not None:
+            columns.append((table.dst, ids.to_node(table.dst, "dst")))
         unknown = pa.concat_arrays([column.filter(pa.array(node < 0)) for column, node in columns])
-        (src, at_src), (dst, at_dst) = columns[0], columns[-1]
-        same = pc.equal(src, dst).to_numpy(zero_copy_only=False) & (ids.sources is None)
-        at_dst = np.where(at_dst < 0, np.where(same, stranger, stranger + 1), at_dst)
-        at_src = np.where(at_src < 0, stranger, at_src)
+        (src, src_node), (dst, dst_node) = columns[0], columns[-1]
+        # in a bipartite stream, source 7 is not destination 7
+        is_same = pc.equal(src, dst).to_numpy(zero_copy_only=False) & (ids.sources is None)
+        dst_node = np.where(dst_node < 0, np.where(is_same, placeholder, placeholder + 1), dst_node)
+        src_node = np.where(src_node < 0, placeholder, src_node)
         unknown_ids = tuple(pc.unique(unknown).to_pylist())
-        return torch.from_numpy(at_src), torch.from_numpy(at_dst), unknown_ids
-
-
-SCORE_COLUMN, RAW_SCORE_COLUMN = (
-    "score",
-    "uncalibrated_score",
-)  # the column of a run with a calibration, and of one without
+        return torch.from_numpy(src_node), torch.from_numpy(dst_node), unknown_ids
 
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """Answers in a table; the time that was assumed where none was given; which ids are in no event.
-
-    `calibrated`: whether the scores are probabilities. `without` are the sources for whom no destination was left.
-    """
+    """A table of predictions, and what a user should know about it."""
 
     table: pa.Table
-    assumed_time: TimeLike | None
-    unknown_ids: tuple[str, ...]
-    calibrated: bool = True
-    without: tuple[str, ...] = ()
+    assumed_time: TimeLike | None  # used because no time was given
+    unknown_ids: tuple[str, ...]  # ids without events
+    calibrated: bool = True  # whether scores are probabilities
+    without: tuple[str, ...] = ()  # sources without any candidate
 
 
 def score_column(logit: Tensor, calibration: Calibration | None) -> dict[str, pa.Array]:
-    """The column of scores, in 64 bits: certain pairs keep their order."""
+    """Return the column of scores in 64 bits, so that scores near 1 keep their order."""
     if calibration is None:
         return {RAW_SCORE_COLUMN: pa.array(torch.sigmoid(logit.double()).numpy())}
     return {SCORE_COLUMN: pa.array(calibration.probability(logit).numpy())}
 
 
 def probability_column(logit: Tensor, total: Tensor, calibration: Calibration | None) -> dict[str, pa.Array]:
-    """The column of probabilities among candidates of whom exactly one is true, each as likely before: odds by odds.
+    """Return the column of probabilities, given that exactly one candidate is the true destination.
 
-    The odds of a score are how many times likelier a real event would be this pair than a random one would, so the
-    chance of a candidate is its odds by the sum of all candidates' odds (Bayes). A run without a calibration has none.
+    The odds of a score say how much likelier this pair is as a real event than as a random one. With equal prior
+    probabilities, the probability of a candidate is its odds divided by the sum of the odds of all candidates (Bayes).
+    Without a calibration there is no such column.
+
+    Args:
+        logit: Logits of the candidates.
+        total: Logarithm of the summed odds of all candidates of the same source.
+        calibration: From logits to odds.
     """
     if calibration is None:
         return {}
@@ -219,7 +221,6 @@ def build_predictions(
     calibration: Calibration | None,
     without: tuple[str, ...] = (),
 ) -> Predictions:
-    """A table with what is to be said of it."""
     return Predictions(
-        pa.table(columns), queries.assumed, queries.unknown_ids, calibration is not None, without
+        pa.table(columns), queries.assumed_time, queries.unknown_ids, calibration is not None, without
     )

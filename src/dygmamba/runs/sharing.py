@@ -1,9 +1,8 @@
-"""The card of a shared run, as the Hugging Face Hub reads it: facts as YAML on top, then words for people.
+"""Sharing of runs: a run as a folder for others, with weights, settings, results and a model card.
 
-A run as a folder that others can have: weights, settings, results, a card; no pickle, no path, nobody's ids.
-
-The layout is that of a model on the Hugging Face Hub. config.json lists every file with its size and sha256, and what
-is not in that list is not there. What comes in is checked before any of it lies where runs lie.
+The folder has the layout of a model on the Hugging Face Hub. It contains no pickle, no path of the machine it comes
+from and no ids of the dataset (unless the dataset is included). Its manifest, config.json, lists every file with size
+and SHA-256; other files are ignored. A run that is pulled is checked before it gets its name among the runs.
 """
 
 import json
@@ -29,123 +28,10 @@ from dygmamba.models import find_model
 from dygmamba.runs.calibration import load_saved_calibration, save_calibration
 from dygmamba.runs.opening import read_split, store_run_dataset
 
-METRIC_NAMES = {"ap": "average_precision", "auc": "roc_auc", "mrr": "mrr", "hits@10": "hits@10"}
-PAPER_URL = "https://openreview.net/forum?id=ja2wA4UncJ"
-
-
-def render_card(run: RunDirectory, called: str, with_data: bool) -> str:
-    """README.md; `called` is where the run is pulled from."""
-    sections = run.config()
-    about, tests = sections["run"], [row for row in run.results() if row["split"] == "test"]
-    title = f"{about['model']} on {about['data']}"
-    parts = [
-        _render_metadata(about, run.task, tests),
-        f"# {title}\n",
-        _render_task(about, run.task),
-        "## Results\n",
-        _render_results(run, tests),
-        "## Use\n",
-        _render_usage(called, run.task, about, with_data),
-        "## What it is\n",
-        _render_details(sections, run, with_data),
-    ]
-    return "\n".join(parts)
-
-
-def _render_metadata(about: dict[str, Any], task: str, tests: list[dict[str, Any]]) -> str:
-    """The block that the Hub reads; every value is JSON, which YAML reads too."""
-    kind = "node-classification" if task == "node" else "link-prediction"
-    tags = ["temporal-graph", "dynamic-graph", kind, about["model"]]
-    found = sorted({METRIC_NAMES[key] for row in tests for key in METRIC_NAMES if row.get(key) is not None})
-    facts: dict[str, Any] = {"library_name": "dygmamba", "pipeline_tag": "graph-ml", "tags": tags}
-    facts |= {"datasets": [about["data"]], "metrics": found}
-    if tests:
-        results = [_model_index_entry(about, kind, row) for row in tests]
-        facts["model-index"] = [{"name": f"{about['model']} on {about['data']}", "results": results}]
-    lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in facts.items()]
-    return "\n".join(["---", *(line.replace('"', "", 2) for line in lines), "---", ""])
-
-
-def _model_index_entry(about: dict[str, Any], kind: str, row: dict[str, Any]) -> dict[str, Any]:
-    shown = ", ".join(str(row[key]) for key in ("split", "setting", "negatives") if row.get(key) is not None)
-    metrics = [
-        {"type": METRIC_NAMES[key], "value": round(row[key], 6), "name": f"{METRIC_NAMES[key]} ({shown})"}
-        for key in METRIC_NAMES
-        if row.get(key) is not None
-    ]
-    dataset = {"type": about["data"], "name": about["data"], "revision": about["digest"]}
-    return {"task": {"type": "graph-ml", "name": kind}, "dataset": dataset, "metrics": metrics}
-
-
-def _render_task(about: dict[str, Any], task: str) -> str:
-    if task == "node":
-        return f"Gives the risk of nodes in `{about['data']}` at any time, by strictly earlier events.\n"
-    return f"Scores who meets whom next in `{about['data']}`, by strictly earlier events.\n"
-
-
-def _render_results(run: RunDirectory, tests: list[dict[str, Any]]) -> str:
-    if not tests:
-        return "None: this run was trained on every event, or not evaluated.\n"
-    keys = [key for key in (*METRIC_NAMES, "ece") if any(row.get(key) is not None for row in tests)]
-    heads = [key for key in ("split", "setting", "negatives", "visible", "batch") if key in tests[0]]
-    lines = [_table_row([*heads, *(key.upper() if key != "hits@10" else key for key in keys), "events"])]
-    lines.append(_table_row(["---"] * (len(heads) + len(keys) + 1)))
-    for row in tests:
-        cells = ["-" if row.get(key) is None else f"{100 * row[key]:.2f}" for key in keys]
-        lines.append(_table_row([*(str(row.get(key)) for key in heads), *cells, f"{row['n']:,}"]))
-    verdict = run.verdict().get("sentence", "")
-    said = "In per cent. AP and AUC are means over batches of the test; `visible` is what a memory may have seen.\n"
-    return "\n".join([*lines, "", said, *([verdict + "\n"] if verdict else [])])
-
-
-def _table_row(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _render_usage(called: str, task: str, about: dict[str, Any], with_data: bool) -> str:
-    asked = "run.classify(k=10)" if task == "node" else 'run.score([("SOURCE", "DESTINATION")])'
-    data = "" if with_data else f"  # needs the dataset `{about['data']}`, see below"
-    lines = [
-        "```python",
-        "import dygmamba as dm",
-        "",
-        f"run = dm.pull({json.dumps(called)}){data}",
-        f"print({asked})",
-        "```",
-    ]
-    return "\n".join([*lines, ""])
-
-
-def _render_details(sections: dict[str, dict[str, Any]], run: RunDirectory, with_data: bool) -> str:
-    about, train = sections["run"], sections["train"]
-    split = (
-        read_split(run).said
-        if "split_by" in about
-        else "the published one, 70, 15 and 15 % of the events by time"
-    )
-    beside = (
-        ""
-        if with_data
-        else f"; have it in the data folder under that name (`dygmamba.save`), version {about.get('version', '?')}"
-    )
-    rows = {
-        "trained on": f"`{about['data']}`, sha256 of its events `{about['digest']}`{beside}",
-        "split": f"{split}, sha256 `{about['split']}`",
-        "seed": str(about["seed"]),
-        "negatives in training": str(train.get("train_negatives", "random")),
-        "memory sees": str(train.get("visible", "strict")),
-        "made with": ", ".join(f"{key} {value}" for key, value in sections.get("made_with", {}).items()),
-        "settings": ", ".join(f"{key} = {value}" for key, value in sections["model"].items()),
-    }
-    listed = [f"- {key}: {value}" for key, value in rows.items()]
-    paper = f"\nThe model and its protocol: {PAPER_URL}. Written by dygmamba {__version__}.\n"
-    return "\n".join([*listed, paper])
-
-
 FORMAT = "dygmamba-run-1"
 MANIFEST_FILE = "config.json"
 CARD_FILE, WEIGHTS_FILE, DATA_FILE = "README.md", "model.safetensors", "data.safetensors"
-# every name that a shared run may have, where it lies in a run folder, and how many bytes it has at most
+# files of a shared run: path in a run directory (None: not there) and maximum size in bytes
 SHARED_FILES = {
     CARD_FILE: (None, 1 << 20),
     "config.toml": ("config.toml", 1 << 20),
@@ -156,189 +42,334 @@ SHARED_FILES = {
     DATA_FILE: (None, 1 << 40),
 }
 REQUIRED_FILES = ("config.toml", WEIGHTS_FILE)
-MAX_MANIFEST_BYTES = 1 << 16  # bytes of config.json
+MAX_MANIFEST_BYTES = 1 << 16
 RUN_REFERENCES = (
     "backbone",
     "refit_of",
-)  # settings that name another run: its name is kept, its folder is not
+)  # entries of [run] with the path of another run; only its name is shared
+
+METRIC_NAMES = {"ap": "average_precision", "auc": "roc_auc", "mrr": "mrr", "hits@10": "hits@10"}  # on the Hub
+PAPER_URL = "https://openreview.net/forum?id=ja2wA4UncJ"
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What config.json says: the run's name, its model and data, and its files."""
+    """The content of config.json."""
 
-    name: str
-    model: str
-    data: dict[str, str]
-    files: dict[str, dict[str, Any]]
+    name: str  # of the run
+    model: str  # name of the folder of its model's runs
+    data: dict[str, str]  # name, digest and version of the dataset
+    files: dict[str, dict[str, Any]]  # size and SHA-256 by name
 
 
-def pack_run(run: Path, target: Path, dataset: Dataset | None = None, called: str | None = None) -> Path:
-    """Write a run into a folder for others; with its data only where they are given. `called` is how it is pulled."""
+def pack_run(run: Path, target: Path, dataset: Dataset | None = None, address: str | None = None) -> Path:
+    """Write a run into a folder for others.
+
+    Args:
+        run: The run directory.
+        target: A new or empty folder, or one with a shared run, which is replaced.
+        dataset: The dataset, if it is to be included.
+        address: Where others pull the run from, for the card; default: the folder.
+    """
     if target.exists() and not target.is_dir():
-        raise FileError(f"{target} is a file; give a folder to push into")
+        raise FileError(f"{target} is a file; give a folder to push into", code="not-a-folder")
     if target.is_dir() and any(target.iterdir()) and not (target / MANIFEST_FILE).is_file():
-        raise FileError(f"{target} is not empty and holds no shared run; give a new folder, or empty it")
-    with tempfile.TemporaryDirectory() as place:
-        own = RunDirectory(Path(place) / run.resolve().name)
-        make_folder(own.path)
-        _copy_without_paths(RunDirectory(run), own)
-        write_text(own.path / CARD_FILE, render_card(own, called or f"./{target.name}", dataset is not None))
-        files = {name: own.path / (inside or name) for name, (inside, _) in SHARED_FILES.items()}
+        raise FileError(
+            f"{target} is not empty and is not a shared run; give a new folder, or empty it",
+            code="folder-not-empty",
+        )
+    with tempfile.TemporaryDirectory() as scratch:
+        copy = RunDirectory(Path(scratch) / run.resolve().name)
+        make_folder(copy.path)
+        _copy_without_paths(RunDirectory(run), copy)
+        card = render_card(copy, address or f"./{target.name}", dataset is not None)
+        write_text(copy.path / CARD_FILE, card)
+        files = {name: copy.path / (inside or name) for name, (inside, _) in SHARED_FILES.items()}
         if dataset is not None:
-            save_dataset(replace(dataset, name=Path(DATA_FILE).stem), own.path)
+            save_dataset(replace(dataset, name=Path(DATA_FILE).stem), copy.path)
         files = {name: path for name, path in files.items() if path.exists()}
         make_folder(target)
-        listed = {name: copy_file(path, target / name) for name, path in files.items()}
-        for gone in set(SHARED_FILES) - set(listed):
-            (target / gone).unlink(missing_ok=True)
-        about = own.config()["run"]
-        write_text(target / MANIFEST_FILE, json.dumps(_build_manifest(own, about, listed), indent=1) + "\n")
+        entries = {name: copy_file(path, target / name) for name, path in files.items()}
+        for stale in set(SHARED_FILES) - set(entries):
+            (target / stale).unlink(missing_ok=True)
+        # the manifest is last: without it, an interrupted copy is not a shared run
+        write_text(target / MANIFEST_FILE, json.dumps(_build_manifest(copy, entries), indent=1) + "\n")
     return target
 
 
 def unpack_run(source: Path, root: Path, data_dir: Path | None = None) -> RunDirectory:
-    """A shared run as a run folder under `root`, every file checked before it has its name there."""
-    shared = read_manifest(source)
-    parent = root / shared.data["name"] / shared.model
+    """Copy a shared run into a run directory below `root`, after checking every file."""
+    manifest = read_manifest(source)
+    parent = root / manifest.data["name"] / manifest.model
     make_folder(parent)
-    with tempfile.TemporaryDirectory(prefix=".pulling-", dir=parent) as place:
-        own = RunDirectory(Path(place) / shared.name)
-        make_folder(own.path / "checkpoint")
-        for name, facts in shared.files.items():
+    with tempfile.TemporaryDirectory(prefix=".pulling-", dir=parent) as scratch:
+        copy = RunDirectory(Path(scratch) / manifest.name)
+        make_folder(copy.path / "checkpoint")
+        for name, entry in manifest.files.items():
             inside = SHARED_FILES[name][0] or name
-            write_file(own.path / inside, read_verified_file(source / name, facts["bytes"], facts["sha256"]))
-        _check_shared_run(own, shared)
-        if DATA_FILE in shared.files:
-            dataset = load_dataset(own.path / DATA_FILE)
-            if dataset.digest != shared.data["digest"]:
+            write_file(copy.path / inside, read_verified_file(source / name, entry["bytes"], entry["sha256"]))
+        _check_shared_run(copy, manifest)
+        if DATA_FILE in manifest.files:
+            dataset = load_dataset(copy.path / DATA_FILE)
+            if dataset.digest != manifest.data["digest"]:
                 raise FileError(
-                    f"{source / DATA_FILE} holds other events than the run was trained on; pull it again"
+                    f"{source / DATA_FILE} has other events than the run was trained on; pull it again",
+                    code="shared-run-inconsistent",
                 )
-            store_run_dataset(replace(dataset, name=shared.data["name"]), root, data_dir)
-            (own.path / DATA_FILE).unlink()
-        target, number = parent / shared.name, 1
+            store_run_dataset(replace(dataset, name=manifest.data["name"]), root, data_dir)
+            (copy.path / DATA_FILE).unlink()
+        target, number = parent / manifest.name, 1
         while target.exists():
-            if (target / "config.toml").read_bytes() == (own.path / "config.toml").read_bytes():
-                return RunDirectory(target)  # it is here already
+            if (target / "config.toml").read_bytes() == (copy.path / "config.toml").read_bytes():
+                return RunDirectory(target)  # pulled before
             number += 1
-            target = parent / f"{shared.name}-{number}"
-        publish_path(own.path, target)
+            target = parent / f"{manifest.name}-{number}"
+        publish_path(copy.path, target)
     return RunDirectory(target)
 
 
 def read_manifest(source: Path) -> Manifest:
-    """What config.json of a shared run lists: known names only, of sizes within their bounds."""
+    """Read and check config.json of a shared run, which may come from anybody.
+
+    Raises:
+        FileError: It names unknown files, files that are too large, or names that could leave the folder.
+    """
     path = source / MANIFEST_FILE
     if not source.is_dir():
-        raise FileError(f"{source} is no folder; give one that a run was pushed to")
+        raise FileError(f"{source} is not a folder; give one that a run was pushed to", code="not-a-folder")
     try:
-        about = json.loads(b"".join(read_regular_file(path, MAX_MANIFEST_BYTES)).decode("utf-8"))
-        if about["format"] != FORMAT:
-            raise ValueError(f"format {str(about['format'])[:40]!r}")
-        found = Manifest(about["name"], about["folder"], about["data"], about["files"])
-        names = (found.name, found.model, found.data["name"])
-        sizes = all(
-            type(facts["bytes"]) is int
-            and 0 <= facts["bytes"] <= SHARED_FILES[name][1]
-            and isinstance(facts["sha256"], str)
-            for name, facts in found.files.items()
+        content = json.loads(b"".join(read_regular_file(path, MAX_MANIFEST_BYTES)).decode("utf-8"))
+        if content["format"] != FORMAT:
+            raise ValueError(f"format {str(content['format'])[:40]!r}")
+        manifest = Manifest(content["name"], content["folder"], content["data"], content["files"])
+        has_valid_files = all(
+            type(entry["bytes"]) is int
+            and 0 <= entry["bytes"] <= SHARED_FILES[name][1]
+            and isinstance(entry["sha256"], str)
+            for name, entry in manifest.files.items()
         )
-        good = all(
+        has_valid_names = all(
             isinstance(name, str) and is_valid_folder_name(name) and not name.startswith(".")
-            for name in names
+            for name in (manifest.name, manifest.model, manifest.data["name"])
         )
-        digest = re.fullmatch("[0-9a-f]{64}", found.data["digest"])
+        has_valid_digest = re.fullmatch("[0-9a-f]{64}", manifest.data["digest"]) is not None
     except FileNotFoundError as error:
         raise FileError(
-            f"{source} is no shared run: it has no {MANIFEST_FILE}; give one that a run was pushed to"
+            f"{source} is not a shared run: it has no {MANIFEST_FILE}; give a folder that a run was pushed to",
+            code="not-a-shared-run",
         ) from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FileError(
-            f"{path} is not the list of a shared run ({error!r:.80}); pull or push it again"
+            f"{path} is not the manifest of a shared run ({error!r:.80}); pull or push it again",
+            code="damaged-manifest",
         ) from error
-    if not (good and sizes and digest) or not set(REQUIRED_FILES) <= set(found.files):
-        raise FileError(f"{path} lists what no shared run has; pull or push it again")
-    return found
+    is_valid = has_valid_names and has_valid_files and has_valid_digest
+    if not is_valid or not set(REQUIRED_FILES) <= set(manifest.files):
+        raise FileError(
+            f"{path} has entries that no shared run has; pull or push it again", code="damaged-manifest"
+        )
+    return manifest
 
 
-def _copy_without_paths(run: RunDirectory, own: RunDirectory) -> None:
-    """The run again, without what only its maker's machine knows; its weights are bound to the new settings."""
+def _copy_without_paths(run: RunDirectory, copy: RunDirectory) -> None:
+    """Copy a run without paths of this machine; its weights are bound to the changed configuration."""
     sections = run.config()
     about = {key: value for key, value in sections["run"].items() if key != "file"}
     about |= {key: Path(about[key]).name for key in RUN_REFERENCES if key in about}
     folder = sections.pop("folder")
-    own.write_config(sections | {"run": about}, folder["id"])
-    tensors, progress = read_checkpoint(run, run.best)
-    save_checkpoint(own.best, tensors, progress, own.fingerprint)
-    own.write_metrics(run.metrics())
-    kept = load_saved_calibration(run)
-    if kept is not None:
-        save_calibration(own, kept)
+    copy.write_config(sections | {"run": about}, folder["id"])
+    tensors, state = read_checkpoint(run, run.best)
+    save_checkpoint(copy.best, tensors, state, copy.fingerprint)
+    copy.write_metrics(run.metrics())
+    calibration = load_saved_calibration(run)
+    if calibration is not None:
+        save_calibration(copy, calibration)
     if run.finished:
-        found = json.loads((run.path / "results.json").read_text("utf-8"))
+        results = json.loads((run.path / "results.json").read_text("utf-8"))
         paths = {value for key, value in sections["run"].items() if key in RUN_REFERENCES}
-        paths |= {row["run"] for row in found["results"] if "run" in row}
-        own.write_results(**_replace_paths(found, paths))
+        paths |= {row["run"] for row in results["results"] if "run" in row}
+        copy.write_results(**_replace_paths(results, paths))
 
 
-def _replace_paths(found: dict[str, Any], paths: set[str]) -> dict[str, Any]:
-    """Results that call runs by their names alone."""
+def _replace_paths(results: dict[str, Any], paths: set[str]) -> dict[str, Any]:
+    """Replace paths of runs by their names, anywhere in the results."""
 
-    def plain(value: Any) -> Any:
+    def replace_in(value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: plain(one) for key, one in value.items()}
+            return {key: replace_in(item) for key, item in value.items()}
         if isinstance(value, list):
-            return [plain(one) for one in value]
+            return [replace_in(item) for item in value]
+        # the longest first: one path may be the beginning of another
         for path in sorted(paths, key=len, reverse=True) if isinstance(value, str) else ():
             value = value.replace(path, Path(path).name)
         return value
 
-    named = plain(found)
-    return {"rows": named.pop("results"), **named}
+    content = replace_in(results)
+    return {"rows": content.pop("results"), **content}
 
 
-def _build_manifest(
-    own: RunDirectory, about: dict[str, Any], files: dict[str, dict[str, Any]]
-) -> dict[str, Any]:
-    data = {"name": about["data"], "digest": about["digest"], "version": about.get("version", "")}
-    what = {"format": FORMAT, "library_name": "dygmamba", "model_type": about["model"], "task": own.task}
-    return what | {"name": own.path.name, "folder": _model_folder(own), "data": data, "files": files}
+def _build_manifest(copy: RunDirectory, files: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    about = copy.config()["run"]
+    return {
+        "format": FORMAT,
+        "library_name": "dygmamba",
+        "model_type": about["model"],
+        "task": copy.task,
+        "name": copy.path.name,
+        "folder": _model_folder(copy),
+        "data": {"name": about["data"], "digest": about["digest"], "version": about.get("version", "")},
+        "files": files,
+    }
 
 
-def _check_shared_run(own: RunDirectory, shared: Manifest) -> None:
-    """As strictly as any run folder: seals, bonds and what is read of each file; and nothing of another machine."""
-    about = own.config().get("run", {})
-    if (about.get("data"), about.get("digest"), _model_folder(own)) != (
-        *_dataset_identity(shared),
-        shared.model,
-    ):
-        raise FileError(f"config.toml and {MANIFEST_FILE} of the shared run disagree; pull or push it again")
+def _check_shared_run(copy: RunDirectory, manifest: Manifest) -> None:
+    """Check a copied run like any run directory, and that it refers to nothing outside of itself."""
+    about = copy.config().get("run", {})
+    identity = (manifest.data["name"], manifest.data["digest"], manifest.model)
+    if (about.get("data"), about.get("digest"), _model_folder(copy)) != identity:
+        raise FileError(
+            f"config.toml and {MANIFEST_FILE} of the shared run disagree; pull or push it again",
+            code="shared-run-inconsistent",
+        )
     if "file" in about or any(
         Path(str(about[key])).name != about[key] for key in RUN_REFERENCES if key in about
     ):
-        raise FileError("config.toml of the shared run names files of another machine; have it pushed again")
-    source = about.get("source")
-    if source is not None and _find_registered_source(about["model"]) != source:
-        raise ConfigError(
-            f"the run is of the model '{about['model']}', which is not dygmamba's own but of {source}; "
-            "import what registers it first, for nothing is imported because a download says so"
+        raise FileError(
+            "config.toml of the shared run has paths of another machine; ask for it to be pushed again",
+            code="shared-run-has-paths",
         )
-    read_checkpoint(own, own.best)
-    load_saved_calibration(own)
-    own.results(), own.metrics()
+    source = about.get("source")
+    # opening the run would import that module
+    if source is not None and find_model(about["model"]).source != source:
+        raise ConfigError(
+            f"the model '{about['model']}' of the shared run is registered by {source}, not by dygmamba; import that "
+            "module first if you trust it (a pulled run imports nothing by itself)",
+            code="unregistered-model",
+        )
+    read_checkpoint(copy, copy.best)
+    load_saved_calibration(copy)
+    copy.results(), copy.metrics()
 
 
-def _model_folder(own: RunDirectory) -> str:
-    """The folder of its model's runs."""
-    model = own.config()["run"].get("model")
-    return f"{model}-node" if own.task == "node" else str(model)
+def _model_folder(run: RunDirectory) -> str:
+    """Return the name of the folder in which the runs of this model are."""
+    model = run.config()["run"].get("model")
+    return f"{model}-node" if run.task == "node" else str(model)
 
 
-def _dataset_identity(shared: Manifest) -> tuple[str, str]:
-    return shared.data["name"], shared.data["digest"]
+def render_card(run: RunDirectory, address: str, with_data: bool) -> str:
+    """Render the model card (README.md): metadata for the Hub as YAML, then text for people.
+
+    Args:
+        run: The run directory.
+        address: Where others pull the run from.
+        with_data: Whether the dataset is included.
+    """
+    sections = run.config()
+    about, tests = sections["run"], [row for row in run.results() if row["split"] == "test"]
+    title = f"{about['model']} on {about['data']}"
+    parts = [
+        _render_metadata(about, run.task, tests),
+        f"# {title}\n",
+        _render_task(about, run.task),
+        "## Results\n",
+        _render_results(run, tests),
+        "## Use\n",
+        _render_usage(address, run.task, about, with_data),
+        "## Details\n",
+        _render_details(sections, run, with_data),
+    ]
+    return "\n".join(parts)
 
 
-def _find_registered_source(model: str) -> str | None:
-    """Where a model that is known here already comes from."""
-    return find_model(model).source
+def _render_metadata(about: dict[str, Any], task: str, tests: list[dict[str, Any]]) -> str:
+    """Render the YAML block of the card; values are JSON, which is also YAML."""
+    kind = "node-classification" if task == "node" else "link-prediction"
+    tags = ["temporal-graph", "dynamic-graph", kind, about["model"]]
+    metrics = sorted({METRIC_NAMES[key] for row in tests for key in METRIC_NAMES if row.get(key) is not None})
+    metadata: dict[str, Any] = {"library_name": "dygmamba", "pipeline_tag": "graph-ml", "tags": tags}
+    metadata |= {"datasets": [about["data"]], "metrics": metrics}
+    if tests:
+        results = [_model_index_entry(about, kind, row) for row in tests]
+        metadata["model-index"] = [{"name": f"{about['model']} on {about['data']}", "results": results}]
+    lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in metadata.items()]
+    return "\n".join(["---", *(line.replace('"', "", 2) for line in lines), "---", ""])
+
+
+def _model_index_entry(about: dict[str, Any], kind: str, row: dict[str, Any]) -> dict[str, Any]:
+    what = ", ".join(str(row[key]) for key in ("split", "setting", "negatives") if row.get(key) is not None)
+    metrics = [
+        {"type": METRIC_NAMES[key], "value": round(row[key], 6), "name": f"{METRIC_NAMES[key]} ({what})"}
+        for key in METRIC_NAMES
+        if row.get(key) is not None
+    ]
+    dataset = {"type": about["data"], "name": about["data"], "revision": about["digest"]}
+    return {"task": {"type": "graph-ml", "name": kind}, "dataset": dataset, "metrics": metrics}
+
+
+def _render_task(about: dict[str, Any], task: str) -> str:
+    if task == "node":
+        return f"Predicts the state of nodes in `{about['data']}` at any time from strictly earlier events.\n"
+    return f"Predicts the next links in `{about['data']}` from strictly earlier events.\n"
+
+
+def _render_results(run: RunDirectory, tests: list[dict[str, Any]]) -> str:
+    if not tests:
+        return "None: this run was trained on all events, or not evaluated.\n"
+    keys = [key for key in (*METRIC_NAMES, "ece") if any(row.get(key) is not None for row in tests)]
+    heads = [key for key in ("split", "setting", "negatives", "visible", "batch") if key in tests[0]]
+    lines = [_table_row([*heads, *(key.upper() if key != "hits@10" else key for key in keys), "events"])]
+    lines.append(_table_row(["---"] * (len(heads) + len(keys) + 1)))
+    for row in tests:
+        cells = ["-" if row.get(key) is None else f"{100 * row[key]:.2f}" for key in keys]
+        lines.append(_table_row([*(str(row.get(key)) for key in heads), *cells, f"{row['n']:,}"]))
+    verdict = run.verdict().get("sentence", "")
+    note = (
+        "In percent. AP and AUC are means over the batches of the test period; `visible` says which events a node "
+        "memory may have observed.\n"
+    )
+    return "\n".join([*lines, "", note, *([verdict + "\n"] if verdict else [])])
+
+
+def _table_row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _render_usage(address: str, task: str, about: dict[str, Any], with_data: bool) -> str:
+    call = "run.classify(k=10)" if task == "node" else 'run.score([("SOURCE", "DESTINATION")])'
+    note = "" if with_data else f"  # needs the dataset `{about['data']}`, see below"
+    lines = [
+        "```python",
+        "import dygmamba as dm",
+        "",
+        f"run = dm.pull({json.dumps(address)}){note}",
+        f"print({call})",
+        "```",
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _render_details(sections: dict[str, dict[str, Any]], run: RunDirectory, with_data: bool) -> str:
+    about, train = sections["run"], sections["train"]
+    split = (
+        read_split(run).description
+        if "split_by" in about
+        else "published: 70, 15 and 15 % of the events by time"
+    )
+    where = (
+        ""
+        if with_data
+        else f"; store it under that name with `dygmamba.save`, version {about.get('version', '?')}"
+    )
+    rows = {
+        "dataset": f"`{about['data']}`, sha256 of its events `{about['digest']}`{where}",
+        "split": f"{split}, sha256 `{about['split']}`",
+        "seed": str(about["seed"]),
+        "negatives in training": str(train.get("train_negatives", "random")),
+        "events visible to a memory": str(train.get("visible", "strict")),
+        "environment": ", ".join(f"{key} {value}" for key, value in sections.get("made_with", {}).items()),
+        "settings": ", ".join(f"{key} = {value}" for key, value in sections["model"].items()),
+    }
+    lines = [f"- {key}: {value}" for key, value in rows.items()]
+    paper = f"\nThe model and its protocol: {PAPER_URL}. Written by dygmamba {__version__}.\n"
+    return "\n".join([*lines, paper])

@@ -1,7 +1,7 @@
-"""What a run answered in its test, question by question: kept once, so that a page is drawn again without the model.
+"""Predictions of a run on its test period, stored so that a report can be drawn again without running the model.
 
-The file vouches for itself and names the weights that answered. It can be made again from them, so one that is damaged,
-of another run or of other weights counts as none.
+The file carries a checksum and names the run and the weights that predicted. It can always be computed again, so a file
+that is damaged or belongs to another run or other weights counts as missing.
 """
 
 from collections.abc import Callable
@@ -21,88 +21,77 @@ from dygmamba.tasks.calibration import Calibration
 from dygmamba.tasks.link import build_link_set
 
 PREDICTIONS_FILE, PREDICTIONS_FORMAT = "answers.safetensors", "dygmamba-answers-1"
-MAX_EVENTS = 20_000  # events; those of a longer test lie evenly among it
-STORED_EXAM = {"split": "test", "setting": "transductive", "negatives": "random"}
+MAX_EVENTS = 20_000  # of a longer test period, events at even distances are stored
+STORED_SET = {"split": "test", "setting": "transductive", "negatives": "random"}
 
-ScoreCallback = Callable[[EvaluationSet, Tensor], None]  # told of an exam and its scores
+ScoreCallback = Callable[[EvaluationSet, Tensor], None]  # called with an evaluation set and its scores
 
 
 @dataclass(frozen=True, slots=True)
 class StoredPredictions:
-    """A row per question: beside which event it was asked, about which pair, the truth, and the logit."""
+    """One row per scored pair."""
 
-    event: Tensor  # row of the stream, int64
+    event: Tensor  # row in the stream of the event that the pair was scored with, int64
     src: Tensor
     dst: Tensor
-    label: Tensor  # float32: 1 where it was so
+    label: Tensor  # float32: 1 for the event itself, 0 for a negative sample
     logit: Tensor  # float64
-    total: int  # events of the whole test
+    total: int  # events of the whole test period
 
     @staticmethod
-    def of(evaluation_set: EvaluationSet, score: Tensor) -> "StoredPredictions":
-        """Of an exam, or of a part of it where it is long."""
-        kept = _select_evenly(evaluation_set)
-        pairs, event = evaluation_set.pairs, evaluation_set.events[evaluation_set.number]
+    def from_scores(evaluation_set: EvaluationSet, score: Tensor) -> "StoredPredictions":
+        """Select at most `MAX_EVENTS` events of an evaluation set."""
+        rows = _select_evenly(evaluation_set)
+        pairs, event = evaluation_set.pairs, evaluation_set.events[evaluation_set.event_index]
         columns = (event, pairs.src, pairs.dst, pairs.label, score.cpu().double())
-        return StoredPredictions(*(column[kept] for column in columns), total=len(evaluation_set.events))
+        return StoredPredictions(*(column[rows] for column in columns), total=len(evaluation_set.events))
 
     @property
     def events(self) -> int:
-        """How many events were asked about."""
+        """Number of events with a stored prediction."""
         return len(torch.unique(self.event))
 
 
-def logits_to_scores(logit: Tensor, known: Calibration | None) -> Tensor:
-    """Logits as scores: probabilities, or of a run without a calibration logistic values."""
-    return torch.sigmoid(logit) if known is None else known.probability(logit)
+def logits_to_scores(logit: Tensor, calibration: Calibration | None) -> Tensor:
+    """Return probabilities, or the sigmoid for a run without a calibration."""
+    return torch.sigmoid(logit) if calibration is None else calibration.probability(logit)
 
 
 def make_prediction_saver(folder: RunDirectory) -> ScoreCallback:
-    """Keeps the answers to the test against random pairs, or to a test that knows no pairs."""
+    """Return a callback that stores the scores of the test period with random negatives (or of a classifier)."""
 
-    def told(evaluation_set: EvaluationSet, score: Tensor) -> None:
-        if folder.writes and all(STORED_EXAM[key] == value for key, value in evaluation_set.about.items()):
-            save_predictions(folder, StoredPredictions.of(evaluation_set, score))
+    def save(evaluation_set: EvaluationSet, score: Tensor) -> None:
+        if folder.writes and all(STORED_SET[key] == value for key, value in evaluation_set.about.items()):
+            save_predictions(folder, StoredPredictions.from_scores(evaluation_set, score))
 
-    return told
+    return save
 
 
 def recompute_predictions(run: OpenRun) -> StoredPredictions:
-    """The answers of a link run's weights, at most so many."""
+    """Score the pairs that would be stored with the weights of a link run."""
     evaluation_set = build_link_set(run.stream.store, run.stream.split, "test")
-    kept, whole = _select_evenly(evaluation_set), len(evaluation_set.events)
-    columns = (
-        evaluation_set.pairs.src,
-        evaluation_set.pairs.dst,
-        evaluation_set.pairs.time,
-        evaluation_set.pairs.label,
-        evaluation_set.pairs.group,
-    )
-    pairs = PairBatch.of(*(column[kept] for column in columns))
-    evaluation_set = replace(evaluation_set, pairs=pairs, number=evaluation_set.number[kept])
-    return replace(
-        StoredPredictions.of(
-            evaluation_set, score_evaluation_set(run.scorer, run.stream, evaluation_set, run.rule, run.seed)
-        ),
-        total=whole,
-    )
+    rows, total, pairs = _select_evenly(evaluation_set), len(evaluation_set.events), evaluation_set.pairs
+    columns = (pairs.src, pairs.dst, pairs.time, pairs.label, pairs.group)
+    pairs = PairBatch.from_pairs(*(column[rows] for column in columns))
+    evaluation_set = replace(evaluation_set, pairs=pairs, event_index=evaluation_set.event_index[rows])
+    score = score_evaluation_set(run.scorer, run.stream, evaluation_set, run.rule, run.seed)
+    return replace(StoredPredictions.from_scores(evaluation_set, score), total=total)
 
 
-def save_predictions(folder: RunDirectory, answers: StoredPredictions) -> None:
-    """One sealed file in the run folder."""
-    tensors = {name: getattr(answers, name) for name in ("event", "src", "dst", "label", "logit")}
+def save_predictions(folder: RunDirectory, predictions: StoredPredictions) -> None:
+    tensors = {name: getattr(predictions, name) for name in ("event", "src", "dst", "label", "logit")}
     about = {"format": PREDICTIONS_FORMAT, "bond": folder.fingerprint, "weights": read_seal(folder.best)}
-    write_sealed_tensors(folder.path / PREDICTIONS_FILE, tensors, about | {"total": str(answers.total)})
+    write_sealed_tensors(folder.path / PREDICTIONS_FILE, tensors, about | {"total": str(predictions.total)})
 
 
 def load_predictions(folder: RunDirectory) -> StoredPredictions | None:
-    """What save_answers wrote, if this run's best weights gave these answers."""
+    """Read the stored predictions of the run's best weights; None if there are none or they are unusable."""
     if not (folder.path / PREDICTIONS_FILE).exists():
         return None
     try:
         tensors, about = read_sealed_tensors(folder.path / PREDICTIONS_FILE)
-        named = (PREDICTIONS_FORMAT, folder.fingerprint, read_seal(folder.best))
-        if (about.get("format"), about.get("bond"), about.get("weights")) != named:
+        expected = (PREDICTIONS_FORMAT, folder.fingerprint, read_seal(folder.best))
+        if (about.get("format"), about.get("bond"), about.get("weights")) != expected:
             return None
         return StoredPredictions(**tensors, total=int(about["total"]))
     except (FileError, KeyError, TypeError, ValueError):
@@ -110,14 +99,8 @@ def load_predictions(folder: RunDirectory) -> StoredPredictions | None:
 
 
 def _select_evenly(evaluation_set: EvaluationSet) -> Tensor:
-    """Which questions are kept: all, or those about events that lie evenly among a long exam's."""
-    chosen = torch.zeros(len(evaluation_set.events), dtype=torch.bool)
-    chosen[
-        torch.linspace(
-            0,
-            len(evaluation_set.events) - 1,
-            min(MAX_EVENTS, len(evaluation_set.events)),
-            dtype=torch.float64,
-        ).long()
-    ] = True
-    return chosen[evaluation_set.number].nonzero()[:, 0]
+    """Return the rows of all pairs, or of those whose events lie at even distances in a long set."""
+    events = len(evaluation_set.events)
+    selected = torch.zeros(events, dtype=torch.bool)
+    selected[torch.linspace(0, events - 1, min(MAX_EVENTS, events), dtype=torch.float64).long()] = True
+    return selected[evaluation_set.event_index].nonzero()[:, 0]

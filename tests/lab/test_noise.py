@@ -1,4 +1,4 @@
-"""Noise for the study of robustness: the same for every model, strictly earlier, and none of it in the questions."""
+"""Noise of the robustness study: the same for every model, strictly before the query, and never in the queries."""
 
 import torch
 from hypothesis import given, settings
@@ -18,21 +18,21 @@ STORE = generate_stream(GeneratorConfig(nodes=30, events=400, communities=3))
 
 @given(st.floats(0, 1), st.integers(0, 5))
 @settings(max_examples=20, deadline=None)
-def test_inserted_noise_keeps_every_event_and_asks_the_same_questions(rate, seed):
+def test_inserted_noise_keeps_all_events_and_queries(rate, seed):
     clean = split_stream(STORE)
     noisy, evaluation_set = insert_noise(clean, rate, seed), build_link_set(STORE, clean.split, "test")
-    asked = noisy.evaluation_set(evaluation_set)
+    noisy_set = noisy.evaluation_set(evaluation_set)
     store = noisy.stream.store
     assert len(store) == len(STORE) + round(rate * len(STORE))
     assert bool((store.time.diff() >= 0).all())
     for name in ("src", "dst", "time"):
-        assert torch.equal(getattr(store, name)[noisy.place], getattr(STORE, name))
-    assert torch.equal(asked.pairs.time, evaluation_set.pairs.time)
+        assert torch.equal(getattr(store, name)[noisy.row], getattr(STORE, name))
+    assert torch.equal(noisy_set.pairs.time, evaluation_set.pairs.time)
     periods = torch.cat([noisy.stream.split.train, noisy.stream.split.val, noisy.stream.split.test])
     assert len(periods.unique()) == len(periods)
 
 
-def test_no_noise_changes_no_score_and_noise_changes_a_memory_too():
+def test_a_rate_of_zero_changes_no_score_and_noise_reaches_a_memory():
     clean = split_stream(STORE)
     evaluation_set = build_link_set(STORE, clean.split, "test")
     spec = find_model("recency")
@@ -49,10 +49,10 @@ def test_no_noise_changes_no_score_and_noise_changes_a_memory_too():
     assert not torch.equal(scores(0.5), truth)
 
 
-def test_the_released_noise_overwrites_that_share_before_the_cut():
+def test_released_noise_overwrites_a_share_before_the_history_is_cut():
     clean = split_stream(STORE)
     test = clean.split.test
-    pairs = PairBatch.of(STORE.src[test], STORE.dst[test], STORE.time[test])
+    pairs = PairBatch.from_pairs(STORE.src[test], STORE.dst[test], STORE.time[test])
     full = NeighborRequest((len(STORE),))
     (truth,) = clean.view(pairs, (full,)).neighbors[0]
     stream = OverwrittenHistoryStream(STORE, clean.split, clean.device, rate=0.3, seed=0)

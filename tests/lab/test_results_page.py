@@ -1,4 +1,4 @@
-"""docs/research/results.md is what the stored results say, to the byte, and a stored book is read as it was written."""
+"""docs/research/results.md is built from the stored results byte for byte, and stored results are read as written."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +8,7 @@ import pytest
 from dygmamba.core.errors import FileError
 from dygmamba.lab.results_page import BLOCK, build_results_page, fill_result_blocks
 from dygmamba.report.result_records import ResultRecord, StudyResults
+from raising import raises
 
 DOCS = Path(__file__).parents[2] / "docs" / "research"
 
@@ -35,13 +36,13 @@ def test_the_readme_has_a_generated_table():
     assert ROOT / "README.md" in PAGES
 
 
-def test_every_stored_figure_carries_seed_rule_batch_and_command():
+def test_stored_results_have_seed_visibility_batch_and_command():
     for path in sorted((DOCS / "results").glob("*.json")):
-        book = StudyResults.read(path)
-        assert book.command.startswith("dygmamba ")
-        for record in book.records:
+        results = StudyResults.read(path)
+        assert results.command.startswith("dygmamba ")
+        for record in results.records:
             assert record.rows
-            if record.work in ("similarity", "cost"):  # of hidden states and of time, which answer no exam
+            if record.work in ("similarity", "cost"):  # not evaluated on a split
                 continue
             assert all({"visible", "batch", "negatives", "setting"} <= set(row) for row in record.rows)
             assert record.work == "heuristic" or (
@@ -49,18 +50,18 @@ def test_every_stored_figure_carries_seed_rule_batch_and_command():
             )
 
 
-def test_a_mark_tells_lengths_and_sizes_of_one_model_apart(tmp_path):
-    """Records that differ in `about` alone are rows of their own, and a cost against length is a table too."""
+def test_a_table_has_a_row_per_length_or_size(tmp_path):
+    """Records that differ only in `about` are separate rows, and costs by length are a table too."""
     row = {"split": "test", "setting": "transductive", "negatives": "random", "ap": 0.9, "auc": 0.8}
     rows = [row | {"ap_pooled": 0.9}]
     for study, about in (("length", {"length": 64}), ("sensitivity", {"setting": "blocks", "value": 3})):
-        book = StudyResults(study, "dygmamba", (ResultRecord("link", "uci", "dyg-mamba", 0, about, rows),))
-        book.write(tmp_path / f"{study}.json")
+        results = StudyResults(study, "dygmamba", (ResultRecord("link", "uci", "dyg-mamba", 0, about, rows),))
+        results.write(tmp_path / f"{study}.json")
     cost = [{"epoch_seconds": 1.5, "peak_mb": 2048.0}]
     record = ResultRecord("cost", "uci", "dyg-mamba", 0, {"length": 64, "patch": "none"}, cost)
     StudyResults("efficiency", "dygmamba", (record,)).write(tmp_path / "efficiency.json")
-    marks = ("table length uci transductive random", "table sensitivity uci transductive random")
-    text = "\n\n".join(f"<!-- {mark} -->" for mark in (*marks, "study efficiency uci"))
+    placeholders = ("table length uci transductive random", "table sensitivity uci transductive random")
+    text = "\n\n".join(f"<!-- {placeholder} -->" for placeholder in (*placeholders, "study efficiency uci"))
     (tmp_path / "results.in.md").write_text(text, "utf-8")
     page = build_results_page(tmp_path)
     assert "| L = 64 | **90.00** |" in page
@@ -68,9 +69,9 @@ def test_a_mark_tells_lengths_and_sizes_of_one_model_apart(tmp_path):
     assert "| 64 | 1.50 | 2,048 |" in page
 
 
-def test_streams_side_by_side_are_ordered_by_the_mean_rank(tmp_path):
-    """Ranks are of those that have a figure everywhere, among themselves; the others come last, with what they have."""
-    found = {
+def test_an_overview_is_sorted_by_mean_rank(tmp_path):
+    """Models with a value on every dataset are ranked among themselves; the others come last, without a rank."""
+    values = {
         "a": {"x": 0.9, "y": 0.6},
         "b": {"x": 0.8, "y": 0.9},
         "c": {"x": 0.7, "y": 0.5},
@@ -79,8 +80,8 @@ def test_streams_side_by_side_are_ordered_by_the_mean_rank(tmp_path):
     row = {"split": "test", "setting": "transductive", "negatives": "random"}
     records = [
         ResultRecord("link", data, model, 0, {}, [row | {"ap": ap}])
-        for model, by_stream in found.items()
-        for data, ap in by_stream.items()
+        for model, by_dataset in values.items()
+        for data, ap in by_dataset.items()
     ]
     for name, data in (("first", "x"), ("second", "y")):
         StudyResults("link", "dygmamba", tuple(one for one in records if one.data == data)).write(
@@ -99,13 +100,14 @@ def test_streams_side_by_side_are_ordered_by_the_mean_rank(tmp_path):
     ]
     StudyResults("link", "dygmamba", (replace(records[0], model="e"),)).write(tmp_path / "third.json")
     (tmp_path / "results.in.md").write_text("<!-- overview third,second transductive random -->", "utf-8")
-    assert "| e | - | **90.00** | - |" in build_results_page(tmp_path)  # nobody is on both
+    assert "| e | - | **90.00** | - |" in build_results_page(tmp_path)  # no model is on both
     (tmp_path / "results.in.md").write_text("<!-- overview first transductive random -->", "utf-8")
-    with pytest.raises(FileError, match="mend the mark <!-- overview first transductive random -->"):
+    with raises("no-stored-results", kind=FileError) as caught:
         build_results_page(tmp_path)
+    assert "<!-- overview first transductive random -->" in str(caught.value)
 
 
-def test_a_book_is_read_as_it_was_written(tmp_path):
+def test_stored_results_are_read_as_written(tmp_path):
     rows = [{"split": "test", "setting": "transductive", "negatives": "random", "ap": 0.9, "auc": 0.8}]
     records = (
         ResultRecord(
@@ -113,16 +115,24 @@ def test_a_book_is_read_as_it_was_written(tmp_path):
         ),
         ResultRecord("heuristic", "uci", "recency", None, {"model": "recency"}, rows),
     )
-    book = StudyResults("link", "dygmamba reproduce link", records, {"uci transductive random": 0.999})
-    book.write(tmp_path / "book.json")
-    assert StudyResults.read(tmp_path / "book.json") == book
+    results = StudyResults("link", "dygmamba reproduce link", records, {"uci transductive random": 0.999})
+    results.write(tmp_path / "results.json")
+    assert StudyResults.read(tmp_path / "results.json") == results
 
 
 @pytest.mark.parametrize(
     "text", ["", "{}", "[1]", '{"study": "link", "records": [{}], "settings": [], "command": ""}']
 )
-def test_a_damaged_book_is_one_sentence(text, tmp_path):
-    path = tmp_path / "book.json"
+def test_a_damaged_file_is_an_error(text, tmp_path):
+    path = tmp_path / "results.json"
     path.write_text(text)
-    with pytest.raises(FileError, match="not a study's saved results"):
+    with raises("invalid-study-results", kind=FileError) as caught:
         StudyResults.read(path)
+    assert str(path) in str(caught.value)
+
+
+def test_results_of_a_renamed_model_are_read_under_its_current_name(tmp_path):
+    record = ResultRecord("link", "uci", "fading-mamba", 0, {"model": "fading-mamba"}, [{"ap": 0.9}])
+    StudyResults("link", "dygmamba", (record,)).write(tmp_path / "old.json")
+    (read,) = StudyResults.read(tmp_path / "old.json").records
+    assert (read.model, read.about) == ("dyg-mamba-counts", {"model": "dyg-mamba-counts"})

@@ -1,14 +1,21 @@
-"""The published tables: found by any spelling, as printed, and honest about what they lack."""
+"""The published tables: names match in any spelling, values are as printed, gaps are None."""
 
 import pytest
 
 from dygmamba.core.errors import NotFoundError
-from dygmamba.report.published import PublishedValue, corrected_values, list_tables, published_values, table
+from dygmamba.report.published import (
+    PublishedValue,
+    corrected_values,
+    list_tables,
+    load_table,
+    published_values,
+)
+from raising import raises
 
 
 @pytest.mark.parametrize("name", ["CanParl", "Can. Parl.", "can-parl", "CANPARL"])
-def test_a_dataset_is_found_whatever_its_spelling(name):
-    """Case and punctuation are not part of a name."""
+def test_dataset_names_match_in_any_spelling(name):
+    """Case and punctuation are ignored."""
     cells = published_values(name, "transductive", "random", "ap")
     assert cells["DyG-Mamba"][:2] == (98.37, 0.07)
     assert cells["DyGFormer"].mean == 97.36
@@ -17,9 +24,9 @@ def test_a_dataset_is_found_whatever_its_spelling(name):
     )
 
 
-def test_every_protocol_of_the_field_has_its_figures():
+def test_every_evaluation_has_published_values():
     """Two settings, three kinds of negatives and two metrics on twelve datasets; the DyG-Mamba column is complete."""
-    names = [row["dataset"] for row in table("dataset_statistics").rows]
+    names = [row["dataset"] for row in load_table("dataset_statistics").rows]
     assert len(names) == 12
     for name in names:
         for setting in ("transductive", "inductive"):
@@ -28,8 +35,8 @@ def test_every_protocol_of_the_field_has_its_figures():
                     assert "DyG-Mamba" in published_values(name, setting, negatives, metric)
 
 
-def test_figures_quoted_elsewhere_name_their_source():
-    """NAT and TPNet are not in the paper; a retrained figure never passes for a published one."""
+def test_quoted_values_name_their_source():
+    """NAT and TPNet are not in the paper; a retrained value is never returned as a published one."""
     cells = published_values("USLegis", "transductive", "random", "ap")
     assert (cells["NAT"].mean, cells["TPNet"].mean) == (78.71, 80.58)
     assert all("quoted by arXiv 2610.04869" in cells[model].source for model in ("NAT", "TPNet"))
@@ -37,8 +44,8 @@ def test_figures_quoted_elsewhere_name_their_source():
     assert corrected_values("USLegis", "transductive", "random", "ap")["TPNet"].mean == 68.73
 
 
-def test_what_was_not_published_is_empty():
-    """An unknown dataset, setting or metric has no figures; there is no correction of AUC or of new nodes."""
+def test_unpublished_evaluations_are_empty():
+    """Unknown datasets, settings and metrics have no values; AUC and new nodes have no corrected values."""
     assert published_values("my-mail", "transductive", "random", "ap") == {}
     assert published_values("uci", "transductive", "random", "mrr") == {}
     assert (
@@ -48,14 +55,17 @@ def test_what_was_not_published_is_empty():
     )
 
 
-def test_every_table_opens_and_an_unknown_one_is_said():
+def test_every_table_loads_and_an_unknown_one_is_an_error():
     """Rows of a table have the same columns; a cell that the paper prints as N/A is None."""
     for name in list_tables():
-        found = table(name)
+        found = load_table(name)
         assert found.rows
         assert len({tuple(row) for row in found.rows}) == 1
-    nodes = {(row["dataset"], row["model"]): row["mean"] for row in table("node_classification_auc").rows}
+    nodes = {
+        (row["dataset"], row["model"]): row["mean"] for row in load_table("node_classification_auc").rows
+    }
     assert nodes["Wikipedia", "DyG-Mamba"] == 88.58
     assert nodes["Wikipedia", "EdgeBank"] is None
-    with pytest.raises(NotFoundError, match="choose from transductive_ap_rnd"):
-        table("nope")
+    with raises("unknown-paper-table", kind=NotFoundError) as caught:
+        load_table("nope")
+    assert "transductive_ap_rnd" in str(caught.value)

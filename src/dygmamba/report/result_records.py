@@ -14,6 +14,7 @@ from typing import Any
 from dygmamba._version import __version__
 from dygmamba.core.errors import FileError, first_line
 from dygmamba.core.files.writing import make_folder, write_text
+from dygmamba.models.aliases import ALIASES
 
 COST_FIELDS = ("epoch_seconds", "seconds", "best_epoch", "parameters", "peak_mb", "note")
 PATH_FIELDS = ("run", "backbone")  # fields of a row that hold a path, which means nothing on another machine
@@ -85,7 +86,7 @@ class StudyResults:
                 ResultRecord(
                     **({"rows": [], "about": {}} | values | {"settings": settings[values["settings"]]})
                 )
-                for values in raw["records"]
+                for values in map(_rename_model, raw["records"])
             ]
             return StudyResults(raw["study"], raw["command"], tuple(records), raw["ceilings"])
         except OSError as error:
@@ -99,6 +100,14 @@ class StudyResults:
                 "run the study again to write it",
                 code="invalid-study-results",
             ) from error
+
+
+def _rename_model(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a stored record with the current name of its model."""
+    model = ALIASES["model"].get(values["model"])
+    if model is None:
+        return values
+    return values | {"model": model, "about": values.get("about", {}) | {"model": model}}
 
 
 def select_work(records: Iterable[ResultRecord], *works: str) -> list[ResultRecord]:

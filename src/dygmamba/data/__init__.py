@@ -1,0 +1,1 @@
+"""Event data: streams, storage, readers, the catalogue of public datasets, and synthetic streams."""

@@ -96,7 +96,8 @@ def _check_events(store: EventStore, time: np.ndarray) -> Iterator[Anomaly]:
     loops = 0
     for rows in iterate_slices(events, 8):
         loops += int((src[rows] == dst[rows]).sum())
-        release_pages(src[rows]), release_pages(dst[rows])
+        release_pages(src[rows])
+        release_pages(dst[rows])
     if loops > MAX_SELF_LOOP_SHARE * events:
         yield Anomaly("self-loops", f"{_format_share(loops, events)} of events are self-loops")
     if events < MIN_EVENTS or time[0] == time[-1]:

@@ -1,36 +1,70 @@
-"""Processes that train together: a run that loses one ends, keeps what it had, and goes on with any number of them."""
+"""Training in several processes: whatever happens to one of them, the error is its own and nothing is left running."""
 
 import os
 import signal
 import sys
+import textwrap
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from torch.distributed.elastic.multiprocessing import PContext
 
 import dygmamba as dm
-from commands import invoke
-from dygmamba.core.errors import ConfigError, DygWarning
-from dygmamba.engine.launcher import Launcher, ProcessesFailed
+from dygmamba.core.errors import ConfigError, DygError, DygWarning, Interrupted
+from dygmamba.engine.launcher import ProcessesFailed, launch_workers
+from raising import raises
 
 MODEL = "graphmixer"
 SMALL = {"neighbors": 4, "time_dim": 4, "blocks": 1, "dropout": 0.0, "batch": 60}
+LONG = {**SMALL, "epochs": 1000, "patience": 1000, "save_every": 0.0, "device": "cpu"}
 WATCHED = ("loss", "val_ap", "val_auc")
 
 
-def test_a_killed_process_ends_the_others_and_one_process_goes_on(tmp_path, monkeypatch):
-    """Two processes, one killed: a sentence that names it; resumed with one, the curve is that of one process."""
-    monkeypatch.setattr("dygmamba.runs.calibration.MAX_RANKED_EVENTS", 5)  # events that are ranked
-    data = dm.generate(nodes=30, events=400, communities=3)
-    long = {**SMALL, "epochs": 1000, "patience": 1000, "save_every": 0.0, "device": "cpu"}
-    with pytest.raises(ProcessesFailed, match="process 2 of 2 was ended by SIGKILL") as ended:
-        dm.train(data, MODEL, processes=2, out=tmp_path / "two", progress=kill_the_second, **long)
-    assert ended.value.exit_code == 1
+@pytest.fixture(autouse=True)
+def _rank_few_events(monkeypatch):
+    monkeypatch.setattr("dygmamba.runs.final_evaluation.MAX_RANKED_EVENTS", 5)
+
+
+@pytest.fixture(scope="module")
+def data():
+    """A small stream."""
+    return dm.generate(nodes=30, events=400, communities=3)
+
+
+def run_script(script: str, processes: int = 2) -> list[str]:
+    """Run a Python script in several workers and return the lines of the first one."""
+    command = [sys.executable, "-c", "import os, signal, sys, time\n" + textwrap.dedent(script)]
+    with closing(launch_workers(command, processes)) as lines:
+        return list(lines)
+
+
+def find_worker(rank: int) -> int | None:
+    """Return the process id of a worker of this process."""
+    for children in Path("/proc/self/task").glob("*/children"):
+        for number in children.read_text().split():
+            if f"RANK={rank}".encode() in Path(f"/proc/{number}/environ").read_bytes().split(b"\0"):
+                return int(number)
+    return None
+
+
+def test_a_run_that_lost_a_process_resumes_with_any_number_of_them(tmp_path, data):
+    """Two processes, one is killed: the error names it; resumed with one, the curve is that of one process."""
+
+    def kill_second(entry: dict) -> None:
+        if number := find_worker(1):
+            os.kill(number, signal.SIGKILL)
+
+    with raises("process-failed", ProcessesFailed) as error:
+        dm.train(data, MODEL, processes=2, out=tmp_path / "two", progress=kill_second, **LONG)
+    assert "process 2 of 2 was ended by SIGKILL" in str(error.value)
+    assert error.value.exit_code == 1
 
     (run,) = (tmp_path / "two").glob("*/*/*-seed0")
     epochs = len((run / "metrics.jsonl").read_text().splitlines()) + 1
-    with pytest.warns(DygWarning, match="begun with processes 2"):
+    with pytest.warns(DygWarning, match="processes"):
         rest = dm.resume(run, epochs=epochs, device="cpu")
-    (whole,) = dm.train(data, MODEL, out=tmp_path / "one", **long | {"epochs": epochs})
+    (whole,) = dm.train(data, MODEL, out=tmp_path / "one", **LONG | {"epochs": epochs})
     assert rest.metrics.num_rows == epochs
     for there, here in zip(rest.metrics.to_pylist(), whole.metrics.to_pylist(), strict=True):
         assert [there[name] for name in WATCHED] == pytest.approx([here[name] for name in WATCHED], abs=1e-5)
@@ -39,71 +73,136 @@ def test_a_killed_process_ends_the_others_and_one_process_goes_on(tmp_path, monk
         assert [value or 0 for value in there] == pytest.approx([value or 0 for value in here], abs=1e-5)
 
 
-def kill_the_second(entry: dict) -> None:
-    """Of the processes that this one started."""
-    for children in Path("/proc/self/task").glob("*/children"):
-        for number in children.read_text().split():
-            if b"RANK=1" in Path(f"/proc/{number}/environ").read_bytes().split(b"\0"):
-                os.kill(int(number), signal.SIGKILL)
+def test_ctrl_c_saves_the_run_and_keeps_its_exit_code(tmp_path, data):
+    """SIGINT in the parent: the workers save, the error is `Interrupted`, and handlers are what they were."""
+    before = signal.getsignal(signal.SIGINT)
+    with raises("interrupted", Interrupted) as error:
+        dm.train(
+            data,
+            MODEL,
+            processes=2,
+            out=tmp_path,
+            progress=lambda entry: os.kill(os.getpid(), signal.SIGINT),
+            **LONG,
+        )
+    assert error.value.exit_code == 130
+    (run,) = tmp_path.glob("*/*/*-seed0")
+    assert f"dygmamba.resume({str(run)!r})" in str(error.value)
+    assert (run / "checkpoint" / "last.safetensors").exists()
+    assert signal.getsignal(signal.SIGINT) is before
+    assert find_worker(0) is find_worker(1) is None
 
 
-@pytest.mark.parametrize("given", [("--processes", "3"), ("--processes=3",)])
-def test_the_command_line_is_given_once_more_without_its_processes(given, monkeypatch, capsys):
-    """All other words stay as they are; what is wrong with them is said before anything is started."""
-    calls = []
-    monkeypatch.setattr(
-        "dygmamba.cli.training.launch_command", lambda words, count: calls.append((words, count))
+def test_the_error_of_any_process_reaches_the_caller(tmp_path, data, monkeypatch):
+    """The second process fails while the first waits for it to join: its own error, at once and with its exit code."""
+    script = tmp_path / "python"
+    report = '{"error": "the disk is full", "kind": "WriteError", "code": "write-failed", "exit_code": 7}'
+    script.write_text(
+        f"""#!/bin/sh\n[ "$RANK" = 1 ] && echo '{report}' && exit 7\nexec {sys.executable} "$@"\n"""
     )
-    assert (
-        invoke(monkeypatch, capsys, "train", "generated", *given, "--model", "tgn", "--epochs", "2")[0] == 0
-    )
-    assert calls == [(["train", "generated", "--model", "tgn", "--epochs", "2"], 3)]
-    assert invoke(monkeypatch, capsys, "train", "generated", *given, "--model", "tgm")[0] == 2
-    assert len(calls) == 1
+    script.chmod(0o755)
+    monkeypatch.setattr("dygmamba.api.processes.sys.executable", str(script))
+    with raises("write-failed", DygError) as error:
+        dm.train(data, MODEL, processes=2, out=tmp_path, **LONG)
+    assert str(error.value) == "the disk is full"
+    assert error.value.exit_code == 7
+
+
+def test_an_error_of_the_caller_leaves_no_process(tmp_path, data):
+    """A progress function that raises: its error, and the workers are gone."""
+
+    def fail(entry: dict) -> None:
+        raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        dm.train(data, MODEL, processes=2, out=tmp_path, progress=fail, **LONG)
+    assert find_worker(0) is find_worker(1) is None
 
 
 @pytest.mark.parametrize(
-    ("script", "code", "sentence"),
+    ("script", "code", "message", "report"),
     [
-        (
-            "import os, sys; sys.exit(75 if os.environ['RANK'] != '1' else print('error: why', file=sys.stderr) or 3)",
+        pytest.param(
+            """
+            if os.environ["RANK"] == "0":
+                sys.exit(75)
+            print("the last line", flush=True)
+            print("why", file=sys.stderr)
+            sys.exit(3)
+            """,
             3,
-            "why",
+            "process 2 of 2 failed: why",
+            "the last line",
+            id="the first only lost its peer",
         ),
-        (
-            "import os, signal, time; os.environ['RANK'] == '1' and os.kill(os.getpid(), 9); time.sleep(.1)",
+        pytest.param(
+            """
+            if os.environ["RANK"] == "0":
+                signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))
+                time.sleep(600)
+            time.sleep(0.5)
+            sys.exit(3)
+            """,
+            3,
+            "process 2 of 2 failed: exit code 3",
+            "",
+            id="the first was stopped afterwards",
+        ),
+        pytest.param(
+            """
+            if os.environ["RANK"] == "1":
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(600)
+            """,
             1,
-            "SIGKILL",
+            "process 2 of 2 was ended by SIGKILL",
+            "",
+            id="the second was killed and the first waits",
         ),
     ],
 )
-def test_the_one_to_blame_is_named(script, code, sentence):
-    """Whoever ended for a reason of its own gives the sentence and the exit code, not who only missed it."""
-    with (
-        pytest.raises(ProcessesFailed, match=sentence) as ended,
-        Launcher([sys.executable, "-c", script], 2).started() as all_,
-    ):
-        all_.wait()
-    assert ended.value.exit_code == code
+def test_the_process_that_failed_first_is_named(script, code, message, report):
+    """The error has the exit code and the words of the process that failed, not of one that followed."""
+    with raises("process-failed", ProcessesFailed) as error:
+        run_script(script)
+    assert message in str(error.value)
+    assert (error.value.exit_code, error.value.report) == (code, report)
 
 
-def test_who_is_told_to_end_is_not_left(monkeypatch):
-    """One fails and another neither notices nor obeys: it is ended all the same."""
-    monkeypatch.setattr("dygmamba.engine.launcher.GRACE_SECONDS", 0.2)
-    monkeypatch.setattr("dygmamba.engine.launcher.SAVE_SECONDS", 0.2)
-    script = "import os, signal, sys, time; os.environ['RANK'] == '1' and sys.exit(2); "
-    script += "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
-    with pytest.raises(ProcessesFailed), Launcher([sys.executable, "-c", script], 2).started() as all_:
-        all_.wait()
-    assert all(member.process.returncode is not None for member in all_.members)
+def test_a_process_that_ignores_signals_is_ended(monkeypatch, tmp_path):
+    """One fails, another neither notices nor obeys: it is killed, and what it printed has arrived."""
+    monkeypatch.setattr(PContext.close, "__defaults__", (None, 0.2))  # seconds before torch kills
+    number = tmp_path / "number"
+    script = f"""
+        ready = {str(number)!r}
+        if os.environ["RANK"] == "0":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            open(ready, "w").write(str(os.getpid()))
+            time.sleep(600)
+        while not os.path.exists(ready) or not os.path.getsize(ready):
+            time.sleep(0.01)
+        sys.exit(2)
+    """
+    with raises("process-failed", ProcessesFailed):
+        run_script(script)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(number.read_text()), 0)
 
 
-def test_what_cannot_be_is_refused(monkeypatch, tmp_path):
-    """No processes, and processes of processes."""
-    data = dm.generate(nodes=30, events=400, communities=3)
-    with pytest.raises(ConfigError, match="`processes` must be 1 or more"):
+def test_the_lines_of_the_first_process_arrive_in_order():
+    """Only those of the first, all of them, whatever is in them."""
+    script = """
+        for number in range(1000):
+            print(os.environ["RANK"], number, "\\u00e9")
+    """
+    assert run_script(script, 3) == [f"0 {number} é" for number in range(1000)]
+
+
+def test_impossible_numbers_of_processes_are_an_error(monkeypatch, tmp_path, data):
+    """No processes, and processes inside of a process."""
+    with raises("processes-not-positive", ConfigError):
         dm.train(data, MODEL, processes=0, out=tmp_path, device="cpu")
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
         monkeypatch.setenv(name, "1")
-    with pytest.raises(ConfigError, match="one of several processes already"):
+    with raises("nested-processes", ConfigError):
         dm.train(data, MODEL, processes=2, out=tmp_path, device="cpu")

@@ -1,169 +1,174 @@
-"""Several processes of one command on this machine, which begin together and end together.
+"""Launcher of worker processes on this machine, on torch's elastic multiprocessing (decision 039).
 
-What torchrun does for one machine, in the project's own manners: the first process speaks, the others are heard only if
-one of them is to blame. The environment says who each is, in torchrun's words, so a process does not know who started
-it. Importing this is light.
+The workers find each other through a store that the launcher hosts, with the environment variables of torchrun, so that
+a worker does not know who started it. The first worker reports on stdout, line by line; the launcher passes its lines
+on while it watches all workers. If one fails, the others are ended and the error names the worker that failed first.
 """
 
+import logging
 import os
 import signal
-import socket
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from dygmamba.core.errors import ConfigError, DygError
 
-GRACE_SECONDS = 10.0  # seconds in which the others find out by themselves that one is gone
-SAVE_SECONDS = 30.0  # seconds they have for saving once they are told to end
-POLL_SECONDS = 0.05  # seconds between two looks at them
-PEER_LOST_EXIT_CODE = 75  # the exit code of who ended only because another did (`engine/distributed.py`)
+POLL_SECONDS = 0.05
+PEER_LOST_EXIT_CODE = 75  # of a worker that ended only because another one did (`PeerLostError`)
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "MKL_NUM_THREADS")
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")  # those that torch's launcher handles
+ELASTIC_SIGNALS = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 
 
 class ProcessesFailed(DygError):
-    """The processes ended before their work was done; `said` where the user has read why already."""
+    """A worker failed; `report` is the last line that it printed to stdout."""
 
-    def __init__(self, sentence: str, exit_code: int, said: bool) -> None:
-        super().__init__(sentence)
-        self.exit_code, self.said = exit_code, said
+    code = "process-failed"
 
-
-@dataclass(frozen=True, slots=True)
-class WorkerProcess:
-    """One of the processes, and what it wrote on stderr where that is kept."""
-
-    number: int
-    process: subprocess.Popen[str]
-    errors: Any  # a text file, or None
-
-
-class Launcher:
-    """So many processes of one command; used in a `with`, in which signals go on to all of them."""
-
-    def __init__(self, command: Sequence[str], processes: int, listen: bool = False) -> None:
-        if processes < 1:
-            raise ConfigError(f"`processes` must be 1 or more, got {processes}")
-        self.command, self.size, self.listen = list(command), processes, listen
-        self.members: list[WorkerProcess] = []
-
-    @contextmanager
-    def started(self) -> Iterator["Launcher"]:
-        """The processes are there; whatever happens, none of them is left."""
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        port = _free_port()
-        try:
-            with suppress(ValueError):  # not the main thread: signals are somebody else's
-                for number in before:
-                    signal.signal(number, lambda number, _: self._tell(number))
-            for number in range(self.size):
-                self.members.append(self._start(number, port))
-            yield self
-        finally:
-            self._tell(signal.SIGKILL)
-            for member in self.members:
-                member.process.wait()
-                for heard in (member.errors, member.process.stdout):
-                    if heard is not None:
-                        heard.close()
-            with suppress(ValueError):
-                for number, handler in before.items():
-                    signal.signal(number, handler)
-
-    @property
-    def words(self) -> Iterable[str]:
-        """What the first process writes on stdout, line by line, where somebody listens."""
-        said = self.members[0].process.stdout
-        assert said is not None
-        return said
-
-    def wait(self) -> None:
-        """Until all are done; an error where one of them failed, and then none is left running."""
-        failed, told = 0.0, False
-        while any(member.process.poll() is None for member in self.members):
-            now = time.monotonic()
-            if not failed and any(member.process.poll() for member in self.members):
-                failed = now
-            if failed and not told and now - failed > GRACE_SECONDS:
-                self._tell(signal.SIGTERM)
-                told = True
-            if failed and now - failed > GRACE_SECONDS + SAVE_SECONDS:
-                self._tell(signal.SIGKILL)
-            time.sleep(POLL_SECONDS)
-        self._blame()
-
-    def _blame(self) -> None:
-        """Who ended first for a reason of its own."""
-        guilty = [
-            member for member in self.members if member.process.returncode not in (0, PEER_LOST_EXIT_CODE)
-        ]
-        guilty = guilty or [member for member in self.members if member.process.returncode]
-        if not guilty:
-            return
-        first, code = guilty[0], guilty[0].process.returncode
-        if code < 0:
-            ending = f"was ended by {signal.Signals(-code).name}"
-            kept = "what was saved is kept, and resuming the run goes on from there"
-            raise ProcessesFailed(
-                f"process {first.number + 1} of {self.size} {ending}; {kept}", 1, said=False
-            )
-        heard = self._heard(first)
-        raise ProcessesFailed(
-            heard or f"process {first.number + 1} of {self.size} failed", code, said=not heard
-        )
-
-    def _heard(self, member: WorkerProcess) -> str:
-        """What a process said that the user has not read."""
-        if member.errors is None:
-            return ""
-        member.errors.seek(0)
-        lines = [line.strip() for line in member.errors if line.strip()]
-        return lines[-1].removeprefix("error: ") if lines else ""
-
-    def _start(self, number: int, port: int) -> WorkerProcess:
-        threads = str(max(1, (os.cpu_count() or 1) // self.size))
-        own = {
-            "RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": str(self.size),
-            "LOCAL_WORLD_SIZE": str(self.size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-        } | {name: os.environ.get(name, threads) for name in THREAD_VARIABLES}  # fmt: skip
-        speaks: dict[str, Any] = {"stdout": subprocess.PIPE} if self.listen else {}
-        errors = None
-        if number:
-            errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
-            speaks = {"stdout": subprocess.DEVNULL, "stderr": errors}
-        process = subprocess.Popen(
-            self.command,
-            env=os.environ | own,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-            **speaks,
-        )
-        return WorkerProcess(number, process, errors)
-
-    def _tell(self, number: int) -> None:
-        for member in self.members:
-            with suppress(ProcessLookupError):
-                member.process.send_signal(number)
-
-
-def launch_command(words: Sequence[str], processes: int) -> None:
-    """This command line once more, in so many processes."""
-    with Launcher([sys.executable, "-m", "dygmamba", *words], processes).started() as started:
-        started.wait()
+    def __init__(self, message: str, exit_code: int, report: str = "") -> None:
+        super().__init__(message)
+        self.exit_code, self.report = exit_code, report
 
 
 def is_worker() -> bool:
-    """Whether this process was started as one of several."""
+    """Return whether this process was started as one of several."""
     return {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= set(os.environ)
 
 
-def _free_port() -> int:
-    with socket.socket() as place:
-        place.bind(("127.0.0.1", 0))
-        return place.getsockname()[1]
+def launch_workers(command: Sequence[str], processes: int) -> Iterator[str]:
+    """Run a command in several processes; close the iterator to end them.
+
+    SIGINT is passed on to the workers, and other signals that end a process as SIGTERM.
+
+    Args:
+        command: Program and arguments.
+        processes: Number of workers.
+
+    Yields:
+        The lines that the first worker prints to stdout.
+
+    Raises:
+        ProcessesFailed: A worker failed; no worker is left.
+    """
+    if processes < 1:
+        raise ConfigError(f"`processes` must be 1 or more; got {processes}", code="processes-not-positive")
+    return _follow_workers(list(command), processes)
+
+
+def _follow_workers(command: list[str], processes: int) -> Iterator[str]:
+    from torch.distributed import TCPStore
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std, SubprocessContext
+
+    ranks = range(processes)
+    # port 0: the store takes a free one, so that no two launchers can compete for a port
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    with tempfile.TemporaryDirectory(prefix="dygmamba-workers-") as folder, _record_signals() as received:
+        workers = SubprocessContext(
+            name="dygmamba",
+            entrypoint=command[0],
+            args={rank: tuple(command[1:]) for rank in ranks},
+            envs={rank: _worker_environment(rank, processes, store.port) for rank in ranks},
+            # the first worker's stderr is the user's; the others are quiet unless one of them fails
+            logs_specs=DefaultLogsSpecs(folder, {rank: Std.ALL if rank else Std.OUT for rank in ranks}),
+        )
+        try:
+            workers.start()
+            with open(workers.stdouts[0], "rb") as output:
+                rest = b""
+                while True:
+                    result = workers.wait(0)  # if a worker has failed, this ends the others
+                    while received:
+                        _send_signal(workers, received.pop(0))
+                    *lines, rest = (rest + output.read()).split(b"\n")
+                    yield from (line.decode("utf-8", "replace") for line in lines)
+                    if result is not None:
+                        break
+                    time.sleep(POLL_SECONDS)
+            if result.is_failed():
+                raise _describe_failure(result, processes)
+        finally:
+            workers.close(signal.SIGKILL)
+            _close_logs(workers)
+
+
+def _worker_environment(rank: int, processes: int, port: int) -> dict[str, str]:
+    threads = str(max(1, (os.cpu_count() or 1) // processes))
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(processes),
+        "LOCAL_WORLD_SIZE": str(processes),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": str(True),  # the launcher hosts the store, not the first worker
+        "TORCHELASTIC_RESTART_COUNT": "0",
+    } | {name: os.environ.get(name, threads) for name in THREAD_VARIABLES}
+
+
+def _send_signal(workers: Any, number: int) -> None:
+    for handler in workers.subprocess_handlers.values():
+        with suppress(ProcessLookupError):
+            handler.proc.send_signal(number if number == signal.SIGINT else signal.SIGTERM)
+
+
+def _describe_failure(result: Any, processes: int) -> ProcessesFailed:
+    """Return the error of the worker that failed first for a reason of its own."""
+    # in the order in which torch noticed them; those that it ended itself come last
+    failures = list(result.failures.values())
+    own = [failure for failure in failures if failure.exitcode != PEER_LOST_EXIT_CODE]
+    first = (own or failures)[0]
+    name = f"process {first.local_rank + 1} of {processes}"
+    report = _read_last_line(result.stdouts[first.local_rank])
+    if first.exitcode < 0:
+        ended = f"{name} was ended by {signal.Signals(-first.exitcode).name}"
+        hint = "checkpoints are kept, and resuming the run continues from the last one"
+        return ProcessesFailed(f"{ended}; {hint}", 1, report)
+    reason = _read_last_line(result.stderrs[first.local_rank]) or f"exit code {first.exitcode}"
+    return ProcessesFailed(f"{name} failed: {reason}", first.exitcode, report)
+
+
+def _read_last_line(path: str) -> str:
+    """Return the last line of a log that is not empty; "" if the output was not redirected."""
+    lines = Path(path).read_text("utf-8", "replace").splitlines() if path else []
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def _close_logs(workers: Any) -> None:
+    # torch closes these files only of workers that it ended itself
+    for handler in workers.subprocess_handlers.values():
+        for log in (getattr(handler, "_stdout", None), getattr(handler, "_stderr", None)):
+            if log is not None:
+                log.close()
+
+
+@contextmanager
+def _record_signals() -> Iterator[list[int]]:
+    """Collect signals in a list instead of acting on them; torch's launcher installs no handlers and logs nothing.
+
+    An exception out of a handler, as torch's raises it, could strike while workers are being started and orphan them.
+    """
+    received: list[int] = []
+    numbers = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
+    previous = {number: signal.getsignal(number) for number in numbers}
+    logger = logging.getLogger("torch.distributed.elastic.multiprocessing.api")
+    level, setting = logger.level, os.environ.get(ELASTIC_SIGNALS)
+    logger.setLevel(logging.CRITICAL + 1)
+    os.environ[ELASTIC_SIGNALS] = ""
+    try:
+        with suppress(ValueError):  # only the main thread can install handlers
+            for number in numbers:
+                signal.signal(number, lambda number, _: received.append(number))
+        yield received
+    finally:
+        with suppress(ValueError):
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+        logger.setLevel(level)
+        if setting is None:
+            del os.environ[ELASTIC_SIGNALS]
+        else:
+            os.environ[ELASTIC_SIGNALS] = setting

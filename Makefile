@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup browser demo known test test-torch torture site results check format clean
+.PHONY: setup browser demo test test-torch torture site results check format clean
 
 setup: $(READY)
 
@@ -56,10 +56,6 @@ torture: $(READY)
 # docs/research/results.md out of docs/research/results/: the stored results and the text around them
 results: $(READY)
 	$(BIN)/python -m dygmamba.lab.results_page docs/research/results
-
-# src/dygmamba/known.json: models and settings for those who cannot wait for torch; after a setting was changed
-known: $(READY)
-	$(BIN)/python -m dygmamba.lab.known_settings
 
 format: $(READY)
 	$(BIN)/ruff format .

@@ -20,7 +20,7 @@ from dygmamba.engine.scoring import Ranker
 from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.models import MODELS, find_model
 from dygmamba.models.base import DatasetFacts, RoundLearner
-from dygmamba.models.edgebank import MEMORIES
+from dygmamba.models.heuristics import MEMORIES
 from dygmamba.ops.hash_map import HashMap
 from dygmamba.sampling.view import NeighborRequest, PairBatch
 from dygmamba.tasks.base import EvaluationSet
@@ -31,7 +31,7 @@ Case = tuple[str, dict[str, Any]]  # a model's name and settings
 TINY: dict[str, dict[str, Any]] = {
     "dyg-mamba": {"length": 6, "width": 4, "states": 4, "out": 8, "time_dim": 6, "blocks": 2, "dropout": 0.0},
     "mamba": {"length": 6, "width": 4, "states": 4, "out": 8, "time_dim": 6, "blocks": 2, "dropout": 0.0},
-    "fading-mamba": {
+    "dyg-mamba-counts": {
         "length": 6,
         "width": 4,
         "states": 4,
@@ -69,8 +69,8 @@ TINY: dict[str, dict[str, Any]] = {
 BLENDED: Case = (
     "blend",
     {
-        "parts": ["walk-trees", "fading-mamba", "tgn"],
-        "settings": [json.dumps(TINY[name]) for name in ("walk-trees", "fading-mamba", "tgn")],
+        "parts": ["walk-trees", "dyg-mamba-counts", "tgn"],
+        "settings": [json.dumps(TINY[name]) for name in ("walk-trees", "dyg-mamba-counts", "tgn")],
         "sources": ["", "", ""],
         "weights": [0.2, 0.5, 0.3],
     },
@@ -115,7 +115,7 @@ def schooled(scorer: Any) -> None:
     rng = torch.Generator().manual_seed(4)
     src, dst = (torch.randint(8, (len(store),), generator=rng) for _ in range(2))
     label = (torch.arange(2 * len(store)) < len(store)).float()
-    pairs = PairBatch.of(
+    pairs = PairBatch.from_pairs(
         torch.cat([store.src, src]), torch.cat([store.dst, dst]), store.time.repeat(2), label=label
     )
     lesson = scorer.study([unsplit(store).view(pairs, scorer.requests)])
@@ -129,7 +129,7 @@ def sample_store(events=60, nodes=7, seed=0, edge_dim=2, node_dim=3) -> EventSto
     src, dst = (torch.randint(nodes - 1, (events,), generator=rng) for _ in range(2))
     time = 1.08e9 + torch.randint(0, 3, (events,), generator=rng).cumsum(0).double()
     node, edge = torch.randn(nodes, node_dim, generator=rng), torch.randn(events, edge_dim, generator=rng)
-    return EventStore.of(src, dst, time, num_nodes=nodes, features=FeatureTable(node, edge))
+    return EventStore.from_columns(src, dst, time, num_nodes=nodes, features=FeatureTable(node, edge))
 
 
 CELL = 7
@@ -173,7 +173,7 @@ def other_futures(store: EventStore, begin: int) -> list[EventStore]:
 def selected(store: EventStore, rows: Tensor) -> EventStore:
     """These events, brought into the order of time, ties as given."""
     features = FeatureTable(store.features.node, store.features.edge[rows])
-    return EventStore.sorted(
+    return EventStore.from_unsorted(
         store.src[rows], store.dst[rows], store.time[rows], features=features, num_nodes=store.num_nodes
     )
 
@@ -183,7 +183,7 @@ def joined(*parts: EventStore) -> EventStore:
     src, dst, time = (torch.cat([getattr(part, name) for part in parts]) for name in ("src", "dst", "time"))
     edge = torch.cat([part.features.edge for part in parts])
     features = FeatureTable(parts[0].features.node, edge)
-    return EventStore.of(src, dst, time, features=features, num_nodes=parts[0].num_nodes)
+    return EventStore.from_columns(src, dst, time, features=features, num_nodes=parts[0].num_nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ def exam_of(store: EventStore, asked: Questions, periods: tuple[int, ...] = PERI
     ids = torch.arange(len(store))
     parts = [ids[a:b] for a, b in pairwise((0, *periods))]
     parts[0] = parts[0][parts[0] % 6 != 5]
-    pairs = PairBatch.of(asked.src, asked.dst, asked.time)
+    pairs = PairBatch.from_pairs(asked.src, asked.dst, asked.time)
     return EvaluationSet({}, ids[periods[-1] :], tuple(parts), pairs, asked.row - periods[-1])
 
 
@@ -231,7 +231,7 @@ def by_rule(visible: Any, cell: int = CELL) -> "Way":
 
 def by_prediction(scorer: Any, store: EventStore, asked: Questions) -> Tensor:
     """Prediction, with small cells."""
-    return Ranker(scorer, unsplit(store), 0, cell=CELL).logits(asked.src, asked.dst, asked.time)
+    return Ranker(scorer, unsplit(store), 0, batch_size=CELL).logits(asked.src, asked.dst, asked.time)
 
 
 Way = Callable[[Any, EventStore, Questions], Tensor]

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from dygmamba.core.errors import ConfigError, FileError, first_line
 from dygmamba.core.settings import check_value, get_setting_hints
-from dygmamba.known import hints_of, known, require_model
 
 T = TypeVar("T")
 
@@ -28,7 +27,7 @@ def load_ablations() -> dict[str, dict[str, Any]]:
 
 def find_preset(model: str, dataset: str, negatives: str | None = None) -> dict[str, Any]:
     """The settings of a model on a dataset; the more specific table wins."""
-    table = load_presets().get(model, {})
+    table = load_presets().get(_current_name(model), {})
     levels = [table, table.get(dataset, {})]
     if negatives is not None:
         levels.append(levels[-1].get(negatives, {}))
@@ -37,7 +36,7 @@ def find_preset(model: str, dataset: str, negatives: str | None = None) -> dict[
 
 def find_node_preset(model: str, dataset: str) -> dict[str, Any]:
     """The settings of a backbone for node classification; the task's table wins over the link one."""
-    table = load_presets("node.toml").get(model, {})
+    table = load_presets("node.toml").get(_current_name(model), {})
     return find_preset(model, dataset) | _merge_levels([table, table.get(dataset, {})])
 
 
@@ -50,7 +49,7 @@ def find_size_preset(name: str, model: str) -> dict[str, Any]:
         return {}
     if is_preset_file(name):
         found = read_preset_file(Path(name))
-        if found.model != model:
+        if found.model != _current_name(model):
             raise ConfigError(
                 f"{name} is a preset of '{found.model}', not of '{model}'; choose that model or leave it out"
             )
@@ -85,7 +84,7 @@ def read_preset_file(path: Path) -> PresetFile:
     try:
         sections = tomllib.loads(path.read_bytes().decode("utf-8"))
         about, settings = sections["preset"], sections["settings"]
-        return PresetFile(str(about["model"]), dict(settings), dict(about))
+        return PresetFile(_current_name(str(about["model"])), dict(settings), dict(about))
     except OSError as error:
         raise FileError(
             f"preset {path} cannot be read ({error.strerror}); give a file that a search wrote"
@@ -96,6 +95,12 @@ def read_preset_file(path: Path) -> PresetFile:
         raise FileError(
             f"preset {path} needs the sections [preset], with `model = ...`, and [settings]; add what is missing"
         ) from error
+
+
+def _current_name(model: str) -> str:
+    from dygmamba.models.aliases import current_model_name
+
+    return current_model_name(model)
 
 
 def _merge_levels(levels: list[dict[str, Any]]) -> dict[str, Any]:
@@ -117,18 +122,27 @@ def validate_settings(of: str, hints: dict[str, Any], settings: dict[str, Any]) 
     return {key: check_value(key, value, hints[key]) for key, value in settings.items()}
 
 
+def get_training_hints(task: str | None) -> dict[str, Any]:
+    """Return the settings of a task's training loop with their types; none without a task."""
+    from dygmamba.engine.fit_config import LinkFitConfig, NodeFitConfig
+
+    configs = {"link": (LinkFitConfig,), "node": (NodeFitConfig, LinkFitConfig)}.get(task or "", ())
+    return {name: hint for config in configs for name, hint in get_setting_hints(config).items()}
+
+
 def check_settings(model: str, settings: dict[str, Any], task: str | None = "link") -> None:
     """Refuse settings that a model, or the loop of a task, does not have or take; nothing is imported for it.
 
     What a model from outside takes is known where it comes from. Without a task the settings are the model's alone.
     """
-    about = require_model(model)
-    if about is None:
+    from dygmamba.models import require_model  # 30 ms that the help need not wait for
+
+    spec = require_model(model)
+    if spec is None:
         return
-    loops = {"link": ("link",), "node": ("node", "link")}.get(task or "", ())
-    loop = {name: hint for one in loops for name, hint in hints_of(known()["loops"][one]["settings"]).items()}
+    loop = get_training_hints(task)
     own = {name: value for name, value in settings.items() if name not in loop}
-    validate_settings(about["config"], hints_of(about["settings"]), own)
+    validate_settings(spec.config.__name__, get_setting_hints(spec.config), own)
     validate_settings("training", loop, {name: value for name, value in settings.items() if name in loop})
 
 

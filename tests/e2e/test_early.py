@@ -11,8 +11,6 @@ import typer
 
 from commands import invoke
 from dygmamba.cli import app
-from dygmamba.known import allowed, known
-from dygmamba.lab.known_settings import render_known_settings
 from dygmamba.models import MODELS
 
 CASES = """
@@ -232,30 +230,13 @@ def test_a_slip_is_told_what_to_do(answers, case, words):
     assert words in answers[case][2]
 
 
-def test_what_is_known_beforehand_is_what_the_models_say():
-    """known.json is the registry, word for word; `make known` writes it anew."""
-    assert (
-        Path(__file__).parents[2].joinpath("src/dygmamba/known.json").read_text("utf-8")
-        == render_known_settings()
-    )
-
-
-def test_every_setting_says_what_it_means():
-    for name, about in known()["models"].items():
-        assert set(about["settings"]) == set(MODELS[name].settings)
-        assert all(plain.get("meaning") and allowed(plain) for plain in about["settings"].values()), name
-    assert all(
-        plain.get("meaning") for loop in known()["loops"].values() for plain in loop["settings"].values()
-    )
-
-
 def test_models_and_version_tell_what_they_are_asked(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "160")
     code, out, _ = invoke(monkeypatch, capsys, "models", "dyg-mamba")
     assert code == 0
     assert all(name in out for name in MODELS["dyg-mamba"].settings)
     assert "1 to 1,000,000" in out
-    assert "tokens per sequence, the query node included" in out
+    assert "tokens per sequence, including the query node" in out
     code, out, _ = invoke(monkeypatch, capsys, "models", "dyg-mamba", "--json")
     assert json.loads(out)["settings"]["length"]["default"] == 32
     code, out, _ = invoke(monkeypatch, capsys, "--version")

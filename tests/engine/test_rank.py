@@ -20,7 +20,7 @@ from dygmamba.engine.scoring import Ranker
 from dygmamba.engine.visibility import MemorySchedule
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts, EncoderScorer, Heuristic
-from dygmamba.models.dyg_mamba import SPEC, DyGMambaConfig
+from dygmamba.models.configs import DyGMambaConfig
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from raising import raises
@@ -43,7 +43,7 @@ def _alone():
 def scorer() -> EncoderScorer:
     """DyG-Mamba with random weights, made to differ more between pairs than rounding does."""
     torch.manual_seed(0)
-    model = SPEC.build(DyGMambaConfig(**SIZES), DatasetFacts(0, 0, 2))
+    model = MODELS["dyg-mamba"].build(DyGMambaConfig(**SIZES), DatasetFacts(0, 0, 2))
     with torch.no_grad():
         model.head.out.weight.mul_(20)
     return model

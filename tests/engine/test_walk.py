@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from dygmamba.models.edgebank import EdgeBank, EdgeBankConfig
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +18,8 @@ from dygmamba.engine.scoring import StreamScorer, check_finite
 from dygmamba.engine.visibility import MemorySchedule, VisibilityRule
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts, Heuristic
+from dygmamba.models.configs import EdgeBankConfig
+from dygmamba.models.heuristics import EdgeBank
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.link import LinkTask, build_link_set

@@ -44,7 +44,7 @@ def registered(monkeypatch):
     """A way to register for one test."""
     import dygmamba.models as registry
 
-    monkeypatch.setattr(registry, "OUTSIDE", {})
+    monkeypatch.setattr(registry, "REGISTERED", {})
     return lambda name, build, **rest: dm.register(name, NoSettings, build, **rest)
 
 

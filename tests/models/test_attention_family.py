@@ -40,10 +40,12 @@ def stream(src, dst, seed=0):
     src, dst = torch.tensor(src), torch.tensor(dst)
     nodes = 1 + int(torch.maximum(src, dst).max())
     features = FeatureTable(torch.zeros(nodes, 0), torch.randn(len(src), 2, generator=rng))
-    return EventStore.of(src, dst, torch.arange(1.0, len(src) + 1), num_nodes=nodes, features=features)
+    return EventStore.from_columns(
+        src, dst, torch.arange(1.0, len(src) + 1), num_nodes=nodes, features=features
+    )
 
 
-DRAWS = Draws.of(3)
+DRAWS = Draws.from_seed(3)
 
 
 def changed(store, event):
@@ -54,7 +56,7 @@ def changed(store, event):
 
 
 def embed(model, store, src, dst, time=99.0, draws=DRAWS):
-    pairs = PairBatch.of(torch.tensor([src]), torch.tensor([dst]), torch.tensor([time]).double())
+    pairs = PairBatch.from_pairs(torch.tensor([src]), torch.tensor([dst]), torch.tensor([time]).double())
     view = gather_view(NeighborIndex.build(store), store.features, pairs, model.requests, draws)
     with torch.no_grad():
         return model.encoder(view)
@@ -145,7 +147,7 @@ def test_the_newest_event_stands_in_the_last_slot(length, wider):
 @given(length=st.integers(0, 3), wider=st.integers(0, 2))
 def test_tcl_counts_depth_back_from_the_newest_event(length, wider):
     """For all lengths: the query node has place 0, its neighbours end at place k."""
-    places = build("tcl", DatasetFacts(9, 0, 0)).encoder.tokens.places(
+    places = build("tcl", DatasetFacts(9, 0, 0)).encoder.tokens.depths(
         make_tokens(sequence(length, 3 + wider), "first")
     )
     assert places[0, : length + 1].tolist() == [0, *range(4 - length, 4)]
@@ -169,7 +171,7 @@ def test_any_stream_gives_finite_scores_and_gradients(name, store, node_dim):
     nodes = torch.ones(store.num_nodes, node_dim)
     store = replace(store, features=FeatureTable(nodes, store.features.edge))
     model = build(name, DatasetFacts.of(store)).train()
-    pairs = PairBatch.of(store.src, store.dst, store.time)
+    pairs = PairBatch.from_pairs(store.src, store.dst, store.time)
     scores = model(gather_view(NeighborIndex.build(store), store.features, pairs, model.requests))
     scores.square().sum().backward()
     assert bool(torch.isfinite(scores).all())

@@ -15,6 +15,7 @@ from dygmamba.models.base import DatasetFacts, Encoder, EncoderScorer
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView
+from raising import raises
 
 
 @pytest.mark.parametrize("node_dim", [0, 2])
@@ -32,8 +33,8 @@ def test_the_smallest_settings_give_finite_scores(name, node_dim):
     model = spec.build(build_config(spec.config, smallest), DatasetFacts.of(store))
     for events in store.batches(torch.arange(30), 10):
         model.observe(events)
-    pairs = PairBatch.of(store.src[30:], store.dst[30:], store.time[30:])
-    view = gather_view(NeighborIndex.build(store), store.features, pairs, model.requests, Draws.of(0))
+    pairs = PairBatch.from_pairs(store.src[30:], store.dst[30:], store.time[30:])
+    view = gather_view(NeighborIndex.build(store), store.features, pairs, model.requests, Draws.from_seed(0))
     scores = model(view)
     assert bool(torch.isfinite(scores).all())
     if isinstance(model, EncoderScorer):
@@ -66,7 +67,8 @@ class Asking(Encoder):
 def test_an_elastic_model_with_a_look_up_that_cannot_be_cut_is_refused(request_):
     """Fewer entries per hop are other paths, and fewer draws other entries; without `elastic` both are fine."""
     recent = NeighborRequest((3,))
-    with pytest.raises(ConfigError, match=r"Asking is elastic.* one hop of recent entries; got"):
+    with raises("not-elastic", ConfigError) as error:
         EncoderScorer(Asking(recent, request_, elastic=True))
+    assert "Asking" in str(error.value)
     assert EncoderScorer(Asking(recent, request_, elastic=False)).requests == (recent, request_)
     assert EncoderScorer(Asking(recent, recent, elastic=True)).elastic

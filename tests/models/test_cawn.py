@@ -34,14 +34,18 @@ def stream(src, dst, edge_dim=2):
     rng = torch.Generator().manual_seed(0)
     nodes = 1 + int(torch.maximum(src, dst).max())
     features = FeatureTable(torch.zeros(nodes, 0), torch.randn(len(src), edge_dim, generator=rng))
-    return EventStore.of(src, dst, torch.arange(1.0, len(src) + 1), num_nodes=nodes, features=features)
+    return EventStore.from_columns(
+        src, dst, torch.arange(1.0, len(src) + 1), num_nodes=nodes, features=features
+    )
 
 
 def draw(model, store, pairs, seed=3):
     """The view of pairs (u, v) at times t, with one seed's walks."""
     src, dst, time = zip(*pairs, strict=True)
-    batch = PairBatch.of(torch.tensor(src), torch.tensor(dst), torch.tensor(time).double())
-    return gather_view(NeighborIndex.build(store), store.features, batch, model.requests, Draws.of(seed))
+    batch = PairBatch.from_pairs(torch.tensor(src), torch.tensor(dst), torch.tensor(time).double())
+    return gather_view(
+        NeighborIndex.build(store), store.features, batch, model.requests, Draws.from_seed(seed)
+    )
 
 
 def embed(model, view):
@@ -181,7 +185,9 @@ def test_given_its_walks_a_score_does_not_depend_on_the_batch(kept):
     pairs, ((drawn,),) = view.pairs, view.neighbors
     rows = torch.cat([pairs.src_row[kept], pairs.dst_row[kept]])
     fewer = PairView(
-        PairBatch.of(pairs.src[kept], pairs.dst[kept], pairs.time[kept]), ((drawn[rows],),), view.features
+        PairBatch.from_pairs(pairs.src[kept], pairs.dst[kept], pairs.time[kept]),
+        ((drawn[rows],),),
+        view.features,
     )
     with torch.no_grad():
         torch.testing.assert_close(model(fewer), model(view)[kept], rtol=0, atol=1e-6)
@@ -217,9 +223,9 @@ def test_any_stream_gives_finite_scores_and_gradients(store, node_dim):
     """For all streams, with or without features: finite scores, finite gradients."""
     store = replace(store, features=FeatureTable(torch.ones(store.num_nodes, node_dim), store.features.edge))
     model = build(DatasetFacts.of(store)).train()
-    pairs = PairBatch.of(store.src, store.dst, store.time)
+    pairs = PairBatch.from_pairs(store.src, store.dst, store.time)
     index = NeighborIndex.build(store)
-    scores = model(gather_view(index, store.features, pairs, model.requests, Draws.of(0)))
+    scores = model(gather_view(index, store.features, pairs, model.requests, Draws.from_seed(0)))
     scores.square().sum().backward()
     assert bool(torch.isfinite(scores).all())
     assert all(bool(torch.isfinite(parameter.grad).all()) for parameter in model.parameters())

@@ -24,7 +24,7 @@ from strategies import event_streams
 VARIANTS = [*((name, {}) for name in TRAINABLE), BLENDED, *DRAWN]
 VARIANTS += [("dyg-mamba", variant) for variant in load_ablations().values()]
 NAMES = [*TRAINABLE, "blend", *(f"{name}-{more['sampling']}" for name, more in DRAWN), *load_ablations()]
-DRAWS = Draws.of(5)
+DRAWS = Draws.from_seed(5)
 
 
 @pytest.fixture(params=VARIANTS, ids=NAMES)
@@ -38,7 +38,7 @@ def build(variant, store):
     if model.stateful:  # a memory of three batches, so that its parts are at work in every test
         for events in store.batches(torch.arange(min(len(store), 18)), 6):
             model.observe(events)
-        score(model, store, PairBatch.of(store.src[:1], store.dst[:1], store.time[:1]))
+        score(model, store, PairBatch.from_pairs(store.src[:1], store.dst[:1], store.time[:1]))
     return model
 
 
@@ -46,7 +46,7 @@ def queries(store, count=12, seed=1):
     rng = torch.Generator().manual_seed(seed)
     src, dst = (torch.randint(store.num_nodes, (count,), generator=rng) for _ in range(2))
     at = torch.randint(len(store), (count,), generator=rng)
-    return PairBatch.of(src, dst, store.time[at])
+    return PairBatch.from_pairs(src, dst, store.time[at])
 
 
 def score(model, store, pairs):
@@ -67,7 +67,9 @@ def test_later_events_change_no_score(variant):
     store = sample_store()
     model = build(variant, store)
     cut = 30
-    pairs = PairBatch.of(*(queries(store).src, queries(store).dst), store.time[cut].expand(12).contiguous())
+    pairs = PairBatch.from_pairs(
+        *(queries(store).src, queries(store).dst), store.time[cut].expand(12).contiguous()
+    )
     past = store[: int(torch.searchsorted(store.time, store.time[cut]))]
     torch.testing.assert_close(score(model, store, pairs), score(model, past, pairs), rtol=0, atol=1e-6)
 
@@ -78,10 +80,12 @@ def test_a_score_does_not_depend_on_the_batch(variant):
     model, pairs = build(variant, store), queries(store)
     together = score(model, store, pairs)
     order = torch.randperm(12, generator=torch.Generator().manual_seed(2))
-    turned = PairBatch.of(pairs.src[order], pairs.dst[order], pairs.time[order])
+    turned = PairBatch.from_pairs(pairs.src[order], pairs.dst[order], pairs.time[order])
     torch.testing.assert_close(score(model, store, turned), together[order], rtol=0, atol=1e-6)
     for row in range(3):
-        alone = PairBatch.of(pairs.src[row : row + 1], pairs.dst[row : row + 1], pairs.time[row : row + 1])
+        alone = PairBatch.from_pairs(
+            pairs.src[row : row + 1], pairs.dst[row : row + 1], pairs.time[row : row + 1]
+        )
         torch.testing.assert_close(score(model, store, alone), together[row : row + 1], rtol=0, atol=1e-6)
 
 
@@ -90,7 +94,7 @@ def test_shared_rows_give_the_score_of_separate_rows(variant):
     store = sample_store()
     model = build(variant, store)
     time = store.time[-1:].expand(4)
-    separate = PairBatch.of(torch.tensor([1, 1, 1, 1]), torch.tensor([2, 3, 4, 6]), time)
+    separate = PairBatch.from_pairs(torch.tensor([1, 1, 1, 1]), torch.tensor([2, 3, 4, 6]), time)
     rows = torch.tensor([0, 0, 0, 0])
     shared = replace(
         separate,
@@ -131,7 +135,7 @@ def test_features_of_unseen_events_do_not_leak(variant):
     """NaN in the features of all events and of all nodes but its own never reaches the score of a node without past."""
     store = sample_store()
     model = build(variant, store)
-    first = PairBatch.of(torch.tensor([6]), torch.tensor([6]), store.time[:1])
+    first = PairBatch.from_pairs(torch.tensor([6]), torch.tensor([6]), store.time[:1])
     node = store.features.node.clone()
     node[:6] = torch.nan
     poisoned = replace(store, features=FeatureTable(node, torch.full_like(store.features.edge, torch.nan)))
@@ -145,10 +149,10 @@ def test_a_gpu_scores_as_a_cpu_does(variant):
     model, pairs = build(variant, store), queries(store)
     here = score(model, store, pairs)
     there, on = model.cuda(), store.to("cuda")
-    asked = PairBatch.of(pairs.src.cuda(), pairs.dst.cuda(), pairs.time.cuda())
+    asked = PairBatch.from_pairs(pairs.src.cuda(), pairs.dst.cuda(), pairs.time.cuda())
     with torch.no_grad():
         index = NeighborIndex.build(store).to("cuda")
-        draws = Draws.of(5, device="cuda")
+        draws = Draws.from_seed(5, device="cuda")
         scores = there(gather_view(index, on.features, asked, there.requests, draws)).cpu()
     torch.testing.assert_close(scores, here, rtol=1e-4, atol=1e-4)
 
@@ -194,7 +198,7 @@ def test_state_dict_round_trips(variant):
 def test_any_stream_gets_finite_scores(store, length):
     """For all streams (one event, all-equal times, self-loops) and lengths down to 1: finite scores."""
     model = build(("dyg-mamba", {"length": length}), store)
-    pairs = PairBatch.of(store.src, store.dst, store.time)
+    pairs = PairBatch.from_pairs(store.src, store.dst, store.time)
     assert bool(torch.isfinite(score(model, store, pairs)).all())
 
 
@@ -204,9 +208,9 @@ def test_the_unit_of_time_does_not_matter_where_the_step_is_relative(step):
     store = sample_store()
     variant = ("dyg-mamba", {"step": step, "channels": ["node", "edge", "cooccurrence"]})
     model = build(variant, store)
-    minutes = EventStore.of(
+    minutes = EventStore.from_columns(
         store.src, store.dst, store.time / 64, num_nodes=store.num_nodes, features=store.features
     )
     pairs = queries(store)
-    scaled = PairBatch.of(pairs.src, pairs.dst, pairs.time / 64)
+    scaled = PairBatch.from_pairs(pairs.src, pairs.dst, pairs.time / 64)
     torch.testing.assert_close(score(model, minutes, scaled), score(model, store, pairs), rtol=0, atol=1e-6)

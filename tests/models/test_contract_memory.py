@@ -129,7 +129,7 @@ def losses(case, store, base, folder, **fit):
     ids = torch.arange(len(base))
     known = torch.zeros(base.num_nodes, dtype=torch.bool)
     split = Split(ids[:TRAINED], ids[TRAINED:60], ids[60:], known)
-    task = LinkTask.of(base, split, torch.device("cpu"))
+    task = LinkTask.create(base, split, torch.device("cpu"))
     config = FitConfig(batch=CELL, precision="float32", **fit)
     run = Trainer(
         task, build(case, base), Stream(store, split, torch.device("cpu")), config, RunDirectory(folder), 0

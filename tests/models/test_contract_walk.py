@@ -176,9 +176,9 @@ def test_a_prediction_sees_exactly_what_is_strictly_earlier(case):
         scorer.reset()
         for events in past.batches(torch.arange(len(past)), CELL):
             scorer.observe(events)
-        pairs = PairBatch.of(asked.src[rows], asked.dst[rows], asked.time[rows])
+        pairs = PairBatch.from_pairs(asked.src[rows], asked.dst[rows], asked.time[rows])
         index = NeighborIndex.build(past)
-        view = gather_view(index, past.features, pairs, scorer.requests, Draws.of(0))
+        view = gather_view(index, past.features, pairs, scorer.requests, Draws.from_seed(0))
         assert_same(found[rows], score_view(scorer, view))
 
 
@@ -190,7 +190,7 @@ def test_predictions_in_any_order_have_the_same_bits(case):
     late = asked[(asked.time == store.time[-1]).nonzero()[:, 0]]
     early = asked[(asked.time == store.time[PERIODS[-1]]).nonzero()[:, 0]]
     for first, second in ((late, early), (early, late)):
-        links = Ranker(scorer, unsplit(store), 0, cell=CELL)
+        links = Ranker(scorer, unsplit(store), 0, batch_size=CELL)
         told = [links.logits(q.src, q.dst, q.time) for q in (first, first, second, first, second)]
         assert torch.equal(told[0], told[1])
         assert torch.equal(told[0], told[3])
@@ -201,14 +201,14 @@ def test_predictions_in_any_order_have_the_same_bits(case):
 def test_a_prediction_leaves_no_cut_cell_behind(case):
     """Afterwards the memory holds the whole cells before the question's time, bit for bit."""
     store = snapshots()
-    links = Ranker(build(case, store), unsplit(store), 0, cell=CELL)
+    links = Ranker(build(case, store), unsplit(store), 0, batch_size=CELL)
     for begin in (*instants(store), *instants(store)[::-1]):
         links.logits(store.src[:3], store.dst[:3], store.time[begin].repeat(3))
         expected, whole = build(case, store), begin // CELL * CELL
         assert begin > whole
         for events in store.batches(torch.arange(whole), CELL):
             expected.observe(events)
-        assert contents(links.walk.scorer) == contents(expected)
+        assert contents(links.stream_scorer.scorer) == contents(expected)
 
 
 @every_memory
@@ -217,7 +217,9 @@ def test_two_askers_of_one_scorer_do_not_meet(case):
     store = snapshots()
     scorer, asked = build(case, store), questions(store)
     asked = asked[(asked.time == store.time[-1]).nonzero()[:, 0]]
-    links, others = (Ranker(scorer, unsplit(s), 0, cell=CELL) for s in (store, told_otherwise(store, 0)))
+    links, others = (
+        Ranker(scorer, unsplit(s), 0, batch_size=CELL) for s in (store, told_otherwise(store, 0))
+    )
     first = links.logits(asked.src, asked.dst, asked.time)
     others.logits(asked.src, asked.dst, asked.time)
     assert torch.equal(links.logits(asked.src, asked.dst, asked.time), first)

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from dygmamba.data.storage.library import open_dataset
 from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.models.base import DatasetFacts
-from dygmamba.models.edgebank import EdgeBank, EdgeBankConfig
-from dygmamba.runs.link_training import HeuristicEvaluator
+from dygmamba.models.configs import EdgeBankConfig
+from dygmamba.models.heuristics import EdgeBank
+from dygmamba.runs.evaluation import HeuristicEvaluator
 from dygmamba.sampling.view import PairBatch, PairView
 from strategies import event_streams
 
@@ -42,7 +43,7 @@ def test_incremental_memory_equals_the_rebuilt_one(store, memory, size):
         bank.observe(events)
     n = store.num_nodes
     grid = torch.cartesian_prod(torch.arange(n), torch.arange(n)).reshape(-1, 2)
-    asked = PairBatch.of(grid[:, 0], grid[:, 1], torch.zeros(len(grid), dtype=torch.float64))
+    asked = PairBatch.from_pairs(grid[:, 0], grid[:, 1], torch.zeros(len(grid), dtype=torch.float64))
     score = bank(PairView(asked, (), store.features))
     pairs = list(zip(store.src.tolist(), store.dst.tolist(), strict=True))
     expected = definition(pairs, store.time.numpy(), memory)
@@ -59,10 +60,12 @@ def test_reset_forgets():
     """After reset the memory is as new."""
     facts = DatasetFacts(2, 0, 0)
     bank = EdgeBank(EdgeBankConfig(), facts)
-    asked = PairBatch.of(torch.tensor([0]), torch.tensor([1]), torch.tensor([1.0], dtype=torch.float64))
+    asked = PairBatch.from_pairs(
+        torch.tensor([0]), torch.tensor([1]), torch.tensor([1.0], dtype=torch.float64)
+    )
     from dygmamba.data.events.event_store import EventStore
 
-    store = EventStore.of(torch.tensor([0]), torch.tensor([1]), torch.tensor([0.0]))
+    store = EventStore.from_columns(torch.tensor([0]), torch.tensor([1]), torch.tensor([0.0]))
     view = PairView(asked, (), store.features)
     bank.observe(store.select(torch.tensor([0])))
     assert bank(view).tolist() == [1.0]
@@ -71,8 +74,8 @@ def test_reset_forgets():
 
 
 def evaluated(name, folder, strategy, seed=None, visible="batch"):
-    heuristics = HeuristicEvaluator.of(open_dataset(name, folder), VisibilityRule(visible))
-    return heuristics.row("edgebank", {}, (strategy, "test", "transductive"), seed)
+    heuristics = HeuristicEvaluator.from_dataset(open_dataset(name, folder), VisibilityRule(visible))
+    return heuristics.evaluate("edgebank", {}, (strategy, "test", "transductive"), seed)
 
 
 @pytest.mark.parametrize(

@@ -41,11 +41,13 @@ def stream(src, dst, node_dim=0):
     features = FeatureTable(
         torch.randn(nodes, node_dim, generator=rng), torch.randn(len(src), 2, generator=rng)
     )
-    return EventStore.of(src, dst, torch.arange(1.0, len(src) + 1), num_nodes=nodes, features=features)
+    return EventStore.from_columns(
+        src, dst, torch.arange(1.0, len(src) + 1), num_nodes=nodes, features=features
+    )
 
 
 def look(model, store, src, dst, time=99.0):
-    pairs = PairBatch.of(torch.tensor([src]), torch.tensor([dst]), torch.tensor([time]).double())
+    pairs = PairBatch.from_pairs(torch.tensor([src]), torch.tensor([dst]), torch.tensor([time]).double())
     return gather_view(NeighborIndex.build(store), store.features, pairs, model.requests)
 
 
@@ -208,7 +210,7 @@ def test_any_stream_gives_finite_scores_and_gradients(store, node_dim, length):
     """For all streams and lengths down to 1, with or without features: finite scores, finite gradients."""
     store = replace(store, features=FeatureTable(torch.ones(store.num_nodes, node_dim), store.features.edge))
     model = build(DatasetFacts.of(store), length=length).train()
-    pairs = PairBatch.of(store.src, store.dst, store.time)
+    pairs = PairBatch.from_pairs(store.src, store.dst, store.time)
     scores = model(gather_view(NeighborIndex.build(store), store.features, pairs, model.requests))
     scores.square().sum().backward()
     assert bool(torch.isfinite(scores).all())

@@ -7,16 +7,17 @@ import torch
 from hypothesis import given
 from safetensors.torch import load_file
 
+from dygmamba.core.errors import Interrupted
 from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
 from dygmamba.data.storage.dataset import Dataset, Origin, save_dataset
 from dygmamba.data.storage.library import open_dataset
-from dygmamba.engine.fit import Interrupted, Reporter
 from dygmamba.models.base import DatasetFacts
 from dygmamba.runs.link_training import resume_link_run, start_link_run
 from dygmamba.sampling.view import PairBatch
 from memory_cases import NAMES, SETTINGS, Reference, all_pairs, build, replay, ten_events, view_of
+from observers import StepCounter
 from strategies import event_streams
 
 
@@ -72,7 +73,7 @@ def test_a_score_knows_earlier_batches_and_nothing_of_its_own(name):
     with torch.no_grad():
         whole = model(view_of(model, store, pairs))
         order = torch.randperm(36, generator=torch.Generator().manual_seed(1))[:20]
-        some = PairBatch.of(pairs.src[order], pairs.dst[order], pairs.time[order])
+        some = PairBatch.from_pairs(pairs.src[order], pairs.dst[order], pairs.time[order])
         torch.testing.assert_close(model(view_of(model, store, some)), whole[order], rtol=0, atol=1e-6)
         assert torch.equal(model(view_of(model, store, pairs)), whole)
         model.observe(store.select(torch.arange(6, 9)))
@@ -199,7 +200,7 @@ def folder(tmp_path_factory):
     store = generate_stream(GeneratorConfig(seed=3, nodes=40, events=500))
     edge = torch.randn(len(store), 3, generator=torch.Generator().manual_seed(0))
     store = replace(store, features=FeatureTable(store.features.node, edge))
-    save_dataset(Dataset.of("small", store, NodeIds.identity(40), Origin(format="generated")), path)
+    save_dataset(Dataset.from_events("small", store, NodeIds.identity(40), Origin(format="generated")), path)
     return path
 
 
@@ -209,10 +210,9 @@ def run(folder, root, name, stop_after=None):
     chosen = SETTINGS[name] | {"dropout": 0.2, "epochs": 2, "batch": 100, "lr": 1e-2}
     fit = start_link_run(dataset, name, 0, chosen, torch.device("cpu"), root)
     if stop_after is not None:
-        seen = []
-        stop = Reporter(step=lambda epoch, step: seen.append(step), stop=lambda: len(seen) >= stop_after)
+        counter = StepCounter()
         with pytest.raises(Interrupted):
-            fit(stop)
+            fit(counter, stop=lambda: counter.steps >= stop_after)
         torch.manual_seed(12345)  # the state of the process must not matter
         fit = resume_link_run(fit.run.path, torch.device("cpu"), folder)
     fit()

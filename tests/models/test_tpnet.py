@@ -26,14 +26,14 @@ def build(store, **more):
 
 
 def score(model, store, src, dst, time):
-    pairs = PairBatch.of(*(torch.tensor([v]) for v in (src, dst)), torch.tensor([time]).double())
+    pairs = PairBatch.from_pairs(*(torch.tensor([v]) for v in (src, dst)), torch.tensor([time]).double())
     with torch.no_grad():
         return model(gather_view(NeighborIndex.build(store), store.features, pairs, model.requests))
 
 
 def stream(*events):
     src, dst, time = zip(*events, strict=True)
-    return EventStore.of(
+    return EventStore.from_columns(
         torch.tensor(src), torch.tensor(dst), torch.tensor(time, dtype=torch.float64), num_nodes=9
     )
 
@@ -83,7 +83,7 @@ def test_decay_follows_the_training_period_unless_set():
 def test_no_pass_waits_for_its_own_numbers():
     """Forward and backward on tensors without values: nothing is read on the way, so a GPU's graph can hold them."""
     store = sample_store()
-    model, pairs = build(store).train(), PairBatch.of(store.src[:10], store.dst[:10], store.time[:10])
+    model, pairs = build(store).train(), PairBatch.from_pairs(store.src[:10], store.dst[:10], store.time[:10])
     view = gather_view(NeighborIndex.build(store), store.features, pairs, model.requests)
     with FakeTensorMode(allow_non_fake_inputs=True):
         logits = model(view)

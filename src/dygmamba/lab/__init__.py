@@ -2,3 +2,17 @@
 
 Only the commands and functions `reproduce`, `audit` and `bench` use it; the rest of the package never imports it.
 """
+
+# names of the studies in `studies.py`, readable without torch
+STUDY_NAMES = (
+    "link",
+    "node",
+    "ablation",
+    "length",
+    "efficiency",
+    "convergence",
+    "robustness",
+    "sensitivity",
+    "case-study",
+    "large",
+)

@@ -1,94 +1,255 @@
-"""The one registry: a model is a file and a line here, or comes from outside by `register` or an entry point.
+"""The registry of models: every model by name, with its settings; importing it needs no torch.
 
-The package can be called: `dygmamba.models()` is all models by name. A function of that name would hide the package.
+A model is a config in `configs.py`, a module that builds it and an entry of `MODELS`. Other packages add models with
+`dygmamba.register` or an entry point. The package can be called: `dygmamba.models()` returns all models by name. A
+function of that name would hide the package.
 """
 
+import difflib
 import sys
+from collections.abc import Iterable
 from types import ModuleType
 
-from dygmamba.core.errors import ConfigError
-from dygmamba.known import unknown_model
-from dygmamba.models import (
-    blend,
-    cawn,
-    dyg_mamba,
-    dygformer,
-    edgebank,
-    freedyg,
-    graphmixer,
-    heuristics,
-    memory_family,
-    tcl,
-    tgat,
-    tpnet,
-    trees,
-)
-from dygmamba.models.base import ModelSpec
-from dygmamba.models.external import import_source, list_installed, load_installed
+from dygmamba.core.errors import ConfigError, NotFoundError
+from dygmamba.models import configs
+from dygmamba.models.aliases import ALIASES, current_model_name
+from dygmamba.models.spec import Builder, ModelSpec, import_source, list_installed, load_installed
 
 MODELS: dict[str, ModelSpec] = {
-    "dyg-mamba": dyg_mamba.SPEC,
-    "mamba": dyg_mamba.MAMBA,
-    "fading-mamba": dyg_mamba.COUNTS,
-    "edgebank": edgebank.SPEC,
-    "tgat": tgat.SPEC,
-    "cawn": cawn.SPEC,
-    "graphmixer": graphmixer.SPEC,
-    "tcl": tcl.SPEC,
-    "dygformer": dygformer.SPEC,
-    "freedyg": freedyg.SPEC,
-    "jodie": memory_family.JODIE,
-    "dyrep": memory_family.DYREP,
-    "tgn": memory_family.TGN,
-    "tpnet": tpnet.SPEC,
-    "trees": trees.SPEC,
-    "walk-trees": trees.WALK_TREES,
-    "popularity": heuristics.POPULARITY,
-    "recency": heuristics.RECENCY,
-    "source-recency": heuristics.SOURCE_RECENCY,
+    "dyg-mamba": ModelSpec(
+        config=configs.DyGMambaConfig,
+        build=Builder("dygmamba.models.dyg_mamba:DyGMamba"),
+        trainable=True,
+        title="DyG-Mamba (NeurIPS 2025)",
+        looks_at="both nodes' recent events, the time gaps between them, and nodes that occur in both",
+        cost="linear in the length",
+    ),
+    "mamba": ModelSpec(
+        config=configs.MambaConfig,
+        build=Builder("dygmamba.models.dyg_mamba:DyGMamba"),
+        trainable=True,
+        title="vanilla Mamba (Gu and Dao 2023) on DyG-Mamba's tokens",
+        looks_at="both nodes' recent events and nodes that occur in both; time gaps only as a feature",
+        cost="linear in the length",
+    ),
+    "dyg-mamba-counts": ModelSpec(
+        config=configs.DyGMambaCountsConfig,
+        build=Builder("dygmamba.models.dyg_mamba:DyGMamba"),
+        trainable=True,
+        title="DyG-Mamba with decayed counts and temporal walks",
+        looks_at="both nodes' recent events, and for each its decayed counts with both nodes and the walks to them",
+        cost="linear in the length, logarithmic in the events",
+    ),
+    "edgebank": ModelSpec(
+        config=configs.EdgeBankConfig,
+        build=Builder("dygmamba.models.heuristics:EdgeBank"),
+        trainable=False,
+        title="EdgeBank (Poursafaei et al. 2022)",
+        looks_at="whether the directed pair is in memory",
+        cost="one look-up of the pair",
+    ),
+    "tgat": ModelSpec(
+        config=configs.TGATConfig,
+        build=Builder("dygmamba.models.tgat:TGAT"),
+        trainable=True,
+        title="TGAT (Xu et al. 2020)",
+        looks_at="each node's recent events and those of its neighbors, two hops back",
+        cost="quadratic in the neighbors: two hops",
+    ),
+    "cawn": ModelSpec(
+        config=configs.CAWNConfig,
+        build=Builder("dygmamba.models.cawn:CAWN"),
+        trainable=True,
+        title="CAWN (Wang et al. 2021)",
+        looks_at="walks drawn from both nodes' histories, and how often each node on them occurs in either's walks",
+        cost="quadratic in the number of walks",
+    ),
+    "graphmixer": ModelSpec(
+        config=configs.GraphMixerConfig,
+        build=Builder("dygmamba.models.graphmixer:GraphMixer"),
+        trainable=True,
+        title="GraphMixer (Cong et al. 2023)",
+        looks_at="each node's recent events, in fixed slots",
+        cost="quadratic in the neighbors",
+    ),
+    "tcl": ModelSpec(
+        config=configs.TCLConfig,
+        build=Builder("dygmamba.models.tcl:TCL"),
+        trainable=True,
+        title="TCL (Wang et al. 2021)",
+        looks_at="both nodes' recent events, each attending to its own and the other's",
+        cost="quadratic in the neighbors",
+    ),
+    "dygformer": ModelSpec(
+        config=configs.DyGFormerConfig,
+        build=Builder("dygmamba.models.dygformer:DyGFormer"),
+        trainable=True,
+        title="DyGFormer (Yu et al. 2023)",
+        looks_at="both nodes' recent events in patches, and nodes that occur in both",
+        cost="quadratic in length / patch",
+    ),
+    "freedyg": ModelSpec(
+        config=configs.FreeDyGConfig,
+        build=Builder("dygmamba.models.freedyg:FreeDyG"),
+        trainable=True,
+        title="FreeDyG (Tian et al. 2024)",
+        looks_at="the frequencies of both nodes' recent events, and nodes that occur in both",
+        cost="quadratic in the length (its token mixing)",
+    ),
+    "jodie": ModelSpec(
+        config=configs.JODIEConfig,
+        build=Builder("dygmamba.models.memory_family:build_jodie"),
+        trainable=True,
+        title="JODIE (Kumar et al. 2019)",
+        looks_at="each node's memory, and the time since its last update",
+        cost="one memory update per node",
+    ),
+    "dyrep": ModelSpec(
+        config=configs.DyRepConfig,
+        build=Builder("dygmamba.models.memory_family:build_dyrep"),
+        trainable=True,
+        title="DyRep (Trivedi et al. 2019)",
+        looks_at="each node's memory, updated with its partners' neighborhoods",
+        cost="one memory update per node; linear in the neighbors when observing",
+    ),
+    "tgn": ModelSpec(
+        config=configs.TGNConfig,
+        build=Builder("dygmamba.models.memory_family:build_tgn"),
+        trainable=True,
+        title="TGN (Rossi et al. 2020)",
+        looks_at="each node's memory and the memory of its recent neighbors",
+        cost="one memory update per node, linear in the neighbors",
+    ),
+    "tpnet": ModelSpec(
+        config=configs.TPNetConfig,
+        build=Builder("dygmamba.models.tpnet:TPNet"),
+        trainable=True,
+        title="TPNet (Lu et al. 2024), exact walks",
+        looks_at="how decayed walks to both nodes and to their recent neighbors overlap",
+        cost="quadratic in the neighbors, linear in the columns of the walks",
+    ),
+    "trees": ModelSpec(
+        config=configs.TreesConfig,
+        build=Builder("dygmamba.models.trees:BoostedTrees"),
+        trainable=True,
+        title="boosted trees on decayed counts",
+        looks_at="decayed counts of both nodes' and their neighbors' earlier events, on nine time scales",
+        cost="linear in the neighbors, logarithmic in the events",
+    ),
+    "walk-trees": ModelSpec(
+        config=configs.WalkTreesConfig,
+        build=Builder("dygmamba.models.trees:BoostedTrees"),
+        trainable=True,
+        title="boosted trees on decayed counts and temporal walks",
+        looks_at="decayed counts of both nodes, the pair and their neighbors, and walks of up to three events",
+        cost="linear in the neighbors, logarithmic in the events",
+    ),
+    "popularity": ModelSpec(
+        config=configs.NoConfig,
+        build=Builder("dygmamba.models.heuristics:Popularity"),
+        trainable=False,
+        title="popularity",
+        looks_at="how many events the destination has received",
+        cost="one look-up of the destination",
+    ),
+    "recency": ModelSpec(
+        config=configs.NoConfig,
+        build=Builder("dygmamba.models.heuristics:Recency"),
+        trainable=False,
+        title="recency",
+        looks_at="the pair's last event, then the destination's last event",
+        cost="one look-up of the pair and one of the destination",
+    ),
+    "source-recency": ModelSpec(
+        config=configs.NoConfig,
+        build=Builder("dygmamba.models.heuristics:SourceRecency"),
+        trainable=False,
+        title="source recency",
+        looks_at="the source's last event",
+        cost="one look-up of the source",
+    ),
 }
-OUTSIDE: dict[str, ModelSpec] = {}  # what was registered since
-MADE: dict[str, ModelSpec] = {}  # what is made of finished runs, and never trained by name
+# models that are built from finished runs and never trained by name
+COMPOSED: dict[str, ModelSpec] = {
+    "blend": ModelSpec(
+        config=configs.BlendConfig,
+        build=Builder("dygmamba.models.blend:build_blend"),
+        trainable=True,
+        title="several finished runs as one",
+        looks_at="what its models look at",
+        cost="the sum of its models' costs",
+    )
+}
+REGISTERED: dict[str, ModelSpec] = {}  # models registered in this process, and entry points that were loaded
 
 
 def find_model(name: str, source: str | None = None) -> ModelSpec:
-    """The model of that name; `source`, where a run says it comes from, is imported if nobody has registered it."""
-    if name in MODELS:
-        return MODELS[name]
-    if name in MADE:
-        return MADE[name]
-    if name not in OUTSIDE and name in (offered := list_installed()):
-        OUTSIDE[name] = load_installed(name, offered[name])
-    if name not in OUTSIDE and source is not None:
+    """Return the model of that name, importing an entry point or a run's `source` module if necessary.
+
+    Raises:
+        NotFoundError: no model has that name.
+    """
+    name = current_model_name(name)
+    for table in (MODELS, COMPOSED):
+        if name in table:
+            return table[name]
+    if name not in REGISTERED and name in (installed := list_installed()):
+        REGISTERED[name] = load_installed(name, installed[name])
+    if name not in REGISTERED and source is not None:
         import_source(name, source)
-    if name not in OUTSIDE:
-        came = f" ({source} did not register it)" if source else ""
-        raise unknown_model(name, dict.fromkeys([*MODELS, *OUTSIDE, *list_installed()]), came)
-    return OUTSIDE[name]
+    if name not in REGISTERED:
+        detail = f" ({source} did not register it)" if source else ""
+        raise _unknown_model(name, list_names(), detail)
+    return REGISTERED[name]
 
 
-MADE["blend"] = blend.blend_spec(find_model)
+def require_model(name: str) -> ModelSpec | None:
+    """Check that a model exists without importing it; return its spec if it is one of this package.
+
+    Raises:
+        NotFoundError: no model has that name.
+    """
+    name = current_model_name(name)
+    if name not in MODELS and name not in (names := list_names()):
+        raise _unknown_model(name, names)
+    return MODELS.get(name)
+
+
+def list_names() -> list[str]:
+    """Return the names of all models: built in, registered, and offered by installed packages; imports none."""
+    return list(dict.fromkeys([*MODELS, *REGISTERED, *list_installed()]))
+
+
+def _unknown_model(name: str, names: Iterable[str], detail: str = "") -> NotFoundError:
+    names = list(names)
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean '{close[0]}'? " if close else ""
+    return NotFoundError(
+        f"unknown model '{name}'{detail}; {hint}choose from {', '.join(names)}, or `dygmamba.register` it",
+        code="unknown-model",
+    )
 
 
 def add_model(name: str, spec: ModelSpec) -> ModelSpec:
-    """Register a model from outside; the same name again replaces it, but the package's own names are taken."""
-    if name in MODELS or name in MADE:
-        raise ConfigError(f"'{name}' is a model of dygmamba itself; register yours under another name")
-    OUTSIDE[name] = spec
+    """Register a model of another package; a registered name may be replaced, a name of this package may not."""
+    if name in MODELS or name in COMPOSED or name in ALIASES["model"]:
+        raise ConfigError(
+            f"'{name}' is a model of dygmamba itself; register yours under another name",
+            code="model-name-taken",
+        )
+    REGISTERED[name] = spec
     return spec
 
 
 def all_models() -> dict[str, ModelSpec]:
-    """Every model by name: the package's own, what was registered since, and what installed packages offer."""
-    offered = {name: find_model(name) for name in list_installed() if name not in MODELS}
-    return {**MODELS, **OUTSIDE, **offered}
+    """Return every model by name: built in, registered, and offered by installed packages."""
+    installed = {name: find_model(name) for name in list_installed() if name not in MODELS}
+    return {**MODELS, **REGISTERED, **installed}
 
 
-class _Called(ModuleType):
-    """The package, called."""
-
+class _CallablePackage(ModuleType):
     def __call__(self) -> dict[str, ModelSpec]:
-        """All models by name, each with title, what it looks at, cost and settings.
+        """Return all models by name, each with title, what it looks at, cost and settings.
 
         >>> import dygmamba as dm
         >>> dm.models()["edgebank"].trainable
@@ -99,4 +260,4 @@ class _Called(ModuleType):
         return all_models()
 
 
-sys.modules[__name__].__class__ = _Called
+sys.modules[__name__].__class__ = _CallablePackage

@@ -1,12 +1,9 @@
-"""A memory that is kept as training left it: what the engine knows of a scorer that has one.
-
-What the engine knows of a model, whatever it is inside.
-"""
+"""Interfaces between models and engine: scorers, encoders, heads, saved memories, and facts about a dataset."""
 
 import math
 from collections.abc import Callable, Iterable
 from copy import deepcopy
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -18,58 +15,60 @@ from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.event_store import EventBatch, EventStore
 from dygmamba.data.events.statistics import compute_median_gap
 from dygmamba.data.events.stream_prefix import StreamPrefix
+from dygmamba.models.spec import ModelSpec as ModelSpec
 from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView, Request
 
 
 @runtime_checkable
 class MemorySaver(Protocol):
-    """A scorer that can keep its memory as training left it, beside its weights (decision 036)."""
+    """A scorer that can save its memory after training with its weights (decision 036)."""
 
-    carries: bool  # whether it wants to
+    carries: bool  # whether the memory is to be saved
 
     @property
     def carried(self) -> StreamPrefix | None:
-        """The events that are in the memory it has kept; None where it has kept none."""
+        """The events in the saved memory; None if no memory is saved."""
         ...
 
     def carry(self, mark: StreamPrefix) -> None:
-        """Keep the memory as it is, told of these events."""
+        """Save the current memory, which has observed these events."""
         ...
 
     def recall(self) -> None:
-        """Make the memory what was kept."""
+        """Replace the memory with the saved one."""
         ...
 
     def let_go(self) -> None:
-        """Keep nothing any more."""
+        """Delete the saved memory."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetFacts:
-    """All a builder may know of the data."""
+    """What a model may know about a dataset when it is built: sizes, and time statistics of the training events."""
 
     num_nodes: int
     node_dim: int
     edge_dim: int
-    gap_mean: float = 1.0  # between consecutive events of the stream
+    gap_mean: float = 1.0  # mean time gap between consecutive events of the stream
     start: float = 0.0  # time of the first event
-    src_gap: tuple[float, float] = (0.0, 1.0)  # mean and deviation of a source's gaps, the first from `start`
-    dst_gap: tuple[float, float] = (0.0, 1.0)  # the same of a destination's
-    node_gap: float = 1.0  # median span between two events of a node, ties left out
-    period: float = 1.0  # from the first event to the last
+    # mean and standard deviation of the time gaps of a source and of a destination, the first gap from `start`
+    src_gap: tuple[float, float] = (0.0, 1.0)
+    dst_gap: tuple[float, float] = (0.0, 1.0)
+    node_gap: float = 1.0  # median time gap between two events of a node, without ties
+    period: float = 1.0  # time from the first event to the last
 
     def scales(self, count: int) -> tuple[float, ...]:
-        """So many time scales, log-spaced from the typical gap of a node to the length of the training period."""
+        """Return `count` time scales, log-spaced from the median time gap of a node to the training period."""
         low, high = math.log(min(self.node_gap, self.period)), math.log(self.period)
         steps = max(count - 1, 1)
         return tuple(math.exp(low + (high - low) * step / steps) for step in range(count))
 
     @staticmethod
     def of(store: EventStore, events: Int64[Tensor, "k"] | None = None) -> "DatasetFacts":
-        """The facts of a stream, its times taken from these (training) events only."""
-        kept = slice(None) if events is None else events
-        time = store.time[kept]
+        """Compute the facts of a stream; time statistics use the given (training) events only."""
+        chosen = slice(None) if events is None else events
+        time = store.time[chosen]
         period = float(time[-1] - time[0]) if len(time) > 1 else 0.0
         return DatasetFacts(
             num_nodes=store.num_nodes,
@@ -77,15 +76,15 @@ class DatasetFacts:
             edge_dim=store.features.edge.shape[1],
             gap_mean=period / (len(time) - 1) if period > 0 else 1.0,
             start=float(time[0]) if len(time) else 0.0,
-            src_gap=_gap_statistics(store.src[kept], time),
-            dst_gap=_gap_statistics(store.dst[kept], time),
-            node_gap=compute_median_gap(torch.cat([store.src[kept], store.dst[kept]]), time.repeat(2)),
+            src_gap=_gap_statistics(store.src[chosen], time),
+            dst_gap=_gap_statistics(store.dst[chosen], time),
+            node_gap=compute_median_gap(torch.cat([store.src[chosen], store.dst[chosen]]), time.repeat(2)),
             period=period if period > 0 else 1.0,
         )
 
 
 def _gap_statistics(node: Int64[Tensor, "k"], time: Float64[Tensor, "k"]) -> tuple[float, float]:
-    """Mean and deviation of the spans between a node's events; its first one is counted from the start."""
+    """Return mean and standard deviation of a node's time gaps; the first gap is counted from the start."""
     if not len(node):
         return 0.0, 1.0
     order = torch.argsort(node, stable=True)
@@ -98,34 +97,34 @@ def _gap_statistics(node: Int64[Tensor, "k"], time: Float64[Tensor, "k"]) -> tup
 
 @runtime_checkable
 class Scorer(Protocol):
-    """A model as the engine drives it; streaming state changes only in `observe`."""
+    """A model as the engine uses it; its memory changes only in `observe`."""
 
     stateful: bool  # whether `observe` changes later scores
-    elastic: bool  # whether a look-up of fewer entries changes nothing, as long as nothing is cut off
+    elastic: bool  # whether shorter look-ups give the same result as long as they drop no entries
 
     @property
     def requests(self) -> tuple[Request, ...]:
-        """The neighbour sequences the model wants for each query."""
+        """What the model needs to look up for each query: neighbor sequences, counts, walks."""
         ...
 
     def __call__(self, view: PairView) -> Float[Tensor, "p"]:
-        """A score per pair: the higher, the likelier."""
+        """Return a score per pair; a higher score means a likelier event."""
         ...
 
     def observe(self, events: EventBatch) -> None:
-        """Take in what has happened; stateless models ignore it."""
+        """Update the memory with observed events; models without memory do nothing."""
         ...
 
     def reset(self) -> None:
-        """Forget everything observed."""
+        """Clear the memory."""
         ...
 
     def snapshot(self, events: EventBatch) -> Any:
-        """What observing these events will change, for `restore`."""
+        """Return the state that observing these events will change, for `restore`."""
         ...
 
     def restore(self, kept: Any) -> None:
-        """Be as when `kept` was made, if nothing but its events was observed since."""
+        """Undo `observe`: restore a snapshot, if only its events were observed since."""
         ...
 
 
@@ -134,45 +133,48 @@ Offset = Callable[[PairBatch], Tensor | None]
 
 @runtime_checkable
 class RoundLearner(Protocol):
-    """A scorer that learns from all training questions at once, round after round, instead of along a gradient.
+    """A scorer that is fitted to all training queries at once, round after round, instead of by gradient steps.
 
-    An epoch is `rounds` of them; after each the validation says how good it is, as for any other model. `negatives` is
-    how many other nodes are asked about beside each training event, once and for all.
+    An epoch is `rounds` rounds, followed by validation as for any other model. `negatives` is the number of negative
+    samples per training event, drawn once.
     """
 
     rounds: int
     negatives: int
 
     def study(self, views: Iterable[PairView], offset: Offset | None = None) -> Any:
-        """What the rounds learn from: all questions of the training period, as views of strictly earlier events.
+        """Prepare the training table: all queries of the training period, as views of strictly earlier events.
 
-        `offset` says what is added to the logits of such questions where they are judged, and in no score.
+        `offset` returns what is added to the logits of queries in the loss, and in no score.
         """
         ...
 
-    def learn(self, lesson: Any) -> Float[Tensor, ""]:
-        """One round; the mean loss before it. What was learned is in the module's buffers, so checkpoints hold it."""
+    def learn(self, table: Any) -> Float[Tensor, ""]:
+        """Run one round on the prepared table; return the mean loss before it.
+
+        The fitted parameters are buffers of the module, so checkpoints contain them.
+        """
         ...
 
 
 class Heuristic:
-    """A score without weights, from what was observed; asks for no neighbours."""
+    """Base class of scorers without weights that use observed events only."""
 
     requests: tuple[Request, ...] = ()
     stateful = True
     elastic = False
 
     def snapshot(self, events: EventBatch) -> Any:
-        """Everything: what is remembered is small."""
+        """Copy the whole memory, which is small."""
         return deepcopy(self.__dict__)
 
     def restore(self, kept: Any) -> None:
-        """Be as when `kept` was made."""
+        """Restore a snapshot."""
         self.__dict__.update(kept)
 
 
 class Encoder(nn.Module):
-    """A model that turns each pair into two vectors: forward(view) -> [p d], [p d].
+    """Base class of models that embed each pair as two vectors: forward(view) -> [p d], [p d].
 
     A model with memory sets `stateful`, keeps the memory in buffers and changes it only in `observe`.
     """
@@ -180,58 +182,56 @@ class Encoder(nn.Module):
     requests: tuple[Request, ...]
     out_dim: int
     stateful: bool = False
-    # whether a look-up of fewer entries changes nothing, as long as nothing is cut off: one hop, recent entries
+    # whether shorter look-ups give the same result as long as they drop no entries; needs one hop of recent entries
     elastic: bool = False
-    carries: bool = False  # whether the memory that training leaves is kept beside the weights
-
-    beside_dim: int = 0  # numbers of a pair that a link head reads beside the two vectors
+    carries: bool = False  # whether the memory after training is saved with the weights
+    beside_dim: int = 0  # number of pair features that a link head reads next to the two embeddings
 
     def beside(self, view: PairView) -> tuple[Float[Tensor, "p _"], ...]:
-        """What a link head reads of each pair beside the two vectors, `beside_dim` numbers in all."""
+        """Return the pair features that a link head reads next to the embeddings, `beside_dim` columns in total."""
         return ()
 
     def observe(self, events: EventBatch) -> None:
-        """Take in what has happened; without memory there is nothing to do."""
+        """Update the memory with observed events; nothing to do without memory."""
 
     def reset(self) -> None:
-        """Forget everything observed."""
+        """Clear the memory."""
 
     def snapshot(self, events: EventBatch) -> Any:
-        """What observing these events will change; without memory, nothing."""
+        """Return the state that observing these events will change."""
 
     def restore(self, kept: Any) -> None:
-        """Be as when `kept` was made."""
+        """Restore a snapshot."""
 
     @property
     def carried(self) -> StreamPrefix | None:
-        """The events that are in the memory it has kept; without memory there is none."""
+        """The events in the saved memory; None without memory."""
         return None
 
     def carry(self, mark: StreamPrefix) -> None:
-        """Keep the memory as it is."""
+        """Save the current memory, which has observed these events."""
 
     def recall(self) -> None:
-        """Make the memory what was kept."""
+        """Replace the memory with the saved one."""
 
     def let_go(self) -> None:
-        """Keep nothing any more."""
+        """Delete the saved memory."""
 
 
 class NodeEncoder(Encoder):
-    """An encoder that looks at one node at a time: each row of the batch is encoded once, pairs point at rows."""
+    """Base class of encoders that embed one node at a time; each (node, time) row is encoded once for all its pairs."""
 
     def encode(self, view: PairView) -> Float[Tensor, "q d"]:
-        """The embedding of each row (node, time)."""
+        """Return the embedding of each row (node, time)."""
         raise NotImplementedError
 
     def forward(self, view: PairView) -> tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]:
-        """Source and destination embedding of each pair."""
         rows = self.encode(view)
         return rows[view.pairs.src_row], rows[view.pairs.dst_row]
 
 
 class LinkHead(nn.Module):
-    """One logit per pair from its two embeddings (Eq. 15), and from what else is known of it, `beside` numbers."""
+    """One logit per pair from its two embeddings (Eq. 15) and `beside` columns of pair features."""
 
     def __init__(self, dim: int, hidden: int = 172, beside: int = 0) -> None:
         super().__init__()
@@ -241,23 +241,23 @@ class LinkHead(nn.Module):
     def forward(
         self, src: Float[Tensor, "p d"], dst: Float[Tensor, "p d"], *beside: Float[Tensor, "p _"]
     ) -> Float[Tensor, "p"]:
-        """The logits."""
         return self.out(relu(self.hidden(torch.cat([src, dst, *beside], dim=-1)))).squeeze(-1)
 
 
 def require_cuttable(encoder: Encoder) -> None:
-    """Raise ConfigError unless each look-up may be cut: one hop, and the most recent entries rather than a draw."""
+    """Raise ConfigError unless all look-ups can be shortened: one hop of the most recent entries, no random draw."""
     for request in encoder.requests:
         strategy = request.strategy if isinstance(request, NeighborRequest) else "recent"
         if len(request.fanout) > 1 or strategy != "recent":
             raise ConfigError(
-                f"{type(encoder).__name__} is elastic, so it must ask for one hop of recent entries; got a fanout of "
-                f"{request.fanout}, {strategy}; leave elastic False"
+                f"{type(encoder).__name__} sets elastic = True, which needs one hop of recent entries; its request has "
+                f"fanout {request.fanout} and sampling '{strategy}'. Remove `elastic`",
+                code="not-elastic",
             )
 
 
 class EncoderWrapper(nn.Module):
-    """What reads an encoder's vectors, as the engine drives it: the memory is the encoder's."""
+    """Base class of scorers on an encoder; requests and memory are the encoder's."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
@@ -270,7 +270,7 @@ class EncoderWrapper(nn.Module):
 
 
 class MemorySavingWrapper(EncoderWrapper):
-    """The same, with the memory that training of links left, if the encoder keeps it."""
+    """An encoder wrapper that also passes on the encoder's saved memory."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__(encoder)
@@ -279,7 +279,6 @@ class MemorySavingWrapper(EncoderWrapper):
 
     @property
     def carried(self) -> StreamPrefix | None:
-        """The events that are in what the encoder has kept."""
         return self.encoder.carried
 
 
@@ -291,33 +290,16 @@ class EncoderScorer(MemorySavingWrapper):
         self.head = LinkHead(encoder.out_dim, beside=encoder.beside_dim)
 
     def forward(self, view: PairView) -> Float[Tensor, "p"]:
-        """A logit per pair."""
         return self.head(*self.encoder(view), *self.encoder.beside(view))
 
 
 def with_link_head(
     encoder: Callable[[Any, DatasetFacts], Encoder],
 ) -> Callable[[Any, DatasetFacts], EncoderScorer]:
-    """What builds a scorer, given what builds its encoder."""
+    """Return a function that builds an encoder and adds a link head."""
     return lambda config, facts: EncoderScorer(encoder(config, facts))
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSpec:
-    """One entry of the registry: how a model is configured and built, what it looks at and how its cost grows."""
-
-    config: type
-    build: Callable[[Any, DatasetFacts], Scorer]
-    trainable: bool
-    title: str
-    looks_at: str
-    cost: str
-    source: str | None = None  # module:attribute, of a model from outside this package
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Its settings with their defaults."""
-        return {
-            part.name: part.default if part.default_factory is MISSING else part.default_factory()
-            for part in fields(self.config)
-        }
+def add_link_head(model: Encoder | Scorer) -> Scorer:
+    """Return a scorer: an encoder gets a link head, a scorer stays as it is."""
+    return EncoderScorer(model) if isinstance(model, Encoder) else model

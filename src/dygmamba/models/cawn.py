@@ -1,62 +1,34 @@
-"""CAWN (Wang et al., ICLR 2021): walks into the past, their nodes named by where they stand in the pair's walks.
+"""CAWN (Wang et al., ICLR 2021): walks into the past; nodes are identified by their positions in the pair's walks.
 
-Walks of one step, as DyGLib publishes it: (root, neighbour), drawn with replacement. The original's transformer
-over the walks has no mask and its counts set the padding id aside by hand; here walks that do not exist are
-masked in the counts, in attention and in the mean. A node without a past keeps one walk, the root alone, where
-the original has copies of it, which attention and mean cannot tell from one.
+Walks have one step, as DyGLib publishes it: (root, neighbor), drawn with replacement. The original's transformer over
+the walks has no mask, and its counts exclude the padding id explicitly. Here padding is masked in the counts, in
+attention and in the mean. A node without neighbors has one walk, the root alone; the original has several copies of it,
+which gives the same attention and mean.
 
 Legend: p pairs, q rows, r = 2 p rows (sources, then destinations), l tokens (the root first), h hidden, d width.
 """
-
-from dataclasses import dataclass
-from typing import Annotated
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import linear, relu
 
-from dygmamba.core.settings import Bounds, Count, Length, Rate, Settings, Width
 from dygmamba.data.events.event_store import FeatureTable
-from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, with_link_head
+from dygmamba.models.base import DatasetFacts, Encoder
+from dygmamba.models.configs import CAWNConfig
 from dygmamba.nn.attention import PostNormLayer, lookup
 from dygmamba.nn.encodings import TimeEncoding, pair_counts
 from dygmamba.nn.initialization import uniform_parameter
 from dygmamba.nn.mixers import MeanPool
 from dygmamba.nn.tokens import Tokens, make_tokens
-from dygmamba.sampling.view import NeighborRequest, PairView, Strategy
-
-
-@dataclass(frozen=True, slots=True)
-class CAWNConfig(Settings):
-    """Published settings; walks and dropout were chosen per dataset."""
-
-    walks: Length = 32  # walks from each end of a pair
-    sampling: Strategy = (
-        "time_aware"  # which events a walk follows: the latest, any, or more likely the later ones
-    )
-    heads: Count = 8  # heads of the attention
-    # also the width of position features, and of the features a token was published with; half for each direction
-    out: Annotated[int, Bounds(2, 100_000)] = 172  # columns of the vector of a node
-    time_dim: Width = 100  # columns of the time encoding
-    dropout: Rate = 0.1  # share of activations left out in training
-
-    @property
-    def hidden(self) -> int:
-        """Of each direction over whole tokens: half of node, edge, position and time, 308 as published."""
-        return (3 * self.out + self.time_dim) // 2
-
-    @property
-    def attention(self) -> int:
-        """`hidden`, rounded up to a multiple of the heads: 312 as published."""
-        return -(-self.hidden // self.heads) * self.heads
+from dygmamba.sampling.view import NeighborRequest, PairView
 
 
 def walk_positions(tokens: Tokens) -> Float[Tensor, "r l 2 2"]:
-    """The share of u's and of v's walks in which each token's node is the root, and in which it is the neighbour.
+    """Return the share of u's and of v's walks in which each token's node is the root, and the neighbor.
 
-    Rows are the pairs' sources, then their destinations; one count of tokens serves both places, as a root
-    stands once in its own sequence.
+    Rows are the pairs' sources, then their destinations. One count of tokens serves both positions, as a root occurs
+    once in its own sequence.
     """
     p, mask = tokens.node.shape[0] // 2, tokens.mask
     counts = pair_counts(tokens.node, mask)  # [r l 2]
@@ -69,32 +41,32 @@ def walk_positions(tokens: Tokens) -> Float[Tensor, "r l 2 2"]:
 
 
 class PositionEncoding(nn.Module):
-    """A two-layer perceptron on a node's shares in u's walks plus the same on those in v's."""
+    """A two-layer perceptron on a node's shares in u's walks, plus the same on its shares in v's walks."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.hidden, self.out = nn.Linear(2, width), nn.Linear(width, width)
 
     def forward(self, shares: Float[Tensor, "r l 2 2"]) -> Float[Tensor, "r l d"]:
-        """The sum of both; the last map is linear, so it is applied to the sum."""
+        # the last layer is linear, so it is applied to the sum
         return linear(relu(self.hidden(shares)).sum(dim=2), self.out.weight, 2 * self.out.bias)
 
 
 def first_lstm_step(
     gates: Float[Tensor, "*shape h3"],
 ) -> tuple[Float[Tensor, "*shape h"], Float[Tensor, "*shape h"]]:
-    """State and cell of an LSTM that has read one token: there is nothing to forget yet."""
+    """Return state and cell of an LSTM after one token; the forget gate has no effect yet."""
     i, g, o = gates.chunk(3, dim=-1)
     cell = i.sigmoid() * g.tanh()
     return o.sigmoid() * cell.tanh(), cell
 
 
 class WalkLSTM(nn.Module):
-    """A bidirectional LSTM, its output at the last step of each walk: the root alone, then (root, neighbour).
+    """A bidirectional LSTM, its output at the last step of each walk: the root alone, then (root, neighbor).
 
-    At the last step the backward direction has read one token only. Its recurrent weights and its forget gate
-    could never matter and are left out. All walks of a row begin at the root, which is read once for them all.
-    torch's LSTM has two biases that add up; the one here starts as their sum.
+    At the last step the backward direction has read one token only, so its recurrent weights and its forget gate have
+    no effect and are left out. All walks of a row begin at the root, which is read once for all of them. torch's LSTM
+    has two biases that add up; the one here starts as their sum.
     """
 
     def __init__(self, width: int, hidden: int) -> None:
@@ -109,7 +81,6 @@ class WalkLSTM(nn.Module):
                 part.bias.add_(uniform_parameter(hidden, len(part.bias)))
 
     def forward(self, x: Float[Tensor, "r l d"]) -> Float[Tensor, "r l h2"]:
-        """What each walk looks like from its end."""
         gates = self.ahead(x)
         state, cell = first_lstm_step(gates[:, :1, : 3 * self.again.in_features])  # the root: [r 1 h]
         i, g, o, f = (gates[:, 1:] + self.again(state)).chunk(4, dim=-1)
@@ -118,7 +89,7 @@ class WalkLSTM(nn.Module):
 
 
 class CAWN(Encoder):
-    """Tokens and positions along each walk by two LSTMs, the walks of a node by a transformer, then their mean."""
+    """Two LSTMs encode tokens and positions along each walk, a transformer layer the walks of a node, then a mean."""
 
     def __init__(self, config: CAWNConfig, facts: DatasetFacts) -> None:
         super().__init__()
@@ -133,33 +104,22 @@ class CAWN(Encoder):
         self.pool = MeanPool(config.attention)
         self.out = nn.Linear(config.attention, config.out)
 
-    def alone(self, tokens: Tokens, features: FeatureTable) -> Float[Tensor, "q l d"]:
-        """What a token has whatever the pair; features without columns add none."""
+    def encode_tokens(self, tokens: Tokens, features: FeatureTable) -> Float[Tensor, "q l d"]:
+        """Encode the part of a token that does not depend on the pair."""
         node = lookup(features.node, tokens.node, tokens.mask)
         edge = lookup(features.edge, tokens.event, tokens.is_event)
         return torch.cat([node, self.time(tokens.age), edge], dim=-1)
 
     def forward(self, view: PairView) -> tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]:
-        """Source and destination embedding of each pair."""
         ((drawn,),) = view.neighbors
         pairs, p = view.pairs, view.pairs.src_row.shape[0]
         tokens = make_tokens(drawn, "first")
         both = torch.cat([pairs.src_row, pairs.dst_row])
         paired = tokens[both]
         position = self.position(walk_positions(paired))
-        x = torch.cat([self.alone(tokens, view.features)[both], position], dim=-1)
+        x = torch.cat([self.encode_tokens(tokens, view.features)[both], position], dim=-1)
         walks = self.join(torch.cat([self.walk(x), self.path(position)], dim=-1))  # [r l d]
-        # the walk that is the root alone exists where there is no other, so attention always has a key
+        # the walk that is the root alone counts only without other walks, so attention always has a key
         real = torch.cat([paired.length[:, None] == 1, paired.mask[:, 1:]], dim=1)
         z = self.out(self.pool(self.layer(walks, walks, real), real))
         return z[:p], z[p:]
-
-
-SPEC = ModelSpec(
-    config=CAWNConfig,
-    build=with_link_head(CAWN),
-    trainable=True,
-    title="CAWN (Wang et al. 2021)",
-    looks_at="walks drawn from both nodes' pasts, and where each node on them stands in the other's",
-    cost="quadratic in the number of walks",
-)

@@ -1,4 +1,4 @@
-"""What is built on an encoder's view of single nodes: embeddings, and classifiers on a frozen or trained backbone.
+"""Source embeddings of an encoder, and node classifiers on a frozen or trained backbone.
 
 Legend: p pairs, e events, d width.
 """
@@ -11,10 +11,9 @@ from dygmamba.sampling.view import PairView
 
 
 class SourceEmbedding(MemorySavingWrapper):
-    """What an encoder makes of the first node of each pair."""
+    """The source embedding of each pair."""
 
     def forward(self, view: PairView) -> Float[Tensor, "p d"]:
-        """The sources' vectors."""
         return self.encoder(view)[0]
 
 
@@ -30,26 +29,24 @@ class NodeHead(nn.Module):
         )
 
     def forward(self, embedding: Float[Tensor, "p d"]) -> Float[Tensor, "p"]:
-        """The logits."""
         return self.layers(embedding).squeeze(-1)
 
 
 class NodeClassifier(EncoderWrapper):
-    """A backbone with a head that reads its source embeddings, both trained."""
+    """A trained backbone with a node head on its source embeddings."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__(encoder)
         self.head = NodeHead(encoder.out_dim)
 
     def forward(self, view: PairView) -> Float[Tensor, "p"]:
-        """A logit per pair, of its source."""
         return self.head(self.encoder(view)[0])
 
 
 class FrozenClassifier(NodeClassifier):
-    """The same on a backbone that does not change: an event's embedding is looked up in a table, by the pair's group.
+    """A node head on a frozen backbone, whose embeddings are precomputed, one row per event.
 
-    Until a table is given it answers as its parent does.
+    Without a table (`use`) it computes the embeddings as its parent does.
     """
 
     def __init__(self, encoder: Encoder) -> None:
@@ -57,15 +54,14 @@ class FrozenClassifier(NodeClassifier):
         self.table: Tensor | None = None
 
     def use(self, table: Float[Tensor, "e d"]) -> None:
-        """Read embeddings from this table: no neighbours are asked for any more, nothing is observed."""
+        """Read embeddings from this table from now on; no look-ups and no memory are needed any more."""
         self.table, self.requests, self.stateful, self.elastic = table, (), False, False
 
     def train(self, mode: bool = True) -> "FrozenClassifier":
-        """Only the head ever trains: the backbone answers as it was validated."""
+        """Set the mode of the head; the backbone always stays in evaluation mode."""
         super().train(mode)
         self.encoder.eval()
         return self
 
     def forward(self, view: PairView) -> Float[Tensor, "p"]:
-        """A logit per event."""
         return super().forward(view) if self.table is None else self.head(self.table[view.pairs.group])

@@ -1,55 +1,42 @@
 """FreeDyG (Tian et al., ICLR 2024): a learned filter over the frequencies of a node's recent events.
 
-Tokens stand at a fixed number of slots, the newest in the last one, as published. The original counts the
-padding id as if it were a neighbour, which tells how many slots are empty, and leaves biases and mixed values in
-them; here padding is not counted, and empty slots hold zeros before and after each filter and block. As the
-number of slots is fixed they carry nothing of the batch. A node without a past gets zeros.
+Tokens are placed in a fixed number of slots, the newest in the last one, as published. The original counts the padding
+id as if it were a neighbor, which reveals how many slots are empty, and leaves biases and mixed values in them. Here
+padding is not counted, and empty slots are zero before and after each filter and block. As the number of slots is
+fixed, padding does not depend on the batch. A node without neighbors gets zeros.
 
 Legend: p pairs, q rows, r = 2 p rows (sources, then destinations), l tokens, k slots, d width.
 """
-
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int32
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from dygmamba.core.settings import Count, Length, Rate, Settings, Width
 from dygmamba.data.events.event_store import FeatureTable
-from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, with_link_head
+from dygmamba.models.base import DatasetFacts, Encoder
+from dygmamba.models.configs import FreeDyGConfig
 from dygmamba.nn.attention import FeedForward
 from dygmamba.nn.encodings import ChannelConfig, CountEncoding, pair_counts
 from dygmamba.nn.tokens import Tokens, make_tokens, newest_last
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairView
 
 
-@dataclass(frozen=True, slots=True)
-class FreeDyGConfig(Settings):
-    """Settings of the release; length and dropout were chosen per dataset."""
-
-    length: Length = 32  # events per sequence
-    blocks: Count = 2  # blocks of filter and mixer
-    out: Width = 172  # columns of the vector of a node
-    time_dim: Width = 100  # columns of the time encoding
-    count_dim: Width = 50  # hidden width of the encoding of counts
-    dropout: Rate = 0.1  # share of activations left out in training
-    filter_dropout: Rate = 0.1  # dropout after the filter, the same for all datasets
-
-
 def count_interactions(paired: NeighborSequence) -> Int32[Tensor, "r l 2"]:
-    """How often each entry's node occurs in u's and in v's past.
+    """Count each entry's node in u's and in v's neighbor sequences.
 
-    The other end of the pair counts in both as often as it occurs here, so that having met shows on either side.
+    The other end of the pair gets its count in this sequence for both, so that common events show on both sides.
     """
     p, counts = paired.node.shape[0] // 2, pair_counts(paired.node, paired.mask)
-    here = torch.cat([counts[:p, :, :1], counts[p:, :, 1:]])  # [r l 1]
-    met = paired.node == paired.query_node.roll(p)[:, None]  # rolled by p, each row has the other end's node
-    return torch.where(met[..., None], here, counts)
+    own = torch.cat([counts[:p, :, :1], counts[p:, :, 1:]])  # [r l 1], count in the entry's own sequence
+    met = (
+        paired.node == paired.query_node.roll(p)[:, None]
+    )  # rolled by p, each row gets the node at the other end
+    return torch.where(met[..., None], own, counts)
 
 
 class MixedChannels(nn.Module):
-    """Four aligned channels side by side and a linear map of them, which is a sum of one map per channel.
+    """Four channels side by side and a linear map of them, computed as a sum of one map per channel.
 
     So node, edge and time are mapped once per row, and only the pair's counts once per pair.
     """
@@ -62,25 +49,25 @@ class MixedChannels(nn.Module):
         self.mix = nn.Linear((len(self.channels) + 1) * config.out, config.out)
 
     def rows(self, tokens: Tokens, features: FeatureTable) -> Float[Tensor, "q l d"]:
-        """What the channels of a row add by themselves."""
+        """Return the contribution of the channels that depend on one row only."""
         x = torch.cat([channel(tokens, features) for channel in self.channels], dim=-1)
         return linear(x, self.mix.weight[:, : x.shape[-1]], self.mix.bias)
 
     def join(self, rows: Float[Tensor, "r l d"], counts: Int32[Tensor, "r l 2"]) -> Float[Tensor, "r l d"]:
-        """A row's channels and the pair's counts."""
+        """Add the contribution of the pair's counts."""
         return rows + linear(self.count(counts), self.mix.weight[:, -rows.shape[-1] :])
 
 
 class FrequencyFilter(nn.Module):
-    """Each channel's spectrum over the slots times a learned weight: a circular convolution."""
+    """Multiply each channel's spectrum over the slots by a learned weight: a circular convolution."""
 
     def __init__(self, slots: int, width: int) -> None:
         super().__init__()
-        # real and imaginary parts side by side, so that optimizer and checkpoint see real numbers
+        # real and imaginary parts as columns, so that optimizer and checkpoint see real numbers
         self.weight = nn.Parameter(torch.randn(slots // 2 + 1, width, 2))
 
     def forward(self, x: Float[Tensor, "r k d"]) -> Float[Tensor, "r k d"]:
-        """The filtered slots; in 32 bits, as there is no transform in bfloat16."""
+        # float32, as there is no Fourier transform in bfloat16
         with torch.autocast(x.device.type, enabled=False):
             spectrum = torch.fft.rfft(x.float(), dim=1, norm="forward")
             spectrum = spectrum * torch.view_as_complex(self.weight)
@@ -100,14 +87,13 @@ class FrequencyBlock(nn.Module):
         self.over_width = nn.Sequential(nn.LayerNorm(width), FeedForward(width, 4 * width, nn.GELU, dropout))
 
     def forward(self, x: Float[Tensor, "r k d"], taken: Bool[Tensor, "r k"]) -> Float[Tensor, "r k d"]:
-        """The mixed tokens."""
         filtered = (x + self.drop(self.filter(x))) * taken[..., None]
         x = x + self.over_slots(filtered.mT).mT
         return (x + self.over_width(x)) * taken[..., None]
 
 
 class FreeDyG(Encoder):
-    """Both pasts filtered and mixed by the same weights, each summed with a learned weight per token."""
+    """Filter and mix both sequences with the same weights, then sum each with a learned weight per token."""
 
     def __init__(self, config: FreeDyGConfig, facts: DatasetFacts) -> None:
         super().__init__()
@@ -118,7 +104,6 @@ class FreeDyG(Encoder):
         self.weigh = nn.Linear(config.out, 1)
 
     def forward(self, view: PairView) -> tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]:
-        """Source and destination embedding of each pair."""
         ((recent,),) = view.neighbors
         pairs, p = view.pairs, view.pairs.src_row.shape[0]
         both = torch.cat([pairs.src_row, pairs.dst_row])
@@ -129,13 +114,3 @@ class FreeDyG(Encoder):
             x = block(x, taken)
         z = (self.weigh(x) * x).sum(dim=1)  # empty slots are zero, so they add nothing
         return z[:p], z[p:]
-
-
-SPEC = ModelSpec(
-    config=FreeDyGConfig,
-    build=with_link_head(FreeDyG),
-    trainable=True,
-    title="FreeDyG (Tian et al. 2024)",
-    looks_at="the frequencies of both nodes' recent events, and who occurs in both",
-    cost="quadratic in the length (its token mixing)",
-)

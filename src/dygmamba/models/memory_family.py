@@ -1,22 +1,20 @@
-"""JODIE, DyRep and TGN: three builds of one memory, which takes in cells of events at once (engine/visibility.py).
+"""JODIE, DyRep and TGN: three models on one node memory, which observes events in groups (engine/visibility.py).
 
-Of a node's messages in a cell the last one as a destination is kept, else the last one as a source, as in the released
-code of TGN and in DyGLib. A node's first span is counted from the start of the training events, not from time 0.
+Of a node's messages in a group, the last one as a destination is used, or else the last one as a source, as in the
+released code of TGN and in DyGLib. A node's first time gap is counted from the start of the training events, not from
+time 0.
 
-Legend: q rows, p pairs, u nodes that a batch touches, l neighbours, d width.
+Legend: q rows, p pairs, u nodes that a batch touches, l neighbors, d width.
 """
-
-from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from dygmamba.core.settings import Count, Length, Rate, Settings, Width
 from dygmamba.data.events.event_store import EventBatch, FeatureTable
 from dygmamba.data.events.stream_prefix import StreamPrefix
-from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, with_link_head
+from dygmamba.models.base import DatasetFacts, Encoder
+from dygmamba.models.configs import DyRepConfig, JODIEConfig, TGNConfig
 from dygmamba.nn.memory import (
     AttentionConfig,
     EventEnds,
@@ -27,41 +25,13 @@ from dygmamba.nn.memory import (
     RecentNeighbors,
     SavedMemory,
 )
-from dygmamba.sampling.view import NeighborRequest, PairView, Strategy
+from dygmamba.sampling.view import NeighborRequest, PairView
 
-MemoryAfterTraining = Literal["carried", "replayed"]
 Embeddings = tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]
 
 
-@dataclass(frozen=True, slots=True)
-class JODIEConfig(Settings):
-    """Published settings; dropout was chosen per dataset."""
-
-    out: Width = 172  # columns of the memory and of the vector of a node
-    time_dim: Width = 100  # columns of the time encoding
-    dropout: Rate = 0.1  # share of activations left out in training
-    memory: MemoryAfterTraining = (
-        "carried"  # after training: what it left, or told again from the first event
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class DyRepConfig(JODIEConfig):
-    """Published settings; dropout was chosen per dataset."""
-
-    neighbors: Length = 10  # neighbours looked up
-    heads: Count = 2  # heads of the attention
-
-
-@dataclass(frozen=True, slots=True)
-class TGNConfig(DyRepConfig):
-    """Published settings; dropout and sampling were chosen per dataset."""
-
-    sampling: Strategy = "recent"  # which neighbours: the latest, any, or more likely the later ones
-
-
 class ProjectedEmbedding(nn.Module):
-    """mem (1 + W Δt), Δt since the last update in standard units of the node's role (JODIE)."""
+    """memory (1 + W Δt), Δt the standardised time since the last update of a source or destination (JODIE)."""
 
     requests: tuple[NeighborRequest, ...] = ()
 
@@ -72,7 +42,6 @@ class ProjectedEmbedding(nn.Module):
         self.drop = nn.Dropout(config.dropout)
 
     def forward(self, view: PairView, memory: NodeMemory) -> Embeddings:
-        """Both ends of each pair, each in its role."""
         state, updated = memory.read(view.pairs.node, view.features.edge)
         idle = view.pairs.when - updated
         src, dst = (
@@ -88,7 +57,6 @@ class MemoryEmbedding(nn.Module):
     requests: tuple[NeighborRequest, ...] = ()
 
     def forward(self, view: PairView, memory: NodeMemory) -> Embeddings:
-        """Both ends of each pair."""
         state, _ = memory.read(view.pairs.node, view.features.edge)
         return state[view.pairs.src_row], state[view.pairs.dst_row]
 
@@ -99,7 +67,7 @@ def _build_attention(config: DyRepConfig, facts: DatasetFacts) -> MemoryAttentio
 
 
 class AttentionEmbedding(nn.Module):
-    """Memory of the node and of its neighbours, through one attention layer (TGN)."""
+    """Attention of the node's memory to the memories of its neighbors (TGN)."""
 
     def __init__(self, config: TGNConfig, facts: DatasetFacts) -> None:
         super().__init__()
@@ -107,33 +75,31 @@ class AttentionEmbedding(nn.Module):
         self.attention = _build_attention(config, facts)
 
     def forward(self, view: PairView, memory: NodeMemory) -> Embeddings:
-        """Both ends of each pair; a row is encoded once."""
         ((near,),) = view.neighbors
-        asked = Neighborhood(view.pairs.node, near.node.long(), near.event.long(), near.age, near.mask)
-        rows = self.attention(asked, memory, view.features)
+        neighborhood = Neighborhood(view.pairs.node, near.node.long(), near.event.long(), near.age, near.mask)
+        rows = self.attention(neighborhood, memory, view.features)  # each row once, whatever its pairs
         return rows[view.pairs.src_row], rows[view.pairs.dst_row]
 
 
 class MemoryMessage(nn.Module):
-    """A message carries the partner's memory (JODIE, TGN)."""
+    """The partner's memory as the partner's part of a message (JODIE, TGN)."""
 
     def forward(self, ends: EventEnds, memory: NodeMemory, features: FeatureTable) -> Float[Tensor, "u d"]:
-        """What each message says of the node at the other end."""
         return memory.state[ends.other]
 
     def observe(self, events: EventBatch) -> None:
-        """Nothing but the memory is remembered."""
+        """Do nothing: there is no state but the memory."""
 
     def reset(self) -> None:
-        """Nothing to forget."""
+        """Do nothing."""
 
 
 class AttentionMessage(nn.Module):
-    """A message carries the partner's embedding by attention over its last neighbours (DyRep).
+    """The partner's embedding, by attention over its last neighbors, as the partner's part of a message (DyRep).
 
-    Messages are detached, so no gradient ever reaches this attention: it keeps its initial weights, as in the
-    released code, and is marked so. Its neighbours are the most recent ones of earlier batches; the released
-    code also sees earlier events of the same batch, and samples uniformly on CanParl.
+    Messages are detached, so no gradient ever reaches this attention. It keeps its initial weights, as in the released
+    code, and does not require gradients. Its neighbors are the most recent ones of earlier batches; the released code
+    also sees earlier events of the same batch, and samples uniformly on CanParl.
     """
 
     def __init__(self, config: DyRepConfig, facts: DatasetFacts) -> None:
@@ -142,23 +108,20 @@ class AttentionMessage(nn.Module):
         self.recent = RecentNeighbors(facts.num_nodes, config.neighbors)
 
     def forward(self, ends: EventEnds, memory: NodeMemory, features: FeatureTable) -> Float[Tensor, "u d"]:
-        """What each message says of the node at the other end."""
         node, mask = ends.other, self.recent.mask(ends.other)
         age = ((ends.time[:, None] - self.recent.time[node]) * mask).float()
-        asked = Neighborhood(node, self.recent.node[node], self.recent.event[node], age, mask)
-        return self.attention(asked, memory, features)
+        neighborhood = Neighborhood(node, self.recent.node[node], self.recent.event[node], age, mask)
+        return self.attention(neighborhood, memory, features)
 
     def observe(self, events: EventBatch) -> None:
-        """These events are part of the neighbourhoods from now on."""
         self.recent.add(EventEnds.by_time(events))
 
     def reset(self) -> None:
-        """Forget all neighbours."""
         self.recent.reset()
 
 
 class MemoryEncoder(Encoder):
-    """A memory, how pairs are embedded with it, and what a message says of the partner."""
+    """A node memory, the embedding of pairs with it, and the partner's part of a message."""
 
     stateful = True
 
@@ -175,12 +138,12 @@ class MemoryEncoder(Encoder):
         self.kept = SavedMemory(self._tables()) if config.carries else None
 
     def forward(self, view: PairView) -> Embeddings:
-        """Source and destination embedding of each pair; the memory's cell gets its gradient here."""
+        # the recurrent cell of the memory gets its gradient here, not in `observe`
         return self.embed(view, self.memory)
 
     @torch.no_grad()
     def observe(self, events: EventBatch) -> None:
-        """Take in the waiting messages of the batch's nodes, then leave each its new one."""
+        """Apply the pending messages of the batch's nodes, then store a new message for each."""
         if len(events):
             last = EventEnds.by_role(events).last(self.memory.null_node)
             self.memory.apply_messages(last.node, events.features.edge)
@@ -188,43 +151,37 @@ class MemoryEncoder(Encoder):
             self.partner.observe(events)
 
     def reset(self) -> None:
-        """Forget everything observed."""
         self.memory.reset()
         self.partner.reset()
 
     def snapshot(self, events: EventBatch) -> tuple[Tensor, list[Tensor]]:
-        """The rows of both ends in every table of the memory."""
+        """Copy the rows of both ends in every table of the memory."""
         nodes = torch.unique(torch.cat([events.src, events.dst]))
         return nodes, [table[nodes] for table in self._tables()]
 
     def restore(self, kept: tuple[Tensor, list[Tensor]]) -> None:
-        """Put these rows back."""
         nodes, rows = kept
         for table, row in zip(self._tables(), rows, strict=True):
             table[nodes] = row
 
     @property
     def carried(self) -> StreamPrefix | None:
-        """The events that are in it."""
         return None if self.kept is None else self.kept.events
 
     def carry(self, mark: StreamPrefix) -> None:
-        """Keep the memory as it is."""
         if self.kept is not None:
             self.kept.save(self._tables(), mark)
 
     def recall(self) -> None:
-        """Make the memory what was kept."""
         if self.kept is not None:
             self.kept.restore(self._tables())
 
     def let_go(self) -> None:
-        """Keep nothing any more."""
         if self.kept is not None:
             self.kept.clear()
 
     def _tables(self) -> list[Tensor]:
-        """What is remembered, one row per node."""
+        """Return the tables of the memory, each with one row per node."""
         return [*self.memory.buffers(), *self.partner.buffers()]
 
 
@@ -235,52 +192,21 @@ def _memory_config(
     return MemoryConfig(*sizes, cell, facts.start, shared_time, config.memory == "carried")
 
 
-def jodie(config: JODIEConfig, facts: DatasetFacts) -> MemoryEncoder:
-    """JODIE without a head."""
+def build_jodie(config: JODIEConfig, facts: DatasetFacts) -> MemoryEncoder:
     return MemoryEncoder(
         _memory_config(config, facts, "rnn"), ProjectedEmbedding(config, facts), MemoryMessage()
     )
 
 
-def dyrep(config: DyRepConfig, facts: DatasetFacts) -> MemoryEncoder:
-    """DyRep without a head."""
+def build_dyrep(config: DyRepConfig, facts: DatasetFacts) -> MemoryEncoder:
     return MemoryEncoder(
         _memory_config(config, facts, "rnn"), MemoryEmbedding(), AttentionMessage(config, facts)
     )
 
 
-def tgn(config: TGNConfig, facts: DatasetFacts) -> MemoryEncoder:
-    """TGN without a head."""
+def build_tgn(config: TGNConfig, facts: DatasetFacts) -> MemoryEncoder:
     return MemoryEncoder(
         _memory_config(config, facts, "gru", shared_time=True),
         AttentionEmbedding(config, facts),
         MemoryMessage(),
     )
-
-
-JODIE = ModelSpec(
-    config=JODIEConfig,
-    build=with_link_head(jodie),
-    trainable=True,
-    title="JODIE (Kumar et al. 2019)",
-    looks_at="each node's memory, and how long it was idle",
-    cost="one memory update per node",
-)
-
-DYREP = ModelSpec(
-    config=DyRepConfig,
-    build=with_link_head(dyrep),
-    trainable=True,
-    title="DyRep (Trivedi et al. 2019)",
-    looks_at="each node's memory of partners' surroundings",
-    cost="one memory update per node; linear in the neighbours when observing",
-)
-
-TGN = ModelSpec(
-    config=TGNConfig,
-    build=with_link_head(tgn),
-    trainable=True,
-    title="TGN (Rossi et al. 2020)",
-    looks_at="each node's memory and its recent neighbours'",
-    cost="one memory update per node, linear in the neighbours",
-)

@@ -1,47 +1,26 @@
-"""TCL (Wang et al., 2021): a transformer over both pasts that looks within and across the pair.
+"""TCL (Wang et al., 2021): a transformer over both histories, with attention within and across the pair.
 
-Keys that do not exist are masked, in the original too; there the encoding of time stays in the padding, here
-the padding is never read. Depth counts back from the newest event, as the original's left padding makes it.
+Padded keys are masked, as in the original. Depth counts back from the newest event, which is the effect of the
+original's left padding.
 
 Legend: p pairs, q rows, l tokens (the query node first), d width.
 """
-
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from dygmamba.core.errors import ConfigError
-from dygmamba.core.settings import Count, Length, Rate, Settings, Width
 from dygmamba.data.events.event_store import FeatureTable
-from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, with_link_head
+from dygmamba.models.base import DatasetFacts, Encoder
+from dygmamba.models.configs import TCLConfig
 from dygmamba.nn.attention import PostNormLayer
 from dygmamba.nn.encodings import ChannelConfig
 from dygmamba.nn.tokens import Tokens, make_tokens
-from dygmamba.sampling.view import NeighborRequest, PairView, Strategy
-
-
-@dataclass(frozen=True, slots=True)
-class TCLConfig(Settings):
-    """Published settings; dropout and sampling were chosen per dataset."""
-
-    neighbors: Length = 20  # neighbours looked up
-    sampling: Strategy = "recent"  # which neighbours: the latest, any, or more likely the later ones
-    layers: Count = 2  # layers of the transformer
-    heads: Count = 2  # heads of the attention
-    out: Width = 172  # columns of the vector of a node
-    time_dim: Width = 100  # columns of the time encoding
-    dropout: Rate = 0.1  # share of activations left out in training
-
-    def __post_init__(self) -> None:
-        Settings.__post_init__(self)
-        if self.out % self.heads:
-            raise ConfigError(f"out must be a multiple of heads; got {self.out} and {self.heads}")
+from dygmamba.sampling.view import NeighborRequest, PairView
 
 
 class DepthTokens(nn.Module):
-    """Aligned node, edge and time encodings and the token's depth, summed."""
+    """Sum of node, edge and time encodings and an embedding of the token's depth."""
 
     def __init__(self, config: TCLConfig, facts: DatasetFacts) -> None:
         super().__init__()
@@ -50,22 +29,21 @@ class DepthTokens(nn.Module):
         self.channels = sizes.channels()
         self.depth = nn.Embedding(config.neighbors + 1, config.out)
 
-    def places(self, tokens: Tokens) -> Tensor:
-        """0 for the query node; the newest neighbour at the last place, whatever the length."""
+    def depths(self, tokens: Tokens) -> Tensor:
+        """Return the depth of each token: 0 for the query node, the largest depth for the newest neighbor."""
         deepest = self.depth.num_embeddings - 1
         place = torch.arange(tokens.node.shape[1], device=tokens.node.device)
         return torch.where(place == 0, 0, place + deepest + 1 - tokens.length[:, None]).clamp(max=deepest)
 
     def forward(self, tokens: Tokens, features: FeatureTable) -> Float[Tensor, "q l d"]:
-        """The tokens of each row."""
-        x = self.depth(self.places(tokens))
+        x = self.depth(self.depths(tokens))
         for channel in self.channels:
             x = x + channel(tokens, features)
         return x
 
 
 class TCL(Encoder):
-    """In each layer one set of weights serves four times: u to u, v to v, then u to v and v to u at once."""
+    """Each layer is applied twice with the same weights: to u and v themselves, then from u to v and v to u."""
 
     def __init__(self, config: TCLConfig, facts: DatasetFacts) -> None:
         super().__init__()
@@ -78,25 +56,15 @@ class TCL(Encoder):
         self.out = nn.Linear(config.out, config.out)
 
     def forward(self, view: PairView) -> tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]:
-        """Source and destination embedding of each pair, read off the query tokens."""
+        # the embeddings are the states of the query tokens
         ((recent,),) = view.neighbors
         pairs, p = view.pairs, view.pairs.src_row.shape[0]
         tokens = make_tokens(recent, "first")
         both = torch.cat([pairs.src_row, pairs.dst_row])
         x, mask = self.tokens(tokens, view.features)[both], tokens.mask[both]
-        other = mask.roll(p, 0)  # rolled by p, each sequence meets the other one of its pair
+        other = mask.roll(p, 0)  # rolled by p, each sequence gets the other one of its pair
         for layer in self.layers:
             x = layer(x, x, mask)
             x = layer(x, x.roll(p, 0), other)
         z = self.out(x[:, 0])
         return z[:p], z[p:]
-
-
-SPEC = ModelSpec(
-    config=TCLConfig,
-    build=with_link_head(TCL),
-    trainable=True,
-    title="TCL (Wang et al. 2021)",
-    looks_at="both nodes' recent events, each attending to its own and the other's",
-    cost="quadratic in the neighbours",
-)

@@ -1,52 +1,31 @@
-"""TPNet (Lu et al., NeurIPS 2024): walks to both ends of a pair beside each recent event, mixed as in GraphMixer.
+"""TPNet (Lu et al., NeurIPS 2024): recent events with their walks to both ends of a pair, mixed as in GraphMixer.
 
-The walks are exact: a question sees every strictly earlier event, those of its own batch too, and none of its own
-instant; the original lags by a batch and on snapshots sees the question's own time (decision 027). The random rows
-are a function of a seed; the original draws new ones in every epoch. Empty slots hold zeros before every block, and
-the mean runs over the tokens that exist (the original's masking has no effect, and it divides by all slots).
+The walks are exact: a query sees every strictly earlier event, including those of its own batch, and none at its own
+time. The original lags by a batch and on snapshots sees events at the query's time (decision 027). The random vectors
+are a function of a seed; the original draws new ones in every epoch. Empty slots are zero before every block, and the
+mean runs over the real tokens (the original's masking has no effect, and it divides by all slots).
 
-Legend: p pairs, k slots, n node features, e edge features, w numbers about two nodes, d width.
+Legend: p pairs, k slots, n node features, e edge features, w walk overlaps of two nodes, d width.
 """
-
-from dataclasses import dataclass
-from typing import Annotated
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from dygmamba.core.settings import Bounds, Count, Length, Rate, Settings, Width
-from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, with_link_head
+from dygmamba.models.base import DatasetFacts, Encoder
+from dygmamba.models.configs import TPNetConfig
 from dygmamba.nn.attention import lookup
 from dygmamba.nn.encodings import TimeEncoding
 from dygmamba.nn.history_features import WalkRelation
 from dygmamba.nn.initialization import padded_width, scaled_linear
 from dygmamba.nn.mixers import MeanPool, MixerBlock
 from dygmamba.nn.tokens import newest_last
-from dygmamba.sampling.view import NeighborRequest, PairView, Strategy
+from dygmamba.sampling.view import NeighborRequest, PairView
 from dygmamba.sampling.walks import WalkRequest
 
 
-@dataclass(frozen=True, slots=True)
-class TPNetConfig(Settings):
-    """Published settings; decay and sampling were chosen per dataset, dim follows from its size."""
-
-    neighbors: Length = 20  # neighbours looked up
-    sampling: Strategy = "recent"  # which neighbours: the latest, any, or more likely the later ones
-    layers: Annotated[int, Bounds(1, 5)] = 3  # events of the longest walks
-    dim: Width = 120  # random numbers of a node
-    decay: Annotated[float, Bounds(0, 1e12)] = (
-        0.0  # how walks fade per unit of time; 0: 2 in the training period
-    )
-    walk_seed: Annotated[int, Bounds(0, 2**62)] = 0  # of the random numbers
-    blocks: Count = 2  # mixer blocks
-    out: Width = 172  # columns of the vector of a node
-    time_dim: Width = 100  # columns of the time encoding
-    dropout: Rate = 0.1  # share of activations left out in training
-
-
 class TPNet(Encoder):
-    """The recent events of either end, each with its walks to both ends, mixed and averaged."""
+    """Mix and average the recent events of each end, each with its walk overlaps with both ends."""
 
     def __init__(self, config: TPNetConfig, facts: DatasetFacts) -> None:
         super().__init__()
@@ -69,7 +48,6 @@ class TPNet(Encoder):
         self.pool = MeanPool(config.out)
 
     def forward(self, view: PairView) -> tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]:
-        """Source and destination embedding of each pair."""
         ((recent,),), (walks,), pairs = view.neighbors, view.walks, view.pairs
         seq = recent[torch.cat([pairs.src_row, pairs.dst_row])]  # [2 p k]
         ends = torch.stack([pairs.src, pairs.dst], dim=1).repeat(2, 1)
@@ -86,16 +64,5 @@ class TPNet(Encoder):
         return src, dst
 
     def beside(self, view: PairView) -> tuple[Float[Tensor, "p w"]]:
-        """r(source, destination) of each pair."""
         (walks,), pairs = view.walks, view.pairs
         return (self.relation.of_pairs(walks, pairs.src, pairs.dst, pairs.known),)
-
-
-SPEC = ModelSpec(
-    config=TPNetConfig,
-    build=with_link_head(TPNet),
-    trainable=True,
-    title="TPNet (Lu et al. 2024), exact walks",
-    looks_at="how walks to both nodes and to their recent neighbours overlap, each step fading",
-    cost="quadratic in the neighbours, linear in the walks' numbers",
-)

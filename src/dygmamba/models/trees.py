@@ -1,17 +1,18 @@
-"""Boosted trees on exact fading counts: what a laptop learns from a stream in seconds.
+"""Boosted trees on exact decayed counts, trained on a CPU in seconds.
 
-Each pair is a row of numbers (`sampling/counts.py`): how often both nodes have acted and met, fading on nine time
-scales, how their neighbours know the other one, and how long ago all that was. The scales are log-spaced from the
-typical gap of a node to the length of the training period. Nothing is remembered: a score is a function of the pair,
-the time and strictly earlier events. The trees lie in buffers, so a checkpoint is numbers and no code (decision 025).
+Each pair is a row of features (`sampling/counts.py`): decayed counts of both nodes' events and of their common events
+on nine time scales, counts of one node with the other's neighbors, and the ages of the last events. The time scales are
+log-spaced from the median time gap of a node to the training period. There is no memory: a score is a function of the
+pair, the time and strictly earlier events. The trees are stored in buffers, so a checkpoint contains numbers and no
+code (decision 025).
 
-Legend: p pairs, r rows, f numbers per row, t trees, n nodes of a tree.
+Legend: p pairs, r rows, f features, t trees, n nodes of a tree.
 """
 
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 from weakref import ref
 
 import numpy as np
@@ -21,9 +22,9 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from dygmamba.core.errors import FileError
-from dygmamba.core.settings import Bounds, Count, Settings
 from dygmamba.data.events.event_store import EventBatch
-from dygmamba.models.base import DatasetFacts, ModelSpec, Offset
+from dygmamba.models.base import DatasetFacts, Offset
+from dygmamba.models.configs import TreesConfig
 from dygmamba.nn.history_features import pair_overlaps
 from dygmamba.ops.trees import (
     GrowthConfig,
@@ -38,45 +39,23 @@ from dygmamba.sampling.counts import CountRequest
 from dygmamba.sampling.view import PairBatch, PairView
 from dygmamba.sampling.walks import WalkRequest
 
-BISECTIONS = 50  # after which an interval is as small as a number of 64 bits tells
-Fraction = Annotated[float, Bounds(1e-6, 1)]
-
-
-@dataclass(frozen=True, slots=True)
-class TreesConfig(Settings):
-    """How many trees, how large, and what they are grown from."""
-
-    trees: Annotated[int, Bounds(1, 100_000)] = 400  # trees at most
-    rounds: Annotated[int, Bounds(1, 100_000)] = 10  # trees of an epoch, between two validations
-    rate: Fraction = 0.05  # how much of what a tree says is added
-    leaves: Annotated[int, Bounds(2, 4096)] = 31  # leaves of a tree at most
-    least: Annotated[int, Bounds(1, 1_000_000)] = 20  # rows of a leaf at least
-    l2: Annotated[float, Bounds(1e-6, 1e6)] = 1.0  # how strongly leaves are pulled towards 0
-    rows: Fraction = 0.6  # share of the rows that a tree is grown from
-    columns: Fraction = 0.3  # share of the numbers that it may ask about
-    skip: Annotated[float, Bounds(0, 1, below=True)] = 0.15  # share of the questions left out: the first ones
-    others: Count = 2  # pairs that were not, beside each training event
-    scales: Count = 9  # scales of time on which what fades is counted
-    neighbors: Annotated[int, Bounds(0, 10_000)] = 32  # neighbours of either end that are looked at
-    walks: Annotated[int, Bounds(0, 5)] = (
-        0  # events of the longest walks whose overlaps are numbers too; 0: none
-    )
+BISECTIONS = 50  # after which the interval is as small as float64 can resolve
 
 
 @dataclass(slots=True)
 class TrainingTable:
-    """The training questions as a table in bins, their answers, and what the trees grown so far say of them."""
+    """The training queries as a table of bins, their labels, and their scores by the trees grown so far."""
 
     edges: Float32[Tensor, "f b"]
     bins: UInt8[Tensor, "f r"]
     label: Float64[Tensor, "r"]
     score: Float64[Tensor, "r"]
-    known: int  # trees that are in the score
+    known: int  # number of trees in the score
 
 
 @dataclass(frozen=True, slots=True)
 class CachedSums:
-    """What some trees said of a table that somebody else keeps."""
+    """Sums of trees for a feature table that another object owns."""
 
     table: ref[Tensor]
     trees: Trees
@@ -84,17 +63,16 @@ class CachedSums:
 
     @property
     def count(self) -> int:
-        """How many trees."""
         return len(self.trees.feature)
 
-    def goes_on(self, trees: Trees) -> bool:
-        """Whether these are the same trees, and perhaps more."""
+    def is_prefix_of(self, trees: Trees) -> bool:
+        """Return whether `trees` begins with the trees of these sums."""
         first = trees.part(0, self.count)
         return all(map(torch.equal, first.columns, self.trees.columns))
 
 
 class BoostedTrees(nn.Module):
-    """A sum of trees that say, of a row of counts, how likely the pair is."""
+    """A sum of trees on the features of a pair; the sum is the logit."""
 
     stateful = False
     elastic = False
@@ -135,28 +113,29 @@ class BoostedTrees(nn.Module):
         self.register_buffer("grown", torch.zeros((), dtype=torch.int64))
         self.register_buffer("base", torch.zeros((), dtype=torch.float64))
         self.layout = zlib.crc32("\n".join(self.names).encode())
+        self.register_buffer("asked", torch.tensor(self.layout))  # checksum of the features' names and order
         self.register_buffer(
-            "asked", torch.tensor(self.layout)
-        )  # which numbers the trees ask about, in which order
-        self.register_buffer("key", torch.randint(2**62, ()))  # of what each tree draws
-        self._said: dict[int, CachedSums] = {}  # by the table's identity, as long as it is kept
+            "key", torch.randint(2**62, ())
+        )  # random key of the trees' samples of rows and columns
+        self._cache: dict[int, CachedSums] = {}  # by the id of the feature table, while that is alive
 
     def trees(self, first: int = 0, last: int | None = None) -> Trees:
-        """Those grown so far, or some of them."""
+        """Return the trees grown so far, or a range of them."""
         every = Trees(*(getattr(self, name) for name in Trees.__dataclass_fields__))
         return every.part(first, int(self.grown) if last is None else last)
 
     def forward(self, view: PairView) -> Float64[Tensor, "p"]:
-        """A logit per pair, summed on the host, where the counts are made."""
+        """Return a logit per pair, summed on the CPU, where the features are computed."""
         if int(self.asked) != self.layout:
             raise FileError(
-                "these trees ask about other numbers than this version counts; train the run again"
+                "the trees of this run use other features than this version computes; train the run again",
+                code="tree-features-changed",
             )
-        numbers = self.numbers(view)
-        return self.base + self._sums(numbers).to(numbers.device)
+        features = self.features(view)
+        return self.base + self._sums(features).to(features.device)
 
-    def numbers(self, view: PairView) -> Float32[Tensor, "p f"]:
-        """All that is known of each pair, in the order of `names`."""
+    def features(self, view: PairView) -> Float32[Tensor, "p f"]:
+        """Return the features of each pair, in the order of `names`."""
         ends, chosen = (
             (view.pairs.src, view.pairs.dst, view.pairs.known),
             self.overlaps.to(view.pairs.node.device),
@@ -164,23 +143,24 @@ class BoostedTrees(nn.Module):
         walked = [pair_overlaps(walks, *ends)[:, chosen] for walks in view.walks]
         return torch.cat([*view.counts, *walked], dim=1) if walked else view.counts[0]
 
-    def _sums(self, numbers: Float32[Tensor, "p f"]) -> Float64[Tensor, "p"]:
-        """What the trees say of a table; of one that is kept, as validation's, new trees go on where old ones stood."""
-        trees, said = _on_host(self.trees()), self._said.get(id(numbers))
-        if said is None or said.table() is not numbers or not said.goes_on(trees):
-            sums = sum_leaves(trees, numbers.cpu())
+    def _sums(self, features: Float32[Tensor, "p f"]) -> Float64[Tensor, "p"]:
+        """Sum the trees for a feature table; a table that is used again, as in validation, only adds new trees."""
+        trees, cached = _to_cpu(self.trees()), self._cache.get(id(features))
+        # an id may be reused by another table, and the trees may have been replaced: check both
+        if cached is None or cached.table() is not features or not cached.is_prefix_of(trees):
+            sums = sum_leaves(trees, features.cpu())
         else:
-            sums = sum_leaves(trees.part(said.count, None), numbers.cpu(), said.sums)
-        place, kept = id(numbers), self._said
-        alive = ref(numbers, lambda _: kept.pop(place, None))
-        self._said[place] = CachedSums(alive, trees.clone(), sums)
+            sums = sum_leaves(trees.part(cached.count, None), features.cpu(), cached.sums)
+        key, cache = id(features), self._cache
+        table = ref(features, lambda _: cache.pop(key, None))
+        self._cache[key] = CachedSums(table, trees.clone(), sums)
         return sums
 
     def study(self, views: Iterable[PairView], offset: Offset | None = None) -> TrainingTable:
-        """All questions as one table in bins; the trees go on from their offsets and hold none of them."""
+        """Put all training queries into one table of bins; the trees are fitted on top of the offsets."""
         parts = [
             (
-                self.numbers(view).cpu(),
+                self.features(view).cpu(),
                 *(column.cpu() for column in _labels_offsets_times(view.pairs, offset)),
             )
             for view in views
@@ -192,54 +172,55 @@ class BoostedTrees(nn.Module):
         edges = bin_edges(x)
         return TrainingTable(edges, bin_columns(x, edges), label, self.base.cpu() + start, 0)
 
-    def learn(self, lesson: TrainingTable) -> Float[Tensor, ""]:
-        """One more tree along the gradient of the logistic loss; none beyond the most there may be."""
-        while lesson.known < int(self.grown):  # one after another, so that a resumed run adds up as it did
-            tree = self.trees(lesson.known, lesson.known + 1)
-            lesson.score = sum_binned_leaves(_on_host(tree), lesson.bins, lesson.edges, lesson.score)
-            lesson.known += 1
-        loss = binary_cross_entropy_with_logits(lesson.score, lesson.label).float()
+    def learn(self, table: TrainingTable) -> Float[Tensor, ""]:
+        """Grow one more tree on the gradient of the logistic loss, unless there are `trees` already."""
+        # one tree after another, so that a resumed run adds up in the same order
+        while table.known < int(self.grown):
+            tree = self.trees(table.known, table.known + 1)
+            table.score = sum_binned_leaves(_to_cpu(tree), table.bins, table.edges, table.score)
+            table.known += 1
+        loss = binary_cross_entropy_with_logits(table.score, table.label).float()
         at = int(self.grown)
         if at < self.config.trees:
-            tree = self._next(lesson, np.random.Generator(np.random.PCG64([int(self.key), at])))
+            tree = self._next(table, np.random.Generator(np.random.PCG64([int(self.key), at])))
             for name in Trees.__dataclass_fields__:
                 getattr(self, name)[at] = getattr(tree, name)[0].to(self.value.device)
             self.grown += 1
         return loss
 
-    def _next(self, lesson: TrainingTable, draw: np.random.Generator) -> Trees:
-        share = torch.sigmoid(lesson.score)
-        slopes = torch.stack([share - lesson.label, share * (1 - share)], dim=1)
-        width, count = lesson.bins.shape
+    def _next(self, table: TrainingTable, draw: np.random.Generator) -> Trees:
+        share = torch.sigmoid(table.score)
+        slopes = torch.stack([share - table.label, share * (1 - share)], dim=1)
+        width, count = table.bins.shape
         rows = np.flatnonzero(draw.random(count) < self.config.rows)
         columns = np.sort(draw.choice(width, max(1, round(self.config.columns * width)), replace=False))
         drawn = (torch.from_numpy(rows), torch.from_numpy(columns))
-        tree = grow_tree(lesson.bins, slopes, *drawn, lesson.edges, self.growth)
+        tree = grow_tree(table.bins, slopes, *drawn, table.edges, self.growth)
         tree.value.mul_(self.config.rate)
         return tree
 
     def observe(self, events: EventBatch) -> None:
-        """Nothing: what has happened is counted when it is asked for."""
+        """Do nothing: events are counted for each query."""
 
     def reset(self) -> None:
-        """Nothing to forget."""
+        """Do nothing: there is no memory."""
 
     def snapshot(self, events: EventBatch) -> Any:
-        """Observing changes nothing."""
+        """Return None: observing changes nothing."""
 
     def restore(self, kept: Any) -> None:
-        """Be as before."""
+        """Do nothing."""
 
 
 def _labels_offsets_times(pairs: PairBatch, offset: Offset | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Label, offset and time of each question."""
+    """Return label, offset and time of each query."""
     start = None if offset is None else offset(pairs)
     start = torch.zeros_like(pairs.label) if start is None else start
     return pairs.label.double(), start.double(), pairs.time
 
 
 def fit_base_logit(label: Float64[Tensor, "r"], start: Float64[Tensor, "r"]) -> Float64[Tensor, ""]:
-    """The constant that, added to where rows start from, is right on average; found by halves, as it only rises."""
+    """Return the constant logit that, added to the offsets, gives the mean label; by bisection, as it is monotone."""
     share = label.mean().clamp(1e-6, 1 - 1e-6)
     low, high = torch.logit(share) - start.max(), torch.logit(share) - start.min()
     for _ in range(BISECTIONS if low < high else 0):
@@ -248,32 +229,5 @@ def fit_base_logit(label: Float64[Tensor, "r"], start: Float64[Tensor, "r"]) -> 
     return (low + high) / 2
 
 
-def _on_host(trees: Trees) -> Trees:
+def _to_cpu(trees: Trees) -> Trees:
     return Trees(*(column.cpu() for column in trees.columns))
-
-
-SPEC = ModelSpec(
-    config=TreesConfig,
-    build=BoostedTrees,
-    trainable=True,
-    title="boosted trees on fading counts",
-    looks_at="how often both nodes and their neighbours acted and met before, fading on nine time scales",
-    cost="linear in the neighbours, logarithmic in the events",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class WalkTreesConfig(TreesConfig):
-    """The same, and what walks of up to three events between the two nodes say."""
-
-    walks: Annotated[int, Bounds(0, 5)] = 3
-
-
-WALK_TREES = ModelSpec(
-    config=WalkTreesConfig,
-    build=BoostedTrees,
-    trainable=True,
-    title="boosted trees on fading counts and temporal walks",
-    looks_at="fading counts of both nodes, the pair and their neighbours, and fading walks of up to three events",
-    cost="linear in the neighbours, logarithmic in the events",
-)

@@ -170,7 +170,7 @@ def decayed_pair_counts(tokens: Tokens, scale: Float32[Tensor, "s"]) -> Float32[
 CHANNELS: dict[str, type[nn.Module]] = {"node": NodeChannel, "edge": EdgeChannel, "time": TimeChannel}
 PAIR_CHANNELS: dict[str, type[nn.Module]] = {
     "cooccurrence": Cooccurrence,
-    "fading-cooccurrence": DecayedCooccurrence,
+    "decayed-cooccurrence": DecayedCooccurrence,
 }
 
 

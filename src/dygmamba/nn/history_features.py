@@ -189,10 +189,10 @@ class PairWalks(nn.Module):
 
 # Channels of tokens, and features of pairs for the link head.
 HISTORY_CHANNELS: dict[str, type[TokenDecayedCounts] | type[TokenWalks]] = {
-    "fading-counts": TokenDecayedCounts,
+    "decayed-counts": TokenDecayedCounts,
     "walks": TokenWalks,
 }
 PAIR_FEATURES: dict[str, type[PairDecayedCounts] | type[PairWalks]] = {
-    "fading-pair": PairDecayedCounts,
+    "decayed-pair": PairDecayedCounts,
     "walks": PairWalks,
 }

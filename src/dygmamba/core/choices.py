@@ -1,0 +1,18 @@
+"""Names that settings and options accept, readable without torch.
+
+The registries that implement the names are elsewhere; `tests/models/test_configs.py` compares them with these lists.
+"""
+
+from typing import Literal
+
+Strategy = Literal["recent", "uniform", "time_aware"]  # of neighbor sampling
+Visibility = Literal["strict", "batch"]  # which earlier events a memory may know
+LossName = Literal["pairwise", "ranking"]
+TrainNegativesName = Literal["random", "historical", "mixed", "mixed-odds"]
+
+NEGATIVES = ("random", "historical", "inductive")
+SPLITS = ("val", "test")
+SETTINGS = ("transductive", "inductive")
+LAWS = ("exponential", "power", "stretched", "never")  # of forgetting, in generated streams
+FORMATS = ("auto", "csv", "jsonl", "parquet", "arrow", "jodie", "dyglib", "npz", "tgb", "tgb-seq", "relbench")
+TIME_UNITS = ("auto", "s", "ms", "us", "ns", "plain")

@@ -1,0 +1,323 @@
+"""Settings of every model: one dataclass per model, readable without torch.
+
+The modules beside this one build the models. The comment behind a field is the meaning that `dygmamba models NAME`
+shows, so every field has one. Defaults are the published values.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from dygmamba.core.choices import Strategy
+from dygmamba.core.errors import ConfigError
+from dygmamba.core.settings import MAX_LENGTH, Bounds, Count, Length, Rate, Settings, Share, Width
+from dygmamba.models.aliases import current_values
+
+CHANNELS = ("node", "edge", "time", "cooccurrence", "decayed-cooccurrence", "decayed-counts", "walks")
+PAIR_FEATURES = ("decayed-pair", "walks")
+MAX_STATES = 256  # the spectral bound is exact up to this many states (ops/spectral_bound)
+
+Decay = Annotated[float, Bounds(0, 1e12)]
+Fraction = Annotated[float, Bounds(1e-6, 1)]
+MemoryAfterTraining = Literal["carried", "replayed"]
+Selection = Literal["bounded", "unbounded", "time", "fixed"]
+Discretisation = Literal["zoh", "euler"]
+Step = Literal[
+    "timespan", "absolute", "linear", "logarithmic", "sigmoid", "exponential", "constant", "content", "cosine"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class DyGMambaConfig(Settings):
+    """The paper's Table "Configurations", and the parts of the model by name."""
+
+    length: Length = 32  # tokens per sequence, including the query node
+    channels: tuple[str, ...] = ("node", "edge", "time", "cooccurrence")  # encodings of a token
+    time: Literal["fixed", "trainable"] = "fixed"  # whether the frequencies of the time encoding are trained
+    query: Literal["last", "first", "absent"] = "last"  # position of the query node in its sequence
+    span: Literal["preceding", "following"] = (
+        "preceding"  # time gap that sets an event's step: before or after it
+    )
+    step: Step = "timespan"  # what sets the step size of the scan: time gaps, a constant or the content
+    floor: Annotated[float, Bounds(0, 1_000)] = 1.0  # smallest relative time gap of a step, in units of 1 / n
+    selection: Selection = "bounded"  # how B and C depend on the input; bounded: spectral norms at most 1
+    rule: Discretisation = "zoh"  # discretisation of the continuous system
+    direction: Literal["forward", "both"] = "forward"  # whether sequences are also read backwards
+    skip: Literal["learned", "none"] = "learned"  # skip connection around the scan
+    encoders: Literal["shared", "independent"] = "shared"  # one stack for sources and destinations, or two
+    mixer: Literal["none", "cross"] = "cross"  # whether each sequence attends to the other one
+    pool: Literal["mean", "gate", "gate64", "last"] = "gate"  # how the tokens become one vector
+    width: Width = 50  # columns of each channel
+    time_dim: Width = 100  # columns of the time encoding
+    scales: Count = 9  # time scales of decayed counts
+    blocks: Count = 2  # blocks of the stack
+    states: Annotated[int, Bounds(1, MAX_STATES)] = 16  # states of the scan per column
+    expand: Count = 2  # inner width of a block, in widths
+    taps: Count = 4  # events that the short convolution reads at once
+    out: Width = 172  # columns of a node embedding
+    dropout: Rate = 0.1  # share of activations dropped in training
+    beside: tuple[str, ...] = ()  # pair features that the link head reads: decayed-pair, walks
+    walk_layers: Annotated[int, Bounds(1, 5)] = 3  # events of the longest temporal walks, if walks are used
+    walk_dim: Width = 120  # columns of the random vector of a node, if walks are used
+    walk_decay: Decay = 0.0  # decay of walks per unit of time; 0: 2 over the training period
+    table_dropout: Rate = 0.3  # dropout of features from decayed counts and walks
+
+    def __post_init__(self) -> None:
+        Settings.__post_init__(self)
+        for name in ("channels", "beside"):
+            object.__setattr__(self, name, current_values(name, getattr(self, name)))
+        _require_choices("channels", self.channels, CHANNELS, at_least=1)
+        _require_choices("beside", self.beside, PAIR_FEATURES)
+
+
+def _require_choices(
+    setting: str, given: tuple[str, ...], allowed: tuple[str, ...], at_least: int = 0
+) -> None:
+    if len(given) < at_least or not set(given) <= set(allowed) or len(set(given)) < len(given):
+        raise ConfigError(
+            f"{setting} must be names from {', '.join(allowed)}, each at most once; got {', '.join(given) or 'none'}",
+            code=f"bad-{setting}",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MambaConfig(DyGMambaConfig):
+    """The same encoder with Mamba's own step, selection and discretisation: time gaps do not control it."""
+
+    step: Step = "content"
+    selection: Selection = "unbounded"
+    rule: Discretisation = "euler"
+
+
+@dataclass(frozen=True, slots=True)
+class DyGMambaCountsConfig(DyGMambaConfig):
+    """The same encoder with decayed counts and temporal walks over the whole history of each token and pair."""
+
+    channels: tuple[str, ...] = ("node", "edge", "time", "decayed-cooccurrence", "decayed-counts", "walks")
+    beside: tuple[str, ...] = ("decayed-pair", "walks")
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeBankConfig(Settings):
+    """Which pairs EdgeBank remembers."""
+
+    memory: Literal["unlimited", "window", "repeat", "threshold"] = (
+        "unlimited"  # pairs in memory: all, those of a window, of a window as long as repeats take, frequent ones
+    )
+    window: Share = 0.15  # share of the observed events that the fixed window covers
+
+
+@dataclass(frozen=True, slots=True)
+class NoConfig(Settings):
+    """A model without settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class TGATConfig(Settings):
+    """Published settings; dropout and sampling were chosen per dataset."""
+
+    neighbors: Length = 20  # neighbors per hop
+    sampling: Strategy = "recent"  # which neighbors: the latest, any, or later ones more likely
+    layers: Count = 2  # hops
+    heads: Count = 2  # attention heads
+    out: Width = 172  # columns of a node embedding
+    time_dim: Width = 100  # columns of the time encoding
+    dropout: Rate = 0.1  # share of activations dropped in training
+
+    def __post_init__(self) -> None:
+        Settings.__post_init__(self)
+        if self.neighbors**self.layers > MAX_LENGTH:
+            raise ConfigError(
+                f"neighbors ** layers, the entries looked up for one node, must be at most {MAX_LENGTH:,}; got "
+                f"neighbors={self.neighbors}, layers={self.layers}",
+                code="too-many-neighbors",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class CAWNConfig(Settings):
+    """Published settings; walks and dropout were chosen per dataset."""
+
+    walks: Length = 32  # walks from each end of a pair
+    sampling: Strategy = (
+        "time_aware"  # which events a walk follows: the latest, any, or later ones more likely
+    )
+    heads: Count = 8  # attention heads
+    # also the width of position features, and the padded width of features; half for each direction of the LSTM
+    out: Annotated[int, Bounds(2, 100_000)] = 172  # columns of a node embedding
+    time_dim: Width = 100  # columns of the time encoding
+    dropout: Rate = 0.1  # share of activations dropped in training
+
+    @property
+    def hidden(self) -> int:
+        """Width per direction of the LSTM over tokens: half of node, edge, position and time, 308 as published."""
+        return (3 * self.out + self.time_dim) // 2
+
+    @property
+    def attention(self) -> int:
+        """`hidden`, rounded up to a multiple of the heads: 312 as published."""
+        return -(-self.hidden // self.heads) * self.heads
+
+
+@dataclass(frozen=True, slots=True)
+class GraphMixerConfig(Settings):
+    """Published settings; neighbors, dropout and sampling were chosen per dataset."""
+
+    neighbors: Length = 20  # neighbors in the token sequence
+    sampling: Strategy = "recent"  # which neighbors: the latest, any, or later ones more likely
+    window: Length = 2000  # neighbors whose features are averaged; not looked up if nodes have no features
+    blocks: Count = 2  # mixer blocks
+    out: Width = 172  # columns of a node embedding
+    time_dim: Width = 100  # columns of the time encoding
+    dropout: Rate = 0.1  # share of activations dropped in training
+
+
+@dataclass(frozen=True, slots=True)
+class TCLConfig(Settings):
+    """Published settings; dropout and sampling were chosen per dataset."""
+
+    neighbors: Length = 20  # neighbors in the token sequence
+    sampling: Strategy = "recent"  # which neighbors: the latest, any, or later ones more likely
+    layers: Count = 2  # transformer layers
+    heads: Count = 2  # attention heads
+    out: Width = 172  # columns of a node embedding
+    time_dim: Width = 100  # columns of the time encoding
+    dropout: Rate = 0.1  # share of activations dropped in training
+
+    def __post_init__(self) -> None:
+        Settings.__post_init__(self)
+        if self.out % self.heads:
+            raise ConfigError(
+                f"out must be a multiple of heads; got out={self.out}, heads={self.heads}", code="bad-heads"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class DyGFormerConfig(Settings):
+    """Published settings; length, patch and dropout were chosen per dataset."""
+
+    length: Length = 32  # tokens per sequence, including the query node
+    patch: Length = 1  # consecutive tokens that become one
+    width: Width = 50  # columns of each of the four channels
+    layers: Count = 2  # transformer layers
+    heads: Count = 2  # attention heads
+    time_dim: Width = 100  # columns of the time encoding
+    out: Width = 172  # columns of a node embedding
+    dropout: Rate = 0.1  # share of activations dropped in training
+
+    def __post_init__(self) -> None:
+        Settings.__post_init__(self)
+        if self.patch > self.length:
+            raise ConfigError(
+                f"patch must be at most length; got patch={self.patch}, length={self.length}",
+                code="bad-patch",
+            )
+        if 4 * self.width % self.heads:
+            raise ConfigError(
+                f"4 * width must be a multiple of heads; got width={self.width}, heads={self.heads}",
+                code="bad-heads",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class FreeDyGConfig(Settings):
+    """Settings of the release; length and dropout were chosen per dataset."""
+
+    length: Length = 32  # events per sequence
+    blocks: Count = 2  # blocks of filter and mixer
+    out: Width = 172  # columns of a node embedding
+    time_dim: Width = 100  # columns of the time encoding
+    count_dim: Width = 50  # hidden width of the count encoding
+    dropout: Rate = 0.1  # share of activations dropped in training
+    filter_dropout: Rate = 0.1  # dropout after the filter, the same for all datasets
+
+
+@dataclass(frozen=True, slots=True)
+class JODIEConfig(Settings):
+    """Published settings; dropout was chosen per dataset."""
+
+    out: Width = 172  # columns of the memory and of a node embedding
+    time_dim: Width = 100  # columns of the time encoding
+    dropout: Rate = 0.1  # share of activations dropped in training
+    memory: MemoryAfterTraining = (
+        "carried"  # after training: keep the memory, or replay all events to rebuild it
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DyRepConfig(JODIEConfig):
+    """Published settings; dropout was chosen per dataset."""
+
+    neighbors: Length = 10  # neighbors looked up
+    heads: Count = 2  # attention heads
+
+
+@dataclass(frozen=True, slots=True)
+class TGNConfig(DyRepConfig):
+    """Published settings; dropout and sampling were chosen per dataset."""
+
+    sampling: Strategy = "recent"  # which neighbors: the latest, any, or later ones more likely
+
+
+@dataclass(frozen=True, slots=True)
+class TPNetConfig(Settings):
+    """Published settings; decay and sampling were chosen per dataset, dim follows from its size."""
+
+    neighbors: Length = 20  # neighbors in the token sequence
+    sampling: Strategy = "recent"  # which neighbors: the latest, any, or later ones more likely
+    layers: Annotated[int, Bounds(1, 5)] = 3  # events of the longest temporal walks
+    dim: Width = 120  # columns of the random vector of a node
+    decay: Decay = 0.0  # decay of walks per unit of time; 0: 2 over the training period
+    walk_seed: Annotated[int, Bounds(0, 2**62)] = 0  # seed of the random vectors
+    blocks: Count = 2  # mixer blocks
+    out: Width = 172  # columns of a node embedding
+    time_dim: Width = 100  # columns of the time encoding
+    dropout: Rate = 0.1  # share of activations dropped in training
+
+
+@dataclass(frozen=True, slots=True)
+class TreesConfig(Settings):
+    """Number and size of the trees, and the features they are grown from."""
+
+    trees: Annotated[int, Bounds(1, 100_000)] = 400  # largest number of trees
+    rounds: Annotated[int, Bounds(1, 100_000)] = 10  # trees per epoch, between two validations
+    rate: Fraction = 0.05  # learning rate: factor of each tree's output
+    leaves: Annotated[int, Bounds(2, 4096)] = 31  # largest number of leaves per tree
+    least: Annotated[int, Bounds(1, 1_000_000)] = 20  # smallest number of rows per leaf
+    l2: Annotated[float, Bounds(1e-6, 1e6)] = 1.0  # L2 regularisation of leaf values
+    rows: Fraction = 0.6  # share of the rows that a tree is grown from
+    columns: Fraction = 0.3  # share of the features that a tree may split on
+    skip: Annotated[float, Bounds(0, 1, below=True)] = (
+        0.15  # share of the queries left out: the earliest ones
+    )
+    others: Count = 2  # negative samples per training event
+    scales: Count = 9  # time scales of decayed counts
+    neighbors: Annotated[int, Bounds(0, 10_000)] = 32  # neighbors of each end whose events are counted
+    walks: Annotated[int, Bounds(0, 5)] = (
+        0  # events of the longest walks whose overlaps are features; 0: none
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WalkTreesConfig(TreesConfig):
+    """The same with overlaps of temporal walks of up to three events between the two nodes."""
+
+    walks: Annotated[int, Bounds(0, 5)] = 3
+
+
+@dataclass(frozen=True, slots=True)
+class BlendConfig(Settings):
+    """The models of a blend by name, their settings as JSON, where external ones come from, and their weights."""
+
+    parts: tuple[str, ...] = ("trees",)  # models
+    settings: tuple[str, ...] = ("{}",)  # settings of each model
+    sources: tuple[str, ...] = ("",)  # module:attribute of each model that another package defines
+    weights: tuple[float, ...] = (1.0,)  # weight of each model's logit
+
+    def __post_init__(self) -> None:
+        Settings.__post_init__(self)
+        if len({len(self.parts), len(self.settings), len(self.sources), len(self.weights)}) > 1:
+            raise ConfigError(
+                f"a blend needs as many settings, sources and weights as models; got {len(self.parts)} models, "
+                f"{len(self.settings)} settings, {len(self.sources)} sources and {len(self.weights)} weights",
+                code="blend-length-mismatch",
+            )

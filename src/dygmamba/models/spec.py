@@ -1,0 +1,106 @@
+"""`ModelSpec`, the registry entry of a model, and how entries of other packages are found; imports no torch."""
+
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields, replace
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from dygmamba.core.errors import ConfigError, NotFoundError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+    from dygmamba.models.base import DatasetFacts, Encoder, Scorer
+
+ENTRY_POINT_GROUP = "dygmamba.models"  # the object of each entry point is a ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """One entry of the registry: how a model is configured and built, what it looks at and how its cost grows."""
+
+    config: type
+    build: "Callable[[Any, DatasetFacts], Scorer]"
+    trainable: bool
+    title: str
+    looks_at: str
+    cost: str
+    source: str | None = None  # module:attribute of a model from another package
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Its settings with their defaults."""
+        return {
+            field.name: field.default if field.default_factory is MISSING else field.default_factory()
+            for field in fields(self.config)
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Builder:
+    """Builds a scorer from config and dataset facts; an encoder gets a link head.
+
+    `target` is a class or function, or its import path "module:attribute", which is imported at the first call.
+    """
+
+    target: "str | Callable[[Any, DatasetFacts], Encoder | Scorer]"
+
+    def __call__(self, config: Any, facts: "DatasetFacts") -> "Scorer":
+        from dygmamba.models.base import add_link_head
+
+        return add_link_head(self.load()(config, facts))
+
+    def load(self) -> "Callable[[Any, DatasetFacts], Encoder | Scorer]":
+        """Return the class or function, importing its module if necessary."""
+        if not isinstance(self.target, str):
+            return self.target
+        module, _, attribute = self.target.partition(":")
+        return getattr(import_module(module), attribute)
+
+
+def import_path(target: Any) -> str:
+    """Return the import path of a class or function, module:attribute."""
+    return f"{target.__module__}:{target.__qualname__}"
+
+
+def list_installed() -> "dict[str, EntryPoint]":
+    """Return the entry points of installed packages that offer a model, by name; imports none of them."""
+    from importlib.metadata import entry_points  # slow to import, and rarely needed
+
+    return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
+
+
+def load_installed(name: str, point: "EntryPoint") -> ModelSpec:
+    """Import the model behind an entry point."""
+    try:
+        spec = point.load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"model '{name}' cannot be imported from its entry point {point.value} ({error}); repair or uninstall "
+            "that package",
+            code="broken-entry-point",
+        ) from error
+    if not isinstance(spec, ModelSpec):
+        raise ConfigError(
+            f"the entry point {point.value} of model '{name}' must name a ModelSpec; got {type(spec).__name__}",
+            code="entry-point-not-a-model",
+        )
+    return spec if spec.source is not None else replace(spec, build=Builder(spec.build), source=point.value)
+
+
+def import_source(name: str, source: str) -> None:
+    """Import the module that defines a run's model, so that it registers the model."""
+    module = source.partition(":")[0]
+    hint = f"register '{name}' again with `dygmamba.register`, then open the run"
+    if module == "__main__":
+        raise NotFoundError(
+            f"model '{name}' was registered in a script or notebook ({source}); {hint}",
+            code="unregistered-model",
+        )
+    try:
+        import_module(module)
+    except ImportError as error:
+        raise NotFoundError(
+            f"model '{name}' comes from {source}, which cannot be imported ({error}); install that package or {hint}",
+            code="unregistered-model",
+        ) from error

@@ -1,4 +1,4 @@
-"""A search goes on where it was killed, compares like with like, and never looks at the test."""
+"""Hyperparameter search: continues where it was killed, scores trials on equal terms, never sees the test split."""
 
 import json
 import re
@@ -12,7 +12,7 @@ import dygmamba as dm
 from browser import find_browser
 from commands import invoke
 from dygmamba.config import load_presets, read_preset_file
-from dygmamba.core.errors import ConfigError, DygError, FileError, LockedError
+from dygmamba.core.errors import ConfigError, FileError, LockedError
 from dygmamba.core.files.locking import FileLock
 from dygmamba.data.events.splits import chronological_split
 from dygmamba.data.storage.dataset import save_dataset
@@ -21,6 +21,7 @@ from dygmamba.report.html import render_document
 from dygmamba.report.tuning_page import build_tuning_sheet
 from dygmamba.runs.tuning import TuningRequest
 from dygmamba.runs.tuning_trials import JOURNAL_FILE, Choices, Range, build_search_space
+from raising import raises
 
 SMALL = {"epochs": 4, "patience": 4, "rounds": 2, "neighbors": 0, "scales": 2, "others": 1}
 TRIALS = 9
@@ -37,7 +38,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def whole(data, tmp_path_factory):
-    """A study that nobody interrupted."""
+    """A study without interruption."""
     return dm.tune(data, "trees", trials=TRIALS, studies=tmp_path_factory.mktemp("whole"), **SMALL)
 
 
@@ -46,11 +47,11 @@ def timeless(found):
 
 
 class Killed(BaseException):
-    """What no handler of the search knows of."""
+    """An exception that no handler of the search catches."""
 
 
-def test_a_killed_study_goes_on_to_what_it_would_have_become(data, whole, tmp_path):
-    """Killed inside a trial, its last line half written, the study has the same trials in the end."""
+def test_a_killed_study_ends_with_the_same_trials_when_repeated(data, whole, tmp_path):
+    """Killed inside a trial, with an incomplete last line in the journal."""
     seen = []
 
     def kill(entry):
@@ -70,7 +71,7 @@ def test_a_killed_study_goes_on_to_what_it_would_have_become(data, whole, tmp_pa
     assert not (again.folder / "trials").exists()
 
 
-def test_trials_that_lag_are_cut_off_and_the_best_is_not_worse_than_no_search(whole):
+def test_poor_trials_are_pruned_and_the_best_is_not_worse_than_the_default(whole):
     cut = [row for row in whole.trials if row["state"] == "cut off"]
     assert cut
     assert all(row["epochs"] < SMALL["epochs"] for row in cut)
@@ -79,21 +80,21 @@ def test_trials_that_lag_are_cut_off_and_the_best_is_not_worse_than_no_search(wh
     assert whole.score >= whole.trials[0]["ap"]
 
 
-def test_events_of_the_test_change_no_trial(data, whole, tmp_path):
-    """The destinations of the test period exchanged: every trial tries and scores the same."""
+def test_events_of_the_test_split_change_no_trial(data, whole, tmp_path):
+    """With shuffled destinations in the test period every trial has the same settings and score."""
     store = data.store
     test = chronological_split(store).test
     dst = store.dst.clone()
     dst[test] = dst[test[torch.randperm(len(test), generator=torch.Generator().manual_seed(0))]]
     assert not torch.equal(dst, store.dst)
-    shuffled = dm.Dataset.of(data.name, replace(store, dst=dst), data.ids, data.origin)
+    shuffled = dm.Dataset.from_events(data.name, replace(store, dst=dst), data.ids, data.origin)
     assert shuffled.digest != data.digest
     found = dm.tune(shuffled, "trees", trials=6, studies=tmp_path, **SMALL)
     assert timeless(found) == timeless(whole)[:6]
 
 
-def test_a_training_takes_the_preset_and_reaches_the_score(data, whole, tmp_path):
-    """The preset names what made it; trained as long as the trial, a run validates as the trial did."""
+def test_a_training_with_the_preset_reaches_the_score(data, whole, tmp_path):
+    """The preset records where it comes from; a training as long as the trial has the same validation AP."""
     kept = read_preset_file(whole.preset)
     assert (kept.about["data"], kept.about["digest"], kept.about["trials"]) == (
         "generated",
@@ -108,11 +109,11 @@ def test_a_training_takes_the_preset_and_reaches_the_score(data, whole, tmp_path
     assert whole.score in run.metrics["val_ap"].to_pylist()
     if whole.best["trial"] > 1:
         assert str(whole.preset) in run.config["chosen"]["preset"]
-    with pytest.raises(ConfigError, match="preset of 'trees', not of 'graphmixer'"):
+    with pytest.raises(ConfigError, match=r"trees.*graphmixer"):
         dm.train(data, "graphmixer", preset=str(whole.preset), out=tmp_path)
 
 
-def test_ctrl_c_ends_a_search_with_what_was_found(data, whole, tmp_path):
+def test_ctrl_c_ends_a_search_with_its_finished_trials(data, whole, tmp_path):
     def stop(entry):
         if entry["trial"] == "trial 3":
             raise KeyboardInterrupt
@@ -123,7 +124,7 @@ def test_ctrl_c_ends_a_search_with_what_was_found(data, whole, tmp_path):
     assert read_preset_file(found.preset).about["trials"] == 2
 
 
-def test_the_command_says_what_was_found(data, whole, tmp_path, monkeypatch, capsys):
+def test_the_command_prints_the_result(data, whole, tmp_path, monkeypatch, capsys):
     save_dataset(data, tmp_path)
     monkeypatch.setenv("DYGMAMBA_DATA", str(tmp_path))
     words = ["tune", "generated", "--model", "trees", "--studies", str(whole.folder.parent), *FIXED]
@@ -144,7 +145,7 @@ def test_the_command_says_what_was_found(data, whole, tmp_path, monkeypatch, cap
 
 
 def test_the_page_shows_every_trial_and_how_to_train(data, whole):
-    """Each trial is a row and, where it has a score, a point against every setting; nothing is asked of a network."""
+    """Each trial is a row and, if it has a score, a point in the chart of every setting; the page needs no network."""
     page = whole.page.read_text()
     assert re.search("<code>dygmamba(.train.*preset=| train .*--preset )", page)
     assert "<script" not in page
@@ -166,7 +167,7 @@ def test_the_page_shows_every_trial_and_how_to_train(data, whole):
 
 
 def test_a_page_of_odd_trials(data, whole):
-    """Refused trials, one far below, words for values and names that would be markup are all told, and as text."""
+    """Refused trials, an outlier, values that are text, and names that look like markup are shown as text."""
     evil = "<script>alert(1)</script>"
     odd = [
         {**row, "settings": row["settings"] | {"pool": (evil, "mean")[row["trial"] % 2]}}
@@ -185,7 +186,7 @@ def test_a_page_of_odd_trials(data, whole):
     assert evil not in text
 
 
-def test_the_page_fits_a_phone_and_a_desk(whole, tmp_path):
+def test_the_page_fits_a_phone_and_a_desktop(whole, tmp_path):
     browser = find_browser(tmp_path / "profile")
     measured = tmp_path / "measured.html"
     frames = [
@@ -198,47 +199,60 @@ def test_the_page_fits_a_phone_and_a_desk(whole, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("more", "error", "words"),
+    ("more", "code", "value"),
     [
-        ({"trials": 0}, ConfigError, "at least 1"),
-        ({"hours": -1.0}, ConfigError, "above 0"),
-        ({"hours": 1e-9}, DygError, "before a trial was finished"),
-        ({"resume": True}, ConfigError, "no study"),
-        ({"out": "preset.txt"}, FileError, "NAME.toml"),
-        ({"lenght": 3}, ConfigError, "unknown setting 'lenght'"),
-        ({"model": "edgebank"}, ConfigError, "nothing to tune"),
-        ({"preset": "nowhere.toml"}, FileError, "cannot be read"),
-        ({"leaves": 0}, ConfigError, "leaves must be at least 2"),
+        ({"trials": 0}, "trials-not-positive", "0"),
+        ({"hours": -1.0}, "hours-out-of-range", "-1"),
+        ({"hours": 1e-9}, "interrupted", "tune-generated-trees"),
+        ({"resume": True}, "no-study-to-resume", "tune-generated-trees"),
+        ({"out": "preset.txt"}, "invalid-preset-path", "preset.txt"),
+        ({"model": "edgebank"}, "model-not-trainable", "edgebank"),
     ],
 )
-def test_what_cannot_be_searched_is_refused_in_a_sentence(data, tmp_path, more, error, words):
-    with pytest.raises(error, match=words):
-        dm.tune(
-            data, **{"model": "trees", "trials": None if "hours" in more else 1, "studies": tmp_path} | more
-        )
+def test_invalid_requests_are_errors(data, tmp_path, more, code, value):
+    request = {"model": "trees", "trials": None if "hours" in more else 1, "studies": tmp_path} | more
+    with raises(code) as caught:
+        dm.tune(data, **request)
+    assert value in str(caught.value)
 
 
-def test_another_search_and_another_process_do_not_get_in(data, whole, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("more", "kind", "value"),
+    [
+        ({"lenght": 3}, ConfigError, "lenght"),
+        ({"leaves": 0}, ConfigError, "leaves"),
+        ({"preset": "nowhere.toml"}, FileError, "nowhere.toml"),
+    ],
+)
+def test_invalid_settings_are_errors_before_a_study_starts(data, tmp_path, more, kind, value):
+    with pytest.raises(kind, match=value):
+        dm.tune(data, "trees", trials=1, studies=tmp_path, **more)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_study_rejects_other_requests_and_other_processes(data, whole, tmp_path, monkeypatch):
     studies = whole.folder.parent
-    with pytest.raises(ConfigError, match="study with seed 0, not 1"):
+    with raises("different-study") as caught:
         dm.tune(data, "trees", trials=1, studies=studies, seed=1, **SMALL)
+    assert "seed 0, not 1" in str(caught.value)
     lock = FileLock(whole.folder / ".lock")
     with pytest.raises(LockedError):
         dm.tune(data, "trees", trials=1, studies=studies, **SMALL)
     lock.release()
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(ConfigError, match=r"pip install 'dyg-mamba\[tune\]'"):
+    with raises("missing-package") as caught:
         dm.tune(data, "trees", trials=1, studies=tmp_path, **SMALL)
+    assert "pip install 'dyg-mamba[tune]'" in str(caught.value)
 
 
 @pytest.mark.parametrize("model", [name for name, spec in MODELS.items() if spec.trainable])
-def test_the_space_of_every_model_is_legal_and_holds_what_is_usual(model):
-    """Ends pass the model's own bounds, the questions of validation are not searched, a model's own table is used."""
+def test_the_search_space_of_every_model_is_valid_and_contains_the_default(model):
+    """Settings that change the validation queries are not searched; a model's own ranges replace the general ones."""
     space = build_search_space(model, {}, {})
     assert not {"train_negatives", "batch", "visible", "epochs"} & set(space.parts)
     for name, part in space.parts.items():
-        usual = space.usual[name]
-        assert usual in part.ends if isinstance(part, Choices) else part.low <= usual <= part.high
+        default = space.default[name]
+        assert default in part.ends if isinstance(part, Choices) else part.low <= default <= part.high
         assert not isinstance(part, Range) or not part.log or part.low > 0
     own = load_presets("spaces.toml")["model"].get(model, {})
     assert set(own.get("setting", {})) <= set(space.parts)

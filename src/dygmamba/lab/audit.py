@@ -185,7 +185,7 @@ def _random_scores(evaluation_set: EvaluationSet) -> torch.Tensor:
 def write_page(audit: Audit, out: Path) -> Path:
     """Write the audit as an HTML page, atomically."""
     if out.is_dir():
-        raise ConfigError(f"{out} is a folder; `out` must be the path of a file", code="output-is-a-folder")
+        raise ConfigError(f"{out} is a folder; `out` must be the path of a file", code="is-a-folder")
     page = render_page(audit)
     make_folder(out.parent)
     write_text(out, page)

@@ -94,7 +94,7 @@ class ResultCache:
         except OSError as error:
             raise FileError(
                 f"cannot read {path} ({error.strerror}); make it readable or choose another folder",
-                code="unreadable-file",
+                code="file-unreadable",
             ) from error
         except (ValueError, RecursionError):
             return None

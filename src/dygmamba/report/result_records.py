@@ -92,7 +92,7 @@ class StudyResults:
         except OSError as error:
             raise FileError(
                 f"cannot read {path} ({error.strerror}); give the results.json of a study",
-                code="unreadable-file",
+                code="file-unreadable",
             ) from error
         except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
             raise FileError(

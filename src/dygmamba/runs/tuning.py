@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from dygmamba._version import __version__
-from dygmamba.config import find_preset, find_size_preset
+from dygmamba.config import build_config, find_preset, find_size_preset
 from dygmamba.core.errors import ConfigError, DygError, FileError, Interrupted, first_line
 from dygmamba.core.files.locking import FileLock
 from dygmamba.core.files.writing import make_folder, write_text
@@ -25,9 +25,10 @@ from dygmamba.core.progress import SILENT, ForwardingProgress, LabelledProgress,
 from dygmamba.data.events.splits import PUBLISHED_SPLIT, SplitRule
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.fit import Trainer
+from dygmamba.engine.fit_config import LinkFitConfig
 from dygmamba.engine.run_directory import to_toml
 from dygmamba.models import find_model
-from dygmamba.runs.link_training import start_link_run
+from dygmamba.runs.link_training import separate_settings, start_link_run
 from dygmamba.runs.provenance import StartOptions
 from dygmamba.runs.tuning_trials import SearchSpace, Trial, TrialJournal, TrialRow, build_search_space
 
@@ -114,12 +115,17 @@ def run_search(
     Returns:
         The journal of the study, and why the search ended: "done", "time" or "stopped".
     """
-    if not find_model(request.model).trainable:
+    spec = find_model(request.model)
+    if not spec.trainable:
         raise ConfigError(
             f"model '{request.model}' needs no training, so there is nothing to tune; choose another model",
             code="model-not-trainable",
         )
-    space = request.space  # raises for invalid settings before a folder is created
+    space = request.space
+    # Invalid settings must not leave a study behind: a repeated call with corrected ones would be a different study.
+    loop_settings, model_settings = separate_settings(request.base_settings | space.trial)
+    build_config(LinkFitConfig, loop_settings)
+    build_config(spec.config, model_settings)
     make_folder(folder)
     lock = FileLock(folder / ".lock")
     try:

@@ -83,7 +83,7 @@ def test_tables_fit_a_terminal_of_80_columns(monkeypatch, capsys, folder):
     assert code == 0
     assert "\\n" not in out
     assert "…" not in out
-    assert re.search(r"ties +who is\n.*broken +there\n", out)
+    assert re.search(r"ties +active\n.*broken +nodes\n", out)
     assert re.search(r"all nodes +new nodes.*\nrule +random +histor. +induct. ", out)
 
 

@@ -245,7 +245,7 @@ def test_a_table_fits_the_terminal_by_dropping_columns(width, monkeypatch, capsy
         "published AP",
         "vs. published",
         "AUC",
-        "pooled AP",
+        "AP pooled",
     )
     words = (
         "dyg-mamba",

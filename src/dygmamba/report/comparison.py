@@ -123,7 +123,7 @@ def build_link_table(
         rows.append(tuple(cells))
     versus = f"vs. {reference}" if reference else "vs. best other"
     extra = ("published AP", "vs. published", "leak-free re-run") if show_published else ()
-    columns = ("model", "AP", "rank", versus, *extra, "AUC", "pooled AP", "seeds")
+    columns = ("model", "AP", "rank", versus, *extra, "AUC", "AP pooled", "seeds")
     note = describe_conditions(records)
     ceiling = ceilings.get(f"{data} {setting} {negatives}")
     note += "" if ceiling is None else f"; ceiling (AP of the edge oracle) {100 * ceiling:.2f}"

@@ -8,7 +8,7 @@ dictionaries, and what numpy writes for scalars and plain arrays:
 - Names lead to functions of this module (`ALLOWED_NAMES`), never to an import, so that `os.system` is just a word.
 - Every length is bounded by the file, and dictionary keys are checked before they are hashed.
 
-`pickle.Unpickler`, written in C, cannot be reduced this way: see docs/decisions/038-pickles.md.
+`pickle.Unpickler`, written in C, cannot be reduced this way: see docs/research/decisions/038-pickles.md.
 """
 
 import io
@@ -65,19 +65,19 @@ class PickledArray:
         """Set the values, as numpy pickles them: version, shape, dtype, whether in Fortran order, bytes."""
         if not isinstance(state, tuple) or len(state) != 5:
             raise ForbiddenPickleError("an array without shape, dtype and bytes")
-        _, shape, dtype, is_fortran, data = state
-        self.values = _build_array(data, dtype, shape, "F" if is_fortran else "C")
+        _, shape, dtype, _, data = state
+        self.values = _build_array(data, dtype, shape)
 
 
-def _build_array(data: Any, dtype: Any, shape: Any, order: Any = "C") -> np.ndarray:
+def _build_array(data: Any, dtype: Any, shape: Any) -> np.ndarray:
+    """Build an array of one axis, or of none for a scalar."""
     if not isinstance(dtype, PickledDtype) or not isinstance(data, bytes) or not isinstance(shape, tuple):
         raise ForbiddenPickleError("an array of something other than plain numbers")
-    if not all(type(size) is int and size >= 0 for size in shape) or order not in ("C", "F"):
+    if len(shape) > 1 or any(type(size) is not int or size < 0 for size in shape):
         raise ForbiddenPickleError(f"an array of shape {short_repr(shape)}")
     if prod(shape) * dtype.dtype.itemsize != len(data):
         raise ForbiddenPickleError(f"an array of shape {short_repr(shape)} in {len(data):,} bytes")
-    flat = np.frombuffer(data, dtype.dtype)
-    return flat if len(shape) == 1 else flat.reshape(shape, order=order)
+    return np.frombuffer(data, dtype.dtype).reshape(shape)
 
 
 def _build_scalar(dtype: Any, data: Any) -> int | float:
@@ -87,9 +87,9 @@ def _build_scalar(dtype: Any, data: Any) -> int | float:
     return _build_array(data, dtype, ()).item()
 
 
-def _build_from_buffer(data: Any, dtype: Any, shape: Any, order: Any) -> PickledArray:
+def _build_from_buffer(data: Any, dtype: Any, shape: Any, _order: Any) -> PickledArray:
     array = PickledArray()
-    array.values = _build_array(data, dtype, shape, order)
+    array.values = _build_array(data, dtype, shape)
     return array
 
 
@@ -122,25 +122,13 @@ ALLOWED_NAMES: dict[str, Callable[..., Any]] = {
         ("numeric._frombuffer", _build_from_buffer),
     )
 }
-OPCODES = b"".join(
-    (
-        *(pickle.PROTO, pickle.FRAME, pickle.STOP, pickle.MARK, pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE),
-        *(pickle.BININT, pickle.BININT1, pickle.BININT2, pickle.LONG1, pickle.BINFLOAT),
-        *(
-            pickle.BINBYTES,
-            pickle.SHORT_BINBYTES,
-            pickle.BINBYTES8,
-            pickle.BYTEARRAY8,
-            pickle.READONLY_BUFFER,
-        ),
-        *(pickle.BINUNICODE, pickle.SHORT_BINUNICODE, pickle.BINUNICODE8),
-        *(pickle.EMPTY_TUPLE, pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3),
-        *(pickle.EMPTY_LIST, pickle.APPEND, pickle.APPENDS),
-        *(pickle.EMPTY_DICT, pickle.SETITEM, pickle.SETITEMS),
-        *(pickle.MEMOIZE, pickle.BINPUT, pickle.LONG_BINPUT, pickle.BINGET, pickle.LONG_BINGET),
-        *(pickle.GLOBAL, pickle.STACK_GLOBAL, pickle.REDUCE, pickle.BUILD),
-    )
-)
+# protocols 2 to 5; none of these creates an instance of a class
+OPCODES = """
+    PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT
+    BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8 READONLY_BUFFER BINUNICODE SHORT_BINUNICODE BINUNICODE8
+    EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS EMPTY_DICT SETITEM SETITEMS
+    MEMOIZE BINPUT LONG_BINPUT BINGET LONG_BINGET GLOBAL STACK_GLOBAL REDUCE BUILD
+""".split()  # noqa: SIM905 (as a list it takes forty lines)
 
 
 class _Dispatch(dict):
@@ -151,15 +139,27 @@ class _Dispatch(dict):
 class NegativesUnpickler(pickle._Unpickler):
     """Unpickler of dictionaries of numbers; give it a file in memory, whose reads cannot allocate beyond it."""
 
-    dispatch = _Dispatch((code, pickle._Unpickler.dispatch[code]) for code in OPCODES)
-    # the inherited method allocates whatever length the file names
-    dispatch[pickle.BYTEARRAY8[0]] = pickle._Unpickler.load_binbytes8
+    # inherited, but unknown to type checkers
+    stack: list[Any]
+    read: Callable[[int], bytes]
+    pop_mark: Callable[[], list[Any]]
+
+    dispatch = _Dispatch(
+        (code, pickle._Unpickler.dispatch[code]) for code in (getattr(pickle, name)[0] for name in OPCODES)
+    )
+    # the method for bytearrays allocates whatever length the file names; the one for bytes reads first
+    dispatch[pickle.BYTEARRAY8[0]] = dispatch[pickle.BINBYTES8[0]]
 
     def find_class(self, module: str, name: str) -> Callable[..., Any]:
         full_name = f"{module}.{name}"
         if full_name not in ALLOWED_NAMES:
             raise ForbiddenPickleError(f"{full_name[:60]!r}")
         return ALLOWED_NAMES[full_name]
+
+    def load_frame(self) -> None:
+        self.read(8)  # the length of the frame; reading through frames only costs time
+
+    dispatch[pickle.FRAME[0]] = load_frame
 
     def load_build(self) -> None:
         # the inherited method sets any attribute of any object, functions of this module included
@@ -208,8 +208,9 @@ def read_pickle(path: Path) -> dict[tuple[int | float, ...], Any]:
             code="forbidden-pickle",
         ) from None
     except DAMAGED_PICKLE_ERRORS as error:
+        reason = "it ends too early" if isinstance(error, EOFError) else first_line(error)
         raise FileError(
-            f"{path} is not a complete file of negatives ({first_line(error)}); copy it again",
+            f"{path} is not a complete file of negatives ({reason}); copy it again",
             code="file-damaged",
         ) from None
     if not isinstance(content, dict):
@@ -229,7 +230,8 @@ def parse_nodes(values: Any) -> np.ndarray:
         raise ValueError(f"{short_repr(values)} is not a list of nodes")
     if array.ndim != 1 or array.dtype.kind not in "iuf":
         raise ValueError(f"{array.dtype}{list(array.shape)} is not a list of nodes")
-    whole = array.astype(np.int64)
+    with np.errstate(invalid="ignore"):  # NaN and infinity become some integer, which the comparison finds
+        whole = array.astype(np.int64)
     if not np.array_equal(whole, array):
         raise ValueError("a node is not a whole number")
     return whole

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dygmamba.api.reports import Document, ReportTable
 
 # Columns that a narrow terminal does without, dropped in this order.
-OPTIONAL_COLUMNS = ("pooled AP", "AUC", "leak-free re-run", "rank", "seeds", "vs. published", "published AP")
+OPTIONAL_COLUMNS = ("AP pooled", "AUC", "leak-free re-run", "rank", "seeds", "vs. published", "published AP")
 COLUMN_GAP = 2
 
 

@@ -1,7 +1,9 @@
-"""The notebooks run as they stand, in a fresh process, and show what they say."""
+"""The example notebooks and scripts run as they are, in a fresh process, and print what they promise."""
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import nbformat
@@ -14,27 +16,54 @@ STRICT = """import warnings
 warnings.simplefilter("error")
 warnings.filterwarnings("ignore", module="ipykernel")
 """
-EXAMPLES = {path.stem: path for path in sorted((Path(__file__).parents[1] / "examples").iterdir())}
+EXAMPLES = Path(__file__).parents[1] / "examples"
+NOTEBOOKS = {path.stem: path for path in sorted(EXAMPLES.glob("*.ipynb"))}
+SCRIPTS = {path.stem: path for path in sorted(EXAMPLES.glob("*.py"))}
+RUN_SCRIPTS = """import runpy, sys
+for path in sys.argv[1:]:
+    print("script", path, flush=True)
+    runpy.run_path(path, run_name="__main__")
+"""
 
 
-def shown(name: str, folder: Path) -> str:
-    """What the cells of a notebook print and show, run in order in this folder; a warning is an error."""
-    book = nbformat.read(EXAMPLES[name], as_version=4)
+def run_notebook(name: str, folder: Path) -> str:
+    """Run the cells of a notebook in order in this folder and return what they print; a warning is an error."""
+    book = nbformat.read(NOTEBOOKS[name], as_version=4)
     book.cells.insert(0, nbformat.v4.new_code_cell(STRICT))
     NotebookClient(book, timeout=280, resources={"metadata": {"path": str(folder)}}).execute()
     outputs = [output for cell in book.cells for output in cell.get("outputs", ())]
     return "\n".join(output.get("text") or output["data"]["text/plain"] for output in outputs)
 
 
-def test_every_notebook_is_tested():
-    """A new one needs a test below."""
-    assert list(EXAMPLES) == ["analyst", "researcher"]
+@pytest.fixture(scope="module")
+def script_outputs(tmp_path_factory) -> dict[str, str]:
+    """What each script prints; all run in one process, which imports torch once. A warning is an error."""
+    command = [sys.executable, "-W", "error", "-c", RUN_SCRIPTS, *map(str, SCRIPTS.values())]
+    folder = tmp_path_factory.mktemp("scripts")
+    process = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280)
+    assert process.returncode == 0, process.stderr
+    assert (folder / "runs").is_dir()
+    parts = re.split(r"^script (.+)\n", process.stdout, flags=re.MULTILINE)[1:]
+    return {Path(path).stem: output for path, output in zip(parts[::2], parts[1::2], strict=True)}
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_a_notebook_is_kept_without_what_it_printed(name):
-    """For all cells: no outputs, no counts, no machine's folders; else every run would change the file."""
-    text = EXAMPLES[name].read_text()
+def test_every_example_is_tested():
+    """A new example needs a test below."""
+    assert list(NOTEBOOKS) == ["analyst", "researcher"]
+    assert list(SCRIPTS) == [
+        "audit_a_stream",
+        "node_classification",
+        "own_model",
+        "own_training_loop",
+        "predict_new_events",
+        "train",
+    ]
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_is_stored_without_output(name):
+    """No cell has outputs, counts or paths of a machine; otherwise every run would change the file."""
+    text = NOTEBOOKS[name].read_text()
     for cell in json.loads(text)["cells"]:
         assert not cell.get("outputs")
         assert cell.get("execution_count") is None
@@ -42,11 +71,80 @@ def test_a_notebook_is_kept_without_what_it_printed(name):
     assert not re.search(r"[\"'( ]/(home|root|tmp|usr|work|Users)/", text)
 
 
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_says_what_it_does_and_uses_public_names_only(name):
+    """It has a docstring with its command, imports only the package itself, and uses no private name."""
+    text = SCRIPTS[name].read_text()
+    assert f"python examples/{name}.py" in text.split('"""')[1]
+    assert "import dygmamba as dm\n" in text
+    assert not re.search(r"from dygmamba|import dygmamba\.|dm\.\w+\._|\b_[a-z]\w*\(", text)
+
+
+@pytest.mark.e2e
+def test_train_prints_losses_and_results(script_outputs):
+    """The loss falls, and the model and the baselines have a test AP."""
+    output = script_outputs["train"]
+    losses = [float(loss) for loss in re.findall(r"epoch \d+: loss (\S+)", output)]
+    assert losses[-1] < losses[0]
+    assert {"dyg-mamba", "recency", "edgebank"} <= set(
+        re.findall(r"^(\S+) +test AP 0\.\d+", output, re.MULTILINE)
+    )
+    assert "report.html" in output
+
+
+@pytest.mark.e2e
+def test_a_new_event_raises_the_score_of_its_answer(script_outputs):
+    """A message from fred makes a message to fred likelier, and is the first reason for it."""
+    output = script_outputs["predict_new_events"]
+    assert len(re.findall(r"^alice -> \w+ +probability", output, re.MULTILINE)) == 3
+    before, after = re.findall(
+        r"alice -> fred: score (\S+), after a message from fred to alice (\S+)", output
+    )[0]
+    assert float(after) > float(before) + 0.1
+    assert re.search(r"fred -> alice at 2024-02-26T01:00:00Z: \+", output)
+
+
+@pytest.mark.e2e
+def test_the_own_model_passes_all_checks_and_learns(script_outputs):
+    """No check fails, and its AP is well above random guessing."""
+    output = script_outputs["own_model"]
+    assert output.count("passed") >= 6
+    assert "failed" not in output
+    assert float(re.findall(r"test transductive AP (\S+)", output)[0]) > 0.65
+
+
+@pytest.mark.e2e
+def test_the_own_training_loop_learns(script_outputs):
+    """The training loss falls, and the validation loss is below that of random guessing."""
+    output = script_outputs["own_training_loop"]
+    losses = [float(loss) for loss in re.findall(r"training loss (\S+)", output)]
+    assert losses[-1] < losses[0]
+    assert float(re.findall(r"validation loss (\S+);", output)[0]) < 0.65
+
+
+@pytest.mark.e2e
+def test_node_classification_finds_the_suspicious_users(script_outputs):
+    """The AUC is above random guessing, and the users with the highest scores have odd numbers."""
+    output = script_outputs["node_classification"]
+    assert float(re.findall(r"test AUC (\S+),", output)[0]) > 0.7
+    assert all(int(user) % 2 for user in re.findall(r"^user (\d+): score", output, re.MULTILINE))
+
+
+@pytest.mark.e2e
+def test_the_audit_prints_baselines_rules_and_checks(script_outputs):
+    """Three kinds of negatives, the rules, and checks that all pass."""
+    output = script_outputs["audit_a_stream"]
+    assert len(re.findall(r"^edgebank, \w+ +negatives: AP", output, re.MULTILINE)) == 3
+    assert output.count("rule '") >= 3
+    assert output.count(": passed") >= 4
+    assert "failed" not in output
+
+
 @pytest.mark.e2e
 @pytest.mark.slow
-def test_the_analyst_gets_a_ranking_a_changed_score_and_a_page(tmp_path):
-    """The trees stand beside rules, favourites lead the ranking, one more message moves its own score."""
-    text = shown("analyst", tmp_path)
+def test_the_analyst_notebook_ranks_and_updates_a_score(tmp_path):
+    """The trees are compared with baselines, favorites lead the ranking, one more message changes its score."""
+    text = run_notebook("analyst", tmp_path)
     assert {"recency", "trees"} <= set(text.split())
     assert re.search(r"alice\s+bob .* 1$", text, flags=re.MULTILINE)
     before, after = re.findall(r"alice to hal: (\S+), after one message (\S+)", text)[0]
@@ -55,10 +153,10 @@ def test_the_analyst_gets_a_ranking_a_changed_score_and_a_page(tmp_path):
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(not SECONDS, reason="a notebook of many trainings; `make torture` runs it")
-def test_the_researcher_gets_a_contract_tables_and_a_loop(tmp_path):
-    """Their model keeps the contract, two seeds of it, two ablations and the trees are one table, their loop learns."""
-    text = shown("researcher", tmp_path)
+@pytest.mark.skipif(not SECONDS, reason="a notebook with many trainings; `make torture` runs it")
+def test_the_researcher_notebook_checks_compares_and_trains(tmp_path):
+    """The model passes the checks; its seeds, two ablations and the trees are in one table; the own loop learns."""
+    text = run_notebook("researcher", tmp_path)
     assert "False" not in text
     assert all(word in text for word in ("transductive", "trees", "past=2)", "hours=1000000.0"))
     first, last = re.findall(r"loss (\S+) -> (\S+)", text)[0]

@@ -82,7 +82,7 @@ def test_the_run_folder_is_whole(told, tmp_path):
     dom, console = find_browser(tmp_path / "profile").dom(page)
     assert console == []
     assert dom.count('class="chart"') >= 9
-    assert "Against simple rules" in dom
+    assert "Comparison with baselines" in dom
 
 
 @pytest.mark.slow

@@ -80,7 +80,7 @@ def test_the_dataset_is_described_with_own_ids_and_dates(data):
     section = build_dataset_section(data, split)
     facts, gaps, active = section.tables
     values = {row[0].text: row[1].text for row in facts.rows}
-    assert values["events"].startswith("600; ")
+    assert values["events"].startswith("600: train ")
     assert values["period"].startswith("2024-05-01 00:")
     assert "repeat an earlier pair" in values["repeated pairs"]
     gap = np.diff(data.store.time.numpy())

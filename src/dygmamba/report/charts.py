@@ -113,13 +113,15 @@ def _draw_lines(chart: LineChart) -> list[str]:
 
 
 def _draw_level(name: str, level: float, points: list[Point], x: Axis, project: svg.Projection) -> list[str]:
-    """Draw a horizontal line, its name at the side where fewer points are in the way."""
+    """Draw a horizontal line with its name, at the side where fewer points are in the way."""
     up = project(x.start, level)[1]
     ends = [(LEFT, up), (WIDTH - RIGHT, up)]
     line = svg.draw_polyline(ends, "level", tooltip=f"{name}: {format_number(level)}")
     left, right = (_distance_to_level(points, level, x, half) for half in (0, 1))
     across, anchor = (LEFT + 4, "start") if left > right else (WIDTH - RIGHT, "end")
-    return [line, svg.draw_text(across, up - 5, name, anchor, "over")]
+    # above the line, or below it if the name of the y axis is there
+    text_up = up - 5 if up > TOP + 14 else up + 14
+    return [line, svg.draw_text(across, text_up, name, anchor, "over")]
 
 
 def _distance_to_level(points: list[Point], level: float, x: Axis, half: int) -> float:
@@ -188,7 +190,8 @@ def draw_bar_chart(chart: BarChart) -> str:
     if not rows:
         return ""
     max_chars = int(0.4 * WIDTH / CHAR_WIDTH)
-    left = 12 + 1.13 * CHAR_WIDTH * min(max_chars, max(len(name) for name, _ in rows))
+    # 1.25: style.css makes the text of charts larger on phones
+    left = 12 + 1.25 * CHAR_WIDTH * min(max_chars, max(len(name) for name, _ in rows))
     scale = (WIDTH - left - 56) / max(max(value for _, value in rows) - chart.low, 1e-9)
     up, parts = 14.0, []
     for heading, group in chart.values.items():
@@ -230,7 +233,7 @@ def _draw_contributions(chart: ContributionChart) -> tuple[list[str], float]:
     rows = [*chart.parts, chart.base]
     values = [0.0, *(value for _, value in rows)]
     low, high = min(values), max(values)
-    margin = 7 * CHAR_WIDTH  # for the value next to a bar
+    margin = 9 * CHAR_WIDTH  # for the value next to a bar, which has about six characters
     scale = (WIDTH - 2 * margin) / ((high - low) or 1.0)
     zero, up = margin - low * scale, 4.0
     parts = [svg.draw_polyline([(zero, 2), (zero, 36 * len(rows))], "axis")]

@@ -90,9 +90,12 @@ def _build_facts_table(
     store, sources, test = dataset.store, dataset.ids.sources, split.test
     sides = "" if sources is None else f" ({sources:,} sources, {facts.nodes - sources:,} destinations)"
     with_new_nodes = split.touching_new_nodes(store, test)
+    # events of held-out nodes are removed from the training period, so the parts need not sum to all events
+    removed = int(split.val[0]) - len(split.train) if len(split.val) else 0
+    train = f"train {len(split.train):,}" + (f" (without {removed:,} of held-out nodes)" if removed > 0 else "")
     rows = {
         "nodes": f"{facts.nodes:,}{sides}",
-        "events": f"{facts.events:,}; train {len(split.train):,}, validation {len(split.val):,}, test {len(test):,}",
+        "events": f"{facts.events:,}: {train}, validation {len(split.val):,}, test {len(test):,}",
         "period": f"{times.format_time(facts.start or 0)} to {times.format_time(facts.end or 0)}, "
         f"{times.format_period(facts.duration or 0)}",
         "repeated pairs": f"{_format_percent(facts.repeats)} of the events repeat an earlier pair",

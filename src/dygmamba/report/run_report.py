@@ -121,7 +121,7 @@ def build_data_sections(
     others = " and as many random pairs at the same times" if task.ranked else ""
     intro = f"Scores of {predictions.events:,} test events{others}."
     if task.ranked:
-        intro += " Half of these pairs are real; among all pairs, real ones are rarer, and so is a true prediction."
+        intro += " Half of these pairs are real events; if they are rarer among the pairs you score, fewer come true."
     if predictions.events < predictions.total:
         intro += f" The test has {predictions.total:,} events; those shown are spread evenly over it."
     sections = (

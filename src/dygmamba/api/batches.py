@@ -1,4 +1,4 @@
-"""Batches for a training loop of one's own: what a step asks, and what may be seen for it."""
+"""Batches for your own training loop: queries, and the strictly earlier events that a model may see."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ SPLIT_NAMES = ("train", "val", "test")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Pairs with what a model may see of their past, each event beside a random negative, and the events themselves."""
+    """One batch: every event and a random negative as queries with their visible past, and the events themselves."""
 
     view: PairView
     events: EventBatch
 
     @property
     def label(self) -> Tensor:
-        """1 of an event, 0 of a negative, [pairs]."""
+        """1 for an event, 0 for a negative, one value per pair."""
         return self.view.pairs.label
 
 
@@ -40,11 +40,18 @@ def batches(
     neighbors: int | tuple[NeighborRequest, ...] = 20,
     device: str = "auto",
 ) -> Iterator[Step]:
-    """The events of a period in batches of `size`, each with a negative; everything seen is strictly earlier.
+    """Iterate over the events of a split in batches, each with a negative; only strictly earlier events are visible.
 
-    `neighbors` is how many recent events of each node are looked up, or a model's own requests. In the training period
-    only training events are seen, and the seed draws the negatives: give another for each epoch. A model with memory is
-    asked about a step first and takes in `step.events` after it.
+    In the training split only training events are visible, and the seed draws the negatives: give another one for each
+    epoch. A model with node memory scores a step first and then observes `step.events`.
+
+    Args:
+        data: A dataset, or a stream.
+        size: Events per batch.
+        split: "train", "val" or "test".
+        seed: Seed of the negatives and of sampled neighbors.
+        neighbors: Recent events per node to look up, or the requests of a model.
+        device: "auto", "cpu" or "cuda".
 
     >>> import dygmamba as dm
     >>> data = dm.generate(nodes=40, events=600, communities=4)
@@ -53,19 +60,17 @@ def batches(
     (torch.Size([150, 8]), 50.0)
     """
     if split not in SPLIT_NAMES:
-        raise ConfigError(f"`split` takes {', '.join(SPLIT_NAMES)}, got '{split}'")
+        raise ConfigError(f"`split` takes {', '.join(SPLIT_NAMES)}, got '{split}'", code="unknown-split")
     if size < 1:
-        raise ConfigError(f"`size` must be at least 1, got {size}")
+        raise ConfigError(f"`size` must be at least 1, got {size}", code="size-not-positive")
     stream = data if isinstance(data, Stream) else build_link_stream(data, choose_device(device))
     requests = (NeighborRequest((neighbors,)),) if isinstance(neighbors, int) else neighbors
-    questions = (
-        _iterate_training(stream, size, seed)
-        if split == "train"
-        else _iterate_evaluation(stream, size, split)
-    )
-    gather = stream.training_view if split == "train" else stream.view
+    if split == "train":
+        queries, build_view = _iterate_training(stream, size, seed), stream.training_view
+    else:
+        queries, build_view = _iterate_evaluation(stream, size, split), stream.view
     draws = Draws.from_seed(seed, device=stream.device)
-    return (Step(gather(pairs, requests, draws), events) for pairs, events in questions)
+    return (Step(build_view(pairs, requests, draws), events) for pairs, events in queries)
 
 
 def _iterate_training(stream: Stream, size: int, seed: int) -> Iterator[tuple[PairBatch, EventBatch]]:
@@ -77,10 +82,10 @@ def _iterate_training(stream: Stream, size: int, seed: int) -> Iterator[tuple[Pa
 
 
 def _iterate_evaluation(stream: Stream, size: int, split: str) -> Iterator[tuple[PairBatch, EventBatch]]:
-    """The published questions of the period: its events and their random negatives."""
+    """Yield the published queries of a split: its events and their random negatives."""
     evaluation_set = build_link_set(stream.store, stream.split, split)
     pairs, count = evaluation_set.pairs.to(stream.device), len(evaluation_set.events)
     for rows in torch.arange(count, device=stream.device).split(size):
         both = torch.cat([rows, rows + count])
-        asked = pairs.select_shared(both, stream.store.num_nodes)
-        yield asked, stream.events.select(evaluation_set.events.to(stream.device)[rows])
+        queries = pairs.select_shared(both, stream.store.num_nodes)
+        yield queries, stream.events.select(evaluation_set.events.to(stream.device)[rows])

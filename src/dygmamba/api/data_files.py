@@ -1,47 +1,47 @@
-"""Datasets on disk: import and export files, fetch public datasets, describe and list what there is."""
+"""Datasets on disk: import and export files, fetch public datasets, describe and list what there is.
+
+Modules that need torch are imported where they are used: a file that cannot be read is reported without it.
+"""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dygmamba.api.datasets import datasets
 from dygmamba.api.formatting import format_date, format_duration
-from dygmamba.config import build_config
 from dygmamba.core.memory_budget import parse_gigabytes
 from dygmamba.core.progress import SILENT, Progress
-from dygmamba.data.catalogue.fetch import FetchResult, fetch_dataset, format_import_command, is_fetched
 from dygmamba.data.catalogue.known_datasets import CatalogueEntry, find_entry, load_catalogue
 from dygmamba.data.catalogue.leaderboard_folders import LEADERBOARD_FORMATS, detect_folder_format
-from dygmamba.data.events.anomalies import Anomaly, find_anomalies
-from dygmamba.data.events.statistics import Quantiles as Quantiles
-from dygmamba.data.events.statistics import Statistics, compute_statistics
-from dygmamba.data.events.statistics import sparkline as sparkline
 from dygmamba.data.events.times import looks_like_epoch_seconds
-from dygmamba.data.generate.stream import GeneratorConfig
-from dygmamba.data.readers import ReadOptions, read_dataset
-from dygmamba.data.storage.dataset import Dataset as Dataset
-from dygmamba.data.storage.dataset import save_dataset
-from dygmamba.data.storage.export import ExportResult, export_dataset, parse_export_format
-from dygmamba.data.storage.library import SaveResult, generate_dataset, open_dataset, save_dataset_version
 from dygmamba.data.storage.locations import check_dataset_name, data_folder, data_folders
 
+if TYPE_CHECKING:
+    from dygmamba.data.catalogue.fetch import FetchResult
+    from dygmamba.data.events.anomalies import Anomaly
+    from dygmamba.data.events.statistics import Quantiles as Quantiles
+    from dygmamba.data.events.statistics import Statistics
+    from dygmamba.data.generate.stream import GeneratorConfig
+    from dygmamba.data.storage.dataset import Dataset as Dataset
+    from dygmamba.data.storage.export import ExportResult
+    from dygmamba.data.storage.library import SaveResult
 
-def describe_nodes(dataset: Dataset) -> str:
+
+def describe_nodes(dataset: "Dataset") -> str:
     """Return how many nodes there are, on both sides of a bipartite dataset."""
     nodes, sources = dataset.store.num_nodes, dataset.ids.sources
     sides = "" if sources is None else f" ({sources:,} sources, {nodes - sources:,} destinations)"
     return f"{nodes:,} nodes{sides}"
 
 
-def is_dated(dataset: Dataset) -> bool:
+def is_dated(dataset: "Dataset") -> bool:
     """Return whether the timestamps are, or look like, seconds since 1970."""
     time = dataset.store.time
     return bool(dataset.origin.time_origin) or looks_like_epoch_seconds(float(time[0]), float(time[-1]))
 
 
-def describe_period(dataset: Dataset) -> str:
+def describe_period(dataset: "Dataset") -> str:
     """Return the first and the last timestamp, as dates if they are dates."""
     if not len(dataset.store):
         return "no events"
@@ -55,8 +55,8 @@ def describe_period(dataset: Dataset) -> str:
 class DatasetDescription:
     """A dataset and its statistics."""
 
-    dataset: Dataset
-    statistics: Statistics
+    dataset: "Dataset"
+    statistics: "Statistics"
 
     def to_dict(self) -> dict[str, Any]:
         """Return name, digest and statistics as plain values."""
@@ -70,17 +70,27 @@ class DatasetDescription:
 
 def describe_dataset(data: str, data_dir: Path | None = None) -> DatasetDescription:
     """Open a dataset and compute its statistics."""
+    from dygmamba.data.events.statistics import compute_statistics
+    from dygmamba.data.storage.library import open_dataset
+
     dataset = open_dataset(data, data_dir)
     return DatasetDescription(dataset, compute_statistics(dataset.store))
+
+
+def draw_sparkline(counts: "tuple[int, ...]", *, unicode: bool = True, log: bool = False) -> str:
+    """Draw counts as a line of blocks."""
+    from dygmamba.data.events.statistics import sparkline
+
+    return sparkline(counts, unicode=unicode, log=log)
 
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
     """An imported dataset, where it was saved, and what looks suspicious."""
 
-    dataset: Dataset
-    saved: SaveResult
-    anomalies: list[Anomaly]
+    dataset: "Dataset"
+    saved: "SaveResult"
+    anomalies: "list[Anomaly]"
 
 
 def import_file(
@@ -104,6 +114,8 @@ def import_file(
         progress: Observer.
         **options: Other fields of `ReadOptions`.
     """
+    from dygmamba.data.readers import ReadOptions, read_dataset
+
     folder = data_folder(data_dir)
 
     def count_batches(batches: Iterator[Any], expected: int) -> Iterator[Any]:
@@ -117,6 +129,10 @@ def import_file(
     own = None if format in LEADERBOARD_FORMATS else file.name.split(".")[0].removeprefix("ml_")
     chosen = None if name is None and own is None else check_dataset_name(name or str(own))
     dataset = read_dataset(file, read_options, format=format, name=chosen)
+
+    from dygmamba.data.events.anomalies import find_anomalies
+    from dygmamba.data.storage.library import save_dataset_version
+
     anomalies = find_anomalies(dataset)
     return ImportResult(dataset, save_dataset_version(dataset, folder), anomalies)
 
@@ -125,12 +141,15 @@ def import_file(
 class ExportedDataset:
     """A dataset, and the file it was exported to."""
 
-    dataset: Dataset
-    result: ExportResult
+    dataset: "Dataset"
+    result: "ExportResult"
 
 
 def export_file(data: str, to: Path, *, raw: bool = False, data_dir: Path | None = None) -> ExportedDataset:
     """Write a dataset's events into a file, in the format of its suffix; formulas in CSV are escaped unless `raw`."""
+    from dygmamba.data.storage.export import export_dataset, parse_export_format
+    from dygmamba.data.storage.library import open_dataset
+
     parse_export_format(to)
     dataset = open_dataset(data, data_dir)
     return ExportedDataset(dataset, export_dataset(dataset, to, raw))
@@ -142,12 +161,14 @@ class FetchedDataset:
 
     entry: CatalogueEntry
     folder: Path  # the data folder
-    result: FetchResult
+    result: "FetchResult"
     import_command: str | None
 
 
 def fetch(name: str, *, data_dir: Path | None = None, progress: Progress = SILENT) -> FetchedDataset:
     """Download a public dataset, unless it is on disk already. An interrupted download continues the next time."""
+    from dygmamba.data.catalogue.fetch import fetch_dataset, format_import_command
+
     entry, folder = find_entry(name), data_folder(data_dir)
     try:
         with ExitStack() as stack:
@@ -173,15 +194,20 @@ def fetch(name: str, *, data_dir: Path | None = None, progress: Progress = SILEN
 class GeneratedFile:
     """A generated dataset that was saved."""
 
-    dataset: Dataset
+    dataset: "Dataset"
     path: Path
-    config: GeneratorConfig
+    config: "GeneratorConfig"
 
 
 def generate_file(
     name: str, settings: dict[str, Any], *, data_dir: Path | None = None, progress: Progress = SILENT
 ) -> GeneratedFile:
     """Generate a dataset whose forgetting law is known, and save it in the data folder."""
+    from dygmamba.config import build_config
+    from dygmamba.data.generate.stream import GeneratorConfig
+    from dygmamba.data.storage.dataset import save_dataset
+    from dygmamba.data.storage.library import generate_dataset
+
     config, folder = build_config(GeneratorConfig, settings), data_folder(data_dir)
     with progress.stage(f"generating {config.events:,} events"):
         dataset = generate_dataset(name, config, folder)
@@ -198,6 +224,9 @@ class DatasetList:
 
 def list_datasets(data_dir: Path | None = None, runs: Path = Path("runs")) -> DatasetList:
     """List the datasets on disk and the public ones that can be fetched."""
+    from dygmamba.api.datasets import datasets
+    from dygmamba.data.catalogue.fetch import is_fetched
+
     folders = data_folders(data_dir)
     public = [
         (entry, any(is_fetched(entry, folder) for folder in folders)) for entry in load_catalogue().values()

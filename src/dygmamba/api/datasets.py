@@ -1,7 +1,4 @@
-"""Events in: from a file, a table in memory, the data folder, or a generator.
-
-The data folder from Python: save a dataset under its name, see what is there and who uses it, remove it.
-"""
+"""Datasets: read events from files and tables, generate them, and keep them in the data folder."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -71,16 +68,30 @@ def read(
     memory: float = DEFAULT_BUDGET / 1e9,
     scratch: Path | str | None = None,
 ) -> Dataset:
-    """The events of a file, a data frame, an Arrow table, a dict of columns, a TemporalData, a graph or rows.
+    """Read events from a file, a data frame, an Arrow table, a dict of columns, a TemporalData, a graph or rows.
 
-    Ids may be strings, times dates. A file is read as it lies: delimiter, column names, spelling and unit of the times
-    are found out, and `origin` of the dataset says how it was understood. Columns that are not named are looked for
-    under their usual names, and may be given by their places from 0. Of a NetworkX graph they are the attributes of its
-    edges. `bipartite`: source 7 is not destination 7.
-    `time_unit` of numbers: auto (by their size), s, ms, us, ns since 1970, or plain; `time_format` of dates, such as
-    "%d.%m.%Y %H:%M"; without a zone they are UTC. `header=False`: the first line is an event. `skip_bad`: go on
-    without rows that cannot be read. `memory`: GB that the rows of a file may take; more of them are sorted on
-    the disk, in `scratch` or the system's temporary folder, and lie there, without a name, as long as they are used.
+    Ids may be strings, times may be dates. The delimiter, column names and the format and unit of times are detected;
+    `origin` of the dataset says how the source was read, and `origin.unused_columns` which columns were not.
+
+    Args:
+        source: A file, or a table in memory. The columns of a NetworkX graph are the attributes of its edges.
+        src: Column of source ids, a name or a position from 0; by default searched under its usual names.
+        dst: Column of destination ids.
+        time: Column of times, numbers or dates.
+        features: Numeric columns to use as edge features.
+        label: Column of labels.
+        name: Name of the dataset; by default that of the file.
+        bipartite: Keep sources and destinations with the same id apart.
+        time_unit: Unit of numeric times: "auto" (by their size), "s", "ms", "us", "ns" since 1970, or "plain".
+        time_format: Format of dates, such as "%d.%m.%Y %H:%M". Dates without a time zone are UTC.
+        fill: Replaces missing features and labels.
+        format: "auto", or the name of a file format.
+        header: Whether the first line names the columns.
+        delimiter: Delimiter of a text file.
+        encoding: Encoding of a text file.
+        skip_bad: Leave out rows that cannot be read.
+        memory: GB that the rows of a file may take; more are sorted on disk.
+        scratch: Folder for sorting on disk; by default the system's temporary folder.
 
     >>> import dygmamba as dm
     >>> dm.read([("ann", "bob", "2024-05-01"), ("bob", "cid", "2024-05-02")], name="mail")
@@ -114,7 +125,7 @@ def _name_column(name: str | int | None) -> str | None:
 
 
 def load(name: str, data_dir: Path | str | None = None) -> Dataset:
-    """The dataset of this name, in `data_dir`, $DYGMAMBA_DATA or the user's cache; `generated` is built in.
+    """Load a dataset by name from `data_dir`, $DYGMAMBA_DATA or the user's cache; "generated" is built in.
 
     >>> import dygmamba as dm
     >>> dm.load("generated")
@@ -124,9 +135,10 @@ def load(name: str, data_dir: Path | str | None = None) -> Dataset:
 
 
 def generate(*, name: str = GENERATED, scratch: Path | str | None = None, **settings: Any) -> Dataset:
-    """A stream whose forgetting law is known; docs/reference/generated-stream.md explains the settings.
+    """Generate a dataset whose forgetting law is known.
 
-    One that is too large for memory is made on the disk, in `scratch` or the system's temporary folder.
+    The documentation of the generated stream explains the settings. A dataset that is too large for memory is written
+    to `scratch`, by default the system's temporary folder.
 
     >>> import dygmamba as dm
     >>> dm.generate(nodes=30, events=200, communities=3, law="power").describe().events
@@ -147,7 +159,7 @@ DATASET_COLUMNS |= {"runs": pa.list_(pa.string()), "path": pa.string()}
 
 
 def save(dataset: Dataset, *, data_dir: Path | str | None = None) -> Path:
-    """Put a dataset into the data folder under its name; another one of that name is kept as NAME@VERSION.
+    """Save a dataset in the data folder under its name; another one of that name is kept as NAME@VERSION.
 
     >>> import dygmamba as dm
     >>> path = dm.save(dm.read([("ann", "bob", 1), ("bob", "cid", 2)], name="mail"), data_dir="data")
@@ -158,7 +170,7 @@ def save(dataset: Dataset, *, data_dir: Path | str | None = None) -> Path:
 
 
 def datasets(*, data_dir: Path | str | None = None, runs: Path | str = "runs") -> pa.Table:
-    """The imported datasets, older versions among them, and which runs under `runs` were trained on each.
+    """List the imported datasets in all versions, with the runs under `runs` that were trained on each.
 
     >>> import dygmamba as dm
     >>> path = dm.save(dm.read([("ann", "bob", 1)], name="mail"), data_dir="data")
@@ -180,24 +192,26 @@ def datasets(*, data_dir: Path | str | None = None, runs: Path | str = "runs") -
 def remove(
     name: str, *, data_dir: Path | str | None = None, runs: Path | str = "runs", force: bool = False
 ) -> list[str]:
-    """Delete NAME@VERSION, or all versions of NAME, unless a run under `runs` needs one; what was deleted.
+    """Delete NAME@VERSION, or all versions of NAME, unless a run under `runs` needs one; returns their names.
 
     >>> import dygmamba as dm
     >>> path = dm.save(dm.read([("ann", "bob", 1)], name="mail"), data_dir="data")
     >>> len(dm.remove("mail", data_dir="data"))
     1
     """
-    found = _find_versions(name, None if data_dir is None else Path(data_dir))
-    known = find_dataset_uses(Path(runs))
-    for version in found:
-        users = [use for use in known if use.is_of(version)]
+    versions = _find_versions(name, None if data_dir is None else Path(data_dir))
+    uses = find_dataset_uses(Path(runs))
+    for version in versions:
+        users = [use for use in uses if use.is_of(version)]
         if users and not force:
             raise FileError(
-                f"{_name_version(version)} is the data of {_describe_users(users)}; remove those first, or give `force=True`"
+                f"{_name_version(version)} is the data of {_describe_users(users)}; remove the runs first, or give "
+                "`force=True`",
+                code="dataset-in-use",
             )
-    for version in reversed(found):  # the newest last, so that no older one takes its name in between
+    for version in reversed(versions):  # the newest last, so that no older one takes its name in between
         remove_version(version)
-    return [_name_version(version) for version in found]
+    return [_name_version(version) for version in versions]
 
 
 def _list_versions(data_dir: Path | None) -> list[DatasetVersion]:
@@ -207,13 +221,16 @@ def _list_versions(data_dir: Path | None) -> list[DatasetVersion]:
 
 def _find_versions(name: str, data_dir: Path | None) -> list[DatasetVersion]:
     base, _, wanted = name.partition(VERSION_SEPARATOR)
-    own = [version for version in _list_versions(data_dir) if version.name == base]
-    first = [version for version in own if version.path.parent == own[0].path.parent]
-    found = [version for version in first if wanted in ("", version.version)]
-    if not found:
-        there = f"there is {', '.join(map(_name_version, own))}" if own else "see `dygmamba data list`"
-        raise NotFoundError(f"no imported dataset is called {name!r}; {there}")
-    return found
+    versions = [version for version in _list_versions(data_dir) if version.name == base]
+    # of several data folders the first one that has the name counts
+    first = [version for version in versions if version.path.parent == versions[0].path.parent]
+    matching = [version for version in first if wanted in ("", version.version)]
+    if not matching:
+        hint = (
+            f"there is {', '.join(map(_name_version, versions))}" if versions else "see `dygmamba data list`"
+        )
+        raise NotFoundError(f"no imported dataset is named {name!r}; {hint}", code="unknown-dataset")
+    return matching
 
 
 def _name_version(version: DatasetVersion) -> str:

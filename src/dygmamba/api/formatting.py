@@ -1,4 +1,4 @@
-"""Text for people: dates, time spans and labels of settings. Free of torch, so that the command line can start at once."""
+"""Dates, time spans and labels as text; free of torch, so that the command line can start at once."""
 
 from dygmamba.data.events.times import format_date as format_date
 from dygmamba.data.events.times import format_duration as format_duration

@@ -12,10 +12,11 @@ from dygmamba.config import build_config, find_preset
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.splits import chronological_split
 from dygmamba.data.storage.library import open_dataset
-from dygmamba.models import add_model
-from dygmamba.models.base import DatasetFacts, Encoder, ModelSpec, Scorer
-from dygmamba.models.spec import Builder, import_path
+from dygmamba.models import add_model, all_models, find_model
+from dygmamba.models.base import DatasetFacts, Encoder, RoundLearner, Scorer
+from dygmamba.models.spec import Builder, ModelSpec, import_path
 from dygmamba.runs.contract import check_model as check_contract
+from dygmamba.runs.link_training import separate_settings
 
 
 def register(
@@ -28,10 +29,19 @@ def register(
     cost: str = "",
     trainable: bool = True,
 ) -> ModelSpec:
-    """Make a model known by name: `config` is a dataclass of its settings, `build` makes it of config and facts.
+    """Register a model under a name, so that `train` and the command line know it.
 
-    An Encoder gets a link head. A run remembers the module of `build`: opening it in another process imports that
+    An Encoder gets a link head. A run remembers the module of `build`; opening it in another process imports that
     module, which must register the model when it is imported.
+
+    Args:
+        name: Letters, digits, '.', '_' and '-'.
+        config: A dataclass of the model's settings.
+        build: Builds the model from its config and the facts of a dataset.
+        title: Title in lists; by default the name.
+        looks_at: What the model looks at, for lists.
+        cost: How the cost of a query grows, for lists.
+        trainable: Whether it must be trained.
 
     >>> import dataclasses, torch, dygmamba as dm
     >>> from dygmamba.models.base import Encoder
@@ -54,18 +64,23 @@ def register(
     7
     """
     if not re.fullmatch(r"\w[\w.-]*", name):
-        raise ConfigError(f"{name!r} cannot name a model; use letters, digits, '.', '_' and '-'")
+        raise ConfigError(
+            f"{name!r} cannot name a model; use letters, digits, '.', '_' and '-'",
+            code="malformed-model-name",
+        )
     if not hasattr(config, "__dataclass_fields__"):
-        raise ConfigError(f"`config` must be a dataclass of settings, got {config!r}")
+        raise ConfigError(
+            f"`config` must be a dataclass of settings, got {config!r}", code="config-not-a-dataclass"
+        )
     spec = ModelSpec(config, Builder(build), trainable, title or name, looks_at, cost, import_path(build))
     return add_model(name, spec)
 
 
 def check_model(name: str, **settings: Any) -> pa.Table:
-    """Hold a model to what every model must keep; a row per check, or a ContractError that names those that fail.
+    """Check that a model keeps the contract of all models; returns a row per check, or raises a ContractError.
 
-    Later events change no score; batch, order and padding change none; scores are finite; the gradient reaches every
-    parameter; weights survive a round trip.
+    Later events change no score, nor do batch, order and padding; scores are finite; the gradient reaches every
+    parameter; weights survive saving and loading.
 
     >>> import dygmamba as dm
     >>> dm.check_model("graphmixer", neighbors=4, window=9)["check"][0].as_py()

@@ -340,7 +340,9 @@ def check_reproduce(
     from dygmamba.models import require_model
 
     if study not in STUDY_NAMES:
-        raise ConfigError(f"unknown study '{study}'; choose from {', '.join(STUDY_NAMES)}", code="unknown-study")
+        raise ConfigError(
+            f"unknown study '{study}'; choose from {', '.join(STUDY_NAMES)}", code="unknown-study"
+        )
     for model in models:
         require_model(model)
     for name in datasets:

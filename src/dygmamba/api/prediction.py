@@ -63,8 +63,8 @@ def predict(
 ) -> Predictions:
     """Score pairs, rank the `top` destinations per source, or classify nodes, as the task of the run demands.
 
-    `sources`, `nodes` and `candidates` are ids separated by commas, or a file of them. `events` is a file of new events,
-    which the model sees. The other arguments say how files are read, as in `dygmamba.read`.
+    `sources`, `nodes` and `candidates` are ids separated by commas, or a file of them. `events` is a file of new events
+    that the model sees. The other arguments say how files are read, as in `dygmamba.read`.
     """
     folder = RunDirectory(run)
     warn_if_unfinished(folder)
@@ -111,7 +111,7 @@ def _is_file(text: str) -> bool:
 
 
 def write_predictions(path: Path, table: pa.Table, raw: bool = False) -> None:
-    """Write predictions in the format of the file's suffix, CSV by default; formulas in CSV are escaped unless `raw`."""
+    """Write predictions in the format of the file's suffix, else as CSV; formulas in CSV are escaped unless `raw`."""
     kind = TABLE_ENDINGS.get(path.suffix.lower(), "csv")
     if kind in ("parquet", "arrow"):
         write_table(path, table)

@@ -1,4 +1,4 @@
-"""A finished run, asked in the user's own ids and times; tables are Arrow tables, which have `.to_pandas()`."""
+"""A trained run to query in the user's own ids and times; results are Arrow tables, which have `.to_pandas()`."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -34,12 +34,12 @@ else:
 
 @dataclass(frozen=True)
 class Run:
-    """A trained run and every event it knows of.
+    """A trained run and the events it knows.
 
-    A score is a probability, calibrated on the validation period: of a pair, that it is a real event and no random one,
-    both as likely before; of a node, that its state is 1. docs/reference/scores.md has the words. A run that was not calibrated
-    has a column `uncalibrated_score` instead, which ranks and no more; `dygmamba.resume` calibrates it. Times left out
-    are just after the last known event.
+    A score is a probability, calibrated on the validation period: for a pair, that it is a real event and not a random
+    one, if both are equally likely a priori; for a node, that its state is 1. A run without a calibration has a column
+    `uncalibrated_score` instead, which only ranks; `dygmamba.resume` calibrates it. Without a time, a query is just
+    after the last known event.
     """
 
     path: Path
@@ -65,17 +65,17 @@ class Run:
 
     @property
     def task(self) -> str:
-        """What it was trained for: link or node."""
+        """The task it was trained for: "link" or "node"."""
         return self._folder.task
 
     @property
     def finished(self) -> bool:
-        """Whether it was trained to its end and evaluated; one that was stopped goes on with `dygmamba.resume`."""
+        """Whether it is trained and evaluated; `dygmamba.resume` finishes a run that was stopped."""
         return self._folder.finished
 
     @property
     def data(self) -> Dataset:
-        """Every event it knows of, those it was trained on among them."""
+        """The events it knows, including those it was trained on."""
         return self._predictor.dataset
 
     @property
@@ -90,13 +90,14 @@ class Run:
 
     @property
     def rules(self) -> pa.Table:
-        """What simple rules, such as recency, reach on the same exams; rows like those of `results`."""
+        """Results of heuristics, such as recency, on the same queries; rows like those of `results`."""
         return pa.Table.from_pylist(self._folder.rules())
 
     def score(self, pairs: "Source", at: TimeLike | None = None) -> pa.Table:
-        """The score of each pair, in the order asked: a file, a table, or a list of (src, dst) or (src, dst, time).
+        """Score pairs: a file, a table, or a list of (src, dst) or (src, dst, time).
 
-        Columns src, dst, time, score. Ids that are in no event are allowed, unless the model keeps a memory.
+        Returns columns src, dst, time, score, in the same order. Ids without events are allowed, unless the model has a
+        node memory.
         """
         return self._predictor.score(pairs, at).table
 
@@ -108,11 +109,11 @@ class Run:
         candidates: Iterable[str | int] | Path | None = None,
         only_new: bool = False,
     ) -> pa.Table:
-        """The k likeliest destinations of each source, among the candidates or all destinations there ever were.
+        """Rank the k likeliest destinations of each source, among the candidates or all known destinations.
 
-        Columns src, dst, time, score, probability, rank: `probability` is that of being the true one, given that
-        exactly one of all candidates is. Candidates are ids or a file of them; with `only_new` none that the source met
-        before. Where no event is a self-loop, a node is not its own destination.
+        Returns columns src, dst, time, score, probability, rank; `probability` is that of being the true destination,
+        given that exactly one candidate is. Candidates are ids or a file of them. With `only_new`, destinations that
+        the source met before are left out. Without self-loops in the data, a node is not its own destination.
         """
         _require_positive(k)
         among = (
@@ -121,19 +122,19 @@ class Run:
         return self._predictor.top(_as_sources(sources), k, at, candidates=among, only_new=only_new).table
 
     def embed(self, nodes: "Nodes", at: TimeLike | None = None) -> pa.Table:
-        """What the encoder makes of each node, as a source: columns node, time, embedding.
+        """Embed each node as a source: columns node, time, embedding.
 
-        A model that looks at pairs sees the node beside the last one it met, or beside a table's destinations.
+        A model that reads pairs gets the node together with the last one it met, or with the table's destinations.
         """
         return self._predictor.embed(_as_sources(nodes), at).table
 
     def classify(
         self, nodes: "Nodes | None" = None, at: TimeLike | None = None, k: int | None = None
     ) -> pa.Table:
-        """The score of state 1 for each node, of a run with task="node": columns node, time, score.
+        """Score state 1 for each node, with a run of task="node": columns node, time, score.
 
-        Without nodes, of all that were a source before that time. These, or the k highest of the nodes, come from the
-        highest score on, with a column rank. Nothing that happens at that time or later is seen.
+        Without nodes, all earlier sources are scored. They, or the k best of the given nodes, are sorted by score, with
+        a column rank. Only strictly earlier events are visible.
         """
         if k is not None:
             _require_positive(k)
@@ -146,17 +147,18 @@ class Run:
         *,
         orders: int = DEFAULT_ORDERS,
     ) -> Explanation:
-        """Which past events of either side moved the score of (src, dst), or of a node in a run with task="node".
+        """Explain which past events moved the score of (src, dst), or of a node in a run of task="node".
 
-        The contributions and the base are the logit. More `orders` in which events are put back make their errors
-        smaller, and take longer.
+        The contributions and the base add up to the logit. More sampled `orders` of the events make the errors of the
+        contributions smaller, and take longer.
         """
         return explain_pair(self._predictor, pair, at, orders)
 
     def observe(self, events: "Source") -> "Run":
-        """A new Run that also knows these events, by file, table or list of (src, dst, time); this one stays as it was.
+        """Return a Run that also knows these events: a file, a table or a list of (src, dst, time).
 
-        Nothing is trained; columns are looked for under the names the run's own data had, then under the usual ones.
+        This run stays unchanged, and nothing is trained. Columns are searched under the names of the run's own data,
+        then under the usual ones.
         """
         known = self._predictor.with_events(events)
         return replace(self, _known=known)
@@ -173,12 +175,11 @@ class Run:
         filtered: bool = False,
         activity: bool = False,
     ) -> pa.Table:
-        """The published protocol: a row per negatives (random, historical, inductive), split and setting.
+        """Evaluate by the published protocol: a row per negatives (random, historical, inductive), split and setting.
 
-        A run of the node task has a row per split. Events observed since do not count. `metrics` such as "mrr,hits@10"
-        rank each event's destination among `candidates` instead, a number or "all", a row per split and setting.
-        `activity` adds the rate of the source to the score where negatives replace it, weighed on the validation
-        period; a run that was trained with it has it anyway.
+        A run of the node task has a row per split. Observed events do not count. `metrics` such as "mrr,hits@10" rank
+        each event's destination among `candidates`, a number or "all", instead. `activity` adds the source's activity
+        rate to the score where negatives replace the source; a run that was trained with it always does.
         """
         request = EvaluationRequest(
             negatives, split, setting, visible, metrics, candidates, filtered, activity
@@ -186,20 +187,20 @@ class Run:
         return rows_to_table(evaluate_run(self.path, request, self.device, self.data_dir))
 
     def export(self, to: Path | str) -> Path:
-        """Write the scorer as a program that torch alone runs, NAME.pt2, or as an ONNX graph, NAME.onnx; where it is.
+        """Export the scorer as a torch program, NAME.pt2, or as an ONNX graph, NAME.onnx; returns the path.
 
-        Loaded again and held against this run's answers before it has its name. It takes what `inputs` gives, for any
-        number of pairs, and gives a logit each: `torch.export.load(to).module()`, or onnxruntime's `InferenceSession`.
-        Networks that read sequences can be written, and trees as ONNX, which needs the extra `onnx`.
+        The file is loaded and compared with this run before it gets its name. It takes what `inputs` returns, for any
+        number of pairs, and returns logits: `torch.export.load(to).module()`, or onnxruntime's `InferenceSession`.
+        Networks that read sequences can be exported, and trees as ONNX, which needs the extra `onnx`.
         """
         return export_run(self.path, Path(to), self.data_dir)
 
     def inputs(self, pairs: "Source", at: TimeLike | None = None) -> "dict[str, Tensor]":
-        """What an exported program takes to score these pairs: ids and times as numbers, their past, features."""
+        """Return the inputs of an exported program for these pairs: ids and times as numbers, their past, features."""
         return self._predictor.inputs(pairs, at)
 
     def report(self, out: Path | str | None = None) -> Path:
-        """Write results, curves, learned forgetting and settings as one page that opens offline; where it is."""
+        """Write results, curves, learned forgetting and settings as one page that opens offline; returns the path."""
         return write_full_page(self.path, None if out is None else Path(out), self.data_dir)
 
 
@@ -211,12 +212,10 @@ def open(
     time_unit: str = "auto",
     time_format: str | None = None,
 ) -> Run:
-    """The run in this folder, with its best weights.
+    """Open the run in a directory, with its best weights.
 
-    `time_unit` is that of numbers asked about, `time_format` that of dates; without it, dates may be written as the
-    run's own data wrote them, or as ISO has them.
-
-    A model from outside the package is imported from the module that registered it, which the folder names.
+    `time_unit` and `time_format` say how times in queries are read; by default dates are read as in the run's own data,
+    or as ISO dates. A registered model of another package is imported from the module that the run names.
 
     >>> import dygmamba as dm
     >>> (trained,) = dm.train(dm.generate(nodes=40, events=600, communities=4), "trees", epochs=1)
@@ -234,11 +233,11 @@ def open(
 
 def _require_positive(k: int) -> None:
     if k < 1:
-        raise ConfigError(f"k must be at least 1, got {k}")
+        raise ConfigError(f"`k` must be at least 1, got {k}", code="k-not-positive")
 
 
 def _as_sources(nodes: Any) -> Any:
-    """A file or table as it is; one id or several as a column of sources."""
+    """Return a file or table as it is, one id or several as a column of sources."""
     if isinstance(nodes, Path | Mapping) or hasattr(nodes, "columns"):
         return nodes
     listed = [nodes] if isinstance(nodes, str | int) else list(nodes)
@@ -246,7 +245,7 @@ def _as_sources(nodes: Any) -> Any:
 
 
 def _as_id_column(values: Iterable[Any]) -> pa.Array:
-    """Loose ids as one column: integers where all are, otherwise strings."""
+    """Return ids as one column: integers if all are, otherwise strings."""
     listed = [value.as_py() if isinstance(value, pa.Scalar) else value for value in values]
     plain = [value.item() if hasattr(value, "item") else value for value in listed]
     whole = all(isinstance(value, int) and not isinstance(value, bool) for value in plain)

@@ -21,9 +21,9 @@ def push(
 ) -> str:
     """Write a run into a folder for others, or to a repository of the Hugging Face Hub; returns where it is.
 
-    It holds weights, settings, results and a card (README.md), each with its checksum; no pickle, no local path, no ids.
-    With `data` also the events it was trained on, ids included. "user/name" is a repository unless that folder, or a
-    folder "user", exists here; "hf://user/name" always is. A new repository is private unless `public`.
+    It holds weights, settings, results and a card (README.md), each with its checksum; no pickle, no local path and no
+    ids. With `data` also the events it was trained on, ids included. "user/name" is a repository unless that folder,
+    or a folder "user", exists here; "hf://user/name" always is. A new repository is private unless `public`.
 
     >>> import dygmamba as dm
     >>> (run,) = dm.train(dm.generate(nodes=40, events=600, communities=4), "trees", epochs=1, rounds=2, out="runs")
@@ -52,8 +52,9 @@ def pull(
 ) -> Run:
     """Fetch a pushed run into a run directory under `out`; every file is checked before it is placed there.
 
-    Only known names are taken, with their sizes, checksums and seals; nothing is imported or unpickled. The run predicts
-    exactly as the pushed one. It needs the same dataset; if that did not come with it, the first query names it.
+    Only known file names are accepted, with their sizes and checksums; nothing is imported or unpickled. The run
+    predicts exactly as the pushed one. It needs the same dataset; if that did not come with it, the first query
+    names it.
 
     >>> import dygmamba as dm
     >>> (run,) = dm.train(dm.generate(nodes=40, events=600, communities=4), "trees", epochs=1, rounds=2, out="runs")
@@ -66,7 +67,7 @@ def pull(
     if isinstance(place, Path):
         return Run(unpack_run(place, root, folder).path, device, folder)
     require_hub_client()
-    bounds = {name: most for name, (_, most) in SHARED_FILES.items()} | {MANIFEST_FILE: MAX_MANIFEST_BYTES}
+    limits = {name: limit for name, (_, limit) in SHARED_FILES.items()} | {MANIFEST_FILE: MAX_MANIFEST_BYTES}
     with tempfile.TemporaryDirectory() as fetched:
-        download_files(place, revision, bounds, Path(fetched))
+        download_files(place, revision, limits, Path(fetched))
         return Run(unpack_run(Path(fetched), root, folder).path, device, folder)

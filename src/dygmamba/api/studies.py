@@ -1,7 +1,7 @@
 """The laboratory from Python: reproduce the studies of the paper, audit a dataset or a model, run benchmarks."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -67,8 +67,7 @@ def reproduce(
     >>> len(book.records)
     1
     """
-    folder = None if data_dir is None else Path(data_dir)
-    request = StudyRequest(datasets, models, tuple(seeds), variants, settings, folder)
+    request = StudyRequest(datasets, models, tuple(seeds), variants, settings, _path(data_dir))
     options = ExecutionOptions(Path(out), device, workers)
     outcome = run_study(study, request, options, f"dygmamba.reproduce({study!r})", progress)
     outcome.raise_if_failed()
@@ -221,6 +220,7 @@ def audit(
     run: "Run | Path | str | None" = None,
     data_dir: Path | str | None = None,
     progress: Progress = SILENT,
+    overrides: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Audit:
     """Compare a dataset's test period with oracles and simple rules, and check what a model's score depends on.
@@ -233,7 +233,7 @@ def audit(
     >>> found.sound, [check.name for check in found.checks][:4]
     (True, ['future', 'batch', 'order', 'padding'])
     """
-    folder, cpu = None if data_dir is None else Path(data_dir), torch.device("cpu")
+    folder, cpu, settings = _path(data_dir), torch.device("cpu"), settings | dict(overrides or {})
     given: Dataset | str | Path | None = data
     if run is None and isinstance(data, str | Path) and (Path(data) / "config.toml").is_file():
         given, run = None, data
@@ -257,6 +257,10 @@ def audit(
     stream = build_link_stream(dataset, cpu)
     subject = None if model is None else build_audited_model(model, settings, stream, dataset.name)
     return audit_stream(stream, dataset.name, subject, progress=progress)
+
+
+def _path(given: Path | str | None) -> Path | None:
+    return None if given is None else Path(given)
 
 
 def write_audit(found: Audit, out: Path) -> Path:

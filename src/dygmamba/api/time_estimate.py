@@ -1,4 +1,4 @@
-"""How long a training will take, once a few steps are done, and what would be faster on this machine."""
+"""Estimate how long a training will take, once a few steps are done, and what would be faster on this machine."""
 
 import time
 from dataclasses import dataclass, field
@@ -8,16 +8,10 @@ from dygmamba.data.events.times import format_rough_duration
 from dygmamba.engine.fit import Trainer
 from dygmamba.models.base import RoundLearner
 
-MIN_STEPS, MIN_SECONDS, LATE_SECONDS = (
-    8,
-    5.0,
-    20.0,
-)  # so many steps that take so long, or two that take longer still
-FORWARD_SHARE = 1 / 3  # of a step's time, what its questions take without gradients
-SHORT_SECONDS, LONG_SECONDS = (
-    10.0,
-    120.0,
-)  # seconds; nobody needs to be told of the one, or advice on what ends before the other
+MIN_STEPS, MIN_SECONDS = 8, 5.0  # an estimate needs both, or
+LATE_STEPS, LATE_SECONDS = 2, 20.0  # two slow steps
+FORWARD_SHARE = 1 / 3  # time of a query in validation, in times of a training step
+SHORT_SECONDS, LONG_SECONDS = 10.0, 120.0  # below the first no message, below the second no advice
 # seconds on two cores of a server, from docs/how-to/train.md: of the whole run, and of an epoch
 QUICK_PER_EVENT, SMALL_PER_EVENT = 3e-4, 9e-4
 SMALL_EPOCHS = 12
@@ -25,26 +19,30 @@ SMALL_EPOCHS = 12
 
 @dataclass(slots=True)
 class TimeEstimate:
-    """Told of every step and epoch; says once how long the rest takes."""
+    """Observes every step and epoch, and estimates once how long the rest takes."""
 
     fit: Trainer
-    marks: list[float] = field(default_factory=list)  # when steps ended, the first one's compiling left out
+    marks: list[float] = field(
+        default_factory=list
+    )  # ends of steps, from the first one on, which compiles kernels
     said: bool = False
 
     def step(self) -> str | None:
-        """A step is done: the sentence, as soon as there is enough to go by."""
+        """Observe a step; returns the estimate as a sentence as soon as there is enough to go by."""
         if self.said or isinstance(self.fit.scorer, RoundLearner):
-            return None  # rounds are short beside the validation after them
+            return None  # rounds of trees are short compared with the validation after them
         self.marks.append(time.monotonic())
         steps, spent = len(self.marks) - 1, self.marks[-1] - self.marks[0]
-        if not (steps >= MIN_STEPS and spent >= MIN_SECONDS) and not (steps >= 2 and spent >= LATE_SECONDS):
+        if not (steps >= MIN_STEPS and spent >= MIN_SECONDS) and not (
+            steps >= LATE_STEPS and spent >= LATE_SECONDS
+        ):
             return None
         each, config = spent / steps, self.fit.config
         validation = len(self.fit.stream.split.val) / config.batch * each * FORWARD_SHARE
         return self._sentence(self.fit.steps_per_epoch * each + validation)
 
     def epoch(self, seconds: float) -> str | None:
-        """An epoch is done: the same, if no sentence came before and this was not the first, which compiles."""
+        """Observe an epoch; the same, unless it was the first one, which compiles kernels."""
         self.marks.append(time.monotonic())
         if self.said or self.fit.state.finished or self.fit.state.epoch < 2:
             return None
@@ -57,10 +55,11 @@ class TimeEstimate:
             return None
         device = "CPU" if self.fit.stream.device.type == "cpu" else "GPU"
         most = f"at most {left} more epochs of {format_rough_duration(epoch)}" if left > 1 else "one epoch"
-        said = f"about {format_rough_duration(left * epoch)} on this {device} ({most}, fewer if validation stops improving)"
-        return said + self._faster(left * epoch)
+        total = format_rough_duration(left * epoch)
+        text = f"about {total} on this {device} ({most}, fewer if validation stops improving)"
+        return text + self._suggest_faster(left * epoch)
 
-    def _faster(self, seconds: float) -> str:
+    def _suggest_faster(self, seconds: float) -> str:
         if self.fit.stream.device.type != "cpu" or isinstance(self.fit.scorer, RoundLearner):
             return ""
         sections, events = self.fit.run.config(), len(self.fit.stream.store)

@@ -1,7 +1,7 @@
 """Train, resume, refit and blend runs: one run directory per seed, and a summary over the seeds."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -114,6 +114,7 @@ def train(
     log: Names | None = None,
     processes: int = 1,
     deterministic: bool = False,
+    overrides: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Runs:
     """Train a model, one run directory per seed under `out`, and evaluate its best weights beside simple heuristics.
@@ -139,6 +140,7 @@ def train(
         processes: Processes of this machine that share every batch, one per GPU or on the same cores; the results are
             those of one process. A script started by torchrun does the same without it.
         deterministic: Raise an error instead of using a GPU operation that is not reproducible.
+        overrides: Further settings, for those whose names are arguments here, such as the model's `out`.
         **settings: Settings of the training loop and of the model, such as epochs, lr, batch or length. The published
             ones are used where the dataset has them.
 
@@ -150,6 +152,7 @@ def train(
     """
     model = current_model_name(model)
     check_task(task, {"backbone": backbone is not None, "finetune": finetune, "balance": balance})
+    settings |= overrides or {}
     strategies, loggers = parse_names("negatives", negatives, SAMPLERS), parse_loggers(log)
     observer, numbers = as_progress(progress), (seeds,) if isinstance(seeds, int) else tuple(seeds)
     folder, root = _path(data_dir), Path(out)
@@ -184,11 +187,8 @@ def train(
         job |= {"model": model, "seeds": numbers, "task": task, "device": device, "out": str(root)}
         job |= {"negatives": strategies, "finetune": finetune, "balance": balance, "preset": preset}
         job |= {"backbone": None if backbone is None else str(backbone), "split": split, "log": log}
-        job |= {
-            "data_dir": None if folder is None else str(folder),
-            "deterministic": deterministic,
-            **settings,
-        }
+        job |= {"data_dir": None if folder is None else str(folder), "deterministic": deterministic}
+        job |= {"overrides": settings}
         return Runs(
             [Run(path, device, folder) for path in run_in_processes("train", processes, observer, job)]
         )
@@ -214,6 +214,7 @@ def resume(
     log: Names | None = None,
     processes: int = 1,
     deterministic: bool = False,
+    overrides: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Run:
     """Continue a run that was stopped, exactly as it would have continued, and evaluate it; a finished one is kept.
@@ -230,10 +231,17 @@ def resume(
     2
     """
     path, data = Path(folder), _path(data_dir)
+    settings |= overrides or {}
     strategies, loggers = parse_names("negatives", negatives, SAMPLERS), parse_loggers(log)
     observer = as_progress(progress)
     if processes != 1:
-        job = {"folder": str(path), "device": device, "negatives": strategies, "log": log, **settings}
+        job = {
+            "folder": str(path),
+            "device": device,
+            "negatives": strategies,
+            "log": log,
+            "overrides": settings,
+        }
         job |= {"data_dir": None if data is None else str(data), "deterministic": deterministic}
         run_in_processes("resume", processes, observer, job)
         return Run(path, device, data)

@@ -1,7 +1,7 @@
 """Search for the settings that suit a dataset, judged on its validation period, and save them as a preset."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ def tune(
     data_dir: Path | str | None = None,
     progress: Progress | EpochFunction | None = None,
     train_command: Callable[[Path], str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Tuning:
     """Search for better settings in short trainings that are judged on validation alone, and save the best as a preset.
@@ -68,6 +69,7 @@ def tune(
         data_dir: Where datasets are.
         progress: Called with every epoch's entry, or a `dygmamba.core.progress.Progress`.
         train_command: Returns the command that trains with a preset file, to be shown on the page.
+        overrides: Further settings, for those whose names are arguments here.
         **settings: Fixed, not searched; epochs and patience are those of a trial.
 
     >>> import dygmamba as dm
@@ -81,6 +83,7 @@ def tune(
     )
     where, observer, target = choose_device(device), as_progress(progress), None if out is None else Path(out)
     model = current_model_name(model)
+    settings |= overrides or {}
     if model is None:
         choice = choose_model(where, "link", settings, preset)
         model, preset = choice.model, choice.size

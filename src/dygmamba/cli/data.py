@@ -34,7 +34,7 @@ def describe(
     """Show what a dataset holds: nodes, events, period, repeats, features."""
     precheck.require_dataset(data, data_dir)
 
-    from dygmamba.api.data_files import describe_dataset, sparkline
+    from dygmamba.api.data_files import describe_dataset, draw_sparkline
 
     found = describe_dataset(data, data_dir)
     if json:
@@ -44,8 +44,8 @@ def describe(
     console.print(_make_facts_table(found))
     console.print(_make_quantile_table(found))
     blocks = {"unicode": console.encoding.lower().startswith("utf")}
-    activity = sparkline(found.statistics.activity, **blocks)
-    degrees = sparkline(found.statistics.degree_histogram, log=True, **blocks)
+    activity = draw_sparkline(found.statistics.activity, **blocks)
+    degrees = draw_sparkline(found.statistics.degree_histogram, log=True, **blocks)
     console.print(f" events over time |{activity}|")
     console.print(f" nodes by degree  |{degrees}| 0, 1, 2-3, 4-7, ... (log)")
 

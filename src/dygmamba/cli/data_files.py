@@ -120,6 +120,15 @@ def _print_import_notes(dataset: "Dataset") -> None:
         print_note(
             f"note: {origin.out_of_order:,} rows were out of order; sorted by time, ties in the order of the file"
         )
+    if origin.unused_columns:
+        print_note(f"note: {_describe_unused(origin.unused_columns)}")
+
+
+def _describe_unused(columns: tuple[str, ...], most: int = 12) -> str:
+    """Name the columns that were not read, and the option that adds them."""
+    more = f" and {len(columns) - most:,} more" if len(columns) > most else ""
+    option = f"--features {shlex.quote(','.join(columns[:most]))}"
+    return f"unused columns: {', '.join(columns[:most])}{more}; add numeric ones with {option}"
 
 
 def _print_import_json(result: "ImportResult") -> None:

@@ -9,7 +9,7 @@ from dygmamba.api import precheck
 from dygmamba.api.formatting import SETTING_LABELS
 from dygmamba.cli.console import emit_json, make_result_tables, plain_table, print_line, stack_heading, stdout
 from dygmamba.cli.messages import escape_text
-from dygmamba.cli.options import DataDir, Device, Json, Overrides, merge_settings, parse_overrides
+from dygmamba.cli.options import DataDir, Device, Json, Overrides, parse_overrides
 from dygmamba.cli.progress import show_progress
 from dygmamba.core.process_settings import is_first_process
 
@@ -124,8 +124,7 @@ def audit(
     from dygmamba.api import studies
 
     with show_progress() as progress:
-        plan = {"data": data, "model": model, "run": run, "data_dir": data_dir, "progress": progress}
-        found = studies.audit(**merge_settings(plan, settings))
+        found = studies.audit(data, model, run=run, data_dir=data_dir, progress=progress, overrides=settings)
     if out is not None:
         studies.write_audit(found, out)
     if as_json:
@@ -154,12 +153,12 @@ def _print_audit(found: "Audit") -> None:
             console.print()
     test = next(period for period in found.periods if period.split == "test")
     lines = [
-        f"test: {test.events:,} events at {test.times:,} times; {100 * test.repeats:.1f} % repeat an earlier pair, "
-        f"{100 * test.new_nodes:.1f} % touch a new node, {100 * test.tied:.1f} % share their time; "
+        f"test: {test.events:,} events at {test.times:,} timestamps; {100 * test.repeats:.1f} % repeat a pair, "
+        f"{100 * test.new_nodes:.1f} % touch a new node, {100 * test.tied:.1f} % share a timestamp; "
         f"surprise {100 * test.surprise:.1f} %",
-        f"own time: {100 * test.visible:.1f} % of the test's events follow a batch of 200 with events of their time",
+        f"visible: {100 * test.visible:.1f} % of the test events follow a batch of 200 with events of that timestamp",
         *_describe_order(found),
-        f"published above the ceiling: {found.above}",
+        f"published values above the ceiling: {found.above}",
     ]
     for line in lines:
         print_line(line)
@@ -172,8 +171,8 @@ def _describe_order(found: "Audit") -> list[str]:
         return []
     larger = " and ".join("-" if auc is None else f"{auc:.2f}" for auc in (order.source, order.destination))
     return [
-        f"order: ROC-AUC of the row number within a time {larger} (source, destination); the next row of a time has "
-        f"the same source in {100 * order.neighbors:.1f} %, any other row in {100 * order.chance:.1f} %"
+        f"order: ROC-AUC of the row number within a timestamp {larger} (source, destination); adjacent rows have "
+        f"the same source in {100 * order.neighbors:.1f} %, random rows in {100 * order.chance:.1f} %"
     ]
 
 
@@ -184,11 +183,11 @@ def _format_percent(value: float | None) -> str:
 def _make_ceiling_table(found: "Audit") -> "Table":
     title = f"{escape_text(found.dataset)}: highest possible AP in per cent"
     heads = (
-        ("true", "negatives"),
+        ("negatives", "are events"),
         ("edge", "oracle"),
         ("", "pooled"),
         ("ties", "broken"),
-        ("who is", "there"),
+        ("active", "nodes"),
     )
     figures = tuple(stack_heading(*lines) for lines in heads)
     table = plain_table("split", "nodes", "negatives", title=title, figures=figures)
@@ -249,8 +248,8 @@ def _make_padding_table(found: "Audit") -> "Table":
 def _make_above_table(found: "Audit") -> "Table | None":
     if not found.above:
         return None
-    title = f"published above the ceiling; tables are those of {PAPER_PREFIX.removesuffix(', ')}"
-    table = plain_table("model", "evaluation", title=title, figures=("published", "possible"))
+    title = f"published values above the ceiling; tables are those of {PAPER_PREFIX.removesuffix(', ')}"
+    table = plain_table("model", "evaluation", title=title, figures=("published", "ceiling"))
     table.add_column("where", overflow="fold")
     for one, cells in found.ceilings:
         for cell in cells:

@@ -79,13 +79,3 @@ def parse_seeds(text: str) -> list[int]:
 def parse_list(text: str | None) -> list[str] | None:
     """Return a comma-separated list of names; None stays None."""
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
-
-
-def merge_settings(arguments: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a function together with settings from `--set`, which may not repeat an argument."""
-    for name in settings:
-        if name in arguments:
-            raise ConfigError(
-                f"'{name}' is not a setting of a model; give it as an option", code="unknown-setting"
-            )
-    return arguments | settings

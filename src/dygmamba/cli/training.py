@@ -16,7 +16,6 @@ from dygmamba.cli.options import (
     Json,
     Overrides,
     RunsOut,
-    merge_settings,
     parse_overrides,
     parse_seeds,
 )
@@ -151,7 +150,7 @@ def train(
         }
         shared = {**where, "negatives": negatives, "log": log, "deterministic": deterministic}
         if resume is not None:
-            runs = [training.resume(**merge_settings({"folder": resume, **shared}, settings))]
+            runs = [training.resume(resume, **shared, overrides=settings)]
         else:
             plan = {
                 "data": str(data),
@@ -162,7 +161,7 @@ def train(
                 "split": split,
             }
             plan |= {"backbone": backbone, "finetune": finetune, "balance": balance, "preset": preset}
-            runs = training.train(**merge_settings(plan | shared, settings))
+            runs = training.train(**plan, **shared, overrides=settings)
         refits = [training.refit(run.path, **where) for run in runs] if refit else []
     _print_runs(runs, refits, as_json)
 
@@ -173,7 +172,7 @@ def _is_typed(context: typer.Context, name: str) -> bool:
 
 
 def _print_runs(runs: "Sequence[Run]", refits: "Sequence[Run]", as_json: bool) -> None:
-    """Print the results of all seeds beside those of the heuristics, and how each run compares with the best of them."""
+    """Print the results of all seeds beside those of the heuristics, and the verdict on each run."""
     if not is_first_process():
         return
     from dygmamba.api.training import collect_results
@@ -261,7 +260,7 @@ def tune(
         plan |= {"resume": resume, "seed": seed, "preset": preset, "split": split, "device": device}
         plan |= {"studies": studies, "data_dir": data_dir, "progress": progress}
         plan |= {"train_command": partial(_format_train_command, data)}
-        tuning = search(**merge_settings(plan, settings))
+        tuning = search(**plan, overrides=settings)
     if as_json:
         emit_json(tuning.to_dict())
     else:

@@ -1,4 +1,4 @@
-"""The project's errors: each message is one sentence that says what, got, and what to do."""
+"""Errors and warnings of the package. A message is one sentence: what is wrong, the value, what to do."""
 
 
 class DygError(Exception):
@@ -26,15 +26,15 @@ class FileError(DygError):
 
 
 class WriteError(FileError):
-    """A file that could not be written; what was there before is as it was."""
+    """A file that could not be written; a previous version of it is intact."""
 
 
 class LockedError(FileError):
-    """A folder that another process is writing."""
+    """A folder that another process is writing to."""
 
 
 class NotFoundError(DygError):
-    """A name (dataset, model, preset, column, node) that nothing answers to."""
+    """A name (dataset, model, preset, column, node) that does not exist."""
 
 
 class ConfigError(DygError):
@@ -46,7 +46,7 @@ class ScoreError(DygError):
 
 
 class DownloadError(DygError):
-    """A download that did not arrive whole."""
+    """A download that failed or is incomplete."""
 
 
 class Interrupted(DygError):
@@ -57,10 +57,10 @@ class Interrupted(DygError):
 
 
 def first_line(error: BaseException) -> str:
-    """What another package's error says, in one line that fits into a sentence."""
+    """Return the first line of another package's error, short enough for a sentence."""
     lines = str(error).split("\n")[0].splitlines() or [""]
     return lines[0][:160] or type(error).__name__
 
 
 class DygWarning(UserWarning):
-    """Something the user should know of, though the work goes on; the command line prints it on stderr."""
+    """Something the user should know although the work goes on; the command line prints it on stderr."""

@@ -1,6 +1,6 @@
-"""How much memory there is for this process, and one sentence before, or at the latest when, it runs out.
+"""Memory that this process may use, and errors before (or at the latest when) it runs out.
 
-Importing this is light.
+Importing this module is cheap.
 """
 
 import math
@@ -13,7 +13,7 @@ from typing import Any
 
 from dygmamba.core.errors import ConfigError
 
-# what torch, NumPy and Arrow say where the system gives no more; a MemoryError says so by its type
+# messages of torch, NumPy and Arrow when the system gives no more memory; a MemoryError needs none
 OUT_OF_MEMORY_MESSAGES = (
     "can't allocate memory",
     "CUDA out of memory",
@@ -21,24 +21,19 @@ OUT_OF_MEMORY_MESSAGES = (
     "bad_alloc",
     "malloc of size",
 )
-TENSOR_FACTORIES = (
-    "empty",
-    "zeros",
-    "ones",
-    "full",
-    "rand",
-    "randn",
-)  # functions of torch that make a tensor of a size
-DEFAULT_BUDGET = 10**9  # bytes: beyond it, columns and look-ups are made and kept on the disk
+TENSOR_FACTORIES = ("empty", "zeros", "ones", "full", "rand", "randn")  # functions of torch
+DEFAULT_BUDGET = 10**9  # bytes; larger columns and indexes are built and kept on disk
 UNLIMITED = 1 << 62
 
 
 class MemoryBudgetError(ConfigError):
     """Something that would take more memory than there is."""
 
+    code = "out-of-memory"
+
 
 def get_free_memory() -> int:
-    """Bytes that this process may still take: of the machine, of its container, of its own limits."""
+    """Return the bytes this process may still allocate: of the machine, its container and its own limits."""
     machine = _read_memory_table("/proc/meminfo").get("MemAvailable", UNLIMITED)
     try:
         container = int(Path("/sys/fs/cgroup/memory.max").read_text())
@@ -48,37 +43,37 @@ def get_free_memory() -> int:
 
 
 def get_memory_limit() -> int:
-    """Bytes of data that this process may ever have: what it has, and what is free."""
+    """Return the bytes of data this process may ever have: what it has, and what is free."""
     return get_free_memory() + _read_memory_table("/proc/self/status").get("VmData", 0)
 
 
 def require_memory(size: float, what: str) -> None:
-    """Refuse what takes so many bytes, where there are fewer."""
+    """Raise MemoryBudgetError if something needs more bytes than are free."""
     if size > (free := get_free_memory()):
         raise MemoryBudgetError(
-            f"{what} takes {format_bytes(size)} of memory and {format_bytes(free)} are free here; choose less"
+            f"{what} needs {format_bytes(size)} of memory, {format_bytes(free)} are free here; choose less"
         )
 
 
 @contextmanager
 def limit_tensor_memory(what: str, share: float = 1.0) -> Iterator[None]:
-    """No tensor is made inside that would, with those before it, take more than a share of the free memory.
+    """Inside, raise MemoryBudgetError before tensors together take more than a share of the free memory.
 
-    Sizes are added up before anything is allocated, so a width of a million costs nothing but a sentence.
+    Sizes are added up before anything is allocated, so a width of a million is an error at once.
     """
     import torch
     from torch.overrides import TorchFunctionMode
 
-    free, makers, taken = get_free_memory(), {getattr(torch, name) for name in TENSOR_FACTORIES}, 0
+    free, factories, taken = get_free_memory(), {getattr(torch, name) for name in TENSOR_FACTORIES}, 0
 
     class Adding(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             nonlocal taken
-            if func in makers:
+            if func in factories:
                 taken += 4 * _count_elements(args, kwargs or {})
                 if taken > share * free:
-                    need = f"at least {format_bytes(taken / share)} of memory and {format_bytes(free)} are free here"
-                    raise MemoryBudgetError(f"{what} takes {need}; choose smaller ones")
+                    need = f"at least {format_bytes(taken / share)} of memory, {format_bytes(free)} are free here"
+                    raise MemoryBudgetError(f"{what} needs {need}; choose smaller settings")
             return func(*args, **(kwargs or {}))
 
     with Adding():
@@ -86,44 +81,47 @@ def limit_tensor_memory(what: str, share: float = 1.0) -> Iterator[None]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error, of whatever package, says that there is no more memory."""
+    """Return whether an error of any package says that memory ran out."""
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY_MESSAGES)
     )
 
 
 def describe_shortage(error: BaseException) -> str:
-    """The sentence about an error that says there is no more memory."""
-    asked = re.search(r"allocate ([\d,]+) bytes|allocate ([\d.]+ \w?i?B)", str(error))
-    more = (
-        f" ({asked[2] or format_bytes(int(asked[1].replace(',', '')))} more were asked for)" if asked else ""
-    )
+    """Return the message for an error that says memory ran out."""
+    amount = re.search(r"allocate ([\d,]+) bytes|allocate ([\d.]+ \w?i?B)", str(error))
+    more = ""
+    if amount:
+        more = f" ({amount[2] or format_bytes(int(amount[1].replace(',', '')))} more were requested)"
     return (
-        f"this takes more memory than there is{more}; choose a smaller batch, length or width, or less data"
+        f"this needs more memory than there is{more}; choose a smaller batch, length or width, or less data"
     )
 
 
 def format_bytes(size: float) -> str:
-    """Bytes as a person says them."""
+    """Format bytes in GB."""
     return f"{size / 1e9:,.2f} GB" if size < 1e15 else f"{size / 1e9:.1e} GB"
 
 
 def parse_gigabytes(gigabytes: float) -> int:
-    """What a person calls so many GB."""
+    """Return GB as bytes; raise ConfigError for a value that makes no sense."""
     if not 0.001 <= gigabytes < 1e6:
-        raise ConfigError(f"`memory` is {gigabytes:g} GB; give at least 0.001 and less than a million")
+        raise ConfigError(
+            f"`memory` takes at least 0.001 and less than a million GB; got {gigabytes:g}",
+            code="memory-out-of-range",
+        )
     return int(gigabytes * 1e9)
 
 
 def _count_elements(args: Any, named: dict[str, Any]) -> int:
-    """How many a maker is asked for."""
+    """Return how many elements a tensor factory is called for."""
     size = args if args else named.get("size", ())
     size = size[0] if size and not isinstance(size[0], int) else size
     return math.prod(number for number in size if isinstance(number, int))
 
 
 def _get_process_limits() -> list[int]:
-    """What the limits on this process leave of the address space and of its data."""
+    """Return what the limits of this process leave of its address space and of its data."""
     try:
         import resource
     except ImportError:  # Windows
@@ -135,7 +133,7 @@ def _get_process_limits() -> list[int]:
 
 
 def _read_memory_table(path: str) -> dict[str, int]:
-    """The lines "name: number kB" of a file of the system, in bytes; none where there is no such file."""
+    """Return the lines "name: number kB" of a system file, in bytes; empty if there is no such file."""
     if not os.path.exists(path):
         return {}
     found = re.findall(r"^(\w+):\s+(\d+) kB$", Path(path).read_text(), re.MULTILINE)

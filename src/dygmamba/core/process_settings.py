@@ -1,6 +1,6 @@
-"""What changes the whole process, in one place: nobody else sets a flag that others feel.
+"""Settings that change the whole process, all in one place.
 
-Importing this is light: the first function must be called before torch is imported.
+Importing this module is cheap: `use_passive_wait_policy` must be called before torch is imported.
 """
 
 import atexit
@@ -16,25 +16,25 @@ from typing import Any
 
 from dygmamba.core.errors import ConfigError, first_line
 
-PROCESS_GROUP_TIMEOUT = timedelta(
-    hours=2
-)  # for a process that is alive and says nothing: the first one may write a page alone
+# A process may be silent for long: the first one may write a page while the others wait.
+PROCESS_GROUP_TIMEOUT = timedelta(hours=2)
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h of glibc
 MAX_INT32 = 2**31 - 1
 
 
 def use_passive_wait_policy() -> None:
-    """A waiting thread must sleep, not spin: torch's and Numba's thread pools share the cores (docs/research/log.md).
+    """Let waiting threads sleep instead of spin, because the thread pools of torch and Numba share the cores.
 
-    The user's own choice holds. It is read when torch is imported.
+    The variable is read when torch is imported. A value that the user has set is kept.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 def keep_freed_memory() -> bool:
-    """What a step on the CPU frees is kept for the next one: mapping it anew would cost a fault for every page.
+    """Keep freed memory for the next training step, because mapping it anew costs a fault for every page.
 
-    glibc serves large blocks from its heap and keeps them; whether it will. Other platforms are left alone.
+    glibc then serves large blocks from its heap and keeps them. Returns False on other platforms, which stay as they
+    are.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -43,10 +43,10 @@ def keep_freed_memory() -> bool:
 
 
 def limit_process_memory(most: int) -> bool:
-    """Hold no more than so many bytes of data: an error can be told, a killed process tells nothing.
+    """Limit the data of this process to `most` bytes, so that it gets an error instead of being killed.
 
-    Whether it is so: a lower limit of the user's own stays, and with a GPU's driver, whose addresses count as memory,
-    nothing is limited.
+    Returns False if nothing was limited: a limit that the user has set is kept, and with a GPU driver, whose addresses
+    count as memory, there is no limit.
     """
     try:
         import resource
@@ -64,9 +64,9 @@ def limit_process_memory(most: int) -> bool:
 
 
 def enable_determinism() -> None:
-    """Two runs agree in every bit on a GPU too, or torch refuses; call it before CUDA is first used.
+    """Make two runs on a GPU agree in every bit, or raise an error; call it before CUDA is first used.
 
-    On a CPU that takes the same number of threads, which a run writes down (`runs/provenance.py`).
+    On a CPU that only takes the same number of threads, which a run records (`runs/provenance.py`).
     """
     import torch
 
@@ -75,10 +75,9 @@ def enable_determinism() -> None:
 
 
 def join_process_group(kind: str) -> bool:
-    """Meet the processes that torchrun, or `processes=`, started for the same training; whether there are any.
+    """Join the processes that torchrun, or `processes=`, started for the same training; returns whether there are any.
 
-    On GPUs each takes one of its machine's; what is decided and gathered on the hosts goes over gloo, gradients over
-    NCCL.
+    Each process takes one GPU of its machine. Gradients go over NCCL, everything else over gloo.
     """
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= set(os.environ):
         return False
@@ -87,14 +86,15 @@ def join_process_group(kind: str) -> bool:
 
     if distributed.is_initialized():
         return False
-    place = int(os.environ.get("LOCAL_RANK", "0"))
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if kind == "cuda":
-        if place >= torch.cuda.device_count():
+        if local_rank >= torch.cuda.device_count():
             raise ConfigError(
-                f"process {place + 1} of this machine has no GPU, torch sees {torch.cuda.device_count()}; "
-                "start one process per GPU, or use the cpu"
+                f"process {local_rank + 1} of this machine has no GPU, torch sees {torch.cuda.device_count()}; "
+                "start one process per GPU, or use the cpu",
+                code="process-without-gpu",
             )
-        torch.cuda.set_device(place)
+        torch.cuda.set_device(local_rank)
     try:
         distributed.init_process_group(
             "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo", timeout=PROCESS_GROUP_TIMEOUT
@@ -102,7 +102,8 @@ def join_process_group(kind: str) -> bool:
     except (RuntimeError, ValueError) as error:
         raise ConfigError(
             f"the processes of this training did not find each other ({first_line(error)}); start them with torchrun, "
-            "or unset RANK to train with one"
+            "or unset RANK to train with one",
+            code="process-group-failed",
         ) from error
     atexit.register(leave_process_group)
     return True
@@ -114,7 +115,7 @@ def is_first_process() -> bool:
 
 
 def leave_process_group() -> None:
-    """The end of what `join_others` began, at the latest with the process."""
+    """Leave the group that `join_process_group` joined, at the latest when the process ends."""
     from torch import distributed
 
     if distributed.is_initialized():
@@ -122,41 +123,41 @@ def leave_process_group() -> None:
 
 
 def set_thread_count(count: int) -> None:
-    """Let torch, and the kernels that ask it, compute with so many threads."""
+    """Set the number of threads of torch, and of the kernels that follow it."""
     import torch
 
     torch.set_num_threads(count)
 
 
 def escape_unencodable_output() -> None:
-    """A letter that the terminal's encoding lacks is written as its escape, on stdout as Python does on stderr."""
+    """Write characters that the terminal's encoding lacks as escapes, on stdout as Python does on stderr."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
             stream.reconfigure(errors="backslashreplace")
 
 
-def redirect_warnings(kind: type[Warning], say: Callable[[str], None]) -> None:
-    """Warnings of a kind are said each time, as their own sentence; all others are shown as before."""
-    before = warnings.showwarning
+def redirect_warnings(category: type[Warning], report: Callable[[str], None]) -> None:
+    """Pass the text of warnings of a category to `report`, every time; all others are shown as before."""
+    previous = warnings.showwarning
 
-    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-        if issubclass(category, kind):
-            say(str(message))
+    def show(message: Warning | str, kind: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(kind, category):
+            report(str(message))
         else:
-            before(message, category, *place, **more)
+            previous(message, kind, *where, **more)
 
-    warnings.simplefilter("always", kind)
+    warnings.simplefilter("always", category)
     warnings.showwarning = show
 
 
 @contextmanager
 def use_matmul_precision(precision: str) -> Iterator[None]:
-    """Matrix products at torch's "highest", "high" (TF32) or "medium" inside, and what was in use before afterwards."""
+    """Inside, compute float32 matrix products at torch's precision "highest", "high" (TF32) or "medium"."""
     import torch
 
-    before = torch.get_float32_matmul_precision()
+    previous = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision)
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        torch.set_float32_matmul_precision(previous)

@@ -1,4 +1,4 @@
-"""Settings that know their bounds: a config's declaration says what each value may be, and no other is built."""
+"""Settings with bounds: a config dataclass declares what each value may be, and accepts nothing else."""
 
 import sys
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Bounds:
     below: bool = False  # `high` itself is refused
 
     def describe_violation(self, value: float) -> str | None:
-        """What the value is not, in words; None where it lies inside."""
+        """Return the bound that a value violates, in words; None if it lies inside."""
         if value < self.low or (self.above and value == self.low):
             return f"{'above' if self.above else 'at least'} {_format_number(self.low)}"
         if value > self.high or (self.below and value == self.high):
@@ -30,18 +30,18 @@ def _format_number(number: float) -> str:
     return f"{number:,}" if isinstance(number, int) else f"{number:g}"
 
 
-# What most numbers of a model are. An upper end is where a larger value is a slip of the keyboard: one such row of
-# entries, one matrix that wide or one stack that deep would already fill the memory of the machine.
+# Types of most settings. The upper bounds catch typing errors: one row that long, one matrix that wide or one stack
+# that deep would already fill the memory of the machine.
 MAX_LENGTH = 1_000_000
-Length = Annotated[int, Bounds(1, MAX_LENGTH)]  # entries looked up for one node
+Length = Annotated[int, Bounds(1, MAX_LENGTH)]  # events looked up for one node
 Width = Annotated[int, Bounds(1, 100_000)]  # columns of an encoding
 Count = Annotated[int, Bounds(1, 100)]  # layers, heads, taps
-Rate = Annotated[float, Bounds(0, 1, below=True)]  # dropout, which must leave something
+Rate = Annotated[float, Bounds(0, 1, below=True)]  # dropout, below 1
 Share = Annotated[float, Bounds(0, 1)]
 
 
 class Settings:
-    """The base of config dataclasses: a value of the wrong type or out of its bounds is an error, however it came.
+    """Base of config dataclasses that checks the type and the bounds of every value.
 
     A config with rules between its settings calls `Settings.__post_init__(self)` first in its own.
     """
@@ -55,12 +55,12 @@ class Settings:
 
 @cache
 def get_setting_hints(kind: type) -> dict[str, Any]:
-    """The settings of a config dataclass by name, each as it is declared."""
+    """Return the declared types of a config dataclass by setting."""
     return get_type_hints(kind, include_extras=True)
 
 
 def split_bounds(hint: Any) -> tuple[Any, Bounds | None]:
-    """A declaration's type and, where it has them, its bounds."""
+    """Return the type of a declaration, and its bounds or None."""
     if get_origin(hint) is not Annotated:
         return hint, None
     kind, bounds = get_args(hint)
@@ -68,22 +68,25 @@ def split_bounds(hint: Any) -> tuple[Any, Bounds | None]:
 
 
 def check_value(name: str, value: Any, hint: Any) -> Any:
-    """The value as what it is declared to be (a whole number is a number, a list a tuple), or a ConfigError."""
+    """Return the value converted to its declared type (int to float, list to tuple), or raise ConfigError."""
     kind, bounds = split_bounds(hint)
     if not _matches_type(value, kind):
-        raise ConfigError(f"{name} must be {_describe_type(kind)}, got {_show_value(value)}")
-    if bounds is not None and (broken := bounds.describe_violation(value)):
-        raise ConfigError(f"{name} must be {broken}, got {_show_value(value)}")
+        raise ConfigError(
+            f"{name} must be {_describe_type(kind)}, got {_show_value(value)}", code="setting-of-wrong-type"
+        )
+    if bounds is not None and (violated := bounds.describe_violation(value)):
+        raise ConfigError(
+            f"{name} must be {violated}, got {_show_value(value)}", code="setting-out-of-bounds"
+        )
     if kind is float:
         return float(value)
     return tuple(value) if isinstance(value, list) else value
 
 
 def _show_value(value: Any) -> str:
-    """The value in a sentence; Python does not write out whole numbers of thousands of digits."""
     try:
         return repr(value)[:200]
-    except ValueError:
+    except ValueError:  # Python does not write out integers of thousands of digits
         return "a number of too many digits"
 
 

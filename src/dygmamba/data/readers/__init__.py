@@ -42,7 +42,7 @@ def read_dataset(
 
     Args:
         path: the file, or a folder as TGB, TGB-Seq or RelBench publish it.
-        options: which columns to read and how; found out from the file where left open.
+        options: which columns to read and how; what they leave open is detected.
         format: one of `FORMATS`; "auto" detects it.
         name: name of the dataset; default: derived from the path.
     """
@@ -103,11 +103,9 @@ def _detect_binary_format(path: Path, start: bytes) -> str | None:
 
 
 def _require_file(path: Path) -> None:
-    # surrogates stand for bytes of the name that are no characters in this locale; Arrow cannot open such a path
+    # surrogates stand for bytes of the name that this locale cannot decode; Arrow cannot open such a path
     if re.search("[\ud800-\udfff]", str(path)):
-        raise FileError(
-            f"the name of {path} is not valid text in this locale; rename it", code="not-utf8"
-        )
+        raise FileError(f"the name of {path} is not valid text in this locale; rename it", code="not-utf8")
     if path.is_dir():
         raise FileError(f"{path} is a folder; give a file in it", code="is-a-folder")
     if not path.exists():

@@ -1,4 +1,4 @@
-"""The first lines of a text file: comments, delimiter, column names, and column roles where there are no names."""
+"""The first lines of a text file: comments, delimiter, column names, and the roles of columns without names."""
 
 import csv
 import io

@@ -79,7 +79,7 @@ def read_keys(path: Path, options: ReadOptions) -> list[str]:
 
 
 def _iter_objects(path: Path, options: ReadOptions) -> Iterator[tuple[int, dict[str, Any] | str]]:
-    """Iterate over row numbers and objects; in place of a line that is no object comes what is wrong with it."""
+    """Iterate over row numbers and objects; a line that is not an object yields a description of its problem."""
     filters = [mark_undecodable] if is_utf8(options.encoding) else []
     row = 0
     with NormalizedLines(path, options.encoding, BLOCK_BYTES, *filters) as lines:

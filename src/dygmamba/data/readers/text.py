@@ -102,7 +102,7 @@ def undecodable_error(path: Path, encoding: str) -> FileError:
                 lines += block[: max(error.start - pending, 0)].count(b"\n")
                 position = f"byte {offset - pending + error.start} (line {lines})"
                 return FileError(
-                    f"{path} is not {encoding}: {position} is no character; read it with `encoding='latin-1'`, "
+                    f"{path} is not {encoding}: {position} cannot be decoded; read it with `encoding='latin-1'`, "
                     "convert it with iconv, or leave out such rows with `skip_bad=True`",
                     code="wrong-encoding",
                 )

@@ -108,8 +108,8 @@ def detect_date_order(texts: list[str]) -> tuple[str | None, str]:
     """Detect the order of day, month and year in most of these dates.
 
     Returns:
-        The order, and "" ; or None and an ambiguous date such as 01/02/2024 if day and month cannot be told apart.
-        With points as separators the day comes first.
+        The order and an empty string; or None and an ambiguous date, such as 01/02/2024, if nothing shows which number
+        is the day. With points as separators the day comes first.
     """
     dates = [match for text in texts if (match := NUMERIC_DATE.fullmatch(text))]
     if 2 * len(dates) <= len(texts):

@@ -16,9 +16,7 @@ from dygmamba.core.files import writing
 from dygmamba.data.events.anomalies import find_anomalies
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream, simulate, simulate_in_blocks
-from dygmamba.data.readers import ReadOptions, read_dataset
-from dygmamba.data.readers import columnar as arrow_rows
-from dygmamba.data.readers import delimited as csv_rows
+from dygmamba.data.readers import ReadOptions, columnar, delimited, read_dataset
 from dygmamba.data.storage.dataset import Dataset, load_dataset, save_dataset
 from dygmamba.data.storage.mapped_columns import ScratchColumn, merge_sorted_runs
 
@@ -59,9 +57,8 @@ def written(folder, columns, kind):
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Files of a few kilobytes come in many blocks."""
-    monkeypatch.setattr(csv_rows, "BLOCK_BYTES", 2_000)
-    monkeypatch.setattr("dygmamba.data.readers.columnar.BATCH_ROWS", 50)
-    assert arrow_rows.BATCH_ROWS > 50
+    monkeypatch.setattr(delimited, "BLOCK_BYTES", 2_000)
+    monkeypatch.setattr(columnar, "BATCH_ROWS", 50)
 
 
 @pytest.mark.parametrize("order", ["sorted", "shuffled", "tied"])
@@ -181,6 +178,6 @@ def test_a_generated_stream_is_the_same_made_on_the_disk(tmp_path, monkeypatch):
     monkeypatch.setattr("dygmamba.data.generate.stream.DEFAULT_BUDGET", 0)
     disk = generate_stream(config, tmp_path / "not" / "there")
     assert (
-        Dataset.of("a", disk, NodeIds.identity(60)).digest
-        == Dataset.of("a", store, NodeIds.identity(60)).digest
+        Dataset.from_events("a", disk, NodeIds.identity(60)).digest
+        == Dataset.from_events("a", store, NodeIds.identity(60)).digest
     )

@@ -22,8 +22,7 @@ for time in range(800):
 data = dm.read(log, src="user", dst="page", time="time", label="banned", bipartite=True, name="edits")
 
 # In real streams labels are rare, so the encoder is trained on the events first (link prediction) ...
-tiny = {"length": 8, "width": 8, "blocks": 1, "device": "cpu"}
-(encoder,) = dm.train(data, "dyg-mamba", epochs=1, **tiny)
+(encoder,) = dm.train(data, "dyg-mamba", epochs=1, length=8, width=8, blocks=1, device="cpu")
 
 # ... and the classifier is trained on its embeddings. `balance` gives the rare label a larger weight.
 (run,) = dm.train(data, task="node", backbone=encoder.path, epochs=3, balance=True, device="cpu")

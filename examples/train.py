@@ -13,15 +13,16 @@ print(f"{facts.events} events among {facts.nodes} nodes; {facts.repeats:.0%} rep
 
 # The split is chronological: 70 % of the time to train on, 15 % to select the best epoch, 15 % to test on.
 # The model is tiny so that the example is quick; without these settings you train the published configuration.
-tiny = {"length": 8, "width": 8, "blocks": 1}
 (run,) = dm.train(
     data,
     "dyg-mamba",
     epochs=5,
     lr=0.01,
+    length=8,
+    width=8,
+    blocks=1,
     device="cpu",
     progress=lambda epoch: print(f"epoch {epoch['epoch'] + 1}: loss {epoch['loss']:.3f}"),
-    **tiny,
 )
 
 # Baselines that need no training are tested on the same events. A model that does not beat them is not worth its cost.

@@ -121,7 +121,7 @@ def compare(runs: Sequence[Path | str], *, out: Path | str | None = None) -> Doc
 
     >>> import dygmamba as dm
     >>> runs = dm.train(dm.generate(nodes=40, events=600, communities=4), "graphmixer", epochs=1, neighbors=4)
-    >>> dm.compare([run.path for run in runs]).sections[0].grids[0].columns[:2]
+    >>> dm.compare([run.path for run in runs]).sections[0].tables[0].columns[:2]
     ('model', 'AP')
     """
     document = compare_runs([Path(run) for run in runs])

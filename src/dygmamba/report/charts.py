@@ -153,8 +153,8 @@ def _draw_line(
     if line and len(line[0]) > 2:
         upper, lower = ([(a, b + sign * s) for a, b, s in line] for sign in (1, -1))
         if not is_log or all(b > 0 for _, b in lower):
-            edges = [[project(*point) for point in edge] for edge in (upper, lower)]
-            parts.append(svg.draw_band(*edges, number))
+            top, bottom = ([project(*point) for point in edge] for edge in (upper, lower))
+            parts.append(svg.draw_band(top, bottom, number))
     positions = [project(a, b) for a, b, *_ in line]
     parts.append(svg.draw_polyline(positions, f"line {color}", svg.get_dash(number)))
     kind, radius = ("dot", 2.8) if len(line) <= MAX_VISIBLE_POINTS else ("touch", 5)

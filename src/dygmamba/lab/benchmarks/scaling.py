@@ -91,12 +91,6 @@ class Estimate:
         """Time of the epoch."""
         return self.steps * (self.issued + self.computed + self.summed)
 
-    @property
-    def bound(self) -> str:
-        """The largest part of a step."""
-        parts = {"issuing": self.issued, "computing": self.computed, "summing": self.summed}
-        return max(parts, key=lambda name: parts[name])
-
 
 def estimate(cluster: Cluster, load: Load, events: int, batch: int, gpus: int) -> Estimate:
     """Estimate an epoch over `events` events whose batches are divided among the GPUs."""

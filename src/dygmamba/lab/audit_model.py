@@ -132,11 +132,10 @@ def check_invariances(model: AuditedModel) -> list[AuditCheck]:
     checks = []
     for name, contract in INVARIANCES.items():
         results = [run_check(contract, case) for case in model.cases]
-        broken = [result.broken for result in results if result.broken is not None]
-        moved = [result.moved for result in results if result.moved is not None]
-        checks.append(
-            AuditCheck(name, not broken, max(moved, default=None), "; ".join(dict.fromkeys(broken)))
-        )
+        problems = [result.problem for result in results if result.problem is not None]
+        differences = [result.difference for result in results if result.difference is not None]
+        detail = "; ".join(dict.fromkeys(problems))
+        checks.append(AuditCheck(name, not problems, max(differences, default=None), detail))
     return checks
 
 

@@ -15,6 +15,7 @@ from dygmamba.engine.fit_config import LinkFitConfig
 from dygmamba.lab.job import Job
 from dygmamba.lab.noise import NOISE_KINDS
 from dygmamba.models import all_models, find_model
+from dygmamba.models.aliases import current_model_name
 from dygmamba.runs.link_training import separate_settings
 from dygmamba.runs.node_training import NodeSettings
 
@@ -46,9 +47,10 @@ class StudyRequest:
 
     def choose_models(self, default: Sequence[str]) -> Sequence[str]:
         """Return the names of the models; raise for an unknown one before anything runs."""
-        for name in self.models or default:
+        names = [current_model_name(name) for name in self.models or default]
+        for name in names:
             find_model(name)
-        return self.models or default
+        return names
 
     def choose_variants(self, available: Sequence[str]) -> Sequence[str]:
         """Return the requested variants, or all; raise ConfigError for one that the study does not have."""

@@ -1,12 +1,16 @@
 """The registry and the settings of every model: complete, readable without torch, and equal to what is implemented."""
 
+import json
 import subprocess
 import sys
+import tarfile
 from dataclasses import fields
 from typing import get_args
 
 import pytest
 
+import dygmamba as dm
+from commands import invoke
 from dygmamba.config import build_config, find_preset
 from dygmamba.core import choices
 from dygmamba.core.errors import ConfigError, DygWarning
@@ -30,6 +34,7 @@ from dygmamba.sampling.negatives import SAMPLERS
 from dygmamba.tasks.link import SETTINGS, SPLITS
 from dygmamba.tasks.losses import LOSSES
 from dygmamba.tasks.training_negatives import TRAINING_NEGATIVES
+from golden_cases import OLD_RUNS, PAIRS
 from raising import raises
 
 LIGHT = """
@@ -156,3 +161,30 @@ def test_a_former_name_cannot_be_registered():
 
     with raises("model-name-taken", ConfigError):
         add_model("fading-mamba", MODELS["trees"])
+
+
+def test_a_stored_run_with_former_names_opens_with_one_warning(fresh_warnings, recwarn, tmp_path):
+    """The goldens check its scores to the last bit; the run keeps its name."""
+    with tarfile.open(OLD_RUNS) as tar:
+        tar.extractall(tmp_path, filter="data")
+    run = dm.open(tmp_path / "fading-mamba", device="cpu", data_dir=tmp_path / "data")
+    assert run.score(PAIRS).num_rows == len(PAIRS)
+    assert run.config["run"]["model"] == "fading-mamba"
+    assert [str(warning.message) for warning in recwarn if warning.category is DygWarning] == [
+        "model 'fading-mamba' is now called 'dyg-mamba-counts'; the old name works until 0.2"
+    ]
+
+
+def test_a_new_run_gets_the_current_name(fresh_warnings, tmp_path):
+    tiny = {"epochs": 1, "length": 4, "width": 4, "time_dim": 4, "walk_dim": 8, "states": 2}
+    data = dm.generate(nodes=40, events=300, communities=4)
+    with pytest.warns(DygWarning, match="dyg-mamba-counts"):
+        (run,) = dm.train(data, "fading-mamba", device="cpu", out=tmp_path, **tiny)
+    assert run.config["run"]["model"] == "dyg-mamba-counts" == run.path.parent.name
+    assert run.config["model"]["channels"] == list(configs.DyGMambaCountsConfig().channels)
+
+
+def test_a_former_name_works_on_the_command_line(fresh_warnings, monkeypatch, capsys):
+    code, out, err = invoke(monkeypatch, capsys, "models", "fading-mamba", "--json")
+    assert (code, json.loads(out)["name"]) == (0, "dyg-mamba-counts")
+    assert err.count("is now called") == 1

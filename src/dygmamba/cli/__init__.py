@@ -1,17 +1,20 @@
-"""The `dygmamba` command: parse, call, exit code; heavy imports stay inside the commands."""
+"""The `dygmamba` command: a command parses its arguments, calls `dygmamba.api`, prints the result, sets the exit code.
 
+The modules of commands are imported when a command runs, and heavy packages only after its arguments were checked.
+"""
+
+import json
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Annotated, Any
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from dygmamba._version import __version__
-from dygmamba.cli import data, data_files, evaluation, models, prediction, runs, studies, training
-from dygmamba.cli.help_defaults import show_option_defaults
 from dygmamba.cli.messages import escape_text, translate_message
 from dygmamba.core.errors import DygError, DygWarning
 from dygmamba.core.files.writing import ADVICE, describe_os_error
@@ -23,44 +26,202 @@ from dygmamba.core.process_settings import (
     use_passive_wait_policy,
 )
 
-use_passive_wait_policy()
+use_passive_wait_policy()  # before any command imports torch
 
 
-class Commands(TyperGroup):
-    """The commands, and what typer says of a line it cannot read: as text, whatever was typed."""
+class CommandEntry(NamedTuple):
+    """Where a command is, and the line that lists it; a test compares it with the command's docstring."""
 
-    def make_context(self, *words: Any, **more: Any) -> Any:
-        """Reads the first words."""
-        with _as_text():
-            return super().make_context(*words, **more)
+    module: str
+    function: str
+    summary: str
+
+
+COMMANDS = {
+    "demo": CommandEntry(
+        "training",
+        "demo",
+        "Train DyG-Mamba on a generated stream on the CPU and show what it learned, within two minutes.",
+    ),
+    "train": CommandEntry(
+        "training",
+        "train",
+        "Train a model on a dataset and evaluate it, beside simple heuristics, on validation and test.",
+    ),
+    "tune": CommandEntry(
+        "training",
+        "tune",
+        "Search for better settings in short trainings, judged on validation alone, and save them as a preset.",
+    ),
+    "blend": CommandEntry(
+        "training",
+        "blend",
+        "Combine finished runs into one: the weighted sum of their scores that is best on validation.",
+    ),
+    "evaluate": CommandEntry(
+        "evaluation",
+        "evaluate",
+        "Evaluate a run or a heuristic: against negatives (AP, AUC) or among many candidates (MRR, hits@K).",
+    ),
+    "audit": CommandEntry(
+        "evaluation",
+        "audit",
+        "Show what a score on this dataset can say; exit code 1 if the model's score depends on what it must not.",
+    ),
+    "predict": CommandEntry(
+        "prediction",
+        "predict",
+        "Score pairs, rank destinations or classify nodes with a trained run, for past or future times.",
+    ),
+    "explain": CommandEntry(
+        "prediction",
+        "explain",
+        "Show which past events of either side moved the score of a pair, and by how much.",
+    ),
+    "report": CommandEntry(
+        "runs",
+        "report",
+        "Write a run's results, curves, learned forgetting and settings as one page that opens offline.",
+    ),
+    "export": CommandEntry(
+        "runs",
+        "export_model",
+        "Export the scorer of a run with torch.export or as ONNX, checked against the run itself.",
+    ),
+    "push": CommandEntry(
+        "runs",
+        "push",
+        "Share a run in a folder or on the Hub: weights, settings, results, a card; no pickle.",
+    ),
+    "pull": CommandEntry("runs", "pull", "Fetch a shared run, checked file by file."),
+    "compare": CommandEntry(
+        "runs",
+        "compare",
+        "Compare finished runs: mean and spread over seeds, rank, paired test, published values, curves.",
+    ),
+    "reproduce": CommandEntry(
+        "studies",
+        "reproduce",
+        "Reproduce a study of the paper. Finished runs are cached, so an interrupted study can be restarted.",
+    ),
+    "models": CommandEntry(
+        "models",
+        "models",
+        "List the models: what each looks at, its trained parameters, and the events it reads per query.",
+    ),
+    "bench": CommandEntry(
+        "studies", "bench", "Check a part of the package against its reference, then time both."
+    ),
+}
+DATA_COMMANDS = {
+    "describe": CommandEntry(
+        "data", "describe", "Show what a dataset holds: nodes, events, period, repeats, features."
+    ),
+    "import": CommandEntry(
+        "data_files",
+        "import_dataset",
+        "Import a file of events as a dataset, and show how it was read and what looks suspicious.",
+    ),
+    "export": CommandEntry(
+        "data_files",
+        "export_dataset",
+        "Export a dataset's events, in your own ids and times, to a file in the format of its ending.",
+    ),
+    "fetch": CommandEntry("data", "fetch", "Download a public dataset, unless it is on disk already."),
+    "list": CommandEntry(
+        "data",
+        "list_datasets",
+        "List your datasets with the runs that use them, and the public ones that can be fetched.",
+    ),
+    "remove": CommandEntry("data", "remove", "Delete an imported dataset that no run needs."),
+    "generate": CommandEntry(
+        "data",
+        "generate",
+        "Generate a dataset of returning pairs, drift and noise whose forgetting law is known.",
+    ),
+}
+DATA_SUMMARY = "Import, fetch, generate, describe and export streams of events."
+
+
+class LazyGroup(TyperGroup):
+    """A group whose commands are imported when they are run or asked for, and not to be listed."""
+
+    entries: dict[str, CommandEntry] = DATA_COMMANDS
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = {
+            name: TyperCommand(name=name, callback=None, help=entry.summary)
+            for name, entry in self.entries.items()
+        }
+        self._loaded: dict[str, Any] = {}
+        self._is_listing = False
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        self._is_listing = True
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self._is_listing = False
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """A command by name, its help complete."""
-        found = super().get_command(ctx, cmd_name)
-        return None if found is None else show_option_defaults(found)
+        """Return a command by name, or while the commands are listed what stands for it."""
+        if self._is_listing or cmd_name not in self.entries:
+            return self.commands.get(cmd_name)
+        if cmd_name not in self._loaded:
+            self._loaded[cmd_name] = _load_command(cmd_name, self.entries[cmd_name])
+        return self._loaded[cmd_name]
+
+
+class Commands(LazyGroup):
+    """The commands of `dygmamba`. What typer says about a wrong command line becomes an error of this package."""
+
+    entries = COMMANDS
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands["data"] = LazyGroup(name="data", help=DATA_SUMMARY, no_args_is_help=True)
+
+    def make_context(self, *words: Any, **more: Any) -> Any:
+        with _translate_typer_errors():
+            return super().make_context(*words, **more)
 
     def invoke(self, ctx: Any) -> Any:
-        """Reads the others, and runs the command."""
-        with _as_text():
+        with _translate_typer_errors():
             return super().invoke(ctx)
 
 
+def _load_command(name: str, entry: CommandEntry) -> Any:
+    from typer.main import get_command_from_info
+    from typer.models import CommandInfo
+
+    from dygmamba.cli.help_defaults import show_option_defaults
+
+    function = getattr(import_module(f"dygmamba.cli.{entry.module}"), entry.function)
+    command = get_command_from_info(
+        CommandInfo(name=name, callback=function), pretty_exceptions_short=False, rich_markup_mode="rich"
+    )
+    return show_option_defaults(command)
+
+
 @contextmanager
-def _as_text() -> Iterator[None]:
+def _translate_typer_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # an error of the click that typer brings; one of them is the help, for who typed nothing
+        # Errors of the click inside typer have this method. One of them is the help, if nothing was typed.
         if not hasattr(error, "format_message") or type(error).__name__ == "NoArgsIsHelpError":
             raise
-        said = " ".join(escape_text(error.format_message()).split()).rstrip(".")  # pyright: ignore[reportAttributeAccessIssue]
+        text = " ".join(escape_text(error.format_message()).split()).rstrip(".")  # pyright: ignore[reportAttributeAccessIssue]
         context = getattr(error, "ctx", None)
-        more = "dygmamba" if context is None else context.command_path
-        raise Misread(f"{said[:1].lower()}{said[1:]}; '{more} --help' shows what there is") from None
+        command = "dygmamba" if context is None else context.command_path
+        raise CommandLineError(f"{text[:1].lower()}{text[1:]}; see '{command} --help'") from None
 
 
-class Misread(DygError):
-    """A line of words that is no command."""
+class CommandLineError(DygError):
+    """A command line that cannot be parsed."""
+
+    code = "malformed-command-line"
 
 
 app = typer.Typer(
@@ -72,8 +233,8 @@ app = typer.Typer(
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         sys.stdout.write(f"dygmamba {__version__}\n")
         raise typer.Exit
 
@@ -81,73 +242,50 @@ def _version(asked: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
+        bool,
+        typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True),
     ] = False,
 ) -> None:
     """Learn from timestamped interactions: data, training, evaluation, predictions."""
 
 
-data_app = typer.Typer(
-    help="Import, fetch, generate, describe and export streams of events.", no_args_is_help=True
-)
-data_app.command("describe")(data.describe)
-data_app.command("import")(data_files.import_dataset)
-data_app.command("export")(data_files.export_dataset)
-data_app.command("fetch")(data.fetch)
-data_app.command("list")(data.list_datasets)
-data_app.command("remove")(data.remove)
-data_app.command("generate")(data.generate)
-app.add_typer(data_app, name="data")
-app.command("demo")(training.demo)
-app.command("train")(training.train)
-app.command("tune")(training.tune)
-app.command("blend")(training.blend)
-app.command("evaluate")(evaluation.evaluate)
-app.command("audit")(evaluation.audit)
-app.command("predict")(prediction.predict)
-app.command("explain")(prediction.explain)
-app.command("report")(runs.report)
-app.command("export")(runs.export_model)
-app.command("push")(runs.push)
-app.command("pull")(runs.pull)
-app.command("compare")(runs.compare)
-app.command("reproduce")(studies.reproduce)
-app.command("models")(models.models)
-app.command("bench")(studies.bench)
-
-
 def main() -> None:
-    """Run the command line; a user's mistake is one sentence on stderr and exit code 2.
+    """Run the command line; a mistake of the user is one sentence on stderr and exit code 2.
 
-    Ctrl-C reaches typer first, which says "Aborted" and exits with 130; files are written atomically anyway.
+    With --json the error is also printed as an object on stdout. Ctrl-C reaches typer first, which prints "Aborted" and
+    exits with 130; files are written atomically anyway.
     """
-    redirect_warnings(DygWarning, lambda said: print_error(f"note: {translate_message(said)}"))
+    redirect_warnings(DygWarning, lambda text: print_error(f"note: {translate_message(text)}"))
     escape_unencodable_output()
     limit_process_memory(get_memory_limit())
     try:
         app()
     except DygError as error:
-        print_error(f"error: {translate_message(error)}")
-        sys.exit(error.exit_code)
+        _exit_with_error(translate_message(error), error.code, error.exit_code)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        print_error(f"error: {describe_shortage(error)}")
-        sys.exit(2)
+        _exit_with_error(describe_shortage(error), "out-of-memory")
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)
     except OSError as error:
         if error.errno not in ADVICE:
             raise
-        print_error(f"error: {describe_os_error(error)}")
-        sys.exit(2)
+        _exit_with_error(describe_os_error(error), "disk-error")
+
+
+def _exit_with_error(message: str, code: str, exit_code: int = 2) -> None:
+    print_error(f"error: {message}")
+    if "--json" in sys.argv:
+        sys.stdout.write(json.dumps({"error": {"code": code, "message": message}}) + "\n")
+    sys.exit(exit_code)
 
 
 def command() -> None:
-    """`main` as a whole process: after an error nothing is left to do, and nothing may change the exit code.
+    """Run `main` as a whole process, whose exit code nothing may change after an error.
 
-    Threads of other packages, Arrow's readers among them, may still run, and abort if the interpreter ends under them.
+    Threads of other packages, such as Arrow's readers, may still run, and abort if the interpreter ends under them.
     """
     try:
         main()
@@ -160,6 +298,6 @@ def command() -> None:
         os._exit(left.code if isinstance(left.code, int) else 1)
 
 
-def print_error(said: str) -> None:
-    """A line on stderr, its control characters escaped."""
-    sys.stderr.write(f"{escape_text(said)}\n")
+def print_error(text: str) -> None:
+    """Print a line on stderr with its control characters escaped."""
+    sys.stderr.write(f"{escape_text(text)}\n")

@@ -32,7 +32,7 @@ def current_values(setting: str, values: Iterable[str]) -> tuple[str, ...]:
 
 
 def update_stored_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a stored run with current names, without warnings: nobody should edit a stored run."""
+    """Return the settings of a stored run with current names, without warnings: a stored run should not be edited."""
     return {name: _replace(ALIASES.get(name, {}), value) for name, value in settings.items()}
 
 

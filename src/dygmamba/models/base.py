@@ -123,7 +123,7 @@ class Scorer(Protocol):
         """Return the state that observing these events will change, for `restore`."""
         ...
 
-    def restore(self, kept: Any) -> None:
+    def restore(self, snapshot: Any) -> None:
         """Undo `observe`: restore a snapshot, if only its events were observed since."""
         ...
 
@@ -168,9 +168,9 @@ class Heuristic:
         """Copy the whole memory, which is small."""
         return deepcopy(self.__dict__)
 
-    def restore(self, kept: Any) -> None:
+    def restore(self, snapshot: Any) -> None:
         """Restore a snapshot."""
-        self.__dict__.update(kept)
+        self.__dict__.update(snapshot)
 
 
 class Encoder(nn.Module):
@@ -200,7 +200,7 @@ class Encoder(nn.Module):
     def snapshot(self, events: EventBatch) -> Any:
         """Return the state that observing these events will change."""
 
-    def restore(self, kept: Any) -> None:
+    def restore(self, snapshot: Any) -> None:
         """Restore a snapshot."""
 
     @property

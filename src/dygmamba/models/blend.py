@@ -76,8 +76,8 @@ class Blend(nn.Module):
     def snapshot(self, events: EventBatch) -> list[Any]:
         return [part.snapshot(events) for part in self._scorers]
 
-    def restore(self, kept: list[Any]) -> None:
-        for part, own in zip(self._scorers, kept, strict=True):
+    def restore(self, snapshot: list[Any]) -> None:
+        for part, own in zip(self._scorers, snapshot, strict=True):
             part.restore(own)
 
     @property

@@ -135,6 +135,7 @@ class MemoryEncoder(Encoder):
         self.requests, self.out_dim = embed.requests, config.dim
         self.memory, self.embed, self.partner = NodeMemory(config), embed, partner
         self.carries = config.carries
+        # `kept` and its `mark` are keys of saved files
         self.kept = SavedMemory(self._tables()) if config.carries else None
 
     def forward(self, view: PairView) -> Embeddings:
@@ -159,8 +160,8 @@ class MemoryEncoder(Encoder):
         nodes = torch.unique(torch.cat([events.src, events.dst]))
         return nodes, [table[nodes] for table in self._tables()]
 
-    def restore(self, kept: tuple[Tensor, list[Tensor]]) -> None:
-        nodes, rows = kept
+    def restore(self, snapshot: tuple[Tensor, list[Tensor]]) -> None:
+        nodes, rows = snapshot
         for table, row in zip(self._tables(), rows, strict=True):
             table[nodes] = row
 

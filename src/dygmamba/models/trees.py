@@ -113,7 +113,8 @@ class BoostedTrees(nn.Module):
         self.register_buffer("grown", torch.zeros((), dtype=torch.int64))
         self.register_buffer("base", torch.zeros((), dtype=torch.float64))
         self.layout = zlib.crc32("\n".join(self.names).encode())
-        self.register_buffer("asked", torch.tensor(self.layout))  # checksum of the features' names and order
+        # checksum of the features' names and order; buffer names are keys of saved files
+        self.register_buffer("asked", torch.tensor(self.layout))
         self.register_buffer(
             "key", torch.randint(2**62, ())
         )  # random key of the trees' samples of rows and columns
@@ -208,7 +209,7 @@ class BoostedTrees(nn.Module):
     def snapshot(self, events: EventBatch) -> Any:
         """Return None: observing changes nothing."""
 
-    def restore(self, kept: Any) -> None:
+    def restore(self, snapshot: Any) -> None:
         """Do nothing."""
 
 

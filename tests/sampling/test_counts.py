@@ -1,14 +1,13 @@
 """Numbers about a pair: each what its name says, by brute force; strictly earlier; the same in any batch."""
 
 import math
-from itertools import pairwise
 
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contract_cases import sample_store
-from dygmamba.sampling.counts import CountRequest, EventCounts
+from dygmamba.sampling.counts import CountRequest
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import PairBatch
 from strategies import event_streams
@@ -114,28 +113,12 @@ def test_a_pair_has_the_same_bits_in_any_batch(store, seed):
     assert torch.equal(numbers(store, alone), together[order])
 
 
-@settings(max_examples=15, deadline=None)
-@given(store=event_streams(), steps=st.lists(st.integers(0, 60), max_size=4))
-def test_appending_events_is_building_anew(store, steps):
-    """For all ways to cut a stream into calls, new nodes and pairs among them: the counts of the whole, bit for bit."""
-    cuts = sorted({0, *(min(step, len(store)) for step in steps), len(store)})
-    whole = EventCounts.build(store.src, store.dst, store.time, store.num_nodes, SCALES)
-    grown = EventCounts.build(store.src[:0], store.dst[:0], store.time[:0], store.num_nodes, SCALES)
-    for low, high in pairwise(cuts):
-        grown.append(store.src[low:high], store.dst[low:high], store.time[low:high])
-    key = torch.arange(store.num_nodes**2)
-    for kind in whole.groups:
-        for time in (0.0, 3.5, 1.08e9 + 5, 2e9):
-            when = torch.full(key.shape, time, dtype=torch.float64)
-            assert torch.equal(grown.count(kind, key, when), whole.count(kind, key, when))
-
-
 @settings(max_examples=20, deadline=None)
 @given(store=event_streams(min_events=1), power=st.sampled_from([-20, -3, 3, 20]))
 def test_the_unit_of_time_does_not_matter(store, power):
     """For all powers of two: times and scales stretched together give the same numbers."""
     unit, pairs = 2.0**power, PairBatch.from_pairs(store.src, store.dst, store.time)
-    moved = type(store).of(
+    moved = type(store).from_columns(
         store.src, store.dst, store.time * unit, num_nodes=store.num_nodes, features=store.features
     )
     request = CountRequest(tuple(scale * unit for scale in SCALES), neighbors=3)

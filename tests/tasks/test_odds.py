@@ -58,7 +58,7 @@ def dense():
     store = sample_store(2 * WINDOW_EVENTS + 50, nodes=NODES, seed=1)
     rng = torch.Generator().manual_seed(0)
     src = (torch.rand(len(store), generator=rng) ** 2 * (NODES - 1)).long()
-    return type(store).of(src, store.dst, store.time, num_nodes=NODES)
+    return type(store).from_columns(src, store.dst, store.time, num_nodes=NODES)
 
 
 class Steady:

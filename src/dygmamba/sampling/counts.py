@@ -17,8 +17,6 @@ from dygmamba.core.errors import ConfigError
 from dygmamba.ops.decayed_counts import (
     DecayedCounts,
     NeighborMeetings,
-    add_groups,
-    append_events,
     build_decayed_counts,
     count_before,
     mean_neighbor_activity,
@@ -123,14 +121,6 @@ class MemoryCountGroups:
         slot = torch.from_numpy(self._slots.insert(key.numpy()))
         self.lists: DecayedCounts = build_decayed_counts(slot, time, len(self._slots), scale)
 
-    def append(self, key: Int64[Tensor, "e"], time: Float64[Tensor, "e"]) -> None:
-        """Add later events, in amortized constant time each."""
-        slot = torch.from_numpy(self._slots.insert(key.numpy()))
-        groups = self.lists.start.shape[0]
-        if len(self._slots) > groups:  # grow by doubling, so that many calls stay linear in total
-            self.lists = add_groups(self.lists, max(len(self._slots), 2 * groups))
-        self.lists = append_events(self.lists, slot, time)
-
     def group(self, key: Int64[Tensor, "..."]) -> Int64[Tensor, "..."]:
         """Return the group of each key, -1 for unknown and for negative keys (padding)."""
         slot = torch.from_numpy(self._slots.slots(key.flatten().clamp(min=0).numpy()))
@@ -142,10 +132,6 @@ class CountGroups(Protocol):
     """Decayed counts by key, in memory or on disk."""
 
     lists: DecayedCounts
-
-    def append(self, key: Int64[Tensor, "e"], time: Float64[Tensor, "e"]) -> None:
-        """Add later events."""
-        ...
 
     def group(self, key: Int64[Tensor, "..."]) -> Int64[Tensor, "..."]:
         """Return the group of each key, -1 for unknown keys."""
@@ -176,11 +162,6 @@ class EventCounts:
             scale,
             {kind: MemoryCountGroups(key, when, scale) for kind, (key, when) in keys.items()},
         )
-
-    def append(self, src: Int64[Tensor, "e"], dst: Int64[Tensor, "e"], time: Float64[Tensor, "e"]) -> None:
-        """Add events that are no earlier than the existing ones; counts before them do not change."""
-        for kind, (key, when) in _keys_by_kind(src, dst, time, self.num_nodes).items():
-            self.groups[kind].append(key, when)
 
     def count(self, kind: str, key: Int64[Tensor, "p"], time: Float64[Tensor, "p"]) -> Float64[Tensor, "p s"]:
         """Return the decayed count of each node or pair strictly before each time, on every scale."""

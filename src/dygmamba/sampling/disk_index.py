@@ -24,7 +24,7 @@ from jaxtyping import Float64, Int64
 from safetensors import SafetensorError
 from torch import Tensor
 
-from dygmamba.core.errors import EventError, FileError, WriteError
+from dygmamba.core.errors import FileError, WriteError
 from dygmamba.core.files.writing import remove_file
 from dygmamba.core.memory_budget import DEFAULT_BUDGET
 from dygmamba.data.events.event_store import EventStore
@@ -171,16 +171,10 @@ def needs_disk_counts(events: int, scales: int) -> bool:
 
 
 class DiskCountGroups:
-    """Decayed counts of one kind on disk; unlike `MemoryCountGroups` they cannot grow."""
+    """Decayed counts of one kind on disk, in the order of their keys."""
 
     def __init__(self, key: Int64[Tensor, "g"], lists: DecayedCounts) -> None:
         self._key, self.lists = key, lists
-
-    def append(self, key: Int64[Tensor, "e"], time: Float64[Tensor, "e"]) -> None:
-        raise EventError(
-            "counts on disk cannot take more events; build them again for the longer stream",
-            code="counts-on-disk",
-        )
 
     def group(self, key: Int64[Tensor, "..."]) -> Int64[Tensor, "..."]:
         """Return the group of each key, -1 for unknown and for negative keys (padding)."""

@@ -59,7 +59,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def anywhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Without a GPU the kernels are emulated; fresh memory is NaN, and nobody writes beside it."""
     if not GPU:
-        monkeypatch.setattr(cuda, "compiled", lambda name, macros, _: emulated(folder, name, macros))
+        monkeypatch.setattr(cuda, "compile_variant", lambda name, macros, _: emulated(folder, name, macros))
     with poison():
         yield
 
@@ -165,7 +165,7 @@ def test_a_second_backward_finds_its_checkpoints(monkeypatch: pytest.MonkeyPatch
     """Backward writes gradients over what forward kept; doing it again with retain_graph gives the same once more."""
     if not GPU:
         monkeypatch.setattr(op.SCAN, "kernels", {"cpu": ("cuda",)})
-        monkeypatch.setattr(cuda, "works", lambda device: True)
+        monkeypatch.setattr(cuda, "can_compile", lambda device: True)
     x = inputs(2, 19, 8, 16, "span", padding_left)
     leaves: Any = {name: t.clone().requires_grad_(name != "mask") for name, t in x.present.items()}
     y, state = op.span_scan(**leaves)

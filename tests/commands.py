@@ -1,5 +1,6 @@
 """The command line, in a process of its own or in this one."""
 
+import json
 import os
 import subprocess
 import sys
@@ -30,3 +31,8 @@ def invoke(monkeypatch, capsys, *words: str) -> tuple[int, str, str]:
         main()
     captured = capsys.readouterr()
     return int(left.value.code or 0), captured.out, captured.err
+
+
+def error_code(out: str) -> str:
+    """The code of the error that a command with --json printed on stdout."""
+    return json.loads(out)["error"]["code"]

@@ -3,10 +3,11 @@ from typing import Annotated, Literal
 
 import pytest
 
-from dygmamba.cli.messages import parse_overrides
+from dygmamba.cli.options import parse_overrides
 from dygmamba.config import build_config, find_preset, to_settings
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.settings import Bounds
+from raising import raises
 
 
 @dataclass(frozen=True)
@@ -20,28 +21,29 @@ class Example:
 
 
 @pytest.mark.parametrize(
-    ("settings", "sentence"),
+    ("settings", "code", "value"),
     [
-        ({"lenght": 3}, "did you mean 'length'"),
-        ({"zzz": 3}, "it has length, rate, kind"),
-        ({"length": "long"}, "^length must be a whole number, got 'long'$"),
-        ({"length": True}, "whole number"),
-        ({"kind": "c"}, "one of a, b"),
-        ({"parts": [1]}, "a list, each item a word"),
-        ({"rate": True}, "a finite number"),
-        ({"rate": float("nan")}, "^rate must be a finite number, got nan$"),
-        ({"rate": -float("inf")}, "a finite number"),
-        ({"rate": 10**400}, "a finite number"),
-        ({"length": 0}, "^length must be at least 1, got 0$"),
-        ({"length": 1001}, "^length must be at most 1,000, got 1001$"),
-        ({"share": 0}, "^share must be above 0, got 0$"),
-        ({"share": 1.0}, r"^share must be below 1, got 1\.0$"),
+        ({"lenght": 3}, "unknown-setting", "did you mean 'length'"),
+        ({"zzz": 3}, "unknown-setting", "length, rate, kind"),
+        ({"length": "long"}, "setting-of-wrong-type", "length must be a whole number, got 'long'"),
+        ({"length": True}, "setting-of-wrong-type", "whole number"),
+        ({"kind": "c"}, "setting-of-wrong-type", "one of a, b"),
+        ({"parts": [1]}, "setting-of-wrong-type", "a list, each item a word"),
+        ({"rate": True}, "setting-of-wrong-type", "a finite number"),
+        ({"rate": float("nan")}, "setting-of-wrong-type", "rate must be a finite number, got nan"),
+        ({"rate": -float("inf")}, "setting-of-wrong-type", "a finite number"),
+        ({"rate": 10**400}, "setting-of-wrong-type", "a finite number"),
+        ({"length": 0}, "setting-out-of-bounds", "at least 1, got 0"),
+        ({"length": 1001}, "setting-out-of-bounds", "at most 1,000, got 1001"),
+        ({"share": 0}, "setting-out-of-bounds", "above 0, got 0"),
+        ({"share": 1.0}, "setting-out-of-bounds", "below 1, got 1.0"),
     ],
 )
-def test_a_wrong_setting_is_one_clear_sentence(settings, sentence):
+def test_a_wrong_setting_is_one_clear_sentence(settings, code, value):
     """Unknown keys suggest a close one; wrong types and values say what was expected and got."""
-    with pytest.raises(ConfigError, match=sentence):
+    with raises(code, ConfigError) as error:
         build_config(Example, settings)
+    assert value in str(error.value)
 
 
 def test_settings_round_trip():
@@ -54,13 +56,13 @@ def test_overrides_read_as_toml_and_bare_words_as_strings():
     """--set takes numbers, lists, booleans and plain words."""
     given = ["length=64", "rate=1", "kind=b", 'parts=["u","v"]', "on=false"]
     assert build_config(Example, parse_overrides(given)) == Example(64, 1.0, "b", ("u", "v"), False)
-    with pytest.raises(ConfigError, match="key=value"):
+    with raises("malformed-setting", ConfigError):
         parse_overrides(["length"])
 
 
 def test_a_number_of_too_many_digits_is_a_wrong_setting():
     """What Python will not read as a number is refused as what was written."""
-    with pytest.raises(ConfigError, match="length must be a whole number"):
+    with raises("setting-of-wrong-type", ConfigError):
         build_config(Example, parse_overrides(["length=" + "9" * 5000]))
 
 

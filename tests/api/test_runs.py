@@ -11,6 +11,7 @@ import dygmamba as dm
 from door_cases import COLUMNS, PEOPLE, SMALL, letters, python
 from dygmamba.core.errors import ConfigError, FileError, NotFoundError
 from dygmamba.runs.calibration import load_calibration
+from raising import raises
 from torture_cases import SECONDS
 
 pytestmark = pytest.mark.e2e
@@ -115,7 +116,7 @@ def test_a_memory_of_two_streams_is_two_memories(tmp_path):
     run.embed(["ann"], "2024-05-03")
     assert first == [one.score(pairs, at)["score"].to_pylist() for one in (run, more)]
     assert first[0] != first[1]
-    with pytest.raises(ConfigError, match="knows no new ones"):
+    with raises("memory-needs-known-nodes", ConfigError):
         run.score([("ann", "nobody")])
 
 
@@ -128,8 +129,9 @@ def test_a_ranking_is_the_head_of_all_scores(trained):
     chosen = run.rank(pd.Series(["ann"]), k=9, candidates=["bob", "cid"]).to_pydict()
     assert chosen["dst"] == [one for one in best if one in ("bob", "cid")]
     assert chosen["rank"] == [1, 2]
-    with pytest.raises(NotFoundError, match="candidate nobody is in no event"):
+    with raises("unknown-candidate", NotFoundError) as caught:
         run.rank("ann", candidates=["nobody"])
+    assert "nobody" in str(caught.value)
 
 
 def test_embeddings_are_one_per_node(trained):
@@ -153,9 +155,9 @@ def test_evaluation_is_that_of_the_training(trained):
         "historical",
         "inductive",
     }
-    with pytest.raises(ConfigError, match="`negatives` takes"):
+    with raises("unknown-negatives", ConfigError):
         run.evaluate("hard")
-    with pytest.raises(ConfigError, match="`visible` takes"):
+    with raises("unknown-visible", ConfigError):
         run.evaluate(visible="all")
 
 
@@ -169,11 +171,11 @@ def test_a_classifier_classifies_and_a_link_run_does_not(trained, tmp_path):
     assert run.evaluate(split="val")["auc"].to_pylist() == run.results["auc"].to_pylist()[:1]
     more = run.observe({"who": ["ann"], "whom": ["bob"], "when": ["2024-06-01"], "words": [9]})
     assert more.classify(["ann"], "2024-07-01")["score"] != run.classify(["ann"], "2024-07-01")["score"]
-    with pytest.raises(ConfigError, match="classifies nodes; give a link run"):
+    with raises("not-a-link-run", ConfigError):
         run.score([("ann", "bob")])
-    with pytest.raises(ConfigError, match="predicts links"):
+    with raises("not-a-node-run", ConfigError):
         trained[0].classify(["ann"])
-    with pytest.raises(ConfigError, match="`backbone` is an option of `task='node'`"):
+    with raises("option-of-node-task", ConfigError):
         dm.train(data, backbone=trained[0].path)
 
 
@@ -207,5 +209,5 @@ def test_other_data_under_the_same_name_do_not_replace_a_runs_own(trained, tmp_p
 
 def test_no_folder_no_run(tmp_path):
     """A folder that is no run is a sentence at once."""
-    with pytest.raises(FileError, match="is not a run"):
+    with raises("not-a-run", FileError):
         dm.open(tmp_path)

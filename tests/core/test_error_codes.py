@@ -15,7 +15,7 @@ SOURCES = sorted(Path(dygmamba.__file__).parent.rglob("*.py"))
 def error_classes() -> dict[str, bool]:
     """Every subclass of DygError by name, and whether the class itself has a code."""
     found = {
-        name: False
+        name: kind is not DygError and "code" in vars(kind)
         for name, kind in vars(errors).items()
         if isinstance(kind, type) and issubclass(kind, DygError)
     }

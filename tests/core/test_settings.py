@@ -10,6 +10,7 @@ from dygmamba.core.settings import Bounds, Settings, get_setting_hints, split_bo
 from dygmamba.data.generate.stream import GeneratorConfig
 from dygmamba.engine.fit_config import LinkFitConfig, NodeFitConfig
 from dygmamba.models import MODELS
+from raising import raises
 
 CONFIGS = [*{spec.config: None for spec in MODELS.values()}, GeneratorConfig, LinkFitConfig, NodeFitConfig]
 NUMBERS = [
@@ -40,31 +41,37 @@ def test_every_number_has_bounds_that_hold(kind, name, hint):
     number, bounds = split_bounds(hint)
     assert isinstance(bounds, Bounds)
     for value in outside(bounds, number is int):
-        with pytest.raises(ConfigError, match=f"^{name} must be (at least|above|at most|below) .*, got"):
-            build_config(kind, {name: value})
-        with pytest.raises(ConfigError, match=f"^{name} must be"):
-            kind(**{name: value})
+        for build in (
+            lambda value=value: build_config(kind, {name: value}),
+            lambda value=value: kind(**{name: value}),
+        ):
+            with raises("setting-out-of-bounds", ConfigError) as error:
+                build()
+            assert str(error.value).startswith(name)
     for value in (math.nan, math.inf, -math.inf):
-        with pytest.raises(ConfigError, match=f"^{name} must be a (whole|finite) number, got"):
+        with raises("setting-of-wrong-type", ConfigError) as error:
             build_config(kind, {name: value})
+        assert str(error.value).startswith(name)
         with pytest.raises((ConfigError, TypeError), match=name):  # TypeError where annotations are checked
             kind(**{name: value})
 
 
 @pytest.mark.parametrize(
-    ("model", "settings", "sentence"),
+    ("model", "settings", "value"),
     [
-        ("dyg-mamba", {"channels": []}, "each once; got none"),
+        ("dyg-mamba", {"channels": []}, "got none"),
         ("dyg-mamba", {"channels": ["node", "place"]}, "got node, place"),
-        ("mamba", {"channels": ["node", "edge", "node"]}, "each once; got node, edge, node"),
-        ("dygformer", {"length": 4, "patch": 5}, "patch must be at most length, 4; got 5"),
+        ("mamba", {"channels": ["node", "edge", "node"]}, "got node, edge, node"),
+        ("dygformer", {"length": 4, "patch": 5}, "patch=5, length=4"),
         ("dygformer", {"heads": 3}, "multiple of heads"),
         ("tcl", {"heads": 3}, "multiple of heads"),
-        ("tgat", {"layers": 5}, r"at most 1,000,000.*; got 20 neighbors, 5 layers"),
+        ("tgat", {"layers": 5}, "neighbors=20, layers=5"),
         ("tgat", {"neighbors": 1_000_000, "layers": 100}, "neighbors"),
     ],
 )
-def test_settings_that_do_not_go_together_are_refused(model, settings, sentence):
+def test_settings_that_do_not_go_together_are_refused(model, settings, value):
     """Each value may be right alone."""
-    with pytest.raises(ConfigError, match=sentence):
+    with pytest.raises(ConfigError) as error:
         build_config(MODELS[model].config, settings)
+    assert value in str(error.value)
+    assert error.value.code != "error"

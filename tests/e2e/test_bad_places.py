@@ -58,7 +58,9 @@ def place(tmp_path_factory) -> Path:
     """A dataset, a finished run, a table."""
     place = tmp_path_factory.mktemp("place")
     store = generate_stream(GeneratorConfig(seed=3, nodes=30, events=400))
-    dataset = Dataset.of("tiny", store, NodeIds.identity(store.num_nodes), Origin(format="generated"))
+    dataset = Dataset.from_events(
+        "tiny", store, NodeIds.identity(store.num_nodes), Origin(format="generated")
+    )
     save_dataset(dataset, place / "data")
     start_link_run(dataset, "dyg-mamba", 0, TINY, torch.device("cpu"), place / "runs")()
     (place / "log.csv").write_text("src,dst,time\n" + "".join(f"{k % 9},{k % 7},{k}\n" for k in range(500)))

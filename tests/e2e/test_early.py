@@ -220,9 +220,9 @@ def test_a_hundred_slips_are_each_one_sentence_and_no_heavy_import(answers):
     [
         ("train generated --model dygmamba", "did you mean 'dyg-mamba'?"),
         ("train generated --set lenght=3", "did you mean 'length'?"),
-        ("train generated --epochs 0", "'dygmamba train --help' shows"),
+        ("train generated --epochs 0", "see 'dygmamba train --help'"),
         ("evaluate generated --model trees", "must be trained first: dygmamba train generated --model trees"),
-        ("train generated --model trees --preset tgat.toml", "preset of 'tgat', not of 'trees'"),
+        ("train generated --model trees --preset tgat.toml", "preset for 'tgat', not for 'trees'"),
         ("train generated --device tpu", "--device takes auto, cpu or cuda"),
     ],
 )

@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from commands import error_code
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.storage.dataset import Dataset, Origin, save_dataset
 from node_cases import labelled_stream
@@ -29,7 +30,9 @@ pytestmark = pytest.mark.e2e
 
 
 def save(name, store, folder):
-    save_dataset(Dataset.of(name, store, NodeIds.identity(store.num_nodes), Origin(format="test")), folder)
+    save_dataset(
+        Dataset.from_events(name, store, NodeIds.identity(store.num_nodes), Origin(format="test")), folder
+    )
 
 
 @pytest.fixture(scope="module")
@@ -141,18 +144,16 @@ def test_evaluating_a_classifier_gives_its_own_numbers(call, backbone, tmp_path,
     code, _, _ = call("report", rows[0]["run"], "--out", "page.html")
     assert code == 0
     assert "Test AUC" in (tmp_path / "page.html").read_text()
-    for words, sentence in (
-        (["evaluate", rows[0]["run"], "--negatives", "random"], "leave out --negatives"),
-        (["train", "small", "--task", "node", "--backbone", rows[0]["run"]], "classifies nodes"),
+    for words, expected in (
+        (["evaluate", rows[0]["run"], "--negatives", "random"], "option-of-link-task"),
+        (["train", "small", "--task", "node", "--backbone", rows[0]["run"]], "not-a-link-run"),
     ):
-        code, _, errors = call(*words)
-        assert (code, errors.count("\n")) == (2, 1)
-        assert sentence in errors
+        code, out, errors = call(*words, "--json")
+        assert (code, error_code(out), errors.count("\n")) == (2, expected, 1), errors
     config = tmp_path / rows[0]["run"] / "config.toml"
     config.write_text(config.read_text().replace("balance = ", "other = "))
-    code, _, errors = call("evaluate", rows[0]["run"])
-    assert (code, errors.count("\n")) == (2, 1)
-    assert "train again" in errors
+    code, out, errors = call("evaluate", rows[0]["run"], "--json")
+    assert (code, error_code(out), errors.count("\n")) == (2, "damaged-config", 1), errors
 
 
 def test_an_own_csv_with_names_and_a_label_column(call, tmp_path):
@@ -170,56 +171,63 @@ def test_an_own_csv_with_names_and_a_label_column(call, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("words", "expected", "value"),
     [
-        (["small", "--finetune"], "--finetune is an option of --task node"),
-        (["small", "--balance"], "--balance is an option of --task node"),
-        (["small", "--backbone", "x"], "--backbone is an option of --task node"),
-        (["small", "--task", "edge"], "--task takes link or node"),
-        (["--resume", "x", "--task", "node"], "x is not a run"),
-        (["bare", "--task", "node"], "no labels"),
-        (["late", "--task", "node"], "validation period has 0 positives"),
-        (["small", "--task", "node", "--model", "edgebank"], "needs no training"),
-        (["small", "--task", "node", "--set", "lenght=3"], "did you mean 'length'"),
-        (["small", "--task", "node", "--backbone", "no-such-run"], "not a run"),
-        (["small", "--task", "node", "--backbone", "RUN", "--model", "tgn"], "leave out --model"),
-        (["small", "--task", "node", "--backbone", "RUN", "--set", "length=3"], "unknown setting 'length'"),
-        (["other", "--task", "node", "--backbone", "RUN"], "was trained on 'small', not on 'other'"),
+        (["small", "--finetune"], "option-of-node-task", "--finetune"),
+        (["small", "--balance"], "option-of-node-task", "--balance"),
+        (["small", "--backbone", "x"], "option-of-node-task", "--backbone"),
+        (["small", "--task", "edge"], "unknown-task", "edge"),
+        (["--resume", "x", "--task", "node"], "not-a-run", "x"),
+        (["bare", "--task", "node"], "no-labels", "labels"),
+        (["late", "--task", "node"], "one-class", "0 positive"),
+        (["small", "--task", "node", "--model", "edgebank"], "model-needs-no-training", "edgebank"),
+        (["small", "--task", "node", "--set", "lenght=3"], "unknown-setting", "did you mean 'length'"),
+        (["small", "--task", "node", "--backbone", "no-such-run"], "not-a-run", "no-such-run"),
+        (
+            ["small", "--task", "node", "--backbone", "RUN", "--model", "tgn"],
+            "backbone-other-model",
+            "--model",
+        ),
+        (
+            ["small", "--task", "node", "--backbone", "RUN", "--set", "length=3"],
+            "unknown-setting",
+            "'length'",
+        ),
+        (["other", "--task", "node", "--backbone", "RUN"], "backbone-other-dataset", "'other'"),
     ],
 )
-def test_a_users_mistake_is_one_sentence_and_exit_code_2(call, backbone, tmp_path, words, sentence):
+def test_a_users_mistake_is_one_sentence_and_exit_code_2(call, backbone, tmp_path, words, expected, value):
     """No traceback, one line on stderr, exit code 2, and no run folder."""
-    code, _, errors = call("train", *(str(backbone) if word == "RUN" else word for word in words))
-    assert code == 2
-    assert sentence in errors
-    assert errors.count("\n") == 1
+    words = [str(backbone) if word == "RUN" else word for word in words]
+    code, out, errors = call("train", *words, "--json")
+    assert (code, error_code(out), errors.count("\n")) == (2, expected, 1), errors
+    assert value in errors
     assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(
-    ("edit", "sentence"),
+    ("edit", "expected"),
     [
-        (lambda run: (run / "results.json").unlink(), "is not finished"),
-        (lambda run: (run / "checkpoint" / "best.safetensors").unlink(), "no checkpoint"),
+        (lambda run: (run / "results.json").unlink(), "unfinished-run"),
+        (lambda run: (run / "checkpoint" / "best.safetensors").unlink(), "no-checkpoint"),
         (
             lambda run: (run / "config.toml").write_text(
                 (run / "config.toml").read_text().replace('"dyg-mamba"', '"popularity"').split("[model]")[0]
                 + "[model]\n"
             ),
-            "cut short",
+            "damaged-config",
         ),
     ],
 )
-def test_a_run_that_is_no_backbone_is_refused(call, backbone, tmp_path, edit, sentence):
+def test_a_run_that_is_no_backbone_is_refused(call, backbone, tmp_path, edit, expected):
     """Not finished, without weights, or of a model that has none: one sentence, exit code 2."""
     import shutil
 
     copy = tmp_path / "copy"
     shutil.copytree(backbone, copy)
     edit(copy)
-    code, _, errors = call("train", "small", "--task", "node", "--backbone", copy, *QUICK)
-    assert (code, errors.count("\n")) == (2, 1)
-    assert sentence in errors
+    code, out, errors = call("train", "small", "--task", "node", "--backbone", copy, *QUICK, "--json")
+    assert (code, error_code(out), errors.count("\n")) == (2, expected, 1), errors
 
 
 def test_ctrl_c_while_fine_tuning_exits_130_and_keeps_the_best(folder, backbone, tmp_path):

@@ -25,6 +25,7 @@ from dygmamba.data.storage.dataset import save_dataset
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.lab.benchmarks import length
 from dygmamba.runs.link_training import start_link_run
+from raising import raises
 
 pytestmark = pytest.mark.e2e
 
@@ -111,7 +112,7 @@ STEERING_NAMES = ["a\0", "a\n", "a\x1b", "a\u202e", "a\udcff", "é" * 101]
 def test_no_name_leads_a_run_out_of_its_folder(tmp_path, name, which):
     """What climbs, hides, steers or is too long: a sentence, and nothing is made."""
     names = {"dataset": "d", "model": "m"} | {which: name}
-    with pytest.raises(ConfigError, match="can have no folder of runs"):
+    with raises("invalid-name", ConfigError):
         RunDirectory.create(tmp_path / "runs", **names, seed=0)
     assert list(tmp_path.iterdir()) == []
     assert RunDirectory.create(tmp_path / "runs", "my data é", "a-b_c.2", 0).path.is_dir()

@@ -18,6 +18,7 @@ import torch
 from pyarrow import parquet
 
 import dygmamba as dm
+from commands import error_code
 from dygmamba.cli import main
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.ids import NodeIds
@@ -31,6 +32,7 @@ from dygmamba.runs.opening import parse_split
 from dygmamba.runs.predictor import Predictor
 from dygmamba.runs.queries import QueryParser
 from dygmamba.tasks.link import build_link_set
+from raising import raises
 from tables import table, write_csv
 
 pytestmark = pytest.mark.e2e
@@ -83,7 +85,9 @@ def numbered(tmp_path_factory) -> Place:
     """A generated stream: numbers for ids and times."""
     store = generate_stream(GeneratorConfig(nodes=40, events=300, communities=4, seed=1))
     store = replace(store, time=store.time - store.time[0])  # away from seconds since 1970
-    return train(Dataset.of("numbered", store, NodeIds.identity(40)), tmp_path_factory.mktemp("numbered"))
+    return train(
+        Dataset.from_events("numbered", store, NodeIds.identity(40)), tmp_path_factory.mktemp("numbered")
+    )
 
 
 @pytest.fixture
@@ -114,7 +118,7 @@ def test_tomorrows_pairs_with_todays_events_and_people_never_seen(payments, ask,
     ]
     pairs = write_csv(tmp_path / "pairs.csv", ["who", "whom", "when"], asked)
     _, out, err = ask(payments, "--pairs", pairs)
-    assert "2 asked about but in no event, so without a past: new, hal" in err
+    assert "2 ids without any event: new, hal" in err
     before = rows_of(out)
     assert [list(row.values())[:3] for row in before] == [[word.strip() for word in row] for row in asked]
     assert all(0 < float(row["score"]) < 1 for row in before)
@@ -122,7 +126,7 @@ def test_tomorrows_pairs_with_todays_events_and_people_never_seen(payments, ask,
     events = write_csv(tmp_path / "new.csv", HEADER, new)
     code, _, err = ask(payments, "--pairs", pairs, "--events", events, "--out", tmp_path / "scores.csv")
     assert (code, err.count("\n")) == (0, 2), err
-    assert "1 asked about but in no event, so without a past: new" in err
+    assert "1 id without any event: new" in err
     after = rows_of((tmp_path / "scores.csv").read_text())
     assert all(one["score"] != other["score"] for one, other in zip(before, after, strict=True))
     assert [path.name for path in tmp_path.glob("scores*")] == ["scores.csv"]
@@ -168,14 +172,14 @@ def test_a_question_may_be_written_as_the_data_were(tmp_path):
     rows = [["a", "b", f"{day:02}x05x2024"] for day in range(1, 13)]
     file = write_csv(tmp_path / "own.csv", ["src", "dst", "time"], rows)
     data = read_dataset(file, ReadOptions(time_format="%dx%mx%Y"))
-    desk = QueryParser(data, ReadOptions(), integers=False)
-    said, iso = (desk.read({"src": ["a"]}, at).when for at in ("11x05x2024", "2024-05-11"))
+    desk = QueryParser(data, ReadOptions(), has_integer_ids=False)
+    said, iso = (desk.read({"src": ["a"]}, at).time for at in ("11x05x2024", "2024-05-11"))
     assert torch.equal(said, iso)
     assert (
         parse_split(data, "08x05x2024,10x05x2024").numbers
         == parse_split(data, "2024-05-08,2024-05-10").numbers
     )
-    with pytest.raises(ConfigError, match="`at` takes a date"):
+    with raises("invalid-time", ConfigError):
         desk.read({"src": ["a"]}, "31x31x2024")
 
 
@@ -252,41 +256,61 @@ def test_numbers_stay_numbers(numbered, ask, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("pairs", "events", "words", "sentence"),
+    ("pairs", "events", "words", "expected", "value"),
     [
-        ("src,dst\nann,bob\n", "", "--events missing.csv", "missing.csv does not exist"),
-        ("", "", "", "is empty"),
-        ("src,dst\n", "", "", "no rows"),
-        ("a,b\nann,bob\n", "", "", "cannot tell the columns"),
-        ("src,when\nann,2024-05-01\n", "", "", "has no column of destinations"),
-        ("src,dst,time\nann,bob,nan\n", "", "", "data row 1, column 'time' is nan, not a finite time"),
-        ("src,dst,time\na,b,2024-05-01\na,b,soon\n", "", "", "data row 2, column 'time' is 'soon'"),
-        ("src,dst,time\nann,bob,1714550400000\n", "", "", "give --time-unit ms"),
-        ("src,dst\nann,\n", "", "", "data row 1, column 'dst' is empty"),
-        ("src,dst\nann,bob\n", "", "--at soon", "--at takes a date"),
+        ("src,dst\nann,bob\n", "", "--events missing.csv", "file-not-found", "missing.csv"),
+        ("", "", "", "empty-file", "p.csv"),
+        ("src,dst\n", "", "", "no-rows", "p.csv"),
+        ("a,b\nann,bob\n", "", "", "column-not-recognized", "a, b"),
+        ("src,when\nann,2024-05-01\n", "", "", "column-not-recognized", "dst"),
+        ("src,dst,time\nann,bob,nan\n", "", "", "bad-value", "data row 1, column 'time' is nan"),
+        (
+            "src,dst,time\na,b,2024-05-01\na,b,soon\n",
+            "",
+            "",
+            "bad-value",
+            "data row 2, column 'time' is 'soon'",
+        ),
+        ("src,dst,time\nann,bob,1714550400000\n", "", "", "time-out-of-range", "--time-unit ms"),
+        ("src,dst\nann,\n", "", "", "bad-value", "data row 1, column 'dst'"),
+        ("src,dst\nann,bob\n", "", "--at soon", "invalid-time", "--at"),
         (
             "src,dst\nann,bob\n",
             "",
             "--at 2024-05-20 --time-format %d.%m.%Y",
-            "--at takes a date like %d.%m.%Y",
+            "invalid-time",
+            "%d.%m.%Y",
         ),
-        ("src,dst\nann,bob\n", "", "--time-format %H:%M", "has no year, month and day"),
-        ("src,dst,time\nann,bob,2024-05-20\n", "", "--time-format %d.%m.%Y", "check --time-format"),
-        ("src,dst,time\nann,bob,5\n", "", "--time-format %d.%m.%Y --time-unit s", "leave out --time-unit"),
-        ("src,dst,time\nann,bob,2024-05-01\n", "", "--at 2024-05-02", "leave out that column or --at"),
-        ("src,dst\nann,bob\n", "", "--out none/scores.csv", "is no folder"),
-        ("src,dst\nann,bob\n", "", "--sources ann", "--pairs FILE"),
-        ("src,dst\nann,bob\n", "who,whom,when\na,b,2024-05-20\n", "", "has no column 'euros'"),
-        ("src,dst\nann,bob\n", "who,whom,when,euros\na,b,2024-05-20,\n", "", "has no value"),
-        ("src,dst\na,b\n", "who,whom,when,a,b\na,b,2024-05-20,1,2\n", "--features a,b", "2 features each"),
+        ("src,dst\nann,bob\n", "", "--time-format %H:%M", "bad-time-format", "%H:%M"),
+        ("src,dst,time\nann,bob,2024-05-20\n", "", "--time-format %d.%m.%Y", "bad-value", "--time-format"),
+        (
+            "src,dst,time\nann,bob,5\n",
+            "",
+            "--time-format %d.%m.%Y --time-unit s",
+            "conflicting-time-options",
+            "--time-unit",
+        ),
+        ("src,dst,time\nann,bob,2024-05-01\n", "", "--at 2024-05-02", "time-given-twice", "--at"),
+        ("src,dst\nann,bob\n", "", "--out none/scores.csv", "folder-not-found", "none"),
+        ("src,dst\nann,bob\n", "", "--sources ann", "pairs-and-sources", "--sources"),
+        ("src,dst\nann,bob\n", "who,whom,when\na,b,2024-05-20\n", "", "unknown-column", "euros"),
+        ("src,dst\nann,bob\n", "who,whom,when,euros\na,b,2024-05-20,\n", "", "bad-rows", "euros"),
+        (
+            "src,dst\na,b\n",
+            "who,whom,when,a,b\na,b,2024-05-20,1,2\n",
+            "--features a,b",
+            "feature-count",
+            "2 features",
+        ),
     ],
 )
-def test_a_mistake_is_one_sentence(payments, ask, tmp_path, pairs, events, words, sentence):
-    """Whatever is wrong with a question: exit code 2, nothing on stdout, one line that names the trouble."""
+def test_a_mistake_is_one_sentence(payments, ask, tmp_path, pairs, events, words, expected, value):
+    """Whatever is wrong with a query: exit code 2, one line on stderr that names the trouble, and its code in JSON."""
     more = ("--events", table(tmp_path / "new.csv", events)) if events else ()
-    code, out, err = ask(payments, "--pairs", table(tmp_path / "p.csv", pairs), *more, *words.split())
-    assert (code, out, err.count("\n")) == (2, "", 1), err
-    assert sentence in err
+    asked = ("--pairs", table(tmp_path / "p.csv", pairs), *more, *words.split(), "--json")
+    code, out, err = ask(payments, *asked)
+    assert (code, error_code(out), err.count("\n")) == (2, expected, 1), err
+    assert value in err
 
 
 def test_a_run_that_does_not_fit_is_one_sentence(numbered, ask, tmp_path):

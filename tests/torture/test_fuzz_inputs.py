@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dygmamba.cli import print_error
-from dygmamba.cli.messages import escape_text, parse_overrides, parse_seeds
+from dygmamba.cli.messages import escape_text
+from dygmamba.cli.options import parse_overrides, parse_seeds
 from dygmamba.core.errors import ConfigError, DygError, DygWarning, FileError
 from dygmamba.core.settings import check_value
 from dygmamba.data.readers import ReadOptions, read_dataset

@@ -120,13 +120,11 @@ def _print_notes(found: "Predictions", run: Path) -> None:
     if found.assumed_time is not None:
         notes.append(f"no time was given: scored just after the last known event, at {found.assumed_time}")
     if found.unknown_ids:
-        notes.append(
-            f"{len(found.unknown_ids):,} ids are in no event, so without a past: {_shorten(found.unknown_ids)}"
-        )
+        count = f"{len(found.unknown_ids):,} id{'s' * (len(found.unknown_ids) != 1)}"
+        notes.append(f"{count} without any event: {_shorten(found.unknown_ids)}")
     if found.without:
-        notes.append(
-            f"{len(found.without):,} of the sources have no destination left: {_shorten(found.without)}"
-        )
+        count = f"{len(found.without):,} source{'s' * (len(found.without) != 1)}"
+        notes.append(f"{count} without any destination left: {_shorten(found.without)}")
     if not found.calibrated:
         notes.append(
             "this run has no calibration, so its scores rank but are no probabilities; "

@@ -9,9 +9,9 @@ from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts, Encoder
 
-# trees make no vectors of nodes, so they classify none
+# boosted trees have no encoder, so they cannot classify nodes
 TRAINABLE = [
-    name for name, spec in MODELS.items() if spec.trainable and spec.build is not MODELS["trees"].build
+    name for name, spec in MODELS.items() if spec.trainable and spec.build != MODELS["trees"].build
 ]
 SMALL = {
     "length": 6,
@@ -46,7 +46,7 @@ def labelled_stream(events: int = 240, sources: int = 10, seed: int = 0) -> Even
     )
     nodes = sources + 6
     node = torch.randn(nodes, 3, generator=rng)
-    return EventStore.of(src, dst, time, num_nodes=nodes, features=FeatureTable(node, edge), label=label)
+    return EventStore.from_columns(src, dst, time, num_nodes=nodes, features=FeatureTable(node, edge), label=label)
 
 
 def small_encoder(name: str, store: EventStore, **more: object) -> Encoder:

@@ -238,7 +238,7 @@ def test_mistakes_are_errors_with_a_code(run, letter_runs):
     with raises("no-earlier-events", EventError) as caught:
         run.explain((1, 2), start)
     assert "1 and 2" in str(caught.value)
-    with raises("unknown-id", NotFoundError) as caught:
+    with raises("unknown-node", NotFoundError) as caught:
         letter_runs["link"].explain(("ghost", "spectre"))
     assert "ghost and spectre" in str(caught.value)
     with raises("not-a-pair", ConfigError):
@@ -311,7 +311,7 @@ def test_the_command_shows_a_table_and_writes_pages(letter_runs, monkeypatch, ca
     [
         ((), "say what to explain: --pair a,b"),
         (("--pair", "ann"), "two ids with a comma between them"),
-        (("--pair", "a,b,c"), "goes in double quotes"),
+        (("--pair", "a,b,c"), "in double quotes"),
         (("--node", "ann"), "explains a pair"),
         (("--pair", "ann,bob", "--out", "x.png"), "name.html, or a picture, name.svg"),
         (("--pair", "ann,bob", "--at", "2001-01-01"), "is strictly before 2001-01-01"),

@@ -110,7 +110,7 @@ def test_runs_that_do_not_fit_together_are_refused(data, parts, both, tmp_path):
     (cut,) = dm.train(data, "trees", out=tmp_path, split=(0.6, 0.2, 0.2), **TREES)
     whole = dm.refit(parts[0].path)
     for runs, code in {
-        (parts[0].path, other.path): "blend-other-data",
+        (parts[0].path, other.path): "blend-other-dataset",
         (parts[0].path, cut.path): "blend-other-split",
         (parts[0].path, whole.path): "no-validation-period",
         (parts[0].path, both.path): "blend-of-blend",

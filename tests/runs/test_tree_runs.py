@@ -1,4 +1,4 @@
-"""The trees as a run: trained, resumed, opened, asked and refused like any other model."""
+"""Boosted trees as a run: trained, resumed, opened and evaluated like any other model."""
 
 import json
 
@@ -82,14 +82,14 @@ def test_an_opened_run_predicts_and_ranks(data, trained):
     assert [row["ap"] for row in results.to_pylist()] == [row["ap"] for row in kept]
 
 
-def test_trees_that_ask_about_other_numbers_are_refused(data, trained):
-    """A run of a version that counted otherwise is one sentence, never a wrong score."""
+def test_trees_with_other_features_are_refused(data, trained):
+    """A run of a version with other features is an error, never a wrong score."""
     scorer, stream = opened_scorer(trained.path)
     pairs = PairBatch.from_pairs(data.store.src[:3], data.store.dst[:3], data.store.time[:3])
     view = stream.view(pairs, scorer.requests)
     scorer(view)
     scorer.asked += 1
-    with pytest.raises(FileError, match="other numbers"):
+    with raises("tree-features-changed", FileError):
         scorer(view)
 
 
@@ -105,7 +105,7 @@ def test_trees_have_no_embeddings(trained):
 
 
 def test_any_model_can_be_trained_against_seen_pairs(data, tmp_path):
-    """The setting is stamped on configuration and results, of a network too."""
+    """The setting is recorded in config and results, of a network too."""
     small = {"epochs": 1, "length": 4, "width": 4, "blocks": 1, "states": 4}
     (run,) = dm.train(data, "dyg-mamba", out=tmp_path, train_negatives="mixed", **small)
     assert run.config["train"]["train_negatives"] == "mixed"
@@ -115,19 +115,19 @@ def test_any_model_can_be_trained_against_seen_pairs(data, tmp_path):
 
 
 def test_the_contract_holds():
-    """`dm.check_model` asks the trees what it asks every model."""
+    """`dm.check_model` checks the trees like every model."""
     table = dm.check_model("trees", trees=4, rounds=2, scales=2)
     assert all(table["holds"].to_pylist())
 
 
-def test_a_kept_table_is_summed_as_a_new_one(data, trained):
-    """With fewer trees, more again, or others in their place: never what was said of a table before."""
+def test_a_cached_table_is_summed_like_a_new_one(data, trained):
+    """With fewer trees, more again, or changed ones: never the sums of before."""
     scorer, stream = opened_scorer(trained.path)
     pairs = PairBatch.from_pairs(data.store.src[-9:], data.store.dst[-9:], data.store.time[-9:])
 
     def asked():
         kept = scorer(stream.view(pairs, scorer.requests))
-        scorer._said.clear()
+        scorer._cache.clear()
         assert torch.equal(scorer(stream.view(pairs, scorer.requests)), kept)
 
     every = int(scorer.grown)

@@ -1,0 +1,1 @@
+"""Explanations: which past events and features moved a score, and what a model has learned to forget."""

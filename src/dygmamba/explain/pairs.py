@@ -237,7 +237,7 @@ def _read_query(predictor: Predictor, pair: Any, at: TimeLike | None) -> tuple[Q
         names = " and ".join(queries.unknown_ids)
         raise NotFoundError(
             f"'{predictor.dataset.name}' has no event of {names}; check how the ids are written",
-            code="unknown-id",
+            code="unknown-node",
         )
     if queries.unknown_ids and predictor.run.scorer.stateful:
         raise ConfigError(

@@ -1,0 +1,1 @@
+"""Runs: training, opening, evaluating, predicting, calibrating, exporting, blending and sharing of run directories."""

@@ -139,15 +139,16 @@ def _check_runs(folders: list[RunDirectory]) -> None:
                 f"{path} was trained on all events and has no validation period; give the run it was made of",
                 code="no-validation-period",
             )
-        for what, is_same in (
-            ("data", about.get("digest") == first_about.get("digest")),
-            ("split", read_split(folder) == read_split(first)),
-        ):
-            if not is_same:
-                raise ConfigError(
-                    f"{path} has other {what} than {first.path}; give runs with the same {what}",
-                    code=f"blend-other-{what}",
-                )
+        if about.get("digest") != first_about.get("digest"):
+            raise ConfigError(
+                f"{path} was trained on another dataset than {first.path}; give runs with the same dataset",
+                code="blend-other-dataset",
+            )
+        if read_split(folder) != read_split(first):
+            raise ConfigError(
+                f"{path} has another split than {first.path}; give runs with the same split",
+                code="blend-other-split",
+            )
         if _read_visibility(folder) != _read_visibility(first):
             raise ConfigError(
                 f"{path} was trained with another `visible` or `batch` than {first.path}; give runs with the same",

@@ -338,7 +338,7 @@ class HeuristicEvaluator:
         spec, name = find_model(model), self.name
         if spec.trainable:
             raise ConfigError(
-                f"model '{model}' must be trained before it is evaluated; run `dygmamba.train({name!r}, {model!r})`",
+                f"model '{model}' must be trained first: `dygmamba.train({name!r}, {model!r})`",
                 code="model-needs-training",
             )
         config = build_config(spec.config, find_preset(model, name, strategy) | settings)

@@ -56,7 +56,7 @@ def check_export_path(to: Path) -> None:
     if to.suffix not in (TORCH_SUFFIX, ONNX_SUFFIX):
         raise ConfigError(
             f"the suffix of {to} chooses the format; use {TORCH_SUFFIX} or {ONNX_SUFFIX}",
-            code="unknown-export-suffix",
+            code="unknown-model-format",
         )
     if to.suffix == ONNX_SUFFIX:
         require_onnx()

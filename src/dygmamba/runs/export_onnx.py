@@ -114,7 +114,7 @@ def require_onnx() -> None:
     except ImportError as error:
         raise ConfigError(
             f"ONNX needs the packages {', '.join(ONNX_PACKAGES)}; install them with: pip install 'dyg-mamba[onnx]'",
-            code="missing-package",
+            code="package-missing",
         ) from error
 
 

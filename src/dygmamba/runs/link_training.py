@@ -70,7 +70,7 @@ def start_link_run(
     if not spec.trainable:
         raise ConfigError(
             f"model '{model}' needs no training; use `dygmamba.evaluate({dataset.name!r}, {model!r})`",
-            code="model-without-training",
+            code="model-needs-no-training",
         )
     layers = collect_settings(model, dataset.name, options, settings)
     loop, own = separate_settings(merge_settings(layers))

@@ -133,7 +133,7 @@ class Predictor:
         if queries.table.dst is None:
             raise NotFoundError(
                 f"{queries.table.source} has no column of destinations; name it 'dst', or rank destinations instead",
-                code="missing-column",
+                code="column-not-recognized",
             )
         with progress.stage("scoring", len(queries.src)) as stage:
             logit = self.ranker.logits(queries.src, queries.dst, queries.time, stage.advance)

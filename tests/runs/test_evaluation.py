@@ -1,4 +1,4 @@
-"""A score in two factors, of any model: stamped, chosen on the validation period, off unless asked for."""
+"""Scores with the activity of the source: recorded in rows, weighed on the validation period, off by default."""
 
 import json
 
@@ -34,8 +34,8 @@ def by_exam(rows):
     return {(row["negatives"], row["split"], row["setting"]): row for row in rows}
 
 
-def test_a_run_is_stamped_and_random_pairs_keep_their_figures(runs):
-    """Every row says its weight; within a source it is 0 and nothing changes; validation never loses."""
+def test_rows_have_the_weight_and_random_negatives_keep_their_figures(runs):
+    """Every row has its weight; with random negatives it is 0 and nothing changes; validation AP never falls."""
     plain, factored = (by_exam(run.results.to_pylist()) for run in runs)
     assert plain.keys() == factored.keys()
     assert not any("activity_weight" in row for row in plain.values())
@@ -52,8 +52,8 @@ def test_a_run_is_stamped_and_random_pairs_keep_their_figures(runs):
     assert set(kept["weight"]) == {"historical", "inductive"}
 
 
-def test_a_run_is_evaluated_with_it_where_asked_or_trained_so(runs):
-    """The figures of the final evaluation, whichever way they are asked for."""
+def test_activity_can_be_set_in_training_or_in_evaluation(runs):
+    """Both give the figures of the final evaluation."""
     kept = by_exam(runs[1].results.to_pylist())
     for table in (runs[0].evaluate("historical", activity=True), runs[1].evaluate("historical")):
         for key, row in by_exam(table.to_pylist()).items():
@@ -61,8 +61,8 @@ def test_a_run_is_evaluated_with_it_where_asked_or_trained_so(runs):
     assert "activity_weight" not in runs[0].evaluate("historical").column_names
 
 
-def test_a_model_without_training_has_it_too(data):
-    """The same stamp; nothing changes within a source."""
+def test_heuristics_can_use_activity_too(data):
+    """The same column; nothing changes with random negatives."""
     plain, factored = (
         by_exam(
             dm.evaluate(
@@ -80,8 +80,8 @@ def test_a_model_without_training_has_it_too(data):
     assert factored["random", "test", "transductive"]["ap"] == plain["random", "test", "transductive"]["ap"]
 
 
-def test_nothing_of_the_test_chooses(data):
-    """Another test period, the same rate and the same weight, to the last bit."""
+def test_the_test_period_chooses_nothing(data):
+    """With another test period, rate and weight are the same to the last bit."""
     store = data.store
     split = chronological_split(store)
     first = int(split.test[0])
@@ -90,7 +90,9 @@ def test_nothing_of_the_test_chooses(data):
     found = []
     for src in (store.src, other):
         stream = Stream(
-            type(store).from_columns(src, store.dst, store.time, num_nodes=store.num_nodes), split, torch.device("cpu")
+            type(store).from_columns(src, store.dst, store.time, num_nodes=store.num_nodes),
+            split,
+            torch.device("cpu"),
         )
         factored = build_score_factor(True, stream)
         assert isinstance(factored, ActivityFactor)

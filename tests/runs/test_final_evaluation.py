@@ -1,4 +1,4 @@
-"""A run beside simple rules: the same exams, and a verdict that goes by the spread of the test."""
+"""A run compared with heuristics: the same evaluation sets, and a verdict by the spread over blocks."""
 
 import pytest
 import torch
@@ -19,8 +19,8 @@ def run(tmp_path_factory):
     return data, run
 
 
-def test_rules_answer_the_same_exams_and_stand_apart_from_the_results(run):
-    """For all exams of the run: a row per rule, as `evaluate` finds it; the results are the run's own alone."""
+def test_heuristics_are_evaluated_on_the_same_sets(run):
+    """For all sets: a row per heuristic, as `evaluate` gives it, apart from the results of the run."""
     data, trained = run
     evaluation_sets = {(row["split"], row["setting"]) for row in trained.results.to_pylist()}
     rules = trained.rules.to_pylist()
@@ -36,8 +36,8 @@ def test_rules_answer_the_same_exams_and_stand_apart_from_the_results(run):
         ]
 
 
-def test_the_verdict_is_about_the_best_rule_of_the_test(run):
-    """Its difference is that of the two rows; the sentence names the rule."""
+def test_the_verdict_is_about_the_best_heuristic_of_the_test(run):
+    """Its difference is that of the two rows; the sentence names the heuristic."""
     _, trained = run
     verdict = RunDirectory(trained.path).verdict()
     test = [
@@ -54,7 +54,7 @@ def test_the_verdict_is_about_the_best_rule_of_the_test(run):
     assert best["model"] in verdict["sentence"]
 
 
-def exam_of(count):
+def build_set(count):
     ends = torch.zeros(2 * count, dtype=torch.int64)
     label = (torch.arange(2 * count) < count).float()
     number = torch.arange(count).repeat(2)
@@ -63,9 +63,9 @@ def exam_of(count):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_chance_is_level_and_more_than_chance_is_not(seed):
-    """Two scores of the same quality are level; one that knows the answer is above, and below the other way round."""
-    evaluation_set, rng = exam_of(600), torch.Generator().manual_seed(seed)
+def test_equal_scores_are_level_and_better_ones_are_above(seed):
+    """Two scores of the same quality are level; one that knows the label is above, and the other one below."""
+    evaluation_set, rng = build_set(600), torch.Generator().manual_seed(seed)
     one, other = (torch.randn(1200, generator=rng) + evaluation_set.pairs.label for _ in range(2))
     knows = one + 2 * evaluation_set.pairs.label
     assert compare_with_heuristic(one, one.clone(), evaluation_set, 0.0, "recency")["stands"] == "level"
@@ -77,8 +77,8 @@ def test_chance_is_level_and_more_than_chance_is_not(seed):
     assert compare_with_heuristic(one, knows, evaluation_set, -0.1, "recency")["stands"] == "below"
 
 
-def test_a_test_of_a_few_events_says_nothing():
+def test_a_short_test_period_has_no_verdict():
     """Fewer than two blocks have no spread."""
-    found = compare_with_heuristic(torch.rand(60), torch.rand(60), exam_of(30), 0.2, "recency")
+    found = compare_with_heuristic(torch.rand(60), torch.rand(60), build_set(30), 0.2, "recency")
     assert (found["stands"], found["spread"]) == ("unknown", None)
     assert "too few" in found["sentence"]

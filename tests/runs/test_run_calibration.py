@@ -1,4 +1,4 @@
-"""Scores of a run: probabilities from its folder, chances among candidates, partners never met, ranks in its rows."""
+"""Calibrated scores of a run: probabilities, ranking among candidates, only-new candidates, rank metrics."""
 
 import json
 import shutil
@@ -57,8 +57,8 @@ def ask(monkeypatch, capsys):
     return call
 
 
-def test_the_validation_period_alone_is_fitted(run):
-    """The calibration of a folder is that of validation's logits against random pairs; the curves are the test's."""
+def test_the_calibration_is_fitted_on_the_validation_period(run):
+    """With random negatives; the reliability diagrams are those of the test period."""
     opened, kept = open_run(run.path, CPU), load_saved_calibration(run._folder)
     evaluation_set = build_link_set(opened.stream.store, opened.stream.split, "val")
     logit = score_evaluation_set(opened.scorer, opened.stream, evaluation_set, opened.rule, opened.seed)
@@ -68,8 +68,8 @@ def test_the_validation_period_alone_is_fitted(run):
         assert sum(curve.count) == 2 * len(opened.stream.split.test)
 
 
-def test_rows_say_how_far_off_scores_are_and_where_events_rank(run):
-    """Results, evaluation and curves agree; ranks are of the test period, stamped with what they are among."""
+def test_rows_have_calibration_errors_and_ranks(run):
+    """Results, evaluation and diagrams agree; ranks are those of the test period, with their candidates."""
     kept, rows = load_saved_calibration(run._folder), run.results.to_pylist()
     (own,) = [row for row in rows if (row["split"], row["setting"]) == ("test", "transductive")]
     assert own["ece"] == pytest.approx(kept.after.ece)
@@ -85,8 +85,8 @@ def test_rows_say_how_far_off_scores_are_and_where_events_rank(run):
     assert all(row["mrr"] is None for row in rows if row["split"] == "val")
 
 
-def test_some_of_the_events_rank_as_they_do_among_all(run):
-    """For any choice of events, each has the rank it has when all are asked about."""
+def test_the_rank_of_an_event_does_not_depend_on_the_others(run):
+    """For any sample of events, each has the rank that it has among all."""
     opened = open_run(run.path, CPU)
     stream, evaluation_set = opened.stream, build_link_set(opened.stream.store, opened.stream.split, "test")
     among = SampledCandidates.create(stream.store, 5, 2)
@@ -102,8 +102,8 @@ def test_some_of_the_events_rank_as_they_do_among_all(run):
     assert row == Ranking(("mrr",), 5, max_events=7).evaluate(*given)
 
 
-def test_the_chances_of_all_candidates_are_one(run):
-    """Over every destination, or the candidates, probabilities sum to 1 and are as the scores' odds."""
+def test_the_probabilities_of_all_candidates_sum_to_one(run):
+    """For all destinations or given candidates; they are proportional to the odds of the scores."""
     for among in (None, ["p1", "p2", "p3"]):
         table = run.rank(["p5", "p9"], k=99, candidates=among).to_pandas()
         for _, own in table.groupby("src"):
@@ -117,7 +117,7 @@ def test_the_chances_of_all_candidates_are_one(run):
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
 def test_only_new_leaves_out_exactly_those_met_strictly_earlier(run, share):
-    """At the very time of an event its pair is still new; afterwards it is not, whoever was the source."""
+    """At the time of an event its pair is still new; afterwards it is not, in either direction."""
     data = run.data
     row = int(share * (len(data.store) - 1))
     when = float(data.store.time[row])
@@ -153,23 +153,23 @@ def test_candidates_come_from_a_list_a_table_or_the_line(run, ask, tmp_path):
             [row["probability"] for row in expected]
         )
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
-    with raises("missing-column", NotFoundError) as caught:
+    with raises("column-not-recognized", NotFoundError) as caught:
         run.rank("p5", candidates=tmp_path / "other.csv")
     assert "a, b" in str(caught.value)
 
 
-def test_who_has_met_everyone_is_named(run, ask):
-    """--only-new among the source's one old partner: no row, and a note of who has none."""
+def test_a_source_without_a_new_candidate_is_named(run, ask):
+    """--only-new with an old neighbor as the only candidate: no row, and a note about the source."""
     old = set(run.rank("p5", k=99)["dst"].to_pylist()) - set(
         run.rank("p5", k=99, only_new=True)["dst"].to_pylist()
     )
     code, out, err = ask(run.path, "--sources", "p5", "--top", 3, "--candidates", min(old), "--only-new")
     assert (code, out.splitlines()) == (0, ["src,dst,time,score,probability,rank"])
-    assert "no destination is left for 1 of the sources: p5" in err
+    assert "1 of the sources have no destination left: p5" in err
 
 
-def test_without_a_calibration_the_column_and_a_note_say_so(copy, ask):
-    """No file, or other weights than it was fitted to: `uncalibrated_score`, no chances, and how to calibrate."""
+def test_an_uncalibrated_run_has_another_column_and_a_note(copy, ask):
+    """Without calibration.json: `uncalibrated_score`, no probabilities, and how to calibrate."""
     scores = dm.open(copy).score([("p1", "p2")]).column_names
     assert scores == ["src", "dst", "time", "score"]
     (copy / CALIBRATION_FILE).unlink()
@@ -184,8 +184,8 @@ def test_without_a_calibration_the_column_and_a_note_say_so(copy, ask):
     assert again.score([("p1", "p2")]).column_names == scores
 
 
-def test_a_calibration_belongs_to_its_weights_and_vouches_for_itself(copy, run):
-    """Of other weights it is none; a changed figure is an error, in one sentence."""
+def test_a_calibration_belongs_to_its_weights_and_has_a_checksum(copy, run):
+    """With other weights there is none; a changed value is an error."""
     folder, path = RunDirectory(copy), copy / CALIBRATION_FILE
     assert load_calibration(folder) == load_calibration(run._folder)
     best = folder.best.read_bytes()
@@ -200,18 +200,18 @@ def test_a_calibration_belongs_to_its_weights_and_vouches_for_itself(copy, run):
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("words", "part"),
     [
-        ("--nodes p1", "predicts links and knows no states of nodes"),
-        ("", "--pairs FILE"),
-        ("--sources p1", "--sources asks for a ranking"),
-        ("--sources p1 --candidates p2", "--sources asks for a ranking"),
-        ("--pairs x.csv --only-new", "--only-new asks for a ranking"),
-        ("--sources p1 --top 3 --candidates nobody", "candidate nobody is in no event"),
+        ("--nodes p1", "give --pairs instead of --nodes"),
+        ("", "--pairs"),
+        ("--sources p1", "--sources needs a ranking"),
+        ("--sources p1 --candidates p2", "--sources needs a ranking"),
+        ("--pairs x.csv --only-new", "--only-new needs a ranking"),
+        ("--sources p1 --top 3 --candidates nobody", "candidate nobody has no event"),
     ],
 )
-def test_a_mistake_is_one_sentence(run, ask, words, sentence):
+def test_a_mistake_is_one_line(run, ask, words, part):
     """Exit code 2, nothing on stdout, one line."""
     code, out, err = ask(run.path, *words.split())
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert sentence in err
+    assert part in err

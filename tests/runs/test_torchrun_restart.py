@@ -1,4 +1,4 @@
-"""A job that is started again finds the run it began, and no other."""
+"""A torchrun job that is restarted finds the run that it had started, and no other."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from dygmamba.runs.provenance import create_run, find_restarted_run
 
 @pytest.fixture
 def job(monkeypatch):
-    """Says which job this is, and how often it was started again."""
+    """Sets the id of the job and how often it was restarted."""
 
     def named(name, count):
         for key, value in (("TORCHELASTIC_RUN_ID", name), ("TORCHELASTIC_RESTART_COUNT", count)):
@@ -19,8 +19,8 @@ def job(monkeypatch):
     return named
 
 
-def test_a_job_goes_on_with_its_own_run(job, tmp_path):
-    """The run of the same job, model and seed; nothing in its first start, without torchrun, or for another job."""
+def test_a_restarted_job_finds_its_own_run(job, tmp_path):
+    """The run of the same job, model and seed; none at the first start, without torchrun, or for another job."""
 
     def begun(seed):
         made = {"run": {"seed": seed}, "made_with": {"torch": "2"}}
@@ -39,8 +39,8 @@ def test_a_job_goes_on_with_its_own_run(job, tmp_path):
         assert find_restarted_run(tmp_path, "mail", "tgn", 1) is None
 
 
-def test_a_job_without_a_name_is_its_torchrun(job, tmp_path):
-    """Such a job is called `none` by every torchrun; the number of its process tells them apart."""
+def test_a_job_without_an_id_is_identified_by_its_process(job, tmp_path):
+    """Such a job is called `none` by torchrun; its process id tells jobs apart."""
     job("none", 3)
     made = create_run(lambda: RunDirectory.create(tmp_path, "mail", "tgn", 0), {"made_with": {}})
     assert "none" not in made.config()["made_with"]["job"]

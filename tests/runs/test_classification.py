@@ -42,8 +42,8 @@ def ask(run, monkeypatch, capsys):
     return call
 
 
-def test_everyone_comes_from_the_highest_risk_on(run):
-    """All sources, once each, ranked; k keeps the first of them; some nodes keep the order they were asked in."""
+def test_all_sources_are_ranked_by_their_score(run):
+    """Each source once; k keeps the first of them; given nodes keep their order."""
     found = run.classify().to_pandas()
     assert sorted(found["node"]) == sorted(PEOPLE)
     assert found["score"].is_monotonic_decreasing
@@ -56,7 +56,7 @@ def test_everyone_comes_from_the_highest_risk_on(run):
 
 
 def test_nothing_at_or_after_the_time_is_seen(run):
-    """At T the list and every score are the same whatever happens at T or later; who is first seen then is missing."""
+    """Sources and scores at T do not depend on events at T or later; a node first seen then is missing."""
     more = run.observe(LATE)
     for at in ("2024-05-05", "2024-05-20"):
         before, after = (one.classify(at=at).to_pandas() for one in (run, more))
@@ -69,8 +69,8 @@ def test_nothing_at_or_after_the_time_is_seen(run):
     assert "2020-01-01" in str(caught.value)
 
 
-def test_the_prior_is_the_validation_periods(run):
-    """Fitted on validation's labels; the curves are of the test period, and so are the rows' errors."""
+def test_the_prior_is_that_of_the_validation_period(run):
+    """Fitted on its labels; the diagrams and the errors in the rows are those of the test period."""
     fit, kept = open_node_run(run.path, torch.device("cpu")), load_saved_calibration(run._folder)
     evaluation_set = fit.task.evaluation_set("val")
     assert kept.calibration == fit_calibration(
@@ -83,7 +83,7 @@ def test_the_prior_is_the_validation_periods(run):
 
 
 def test_the_command_gives_the_same(run, ask, tmp_path):
-    """`predict RUN`, --top, --nodes on the line or in a file, --at: what Python says, in own ids."""
+    """`predict RUN` with --top, --nodes as ids or a file, --at: the same as in Python, in the user's ids."""
     code, out, err = ask("--top", 2, "--json")
     assert code == 0, err
     assert [row["node"] for row in json.loads(out)["predictions"]] == run.classify(k=2)["node"].to_pylist()
@@ -103,15 +103,15 @@ def test_the_command_gives_the_same(run, ask, tmp_path):
 
 
 @pytest.mark.parametrize("words", ["--pairs x.csv", "--sources ann --top 3", "--candidates ann --top 3"])
-def test_a_node_run_asked_for_pairs_is_a_sentence(ask, tmp_path, words):
-    """Exit code 2, one line that says what to ask instead."""
+def test_a_node_run_takes_no_pairs(ask, tmp_path, words):
+    """Exit code 2, and one line that says what to leave out."""
     (tmp_path / "x.csv").write_text("src,dst\nann,bob\n")
     code, out, err = ask(*words.replace("x.csv", str(tmp_path / "x.csv")).split())
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "gives the risk of nodes and knows no pairs" in err
+    assert f"leave out {words.split()[0]}" in err
 
 
 def test_k_is_at_least_one(run):
-    """A number that keeps nothing is a mistake."""
+    """0 is an error."""
     with raises("k-not-positive", ConfigError):
         run.classify(k=0)

@@ -1,4 +1,4 @@
-"""The user's own periods: by share or by time, in the configuration, the results and every later opening."""
+"""Splits by share or by time: parsing, and the split in config, results and a reopened run."""
 
 import pandas as pd
 import pytest
@@ -19,7 +19,7 @@ def data():
 
 
 def test_the_published_shares_are_the_published_split(data):
-    """Said or not, and it leaves no trace in a configuration."""
+    """Given or by default; it has no entry in a config."""
     for given in (None, "0.7,0.15,0.15", (0.7, 0.15, 0.15)):
         by = parse_split(data, given)
         assert by.split(data.store).digest == chronological_split(data.store).digest
@@ -37,7 +37,7 @@ def test_times_begin_their_periods(data):
     assert SplitRule.read(by.section) == by
 
 
-def test_everything_is_trained_on_where_nothing_is_cut(data):
+def test_without_a_split_all_events_are_trained_on(data):
     """No validation, no test, no new nodes."""
     split = TRAIN_ON_ALL.split(data.store)
     assert (len(split.train), len(split.val), len(split.test)) == (len(data), 0, 0)
@@ -74,7 +74,7 @@ def test_times_outside_of_the_stream_are_refused(data):
 
 
 def test_a_run_keeps_its_split(data, tmp_path):
-    """In config.toml, in each row of the results, and when it is opened, evaluated and gone on with."""
+    """In config.toml, in each row of the results, and when it is opened, evaluated and resumed."""
     (run,) = dm.train(data, "trees", split="2024-05-05,2024-05-08", out=tmp_path, **TREES)
     by = parse_split(data, "2024-05-05,2024-05-08")
     assert run.config["run"]["split_by"] == by.description

@@ -24,7 +24,7 @@ README, TEN_MINUTES = "README.md", "docs/tutorials/ten-minutes.md"
 INTEROPERATE = "docs/how-to/interoperate.md"
 PAGES = (README, TEN_MINUTES, INTEROPERATE)
 PEOPLE = ["alice", "bob", "carol", "dora", "eve", "fred"]
-ELSEWHERE = {  # tests/e2e/test_demo.py and tests/runs/test_exporting.py run all of it
+ELSEWHERE = {  # tests/e2e/test_demo.py and tests/runs/test_export.py run all of it
     "dygmamba demo": "dygmamba demo --help",
     "dygmamba export $NET --to scorer.pt2": "dygmamba export --help",
 }

@@ -155,7 +155,7 @@ class RunDirectory:
 
     def config(self) -> dict[str, dict[str, Any]]:
         """Read the config with its extension; raise FileError if a file is missing, changed or damaged."""
-        sections = deepcopy(self._read_sealed("config.toml"))  # the caller may change it
+        sections = deepcopy(self._read_sealed("config.toml"))  # a copy, because the caller may change it
         more = self._extension()
         return {**sections, "train": sections.get("train", {}) | more} if more else sections
 

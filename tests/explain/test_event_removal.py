@@ -1,4 +1,4 @@
-"""Histories without some events, for every registered model, against streams in which they never happened."""
+"""Removal of past events, for every registered model, compared with streams in which they never happened."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ from streams import unsplit
 
 @pytest.fixture(autouse=True)
 def _few(monkeypatch):
-    """A replay tries few events, so that each test is quick."""
+    """Few players, so that each test is quick."""
     monkeypatch.setattr(event_removal, "MAX_EVENTS_PER_NODE", 3)
 
 
@@ -43,7 +43,7 @@ def one(asked, row):
 
 @pytest.mark.parametrize("case", CASES, ids=label_of)
 def test_contributions_and_base_are_the_logit_of_a_prediction(case):
-    """For all models and some pairs: with every event the game says what `predict` says, and its parts add up."""
+    """For all models and some pairs: with every event the game has the logit of `predict`, and its parts add up."""
     store = snapshots()
     scorer, asked = build(case, store), questions(store)
     logit = Ranker(scorer, unsplit(store), 0, batch_size=CELL).logits(asked.src, asked.dst, asked.time)
@@ -59,11 +59,11 @@ UNDRAWN = [case for case in CASES if case not in DRAWN and case[0] != "cawn"]
 
 
 @pytest.mark.parametrize("case", UNDRAWN, ids=label_of)
-def test_a_stream_without_an_event_is_what_the_model_would_have_been_shown(case):
+def test_removing_an_event_is_a_stream_in_which_it_never_happened(case):
     """For all models: the logit without an event is the prediction on the stream in which it never happened.
 
-    A memory is told event by event here, so that no event changes the cell of another; a model that draws neighbours
-    is left out, as an event more or less changes which are drawn.
+    The memory observes event by event, so that no event moves another one to another batch; models that draw neighbors
+    are left out, because one event less changes the draws.
     """
     store = sample_store()
     scorer, stream = build(case, store), unsplit(store)
@@ -81,8 +81,8 @@ def test_a_stream_without_an_event_is_what_the_model_would_have_been_shown(case)
 @pytest.mark.parametrize(
     "name", [name for name in TRAINABLE if name in ("dyg-mamba", "dygformer", "freedyg")]
 )
-def test_a_list_without_an_event_is_the_list_of_a_stream_without_it(name):
-    """Where the lists hold all of both pasts, taking an event out of them is taking it out of the stream."""
+def test_cutting_a_sequence_is_cutting_the_stream(name):
+    """If the sequences hold both histories, removing an event from them is removing it from the stream."""
     store = sample_store(30)
     scorer, stream = build((name, {"length": 40}), store), unsplit(store)
     pair = PairBatch.from_pairs(store.src[[-1]], store.dst[[-1]], store.time[[-1]] + 1)
@@ -97,15 +97,15 @@ def test_a_list_without_an_event_is_the_list_of_a_stream_without_it(name):
         assert float(found[at]) == pytest.approx(float(want[0]), abs=1e-5)
 
 
-def test_which_models_are_shown_shorter_lists():
-    """Those that read one list of recent events per node and nothing else."""
+def test_which_models_have_shorter_sequences():
+    """Those that read one sequence of recent neighbors per node and nothing else."""
     store = sample_store()
     found = {name for name in TRAINABLE if reads_windows(build((name, {}), store))}
     assert found == {"dyg-mamba", "mamba", "dygformer", "freedyg", "graphmixer", "tcl"}
 
 
-def test_old_events_of_long_pasts_are_grouped_and_none_is_lost():
-    """For all lengths: each event in exactly one player, at most MOST of them, the newest and the meetings alone."""
+def test_old_events_of_long_histories_are_grouped_and_none_is_lost():
+    """For all lengths: each event in exactly one player, at most MAX_PLAYERS, the newest and the meetings single."""
     for count in (0, 1, 31, 32, 33, 500, 4_000):
         src, dst = torch.arange(0, 2 * count, 2), torch.arange(0, 3 * count, 3)
         players = group_players(src, dst)

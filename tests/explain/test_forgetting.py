@@ -1,4 +1,4 @@
-"""The probe of learned forgetting against scorers whose forgetting is known exactly."""
+"""Measured forgetting of scorers whose forgetting is known exactly."""
 
 import json
 import os
@@ -124,8 +124,8 @@ def meetings(stream):
     return find_meetings(stream.index, node, time, ~split.new_nodes, 23)
 
 
-def test_a_moved_meeting_changes_who_was_met_when_and_nothing_else(meetings):
-    """For all pasts and slots: u's times and partners are the same, v sits in the slot, v's past is in order."""
+def test_moving_a_meeting_swaps_two_neighbors_and_nothing_else(meetings):
+    """For all histories and slots: u keeps times and neighbors, v is in the slot, and the history of v is sorted."""
     past = torch.arange(len(meetings)).repeat(2)
     length = meetings.src.length[past]
     slot = torch.cat([torch.zeros(len(meetings), dtype=torch.int64), length[: len(meetings)] - 1])
@@ -143,8 +143,8 @@ def test_a_moved_meeting_changes_who_was_met_when_and_nothing_else(meetings):
     assert torch.equal(same.node, meetings.src.node)
 
 
-def test_an_erased_meeting_leaves_no_trace_of_the_pair(meetings):
-    """For all pasts: v is not in u's, u is not in v's, and the times are the same."""
+def test_erasing_a_meeting_leaves_no_event_of_the_pair(meetings):
+    """For all histories: v is not in that of u, u is not in that of v, and the times are the same."""
     src, dst = erase_meetings(meetings)
     for seq, other, before in ((src, dst, meetings.src), (dst, src, meetings.dst)):
         assert not bool((seq.mask & (seq.node == other.query_node[:, None])).any())
@@ -180,8 +180,8 @@ def test_retention_is_the_exponential_of_the_step(step):
     assert kept["0.5"] == pytest.approx(expected.tolist(), rel=1e-4)
 
 
-def test_a_step_that_sees_no_span_has_no_retention_curve():
-    """Vanilla Mamba's step depends on the token, so there is nothing to draw against the span."""
+def test_a_step_without_time_gaps_has_no_retention_curve():
+    """The step of the original Mamba depends on the token, so it has no curve over spans."""
     assert compute_retention(scorer_with("content"), torch.ones(2, dtype=torch.float64), 1.0, 8) is None
 
 
@@ -192,8 +192,8 @@ def test_half_life_is_exact_for_an_exponential():
     assert compute_half_life(span, np.full(6, 0.7)) is None
 
 
-def test_the_law_is_known_of_the_embedded_stream_only():
-    """The built-in dataset has its law; another generated stream, or any other, has none."""
+def test_the_law_is_known_for_the_default_generated_stream_only():
+    """Another generated stream, or any other dataset, has none."""
     law = find_known_law(open_dataset("generated"))
     assert law is not None
     assert law[0] == GeneratorConfig().law

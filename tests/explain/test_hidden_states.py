@@ -1,4 +1,4 @@
-"""Theorem 2 inside models: the last scan's output at the question's token is a sum over the past events."""
+"""Theorem 2 inside models: the output of the last scan at the query token is a sum over the past events."""
 
 import pytest
 import torch
@@ -23,14 +23,14 @@ VARIANTS = [
 
 
 def asked(store, scorer):
-    """Questions with pasts of several lengths, none of them among the events."""
+    """Queries with histories of several lengths, none of them an event."""
     found = questions(store)
     return unsplit(store).view(PairBatch.from_pairs(found.src, found.dst, found.time), scorer.requests)
 
 
 @pytest.mark.parametrize("more", VARIANTS, ids=lambda more: "-".join(map(str, more.values())))
 def test_the_parts_are_the_scan(more):
-    """For all steps, rules and places of the question: the parts sum up to the scan in 64 bits, and to the model's own.
+    """For all steps, rules and places of the query: the terms add up to the scan, in 64 bits and in the model.
 
     To float64 rounding against the definition on the same inputs, to float32 rounding against what the model computed.
     """
@@ -55,8 +55,8 @@ def test_the_parts_are_the_scan(more):
             torch.testing.assert_close(own.float(), gated[row, last], rtol=1e-4, atol=1e-6)
 
 
-def test_shares_are_one_and_what_is_left_only_shrinks_with_age():
-    """For all pasts: the parts' shares sum up to 1 with the question's token; an older event has less left."""
+def test_shares_sum_to_one_and_older_events_have_less_left():
+    """For all histories: shares sum to 1 with the query token; of an older event less is left."""
     store = snapshots()
     scorer = build(("dyg-mamba", {}), store)
     found = read_last_scan(scorer, asked(store, scorer))
@@ -69,7 +69,7 @@ def test_shares_are_one_and_what_is_left_only_shrinks_with_age():
 
 
 def test_a_model_without_a_scan_has_none():
-    """Nothing is made up."""
+    """None is returned."""
     store = snapshots()
     scorer = build(("dygformer", {}), store)
     assert read_last_scan(scorer, asked(store, scorer)) is None

@@ -1,4 +1,4 @@
-"""Why the trees score a pair as they do."""
+"""Exact Shapley values of the features of boosted trees."""
 
 from dataclasses import replace
 
@@ -15,19 +15,19 @@ from streams import unsplit
 
 
 @pytest.mark.parametrize("walks", [0, 2])
-def test_reasons_add_up_to_the_logit_that_a_prediction_gives(walks):
-    """For all pairs, each with its own past: base and contributions are the score, to rounding."""
+def test_contributions_add_up_to_the_logit_of_a_prediction(walks):
+    """For all pairs, each with its own history: base plus contributions is the logit, up to rounding."""
     store = snapshots()
     scorer, asked = build(("trees", {"walks": walks}), store), questions(store)
     found = attribute_trees(scorer, unsplit(store), PairBatch.from_pairs(asked.src, asked.dst, asked.time))
     logit = Ranker(scorer, unsplit(store), 0).logits(asked.src, asked.dst, asked.time)
-    torch.testing.assert_close(found.logit, logit, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(found.base + found.contribution.sum(dim=1), logit, rtol=1e-9, atol=1e-9)
     assert float(logit.std()) > 1e-3
     assert found.contribution.shape == (len(asked), len(found.names))
 
 
-def test_the_strongest_reasons_are_named_and_in_order():
-    """Each pair's list is of distinct kinds, the largest amounts first, signs kept; all kinds add up to the logit."""
+def test_the_strongest_features_are_named_and_in_order():
+    """Distinct kinds for each pair, the largest amounts first, with their sign; all kinds add up to the whole."""
     store = snapshots()
     scorer, asked = build(("trees", {}), store), questions(store)
     found = attribute_trees(scorer, unsplit(store), PairBatch.from_pairs(asked.src, asked.dst, asked.time))
@@ -40,11 +40,12 @@ def test_the_strongest_reasons_are_named_and_in_order():
             assert by == pytest.approx(float(found.contribution[row, own].sum()))
     assert len(set(found.names)) == len(found.names)
     totals = torch.tensor([sum(by for _, by in listed) for listed in found.strongest(len(found.names))])
-    torch.testing.assert_close(found.base + totals.double(), found.logit, rtol=1e-5, atol=1e-5)
+    expected = found.contribution.sum(dim=1)
+    torch.testing.assert_close(totals.double(), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_where_times_are_seconds_a_scale_is_a_duration():
-    """Times of today make `fading over 1 h` of a scale, times that are mere numbers leave the number."""
+    """With epoch seconds the name has a duration, such as 1 h; with plain numbers it has the number."""
     store = snapshots(gap=3600.0)
     for moved, said in ((store, True), (replace(store, time=store.time - 1.08e9), False)):
         scorer, asked = build(("trees", {}), moved), questions(moved)
@@ -56,8 +57,8 @@ def test_where_times_are_seconds_a_scale_is_a_duration():
         assert all(scale.split()[-1].isalpha() == said for scale in scales)
 
 
-def test_other_models_have_no_exact_reasons():
-    """A network is refused in one sentence."""
+def test_other_models_have_no_features():
+    """A network is refused."""
     store = snapshots()
     with raises("model-without-features", ConfigError):
         attribute_trees(

@@ -99,10 +99,6 @@ class TreeAttribution:
     contribution: Float64[Tensor, "p f"]
     base: float
 
-    @property
-    def logit(self) -> Float64[Tensor, "p"]:
-        return self.base + self.contribution.sum(dim=1)
-
     def strongest(self, k: int) -> list[list[tuple[str, float]]]:
         """Return the name and contribution of the k strongest kinds of features, for each pair.
 

@@ -228,8 +228,8 @@ BAD = {  # name: file content, options, code of the error, what the message show
     "days and months": (
         b"src,dst,time\n1,2,13/01/2024\n1,2,01/13/2024\n",
         "",
-        "ambiguous-date-order",
-        "--time-format",
+        "mixed-date-order",
+        "day first .'13/01/2024'. and with the month first .'01/13/2024'.; write them alike",
     ),
     "no format": (b"src,dst,time\n1,2,1\n", "--time-format %Q", "bad-time-format", "'%Q'"),
     "format without a year": (b"src,dst,time\n1,2,1\n", "--time-format %H:%M", "bad-time-format", "'%H:%M'"),

@@ -222,6 +222,15 @@ def test_absurd_seeds_are_one_sentence(text):
     assert parse_seeds("0-2,7") == [0, 1, 2, 7]
 
 
+def test_seed_messages_say_what_to_change():
+    with pytest.raises(ConfigError, match="choose smaller ones") as caught:
+        parse_seeds(str(2**63))
+    assert caught.value.code == "seed-too-large"
+    with pytest.raises(ConfigError, match="choose fewer") as caught:
+        parse_seeds("0-10000")
+    assert caught.value.code == "too-many-seeds"
+
+
 @pytest.mark.parametrize("text", ["a=" + "[" * 9999, "a=" + "9" * 9999, "a=2024-13-01", "a=1\nx"])
 def test_an_odd_override_is_a_word(text):
     """What TOML does not read is left to the check of the setting."""

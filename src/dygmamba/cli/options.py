@@ -67,10 +67,13 @@ def parse_seeds(text: str) -> list[int]:
             f"--seeds takes numbers and ranges such as 0-4 or 0,3,7; got '{text[:60]}'",
             code="malformed-seeds",
         )
-    last = max(part[-1] for part in ranges if part)
-    if last >= SEED_LIMIT or sum(part.stop - part.start for part in ranges if part) > MAX_SEEDS:
+    if max(part[-1] for part in ranges if part) >= SEED_LIMIT:
         raise ConfigError(
-            f"--seeds takes at most {MAX_SEEDS:,} seeds below 2^63; got '{text[:60]}', choose fewer",
+            f"--seeds takes seeds below 2^63; got '{text[:60]}', choose smaller ones", code="seed-too-large"
+        )
+    if sum(part.stop - part.start for part in ranges if part) > MAX_SEEDS:
+        raise ConfigError(
+            f"--seeds takes at most {MAX_SEEDS:,} seeds; got '{text[:60]}', choose fewer",
             code="too-many-seeds",
         )
     return [seed for part in ranges for seed in part]

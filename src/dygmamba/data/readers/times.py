@@ -55,6 +55,11 @@ FORMAT_FIELDS = {  # the fields of a format that a regular expression can parse
     "Y": r"(?P<Y>\d{4})",
     **{part: rf"(?P<{part}>\d{{1,2}})" for part in "mdHMS"},
 }
+COMPACT_FORMATS = {8: "%Y%m%d", 14: "%Y%m%d%H%M%S"}  # number of digits: a date without separators
+NON_FINITE_WORDS = {"nan", "inf", "-inf", "infinity", "-infinity"}
+TIME_SAMPLE = 100_000  # values examined to find out how times are written
+MAX_EXACT_INTEGER = 2.0**53  # above it not every integer is a float64
+MISSING_TIME_HINT = "remove the row or give it a time"
 
 
 def parse_timestamps(text: pa.Array, zone: str | None) -> np.ndarray | None:
@@ -70,7 +75,7 @@ def parse_timestamps(text: pa.Array, zone: str | None) -> np.ndarray | None:
 def ticks_to_seconds(ticks: pa.Array, per_second: int) -> np.ndarray:
     """Convert integer ticks to float64 seconds.
 
-    Whole seconds and the rest are converted apart: a float64 does not hold every 64-bit tick.
+    Whole seconds and the fraction are converted separately, because a float64 cannot hold every 64-bit integer.
     """
     whole, rest = np.divmod(ticks.to_numpy(zero_copy_only=False), per_second)
     return whole + rest / per_second
@@ -95,21 +100,25 @@ def normalize_dates(text: pa.Array, order: str) -> pa.Array:
 
 
 def split_am_pm(text: pa.Array) -> tuple[pa.Array, np.ndarray | None]:
-    """Remove AM and PM. Return the rest and, per value, 0 for AM, 1 for PM, -1 for neither; None if none has any."""
+    """Remove AM and PM.
+
+    Returns:
+        The text without them; and for each value 0 (AM), 1 (PM) or -1 (neither), or None if no value has AM or PM.
+    """
     marked = pc.match_substring_regex(text, AM_PM_PATTERN)
     if not pc.any(marked).as_py():
         return text, None
     is_pm = pc.match_substring_regex(text, r"(?i)p\.?m\.?$").to_numpy(zero_copy_only=False)
-    half = np.where(marked.to_numpy(zero_copy_only=False), is_pm.astype(np.int64), -1)
-    return pc.replace_substring_regex(text, AM_PM_PATTERN, ""), half
+    am_pm = np.where(marked.to_numpy(zero_copy_only=False), is_pm.astype(np.int64), -1)
+    return pc.replace_substring_regex(text, AM_PM_PATTERN, ""), am_pm
 
 
 def detect_date_order(texts: list[str]) -> tuple[str | None, str]:
     """Detect the order of day, month and year in most of these dates.
 
     Returns:
-        The order and an empty string; or None and an ambiguous date, such as 01/02/2024, if nothing shows which number
-        is the day. With points as separators the day comes first.
+        The order, or None if the dates do not show it (01/02/2024) or contradict each other (13/01/2024 and
+        01/13/2024); and an example for the message. With points as separators the day comes first.
     """
     dates = [match for text in texts if (match := NUMERIC_DATE.fullmatch(text))]
     if 2 * len(dates) <= len(texts):
@@ -163,7 +172,7 @@ def build_format_pattern(time_format: str) -> str | None:
         return None
     if ("M" in names and "H" not in names) or ("S" in names and "M" not in names):
         return None
-    # with digits next to digits every field must have its full width
+    # fields without a separator between them, as in %Y%m%d, must have their full width
     adjacent = "" in pieces[2:-1:2]
     fields = {
         name: part.replace("{1,2}", "{2}") if adjacent else part for name, part in FORMAT_FIELDS.items()
@@ -181,10 +190,6 @@ def _parse_microseconds(word: str, time_format: str) -> int:
     moment = datetime.strptime(word, time_format)
     moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
-
-
-MISSING_TIME_HINT = "remove the row or give it a time"
-MAX_EXACT_INTEGER = 2.0**53  # above it not every integer is a float64
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +231,9 @@ class NumberTimeParser:
         if ticks == 0 and not is_real_type(written.type) and inexact.any():
             row = int(inexact.argmax())
             raise location.bad_value(
-                row, f"is {written[row]}, too large to be exact", "give `time_unit='ns'` or `time_unit='us'`"
+                row,
+                f"is {written[row]}, too large for an exact 64-bit float",
+                "if it counts nanoseconds since 1970, give `time_unit='ns'` (or 'us' for microseconds)",
             )
         return times / max(ticks, 1)
 
@@ -265,7 +272,7 @@ class DateParser:
             if seconds is not None:
                 self.zones.add(kind)
                 return seconds
-        bare, half = split_am_pm(normalize_dates(written, self.order))
+        bare, am_pm = split_am_pm(normalize_dates(written, self.order))
         text = normalize_dates(bare, "ymd")
         zoned = pc.match_substring_regex(text, ZONE_PATTERN)
         seconds = np.empty(len(text), np.float64)
@@ -280,7 +287,7 @@ class DateParser:
                 raise _bad_time_error(location, written, row, "not a date", advice)
             seconds[rows] = parsed
             self.zones.update({kind} if len(rows) else ())
-        return seconds if half is None else _apply_am_pm(seconds, half, location, written)
+        return seconds if am_pm is None else _apply_am_pm(seconds, am_pm, location, written)
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,19 +329,19 @@ TimeParser = NumberTimeParser | DateParser | FormatParser
 
 
 def _apply_am_pm(
-    seconds: np.ndarray, half: np.ndarray, location: ColumnLocation, written: pa.Array
+    seconds: np.ndarray, am_pm: np.ndarray, location: ColumnLocation, written: pa.Array
 ) -> np.ndarray:
     """Add twelve hours in the afternoon; 12 AM is midnight."""
     hour = np.floor(seconds % DAY_SECONDS / 3600)
-    wrong = (half >= 0) & ((hour < 1) | (hour > 12))
+    wrong = (am_pm >= 0) & ((hour < 1) | (hour > 12))
     if wrong.any():
         raise _bad_time_error(
             location, written, int(wrong.argmax()), "but an hour with AM or PM is 1 to 12", "correct it"
         )
     return (
         seconds
-        + DAY_SECONDS / 2 * ((half == 1) & (hour < 12))
-        - DAY_SECONDS / 2 * ((half == 0) & (hour == 12))
+        + DAY_SECONDS / 2 * ((am_pm == 1) & (hour < 12))
+        - DAY_SECONDS / 2 * ((am_pm == 0) & (hour == 12))
     )
 
 
@@ -360,11 +367,6 @@ def _require_no_nulls(array: pa.Array, location: ColumnLocation) -> None:
         raise location.bad_value(row, "is empty", MISSING_TIME_HINT)
 
 
-TIME_SAMPLE = 100_000  # values looked at to find out how times are written
-NON_FINITE_WORDS = {"nan", "inf", "-inf", "infinity", "-infinity"}
-COMPACT_FORMATS = {8: "%Y%m%d", 14: "%Y%m%d%H%M%S"}  # number of digits: a date without separators
-
-
 def choose_time_parser(
     array: pa.Array,
     unit: str,
@@ -380,9 +382,9 @@ def choose_time_parser(
         array: the first values of the column.
         unit: one of `TIME_UNITS`, for numbers.
         location: for error messages.
-        time_format: strptime format of dates; it decides by itself.
+        time_format: strptime format of dates; if given, the values are not examined.
         order: dmy or mdy, used where dates are ambiguous.
-        guess: treat numbers of the right size as ticks since 1970.
+        guess: treat numbers that would be dates in `EPOCH_RANGE` as seconds, ms, us or ns since 1970.
     """
     if time_format is not None:
         if unit not in ("auto", "plain"):
@@ -411,7 +413,7 @@ def choose_time_parser(
             code="conflicting-time-options",
         )
     if is_dates:
-        return DateParser(_require_date_order(texts, location, order) if is_text_type(array.type) else "ymd")
+        return DateParser(_choose_date_order(texts, location, order) if is_text_type(array.type) else "ymd")
     return _choose_number_parser(array, texts, unit) if guess else NumberTimeParser(unit)
 
 
@@ -419,10 +421,19 @@ def _is_text_or_integer(array: pa.Array) -> bool:
     return is_text_type(array.type) or pa.types.is_integer(array.type)
 
 
-def _require_date_order(texts: list[str], location: ColumnLocation, known: str) -> str:
+def _choose_date_order(texts: list[str], location: ColumnLocation, fallback: str) -> str:
     order, example = detect_date_order(texts)
-    if order is not None or known:
-        return order or known
+    if order is not None or fallback:
+        return order or fallback
+    dates = [match for text in texts if (match := NUMERIC_DATE.fullmatch(text))]
+    day_first = next((date[0] for date in dates if int(date[3]) <= 12 < int(date[1])), None)
+    month_first = next((date[0] for date in dates if int(date[1]) <= 12 < int(date[3])), None)
+    if day_first and month_first:
+        raise FileError(
+            f"{location.file}: column {location.column!r} has dates with the day first ({day_first[:40]!r}) and with "
+            f"the month first ({month_first[:40]!r}); write them alike, best as 2024-01-31",
+            code="mixed-date-order",
+        )
     day, month = (suggest_time_format(example, way) for way in ("dmy", "mdy"))
     raise FileError(
         f"{location.file}: column {location.column!r} has dates like {example[:40]!r}, which may begin with the "

@@ -18,13 +18,15 @@ from dygmamba import api
 
 FUNCTIONS = {
     "audit": "(data: Dataset | str | Path, model: str | None = None, *, run: Run | Path | str | None = None, data_dir: "
-    "Path | str | None = None, **settings: Any) -> Audit",
+    "Path | str | None = None, progress: Progress | None = None, overrides: Mapping[str, Any] | None = None, **settings: "
+    "Any) -> Audit",
     "batches": "(data: Dataset | Stream, size: int = 200, split: str = train, seed: int = 0, *, neighbors: int | "
     "tuple[NeighborRequest, ...] = 20, device: str = auto) -> Iterator[Step]",
     "blend": "(runs: Sequence[Path | str], *, device: str = auto, out: Path | str = runs, negatives: str | "
-    "Sequence[str] = random, data_dir: Path | str | None = None) -> Run",
+    "Sequence[str] = random, data_dir: Path | str | None = None, progress: Progress | Callable[[dict[str, Any]], None] | "
+    "None = None) -> Run",
     "check_model": "(name: str, **settings: Any) -> Table",
-    "compare": "(runs: Sequence[Path | str], *, out: Path | str | None = None) -> Sheet",
+    "compare": "(runs: Sequence[Path | str], *, out: Path | str | None = None) -> Document",
     "datasets": "(*, data_dir: Path | str | None = None, runs: Path | str = runs) -> Table",
     "evaluate": "(data: Dataset | str, model: str = edgebank, *, negatives: str | Sequence[str] = random, split: "
     "str | Sequence[str] = test, setting: str | Sequence[str] = (transductive, inductive), visible: "
@@ -45,39 +47,42 @@ FUNCTIONS = {
     "bipartite: bool | None = None, time_unit: str = auto, time_format: str | None = None, fill: float | None = None, "
     "format: str = auto, header: bool | None = None, delimiter: str | None = None, encoding: str = utf-8, skip_bad: "
     "bool = False, memory: float = 1.0, scratch: Path | str | None = None) -> Dataset",
-    "refit": "(folder: Path | str, *, device: str = auto, data_dir: Path | str | None = None, progress: "
-    "Callable[[dict[str, Any]], None] | None = None) -> Run",
+    "refit": "(folder: Path | str, *, device: str = auto, data_dir: Path | str | None = None, progress: Progress | "
+    "Callable[[dict[str, Any]], None] | None = None, processes: int = 1) -> Run",
     "register": "(name: str, config: type, build: Callable[[Any, DatasetFacts], Encoder | Scorer], *, title: str "
     "= , looks_at: str = , cost: str = , trainable: bool = True) -> ModelSpec",
     "reproduce": "(study: str, *, datasets: Sequence[str] | None = None, models: Sequence[str] | None = None, seeds: "
     "Sequence[int] = (0,), variants: Sequence[str] | None = None, out: Path | str = studies, device: str = auto, "
-    "workers: int | None = None, data_dir: Path | str | None = None, progress: Callable[[Event], None] | None = None, "
-    "**settings: Any) -> Book",
+    "workers: int | None = None, data_dir: Path | str | None = None, progress: Progress | "
+    "Callable[[JobEvent], None] | None = None, **settings: Any) -> StudyResults",
     "remove": "(name: str, *, data_dir: Path | str | None = None, runs: Path | str = runs, force: bool = False) -> "
     "list[str]",
     "resume": "(folder: Path | str, *, device: str = auto, negatives: str | Sequence[str] = random, data_dir: "
-    "Path | str | None = None, progress: Callable[[dict[str, Any]], None] | None = None, log: str | Sequence[str] | "
-    "None = None, processes: int = 1, **settings: Any) -> Run",
+    "Path | str | None = None, progress: Progress | Callable[[dict[str, Any]], None] | None = None, log: str | "
+    "Sequence[str] | None = None, processes: int = 1, deterministic: bool = False, overrides: Mapping[str, Any] | None "
+    "= None, **settings: Any) -> Run",
     "save": "(dataset: Dataset, *, data_dir: Path | str | None = None) -> Path",
     "train": "(data: Dataset | str, model: str | None = None, *, seeds: int | Sequence[int] = (0,), task: str = "
     "link, device: str = auto, out: Path | str = runs, negatives: str | Sequence[str] = random, "
     "backbone: Path | str | None = None, finetune: bool = False, balance: bool = False, preset: str | None = None, "
     "split: str | Sequence[float | str] | None = None, data_dir: Path | str | None = None, progress: "
-    "Callable[[dict[str, Any]], None] | None = None, log: str | Sequence[str] | None = None, processes: int = 1, "
-    "**settings: Any) -> Runs",
+    "Progress | Callable[[dict[str, Any]], None] | None = None, log: str | Sequence[str] | None = None, processes: int "
+    "= 1, deterministic: bool = False, overrides: Mapping[str, Any] | None = None, **settings: Any) -> Runs",
     "tune": "(data: Dataset | str, model: str | None = None, *, trials: int | None = None, hours: float | None = None, "
     "out: Path | str | None = None, resume: bool = False, seed: int = 0, preset: str | None = None, split: "
     "str | Sequence[float | str] | None = None, device: str = auto, studies: Path | str = studies, data_dir: "
-    "Path | str | None = None, progress: Callable[[dict[str, Any]], None] | None = None, **settings: Any) -> Tuning",
+    "Path | str | None = None, progress: Progress | Callable[[dict[str, Any]], None] | None = None, train_command: "
+    "Callable[[Path], str] | None = None, overrides: Mapping[str, Any] | None = None, **settings: Any) -> Tuning",
 }
 CLASSES = {
     "Dataset": {
+        "from_events": "(name: str, store: EventStore, ids: NodeIds, origin: Origin | None = None) -> Dataset",
         "of": "(name: str, store: EventStore, ids: NodeIds, origin: Origin | None = None) -> Dataset",
         "content": "",
         "version": "",
         "path": "",
         "describe": "(self) -> Statistics",
-        "export": "(self, to: Path | str, raw: bool = False) -> Exported",
+        "export": "(self, to: Path | str, raw: bool = False) -> ExportResult",
         "to_arrow": "(self) -> Table",
         "to_pandas": "(self) -> DataFrame",
         "to_pyg": "(self) -> TemporalData",
@@ -152,7 +157,7 @@ def test_the_names_are_these_and_no_others():
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_has_the_signature_that_users_rely_on(name):
-    """A change of a parameter or a type is a change of the door."""
+    """A change of a parameter or a type is a change of the public surface."""
     assert signature(getattr(dm, name)) == FUNCTIONS[name]
 
 
@@ -162,7 +167,7 @@ def test_a_class_has_the_methods_that_users_rely_on(name):
     assert members(getattr(dm, name)) == CLASSES[name]
 
 
-def test_the_packages_of_the_door_answer():
+def test_the_public_packages_can_be_called():
     """`dm.models()` is callable however the package was imported; `dm.ops` has both scans."""
     importlib.import_module("dygmamba.models")
     assert "dyg-mamba" in dm.models()
@@ -230,7 +235,7 @@ def test_help_fits_on_a_screen():
 
 
 def test_everything_public_is_typed():
-    """The package says so, and every parameter and result of the door has a type."""
+    """The package says so, and every parameter and result of a public function has a type."""
     assert (Path(dm.__file__).parent / "py.typed").exists()
     for name in FUNCTIONS:
         found = inspect.signature(getattr(dm, name))
@@ -241,7 +246,7 @@ def test_everything_public_is_typed():
 MODULES = sorted(path.stem for path in Path(api.__path__[0]).glob("*.py") if path.stem != "__init__")
 
 
-@pytest.mark.parametrize("name", [*(f"door.{name}" for name in MODULES), "models", "ops.mamba"])
+@pytest.mark.parametrize("name", [*(f"api.{name}" for name in MODULES), "models", "ops.mamba"])
 def test_examples_run(name, tmp_path, monkeypatch):
     """Every example of a docstring gives what it says."""
     monkeypatch.chdir(tmp_path)

@@ -219,7 +219,7 @@ def audit(
     *,
     run: "Run | Path | str | None" = None,
     data_dir: Path | str | None = None,
-    progress: Progress = SILENT,
+    progress: Progress | None = None,
     overrides: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Audit:
@@ -234,6 +234,7 @@ def audit(
     (True, ['future', 'batch', 'order', 'padding'])
     """
     folder, cpu, settings = _path(data_dir), torch.device("cpu"), settings | dict(overrides or {})
+    observer = progress or SILENT
     given: Dataset | str | Path | None = data
     if run is None and isinstance(data, str | Path) and (Path(data) / "config.toml").is_file():
         given, run = None, data
@@ -251,12 +252,12 @@ def audit(
         path = Path(run) if isinstance(run, str | Path) else run.path
         opened = open_run(path, cpu, folder, dataset)
         return audit_stream(
-            opened.stream, opened.dataset.name, build_audited_run(opened, path), progress=progress
+            opened.stream, opened.dataset.name, build_audited_run(opened, path), progress=observer
         )
     assert dataset is not None
     stream = build_link_stream(dataset, cpu)
     subject = None if model is None else build_audited_model(model, settings, stream, dataset.name)
-    return audit_stream(stream, dataset.name, subject, progress=progress)
+    return audit_stream(stream, dataset.name, subject, progress=observer)
 
 
 def _path(given: Path | str | None) -> Path | None:

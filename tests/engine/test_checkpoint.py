@@ -1,4 +1,4 @@
-"""What a run keeps: one commit point, the generation before it, and files made of them."""
+"""Checkpoints: one point of commit, the previous generation, and the files derived from them."""
 
 import json
 import warnings
@@ -16,7 +16,7 @@ from raising import raises
 
 @pytest.fixture
 def kept(tmp_path):
-    """A run after two commits, the first of them the better."""
+    """A run after two checkpoints, the first with the better weights."""
     run = RunDirectory(tmp_path)
     run.write_config({"run": {"seed": 0}})
     model = nn.Linear(2, 2)
@@ -35,8 +35,8 @@ def again(kept) -> CheckpointManager:
     return CheckpointManager(RunDirectory(kept.run.path), model, torch.optim.Adam(model.parameters()))
 
 
-def test_what_is_made_of_a_commit_is_made_anew(kept):
-    """Killed between the commit and what follows it: `best` and metrics.jsonl are missing, old, torn or foreign."""
+def test_derived_files_are_rewritten_on_restore(kept):
+    """Killed after writing `last`: `best` and metrics.jsonl may be missing, old, torn or of another run."""
     run, best = kept.run, kept.run.best.read_bytes()
     for spoil in (
         run.best.unlink,
@@ -53,8 +53,8 @@ def test_what_is_made_of_a_commit_is_made_anew(kept):
         assert not torch.equal(fresh.model.weight, kept.model.weight)  # the first epoch's, not the second's
 
 
-def test_an_older_best_than_the_commit_says_is_replaced(kept):
-    """`best` of another epoch than `last` knows of is of a time that never was."""
+def test_an_outdated_best_is_replaced(kept):
+    """A `best` of another epoch than `last` says is rewritten."""
     kept.save(TrainingState(epoch=3, best_epoch=2), better=True)
     newer = kept.run.best.read_bytes()
     kept.run.last.unlink()  # as if the last commit was lost
@@ -64,8 +64,8 @@ def test_an_older_best_than_the_commit_says_is_replaced(kept):
     assert load_best(kept.run, kept.model).best_epoch == 0
 
 
-def test_a_good_generation_is_never_replaced_by_a_damaged_one(kept):
-    """After a fall-back the next commit leaves the good one where it is."""
+def test_a_valid_checkpoint_is_never_replaced_by_a_damaged_one(kept):
+    """After falling back to the previous checkpoint, the next save keeps it."""
     before = kept.run.previous.read_bytes()
     kept.run.last.write_bytes(b"x" * 100)
     fresh = again(kept)
@@ -80,8 +80,8 @@ def test_a_good_generation_is_never_replaced_by_a_damaged_one(kept):
         load_newest(kept.run, kept.model)
 
 
-def test_other_runs_checkpoints_and_other_settings_are_refused(kept, tmp_path):
-    """The same settings in another folder, or other settings in the same: not the run's own."""
+def test_checkpoints_of_other_runs_are_an_error(kept, tmp_path):
+    """The same settings in another directory, or other settings in the same one."""
     other = RunDirectory(tmp_path / "other")
     (other.path / "checkpoint").mkdir(parents=True)
     other.write_config({"run": {"seed": 0}})
@@ -95,8 +95,8 @@ def test_other_runs_checkpoints_and_other_settings_are_refused(kept, tmp_path):
         again(kept).restore()
 
 
-def test_one_kind_of_checkpoint_is_never_taken_for_the_other(kept):
-    """`last` under the name of `best` has other weights, `best` under that of `last` lacks half of the state."""
+def test_last_and_best_are_not_interchangeable(kept):
+    """A copy of `last` named `best`, and of `best` named `last`, are errors."""
     last, best = kept.run.last.read_bytes(), kept.run.best.read_bytes()
     kept.run.best.write_bytes(last)
     with raises("wrong-checkpoint", FileError):
@@ -106,8 +106,8 @@ def test_one_kind_of_checkpoint_is_never_taken_for_the_other(kept):
         again(kept).restore()
 
 
-def test_a_run_that_saved_nothing_starts_anew(tmp_path):
-    """No checkpoint: the first position, and no epochs."""
+def test_a_run_without_checkpoint_starts_at_the_beginning(tmp_path):
+    """Without a checkpoint: epoch 0, step 0, no metrics."""
     run = RunDirectory(tmp_path)
     run.write_metrics([{"epoch": 0}])
     model = nn.Linear(2, 2)
@@ -115,8 +115,8 @@ def test_a_run_that_saved_nothing_starts_anew(tmp_path):
     assert run.metrics() == []
 
 
-def test_numbers_of_entries_survive_as_they_are(kept):
-    """NaN among them: a period without positives has no AUC."""
+def test_metrics_survive_unchanged(kept):
+    """Even NaN, the AUC of a period without positives."""
     kept.save(TrainingState(epoch=3, entries=[{"auc": float("nan"), "ap": 0.1 + 0.2}]))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

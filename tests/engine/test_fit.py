@@ -1,4 +1,4 @@
-"""Training: exact resume, early stopping, checkpoints that refuse what is not theirs."""
+"""Training: exact resume, early stopping, checkpoints of the wrong run or model."""
 
 import dataclasses
 import json
@@ -52,7 +52,7 @@ def plain_metrics(run):
 
 @pytest.fixture(scope="module")
 def finished(folder, tmp_path_factory):
-    """A run that nobody interrupted."""
+    """A run that was not interrupted."""
     from dygmamba.data.storage.library import open_dataset
 
     dataset = open_dataset("small", folder)
@@ -62,7 +62,7 @@ def finished(folder, tmp_path_factory):
 
 
 @pytest.mark.parametrize("stop_after", [1, 4, 6, 9])
-def test_a_run_stopped_anywhere_ends_as_if_it_was_not(finished, dataset, folder, tmp_path, stop_after):
+def test_a_resumed_run_equals_an_uninterrupted_one(finished, dataset, folder, tmp_path, stop_after):
     """For all steps k: stop after k, resume, finish: weights, optimizer and metrics are bit-identical."""
     fit = start_link_run(dataset, "dyg-mamba", 0, TINY, CPU, tmp_path)
     counter = StepCounter()
@@ -80,14 +80,14 @@ def test_a_run_stopped_anywhere_ends_as_if_it_was_not(finished, dataset, folder,
 
 
 def test_resuming_a_finished_run_changes_nothing(finished, folder):
-    """A run that is done stays as it is."""
+    """A finished run stays unchanged."""
     before = finished.last.read_bytes()
     resume_link_run(finished.path, CPU, folder)()
     assert finished.last.read_bytes() == before
 
 
 def test_a_trained_run_evaluates_to_its_own_validation(finished, folder):
-    """The best weights, loaded by name, give the validation AP the run wrote down for its best epoch."""
+    """The best weights give the validation AP that was recorded for the best epoch."""
     run = open_run(finished.path, CPU, folder)
     chosen = [("random", "val", "transductive")]
     (row,) = evaluate_link_scorer(run.scorer, run.stream, {"seed": 0}, chosen, run.rule)
@@ -95,7 +95,7 @@ def test_a_trained_run_evaluates_to_its_own_validation(finished, folder):
 
 
 def test_a_stream_without_new_nodes_has_transductive_results_only(tmp_path):
-    """Few nodes, all seen in training: the run ends with its transductive rows instead of an error."""
+    """If all nodes occur in training, the run has transductive rows only."""
     from dygmamba.data.events.event_store import EventStore
     from dygmamba.tasks.link import SETTINGS, SPLITS
 
@@ -112,7 +112,7 @@ def test_a_stream_without_new_nodes_has_transductive_results_only(tmp_path):
 
 
 def test_negatives_are_a_function_of_seed_and_epoch(dataset):
-    """The same (seed, epoch) draws the same destinations, others draw others."""
+    """Equal (seed, epoch) give equal destinations, different ones do not."""
     from dygmamba.data.events.splits import chronological_split
     from dygmamba.tasks.link import LinkTask
 
@@ -131,7 +131,7 @@ def test_early_stopping_needs_both_metrics(finished, dataset, tmp_path):
     assert fit.state.finished
 
 
-def test_a_run_that_diverges_ends_within_a_few_steps_and_keeps_its_last_good_state(dataset, folder, tmp_path):
+def test_a_diverging_run_stops_and_keeps_its_last_finite_checkpoint(dataset, folder, tmp_path):
     """For all steps whose loss or weights are not finite: an error, and neither `last` nor `best` holds them."""
     fit = start_link_run(dataset, "dyg-mamba", 0, TINY | {"batch": 5, "epochs": 9}, CPU, tmp_path)
     fit.train_epoch()
@@ -153,8 +153,8 @@ def test_a_run_that_diverges_ends_within_a_few_steps_and_keeps_its_last_good_sta
     assert all(bool(value.isfinite().all()) for value in again.scorer.parameters())
 
 
-def test_wrong_checkpoints_are_refused(finished, dataset, folder, tmp_path):
-    """Another model's, cut, foreign, another seed's, missing: one sentence each that says what to do."""
+def test_wrong_checkpoints_are_an_error(finished, dataset, folder, tmp_path):
+    """Checkpoints of another model or seed, cut, foreign or missing ones have their own error codes."""
     other = start_link_run(dataset, "dyg-mamba", 0, TINY | {"width": 8}, CPU, tmp_path)
     with raises("wrong-model", FileError):
         load_best(finished, other.scorer)
@@ -183,8 +183,8 @@ def test_wrong_checkpoints_are_refused(finished, dataset, folder, tmp_path):
         open_run(tmp_path / "elsewhere", CPU, folder)
 
 
-def test_a_run_refuses_other_data(finished, tmp_path):
-    """A dataset of the same name with other events is not the one it was trained on: that is found, or it is said."""
+def test_a_run_does_not_open_with_other_data(finished, tmp_path):
+    """A dataset of the same name with other events: the original file is used, else it is an error."""
     store = generate_stream(GeneratorConfig(seed=4, nodes=40, events=900))
     save_dataset(
         Dataset.from_events("small", store, NodeIds.identity(40), Origin(format="generated")), tmp_path
@@ -200,20 +200,21 @@ def test_a_run_refuses_other_data(finished, tmp_path):
         away.rename(own)
 
 
-def test_unknown_settings_and_models_are_named(dataset, tmp_path):
-    """A config with an unknown key, an unknown model, a model without training: a clear sentence."""
-    with pytest.raises(ConfigError, match="did you mean 'length'"):
+def test_unknown_settings_and_models_are_an_error(dataset, tmp_path):
+    """Unknown setting, unknown model, a model without training, an unknown device."""
+    with raises("unknown-setting", ConfigError) as error:
         start_link_run(dataset, "dyg-mamba", 0, {"lenght": 3}, CPU, tmp_path)
+    assert "did you mean 'length'" in str(error.value)
     with raises("unknown-model", NotFoundError):
         start_link_run(dataset, "dygmamba", 0, {}, CPU, tmp_path)
-    with raises("model-without-training", ConfigError):
+    with raises("model-needs-no-training", ConfigError):
         start_link_run(dataset, "edgebank", 0, {}, CPU, tmp_path)
-    with pytest.raises(ConfigError, match="auto, cpu or cuda"):
+    with raises("unknown-device", ConfigError):
         choose_device("gpu")
 
 
-def test_the_run_folder_says_how_to_repeat_it(finished):
-    """config.toml holds the data's digest, the seed and every setting; metrics.jsonl one line per epoch."""
+def test_the_run_directory_holds_what_is_needed_to_repeat_the_run(finished):
+    """config.toml holds the dataset's digest, the seed and every setting; metrics.jsonl one line per epoch."""
     sections = finished.config()
     assert set(sections["run"]) == {"data", "digest", "version", "file", "split", "model", "seed"}
     assert set(sections["train"]) == {field.name for field in dataclasses.fields(LinkFitConfig)}

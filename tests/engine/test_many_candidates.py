@@ -1,4 +1,4 @@
-"""One against many within bounded memory: what a pass holds does not grow with the candidates, nor what it encodes."""
+"""Ranking among many candidates: neither memory nor encoded nodes of a pass grow with the candidates."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ EVENTS, PASS = 4, 300  # events that are ranked, tokens of a pass
 
 
 class Largest(TorchDispatchMode):
-    """The most numbers in one tensor of 32-bit floats that is made inside: a model's are, those of questions not."""
+    """Records the largest float32 tensor that is created inside."""
 
     numbers = 0
 
@@ -54,8 +54,8 @@ def ranked(scorer, stream, count, tokens=PASS):
 
 
 @pytest.mark.parametrize("name", ["dyg-mamba", "graphmixer", "tgn"])
-def test_what_a_pass_holds_does_not_grow_with_the_candidates(stream, name):
-    """For all of them: the largest tensor among 120 candidates is that among 40; one pass of all has a larger one."""
+def test_memory_of_a_pass_does_not_grow_with_the_candidates(stream, name):
+    """The largest tensor is the same for 120 candidates and for 40; a single pass would need a larger one."""
     sizes = {}
     for count in (40, 120):
         scorer = scorer_of(name, stream)
@@ -73,8 +73,8 @@ def test_what_a_pass_holds_does_not_grow_with_the_candidates(stream, name):
 
 
 @pytest.mark.parametrize("name", ["tgat", "graphmixer", "tgn", "jodie"])
-def test_a_node_is_encoded_once_a_pass(stream, name, monkeypatch):
-    """For all models that make a vector of each node: no (node, time) twice in a pass, and the source's is shared."""
+def test_a_node_is_encoded_once_per_pass(stream, name, monkeypatch):
+    """For all node encoders: no (node, time) occurs twice in a pass, and the source's row is shared."""
     scorer = scorer_of(name, stream)
     seen, encode = [], scorer.encoder.forward
 

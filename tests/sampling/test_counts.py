@@ -1,4 +1,4 @@
-"""Numbers about a pair: each what its name says, by brute force; strictly earlier; the same in any batch."""
+"""Count features of pairs: equal to brute force, strictly earlier, the same in any batch."""
 
 import math
 
@@ -28,7 +28,7 @@ def every_pair(store, time):
 
 
 def by_name(store, u, v, now):
-    """The numbers of one pair, out of a list of its events, by their names' parts."""
+    """Features of one pair by brute force over the list of events, by their names."""
     past = [
         e for e in zip(store.src.tolist(), store.dst.tolist(), store.time.tolist(), strict=True) if e[2] < now
     ]
@@ -81,8 +81,8 @@ def by_name(store, u, v, now):
 
 @settings(max_examples=15, deadline=None)
 @given(store=event_streams(min_events=1, max_events=20, max_nodes=4), at=st.integers(0, 19))
-def test_every_number_is_what_its_name_says(store, at):
-    """For all streams, pairs and times, ties and self-loops among them: the same by a list of events."""
+def test_every_feature_is_what_its_name_says(store, at):
+    """For all streams, pairs and times, with ties and self-loops: equal to brute force."""
     now = float(store.time[min(at, len(store) - 1)])
     pairs = every_pair(store, now)
     expected = torch.tensor(
@@ -94,8 +94,8 @@ def test_every_number_is_what_its_name_says(store, at):
 
 @settings(max_examples=15, deadline=None)
 @given(store=event_streams(min_events=1), cut=st.integers(0, 59))
-def test_what_happens_from_its_time_on_changes_no_bit(store, cut):
-    """For all cuts: the numbers at the first dropped event's time are those of the stream without the rest."""
+def test_later_events_change_no_feature(store, cut):
+    """For all cuts: features at the time of the first dropped event equal those of the shorter stream."""
     cut = min(cut, len(store) - 1)
     pairs = every_pair(store, float(store.time[cut]))
     past = torch.arange(int(torch.searchsorted(store.time, store.time[cut])))
@@ -116,7 +116,7 @@ def test_a_pair_has_the_same_bits_in_any_batch(store, seed):
 @settings(max_examples=20, deadline=None)
 @given(store=event_streams(min_events=1), power=st.sampled_from([-20, -3, 3, 20]))
 def test_the_unit_of_time_does_not_matter(store, power):
-    """For all powers of two: times and scales stretched together give the same numbers."""
+    """For all powers of two: times and scales multiplied together give the same features."""
     unit, pairs = 2.0**power, PairBatch.from_pairs(store.src, store.dst, store.time)
     moved = type(store).from_columns(
         store.src, store.dst, store.time * unit, num_nodes=store.num_nodes, features=store.features
@@ -126,8 +126,8 @@ def test_the_unit_of_time_does_not_matter(store, power):
     torch.testing.assert_close(numbers(moved, asked, request), numbers(store, pairs), rtol=1e-6, atol=1e-6)
 
 
-def test_an_answer_that_is_kept_is_the_answer(monkeypatch):
-    """Asked twice, beyond what is kept, or of two requests: the same bits as when nothing is kept."""
+def test_cached_features_equal_computed_ones(monkeypatch):
+    """Asked twice, beyond the limit of the cache, or for two requests: the same bits as without cache."""
     store = sample_store(80)
     pairs, other = PairBatch.from_pairs(store.src, store.dst, store.time), CountRequest((1.0,), neighbors=2)
     kept = NeighborIndex.build(store)

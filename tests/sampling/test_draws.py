@@ -1,4 +1,4 @@
-"""Draws: a function of seed, epoch, node, time, hop and slot, and as good as chance."""
+"""Random draws: a function of seed, epoch, node, time, hop and slot, uniform and independent."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def signed(x):
     node=st.integers(-1, 2**31),
     time=st.floats(-1e18, 1e18),
 )
-def test_a_draw_is_splitmix_over_all_it_depends_on(seed, epoch, node, time):
+def test_draws_are_splitmix64(seed, epoch, node, time):
     """For all seeds, epochs, nodes and times: bit for bit what Python's unbounded integers give."""
     draws = Draws.from_seed(seed, epoch)
     key = splitmix(splitmix(seed % 2**64) ^ (0 if epoch is None else epoch + 1))
@@ -133,7 +133,7 @@ def test_draws_are_uniform_and_independent_along_every_axis(axis):
         assert abs(correlation) < 3.9 / n**0.5
 
 
-def test_what_differs_in_one_thing_is_independent():
+def test_draws_that_differ_in_one_argument_are_independent():
     """The slots of two nodes, times, hops, seeds and epochs are uncorrelated, and no two draws are equal."""
     node, time = QUERY
     later = torch.nextafter(time, time + 1)
@@ -154,7 +154,7 @@ def test_what_differs_in_one_thing_is_independent():
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_gpu_draws_the_same_bits():
-    """For many nodes and times the draws of both devices are equal, also replayed from a captured graph."""
+    """For many nodes and times both devices draw the same bits, also from a captured graph."""
     node, time = torch.arange(1000), torch.rand(1000, dtype=torch.float64) * 1e9
     there = Draws.from_seed(7, 0, "cuda")
     asked = node.cuda(), time.cuda()

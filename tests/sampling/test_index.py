@@ -20,7 +20,7 @@ REQUESTS = st.builds(
 
 
 class SameForAll(Draws):
-    """Chances that depend on the slot alone, for laws that hold given the chances."""
+    """Draws that depend on the slot alone, for laws that hold for given draws."""
 
     def uniform(self, node, time, hop, k):
         return super().uniform(torch.zeros_like(node), torch.zeros_like(time), hop, k)
@@ -56,7 +56,7 @@ def test_every_neighbor_is_strictly_earlier_than_its_query(store, request):
 
 @given(store=event_streams(min_events=1), request=REQUESTS, seed=st.integers(0, 99))
 def test_renaming_nodes_commutes_with_the_lookup(store, request, seed):
-    """For all permutations p of the nodes and given chances: N(p(v), t; p(S)) = p(N(v, t; S))."""
+    """For all permutations p of the nodes and given draws: N(p(v), t; p(S)) = p(N(v, t; S))."""
     given_ = SameForAll(Draws.from_seed(seed).key)
     rename = torch.randperm(store.num_nodes, generator=torch.Generator().manual_seed(seed))
     renamed = EventStore.from_columns(
@@ -71,7 +71,7 @@ def test_renaming_nodes_commutes_with_the_lookup(store, request, seed):
 
 @given(store=event_streams(min_events=1), request=REQUESTS)
 def test_a_shift_of_all_times_changes_no_neighborhood(store, request):
-    """Given the chances, adding a constant to every time, queries included, leaves nodes, events and ages alone."""
+    """For given draws, adding a constant to all times changes no node, event or age."""
     given_ = SameForAll(Draws.from_seed(0).key)
     shifted = EventStore.from_columns(store.src, store.dst, store.time + 4096.0, num_nodes=store.num_nodes)
     ours = ask(shifted, request, store.src, store.time + 4096.0, given_)
@@ -97,7 +97,7 @@ def test_a_neighborhood_does_not_depend_on_the_batch(store, request, seed):
 
 
 @given(store=event_streams(min_events=1), strategy=st.sampled_from(list(STRATEGIES)))
-def test_events_of_others_change_no_neighborhood(store, strategy):
+def test_events_of_other_nodes_change_no_neighborhood(store, strategy):
     """For all nodes v: one hop finds in the events of v alone what it finds in the whole stream, bit for bit."""
     request = NeighborRequest((5,), strategy, 0.1)
     for v in range(store.num_nodes):
@@ -108,7 +108,7 @@ def test_events_of_others_change_no_neighborhood(store, strategy):
 
 
 @given(store=event_streams(min_events=1), more=event_streams(min_events=1), request=REQUESTS)
-def test_what_is_appended_changes_no_neighborhood(store, more, request):
+def test_appended_events_change_no_neighborhood(store, more, request):
     """For all streams S and events A at or after the last time t of S: N(v, t; S + A) = N(v, t; S), bit for bit."""
     nodes = max(store.num_nodes, more.num_nodes)
     columns = (
@@ -122,8 +122,8 @@ def test_what_is_appended_changes_no_neighborhood(store, more, request):
 
 
 @pytest.mark.parametrize("strategy", ["uniform", "time_aware"])
-def test_equal_entries_of_a_hop_draw_each_for_itself(strategy):
-    """Drawn with replacement, entries repeat; their own neighbours are drawn anew, and so is each epoch's."""
+def test_equal_entries_of_a_hop_draw_independently(strategy):
+    """Entries repeat when drawn with replacement; their own neighbors are drawn independently, also between epochs."""
     request = NeighborRequest((8, 16), strategy, 0.1)
     query = torch.tensor([0]), torch.tensor([40.0], dtype=torch.float64)
     first, second = (
@@ -139,8 +139,8 @@ def test_equal_entries_of_a_hop_draw_each_for_itself(strategy):
 
 
 @pytest.mark.parametrize("strategy", ["uniform", "time_aware"])
-def test_a_look_up_that_draws_needs_draws(strategy):
-    """Without them it is an error in one sentence, never a generator of the process."""
+def test_random_strategies_need_draws(strategy):
+    """Without them it is an error; the process's generator is never used."""
     node, time = torch.zeros(1, dtype=torch.int64), torch.ones(1, dtype=torch.float64)
     with raises("missing-draws", ConfigError):
         NeighborIndex.build(long_history(3)).gather(NeighborRequest((2,), strategy), node, time)
@@ -169,7 +169,7 @@ def test_a_gpu_finds_the_same_bits(strategy):
 
 
 @given(store=event_streams(min_events=1))
-def test_an_index_of_some_events_knows_only_those(store):
+def test_an_index_of_some_events_has_only_those(store):
     """The training index, built on a subset, equals the index of a stream holding that subset alone."""
     events = torch.arange(len(store))[::2]
     part = EventStore.from_columns(
@@ -189,7 +189,7 @@ def long_history(count=400):
 
 
 def crossed():
-    """Nodes 0 to 2 meet 3 at times 0, 1, 2, ... in turn, so that the pasts of all lie between each other."""
+    """Nodes 0 to 2 meet 3 at times 0, 1, 2, ... in turn, so that their histories interleave."""
     row = torch.arange(60)
     return EventStore.from_columns(row % 3, torch.full_like(row, 3), row.double())
 
@@ -221,8 +221,8 @@ def test_time_aware_draws_follow_their_softmax(count, k, scale):
 
 
 @given(store=event_streams(min_events=1), seed=st.integers(0, 20))
-def test_a_part_of_a_view_is_the_view_of_the_part(store, seed):
-    """For all pairs and all lengths that reach their pasts: what a part sees is what a look-up of its own finds."""
+def test_a_part_of_a_view_equals_the_view_of_the_part(store, seed):
+    """For all pairs and sufficient lengths: a part of a view equals its own look-up."""
     index, most = NeighborIndex.build(store), 2 * len(store)
     pairs = PairBatch.from_pairs(store.src, store.dst, store.time)
     view = gather_view(index, store.features, pairs, (NeighborRequest((most,)),))

@@ -11,7 +11,7 @@ from strategies import event_streams
 
 @st.composite
 def requests(draw):
-    """A stream, a suffix of it to ask about, and a request."""
+    """A stream, a suffix of positives, and a request."""
     store = draw(event_streams(min_events=2))
     first = draw(st.integers(1, len(store) - 1))
     events = torch.arange(first, len(store))
@@ -35,7 +35,7 @@ def has_free_pair(store, request):
 
 @given(case=requests())
 def test_a_pool_negative_is_a_past_pair_absent_from_the_window(case):
-    """Historical and inductive negatives: first the fallback, none of the batch's pairs; then pool pairs.
+    """Historical and inductive negatives: first the random fallback, then pairs of the pool.
 
     The pool is every pair known by the batch's first time, not in the window of its times, and for the
     inductive strategy first seen after `observed_until`; if it is large enough, all come from it, distinct.
@@ -61,8 +61,8 @@ def test_a_pool_negative_is_a_past_pair_absent_from_the_window(case):
 
 
 @given(case=requests())
-def test_the_same_request_draws_the_same_pairs(case):
-    """A draw is a function of stream and request; it leaves the global generators alone."""
+def test_the_same_request_samples_the_same_pairs(case):
+    """Samples are a function of stream and request; the global generators are not used."""
     store, request = case
     if not has_free_pair(store, request):
         return
@@ -75,7 +75,7 @@ def test_the_same_request_draws_the_same_pairs(case):
 
 
 @given(case=requests())
-def test_random_negatives_keep_the_source_and_draw_known_destinations(case):
+def test_random_negatives_keep_the_source_and_sample_known_destinations(case):
     """Random: source of the positive, any destination of the sampler's events."""
     store, request = case
     if request.strategy != "random":
@@ -87,7 +87,7 @@ def test_random_negatives_keep_the_source_and_draw_known_destinations(case):
 
 @given(case=requests(), extra=st.integers(1, 3))
 def test_later_events_never_change_a_historical_negative(case, extra):
-    """Appending events after the last one asked about changes no historical negative drawn from the pool."""
+    """Events after the last positive change no historical negative from the pool."""
     store, request = case
     keep = len(store) - min(extra, len(request.events) - 1)
     if (
@@ -117,8 +117,8 @@ def tiny():
     return store, NegativeRequest("historical", torch.tensor([2, 3]), torch.arange(4), 1.0, 0)
 
 
-def test_stored_negatives_are_read_back(tmp_path):
-    """The second call reads the file of the first; a damaged file is refused with a way out."""
+def test_stored_negatives_are_loaded(tmp_path):
+    """The second call reads the file of the first; a damaged file is an error."""
     store, request = tiny()
     first = load_or_sample_negatives(store, request, tmp_path)
     (path,) = tmp_path.iterdir()
@@ -131,8 +131,8 @@ def test_stored_negatives_are_read_back(tmp_path):
         load_or_sample_negatives(store, request, tmp_path)
 
 
-def test_an_unknown_strategy_names_the_known_ones():
-    """One sentence: what, got, do."""
+def test_an_unknown_strategy_is_an_error():
+    """The message lists the known strategies."""
     store, request = tiny()
     with raises("unknown-negatives", ConfigError):
         sample_negatives(store, NegativeRequest("hard", request.events, request.known, 0.0, 0))

@@ -1,4 +1,4 @@
-"""The rate of a source: its likelihood is the definition's, its fit the best there is, its past strictly earlier.
+"""Activity rate of sources: its likelihood, the optimality of its fit, strictly earlier events.
 
 Legend: k kernels.
 """
@@ -33,7 +33,7 @@ def by_hand(store, u, now):
 @settings(max_examples=25)
 @given(store=event_streams(min_events=1), at=st.integers(0, 59), later=st.sampled_from([0.0, 0.5, 40.0]))
 def test_a_rate_is_the_sum_over_strictly_earlier_events_of_the_source(store, at, later):
-    """For all streams, sources and times, those of events and others: kernel by kernel, by brute force."""
+    """For all streams, sources and times: every kernel equals brute force."""
     now = float(store.time[at % len(store)]) + later
     nodes = torch.arange(store.num_nodes + 2)  # two are strangers
     found = senders(store).kernels(nodes, torch.full((len(nodes),), now, dtype=torch.float64))
@@ -43,8 +43,8 @@ def test_a_rate_is_the_sum_over_strictly_earlier_events_of_the_source(store, at,
 
 @settings(max_examples=25)
 @given(store=event_streams(min_events=1), cut=st.integers(0, 59))
-def test_what_comes_at_its_time_or_later_changes_no_rate(store, cut):
-    """For all streams S and times t: the log rates at t of S and of its events before t are the same bits."""
+def test_later_events_change_no_rate(store, cut):
+    """For all streams S and times t: log rates at t of S and of its events before t are bit-identical."""
     now = store.time[cut % len(store)]
     known = int(torch.searchsorted(store.time, now))
     nodes = torch.arange(store.num_nodes)
@@ -53,8 +53,8 @@ def test_what_comes_at_its_time_or_later_changes_no_rate(store, cut):
     assert torch.equal(*rates)
 
 
-def test_a_rate_depends_on_no_other_question():
-    """Asked alone, in another order or among many: the same bits."""
+def test_a_rate_does_not_depend_on_other_queries():
+    """Alone, in another order or among many: the same bits."""
     store = sample_store()
     among, order = senders(store), torch.randperm(len(store))
     together = SOME.log_rate(among, store.src, store.time)
@@ -65,8 +65,8 @@ def test_a_rate_depends_on_no_other_question():
         )
 
 
-def test_the_integral_is_that_of_the_rate():
-    """What all sources together are expected to do, in closed form and summed up in small steps."""
+def test_closed_form_equals_the_numerical_integral():
+    """The integral of all rates in closed form equals a sum over small steps."""
     store = sample_store()
     among, start, end = senders(store), float(store.time[0]), float(store.time[-1])
     grid = torch.linspace(start, end, 40_001, dtype=torch.float64)
@@ -82,8 +82,8 @@ def test_the_integral_is_that_of_the_rate():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_no_other_weights_are_likelier(seed):
-    """The conditions of the one best fit hold: the slope is 0 where a weight is above 0, and at most 0 elsewhere."""
+def test_fit_satisfies_the_optimality_conditions(seed):
+    """The gradient is 0 where a weight is above 0, and at most 0 elsewhere."""
     rng = torch.Generator().manual_seed(seed)
     x = torch.rand(300, 6, generator=rng, dtype=torch.float64) ** 4 + 1e-3
     w = maximize_likelihood(x)
@@ -94,8 +94,8 @@ def test_no_other_weights_are_likelier(seed):
     assert float((w * slope).abs().max()) < 1e-7
 
 
-def test_a_fit_explains_as_many_events_as_there_are_and_knows_no_unit():
-    """Expected events = events at the best fit; in minutes instead of seconds every rate is 60 times as high."""
+def test_expected_events_equal_events_in_any_unit_of_time():
+    """Expected events = events at the optimum; in minutes instead of seconds every rate is 60 times as high."""
     store = sample_store()
     among = senders(store)
     found = fit_activity(among, store.src, store.time)
@@ -110,15 +110,15 @@ def test_a_fit_explains_as_many_events_as_there_are_and_knows_no_unit():
     torch.testing.assert_close(rates[0] + math.log(60), rates[1], rtol=1e-6, atol=1e-6)
 
 
-def test_one_instant_has_no_rate():
-    """Nothing is divided by nothing: all sources are as active."""
+def test_events_of_one_instant_give_a_constant_rate():
+    """No division by zero: all sources have the same rate."""
     src, time = torch.tensor([0, 1, 1]), torch.full((3,), 5.0, dtype=torch.float64)
     among = SourceActivity.build(src, time, 3, SCALES, PERIOD)
     assert fit_activity(among, src, time).log_rate(among, src, time).unique().numel() == 1
 
 
-def test_the_weight_is_no_worse_than_none_and_knows_no_unit():
-    """0 where the rate says nothing; else a better AP than the score has; ten times the score, ten times the weight."""
+def test_the_activity_weight_never_hurts_and_scales_with_the_score():
+    """0 if the rate does not help, else a better AP; ten times the score gives ten times the weight."""
     rng = torch.Generator().manual_seed(0)
     label = (torch.arange(800) < 400).float()
     group = torch.arange(400).repeat(2)

@@ -1,4 +1,4 @@
-"""Probabilities out of logits: what a calibration keeps, what it mends, and how its error is measured."""
+"""Calibration: what it preserves, what it corrects, and how its error is measured."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from raising import raises
 
 
 def drawn(pairs: int, seed: int = 0, spread: float = 2.0):
-    """Logits, and labels that are true as often as their logistic function says."""
+    """Logits, and labels drawn with the probability of their logistic function."""
     rng = torch.Generator().manual_seed(seed)
     logit = spread * torch.randn(pairs, generator=rng).double()
     return logit, (torch.rand(pairs, generator=rng) < logit.sigmoid()).float()
@@ -24,8 +24,8 @@ def drawn(pairs: int, seed: int = 0, spread: float = 2.0):
     logit=st.lists(st.integers(-3000, 3000), min_size=2, max_size=60),
     labels=st.lists(st.booleans(), min_size=60, max_size=60),
 )
-def test_no_order_changes(logit, labels):
-    """For all logits and labels the slope is positive, so AP and AUC of the probabilities are those of the logits."""
+def test_calibration_keeps_the_order(logit, labels):
+    """For all logits and labels the slope is positive, so AP and AUC do not change."""
     z, y = torch.tensor(logit).double() / 200, torch.tensor(labels[: len(logit)]).float()
     found = fit_calibration(z, y, torch.arange(len(z)))
     assert found.slope > 0
@@ -36,8 +36,8 @@ def test_no_order_changes(logit, labels):
         assert metric(order, y) == pytest.approx(metric(z, y), nan_ok=True, abs=1e-12)
 
 
-def test_what_is_calibrated_stays():
-    """Logits whose logistic function is the probability keep it, to what chance allows."""
+def test_calibrated_logits_stay_calibrated():
+    """Logits whose logistic function is the probability keep it, up to chance."""
     z, y = drawn(40_000)
     found = fit_calibration(z, y, torch.arange(len(z)))
     assert found.slope == pytest.approx(1, abs=0.05)
@@ -46,8 +46,8 @@ def test_what_is_calibrated_stays():
 
 
 @pytest.mark.parametrize(("slope", "bias"), [(0.3, -1.0), (4.0, 2.5)])
-def test_a_line_put_on_is_taken_off(slope, bias):
-    """For logits that are off by a line, the fit is that line back, and the error goes."""
+def test_a_linear_miscalibration_is_undone(slope, bias):
+    """For logits that are off by a line, the fit inverts that line."""
     z, y = drawn(40_000, seed=1)
     raw, order = (z - bias) / slope, torch.arange(len(z))
     found = fit_calibration(raw, y, order)
@@ -61,8 +61,8 @@ def test_a_line_put_on_is_taken_off(slope, bias):
     assert after.ece < 0.01
 
 
-def test_the_error_of_a_known_distribution():
-    """Said 0.8 where half is true: 0.3. Said what is so: nothing. The mean over bins of equal mass, by hand."""
+def test_ece_of_a_known_distribution():
+    """Score 0.8 with half positives: 0.3. Exact scores: 0. The mean over bins of equal mass, by hand."""
     half = torch.tensor([1.0, 0.0] * 5_000)
     assert compute_reliability(torch.full((10_000,), 0.8), half).ece == pytest.approx(0.3)
     assert compute_reliability(torch.full((10_000,), 0.5), half).ece == 0
@@ -75,8 +75,8 @@ def test_the_error_of_a_known_distribution():
     assert curve.ece == pytest.approx((1 / 6 - 0.1 + 0.1) / 2)
 
 
-def test_the_order_of_the_pairs_does_not_matter():
-    """For scores with ties that cross the borders of bins, any order gives the same curve."""
+def test_reliability_does_not_depend_on_the_order_of_pairs():
+    """For ties across bin borders, any order gives the same curve."""
     said = torch.tensor([0.2] * 37 + [0.6] * 40 + [0.7] * 23)
     label = (torch.arange(100) % 3 == 0).float()
     turned = torch.randperm(100, generator=torch.Generator().manual_seed(0))
@@ -86,8 +86,8 @@ def test_the_order_of_the_pairs_does_not_matter():
     assert first.score == pytest.approx(second.score)
 
 
-def test_a_perfect_score_shows_the_error_of_chance():
-    """For few pairs whose scores are the probabilities, the mean error is what `chance` says; many pairs have less."""
+def test_calibrated_scores_show_the_error_of_chance():
+    """For scores that are the probabilities, the mean error equals `chance`; more pairs have less."""
     found = [compute_reliability(z.sigmoid(), y) for z, y in (drawn(400, seed=seed) for seed in range(200))]
     assert np.mean([one.ece for one in found]) == pytest.approx(
         np.mean([one.chance for one in found]), rel=0.1
@@ -106,8 +106,8 @@ def test_a_perfect_score_shows_the_error_of_chance():
         ([0.5], [1]),
     ],
 )
-def test_there_is_always_a_line(z, y):
-    """Level, reversed, told apart, of one kind, or alone: slope and bias are finite, the slope positive."""
+def test_a_line_always_exists(z, y):
+    """Constant, reversed, separable, one-class or single logits: finite slope and bias, positive slope."""
     slope, bias = fit_line(torch.tensor(z).double(), torch.tensor(y).double())
     assert slope > 0
     assert np.isfinite([slope, bias]).all()
@@ -115,8 +115,8 @@ def test_there_is_always_a_line(z, y):
         fit_calibration(torch.tensor([float("nan")]), torch.ones(1), torch.zeros(1, dtype=torch.int64))
 
 
-def test_a_bend_that_no_line_follows_is_followed():
-    """Of bent logits, knots leave less than a fifth of the line's error; they rise, and go on as the line does."""
+def test_knots_follow_a_curve():
+    """For curved logits, knots leave less than a fifth of the line's error; they increase and continue as the line."""
     z, y = drawn(40_000, seed=5, spread=3.0)
     raw = torch.where(z > 0, 0.2 * z, 3 * z)
     found = fit_calibration(raw, y, torch.arange(len(z)))
@@ -130,8 +130,8 @@ def test_a_bend_that_no_line_follows_is_followed():
     assert float(found.log_odds(torch.tensor(-torch.inf))) == -torch.inf
 
 
-def test_the_last_stretch_is_fitted_where_the_stream_drifts():
-    """The bias moves on from block to block: the end is fitted alone; where it stays, everything is."""
+def test_only_the_last_blocks_are_fitted_under_drift():
+    """If the bias drifts from block to block only the end is fitted, otherwise everything."""
     z, y = drawn(16_000, seed=3)
     order = torch.arange(len(z))
     drift = 3.0 * (order * 8 // len(z)) / 8
@@ -141,8 +141,8 @@ def test_the_last_stretch_is_fitted_where_the_stream_drifts():
     assert fit_calibration(z, y, order).stretch == 1
 
 
-def test_the_prior_is_that_of_the_questions():
-    """A calibration says which share of its questions was true; the mean probability on them is that."""
+def test_the_prior_is_the_share_of_positives():
+    """The prior is the share of positives, and the mean probability equals it."""
     z, y = drawn(20_000, seed=4)
     kept = torch.cat([torch.nonzero(y == 0)[:, 0], torch.nonzero(y == 1)[::10, 0]]).sort().values
     found = fit_calibration(z[kept], y[kept], torch.arange(len(kept)))

@@ -1,4 +1,4 @@
-"""A loss over candidates: torch's cross-entropy, whatever the model, and nothing else of a run changes."""
+"""Ranking loss: torch's cross-entropy for every model; nothing else of a run changes."""
 
 import pytest
 import torch
@@ -23,6 +23,7 @@ from dygmamba.sampling.draws import Draws
 from dygmamba.tasks.link import LinkTask
 from dygmamba.tasks.losses import RankingLoss
 from dygmamba.tasks.training_negatives import CandidateDestinations, RandomDestinations
+from raising import raises
 
 CPU = torch.device("cpu")
 
@@ -36,8 +37,8 @@ def stream():
 
 @settings(deadline=None, max_examples=20)
 @given(b=st.integers(1, 7), c=st.integers(1, 6), seed=st.integers(0, 2**31))
-def test_it_is_the_cross_entropy_of_the_true_one(b, c, seed):
-    """For all events and candidates: the mean over pairs is torch's mean over events, gradient and all."""
+def test_ranking_loss_is_softmax_cross_entropy(b, c, seed):
+    """For all events and candidates: the mean over pairs equals torch's mean over events, with its gradient."""
     logits = torch.randn((1 + c) * b, generator=torch.Generator().manual_seed(seed), requires_grad=True)
     label = (torch.arange((1 + c) * b) < b).float()
     ours = RankingLoss(c)(logits, label) / len(logits)
@@ -48,8 +49,8 @@ def test_it_is_the_cross_entropy_of_the_true_one(b, c, seed):
     torch.testing.assert_close(grad, torch.autograd.grad(theirs, logits)[0])
 
 
-def test_candidates_are_of_the_same_source_and_never_the_true_one(stream):
-    """For all training events: training destinations at the event's time, a function of seed, epoch and event."""
+def test_candidates_share_the_source_and_exclude_the_true_destination(stream):
+    """For all training events: training destinations at the event's time, as a function of (seed, epoch, event)."""
     store, train = stream.store, stream.split.train
     task = LinkTask.create(store, stream.split, CPU, loss_function=RankingLoss(7))
     keys = task.draw_others(3, 1)
@@ -72,8 +73,8 @@ def test_candidates_are_of_the_same_source_and_never_the_true_one(stream):
 
 
 @pytest.mark.parametrize("name", TRAINABLE)
-def test_every_model_that_follows_a_gradient_takes_it(stream, name):
-    """For all of them: a step over candidates has the loss of the scores it was given, and moves the weights."""
+def test_every_gradient_model_trains_with_the_ranking_loss(stream, name):
+    """For all of them: a step has the loss of its scores and changes the weights."""
     spec = find_model(name)
     torch.manual_seed(0)
     scorer = spec.build(
@@ -104,8 +105,8 @@ def test_every_model_that_follows_a_gradient_takes_it(stream, name):
     assert any(not torch.equal(old, new) for old, new in moved)
 
 
-def test_the_default_is_what_it_was(stream):
-    """Without a word: one random destination beside each event, drawn as ever, and binary cross-entropy."""
+def test_the_default_loss_is_the_published_one(stream):
+    """One random destination per event and binary cross-entropy."""
     task = LinkTask.create(stream.store, stream.split, CPU, loss_function=LinkFitConfig().loss_function)
     assert isinstance(task.negatives, RandomDestinations)
     assert not task.needs_joint_pairs
@@ -124,8 +125,8 @@ def test_the_default_is_what_it_was(stream):
     )
 
 
-def test_it_is_on_the_config_and_on_every_row(tmp_path):
-    """Of a run: both settings in config.toml, both on result rows; the published loss says nothing on rows."""
+def test_config_and_result_rows_hold_the_loss(tmp_path):
+    """config.toml and result rows hold both settings; rows of the published loss hold neither."""
     data = dm.generate(nodes=40, events=600, communities=4)
     how = {"out": tmp_path, "device": "cpu", "epochs": 1, "time_dim": 6}
     (run,) = dm.train(data, "jodie", loss="ranking", train_candidates=4, **how)
@@ -139,17 +140,17 @@ def test_it_is_on_the_config_and_on_every_row(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("model", "settings", "match"),
+    ("model", "settings", "code"),
     [
-        ("trees", {}, "single pairs"),
-        ("jodie", {"train_negatives": "mixed"}, "same source"),
-        ("jodie", {"train_negatives": "mixed-odds"}, "same source"),
-        ("jodie", {"train_candidates": 0}, "train_candidates"),
+        ("trees", {}, "loss-not-supported"),
+        ("jodie", {"train_negatives": "mixed"}, "loss-needs-random-negatives"),
+        ("jodie", {"train_negatives": "mixed-odds"}, "loss-needs-random-negatives"),
+        ("jodie", {"train_candidates": 0}, "setting-out-of-bounds"),
     ],
 )
-def test_what_it_does_not_go_with_is_refused(tmp_path, model, settings, match):
-    """Trees, negatives of other sources, no candidates: one sentence, and no run folder."""
+def test_settings_that_the_ranking_loss_cannot_use_are_an_error(tmp_path, model, settings, code):
+    """Trees, negatives of other sources, no candidates: an error, and no run directory."""
     data = dm.generate(nodes=40, events=600, communities=4)
-    with pytest.raises(ConfigError, match=match):
+    with raises(code, ConfigError):
         dm.train(data, model, loss="ranking", out=tmp_path, device="cpu", **settings)
     assert not list(tmp_path.glob("*/*/*"))

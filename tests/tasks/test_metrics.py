@@ -14,7 +14,7 @@ SCORES = st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=2, max_s
 
 @given(pairs=SCORES)
 def test_ap_and_auc_equal_scikit_learn(pairs):
-    """For all scores with ties and all labels of both classes, AP and AUC are scikit-learn's."""
+    """For all scores with ties and labels of both classes, AP and AUC equal scikit-learn."""
     score, label = (torch.tensor(column, dtype=torch.float32) for column in zip(*pairs, strict=True))
     if 0 < label.sum() < len(label):
         assert average_precision(score, label) == pytest.approx(
@@ -23,15 +23,15 @@ def test_ap_and_auc_equal_scikit_learn(pairs):
         assert roc_auc(score, label) == pytest.approx(roc_auc_score(label, score), abs=1e-12)
 
 
-def test_one_class_has_no_metric():
-    """Without a positive AP is undefined, without either class AUC is: nan, not a made-up number."""
+def test_metrics_of_one_class_are_nan():
+    """AP without positives and AUC without either class are nan."""
     score = torch.tensor([0.1, 0.2])
     assert np.isnan(average_precision(score, torch.zeros(2)))
     assert np.isnan(roc_auc(score, torch.ones(2)))
 
 
 @given(pairs=SCORES, batch=st.integers(1, 7))
-def test_the_published_mean_is_the_mean_of_scikit_learn_over_batches(pairs, batch):
+def test_published_ap_is_the_mean_over_batches(pairs, batch):
     """link_metrics averages AP over groups of `batch` positives, each with its negative, and pools the rest."""
     k = len(pairs)
     score = torch.tensor([float(a) for a, _ in pairs] + [float(b) * 3 for _, b in pairs])

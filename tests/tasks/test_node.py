@@ -14,7 +14,7 @@ from raising import raises
 
 
 def test_the_split_is_chronological_and_keeps_every_node():
-    """Training is all events up to the 70 % quantile of the times, whatever nodes they touch."""
+    """Training has all events up to the 70 % quantile of the times, whatever their nodes."""
     store = labelled_stream()
     split = split_for_nodes(store)
     assert torch.equal(torch.cat([split.train, split.val, split.test]), torch.arange(len(store)))
@@ -23,8 +23,8 @@ def test_the_split_is_chronological_and_keeps_every_node():
     assert not split.touching_new_nodes(store, split.test).numel()
 
 
-def test_a_question_is_an_event_and_its_answer_the_label():
-    """Source, destination, time and label of each training event, by its row; exams are the periods after it."""
+def test_queries_are_events_with_their_labels():
+    """Source, destination, time and label of each training event; the evaluation sets are the later periods."""
     store, cpu = labelled_stream(), torch.device("cpu")
     split = split_for_nodes(store)
     task, events = NodeTask.create(store, split, cpu), store.select(split.train[5:25])
@@ -46,7 +46,7 @@ def test_metrics_are_pooled_over_all_events():
     assert found.ap == pytest.approx(0.75)
 
 
-def test_the_weight_of_a_positive_evens_the_classes():
+def test_the_positive_weight_balances_the_classes():
     """Weight times positives = negatives."""
     assert compute_positive_weight(torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0])) == 4.0
 

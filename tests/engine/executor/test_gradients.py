@@ -1,4 +1,4 @@
-"""Gradients of a step in parts: their sum is the whole batch's, and they stay in place."""
+"""Accumulated gradients: their sum equals the batch's, and they keep their addresses."""
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ def stream():
 
 
 def parts_of(variant, stream):
-    """The executor in parts, and the view of the last twenty training events."""
+    """A bucketed executor, and the view of the last twenty training events."""
     model, settings = VARIANTS[variant]
     torch.manual_seed(0)
     spec, task = MODELS[model], LinkTask.create(stream.store, stream.split, stream.device)
@@ -46,8 +46,8 @@ def parts_of(variant, stream):
 
 
 @pytest.mark.parametrize("variant", list(VARIANTS))
-def test_parts_add_up_to_the_whole(variant, stream):
-    """However a batch is cut: loss and every gradient are the whole batch's; unused parameters have none."""
+def test_gradients_of_parts_sum_to_the_batch(variant, stream):
+    """However a batch is cut: loss and gradients equal the batch's; unused parameters have none."""
     executor, view = parts_of(variant, stream)
     whole = executor.context.loss(view) / len(view.pairs)
     whole.backward()
@@ -64,8 +64,8 @@ def test_parts_add_up_to_the_whole(variant, stream):
                 torch.testing.assert_close(weight.grad, grad, rtol=1e-4, atol=1e-6)
 
 
-def test_a_step_does_not_remember_the_last_one(stream):
-    """The gradients of a step are the same whatever was computed before it, and lie where they lay."""
+def test_gradients_do_not_depend_on_the_previous_step(stream):
+    """The gradients of a step do not depend on earlier ones and keep their addresses."""
     (executor, view), rng = parts_of("dyg-mamba", stream), torch.Generator().manual_seed(0)
 
     def gradients():
@@ -81,8 +81,8 @@ def test_a_step_does_not_remember_the_last_one(stream):
         assert torch.equal(after, before)
 
 
-def test_what_has_no_part_in_the_loss_keeps_no_gradient():
-    """A parameter that is not used, and one that is not trained, have no gradient; a shared one has both uses'."""
+def test_unused_parameters_have_no_gradient():
+    """Unused and frozen parameters have no gradient; a shared one has the sum of both uses."""
     model = nn.ModuleDict({"used": nn.Linear(2, 2), "unused": nn.Linear(2, 2)})
     model["used"].bias.requires_grad_(False)
     gradients = GradientAccumulator(model)

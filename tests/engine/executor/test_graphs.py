@@ -1,4 +1,4 @@
-"""Replayed graphs compute what issued steps compute; these tests need a GPU."""
+"""Replayed graphs compute what eager steps compute; these tests need a GPU."""
 
 from dataclasses import replace
 
@@ -65,8 +65,10 @@ def fit_of(model, stream, folder, against="random", **loop):
 )
 @pytest.mark.parametrize("shares", [SINGLE_BUCKET, SHARE_CHOICES[3]])
 @pytest.mark.parametrize("visible", ["strict", "batch"])
-def test_an_epoch_of_replays_is_the_epoch(model, against, shares, visible, stream, tmp_path, monkeypatch):
-    """Losses, weights and memory after an epoch of replayed graphs are those of issued steps, whole or in parts."""
+def test_an_epoch_of_replays_equals_the_eager_epoch(
+    model, against, shares, visible, stream, tmp_path, monkeypatch
+):
+    """Losses, weights and memory after an epoch of replayed graphs equal those of eager steps."""
     monkeypatch.setattr(engine, "choose_shares", lambda lengths, most, costs: shares)
     results = []
     for graphs in (False, True):
@@ -83,7 +85,7 @@ def test_an_epoch_of_replays_is_the_epoch(model, against, shares, visible, strea
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")  # torch calls it a prototype
 @pytest.mark.parametrize("against", ["random", "mixed-odds"])
 def test_no_step_waits_for_the_device(against, stream, tmp_path):
-    """After the first epoch, an epoch of replays asks the device for nothing until its losses are read."""
+    """After the first epoch, an epoch of replays does not synchronize until its losses are read."""
     fit = fit_of("tgn", stream, tmp_path, against)
     fit.train_epoch()
     epoch = fit.epoch(1)
@@ -99,8 +101,8 @@ def test_no_step_waits_for_the_device(against, stream, tmp_path):
 
 @pytest.mark.parametrize("model", ["dyg-mamba", "tgn", "tgat"])
 @pytest.mark.parametrize("shares", [SINGLE_BUCKET, SHARE_CHOICES[3]])
-def test_ranks_that_replay_their_shares_train_as_one(model, shares, stream, tmp_path, monkeypatch):
-    """Two ranks, each its share of every batch as graphs with a sum between them: one rank's losses and weights."""
+def test_processes_that_replay_their_shares_train_as_one(model, shares, stream, tmp_path, monkeypatch):
+    """Two processes that replay their shares with an all-reduce in between equal one process."""
     monkeypatch.setattr(engine, "choose_shares", lambda lengths, most, costs: shares)
 
     def trained(ranks):
@@ -119,8 +121,8 @@ def test_ranks_that_replay_their_shares_train_as_one(model, shares, stream, tmp_
         assert torch.equal(first[1][name], second[1][name]), name
 
 
-def test_a_group_of_one_sums_over_nccl_between_its_graphs(stream, tmp_path, monkeypatch):
-    """Every call that several GPUs make is made by one that is a group, and changes nothing."""
+def test_a_group_of_one_reduces_over_nccl_between_its_graphs(stream, tmp_path, monkeypatch):
+    """A group of one GPU makes every collective call, and nothing changes."""
     fit = fit_of("dyg-mamba", stream, tmp_path)
     fit.train_epoch()
     for name, value in {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 29431}.items():

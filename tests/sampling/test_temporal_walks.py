@@ -1,4 +1,4 @@
-"""Walks as a request: strictly earlier, of the training events in training, the same in any batch; overlaps by name."""
+"""Temporal walks: strictly earlier events, training events in training, the same in any batch."""
 
 from dataclasses import replace
 
@@ -27,8 +27,8 @@ def asked(store, walks):
 
 
 @pytest.mark.parametrize("store", [sample_store(200), snapshots()], ids=["gaps", "snapshots"])
-def test_training_never_sees_what_is_not_trained_on(store):
-    """Whatever validation and test events are, held-out ones among the training period too: the same bits."""
+def test_training_never_sees_held_out_events(store):
+    """Whatever the validation, test and held-out events are: the same bits."""
     stream = split_stream(store)
     train, pairs = stream.split.train, PairBatch.from_pairs(store.src, store.dst, store.time)
     (walks,) = stream.training_view(pairs, (REQUEST,)).walks
@@ -47,22 +47,22 @@ def test_training_never_sees_what_is_not_trained_on(store):
 @settings(max_examples=25, deadline=None)
 @given(store=event_streams(min_events=2), seed=st.integers(0, 9))
 def test_a_pair_has_the_same_bits_in_any_batch(store, seed):
-    """For all orders and subsets, the rows behind the overlaps are those of the pair alone."""
+    """For all orders and subsets: the walk rows are those of the pair alone."""
     walks = NeighborIndex.build(store).walks(REQUEST)
     order = torch.randperm(len(store), generator=torch.Generator().manual_seed(seed))[: len(store) // 2 + 1]
     assert torch.equal(walks.at(store.src[order], store.time[order]), walks.at(store.src, store.time)[order])
 
 
-def test_an_index_makes_the_walks_of_a_request_once():
-    """Asked twice the same object, on the index's device; another request has walks of its own."""
+def test_an_index_builds_the_walks_of_a_request_once():
+    """The same object twice, on the index's device; another request has its own walks."""
     index = NeighborIndex.build(sample_store())
     assert index.walks(REQUEST) is index.walks(REQUEST)
     assert index.walks(REQUEST) is not index.walks(replace(REQUEST, seed=1))
     assert index.to("cpu").walks(REQUEST).table.key.device == index.entries.key.device
 
 
-def test_random_rows_belong_to_seed_and_node():
-    """Nodes behind the old ones move no row; columns are normal with variance 1 / dim; seeds differ."""
+def test_random_rows_are_a_function_of_seed_and_node():
+    """New nodes change no row; columns are normal with variance 1 / dim; seeds differ."""
     few, many = sample_node_rows(40, 120, 3), sample_node_rows(3000, 120, 3)
     assert torch.equal(few, many[:40])
     assert not torch.equal(few, sample_node_rows(40, 120, 4))
@@ -74,8 +74,8 @@ def test_random_rows_belong_to_seed_and_node():
     assert float((gram - torch.eye(400)).abs().max()) < 0.7
 
 
-def test_a_tokens_overlaps_are_those_of_two_nodes():
-    """For all tokens and both ends: what `overlaps` says of the two."""
+def test_token_overlaps_equal_node_overlaps():
+    """For all tokens and both endpoints: equal to `overlaps` of the two nodes."""
     rng = torch.Generator().manual_seed(0)
     token, ends = torch.randn(3, 5, 4, 6, generator=rng), torch.randn(3, 2, 4, 6, generator=rng)
     found = token_overlaps(token, ends)
@@ -85,8 +85,8 @@ def test_a_tokens_overlaps_are_those_of_two_nodes():
 
 
 @pytest.mark.parametrize("layers", [1, 3])
-def test_the_kinds_of_overlaps_are_all_that_differ(layers):
-    """Each number is a kind, the mirror image of one, or an overlap of random rows alone; names are distinct."""
+def test_overlap_kinds_are_all_distinct_features(layers):
+    """Each feature is a kind, its mirror image, or an overlap of random rows; names are distinct."""
     request = WalkRequest(layers, dim=6)
     a, b = torch.rand(2, 1, layers + 1, 6, generator=torch.Generator().manual_seed(1)).unbind(0)
     matrix = walk_overlaps(a, b).view(2 * layers + 2, 2 * layers + 2)
@@ -97,8 +97,8 @@ def test_the_kinds_of_overlaps_are_all_that_differ(layers):
         assert bool((kept == value).any()) or any(value == other for other in bare)
 
 
-def test_what_is_no_request_is_refused():
-    """Layers, dim and decay that are none."""
+def test_invalid_requests_are_an_error():
+    """Invalid layers, dim and decay."""
     for wrong in (
         {"layers": 0},
         {"dim": 0},

@@ -1,4 +1,4 @@
-"""Ranks among candidates: TGB's own evaluator, a loop, any cut of the work, and what is stamped on a result."""
+"""Ranks among sampled candidates: equal to TGB's evaluator, in any cut of the work; fields of result rows."""
 
 import json
 
@@ -52,7 +52,7 @@ def scorer_of(name, stream):
 
 
 def asked_one_by_one(scorer, stream, evaluation_set, dst, rule):
-    """The scores of every event with these destinations, through the exam that evaluation knows."""
+    """Scores of every event with these destinations, as an evaluation set."""
     store, (k, c) = stream.store, dst.shape
     number = torch.arange(k).repeat_interleave(c)
     pairs = PairBatch.from_pairs(
@@ -68,8 +68,8 @@ def asked_one_by_one(scorer, stream, evaluation_set, dst, rule):
 
 @pytest.mark.parametrize("visible", ["strict", "batch"])
 @pytest.mark.parametrize("name", TINY)
-def test_ranks_are_those_of_tgb(name, visible):
-    """Stateless, with memory and without weights: each event's rank is that of TGB's evaluator on the same scores."""
+def test_ranks_equal_tgb(name, visible):
+    """Stateless, stateful and heuristic models: ranks equal TGB's evaluator on the same scores."""
     evaluate = pytest.importorskip("tgb.linkproppred.evaluate", reason="py-tgb is not installed")
     judge = evaluate.Evaluator(name="tgbl-wiki", k_value=3)
     stream, rule = stream_of(), VisibilityRule(visible, batch_size=20)
@@ -93,8 +93,8 @@ def test_ranks_are_those_of_tgb(name, visible):
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_how_the_work_is_cut_changes_no_rank(monkeypatch, name):
-    """Seven pairs at a time, so that candidates are cut too, or all at once: the same ranks."""
+def test_ranks_do_not_depend_on_how_the_work_is_cut(monkeypatch, name):
+    """Seven pairs at a time, which cuts candidates too, or all at once: equal ranks."""
     stream = stream_of(events=200)
     evaluation_set, among = (
         build_link_set(stream.store, stream.split, "test"),
@@ -120,7 +120,7 @@ def test_how_the_work_is_cut_changes_no_rank(monkeypatch, name):
     seed=st.integers(-3, 2**63),
 )
 def test_candidates_are_a_function_of_seed_and_event(store, count, filtered, seed):
-    """For all streams: distinct destinations, never the true one nor, filtered, another of that source and time."""
+    """For all streams: distinct destinations without the true ones."""
     if len(store.dst.unique()) < 2:
         return
     among, events = SampledCandidates.create(store, count, seed, filtered), torch.arange(len(store))
@@ -136,8 +136,8 @@ def test_candidates_are_a_function_of_seed_and_event(store, count, filtered, see
         assert alone[0][there[0]].tolist() == own
 
 
-def test_an_event_without_candidates_is_first():
-    """Filtered, a source that meets everybody at once has nobody to be ranked against: rank 1."""
+def test_an_event_without_candidates_has_rank_one():
+    """A source that meets every destination at once has no filtered candidates."""
     store = EventStore.from_columns(
         torch.zeros(40).long(), torch.arange(40) % 4, torch.arange(40).div(4, rounding_mode="floor")
     )
@@ -152,8 +152,8 @@ def test_an_event_without_candidates_is_first():
     assert rank.tolist() == [1.0] * len(evaluation_set.events)
 
 
-def test_a_row_says_how_it_was_ranked(monkeypatch, capsys, tmp_path):
-    """By Python and by the command, trained or not: candidates, ties, seeds, what a memory saw, and the figures."""
+def test_a_result_row_describes_its_candidates(monkeypatch, capsys, tmp_path):
+    """From Python and the command line, trained or not: candidates, ties, seeds, visibility and metrics."""
     data = dm.generate(nodes=40, events=600, communities=4, name="small")
     save_dataset(data, tmp_path)
     settings = TINY["tgn"] | {"epochs": 1, "out": tmp_path / "runs", "device": "cpu", "data_dir": tmp_path}
@@ -200,8 +200,8 @@ def test_a_row_says_how_it_was_ranked(monkeypatch, capsys, tmp_path):
     assert [row["mrr"] is None for row in both] == [True, True, False, False]
 
 
-def test_mistakes_are_one_sentence(monkeypatch, capsys, tmp_path):
-    """A metric that is none, candidates that are no number, candidates without ranks."""
+def test_mistakes_have_one_line_messages(monkeypatch, capsys, tmp_path):
+    """Unknown metric, invalid candidates, candidates without ranking metrics."""
     data = dm.generate(nodes=40, events=600, communities=4, name="small")
     save_dataset(data, tmp_path)
     for words in (

@@ -1,4 +1,4 @@
-"""Several ranks compute what one does: each its share of every step, all of them the same state."""
+"""Distributed training: several processes share every step and have the same state as one."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ VARIANTS = {  # in parts by length; in one pass; with a memory; with two hops th
 
 @pytest.fixture(scope="module")
 def stream():
-    """Times of some hundreds: a trained time encoding multiplies what rounding does to its weights by the time."""
+    """Small times, because a time encoding multiplies rounding errors of its weights by the time."""
     store = generate_stream(QUICK)
     return split_stream(replace(store, time=(store.time - store.time[0]) / 1000))
 
@@ -51,8 +51,8 @@ def fit_of(stream, model, ranks, folder, **loop):
 @pytest.mark.parametrize(
     ("model", "against"), [*((model, "random") for model in VARIANTS), ("dyg-mamba", "mixed-odds")]
 )
-def test_several_ranks_train_as_one(model, against, stream, tmp_path, monkeypatch):
-    """For batches that no number of ranks divides: the losses, the weights and the scores are one rank's to rounding.
+def test_several_processes_train_as_one(model, against, stream, tmp_path, monkeypatch):
+    """For batches that the number of processes does not divide: losses, weights and scores agree to rounding.
 
     The scores of given weights are one rank's to the last bit, and what the ranks have is the same to the last bit.
     """
@@ -82,8 +82,8 @@ def test_several_ranks_train_as_one(model, against, stream, tmp_path, monkeypatc
     assert all(torch.equal(other, examined(SINGLE_PROCESS)) for other in act(2, examined))
 
 
-def test_a_memory_that_draws_is_the_same_in_every_rank(stream, tmp_path):
-    """Masks of dropout are each rank's own in its questions, and all ranks' in what a memory is told (DyRep)."""
+def test_a_memory_with_dropout_is_the_same_in_every_process(stream, tmp_path):
+    """Dropout masks differ between processes in scoring and are equal in memory updates (DyRep)."""
 
     def trained(ranks):
         fit = fit_of(stream, "dyrep", ranks, tmp_path, settings={"dropout": 0.5})
@@ -94,8 +94,8 @@ def test_a_memory_that_draws_is_the_same_in_every_rank(stream, tmp_path):
     assert all(torch.equal(value, second[name]) for name, value in first.items())
 
 
-def test_one_rank_that_is_told_to_stop_stops_all_and_the_first_one_saves(stream, tmp_path):
-    """Whichever it is: all end after the same step, the checkpoint is of that step, and one rank goes on from it."""
+def test_a_stop_in_one_process_stops_all_and_the_first_saves(stream, tmp_path):
+    """All end after the same step, the checkpoint is of that step, and a single process resumes it."""
 
     def stopped(ranks):
         fit = fit_of(stream, "dyg-mamba", ranks, tmp_path)
@@ -115,8 +115,8 @@ def test_one_rank_that_is_told_to_stop_stops_all_and_the_first_one_saves(stream,
     assert there["loss"] == pytest.approx(here["loss"], abs=1e-6)
 
 
-def test_shares_are_all_there_is_and_no_two_overlap():
-    """For all counts and sizes: the shares lie end to end, and differ by one at most."""
+def test_shares_cover_everything_without_overlap():
+    """For all counts and sizes: shares are consecutive and differ by at most one."""
     for size in range(1, 6):
         for count in range(13):
             shares = [ProcessGroup(rank, size).share(count) for rank in range(size)]
@@ -124,8 +124,8 @@ def test_shares_are_all_there_is_and_no_two_overlap():
             assert len({after - first for first, after in shares} | {count // size}) <= 2
 
 
-def test_what_cannot_be_shared_is_refused():
-    """Rounds, and batches with fewer events than there are processes, in a sentence each."""
+def test_training_that_cannot_be_shared_is_an_error():
+    """Models that learn in rounds, and batches with fewer events than processes."""
     spec = MODELS["trees"]
     trees = spec.build(spec.config(), DatasetFacts(3, 0, 0))
     with raises("not-distributable", ConfigError):

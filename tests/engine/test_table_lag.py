@@ -1,4 +1,4 @@
-"""The rule `batch` for tables of the past: counts, fades and walks are as of the first event of a question's batch."""
+"""Batch visibility of tables: counts, decayed counts and walks are as of the first event of a query's batch."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ TABLES = (CountRequest((2.0, 9.0), 4), DecayedCountRequest((2.0, 9.0)), WalkRequ
 
 
 def told(view):
-    """All that tables say of each pair of a view, as one number."""
+    """Sum of all table features of each pair of a view."""
     (counts,), (fades,), (walks,), pairs = view.counts, view.decayed_counts, view.walks, view.pairs
     ends = (pairs.src, pairs.dst, pairs.known)
     single = (fades.of_node(pairs.src, pairs.known), fades.of_node(pairs.dst, pairs.known))
@@ -39,7 +39,7 @@ def told(view):
 
 
 class Reader(Heuristic):
-    """Answers with what the tables say, or with how many neighbours the source has, which is no table's."""
+    """Scores with the table features, or with the number of neighbors, which is not from a table."""
 
     stateful = False
 
@@ -57,7 +57,7 @@ class Reader(Heuristic):
 
 
 def exam_of(store):
-    """Every event, and every event turned round as its negative."""
+    """Every event, and its reverse as the negative."""
     ids = torch.arange(len(store))
     ends = torch.cat([store.src, store.dst]), torch.cat([store.dst, store.src])
     return EvaluationSet({}, ids, (), PairBatch.from_pairs(*ends, store.time.repeat(2)), ids.repeat(2))
@@ -65,8 +65,8 @@ def exam_of(store):
 
 @settings(max_examples=15)
 @given(store=event_streams(min_events=4, max_events=16))
-def test_tables_that_lag_hold_the_events_before_the_batch(store):
-    """For all streams with ties: a batch's answers are those of tables that were made of the events before it alone."""
+def test_lagging_tables_hold_the_events_before_the_batch(store):
+    """For all streams with ties: a batch's scores equal those of tables built from the events before it."""
     evaluation_set = exam_of(store)
     found = score_evaluation_set(
         Reader(*TABLES), unsplit(store), evaluation_set, VisibilityRule("batch", CELL)
@@ -85,8 +85,8 @@ def test_tables_that_lag_hold_the_events_before_the_batch(store):
 
 @settings(max_examples=15)
 @given(store=event_streams(min_events=1, max_events=25))
-def test_neither_sequences_nor_the_strict_rule_know_of_a_lag(store):
-    """For all streams: strictly, tables are asked at the pair's own time; a sequence is so by either rule."""
+def test_sequences_and_strict_visibility_do_not_lag(store):
+    """For all streams: strict tables are asked at the pair's own time, sequences under both rules."""
     evaluation_set, stream = exam_of(store), unsplit(store)
     expected = told(stream.view(evaluation_set.pairs, TABLES))
     torch.testing.assert_close(
@@ -106,7 +106,7 @@ def test_neither_sequences_nor_the_strict_rule_know_of_a_lag(store):
 
 
 def test_a_candidate_sees_what_its_event_sees():
-    """A rank by the rule `batch` is that of the event's score in the exam among its candidates' at the same moment."""
+    """Under batch visibility an event is ranked by its evaluation score among candidates at the same time."""
     store = generate_stream(GeneratorConfig(nodes=20, events=60, seed=2))
     evaluation_set, stream, rule, reader = (
         exam_of(store),
@@ -133,7 +133,7 @@ def test_a_candidate_sees_what_its_event_sees():
 
 
 class Noting(torch.nn.Module):
-    """A trainable witness of the times that tables are asked at."""
+    """A trainable scorer that records the times at which tables are asked."""
 
     requests, stateful, elastic = (), False, False
 
@@ -156,8 +156,8 @@ class Noting(torch.nn.Module):
 
 
 @pytest.mark.parametrize("visible", ["strict", "batch"])
-def test_a_step_asks_tables_when_its_batch_began(visible, tmp_path):
-    """In training a step's tables are as of its first event, or strictly as of each question."""
+def test_a_step_asks_tables_as_of_its_first_event(visible, tmp_path):
+    """Under batch visibility as of the first event of the batch, under strict as of each query."""
     stream, witness = split_stream(generate_stream(GeneratorConfig(nodes=30, events=300, seed=1))), Noting()
     task = LinkTask.create(stream.store, stream.split, stream.device)
     fit = Trainer(task, witness, stream, FitConfig(batch=10, visible=visible), RunDirectory(tmp_path), 0)
@@ -169,8 +169,8 @@ def test_a_step_asks_tables_when_its_batch_began(visible, tmp_path):
 
 
 @pytest.mark.parametrize("batch", [7, 10_000])
-def test_trees_study_a_table_that_lags(batch, tmp_path):
-    """For all batches: the rows that trees learn from are as of the batch's first event, however they are looked up."""
+def test_trees_learn_from_lagging_tables(batch, tmp_path):
+    """For all batches: the training rows of trees are as of the batch's first event, in any passes."""
     stream = split_stream(generate_stream(GeneratorConfig(nodes=30, events=200, seed=1)))
     spec, train = find_model("walk-trees"), stream.split.train
     facts = DatasetFacts.of(stream.store, train)
@@ -188,8 +188,8 @@ def test_trees_study_a_table_that_lags(batch, tmp_path):
     torch.testing.assert_close(scorer.features(view), expected)
 
 
-def test_a_row_says_by_which_rule_its_tables_answered():
-    """A result of the rule `batch` says so, and is another one."""
+def test_a_result_row_has_its_visibility():
+    """Results with batch visibility are labelled and differ."""
     stream = split_stream(generate_stream(GeneratorConfig(nodes=30, events=2000, seed=1)))
     scorer = find_model("source-recency")
     model = scorer.build(scorer.config(), DatasetFacts.of(stream.store, stream.split.train))
@@ -204,8 +204,8 @@ def test_a_row_says_by_which_rule_its_tables_answered():
 
 
 @pytest.mark.parametrize("name", ["tpnet", "dyg-mamba-counts", "walk-trees"])
-def test_models_ask_tables_when_the_pairs_say(name, monkeypatch):
-    """Whatever a model asks of fades and walks, about tokens and about pairs, it asks at the lagging time."""
+def test_models_ask_tables_at_the_table_time(name, monkeypatch):
+    """Look-ups of decayed counts and walks, for tokens and pairs, use the lagging time."""
     store, asked = generate_stream(GeneratorConfig(nodes=20, events=80, seed=3)), []
     spec = find_model(name)
     scorer = spec.build(spec.config(), DatasetFacts.of(store, torch.arange(len(store)))).eval()

@@ -1,4 +1,4 @@
-"""Node properties: NDCG as scikit-learn has it, forecasts and periods as TGB's loops have them."""
+"""Node properties: NDCG equals scikit-learn, forecasts and periods equal TGB."""
 
 import json
 
@@ -24,16 +24,16 @@ TGB_NDCG = 0.7133481793804058
 
 @settings(deadline=None, max_examples=60)
 @given(n=st.integers(1, 5), c=st.integers(2, 14), seed=st.integers(0, 2**31))
-def test_ndcg_is_scikit_learns(n, c, seed):
-    """For all forecasts and truths with ties and empty rows: the same to 1e-12, row by row."""
+def test_ndcg_equals_scikit_learn(n, c, seed):
+    """For all forecasts and labels with ties and empty rows: equal to 1e-12, row by row."""
     rng = np.random.default_rng(seed)
     score, truth = rng.integers(0, 4, (n, c)) / 4, rng.integers(0, 3, (n, c)) / 2
     theirs = [ndcg_score(truth[k : k + 1], score[k : k + 1], k=NDCG_TOP) for k in range(n)]
     assert np.abs(ndcg(score, truth) - theirs).max() < 1e-12
 
 
-def test_the_evaluator_is_tgbs():
-    """The stored figure of py-tgb, to 1e-12; where it is installed, it comes out of its evaluator again."""
+def test_evaluator_equals_tgb():
+    """Equal to the stored figure of py-tgb to 1e-12, and to its evaluator if it is installed."""
     ours = ndcg(np.array(FORECAST), np.array(TRUTH)).mean()
     assert abs(ours - TGB_NDCG) < 1e-12
     evaluate = pytest.importorskip("tgb.nodeproppred.evaluate", reason="py-tgb is not installed")
@@ -42,7 +42,7 @@ def test_the_evaluator_is_tgbs():
 
 
 def labelled(folder, name, seed=0):
-    """A set with labels at every fifth instant, among them the last of each period; the rows of both."""
+    """A dataset with labels at every fifth instant, including the last of each period."""
     events, _ = tgb_folder(folder, name)
     rng, users = np.random.default_rng(seed), sorted({row[1] for row in events})
     kinds = sorted({row[2] for row in events} | (set(users) if name == "tgbn-trade" else set()))
@@ -59,7 +59,7 @@ def labelled(folder, name, seed=0):
 
 
 def as_tgb(events, rows, kinds, average):
-    """TGB's loop over its loaders, one event at a time: forecasts, periods and means by dictionaries."""
+    """TGB's loop over its loaders, one event at a time, with dictionaries."""
     times = np.array([row[0] for row in events])
     val, test = np.quantile(times, [0.7, 0.85])
     loaders = (times[times <= val], times[(times > val) & (times <= test)], times[times > test])
@@ -81,8 +81,8 @@ def as_tgb(events, rows, kinds, average):
 
 
 @pytest.mark.parametrize("name", ["tgbn-trade", "tgbn-genre", "tgbn-reddit", "tgbn-token"])
-def test_forecasts_are_tgbs(tmp_path, name):
-    """For all four sets, both forecasts, validation and test: TGB's figure to 1e-12 over as many moments."""
+def test_forecasts_equal_tgb(tmp_path, name):
+    """For all four datasets, both forecasts, validation and test: equal to TGB to 1e-12."""
     events, rows, kinds = labelled(tmp_path / name, name)
     data = dm.read(tmp_path / name)
     assert load_leaderboard(data).sizes == (84, 18, 18)
@@ -96,8 +96,8 @@ def test_forecasts_are_tgbs(tmp_path, name):
             assert (row["moments"], row["visible"], row["board"]) == (moments, "strict", "tgb")
 
 
-def test_one_command_and_one_sentence(monkeypatch, capsys, tmp_path):
-    """Imported once, judged by name; a model that foresees nothing, a link metric beside it, no labels: exit code 2."""
+def test_property_evaluation_by_command_and_its_errors(monkeypatch, capsys, tmp_path):
+    """Evaluated by name; a wrong model, a link metric and missing labels exit with code 2."""
     labelled(tmp_path / "tgbn_trade", "tgbn-trade")
     dm.save(dm.read(tmp_path / "tgbn_trade"), data_dir=tmp_path / "data")
     where = ("--data-dir", str(tmp_path / "data"))
@@ -131,8 +131,8 @@ def test_one_command_and_one_sentence(monkeypatch, capsys, tmp_path):
         dm.evaluate(dm.generate(nodes=20, events=100, communities=2), "persistent", metrics="ndcg@10")
 
 
-def test_a_label_of_nobody_is_one_sentence(monkeypatch, capsys, tmp_path):
-    """A node, a kind, a time or a weight that is none: exit code 2, one line that names the file."""
+def test_invalid_labels_have_one_line_messages(monkeypatch, capsys, tmp_path):
+    """An invalid node, kind, time or weight: exit code 2 and one line that names the file."""
     tgb_folder(tmp_path / "trade", "tgbn-trade")
     own = table_rows("tgbn-trade", 2)[0]
     for row in (

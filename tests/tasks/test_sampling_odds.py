@@ -1,4 +1,4 @@
-"""Negatives whose odds are known: drawn as often as said, taken out of what is learned and of nothing else."""
+"""Correction by known odds: they equal the sampling frequencies and affect training only."""
 
 from dataclasses import replace
 
@@ -54,7 +54,7 @@ def trained_on(store):
 
 @pytest.fixture(scope="module")
 def dense():
-    """Few pairs, busy and rare sources, cells in which most pairs meet: every turn of the sampler is taken often."""
+    """Few pairs, active and rare sources, windows in which most pairs occur: every branch of the sampler is used."""
     store = sample_store(2 * WINDOW_EVENTS + 50, nodes=NODES, seed=1)
     rng = torch.Generator().manual_seed(0)
     src = (torch.rand(len(store), generator=rng) ** 2 * (NODES - 1)).long()
@@ -62,19 +62,19 @@ def dense():
 
 
 class Steady:
-    """Whoever acts does so as often at all times: shares that are known exactly."""
+    """Constant shares that are known exactly."""
 
     def __init__(self, store):
         self.share = torch.bincount(store.src, minlength=NODES).double() / len(store)
 
     def at(self, src, time):
-        """Of all its events."""
+        """Share of all events."""
         return self.share[src]
 
 
 @pytest.fixture(scope="module")
 def asked(dense):
-    """How often each pair was asked about, as an event and as one that was not, over all epochs; and the negatives."""
+    """Frequencies of each pair as positive and as negative over all epochs, and the sampler."""
     split = trained_on(dense)
     mixed = MixedNegatives.create(dense, split, CPU)
     negatives = MixedOddsNegatives(mixed, SamplingOdds.from_pool(mixed.paired.pool, Steady(dense), CPU))
@@ -93,8 +93,8 @@ def all_pairs(store):
     return PairBatch.from_pairs(src, dst, torch.zeros(len(src), dtype=torch.float64)), src * NODES + dst
 
 
-def test_the_odds_are_how_often_a_pair_is_drawn(dense, asked):
-    """For all pairs: as often as random destinations alone would ask, times the odds, within five deviations."""
+def test_odds_equal_sampling_frequencies(dense, asked):
+    """For all pairs: frequency of random destinations times the odds, within five standard deviations."""
     _, negative, negatives = asked
     pairs, key = all_pairs(dense)
     acts = torch.bincount(dense.src, minlength=NODES).double()
@@ -105,8 +105,8 @@ def test_the_odds_are_how_often_a_pair_is_drawn(dense, asked):
     assert not bool(((negative[key] - random).abs() < 5 * random.sqrt()).all()), "and it matters"
 
 
-def test_what_is_best_is_whom_a_source_chooses(dense, asked):
-    """A table with a logit per pair is judged best, with its offsets, at log p(destination | source) + log m.
+def test_corrected_optimum_is_the_choice_probability(dense, asked):
+    """With offsets, the optimal logit of each pair is log p(destination | source) + log m.
 
     That is where training against random destinations has its best too; without the offsets it lies elsewhere.
     """
@@ -129,8 +129,8 @@ def test_what_is_best_is_whom_a_source_chooses(dense, asked):
     assert float(pull(best).abs().max()) > 20
 
 
-def test_shares_are_the_rates_before_and_sum_up_to_one(dense):
-    """For all instants: of all sources, the fitted rate by the sum of rates, to rounding; later events change none."""
+def test_shares_are_fitted_rates_and_sum_to_one(dense):
+    """For all instants: the fitted rate over the sum of rates; later events change nothing."""
     src, time = dense.src, dense.time
     senders = SourceActivity.from_events(dense, torch.arange(len(dense)))
     turns, rate = ActivityShares.fit(senders, src, time, CPU), fit_activity(senders, src, time)
@@ -153,8 +153,8 @@ def test_shares_are_the_rates_before_and_sum_up_to_one(dense):
     assert torch.equal(again.at(*asked), turns.at(*asked))
 
 
-def test_other_kinds_have_no_offset(dense):
-    """What is trained against random, historical or mixed pairs is judged by its logits, as it always was."""
+def test_other_negatives_have_no_offset(dense):
+    """Random, historical and mixed negatives leave the logits as they are."""
     pairs, _ = all_pairs(dense)
     for kind in TRAINING_NEGATIVES.keys() - {"mixed-odds"}:
         assert LinkTask.create(dense, trained_on(dense), CPU, kind).offset(pairs) is None
@@ -167,8 +167,8 @@ def stream():
     return Stream(store, chronological_split(store), CPU)
 
 
-def test_the_questions_are_those_of_mixed_and_validation_is_random(stream):
-    """The same pairs to the last one; the best epoch is chosen where the source is kept."""
+def test_mixed_odds_has_the_pairs_of_mixed_and_random_validation(stream):
+    """The same pairs; validation uses negatives that keep the source."""
     mixed, known = (
         LinkTask.create(stream.store, stream.split, CPU, kind) for kind in ("mixed", "mixed-odds")
     )
@@ -180,8 +180,8 @@ def test_the_questions_are_those_of_mixed_and_validation_is_random(stream):
 
 @pytest.mark.parametrize("name", TRAINABLE)
 @pytest.mark.parametrize("shares", [SINGLE_BUCKET, SHARE_CHOICES[3]])
-def test_every_model_is_judged_with_it(stream, name, shares, monkeypatch):
-    """For all of them, whole or in parts: the loss of a step is that of its scores and offsets; scores have none."""
+def test_every_model_trains_with_offsets(stream, name, shares, monkeypatch):
+    """For all models, whole or in buckets: the loss has the offsets, scores do not."""
     monkeypatch.setattr(engine, "choose_shares", lambda lengths, most, costs: shares)
     spec, how = find_model(name), LinkFitConfig(batch=50, train_negatives="mixed-odds", precision="float32")
     torch.manual_seed(0)
@@ -216,8 +216,8 @@ def test_every_model_is_judged_with_it(stream, name, shares, monkeypatch):
     assert float(executor.run(batch)) == pytest.approx(float(expected), rel=1e-5)
 
 
-def test_trees_go_on_from_it_and_hold_none(stream):
-    """A table's rows start from a constant that is right on average and their offsets; without any, from the logit."""
+def test_trees_start_from_offsets_and_store_none(stream):
+    """Rows start from a constant that is right on average plus their offsets; without offsets from the logit."""
     label = torch.tensor([1.0, 0, 0, 1, 0], dtype=torch.float64)
     start = torch.tensor([2.0, -4, 1, 0, 0.5], dtype=torch.float64)
     found = torch.sigmoid(fit_base_logit(label, start) + start)
@@ -248,8 +248,8 @@ RUNS = {"trees": TREES, "jodie": {"time_dim": 6}}
 
 
 @pytest.mark.parametrize("model", RUNS)
-def test_a_stopped_run_ends_with_the_same_bits_and_says_what_it_is(model, tmp_path):
-    """Trees and a network: weights and losses of a resumed run; result rows say what it was trained against."""
+def test_a_resumed_run_has_the_same_bits_and_result_fields(model, tmp_path):
+    """Trees and a network: weights and losses of a resumed run; result rows name the training negatives."""
     data = dm.generate(nodes=40, events=900, communities=4)
     how = {"train_negatives": "mixed-odds", "epochs": 2} | RUNS[model]
     whole = start_link_run(data, model, 0, how, CPU, tmp_path)

@@ -1,4 +1,4 @@
-"""The run folder: its configuration is read back equal or not at all."""
+"""Run directory: its config is read back equal, or it is an error."""
 
 import math
 import shutil
@@ -17,14 +17,14 @@ values = st.one_of(plain, st.lists(plain, max_size=3), st.lists(st.lists(letters
 
 @given(settings=st.dictionaries(letters, values, max_size=4), name=letters)
 def test_every_value_is_read_back_equal(tmp_path_factory, settings, name):
-    """For all names and values, infinities, quotes, line ends and letters of every plane among them."""
+    """For all names and values, including infinities, quotes, line ends and any Unicode character."""
     run = RunDirectory(tmp_path_factory.mktemp("run"))
     run.write_config({f"x{name}": settings})
     assert run.config()[f"x{name}"] == settings
 
 
-def test_nan_stays_nan_and_what_toml_cannot_hold_is_said(tmp_path):
-    """NaN is a word of TOML; None and half letters are not."""
+def test_nan_is_kept_and_other_values_are_an_error(tmp_path):
+    """TOML has NaN, but no None and no lone surrogates."""
     run = RunDirectory(tmp_path)
     run.write_config({"a": {"x": math.nan, "y": -0.0}})
     found = run.config()["a"]
@@ -35,8 +35,8 @@ def test_nan_stays_nan_and_what_toml_cannot_hold_is_said(tmp_path):
             to_toml({"a": {"x": value}})
 
 
-def test_a_cut_or_changed_configuration_is_one_sentence(tmp_path):
-    """For all bytes but the last line end: cut there or changed there, it is refused."""
+def test_a_cut_or_changed_config_is_an_error(tmp_path):
+    """Cut or changed at any byte except the last line end."""
     run = RunDirectory(tmp_path)
     run.write_config({"run": {"seed": 0, "data": "é"}, "train": {"lr": 0.1}})
     path = tmp_path / "config.toml"
@@ -51,8 +51,8 @@ def test_a_cut_or_changed_configuration_is_one_sentence(tmp_path):
     assert run.config()["train"]["lr"] == 0.1
 
 
-def test_two_runs_of_one_second_have_two_folders(tmp_path, monkeypatch):
-    """Whoever comes second gets another name, and each its own id."""
+def test_two_runs_of_one_second_have_two_directories(tmp_path, monkeypatch):
+    """Later ones get a number, and each run has its own fingerprint."""
     monkeypatch.setattr("time.strftime", lambda _: "now")
     runs = [RunDirectory.create(tmp_path, "data", "model", 0) for _ in range(3)]
     assert [run.path.name for run in runs] == ["now-seed0", "now-seed0-2", "now-seed0-3"]
@@ -61,8 +61,8 @@ def test_two_runs_of_one_second_have_two_folders(tmp_path, monkeypatch):
     assert len({run.fingerprint for run in runs}) == 3
 
 
-def test_derived_files_that_are_torn_are_one_sentence(tmp_path):
-    """metrics.jsonl and results.json: the sentence says how they are written anew."""
+def test_torn_derived_files_are_an_error(tmp_path):
+    """metrics.jsonl and results.json: the message says how to write them again."""
     run = RunDirectory(tmp_path)
     assert run.metrics() == run.results() == []
     for name, read in (("metrics.jsonl", run.metrics), ("results.json", run.results)):
@@ -75,8 +75,8 @@ def test_derived_files_that_are_torn_are_one_sentence(tmp_path):
             assert f"dygmamba.resume({str(tmp_path)!r})" in str(error.value)
 
 
-def test_a_folder_that_is_none_is_no_run(tmp_path):
-    """Nothing, a file, and a folder in place of config.toml."""
+def test_a_directory_without_config_is_not_a_run(tmp_path):
+    """Nothing, a file, and a directory in place of config.toml."""
     (tmp_path / "file").touch()
     (tmp_path / "odd" / "config.toml").mkdir(parents=True)
     for name, code in (("none", "not-a-run"), ("file", "not-a-run"), ("odd", "damaged-config")):

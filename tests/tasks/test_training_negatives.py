@@ -1,4 +1,4 @@
-"""What is asked beside training events: of the period, not around, one of each kind in two epochs."""
+"""Training negatives: sampled from the training period, outside of the event's window."""
 
 import pytest
 import torch
@@ -10,6 +10,7 @@ from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.splits import Split
 from dygmamba.tasks.link import LinkTask, build_link_set
 from dygmamba.tasks.training_negatives import TRAINING_NEGATIVES, WINDOW_EVENTS
+from raising import raises
 from strategies import event_streams
 
 CPU = torch.device("cpu")
@@ -23,7 +24,7 @@ def trained_on(store, count=None):
 
 
 def asked(kind, store, split, seed=0, epoch=0):
-    """Source and destination of what is asked beside each training event."""
+    """Source and destination of the negative of each training event."""
     negatives = TRAINING_NEGATIVES[kind].create(store, split, CPU)
     pairs = negatives.build_queries(store.select(split.train), negatives.draw_others(seed, epoch))
     k = len(split.train)
@@ -37,8 +38,8 @@ def asked(kind, store, split, seed=0, epoch=0):
 
 @settings(max_examples=40)
 @given(store=event_streams(min_events=2), seed=st.integers(0, 3), epoch=st.integers(0, 3))
-def test_a_pair_is_one_of_training_or_keeps_its_source(store, seed, epoch):
-    """For all streams: a pair of some training event, or the event's source with a training destination."""
+def test_a_negative_is_a_training_pair_or_keeps_its_source(store, seed, epoch):
+    """For all streams: the pair of a training event, or the event's source with a training destination."""
     split = trained_on(store)
     known = set(zip(store.src.tolist(), store.dst.tolist(), strict=True))
     src, dst = asked("historical", store, split, seed, epoch)
@@ -50,8 +51,8 @@ def long_store():
     return sample_store(3 * WINDOW_EVENTS, nodes=30)
 
 
-def test_a_pair_does_not_meet_around_the_event():
-    """Where there are pairs enough: none of those that meet in the same cell of 200 training events."""
+def test_a_negative_does_not_occur_in_the_events_window():
+    """With enough pairs: none that occurs in the same window of 200 training events."""
     store = long_store()
     src, dst = asked("historical", store, trained_on(store))
     for cell in torch.arange(len(store)).split(WINDOW_EVENTS):
@@ -63,7 +64,7 @@ def test_a_pair_does_not_meet_around_the_event():
 
 
 def test_mixed_has_one_of_each_kind_in_two_epochs():
-    """Every event: with its own source and any destination in one epoch, both ends replaced in the other."""
+    """Every event gets a random destination in one epoch and another pair in the other."""
     store = long_store()
     split = trained_on(store)
     for epoch in (0, 5):
@@ -77,8 +78,8 @@ def test_mixed_has_one_of_each_kind_in_two_epochs():
 
 
 @pytest.mark.parametrize("kind", TRAINING_NEGATIVES)
-def test_what_is_asked_is_a_function_of_seed_and_epoch(kind):
-    """The same again, other with another seed or epoch, and never a node that training does not know."""
+def test_negatives_are_a_function_of_seed_and_epoch_of_every_kind(kind):
+    """Equal for equal arguments, different for another seed or epoch, and only training nodes."""
     store = long_store()
     split = trained_on(store, 2 * WINDOW_EVENTS)
     negatives = TRAINING_NEGATIVES[kind].create(store, split, CPU)
@@ -91,17 +92,18 @@ def test_what_is_asked_is_a_function_of_seed_and_epoch(kind):
     assert set(dst.tolist()) <= set(store.dst[split.train].tolist())
 
 
-def test_an_unknown_kind_is_one_sentence():
-    """The setting says what it may be."""
+def test_unknown_train_negatives_are_an_error():
+    """The message lists the kinds there are."""
     from dygmamba.config import build_config
     from dygmamba.engine.fit_config import LinkFitConfig
 
-    with pytest.raises(ConfigError, match="random, historical, mixed, mixed-odds"):
+    with raises("setting-of-wrong-type", ConfigError) as error:
         build_config(LinkFitConfig, {"train_negatives": "hard"})
+    assert "random, historical, mixed, mixed-odds" in str(error.value)
 
 
-def test_validation_asks_what_training_asks():
-    """Random pairs as published, historical ones as evaluated, or both beside each event, which is asked about once."""
+def test_validation_matches_the_training_negatives():
+    """Random negatives as published, historical ones, or both with each event once."""
     store = long_store()
     split = trained_on(store, 2 * WINDOW_EVENTS)
     evaluation_sets = {

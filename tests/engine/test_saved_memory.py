@@ -1,4 +1,4 @@
-"""The memory that training leaves: kept with the weights, gone on from by whoever asks later, and by nobody else."""
+"""Memory saved after training: stored with the weights and used by later queries only."""
 
 from contextlib import nullcontext
 from copy import deepcopy
@@ -65,14 +65,14 @@ every_model = pytest.mark.parametrize("name", MODELS)
 
 
 def forgetful(scorer):
-    """The same weights without what training left."""
+    """The same weights without the saved memory."""
     other = deepcopy(scorer)
     other.let_go()
     return other
 
 
 def asked_at(stream, rows):
-    """The events at these rows, as questions, and how many events they may see by the clock of all events."""
+    """The events at these rows as queries, and how many events of the schedule each may see."""
     store = stream.store
     clock = MemorySchedule.from_periods(store, (torch.arange(len(store)),), 50)
     pairs = PairBatch.from_pairs(store.src[rows], store.dst[rows], store.time[rows])
@@ -80,7 +80,7 @@ def asked_at(stream, rows):
 
 
 class Witness(Counter):
-    """And keeps what it was told."""
+    """Also saves what it observed."""
 
     carries = True
 
@@ -100,8 +100,8 @@ class Witness(Counter):
 
 @pytest.mark.parametrize("visible", ["strict", "batch"])
 @pytest.mark.parametrize("batch", [10, 47])
-def test_what_is_kept_has_every_training_event_once_and_in_order(visible, batch, tmp_path):
-    """Whatever training lagged behind, and the last batch, full or not; ties across batches too."""
+def test_saved_memory_observed_every_training_event_once(visible, batch, tmp_path):
+    """For strict and batch visibility, a full or short last batch, and ties across batches."""
     store = generate_stream(GeneratorConfig(nodes=30, events=400, seed=1))
     store = replace(store, time=(store.time / 2e4).floor())
     stream, witness = split_stream(store), Witness()
@@ -116,8 +116,8 @@ def test_what_is_kept_has_every_training_event_once_and_in_order(visible, batch,
 
 
 @every_model
-def test_an_exam_goes_on_from_the_memory_that_training_left(fits, name):
-    """Told by hand of the validation's cells, the kept memory says what the exam says: and not what a replay says."""
+def test_evaluation_starts_from_the_saved_memory(fits, name):
+    """The saved memory, advanced by hand through validation, gives the evaluation's scores; a replay does not."""
     fit = fits[name]
     evaluation_set = build_link_set(fit.stream.store, fit.stream.split, "val", "transductive", "random")
     scores = score_evaluation_set(fit.scorer, fit.stream, evaluation_set, fit.config.rule, fit.seed)
@@ -137,8 +137,8 @@ def test_an_exam_goes_on_from_the_memory_that_training_left(fits, name):
 
 
 @every_model
-def test_who_asks_earlier_sees_nothing_of_it_whatever_else_is_asked(fits, name):
-    """For questions on both sides of the end of training, in any order: the earlier ones are answered as by a replay.
+def test_earlier_queries_do_not_see_the_saved_memory(fits, name):
+    """For queries before and after the end of training, in any order: the earlier ones are scored as by a replay.
 
     And the later ones as when they are asked alone.
     """
@@ -158,8 +158,8 @@ def test_who_asks_earlier_sees_nothing_of_it_whatever_else_is_asked(fits, name):
 
 
 @every_model
-def test_another_stream_is_not_the_one_it_was_left_on(fits, name):
-    """On a stream whose beginning is another one, a memory is told from the first event."""
+def test_another_stream_replays_the_memory(fits, name):
+    """On a stream that begins differently, a memory observes every event from the first."""
     fit = fits[name]
     store = fit.stream.store
     other = Stream(replace(store, dst=store.dst.roll(1)), fit.stream.split, CPU)
@@ -170,8 +170,8 @@ def test_another_stream_is_not_the_one_it_was_left_on(fits, name):
 
 
 @pytest.mark.parametrize("rows", [1, 700, 2 * SAMPLED_EVENTS])
-def test_a_mark_knows_the_beginning_of_its_stream(rows):
-    """A stream that went on since is known again; one with an event moved, changed or missing is not."""
+def test_a_prefix_recognises_its_stream(rows):
+    """A stream that has grown is recognised; one with a moved, changed or missing event is not."""
     store = generate_stream(GeneratorConfig(seed=1, nodes=40, events=3 * SAMPLED_EVENTS))
     mark = StreamPrefix.from_store(store, rows)
     assert mark.matches(store)
@@ -203,8 +203,8 @@ class Interrupting(Progress):
 
 
 @pytest.mark.parametrize("stop_after", [1, 9, 10, 12, "validation"])
-def test_a_run_stopped_anywhere_ends_as_if_it_was_not(fits, folder, tmp_path, stop_after):
-    """Stop after k steps, the last of an epoch too, or in validation: what is kept is the same to the last bit."""
+def test_a_resumed_run_equals_an_uninterrupted_one(fits, folder, tmp_path, stop_after):
+    """Stopped after k steps, at the end of an epoch or in validation: the saved memory is bit-identical."""
     fit = start_link_run(open_dataset("small", folder), "tgn", 0, TINY, CPU, tmp_path)
     observer = StoppingObserver(TINY["epochs"] if stop_after == "validation" else None)
     with pytest.raises(Interrupted):
@@ -218,8 +218,8 @@ def test_a_run_stopped_anywhere_ends_as_if_it_was_not(fits, folder, tmp_path, st
 
 
 @every_model
-def test_a_run_that_is_opened_again_says_what_it_said(fits, folder, name):
-    """The kept memory is in the checkpoint: the same scores after training as of the opened run."""
+def test_an_opened_run_has_the_same_scores(fits, folder, name):
+    """The checkpoint holds the saved memory: an opened run scores as after training."""
     fit, run = fits[name], open_run(fits[name].run.path, CPU, folder)
     evaluation_set = build_link_set(fit.stream.store, fit.stream.split, "test", "transductive", "random")
     asked = (evaluation_set, fit.config.rule, fit.seed)
@@ -231,8 +231,8 @@ def test_a_run_that_is_opened_again_says_what_it_said(fits, folder, name):
 
 
 @every_model
-def test_of_a_memory_that_goes_on_from_training_only_later_events_are_explained(fits, name):
-    """Contributions and base are the logit of a prediction, and no player is an event that training has seen."""
+def test_only_events_after_training_are_explained(fits, name):
+    """Contributions and base sum to the logit, and no explained event is a training event."""
     fit = fits[name]
     store, trained = fit.stream.store, fit.scorer.carried.rows
     for row, carried in ((len(store) - 1, trained), (trained - 10, 0)):
@@ -247,8 +247,8 @@ def test_of_a_memory_that_goes_on_from_training_only_later_events_are_explained(
         assert found.base + float(found.value.sum()) == pytest.approx(found.logit, abs=1e-9)
 
 
-def test_a_blend_goes_on_where_its_parts_do(fits):
-    """Two memories that were left on the same events go on together; the blend says the weighted sum."""
+def test_a_blend_starts_from_the_memories_of_its_parts(fits):
+    """Two memories saved at the same event continue together; the blend is the weighted sum."""
     parts = [fits[name] for name in ("jodie", "tgn")]
     blend = Blend([deepcopy(fit.scorer) for fit in parts], (0.25, 0.75)).eval()
     assert isinstance(blend, MemorySaver)
@@ -263,8 +263,8 @@ def test_a_blend_goes_on_where_its_parts_do(fits):
 
 
 @every_model
-def test_replayed_keeps_nothing(name):
-    """With `memory='replayed'` there is nothing to keep, in the checkpoint neither."""
+def test_replayed_memory_is_not_saved(name):
+    """With `memory='replayed'` nothing is saved, in the checkpoint neither."""
     store = generate_stream(GeneratorConfig(seed=3, nodes=40, events=100))
     spec = find_model(name)
     scorer = spec.build(spec.config(memory="replayed"), DatasetFacts.of(store))

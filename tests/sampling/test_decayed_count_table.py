@@ -1,4 +1,4 @@
-"""Fading counts where a model runs: the same numbers as the lists', for every node and pair, strictly earlier."""
+"""Decayed counts on the device: equal to those of EventCounts, strictly earlier."""
 
 import torch
 from hypothesis import given
@@ -15,8 +15,8 @@ SCALES = (0.5, 4.0, 300.0)
 
 
 @given(event_streams(), st.data())
-def test_they_are_the_counts_of_the_lists(store, data):
-    """Of all nodes and pairs, met or not, at the times of events, between and after them; -1 is nobody."""
+def test_table_equals_event_counts(store, data):
+    """For all nodes and pairs, at times of events, between and after them; node -1 counts zero."""
     columns = (store.src, store.dst, store.time, store.num_nodes)
     fades, counts = (
         DecayedCountTable.build(*columns, DecayedCountRequest(SCALES)),
@@ -43,7 +43,7 @@ def test_they_are_the_counts_of_the_lists(store, data):
 
 
 def test_a_model_reads_beyond_its_sequences():
-    """With histories of one event, what happened before it still moves the score, by counts and by walks."""
+    """With sequences of one event, earlier events still change the score through counts and walks."""
     store = sample_store(60)
     for more in (
         {"channels": ("time", "decayed-counts")},

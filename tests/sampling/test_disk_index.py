@@ -1,4 +1,4 @@
-"""An index on the disk answers as one in memory does, is made once, and made again where it is damaged."""
+"""Disk index: equal to the index in memory, written once, and rewritten if it is damaged."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ def path(tmp_path_factory):
 
 @pytest.fixture
 def on_disk(monkeypatch):
-    """A few hundred entries are many; events come in short runs."""
+    """Limits such that a few hundred entries count as many."""
     monkeypatch.setattr(disk_index, "MAX_ENTRY_BYTES", 24 * 400)
     monkeypatch.setattr(
         disk_index,
@@ -49,8 +49,8 @@ def subsets():
 
 
 @pytest.mark.parametrize("which", subsets())
-def test_answers_are_equal(path, which, on_disk, monkeypatch):
-    """For all strategies and sets of events: the same neighbours, and the same entries to the last bit."""
+def test_disk_index_equals_memory_index(path, which, on_disk, monkeypatch):
+    """For all strategies and sets of events: the same neighbors and entries, bit for bit."""
     store, events = load_dataset(path).store, subsets()[which]
     disk = NeighborIndex.build(store, events)
     with monkeypatch.context() as small:
@@ -73,8 +73,8 @@ def test_answers_are_equal(path, which, on_disk, monkeypatch):
 
 
 @pytest.mark.parametrize("which", ["all", "some"])
-def test_counts_are_equal_to_the_last_bit(path, which, on_disk, monkeypatch):
-    """For all kinds of list: fading counts, numbers of events, ages, what neighbours did, of pairs that met or not."""
+def test_disk_counts_equal_memory_counts(path, which, on_disk, monkeypatch):
+    """For all kinds of groups: decayed counts, numbers of events, ages and neighbor features, bit for bit."""
     monkeypatch.setattr(disk_index, "DEFAULT_BUDGET", 8 * 16 * 7 * 500)  # some hundred entries at a time
     store, events = load_dataset(path).store, subsets()[which]
     loops = torch.arange(0, EVENTS, 50)
@@ -100,8 +100,8 @@ def test_counts_are_equal_to_the_last_bit(path, which, on_disk, monkeypatch):
     assert not isinstance(memory.counts(request.scales).groups["pair"], disk_index.DiskCountGroups)
 
 
-def test_it_is_made_once_and_again_when_damaged(path, on_disk, monkeypatch):
-    """The second process finds the file of the first; one flipped bit, and it is made anew; another store, another."""
+def test_the_index_file_is_reused_and_rewritten_when_damaged(path, on_disk, monkeypatch):
+    """A second process reuses the file; one flipped bit and it is rewritten; another store has its own."""
     store = load_dataset(path).store
     NeighborIndex.build(store)
     folder = path.parent / INDEX_FOLDER
@@ -128,8 +128,8 @@ def test_it_is_made_once_and_again_when_damaged(path, on_disk, monkeypatch):
         good.recent(torch.tensor([1]), torch.tensor([1e10], dtype=torch.float64), 3)
 
 
-def test_a_folder_that_cannot_be_written_to_costs_nothing_but_time(path, on_disk, monkeypatch, tmp_path):
-    """The index is made elsewhere, has no name there, and answers."""
+def test_a_read_only_folder_gets_a_temporary_index(path, on_disk, monkeypatch, tmp_path):
+    """The index is built in an anonymous temporary file and works."""
     store = load_dataset(path).store
     real = disk_index._write_entries
 
@@ -147,8 +147,8 @@ def test_a_folder_that_cannot_be_written_to_costs_nothing_but_time(path, on_disk
     assert not list(tmp_path.iterdir())
 
 
-def test_a_full_disk_is_one_sentence_and_leaves_no_index(path, on_disk, monkeypatch, tmp_path):
-    """Whichever write fails, beside the dataset and in the temporary folder."""
+def test_a_full_disk_is_an_error_and_leaves_no_index(path, on_disk, monkeypatch, tmp_path):
+    """Whichever write fails, beside the dataset or in the temporary folder."""
     copy = tmp_path / "data" / path.name
     copy.parent.mkdir()
     copy.write_bytes(path.read_bytes())
@@ -172,7 +172,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_no_index(path, on_disk, monkeypa
         assert [one for one in copy.parent.rglob("*") if one.is_file()] == [copy]
 
 
-def test_what_was_made_for_a_dataset_goes_with_it(path, on_disk, tmp_path):
+def test_removing_a_dataset_removes_its_index(path, on_disk, tmp_path):
     """Removing the dataset removes its index."""
     copy = tmp_path / path.name
     copy.write_bytes(path.read_bytes())
@@ -182,8 +182,8 @@ def test_what_was_made_for_a_dataset_goes_with_it(path, on_disk, tmp_path):
     assert not list((tmp_path / INDEX_FOLDER).iterdir())
 
 
-def test_passes_cover_all_nodes_within_the_budget():
-    """For all budgets: consecutive runs; only a node alone may have more entries than there is room for."""
+def test_node_ranges_cover_all_nodes_within_the_budget():
+    """For all budgets: consecutive ranges; only a single node may exceed the budget."""
     start = np.concatenate([[0], np.cumsum(np.random.default_rng(0).integers(0, 9, 50))])
     for most in (1, 5, 40, 1000):
         runs = list(split_nodes(start, most))
@@ -193,7 +193,7 @@ def test_passes_cover_all_nodes_within_the_budget():
 
 
 def test_features_are_gathered_from_mapped_pages(path):
-    """The features of a loaded store are its file's pages, and a view has no copy of the table."""
+    """Features of a loaded store are mapped from its file, and a view does not copy the table."""
     from dygmamba.data.storage.mapped_columns import _maps
     from dygmamba.ops.gather_rows import gather_rows
 

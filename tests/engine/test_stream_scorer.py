@@ -1,4 +1,4 @@
-"""The walk: what a memory was told when it was asked, and that how questions are cut changes no score."""
+"""StreamScorer: what a memory has observed, and that cutting queries changes no score."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -32,7 +32,7 @@ SIZES = st.integers(1, 7)
 
 
 class Witness(Heuristic):
-    """A scorer that notes what it had observed whenever it is asked, and answers with its number."""
+    """A scorer that records what it had observed at each call and returns the number of events."""
 
     def __init__(self):
         self.reset()
@@ -56,7 +56,7 @@ class Witness(Heuristic):
 
 
 def events_of(store):
-    """An exam of every event of a stream, each with its reverse."""
+    """An evaluation set of every event of a stream, each with its reverse."""
     ids = torch.arange(len(store))
     pairs = PairBatch.from_pairs(
         torch.cat([store.src, store.dst]), torch.cat([store.dst, store.src]), store.time.repeat(2)
@@ -65,8 +65,8 @@ def events_of(store):
 
 
 @given(store=event_streams(min_events=1), size=SIZES, first=st.integers(0, 9))
-def test_cells_cut_each_period_from_its_own_beginning(store, size, first):
-    """For all streams, sizes and periods: the cells are the events in order; only a period's last is shorter."""
+def test_batches_cut_each_period_from_its_own_begin(store, size, first):
+    """For all streams, sizes and periods: the batches are the events in order; only a period's last one is shorter."""
     ids = torch.arange(len(store))
     periods = (ids[:first], ids[first:])
     clock = MemorySchedule.from_periods(store, periods, size)
@@ -77,11 +77,11 @@ def test_cells_cut_each_period_from_its_own_beginning(store, size, first):
 
 
 @given(store=event_streams(min_events=1), size=SIZES)
-def test_a_strict_memory_has_seen_strictly_earlier_events_only(
+def test_a_strict_memory_has_observed_strictly_earlier_events_only(
     store,
     size,
 ):
-    """For all streams with ties: a question sees full cells, all of them strictly earlier, and as many as there are.
+    """For all streams with ties: a query sees all full batches that are strictly earlier, and no other.
 
     What it sees is a function of its time and of what is strictly earlier: later events, or none, change nothing.
     """
@@ -97,8 +97,8 @@ def test_a_strict_memory_has_seen_strictly_earlier_events_only(
 
 
 @given(store=event_streams(min_events=1))
-def test_an_exam_tells_a_memory_as_its_rule_says(store):
-    """Strict: everything observed is earlier than everything asked. Batch: exactly the cells before its own."""
+def test_evaluation_follows_the_visibility_rule(store):
+    """Strict: all observed events are earlier than all queries. Batch: exactly the batches before its own."""
     for visible in ("strict", "batch"):
         witness = Witness()
         count = score_evaluation_set(witness, unsplit(store), events_of(store), VisibilityRule(visible, 3))
@@ -111,8 +111,8 @@ def test_an_exam_tells_a_memory_as_its_rule_says(store):
 
 
 @given(store=event_streams(min_events=3), batch=SIZES, visible=st.sampled_from(["strict", "batch"]))
-def test_training_tells_a_memory_as_its_rule_says(store, batch, visible):
-    """For all streams, batches and rules: before step k come the strictly earlier cells, or all before k."""
+def test_training_follows_the_visibility_rule(store, batch, visible):
+    """For all streams and batches: before step k a memory observes the strictly earlier batches, or all before k."""
     ids = torch.arange(len(store))
     clock = MemorySchedule.from_periods(store, (ids,), batch)
     told = clock.visible_batches(visible)
@@ -126,8 +126,8 @@ def test_training_tells_a_memory_as_its_rule_says(store, batch, visible):
 
 
 @pytest.mark.parametrize("visible", ["strict", "batch"])
-def test_a_fit_shows_its_memory_nothing_of_the_batchs_own_time(visible, tmp_path):
-    """On a stream of few instants, strict training never shows an event of the batch's time or later."""
+def test_strict_training_shows_no_event_of_the_batchs_own_time(visible, tmp_path):
+    """On a stream of few instants, strict training never shows an event at or after the batch's time."""
     store = generate_stream(GeneratorConfig(nodes=30, events=400, seed=1))
     store = replace(store, time=(store.time / 2e4).floor())
     stream, witness = split_stream(store), Counter()
@@ -147,7 +147,7 @@ def test_a_fit_shows_its_memory_nothing_of_the_batchs_own_time(visible, tmp_path
 
 @given(store=event_streams(min_events=4))
 def test_every_positive_is_scored_once_with_its_negative(store):
-    """One positive and one negative per event of the exam, in its order."""
+    """One positive and one negative per event of the evaluation set, in its order."""
     stream = split_stream(store)
     try:
         evaluation_set = build_link_set(store, stream.split, "test", strategy="historical")
@@ -170,8 +170,8 @@ def test_every_positive_is_scored_once_with_its_negative(store):
         ("tgn", {"neighbors": 3, "sampling": "uniform"}),
     ],
 )
-def test_how_questions_are_cut_changes_no_score(name, settings, tokens):
-    """Alone or together, in any order and in passes of any size: the same score to 1e-5, drawn neighbours included."""
+def test_scores_do_not_depend_on_how_queries_are_cut(name, settings, tokens):
+    """Alone or together, in any order and pass size: scores agree to 1e-5, with sampled neighbors too."""
     store = generate_stream(GeneratorConfig(nodes=30, events=500, seed=1))
     stream, spec = split_stream(store), MODELS[name]
     torch.manual_seed(0)
@@ -189,8 +189,8 @@ def test_how_questions_are_cut_changes_no_score(name, settings, tokens):
     torch.testing.assert_close(parts(some, seen[order]), whole[order], rtol=1e-4, atol=1e-5)
 
 
-def test_an_exam_gives_the_same_scores_again():
-    """Whatever was drawn in between, and whatever the memory was told before: the same bits."""
+def test_repeated_evaluation_gives_the_same_scores():
+    """Whatever was drawn or observed in between: the same bits."""
     store = generate_stream(GeneratorConfig(nodes=30, events=400, seed=1))
     stream = split_stream(store)
     evaluation_set = build_link_set(store, stream.split, "val")
@@ -205,8 +205,8 @@ def test_an_exam_gives_the_same_scores_again():
 
 
 @given(store=event_streams(min_events=1), at=st.integers(1, 12))
-def test_a_walk_that_was_interrupted_asks_as_if_it_were_new(store, at):
-    """Wherever telling or asking breaks off, within a cell too: asked again, a memory has seen each event once."""
+def test_an_interrupted_scorer_starts_again(store, at):
+    """Wherever an update or a score fails, even within a batch: afterwards the memory observes each event once."""
 
     class Halting(Witness):
         left = at
@@ -239,8 +239,8 @@ def test_a_walk_that_was_interrupted_asks_as_if_it_were_new(store, at):
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), float("-inf")])
-def test_a_score_that_is_no_number_is_an_error(wrong):
-    """For all that is not finite, in one answer or in a vector of one: a sentence with the time, never a score."""
+def test_a_score_that_is_not_finite_is_an_error(wrong):
+    """NaN and infinities, in scores or in vectors: the message names the time."""
     time = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
     for answers in (torch.tensor([0.0, wrong, 1.0]), torch.tensor([[0.0, 0.0], [0.0, wrong], [1.0, 1.0]])):
         with raises("not-finite", ScoreError) as error:

@@ -1,4 +1,4 @@
-"""Cutting batches by length: nothing is lost, every pair is read once, and a step computes the same."""
+"""Length buckets: every pair is in one bucket, and a step computes the same."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ SETTINGS = {"length": 40, "width": 4, "states": 4, "out": 8, "time_dim": 6, "dro
 
 @given(length=st.integers(0, 5000), most=st.integers(1, 5000))
 def test_rounding_covers_and_wastes_at_most_a_quarter(length, most):
-    """For all lengths up to the longest: rounded up, to few values, and above 64 by less than a quarter."""
+    """For all lengths: rounded up to few values, above 64 by less than a quarter."""
     length = min(length, most)
     cut = round_length(length, most)
     assert length <= cut <= max(most, 16)
@@ -43,8 +43,8 @@ def test_rounding_covers_and_wastes_at_most_a_quarter(length, most):
     lengths=st.lists(st.lists(st.integers(0, 300), min_size=12, max_size=12), min_size=1, max_size=4),
     cut=st.sampled_from([*SHARE_CHOICES, (1, 2, 4), (100, 1)]),
 )
-def test_every_pair_is_in_one_part_that_reaches_back_far_enough(lengths, cut):
-    """For all batches: the parts are a permutation of the pairs, and none is looked up too short."""
+def test_every_pair_is_in_one_bucket_that_is_long_enough(lengths, cut):
+    """For all batches: buckets are a permutation of the pairs, and none is looked up too short."""
     given_lengths = torch.tensor(lengths)
     epoch = plan_buckets(given_lengths, cut, 300)
     for row, order, cuts in zip(given_lengths, epoch.order, epoch.lengths, strict=True):
@@ -54,8 +54,8 @@ def test_every_pair_is_in_one_part_that_reaches_back_far_enough(lengths, cut):
         assert all(int(row[pairs].max()) <= cut for pairs, cut in zip(chosen, cuts, strict=True))
 
 
-def test_equal_lengths_are_not_cut_and_mixed_ones_are():
-    """Parts are issued where they save more than they cost."""
+def test_only_mixed_lengths_are_bucketed():
+    """Buckets are used if they save more than they cost."""
     equal, mixed = torch.full((3, 400), 1000), torch.full((3, 400), 20)
     mixed[:, :40] = 1000
     gpu = DEVICE_COSTS["cuda"]
@@ -84,8 +84,8 @@ def fit_of(model, stream, folder):
 
 
 @pytest.mark.parametrize("model", ["dyg-mamba", "dygformer"])
-def test_a_step_in_parts_is_the_step(model, stream, tmp_path, monkeypatch):
-    """Losses and weights after steps in one, two and five parts agree to rounding."""
+def test_a_step_in_buckets_equals_the_step(model, stream, tmp_path, monkeypatch):
+    """Losses and weights after steps in one, two and five buckets agree to rounding."""
     results = []
     for shares in (SINGLE_BUCKET, SHARE_CHOICES[1], SHARE_CHOICES[3]):
         monkeypatch.setattr(engine, "choose_shares", lambda lengths, most, costs, shares=shares: shares)

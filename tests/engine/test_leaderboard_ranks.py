@@ -1,4 +1,4 @@
-"""Ranks among a scoreboard's own candidates: TGB's evaluator, a loop over its pickles, and what a row says."""
+"""Ranks among a leaderboard's candidates: equal to TGB's evaluator and to a loop over its lists."""
 
 import json
 
@@ -38,8 +38,8 @@ TGB_MRR = (0.2857142984867096, 1.0, 0.1538461595773697, 0.25, 0.25)
 TGB_HITS_3 = (0.0, 1.0, 0.0, 0.0, 0.0)
 
 
-def test_the_evaluator_is_tgbs():
-    """Stored figures of py-tgb, event by event in its 32 bits; the mean is that of the exact ranks to 1e-12."""
+def test_evaluator_equals_tgb():
+    """Ranks equal stored figures of py-tgb event by event, in its 32 bits; the mean to 1e-12."""
     positive, negative = torch.tensor(POSITIVE).double(), torch.tensor(NEGATIVE).double()
     rank = 1 + count_ranked_above(positive, negative)
     assert [float(np.float32(1 / one)) for one in rank.tolist()] == list(TGB_MRR)
@@ -51,8 +51,8 @@ def test_the_evaluator_is_tgbs():
     assert found["hits@3"] == 0.2
 
 
-def test_the_stored_figures_are_py_tgbs():
-    """Where py-tgb is installed: the figures above come out of its evaluator again."""
+def test_stored_figures_equal_py_tgb():
+    """If py-tgb is installed, its evaluator gives the stored figures again."""
     evaluate = pytest.importorskip("tgb.linkproppred.evaluate", reason="py-tgb is not installed")
     judge = evaluate.Evaluator(name="tgbl-wiki", k_value=3)
     for one, others, mrr, hits in zip(POSITIVE, NEGATIVE, TGB_MRR, TGB_HITS_3, strict=True):
@@ -64,7 +64,7 @@ def test_the_stored_figures_are_py_tgbs():
 
 @pytest.fixture(scope="module")
 def wiki(tmp_path_factory):
-    """A tiny tgbl-wiki in a data folder, and what was written."""
+    """A tiny tgbl-wiki in a data folder, and its contents."""
     folder = tmp_path_factory.mktemp("wiki")
     rows, negatives = tgb_folder(folder / "tgbl_wiki", events=200)
     dm.save(dm.read(folder / "tgbl_wiki"), data_dir=folder)
@@ -73,8 +73,8 @@ def wiki(tmp_path_factory):
 
 @pytest.mark.parametrize("visible", ["strict", "batch"])
 @pytest.mark.parametrize("name", ["dyg-mamba", "tgn", "edgebank"])
-def test_ranks_are_among_the_pickled_negatives(wiki, name, visible):
-    """Stateless, with memory, without weights: each event of the test against what TGB's dictionary has of it."""
+def test_ranks_are_among_tgb_negatives(wiki, name, visible):
+    """Stateless, stateful and heuristic models: each test event is ranked against TGB's list for it."""
     folder, rows, negatives = wiki
     data = dm.load("tgbl-wiki", folder)
     board, spec, rule = load_leaderboard(data), find_model(name), VisibilityRule(visible, batch_size=20)
@@ -104,8 +104,8 @@ def test_ranks_are_among_the_pickled_negatives(wiki, name, visible):
         assert float(rank[number]) == float(1 + (above + level) / 2)
 
 
-def test_a_run_is_trained_on_the_boards_split_and_says_so(wiki, monkeypatch, capsys):
-    """Unless told: no node is held out, and rows say whose candidates, whose split and what a memory saw."""
+def test_a_run_uses_the_leaderboard_split(wiki, monkeypatch, capsys):
+    """By default no node is held out, and rows name the candidates, the split and the visibility."""
     folder, *_ = wiki
     data = dm.load("tgbl-wiki", folder)
     how = {"out": folder / "runs", "device": "cpu", "epochs": 1, "data_dir": folder, "time_dim": 6}
@@ -139,8 +139,8 @@ def test_a_run_is_trained_on_the_boards_split_and_says_so(wiki, monkeypatch, cap
         held.evaluate(metrics="mrr", candidates="board")
 
 
-def test_mistakes_are_one_sentence(wiki, monkeypatch, capsys, tmp_path):
-    """Candidates of a board that is not there, filtered ones, a split of none; TGB-Seq's test goes."""
+def test_mistakes_have_one_line_messages(wiki, monkeypatch, capsys, tmp_path):
+    """Missing leaderboard, filtered board candidates, wrong split; TGB-Seq's test works."""
     folder, *_ = wiki
     dm.save(dm.generate(nodes=40, events=600, communities=4, name="plain"), data_dir=folder)
     for words in (

@@ -32,7 +32,7 @@ SIZES = {"length": 6, "width": 4, "blocks": 1, "states": 4, "out": 8, "time_dim"
 
 @pytest.fixture(autouse=True, scope="module")
 def _alone():
-    """One thread: the tensors are tiny, and threads that wait for each other on a busy machine are slow."""
+    """One thread: the tensors are tiny, and waiting threads are slow on a busy machine."""
     before = torch.get_num_threads(), numba.get_num_threads()
     torch.set_num_threads(1), numba.set_num_threads(1)
     yield
@@ -41,7 +41,7 @@ def _alone():
 
 @cache
 def scorer() -> EncoderScorer:
-    """DyG-Mamba with random weights, made to differ more between pairs than rounding does."""
+    """DyG-Mamba with random weights whose scores differ by more than rounding."""
     torch.manual_seed(0)
     model = MODELS["dyg-mamba"].build(DyGMambaConfig(**SIZES), DatasetFacts(0, 0, 2))
     with torch.no_grad():
@@ -61,7 +61,7 @@ def every_pair(store, times):
 
 
 def moments(store):
-    """Before, amid and after the stream."""
+    """Times before, within and after the stream."""
     return [float(store.time[0]) - 1, float(store.time[len(store) // 2]), float(store.time[-1]) + 1]
 
 
@@ -72,7 +72,7 @@ def dataset(store, ids=None):
 @settings(max_examples=10)
 @given(store=event_streams(min_events=1, max_events=30, max_nodes=4, edge_dim=2), cut=st.integers(1, 30))
 def test_later_events_change_no_score(store, cut):
-    """For all streams S, cuts c and pairs asked up to the time of S[c]: score(S) = score(S[:c])."""
+    """For all streams S, cuts c and pairs up to the time of S[c]: score(S) = score(S[:c])."""
     past = store[:cut]
     times = [time for time in moments(past) if cut >= len(store) or time <= float(store.time[cut])]
     asked = every_pair(store, times)
@@ -85,8 +85,8 @@ def test_later_events_change_no_score(store, cut):
     store=event_streams(min_events=1, max_events=30, max_nodes=4, edge_dim=2),
     tokens=st.sampled_from([50, 160, 470]),
 )
-def test_passes_change_no_score(store, tokens):
-    """For all streams and sizes of a pass, a pair's probability is the same to 1e-6, and so is a ranking's."""
+def test_scores_do_not_depend_on_the_size_of_a_pass(store, tokens):
+    """For all streams and pass sizes: probabilities and rankings agree to 1e-6."""
     asked = every_pair(store, moments(store))
     whole, parts = ranker(scorer(), store), ranker(scorer(), store, tokens)
     expected, got = whole.logits(*asked).sigmoid(), parts.logits(*asked).sigmoid()
@@ -110,8 +110,8 @@ def test_a_gpu_gives_the_same_scores():
 
 @settings(max_examples=10)
 @given(store=event_streams(min_events=1, max_events=40, edge_dim=2))
-def test_a_prediction_is_what_evaluation_says(store):
-    """For all streams, each event and its reverse have the score that an exam of them finds."""
+def test_a_prediction_equals_the_evaluation(store):
+    """For all streams: each event and its reverse have the score of the evaluation."""
     events = torch.arange(len(store))
     both = torch.cat([store.src, store.dst]), torch.cat([store.dst, store.src]), store.time.repeat(2)
     evaluation_set = EvaluationSet({}, events, (), PairBatch.from_pairs(*both), events.repeat(2))
@@ -121,8 +121,8 @@ def test_a_prediction_is_what_evaluation_says(store):
 
 @settings(max_examples=10)
 @given(store=event_streams(min_events=1, max_events=30, max_nodes=6, edge_dim=2), k=st.integers(1, 8))
-def test_the_best_are_the_first_of_all_sorted(store, k):
-    """For all streams, best(k) heads the sorted candidates; self-loops must occur to be among them."""
+def test_top_k_are_the_first_of_all_sorted(store, k):
+    """For all streams: top_k heads the sorted candidates; self-loops only if the stream has some."""
     candidates, links = torch.unique(store.dst), ranker(scorer(), store, 90)
     src = torch.arange(store.num_nodes).flip(0)
     time = torch.tensor(moments(store)).double()[src % 3]
@@ -141,7 +141,7 @@ def test_the_best_are_the_first_of_all_sorted(store, k):
 
 
 @given(store=event_streams(min_events=1))
-def test_rows_are_shared_and_no_pair_is_lost(store):
+def test_shared_rows_keep_every_pair(store):
     """For all pairs, the rows are distinct (node, time) queries and each pair still points at its own."""
     everything = torch.arange(len(store))
     pairs = PairBatch.from_pairs(store.src, store.dst, store.time).select_shared(everything, store.num_nodes)
@@ -154,7 +154,7 @@ def test_rows_are_shared_and_no_pair_is_lost(store):
 
 @cache
 def drawing(name) -> EncoderScorer:
-    """A model that draws neighbours, with random weights."""
+    """A model that samples neighbors, with random weights."""
     torch.manual_seed(0)
     more = {"tgat": {"sampling": "uniform", "neighbors": 3}, "cawn": {"walks": 5, "heads": 2}}[name]
     spec = MODELS[name]
@@ -169,8 +169,8 @@ def drawing(name) -> EncoderScorer:
     more=event_streams(min_events=1, max_events=20, max_nodes=6, edge_dim=2),
     tokens=st.sampled_from([70, 10_000]),
 )
-def test_drawn_scores_stay_when_the_stream_goes_on(name, bipartite, store, more, tokens):
-    """For all streams and later events of old and new nodes, an old question keeps its draws and so its score.
+def test_sampled_scores_do_not_change_when_the_stream_grows(name, bipartite, store, more, tokens):
+    """For all streams and later events of old and new nodes: an earlier query keeps its draws and its score.
 
     Whatever the passes are in which it is asked, and asked once more.
     """
@@ -217,8 +217,8 @@ class Memory(Heuristic):
 
 
 @given(store=event_streams(min_events=1, max_events=20), size=st.integers(1, 9))
-def test_a_memory_holds_exactly_the_strictly_earlier_events(store, size):
-    """For all streams and questions in any order, memory has observed each earlier event once, and no other.
+def test_a_memory_has_observed_exactly_the_strictly_earlier_events(store, size):
+    """For all streams and queries in any order: the memory has observed each earlier event once, and no other.
 
     A ranking tells it the whole story once.
     """
@@ -240,8 +240,8 @@ def test_a_memory_holds_exactly_the_strictly_earlier_events(store, size):
     assert memory.seen == []
 
 
-def test_a_time_beyond_32_bit_spans_is_refused():
-    """No score is ever NaN: a question too far from the stream is an error."""
+def test_a_time_beyond_32_bit_gaps_is_an_error():
+    """No score is ever NaN: a query too far from the stream is an error."""
     one = torch.tensor([0])
     features = FeatureTable(torch.zeros(1, 0), torch.zeros(1, 2))
     links = ranker(scorer(), EventStore.from_columns(one, one, one, features=features))

@@ -101,6 +101,13 @@ CLASSES = {
         "scale": "",
         "strategy": "",
     },
+    "Progress": {
+        "stage": "(self, name: str, total: int | None = None, *, done: int = 0, unit: str = ) -> "
+        "AbstractContextManager[Progress]",
+        "advance": "(self, count: int = 1) -> None",
+        "epoch": "(self, entry: dict[str, Any]) -> None",
+        "message": "(self, text: str) -> None",
+    },
     "Run": {
         "device": "",
         "data_dir": "",

@@ -1,25 +1,25 @@
-"""DyG-Mamba and its field: learning from timestamped interactions, leak-free.
+"""Learn from timestamped interactions: DyG-Mamba, its baselines, evaluation without leaks.
 
 DyG-Mamba here is the NeurIPS 2025 paper (openreview ja2wA4UncJ), not DyGMamba (arXiv 2408.04713).
 
-    read        events of a file, a data frame, a TemporalData ...    -> Dataset
-    load        a dataset by name; save, datasets, remove              -> Dataset
-    generate    a stream whose forgetting law is known                 -> Dataset
-    train       a model on a dataset, one run per seed                 -> Runs
-    tune        settings that suit a dataset, as a preset for train    -> Tuning
-    resume      a run that was stopped; refit: one on every event      -> Run
-    open        a run folder, to score, rank, embed, classify, observe -> Run
-    push, pull  a run to others and from others: a folder, the Hub     -> Run
-    evaluate    a model without training                               -> table
-    reproduce   a study of the paper, run again                        -> Book
-    compare     finished runs beside one another; blend: as one run    -> Sheet
-    audit       what a stream's test allows, what a score depends on   -> Audit
-    models      every model by name; register one of your own, check_model it
-    batches     for a training loop of your own, strictly causal
-    ops         selective_scan, and selective_scan_fn as mamba_ssm has it
+    read        read events from a file, a data frame, a TemporalData ...   -> Dataset
+    load        load a dataset by name; see also save, datasets, remove     -> Dataset
+    generate    generate a stream whose decay law is known                  -> Dataset
+    train       train a model on a dataset, one run per seed                -> Runs
+    tune        search for better settings, as a preset for train           -> Tuning
+    resume      continue a stopped run; refit: train it on all events       -> Run
+    open        open a run directory to score, rank, explain, observe       -> Run
+    push, pull  share a run through a folder or the Hugging Face Hub        -> Run
+    evaluate    evaluate a model without training                           -> table
+    reproduce   run a study of the paper                                    -> StudyResults
+    compare     compare finished runs; blend: combine them into one run     -> Document
+    audit       check what a test can show and what a score depends on      -> Audit
+    models      list all models; register: add your own; check_model: test it
+    batches     iterate over causal batches in your own training loop
+    ops         selective_scan, and selective_scan_fn with mamba_ssm's arguments
 
     import dygmamba as dm
-    runs = dm.train(dm.read(frame, src="who", dst="whom", time="when"))
+    runs = dm.train(dm.read(frame, src="sender", dst="receiver", time="sent"))
     runs[0].rank(["alice"], k=5).to_pandas()
 """
 
@@ -41,33 +41,36 @@ if TYPE_CHECKING:
     from dygmamba.api.evaluation import evaluate as evaluate
     from dygmamba.api.models import check_model as check_model
     from dygmamba.api.models import register as register
+    from dygmamba.api.reports import compare as compare
     from dygmamba.api.run import Run as Run
     from dygmamba.api.run import open as open
     from dygmamba.api.sharing import pull as pull
     from dygmamba.api.sharing import push as push
     from dygmamba.api.studies import audit as audit
-    from dygmamba.api.reports import compare as compare
     from dygmamba.api.studies import reproduce as reproduce
-    from dygmamba.api.tuning import tune as tune
     from dygmamba.api.training import Runs as Runs
     from dygmamba.api.training import blend as blend
     from dygmamba.api.training import refit as refit
     from dygmamba.api.training import resume as resume
     from dygmamba.api.training import train as train
+    from dygmamba.api.tuning import tune as tune
     from dygmamba.core.errors import DygError as DygError
+    from dygmamba.core.progress import Progress as Progress
     from dygmamba.data.storage.dataset import Dataset as Dataset
     from dygmamba.models import all_models
     from dygmamba.models.base import Encoder as Encoder
     from dygmamba.sampling.view import NeighborRequest as NeighborRequest
 
-    models = all_models  # at run time the package itself, which can be called
+    models = all_models  # at run time this is the callable package dygmamba.models
 
-# name -> module; nothing is imported before its name is used. Without `__all__`, help() shows the table above alone.
-_DOOR = {
+# Public name -> module. A module is imported when one of its names is first used, so that `import dygmamba` does not
+# import torch. There is no `__all__`, because help() would then document every module instead of the table above.
+_PUBLIC = {
     "Dataset": "data.storage.dataset",
     "DygError": "core.errors",
     "Encoder": "models.base",
     "NeighborRequest": "sampling.view",
+    "Progress": "core.progress",
     "Run": "api.run",
     "Runs": "api.training",
     "Step": "api.batches",
@@ -98,13 +101,15 @@ _DOOR = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _DOOR:
+    if name not in _PUBLIC:
         raise AttributeError(f"module 'dygmamba' has no attribute '{name}'")
-    home = _DOOR[name]
-    value = getattr(import_module(f"dygmamba.{home}"), name) if home else import_module(f"dygmamba.{name}")
+    module = _PUBLIC[name]
+    value = (
+        getattr(import_module(f"dygmamba.{module}"), name) if module else import_module(f"dygmamba.{name}")
+    )
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return ["__version__", *_DOOR]
+    return ["__version__", *_PUBLIC]

@@ -185,11 +185,6 @@ class Channels(nn.Module):
         )
         self.out_dim = config.width * (len(self.alone) + len(self.paired))
 
-    @staticmethod
-    def pairs_in(names: tuple[str, ...]) -> bool:
-        """Return whether one of the channels needs both sequences of a pair."""
-        return any(name in PAIR_CHANNELS for name in names)
-
     def forward(self, tokens: Tokens, features: FeatureTable) -> Float[Tensor, "r l d"]:
         """Encode each token; a sequence that two pairs share is encoded for each of them (decision 017)."""
         alone = [channel(tokens, features) for channel in self.alone]

@@ -246,9 +246,11 @@ def _check_shared_run(copy: RunDirectory, manifest: Manifest) -> None:
             "module first if you trust it (a pulled run imports nothing by itself)",
             code="unregistered-model",
         )
+    # each of these raises for a damaged file
     read_checkpoint(copy, copy.best)
     load_saved_calibration(copy)
-    copy.results(), copy.metrics()
+    copy.results()
+    copy.metrics()
 
 
 def _model_folder(run: RunDirectory) -> str:

@@ -100,5 +100,5 @@ def test_the_whole_demo_comes_close_to_the_law(tmp_path):
     close = json.loads(run.with_name("forgetting.json").read_text())["closeness"]
     assert close["correlation"] > 0.93
     assert close["mean_gap"] < 0.15
-    assert "learned forgetting against the exponential law of the data: correlation" in done.stdout
+    assert "learned decay against the true exponential law: correlation" in done.stdout
     assert "report: " in done.stdout

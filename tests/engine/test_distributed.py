@@ -42,7 +42,7 @@ def fit_of(stream, model, ranks, folder, **loop):
     torch.manual_seed(0)
     config = build_config(spec.config, VARIANTS[model] | {"dropout": 0.0} | loop.pop("settings", {}))
     scorer = spec.build(config, DatasetFacts.of(stream.store, stream.split.train))
-    own = replace(stream, ranks=ranks)
+    own = replace(stream, processes=ranks)
     how = FitConfig(**{"batch": 50, "epochs": 1, "lr": 1e-3} | loop)
     task = LinkTask.create(own.store, own.split, own.device, against)
     return Trainer(task, scorer, own, how, RunDirectory(folder, ranks.is_first), 0)

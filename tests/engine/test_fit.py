@@ -117,9 +117,9 @@ def test_negatives_are_a_function_of_seed_and_epoch(dataset):
     from dygmamba.tasks.link import LinkTask
 
     task = LinkTask.create(dataset.store, chronological_split(dataset.store), CPU)
-    assert torch.equal(task.draw_others(0, 1), task.draw_others(0, 1))
-    assert not torch.equal(task.draw_others(0, 1), task.draw_others(0, 2))
-    assert not torch.equal(task.draw_others(0, 1), task.draw_others(1, 1))
+    assert torch.equal(task.draw_negatives(0, 1), task.draw_negatives(0, 1))
+    assert not torch.equal(task.draw_negatives(0, 1), task.draw_negatives(0, 2))
+    assert not torch.equal(task.draw_negatives(0, 1), task.draw_negatives(1, 1))
 
 
 def test_early_stopping_needs_both_metrics(finished, dataset, tmp_path):

@@ -67,7 +67,7 @@ every_model = pytest.mark.parametrize("name", MODELS)
 def forgetful(scorer):
     """The same weights without the saved memory."""
     other = deepcopy(scorer)
-    other.let_go()
+    other.delete_saved_memory()
     return other
 
 
@@ -82,20 +82,20 @@ def asked_at(stream, rows):
 class Witness(Counter):
     """Also saves what it observed."""
 
-    carries = True
+    saves_memory = True
 
     def __init__(self):
         super().__init__()
-        self.left, self.carried, self.times = [], None, 0
+        self.left, self.saved_prefix, self.times = [], None, 0
 
-    def carry(self, mark):
-        self.left, self.carried, self.times = list(self.seen), mark, self.times + 1
+    def save_memory(self, mark):
+        self.left, self.saved_prefix, self.times = list(self.seen), mark, self.times + 1
 
-    def recall(self):
+    def load_saved_memory(self):
         self.seen = list(self.left)
 
-    def let_go(self):
-        self.carried = None
+    def delete_saved_memory(self):
+        self.saved_prefix = None
 
 
 @pytest.mark.parametrize("visible", ["strict", "batch"])
@@ -112,7 +112,7 @@ def test_saved_memory_observed_every_training_event_once(visible, batch, tmp_pat
         fit.state.step = 0
         assert witness.times == number
         assert witness.left == stream.split.train.tolist()
-        assert witness.carried == StreamPrefix.from_store(store, int(stream.split.val[0]))
+        assert witness.saved_prefix == StreamPrefix.from_store(store, int(stream.split.val[0]))
 
 
 @every_model
@@ -122,7 +122,7 @@ def test_evaluation_starts_from_the_saved_memory(fits, name):
     evaluation_set = build_link_set(fit.stream.store, fit.stream.split, "val", "transductive", "random")
     scores = score_evaluation_set(fit.scorer, fit.stream, evaluation_set, fit.config.rule, fit.seed)
     scorer = deepcopy(fit.scorer).eval()
-    scorer.recall()
+    scorer.load_saved_memory()
     first = (
         evaluation_set.event_index < 50
     )  # the questions beside the first cell see the training events and nothing else
@@ -143,7 +143,7 @@ def test_earlier_queries_do_not_see_the_saved_memory(fits, name):
     And the later ones as when they are asked alone.
     """
     fit = fits[name]
-    trained = fit.scorer.carried.rows
+    trained = fit.scorer.saved_prefix.rows
     rows = torch.tensor([trained + 40, trained - 60, trained + 5, trained - 3, trained + 90])
     clock, pairs, seen = asked_at(fit.stream, rows)
     mixed = StreamScorer(deepcopy(fit.scorer), fit.stream, 0, clock)
@@ -223,7 +223,7 @@ def test_an_opened_run_has_the_same_scores(fits, folder, name):
     fit, run = fits[name], open_run(fits[name].run.path, CPU, folder)
     evaluation_set = build_link_set(fit.stream.store, fit.stream.split, "test", "transductive", "random")
     asked = (evaluation_set, fit.config.rule, fit.seed)
-    assert run.scorer.carried == fit.scorer.carried
+    assert run.scorer.saved_prefix == fit.scorer.saved_prefix
     assert torch.equal(
         score_evaluation_set(run.scorer, run.stream, *asked),
         score_evaluation_set(fit.scorer, fit.stream, *asked),
@@ -234,14 +234,14 @@ def test_an_opened_run_has_the_same_scores(fits, folder, name):
 def test_only_events_after_training_are_explained(fits, name):
     """Contributions and base sum to the logit, and no explained event is a training event."""
     fit = fits[name]
-    store, trained = fit.stream.store, fit.scorer.carried.rows
-    for row, carried in ((len(store) - 1, trained), (trained - 10, 0)):
+    store, trained = fit.stream.store, fit.scorer.saved_prefix.rows
+    for row, saved_events in ((len(store) - 1, trained), (trained - 10, 0)):
         pair = PairBatch.from_pairs(store.src[[row]], store.dst[[row]], store.time[[row]])
         logit = Ranker(fit.scorer, fit.stream, 0, batch_size=50).logits(pair.src, pair.dst, pair.time)
         game = StreamRemoval(fit.scorer, fit.stream, pair, 0, batch_size=50)
         found = estimate_shapley(CachedGame(game), 1, seed=0)
-        assert game.carried == carried
-        assert all(event >= carried for player in game.players for event in player.events)
+        assert game.saved_events == saved_events
+        assert all(event >= saved_events for player in game.players for event in player.events)
         assert game.players
         assert found.logit == pytest.approx(float(logit[0]), abs=1e-5)
         assert found.base + float(found.value.sum()) == pytest.approx(found.logit, abs=1e-9)
@@ -252,14 +252,14 @@ def test_a_blend_starts_from_the_memories_of_its_parts(fits):
     parts = [fits[name] for name in ("jodie", "tgn")]
     blend = Blend([deepcopy(fit.scorer) for fit in parts], (0.25, 0.75)).eval()
     assert isinstance(blend, MemorySaver)
-    assert blend.carried == parts[0].scorer.carried
+    assert blend.saved_prefix == parts[0].scorer.saved_prefix
     stream = parts[0].stream
     evaluation_set = build_link_set(stream.store, stream.split, "test", "transductive", "random")
     own = [score_evaluation_set(fit.scorer, stream, evaluation_set, fit.config.rule, 0) for fit in parts]
     found = score_evaluation_set(blend, stream, evaluation_set, parts[0].config.rule, 0)
     torch.testing.assert_close(found, (0.25 * own[0] + 0.75 * own[1]).double(), rtol=0, atol=1e-5)
-    blend.parts[0].let_go()
-    assert blend.carried is None
+    blend.parts[0].delete_saved_memory()
+    assert blend.saved_prefix is None
 
 
 @every_model
@@ -268,7 +268,7 @@ def test_replayed_memory_is_not_saved(name):
     store = generate_stream(GeneratorConfig(seed=3, nodes=40, events=100))
     spec = find_model(name)
     scorer = spec.build(spec.config(memory="replayed"), DatasetFacts.of(store))
-    assert not scorer.carries
-    scorer.carry(StreamPrefix.from_store(store, 50))
-    assert scorer.carried is None
+    assert not scorer.saves_memory
+    scorer.save_memory(StreamPrefix.from_store(store, 50))
+    assert scorer.saved_prefix is None
     assert not any("kept" in key for key in scorer.state_dict())

@@ -53,7 +53,7 @@ def test_candidates_share_the_source_and_exclude_the_true_destination(stream):
     """For all training events: training destinations at the event's time, as a function of (seed, epoch, event)."""
     store, train = stream.store, stream.split.train
     task = LinkTask.create(store, stream.split, CPU, loss_function=RankingLoss(7))
-    keys = task.draw_others(3, 1)
+    keys = task.draw_negatives(3, 1)
     whole = task.build_queries(store.select(train), keys)
     b = len(train)
     assert len(whole) == 8 * b
@@ -67,7 +67,7 @@ def test_candidates_share_the_source_and_exclude_the_true_destination(stream):
     for chosen in torch.arange(b).split(37):
         part = task.build_queries(store.select(train[chosen]), keys[chosen])
         assert torch.equal(part.dst.view(8, -1), dst[:, chosen])
-    assert not torch.equal(task.build_queries(store.select(train), task.draw_others(3, 2)).dst, whole.dst)
+    assert not torch.equal(task.build_queries(store.select(train), task.draw_negatives(3, 2)).dst, whole.dst)
     counts = torch.bincount(dst[1:].flatten(), minlength=store.num_nodes)[store.dst[train].unique()]
     assert float(counts.float().std()) < 5 * float(counts.float().mean()) ** 0.5
 
@@ -86,7 +86,7 @@ def test_every_gradient_model_trains_with_the_ranking_loss(stream, name):
     task = LinkTask.create(stream.store, stream.split, CPU, loss_function=how.loss_function)
 
     def epoch(number):
-        return Epoch(number, task.draw_others(0, number), Draws.from_seed(0, number))
+        return Epoch(number, task.draw_negatives(0, number), Draws.from_seed(0, number))
 
     executor = choose_executor(task, scorer, stream, how, epoch)
     assert isinstance(executor, BatchExecutor)
@@ -113,7 +113,7 @@ def test_the_default_loss_is_the_published_one(stream):
     pool = stream.store.dst[stream.split.train].unique()
     rng = torch.Generator().manual_seed((5 << 20) + 2)
     assert torch.equal(
-        task.draw_others(5, 2), pool[torch.randint(len(pool), (len(stream.split.train),), generator=rng)]
+        task.draw_negatives(5, 2), pool[torch.randint(len(pool), (len(stream.split.train),), generator=rng)]
     )
     logits, label = torch.randn(9), torch.randint(2, (9,)).float()
     assert torch.equal(

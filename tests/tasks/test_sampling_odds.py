@@ -80,7 +80,7 @@ def asked(dense):
     negatives = MixedOddsNegatives(mixed, SamplingOdds.from_pool(mixed.paired.pool, Steady(dense), CPU))
     negative = torch.zeros(NODES**2)
     for epoch in range(EPOCHS):
-        negative += torch.bincount(negatives.draw_others(0, epoch), minlength=NODES**2)
+        negative += torch.bincount(negatives.draw_negatives(0, epoch), minlength=NODES**2)
     positive = EPOCHS * torch.bincount(dense.src * NODES + dense.dst, minlength=NODES**2).float()
     return positive.double(), negative.double(), negatives
 
@@ -172,7 +172,7 @@ def test_mixed_odds_has_the_pairs_of_mixed_and_random_validation(stream):
     mixed, known = (
         LinkTask.create(stream.store, stream.split, CPU, kind) for kind in ("mixed", "mixed-odds")
     )
-    assert torch.equal(mixed.draw_others(1, 3), known.draw_others(1, 3))
+    assert torch.equal(mixed.draw_negatives(1, 3), known.draw_negatives(1, 3))
     evaluation_set = build_link_set(stream.store, stream.split, "val")
     assert torch.equal(known.validation.pairs.node, evaluation_set.pairs.node)
     assert known.validation.about == evaluation_set.about
@@ -190,7 +190,7 @@ def test_every_model_trains_with_offsets(stream, name, shares, monkeypatch):
     task = LinkTask.create(stream.store, stream.split, CPU, "mixed-odds")
 
     def epoch(number):
-        return Epoch(number, task.draw_others(0, number), Draws.from_seed(0, number))
+        return Epoch(number, task.draw_negatives(0, number), Draws.from_seed(0, number))
 
     executor = choose_executor(task, scorer, stream, how, epoch)
     if isinstance(scorer, RoundLearner) or (
@@ -226,7 +226,7 @@ def test_trees_start_from_offsets_and_store_none(stream):
     spec = find_model("trees")
     facts = DatasetFacts.of(stream.store, stream.split.train)
     task = LinkTask.create(stream.store, stream.split, CPU, "mixed-odds")
-    pairs = task.build_queries(stream.events.select(stream.train), task.draw_others(0, 0))
+    pairs = task.build_queries(stream.events.select(stream.train), task.draw_negatives(0, 0))
     views, lessons, scores = [], [], []
     for offset in (None, lambda pairs: None, task.offset):
         torch.manual_seed(0)

@@ -26,7 +26,7 @@ def trained_on(store, count=None):
 def asked(kind, store, split, seed=0, epoch=0):
     """Source and destination of the negative of each training event."""
     negatives = TRAINING_NEGATIVES[kind].create(store, split, CPU)
-    pairs = negatives.build_queries(store.select(split.train), negatives.draw_others(seed, epoch))
+    pairs = negatives.build_queries(store.select(split.train), negatives.draw_negatives(seed, epoch))
     k = len(split.train)
     assert torch.equal(pairs.src[:k], store.src[split.train])
     assert torch.equal(pairs.dst[:k], store.dst[split.train])
@@ -83,10 +83,10 @@ def test_negatives_are_a_function_of_seed_and_epoch_of_every_kind(kind):
     store = long_store()
     split = trained_on(store, 2 * WINDOW_EVENTS)
     negatives = TRAINING_NEGATIVES[kind].create(store, split, CPU)
-    first = negatives.draw_others(0, 0)
-    assert torch.equal(first, TRAINING_NEGATIVES[kind].create(store, split, CPU).draw_others(0, 0))
-    assert not torch.equal(first, negatives.draw_others(0, 1))
-    assert not torch.equal(first, negatives.draw_others(1, 0))
+    first = negatives.draw_negatives(0, 0)
+    assert torch.equal(first, TRAINING_NEGATIVES[kind].create(store, split, CPU).draw_negatives(0, 0))
+    assert not torch.equal(first, negatives.draw_negatives(0, 1))
+    assert not torch.equal(first, negatives.draw_negatives(1, 0))
     src, dst = asked(kind, store, split)
     assert set(src.tolist()) <= set(store.src[split.train].tolist())
     assert set(dst.tolist()) <= set(store.dst[split.train].tolist())

@@ -75,7 +75,7 @@ def batches(
 
 def _iterate_training(stream: Stream, size: int, seed: int) -> Iterator[tuple[PairBatch, EventBatch]]:
     task = LinkTask.create(stream.store, stream.split, stream.device)
-    others = task.draw_others(seed, 0)
+    others = task.draw_negatives(seed, 0)
     for rows in torch.arange(len(stream.train), device=stream.device).split(size):
         events = stream.events.select(stream.train[rows])
         yield task.build_queries(events, others[rows]), events

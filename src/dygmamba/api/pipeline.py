@@ -237,7 +237,7 @@ def _write_report_page(fit: Trainer, dataset: Dataset) -> None:
     scorer: Any = fit.scorer
     if fit.run.writes:
         write_run_page(OpenRun(fit.run, dataset, fit.stream.alone(), scorer))
-    fit.ranks.barrier()  # of several processes the first writes the page
+    fit.processes.barrier()  # of several processes the first writes the page
 
 
 def _finish_node_run(fit: Trainer, dataset: Dataset, progress: Progress, log: Sequence[str]) -> Trainer:
@@ -258,7 +258,7 @@ def _finish_untested(fit: Trainer, about: dict[str, Any]) -> None:
     if origin is not None and fit.run.writes:
         copy_calibration(fit.run, RunDirectory(Path(origin)))
     fit.run.write_results([], test=reason, refit_of=origin)
-    fit.ranks.barrier()
+    fit.processes.barrier()
 
 
 def _report_start(fit: Trainer, progress: Progress) -> None:

@@ -237,7 +237,7 @@ def check_predict(
     """Check the arguments of a prediction; `given` are the options that say what to predict."""
     if "pairs" in given and "sources" in given:
         raise ConfigError(
-            "give the pairs to score with `pairs`, or with `top` the `sources`; not both",
+            "give `pairs` to score pairs, or `sources` and `top` to rank destinations, not both",
             code="pairs-and-sources",
         )
     ranking = [name for name in given if name in ("sources", "candidates", "only_new")]
@@ -272,7 +272,7 @@ def _check_predicted_task(run: Path, task: str, given: Sequence[str]) -> None:
         )
     if task == "link" and not {"pairs", "sources"} & set(given):
         raise ConfigError(
-            "give the pairs to score with `pairs`, or with `top` the `sources`", code="pairs-missing"
+            "give `pairs` to score pairs, or `sources` and `top` to rank destinations", code="pairs-missing"
         )
 
 

@@ -47,12 +47,12 @@ class Run:
     data_dir: Path | None = None
     time_unit: str = "auto"
     time_format: str | None = None
-    _known: Predictor | None = field(default=None, repr=False, compare=False)
+    _extended: Predictor | None = field(default=None, repr=False, compare=False)  # with the observed events
 
     @cached_property
     def _predictor(self) -> Predictor:
         options = ReadOptions(time_unit=self.time_unit, time_format=self.time_format)
-        return self._known or Predictor.open(self._folder, self.device, self.data_dir, options)
+        return self._extended or Predictor.open(self._folder, self.device, self.data_dir, options)
 
     @cached_property
     def _folder(self) -> RunDirectory:
@@ -124,17 +124,17 @@ class Run:
     def embed(self, nodes: "Nodes", at: TimeLike | None = None) -> pa.Table:
         """Embed each node as a source: columns node, time, embedding.
 
-        A model that reads pairs gets the node together with the last one it met, or with the table's destinations.
+        A model that encodes pairs needs a partner: the destination in the table, or else the last neighbor of the node.
         """
         return self._predictor.embed(_as_sources(nodes), at).table
 
     def classify(
         self, nodes: "Nodes | None" = None, at: TimeLike | None = None, k: int | None = None
     ) -> pa.Table:
-        """Score state 1 for each node, with a run of task="node": columns node, time, score.
+        """Return the probability that each node is in state 1, from a run of task="node": columns node, time, score.
 
-        Without nodes, all earlier sources are scored. They, or the k best of the given nodes, are sorted by score, with
-        a column rank. Only strictly earlier events are visible.
+        Without `nodes`, every node that was a source before is scored. Then, or with `k`, rows are sorted by descending
+        score and numbered in a column rank. Only strictly earlier events are visible.
         """
         if k is not None:
             _require_positive(k)
@@ -160,8 +160,7 @@ class Run:
         This run stays unchanged, and nothing is trained. Columns are searched under the names of the run's own data,
         then under the usual ones.
         """
-        known = self._predictor.with_events(events)
-        return replace(self, _known=known)
+        return replace(self, _extended=self._predictor.with_events(events))
 
     def evaluate(
         self,
@@ -177,9 +176,18 @@ class Run:
     ) -> pa.Table:
         """Evaluate by the published protocol: a row per negatives (random, historical, inductive), split and setting.
 
-        A run of the node task has a row per split. Observed events do not count. `metrics` such as "mrr,hits@10" rank
-        each event's destination among `candidates`, a number or "all", instead. `activity` adds the source's activity
-        rate to the score where negatives replace the source; a run that was trained with it always does.
+        A run of the node task has a row per split. Events added by `observe` are ignored.
+
+        Args:
+            negatives: Which negatives: random, historical, inductive.
+            split: val, test or both.
+            setting: transductive (all nodes), inductive (new nodes) or both.
+            visible: Which events a memory or count sees: "strict" or "batch"; default: as in training.
+            metrics: Metrics such as "mrr,hits@10" rank each event's destination among `candidates` instead.
+            candidates: Number of candidates, or "all".
+            filtered: Leave out candidates that are true destinations at the same time.
+            activity: Add the source's activity rate to the score for negatives that replace the source (historical,
+                inductive); a run trained with `activity` always adds it.
         """
         request = EvaluationRequest(
             negatives, split, setting, visible, metrics, candidates, filtered, activity
@@ -189,18 +197,19 @@ class Run:
     def export(self, to: Path | str) -> Path:
         """Export the scorer as a torch program, NAME.pt2, or as an ONNX graph, NAME.onnx; returns the path.
 
-        The file is loaded and compared with this run before it gets its name. It takes what `inputs` returns, for any
-        number of pairs, and returns logits: `torch.export.load(to).module()`, or onnxruntime's `InferenceSession`.
-        Networks that read sequences can be exported, and trees as ONNX, which needs the extra `onnx`.
+        The export is loaded and its scores are compared with this run's before the file is put in place. It takes what
+        `inputs` returns, for any number of pairs, and returns logits: `torch.export.load(to).module()`, or
+        onnxruntime's `InferenceSession`. Networks that read sequences can be exported, and trees as ONNX, which needs
+        the extra `onnx`.
         """
         return export_run(self.path, Path(to), self.data_dir)
 
     def inputs(self, pairs: "Source", at: TimeLike | None = None) -> "dict[str, Tensor]":
-        """Return the inputs of an exported program for these pairs: ids and times as numbers, their past, features."""
+        """Return what an exported program takes for these pairs: node numbers, times, neighbor sequences, features."""
         return self._predictor.inputs(pairs, at)
 
     def report(self, out: Path | str | None = None) -> Path:
-        """Write results, curves, learned forgetting and settings as one page that opens offline; returns the path."""
+        """Write results, curves, learned decay and settings as one page that opens offline; returns the path."""
         return write_full_page(self.path, None if out is None else Path(out), self.data_dir)
 
 

@@ -54,7 +54,7 @@ def check_backbone_conflicts(backbone: Any, **given: Any) -> None:
     for name, value in given.items():
         if backbone is not None and value is not None:
             raise ConfigError(
-                f"`{name}` is decided by the backbone; leave it out, or leave out `backbone` to train one",
+                f"`{name}` is fixed by the backbone; leave it out, or leave out `backbone` to train one",
                 code="decided-by-backbone",
             )
 

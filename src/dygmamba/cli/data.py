@@ -212,7 +212,7 @@ def remove(
     name: Annotated[
         str, typer.Argument(help="Delete NAME@VERSION of `dygmamba data list`, or NAME in all its versions.")
     ],
-    force: Annotated[bool, typer.Option("--force", help="Delete it even if runs need it.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Delete the dataset even if runs need it.")] = False,
     data_dir: DataDir = None,
     runs: RunsDir = Path("runs"),
     as_json: Json = False,

@@ -51,7 +51,7 @@ def import_dataset(
     dst: Annotated[str | None, typer.Option(help="Read destination ids from this column.")] = None,
     time: Annotated[str | None, typer.Option(help="Read times, numbers or dates, from this column.")] = None,
     features: Annotated[
-        str, typer.Option(help="Read features from these numeric columns, separated by commas.")
+        str, typer.Option(help="Read features from these numeric columns (comma-separated names).")
     ] = "",
     label: Annotated[str | None, typer.Option(help="Read labels from this column.")] = None,
     bipartite: Annotated[

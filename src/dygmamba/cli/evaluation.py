@@ -35,16 +35,22 @@ def evaluate(
     ] = "edgebank",
     negatives: Annotated[
         str | None,
-        typer.Option(help="Compare with random, historical, inductive negatives; comma-separated."),
+        typer.Option(
+            help="Evaluate against these negatives: random, historical, inductive (comma-separated)."
+        ),
     ] = None,
-    split: Annotated[str, typer.Option(help="Evaluate on val, test; comma-separated.")] = "test",
+    split: Annotated[
+        str, typer.Option(help="Evaluate on these splits: val, test or both (val,test).")
+    ] = "test",
     setting: Annotated[
         str,
-        typer.Option(help="Evaluate transductive (all nodes), inductive (new nodes); comma-separated."),
+        typer.Option(
+            help="Evaluate all nodes (transductive), new nodes (inductive), or both (comma-separated)."
+        ),
     ] = "transductive,inductive",
     metrics: Annotated[
         str | None,
-        typer.Option(help="Compute ap, auc, mrr, hits@K; comma-separated. Or ndcg@10 of node properties."),
+        typer.Option(help="Compute ap, auc, mrr, hits@K (comma-separated), or ndcg@10 of node properties."),
     ] = None,
     candidates: Annotated[
         str | None,
@@ -113,7 +119,9 @@ def audit(
     ] = None,
     model: Annotated[str | None, typer.Option(help="Audit this model instead of a run.")] = None,
     overrides: Overrides = None,
-    out: Annotated[Path | None, typer.Option(help="Write the audit as a page to this file, too.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Also write the audit as an HTML page to this file.")
+    ] = None,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:

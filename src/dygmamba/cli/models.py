@@ -17,7 +17,8 @@ def models(
         str | None, typer.Argument(help="Show the settings of this model: default, allowed values, meaning.")
     ] = None,
     data: Annotated[
-        str | None, typer.Option(help="Build the models for this dataset, with its published settings.")
+        str | None,
+        typer.Option(help="Show the sizes of the models on this dataset, with its published settings."),
     ] = None,
     data_dir: DataDir = None,
     as_json: Json = False,

@@ -60,12 +60,14 @@ def predict(
     only_new: Annotated[
         bool, typer.Option("--only-new", help="Rank only destinations that the source never met; with --top.")
     ] = False,
-    at: Annotated[str | None, typer.Option(help="Predict for this time.")] = None,
+    at: Annotated[
+        str | None, typer.Option(help="Predict for this time (default: just after the last event).")
+    ] = None,
     src: Annotated[str | None, typer.Option(help="Read source ids from this column.")] = None,
     dst: Annotated[str | None, typer.Option(help="Read destination ids from this column.")] = None,
     time: Annotated[str | None, typer.Option(help="Read times from this column.")] = None,
     features: Annotated[
-        str, typer.Option(help="Read the features of --events from these columns, separated by commas.")
+        str, typer.Option(help="Read the features of --events from these columns (comma-separated names).")
     ] = "",
     time_unit: TimeUnit = "auto",
     time_format: TimeFormat = None,

@@ -50,7 +50,7 @@ def print_message(text: str) -> None:
 
 
 class ConsoleProgress(Progress):
-    """A bar, or a line now and then, for every open stage."""
+    """Progress on the console: each open stage is a bar in a terminal, elsewhere a line from time to time."""
 
     def __init__(self, bars: "Bars | LineProgress", task: "TaskID | None" = None, name: str = "") -> None:
         self._bars, self._task, self._name = bars, task, name

@@ -141,7 +141,7 @@ def bench(
         ),
     ] = None,
     sizes: Annotated[
-        str, typer.Option(help="Use these numbers of events for 'size', separated by commas, e.g. 1e6,1e7.")
+        str, typer.Option(help="Use these numbers of events for 'size' (comma-separated), e.g. 1e6,1e7.")
     ] = "",
     as_json: Json = False,
 ) -> None:

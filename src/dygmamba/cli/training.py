@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dygmamba.api.run import Run
     from dygmamba.api.tuning import Tuning
 
-# Options that a run has fixed: an error with --resume. Settings are compared with the run's own later.
+# Options that cannot be changed with --resume. Settings (--set, --epochs ...) are checked against the run later.
 FIXED_BY_RUN = ("model", "preset", "backbone", "finetune", "balance", "seeds", "split", "out", "task")
 SHOWN_TRIALS = 8
 
@@ -67,7 +67,8 @@ def train(
     split: Annotated[
         str | None,
         typer.Option(
-            help="Split by shares, by the times where validation and test start (2024-01-01,2024-06-01), or as the "
+            help="Split by shares (0.7,0.15,0.15), by the times where validation and test start "
+            "(2024-01-01,2024-06-01), or as the "
             "dataset's leaderboard does (board)."
         ),
     ] = None,
@@ -77,7 +78,8 @@ def train(
     train_negatives: Annotated[
         str | None,
         typer.Option(
-            help="Train against random, historical or mixed negatives, or mixed-odds (mixed, with corrected odds)."
+            help="Train against random, historical or mixed negatives, or mixed-odds (mixed, with the loss corrected "
+            "for how often each kind is drawn)."
         ),
     ] = None,
     activity: Annotated[
@@ -96,7 +98,9 @@ def train(
     ] = None,
     visible: Annotated[
         str | None,
-        typer.Option(help="Let a memory see only strictly earlier events (strict) or whole batches (batch)."),
+        typer.Option(
+            help="Let memories and counts see strictly earlier events (strict) or all earlier batches (batch)."
+        ),
     ] = None,
     device: Device = "auto",
     deterministic: Annotated[
@@ -107,9 +111,14 @@ def train(
         Path | None, typer.Option(help="Continue this run directory; --epochs may give it more epochs.")
     ] = None,
     refit: Annotated[
-        str | None, typer.Option(help="Afterwards train the same on every event, for production: all.")
+        str | None,
+        typer.Option(
+            help="Afterwards train once more on all events, for production; the only value is `all`."
+        ),
     ] = None,
-    log: Annotated[str | None, typer.Option(help="Log to tensorboard, mlflow, or both.")] = None,
+    log: Annotated[
+        str | None, typer.Option(help="Log to tensorboard, mlflow, or both (tensorboard,mlflow).")
+    ] = None,
     processes: Annotated[
         int,
         typer.Option(min=1, help="Share every batch among this many processes, one per GPU or core group."),
@@ -117,15 +126,20 @@ def train(
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Train a model on a dataset and evaluate it, beside simple heuristics, on validation and test."""
+    """Train a model on a dataset and evaluate it, next to simple heuristics, on validation and test."""
     if (data is None) == (resume is None):
         raise ConfigError(
-            "give a dataset to train on, or --resume RUN to continue a run; not both, not neither",
+            "give either a dataset to train on or --resume RUN to continue a run",
             code="dataset-or-resume",
         )
-    own = {"epochs": epochs, "visible": visible, "train_negatives": train_negatives, "activity": activity}
-    own |= {"loss": loss, "train_candidates": train_candidates}
-    settings = parse_overrides(overrides) | {key: value for key, value in own.items() if value}
+    named_settings = {
+        "epochs": epochs,
+        "visible": visible,
+        "train_negatives": train_negatives,
+        "activity": activity,
+    }
+    named_settings |= {"loss": loss, "train_candidates": train_candidates}
+    settings = parse_overrides(overrides) | {key: value for key, value in named_settings.items() if value}
     numbers = parse_seeds(seeds)
     if resume is not None:
         typed = [name for name in FIXED_BY_RUN if _is_typed(context, name)]
@@ -179,9 +193,9 @@ def _print_runs(runs: "Sequence[Run]", refits: "Sequence[Run]", as_json: bool) -
 
     found = collect_results(runs)
     if as_json:
-        beside = {"rules": found.rules, "verdicts": found.verdicts} if found.rules else {}
+        comparison = {"rules": found.rules, "verdicts": found.verdicts} if found.rules else {}
         refitted = {"refits": [str(run.path) for run in refits]} if refits else {}
-        emit_json({"results": found.rows, **beside, **refitted})
+        emit_json({"results": found.rows, **comparison, **refitted})
     elif found.rows:
         for table in make_result_tables(found.rows, found.rules):
             stdout().print(table)
@@ -225,7 +239,9 @@ def tune(
     ] = None,
     hours: Annotated[float | None, typer.Option(help="Stop after this many hours, e.g. 0.5.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the preset to this file, NAME.toml.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Fail if there is no study to continue.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Only continue an existing study; fail if there is none.")
+    ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed the search and every training in it.")] = 0,
     preset: Annotated[str | None, typer.Option(help="Start from small, paper or a file NAME.toml.")] = None,
     epochs: Annotated[
@@ -349,15 +365,15 @@ def _make_demo_table(found: "DemoResult") -> "Table":
 
 
 def _describe_forgetting(found: "DemoResult") -> str:
-    """Describe how close the learned forgetting is to the law of the data."""
+    """Describe how close the learned decay is to the true law of the data."""
     from dygmamba.api.formatting import format_duration
 
     forgetting, close = found.forgetting, found.forgetting.closeness
     if close is None:
         return "the law behind the data is not known"
     text = (
-        f"learned forgetting against the {forgetting.law} law of the data: correlation {close.correlation:.3f}, "
-        f"mean gap {close.mean_gap:.3f}, largest gap {close.max_gap:.3f}"
+        f"learned decay against the true {forgetting.law} law: correlation {close.correlation:.3f}, "
+        f"mean difference {close.mean_gap:.3f}, largest difference {close.max_gap:.3f}"
     )
     if close.half_life is None or close.true_half_life is None:
         return text

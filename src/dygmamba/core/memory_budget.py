@@ -13,7 +13,8 @@ from typing import Any
 
 from dygmamba.core.errors import ConfigError
 
-# messages of torch, NumPy and Arrow when the system gives no more memory; a MemoryError needs none
+# parts of the messages with which torch, NumPy and Arrow report that memory ran out; a MemoryError is recognized by
+# its type
 OUT_OF_MEMORY_MESSAGES = (
     "can't allocate memory",
     "CUDA out of memory",

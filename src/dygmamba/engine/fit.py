@@ -28,10 +28,12 @@ from dygmamba.models.base import MemorySaver, Scorer
 from dygmamba.sampling.draws import Draws
 from dygmamba.tasks.base import EvaluationSet, Task
 
-STEPS_PER_READ = 32  # losses are read off the device this often, so that a diverged run ends soon
+STEPS_PER_READ = (
+    32  # steps between two copies of the losses from the device: a diverged run ends soon, few steps wait
+)
 
 
-StopCondition = Callable[[], bool]  # asked after every step
+StopCondition = Callable[[], bool]  # called after every step
 
 
 def never_stop() -> bool:
@@ -47,7 +49,7 @@ class Trainer:
     ) -> None:
         assert isinstance(scorer, Scorer)
         self.task, self.scorer, self.stream = task, scorer, stream
-        self.config, self.run, self.seed, self.ranks = config, run, seed, stream.ranks
+        self.config, self.run, self.seed, self.processes = config, run, seed, stream.processes
         self.executor = choose_executor(task, scorer, stream, config, self.epoch)
         self.state = TrainingState()
         self.checkpoints = CheckpointManager(run, scorer, self.executor.optimizer)
@@ -56,8 +58,8 @@ class Trainer:
         self._visible_batches = (
             schedule.visible_batches(config.visible) if scorer.stateful else [0] * self.steps_per_epoch
         )
-        self._memory_saver = scorer if isinstance(scorer, MemorySaver) and scorer.carries else None
-        self._saved = time.monotonic()
+        self._memory_saver = scorer if isinstance(scorer, MemorySaver) and scorer.saves_memory else None
+        self._last_save = time.monotonic()
 
     @property
     def steps_per_epoch(self) -> int:
@@ -65,20 +67,22 @@ class Trainer:
         return self.executor.steps
 
     def epoch(self, number: int) -> Epoch:
-        """Draw the negatives and the neighbor draws of an epoch."""
+        """Draw the negatives of an epoch and the key for sampling its neighbors."""
         draws = Draws.from_seed(self.seed, number, self.stream.device)
-        return Epoch(number, self.task.draw_others(self.seed, number), draws)
+        return Epoch(number, self.task.draw_negatives(self.seed, number), draws)
 
     def batch(self, epoch: Epoch, number: int) -> Batch:
-        """Return a step of an epoch, with the batches that became visible to a memory since the previous step."""
+        """Return the input of one step, with the memory batches that became visible since the previous step."""
         observed = self._visible_batches[number - 1] if number else 0
         return Batch(epoch, number, range(observed, self._visible_batches[number]))
 
     def resume(self) -> None:
-        """Restore the last checkpoint, if there is one; later epochs are lost."""
+        """Restore the last checkpoint, if there is one; what was trained after it is trained again."""
         self.run.lock()
         self.state = self.checkpoints.restore()
-        self.state.update_finished(self.config.epochs, self.config.patience)  # may have been extended
+        self.state.update_finished(
+            self.config.epochs, self.config.patience
+        )  # epochs or patience may have been raised
 
     def __call__(
         self, progress: Progress = SILENT, *, name: str = "training", stop: StopCondition = never_stop
@@ -88,7 +92,7 @@ class Trainer:
         Args:
             progress: Observer; one unit of its stage `name` is a step.
             name: Name of that stage.
-            stop: Asked after every step; if it returns True, the run is saved and `Interrupted` is raised.
+            stop: Called after every step; if it returns True, the run is saved and `Interrupted` is raised.
         """
         self.run.lock()
         steps, state = self.steps_per_epoch, self.state
@@ -108,13 +112,13 @@ class Trainer:
         while not self.state.finished:
             start = time.monotonic()
             self.train_epoch(progress, stop)
-            trained = time.monotonic() - start
+            train_seconds = time.monotonic() - start
             metrics = self._validate_epoch(progress)
             entry = {
                 "epoch": self.state.epoch,
                 "loss": sum(self.state.losses) / len(self.state.losses),
                 **{f"val_{name}": value for name, value in metrics.items() if isinstance(value, float)},
-                "train_seconds": trained,
+                "train_seconds": train_seconds,
                 "seconds": time.monotonic() - start,
             }
             self.state.entries.append(entry)
@@ -133,7 +137,7 @@ class Trainer:
             with allow_interrupts(), progress.stage("validation", len(evaluation_set.pairs)) as stage:
                 metrics = self.validate(stage.advance)
             # the first process decides about early stopping, so that rounding cannot separate the processes
-            return self.ranks.run_on_first(lambda: metrics)
+            return self.processes.run_on_first(lambda: metrics)
         except KeyboardInterrupt:
             self._save()
             raise self._interrupted("stopped during validation") from None
@@ -147,22 +151,24 @@ class Trainer:
         if self.state.step == 0:
             self.scorer.reset()
             if self._memory_saver is not None:
-                self._memory_saver.let_go()
+                self._memory_saver.delete_saved_memory()
         self._build_table(progress)
         epoch = self.epoch(self.state.epoch)
         losses = []  # scalars on the device; reading each one would make every step wait
         for step in range(self.state.step, self.steps_per_epoch):
             losses.append(self.executor.step(self.batch(epoch, step)))
             progress.advance(1)
-            stopped, due = self.ranks.any(stop() or interrupt_requested(), self._is_save_due)
+            # true if true in any process, so that all processes stop and save at the same step
+            stopped, due = self.processes.any(stop() or interrupt_requested(), self._is_save_due)
             if stopped or due or len(losses) == STEPS_PER_READ:
                 self._record_losses(losses, step + 1)
             if stopped or due:
                 self._save()
                 if stopped:
                     raise self._interrupted("stopped")
+        # the last losses of the epoch; without any left the position is already right
         self._record_losses(losses, self.state.step if not losses else self.steps_per_epoch)
-        if self._memory_saver is not None and self._memory_saver.carried is None:
+        if self._memory_saver is not None and self._memory_saver.saved_prefix is None:
             self._save_memory(self._memory_saver, epoch)
 
     def _save_memory(self, saver: MemorySaver, epoch: Epoch) -> None:
@@ -170,16 +176,16 @@ class Trainer:
         observed = self._visible_batches[-1] if self._visible_batches else 0
         self.executor.catch_up(Batch(epoch, self.steps_per_epoch, range(observed, self.steps_per_epoch)))
         later = torch.cat([self.stream.split.val, self.stream.split.test])
-        trained = int(later.min()) if len(later) else len(self.stream.store)
-        saver.carry(StreamPrefix.from_store(self.stream.store, trained))
+        num_trained = int(later.min()) if len(later) else len(self.stream.store)
+        saver.save_memory(StreamPrefix.from_store(self.stream.store, num_trained))
 
     @property
     def _is_save_due(self) -> bool:
         """Whether it is time to save; only the process that writes decides."""
-        return self.run.writes and time.monotonic() - self._saved > self.config.save_every
+        return self.run.writes and time.monotonic() - self._last_save > self.config.save_every
 
     def _build_table(self, progress: Progress) -> None:
-        """Build what the executor needs before the first step; if interrupted, the position does not change."""
+        """Build the training table of a model that needs one (trees); if interrupted, save the unchanged position."""
         if self.state.step == self.steps_per_epoch or not self.executor.pending_queries:
             return
         try:
@@ -209,11 +215,11 @@ class Trainer:
         self._save(better)
 
     def _record_losses(self, losses: list[Tensor], step: int) -> None:
-        """Read the losses off the device; raise ScoreError before anything is saved if the run diverged."""
+        """Copy the losses from the device; raise ScoreError before anything is saved if the run diverged."""
         values = torch.stack(losses).tolist() if losses else []
-        wrong = [number for number, loss in enumerate(values) if not math.isfinite(loss)]
-        if wrong:
-            raise self._diverged(f"the loss became {values[wrong[0]]}")
+        non_finite = [number for number, loss in enumerate(values) if not math.isfinite(loss)]
+        if non_finite:
+            raise self._diverged(f"the loss became {values[non_finite[0]]}")
         self.state.losses += values
         losses.clear()
         self.state.step = step
@@ -231,4 +237,4 @@ class Trainer:
         if weights and not bool(torch.stack(weights).all()):
             raise self._diverged("a weight became infinite or nan")
         self.checkpoints.save(self.state, better)
-        self._saved = time.monotonic()
+        self._last_save = time.monotonic()

@@ -61,7 +61,7 @@ class StreamScorer:
         self.scorer, self.stream, self.schedule, self.tokens = scorer, stream, schedule, tokens
         self.draws = Draws.from_seed(seed, device=stream.device)
         self._observed = -1  # events of the schedule that the memory has observed; -1: unknown
-        self._saved = 0 if schedule is None else count_kept_events(scorer, stream.store, schedule)
+        self._saved = 0 if schedule is None else count_saved_events(scorer, stream.store, schedule)
 
     def __call__(
         self, pairs: PairBatch, visible: Int64[Tensor, "p"] | None = None, advance: Advance = no_advance
@@ -83,12 +83,12 @@ class StreamScorer:
         passes = count()
         for rows in self._group_by_visible(visible, len(pairs)):
             for chosen, requests in self._split_passes(queries, rows.to(self.stream.device)):
-                if self.stream.ranks.owns(next(passes)):
+                if self.stream.processes.owns(next(passes)):
                     part = queries.select_shared(chosen, self.stream.store.num_nodes)
                     scores.put(chosen, score_view(self.scorer, self.stream.view(part, requests, self.draws)))
                 advance(len(chosen))
         self.stream.store.check_unchanged()  # a file that changed under the last pass would have spoiled it
-        scores.values = self.stream.ranks.gather_rows(scores.values)
+        scores.values = self.stream.processes.gather_rows(scores.values)
         return check_finite(scores.values, pairs.time)
 
     def _group_by_visible(
@@ -158,21 +158,21 @@ class StreamScorer:
             yield rows[chosen], tuple(request.cut(length) for request in requests)
 
 
-def count_kept_events(scorer: Scorer, store: EventStore, schedule: MemorySchedule) -> int:
+def count_saved_events(scorer: Scorer, store: EventStore, schedule: MemorySchedule) -> int:
     """Count the schedule's first events that are in the memory saved after training.
 
     Returns 0 if no memory was saved or if it belongs to another stream.
     """
-    mark = scorer.carried if isinstance(scorer, MemorySaver) else None
+    mark = scorer.saved_prefix if isinstance(scorer, MemorySaver) else None
     if mark is None or not mark.matches(store):
         return 0
     return int(torch.searchsorted(schedule.events, mark.rows))
 
 
-def start_memory(scorer: Scorer, carried: int) -> None:
-    """Restore the memory saved after training if it holds events (`carried`), otherwise reset it."""
-    if carried and isinstance(scorer, MemorySaver):
-        scorer.recall()
+def start_memory(scorer: Scorer, saved_events: int) -> None:
+    """Restore the memory saved after training if it holds events (`saved_events`), otherwise reset it."""
+    if saved_events and isinstance(scorer, MemorySaver):
+        scorer.load_saved_memory()
     else:
         scorer.reset()
 

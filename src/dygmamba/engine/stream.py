@@ -30,7 +30,7 @@ class Stream:
     store: EventStore
     split: Split
     device: torch.device
-    ranks: ProcessGroup = SINGLE_PROCESS  # processes that share the scoring of the same queries
+    processes: ProcessGroup = SINGLE_PROCESS  # processes that share the scoring of the same queries
 
     @cached_property
     def events(self) -> EventStore:
@@ -66,7 +66,7 @@ class Stream:
 
     def without_labels(self) -> "Stream":
         """Return the stream without labels, so that a model cannot read them."""
-        return Stream(self.store.without_labels(), self.split, self.device, self.ranks)
+        return Stream(self.store.without_labels(), self.split, self.device, self.processes)
 
     def alone(self) -> "Stream":
         """Return the stream for use by this process only; it shares what was built already."""

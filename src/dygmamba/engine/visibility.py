@@ -43,7 +43,7 @@ class VisibilityRule:
 
 @dataclass(frozen=True, slots=True)
 class MemorySchedule:
-    """Events in time order, cut into the batches that a memory observes; on the host.
+    """Events in time order, cut into the batches that a memory observes; all tensors are on the CPU.
 
     Attributes:
         events: Events (rows of the stream).

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from dygmamba.data.events.event_store import EventBatch
 from dygmamba.engine.length_buckets import split_by_length
-from dygmamba.engine.scoring import count_kept_events, score_views, start_memory
+from dygmamba.engine.scoring import count_saved_events, score_views, start_memory
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import MEMORY_BATCH, MemorySchedule
 from dygmamba.models.base import Scorer
@@ -110,9 +110,7 @@ class RemovalGame(Protocol):
     removal: str  # "window" or "stream"
     orders: int  # maximum of antithetic pairs of orders
     tries: int  # players tried at each step of the search for a flip
-    carried: (
-        int  # first events, which are in the memory that training left: part of the model, never a player
-    )
+    saved_events: int  # number of events in the memory saved after training: part of the model, never players
 
     def logits(self, keep: Bool[Tensor, "m n"]) -> Float64[Tensor, "m"]:
         """Return the logit of the pair if only the kept players had happened, for each subset."""
@@ -139,7 +137,7 @@ def build_game(
 class WindowRemoval:
     """Removal of events from the sequences of recent neighbors."""
 
-    removal, orders, tries, carried = "window", 1_000, 12, 0
+    removal, orders, tries, saved_events = "window", 1_000, 12, 0
 
     def __init__(self, scorer: Scorer, stream: Stream, pair: PairBatch) -> None:
         self.scorer, self.stream, self.pair = scorer, stream, pair
@@ -216,15 +214,15 @@ class StreamRemoval:
         self.scorer, self.stream, self.pair = scorer, stream, pair
         self.draws = Draws.from_seed(seed, device=stream.device)
         self._num_earlier = int(torch.searchsorted(stream.store.time, pair.time.cpu()))  # strictly
-        self._schedule, self._num_observed, self.carried = None, 0, 0
+        self._schedule, self._num_observed, self.saved_events = None, 0, 0
         has_walks = any(isinstance(request, WalkRequest) for request in scorer.requests)
         self.orders, self._cost = (1, WALK_COST) if has_walks else (2, 1)
         if scorer.stateful:
             everything = torch.arange(len(stream.store))
             self._schedule = MemorySchedule.from_periods(stream.store, (everything,), batch_size)
             self.scorer = deepcopy(scorer)
-            carried = count_kept_events(scorer, stream.store, self._schedule)
-            self.carried = carried if carried <= self._num_earlier else 0
+            saved_events = count_saved_events(scorer, stream.store, self._schedule)
+            self.saved_events = saved_events if saved_events <= self._num_earlier else 0
         self.players = self._choose_players()
         if self._schedule is not None:
             self._observe_prefix(self._schedule)
@@ -234,7 +232,7 @@ class StreamRemoval:
         players: tuple[Player, ...] = ()
         for each in range(MIN_EVENTS_PER_NODE, MAX_EVENTS_PER_NODE + 1):
             more = newest_players(self.stream.index, self.pair, each, each // 2)
-            more = tuple(player for player in more if player.events[0] >= self.carried)
+            more = tuple(player for player in more if player.events[0] >= self.saved_events)
             subsets = (2 * self.orders + 2) * len(more)
             num_read = subsets * self._num_earlier * self._cost
             num_observed = subsets * self._count_observed_again(more)
@@ -251,9 +249,9 @@ class StreamRemoval:
     def _observe_prefix(self, schedule: MemorySchedule) -> None:
         """Update the memory once with the events before the first player, which all subsets share."""
         first = self.players[0].events[0] if self.players else self._num_earlier
-        self._num_observed = max(self.carried, int(schedule.count_before_batch(torch.tensor([first]))))
-        start_memory(self.scorer, self.carried)
-        for batch in schedule.batches_between(self.carried, self._num_observed):
+        self._num_observed = max(self.saved_events, int(schedule.count_before_batch(torch.tensor([first]))))
+        start_memory(self.scorer, self.saved_events)
+        for batch in schedule.batches_between(self.saved_events, self._num_observed):
             self.scorer.observe(self._select(batch))
 
     def _select(self, events: Int64[Tensor, "_"]) -> EventBatch:

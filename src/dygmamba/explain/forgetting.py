@@ -133,7 +133,7 @@ def move_meetings(
 
 
 def erase_meetings(meetings: Meetings) -> tuple[NeighborSequence, NeighborSequence]:
-    """Return both histories as if each node had met another of its neighbors instead at that time."""
+    """Return both histories with the other node of the meeting replaced by a random other neighbor; times stay."""
     rng, histories = torch.Generator().manual_seed(1), []
     for seq, slot in ((meetings.src, meetings.src_slot), (meetings.dst, meetings.dst_slot)):
         is_slot = torch.arange(seq.node.shape[1]) == slot[:, None]

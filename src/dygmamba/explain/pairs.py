@@ -325,7 +325,7 @@ def _queried_ids(predictor: Predictor, queries: QueryBatch) -> list[Any]:
 
 
 def _no_events_message(game: RemovalGame, names: str, time: Any) -> str:
-    if game.carried:
+    if game.saved_events:
         return (
             f"all events of {names} strictly before {time} are in the memory that training left, which is part of the "
             "model; query a time after later events, or train with memory='replayed'"
@@ -340,10 +340,10 @@ def _build_notes(game: RemovalGame, queries: QueryBatch) -> tuple[str, ...]:
             f"this model reads more than two sequences of events: the {len(game.players)} newest events of the pair "
             "were removed from the stream; the effect of older events is in the base"
         )
-    if game.carried:
+    if game.saved_events:
         notes.append(
-            f"its memory continues from the first {game.carried:,} events, as training left it, and that is part of "
-            "the model: only later events were removed; train with memory='replayed' to remove any event"
+            f"the memory saved after training holds the first {game.saved_events:,} events, part of the model, so "
+            "only later events were removed; train with memory='replayed' to remove any event"
         )
     groups = [player for player in game.players if len(player.events) > 1]
     if groups:

@@ -119,7 +119,10 @@ def _window_around_test(build: Callable[[], Scorer], stream: Stream) -> CheckCas
 
 
 def _sample_window_pairs(window: EventStore) -> PairBatch:
-    """Draw queries from the second half of a window, so that nodes have a history: events, and mixed pairs of nodes."""
+    """Draw queries from the second half of a window, where nodes have a history.
+
+    Half of them are events, half have the destination of another event.
+    """
     rng = torch.Generator().manual_seed(1)
     half = len(window) // 2
     at, other = (half + torch.randint(max(len(window) - half, 1), (PAIRS,), generator=rng) for _ in range(2))

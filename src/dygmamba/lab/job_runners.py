@@ -142,7 +142,7 @@ def run_robustness(job: Job, context: JobContext) -> JobResult:
     if isinstance(scorer, MemorySaver):
         # The memory that training left behind has seen no noise. Dropping it replays the noisy stream from the start,
         # at rate 0 too, so that all rates are comparable.
-        scorer.let_go()
+        scorer.delete_saved_memory()
     kind = job.asks["kind"]
     about = {"dataset": job.data, "model": job.model, "seed": job.seed, "noise_kind": kind}
     clean = build_link_set(run.stream.store, run.stream.split, "test")

@@ -23,22 +23,22 @@ from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView, Request
 class MemorySaver(Protocol):
     """A scorer that can save its memory after training with its weights (decision 036)."""
 
-    carries: bool  # whether the memory is to be saved
+    saves_memory: bool  # whether the memory is to be saved
 
     @property
-    def carried(self) -> StreamPrefix | None:
+    def saved_prefix(self) -> StreamPrefix | None:
         """The events in the saved memory; None if no memory is saved."""
         ...
 
-    def carry(self, mark: StreamPrefix) -> None:
+    def save_memory(self, prefix: StreamPrefix) -> None:
         """Save the current memory, which has observed these events."""
         ...
 
-    def recall(self) -> None:
+    def load_saved_memory(self) -> None:
         """Replace the memory with the saved one."""
         ...
 
-    def let_go(self) -> None:
+    def delete_saved_memory(self) -> None:
         """Delete the saved memory."""
         ...
 
@@ -184,7 +184,7 @@ class Encoder(nn.Module):
     stateful: bool = False
     # whether shorter look-ups give the same result as long as they drop no entries; needs one hop of recent entries
     elastic: bool = False
-    carries: bool = False  # whether the memory after training is saved with the weights
+    saves_memory: bool = False  # whether the memory after training is saved with the weights
     beside_dim: int = 0  # number of pair features that a link head reads next to the two embeddings
 
     def beside(self, view: PairView) -> tuple[Float[Tensor, "p _"], ...]:
@@ -204,17 +204,17 @@ class Encoder(nn.Module):
         """Restore a snapshot."""
 
     @property
-    def carried(self) -> StreamPrefix | None:
+    def saved_prefix(self) -> StreamPrefix | None:
         """The events in the saved memory; None without memory."""
         return None
 
-    def carry(self, mark: StreamPrefix) -> None:
+    def save_memory(self, prefix: StreamPrefix) -> None:
         """Save the current memory, which has observed these events."""
 
-    def recall(self) -> None:
+    def load_saved_memory(self) -> None:
         """Replace the memory with the saved one."""
 
-    def let_go(self) -> None:
+    def delete_saved_memory(self) -> None:
         """Delete the saved memory."""
 
 
@@ -274,12 +274,13 @@ class MemorySavingWrapper(EncoderWrapper):
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__(encoder)
-        self.carries, self.carry = encoder.carries, encoder.carry
-        self.recall, self.let_go = encoder.recall, encoder.let_go
+        self.saves_memory, self.save_memory = encoder.saves_memory, encoder.save_memory
+        self.load_saved_memory = encoder.load_saved_memory
+        self.delete_saved_memory = encoder.delete_saved_memory
 
     @property
-    def carried(self) -> StreamPrefix | None:
-        return self.encoder.carried
+    def saved_prefix(self) -> StreamPrefix | None:
+        return self.encoder.saved_prefix
 
 
 class EncoderScorer(MemorySavingWrapper):

@@ -36,7 +36,7 @@ NEIGHBORS = "neighbors"  # field of a view with the results of all other request
 class Blend(nn.Module):
     """Weighted sum of the logits of its models."""
 
-    carries = False  # nothing is trained here; only the models may have a saved memory
+    saves_memory = False  # nothing is trained here; only the models may have a saved memory
 
     def __init__(self, parts: list[Any], weights: tuple[float, ...]) -> None:
         super().__init__()
@@ -81,26 +81,26 @@ class Blend(nn.Module):
             part.restore(own)
 
     @property
-    def carried(self) -> StreamPrefix | None:
+    def saved_prefix(self) -> StreamPrefix | None:
         """The events in the saved memories, if all models with a memory have saved the same ones."""
         marks = {self._mark(part) for part in self._scorers if part.stateful}
         return marks.pop() if len(marks) == 1 else None
 
     @staticmethod
     def _mark(part: Any) -> StreamPrefix | None:
-        return part.carried if isinstance(part, MemorySaver) else None
+        return part.saved_prefix if isinstance(part, MemorySaver) else None
 
-    def carry(self, mark: StreamPrefix) -> None:
+    def save_memory(self, prefix: StreamPrefix) -> None:
         for part in self._memory_savers:
-            part.carry(mark)
+            part.save_memory(prefix)
 
-    def recall(self) -> None:
+    def load_saved_memory(self) -> None:
         for part in self._memory_savers:
-            part.recall()
+            part.load_saved_memory()
 
-    def let_go(self) -> None:
+    def delete_saved_memory(self) -> None:
         for part in self._memory_savers:
-            part.let_go()
+            part.delete_saved_memory()
 
     @property
     def _memory_savers(self) -> list[MemorySaver]:

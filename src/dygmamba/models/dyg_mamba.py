@@ -1,8 +1,8 @@
 """DyG-Mamba (NeurIPS 2025, openreview ja2wA4UncJ; not arXiv 2408.04713), Fig. 2.
 
-Where text and released code differ, every reading is a named part; decision 010 explains the defaults.
+Where the paper's text and its released code differ, a setting chooses between them; decision 010 explains the defaults.
 
-Legend: p pairs, q rows (node, time), l tokens, d width.
+Legend: p pairs, r = 2 p sequences (sources, then destinations), l tokens, d width.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ class SharedStack(nn.Module):
         super().__init__()
         self.stack = build()
 
-    def forward(self, x: Tensor, tokens: Tokens) -> Float[Tensor, "q l d"]:
+    def forward(self, x: Tensor, tokens: Tokens) -> Float[Tensor, "r l d"]:
         return self.stack(x, tokens)
 
 
@@ -41,7 +41,7 @@ class IndependentStacks(nn.Module):
         super().__init__()
         self.src, self.dst = build(), build()
 
-    def forward(self, x: Tensor, tokens: Tokens) -> Float[Tensor, "q l d"]:
+    def forward(self, x: Tensor, tokens: Tokens) -> Float[Tensor, "r l d"]:
         p = x.shape[0] // 2
         return torch.cat([self.src(x[:p], tokens[:p]), self.dst(x[p:], tokens[p:])])
 
@@ -55,11 +55,12 @@ ENCODERS: dict[str, Callable[[Callable[[], nn.Module]], nn.Module]] = {
 class DyGMamba(Encoder):
     """Encode both histories, scan them with steps from time gaps, mix across the pair, pool."""
 
-    elastic = True
+    elastic = True  # shorter look-ups give the same scores
 
     def __init__(self, config: DyGMambaConfig, facts: DatasetFacts) -> None:
         super().__init__()
-        _, taken = QUERIES[config.query]
+        _, query_tokens = QUERIES[config.query]
+        # walk_decay 0 means a decay of two over the training period
         history = HistoryConfig(
             DecayedCountRequest(facts.scales(config.scales)),
             WalkRequest(config.walk_layers, config.walk_dim, config.walk_decay or 2 / facts.period),
@@ -73,7 +74,7 @@ class DyGMamba(Encoder):
         self.tables, self.head_tables = nn.ModuleList(token_tables), nn.ModuleList(pair_tables)
         self.beside_dim = sum(table.out_dim for table in pair_tables)
         requests = dict.fromkeys(table.request for table in (*token_tables, *pair_tables))  # each one once
-        self.requests = (NeighborRequest((config.length - taken,)), *requests)
+        self.requests = (NeighborRequest((config.length - query_tokens,)), *requests)
         self.query, self.span, self.out_dim = config.query, config.span, config.out
         self.channels = Channels(
             ChannelConfig(
@@ -114,11 +115,11 @@ class DyGMamba(Encoder):
         src, dst = self.out(pooled).chunk(2)
         return src, dst
 
-    def states(self, view: PairView) -> tuple[Float[Tensor, "q l d"], Tokens]:
+    def states(self, view: PairView) -> tuple[Float[Tensor, "r l d"], Tokens]:
         """Return the state of every token, sources first, then destinations, and the tokens."""
         ((recent,),) = view.neighbors
         both = torch.cat([view.pairs.src_row, view.pairs.dst_row])
-        tokens = make_tokens(recent[both], self.query, self.span)  # [2p l]
+        tokens = make_tokens(recent[both], self.query, self.span)  # [r l]
         x = self.channels(tokens, view.features)
         if self.tables:
             sequences = SequencePairs.from_view(view)

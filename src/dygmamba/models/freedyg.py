@@ -53,8 +53,10 @@ class MixedChannels(nn.Module):
         x = torch.cat([channel(tokens, features) for channel in self.channels], dim=-1)
         return linear(x, self.mix.weight[:, : x.shape[-1]], self.mix.bias)
 
-    def join(self, rows: Float[Tensor, "r l d"], counts: Int32[Tensor, "r l 2"]) -> Float[Tensor, "r l d"]:
-        """Add the contribution of the pair's counts."""
+    def add_counts(
+        self, rows: Float[Tensor, "r l d"], counts: Int32[Tensor, "r l 2"]
+    ) -> Float[Tensor, "r l d"]:
+        """Add the encoded co-occurrence counts to the rows, which `rows` computed without them."""
         return rows + linear(self.count(counts), self.mix.weight[:, -rows.shape[-1] :])
 
 
@@ -109,7 +111,9 @@ class FreeDyG(Encoder):
         both = torch.cat([pairs.src_row, pairs.dst_row])
         paired = recent[both]
         rows = self.channels.rows(make_tokens(recent, "absent"), view.features)
-        x, taken = newest_last(self.channels.join(rows[both], count_interactions(paired)), paired, self.slots)
+        x, taken = newest_last(
+            self.channels.add_counts(rows[both], count_interactions(paired)), paired, self.slots
+        )
         for block in self.blocks:
             x = block(x, taken)
         z = (self.weigh(x) * x).sum(dim=1)  # empty slots are zero, so they add nothing

@@ -112,7 +112,10 @@ def _window(history: EdgeHistory, slots: np.ndarray, config: EdgeBankConfig) -> 
 
 
 def _repeat(history: EdgeHistory, slots: np.ndarray, config: EdgeBankConfig) -> np.ndarray:
-    """A window as long as the mean over all pairs of a pair's mean time gap (0 for a single event)."""
+    """Return which pairs met within the last window.
+
+    Its length is the mean time gap of a pair (0 for a pair with one event), averaged over all pairs.
+    """
     return history.pairs.last[slots] >= history.last - history.gap_sum / len(history.pairs)
 
 

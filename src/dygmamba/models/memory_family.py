@@ -134,9 +134,9 @@ class MemoryEncoder(Encoder):
         super().__init__()
         self.requests, self.out_dim = embed.requests, config.dim
         self.memory, self.embed, self.partner = NodeMemory(config), embed, partner
-        self.carries = config.carries
+        self.saves_memory = config.saves_memory
         # `kept` and its `mark` are keys of saved files
-        self.kept = SavedMemory(self._tables()) if config.carries else None
+        self.kept = SavedMemory(self._tables()) if config.saves_memory else None
 
     def forward(self, view: PairView) -> Embeddings:
         # the recurrent cell of the memory gets its gradient here, not in `observe`
@@ -166,18 +166,18 @@ class MemoryEncoder(Encoder):
             table[nodes] = row
 
     @property
-    def carried(self) -> StreamPrefix | None:
+    def saved_prefix(self) -> StreamPrefix | None:
         return None if self.kept is None else self.kept.events
 
-    def carry(self, mark: StreamPrefix) -> None:
+    def save_memory(self, prefix: StreamPrefix) -> None:
         if self.kept is not None:
-            self.kept.save(self._tables(), mark)
+            self.kept.save(self._tables(), prefix)
 
-    def recall(self) -> None:
+    def load_saved_memory(self) -> None:
         if self.kept is not None:
             self.kept.restore(self._tables())
 
-    def let_go(self) -> None:
+    def delete_saved_memory(self) -> None:
         if self.kept is not None:
             self.kept.clear()
 

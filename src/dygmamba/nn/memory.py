@@ -63,8 +63,8 @@ class EventEnds:
 class MemoryConfig:
     """Sizes of a node memory; `start` is the time of the last update for nodes without events.
 
-    `shared_time`: attention uses the time encoding φ too and trains it. `carries`: the memory after training is saved
-    with the weights.
+    `shared_time`: attention uses the time encoding φ too and trains it. `saves_memory`: the memory after training is
+    saved with the weights.
     """
 
     num_nodes: int
@@ -74,7 +74,7 @@ class MemoryConfig:
     cell: str
     start: float
     shared_time: bool = False
-    carries: bool = False
+    saves_memory: bool = False
 
 
 class NodeMemory(nn.Module):

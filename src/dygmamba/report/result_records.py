@@ -48,7 +48,8 @@ class StudyResults:
     study: str
     command: str
     records: tuple[ResultRecord, ...]
-    # AP of the edge oracle by "<dataset> <setting> <negatives>"
+    # upper bound of AP, from an oracle that knows the events at the query time (docs/explanation/leaks.md), by
+    # "<dataset> <setting> <negatives>"
     ceilings: dict[str, float] = field(default_factory=dict)
 
     def write(self, path: Path) -> None:

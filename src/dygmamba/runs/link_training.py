@@ -79,10 +79,10 @@ def start_link_run(
     _require_events(stream.split, options.split)
     scorer = build_seeded_scorer(spec, model_config, seed, stream, TRAINING_COPIES)
     _check_loss(model, scorer, fit_config)
-    check_distributable(scorer, stream.ranks, fit_config.batch)
+    check_distributable(scorer, stream.processes, fit_config.batch)
     _require_memory(scorer, fit_config, len(stream.split.train))
     reasons = explain_choices(dataset, stream, scorer, fit_config, model_config, layers)
-    about = stream.ranks.run_on_first(lambda: describe_dataset(dataset, root))
+    about = stream.processes.run_on_first(lambda: describe_dataset(dataset, root))
     suffix = "" if options.refit_of is None else "-all"
     run = create_run(
         lambda: RunDirectory.create(root, dataset.name, model, seed, suffix),

@@ -206,7 +206,7 @@ def _build_node_fit(
     if load_weights is not None:
         load_weights(run, model)
     # a classifier learns from the whole training period, so its memory must observe it from the first event on
-    encoder.let_go()
+    encoder.delete_saved_memory()
     if isinstance(model, FrozenClassifier):
         try:
             model.use(embed_sources(model.encoder, stream, config, seed, advance).to(device))

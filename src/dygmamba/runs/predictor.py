@@ -50,7 +50,7 @@ class Predictor:
     run: OpenRun
     dataset: Dataset
     ranker: Ranker
-    options: ReadOptions = field(default_factory=ReadOptions)  # of files with queries or events
+    options: ReadOptions = field(default_factory=ReadOptions)  # how files with queries or events are read
     calibration: Calibration | None = None  # without one, scores are not probabilities
 
     @staticmethod
@@ -68,7 +68,7 @@ class Predictor:
             device: cpu, cuda or auto.
             data_dir: Where to look for its dataset first.
             options: How to read files with queries or events.
-            tokens: Sequence tokens of one forward pass; default: what suits the device.
+            tokens: Most sequence tokens in one forward pass; by default chosen for the device.
         """
         folder = as_directory(Path(run) if isinstance(run, str) else run)
         open_task = open_classifier if folder.task == "node" else open_run
@@ -88,13 +88,13 @@ class Predictor:
             dataset = extend_dataset(self.dataset, more)
         except EventError as error:
             raise FileError(f"{where}: {error}", code=error.code) from error
-        self._require_stateless(dataset.store.num_nodes - self.dataset.store.num_nodes)
+        self._require_known_nodes(dataset.store.num_nodes - self.dataset.store.num_nodes)
         return replace(
             self, dataset=dataset, ranker=_build_ranker(self.run, dataset, self.ranker.stream_scorer.tokens)
         )
 
     def _read_events(self, events: Any) -> tuple[str, Dataset]:
-        """Read events; what the options leave open is as it was when the dataset was read.
+        """Read events. Column names and time format come from the options, or else from how the dataset was read.
 
         Returns:
             A name for messages, and the events.
@@ -111,7 +111,7 @@ class Predictor:
             return table.source, read_in_memory(events, options, bipartite)
         path, kind = Path(events), detect_format(Path(events), options)
         if kind in ("jodie", "dyglib") and origin.format in TABLE_FORMATS:
-            kind = "csv"  # as the dataset's own file was read
+            kind = "csv"  # the dataset's file was read as a plain table too
         if kind in TABLE_FORMATS:
             names = {part: getattr(options, part) or getattr(origin, part) or None for part in USUAL_NAMES}
             features = options.features or origin.features
@@ -121,7 +121,7 @@ class Predictor:
                 options, time_format=options.time_format or time_format or None, date_order=origin.order
             )
             if options.time_unit == "auto" and not origin.guessed and not origin.time_origin:
-                options = replace(options, time_unit="plain")  # numbers like the dataset's own
+                options = replace(options, time_unit="plain")  # the dataset's times are plain numbers
         return str(path), read_dataset(path, options, format=kind)
 
     def score(
@@ -174,18 +174,20 @@ class Predictor:
                 queries.src, queries.time, nodes, k, stage.advance, only_new=only_new, log_odds=log_odds
             )
         # a source has fewer than k rows if it has fewer than k candidates: the rest is -inf
-        row, place = torch.nonzero(torch.isfinite(best.logit), as_tuple=True)
-        logit, sources = best.logit[row, place], parser.to_user_type(queries.table.src)
+        row, position = torch.nonzero(torch.isfinite(best.logit), as_tuple=True)
+        logit, sources = best.logit[row, position], parser.to_user_type(queries.table.src)
         columns = {
             "src": sources.take(pa.array(row.numpy())),
-            "dst": parser.to_user_type(self.dataset.ids.to_user(best.node[row, place].numpy())),
+            "dst": parser.to_user_type(self.dataset.ids.to_user(best.node[row, position].numpy())),
             "time": queries.times[row.numpy()].shown,
             **score_column(logit, calibration),
             **probability_column(logit, best.total[row], calibration),
-            "rank": pa.array((1 + place).numpy()),
+            "rank": pa.array((1 + position).numpy()),
         }
-        without = sources.filter(pa.array(torch.isinf(best.total).numpy())).to_pylist()
-        return build_predictions(queries, columns, calibration, tuple(dict.fromkeys(map(str, without))))
+        without_candidates = sources.filter(pa.array(torch.isinf(best.total).numpy())).to_pylist()
+        return build_predictions(
+            queries, columns, calibration, tuple(dict.fromkeys(map(str, without_candidates)))
+        )
 
     def classify(
         self,
@@ -194,10 +196,10 @@ class Predictor:
         k: int | None = None,
         progress: Progress = SILENT,
     ) -> Predictions:
-        """Score state 1 of each node, as a source: columns node, time, score.
+        """Compute the probability that each node, as a source, is in state 1: columns node, time, score.
 
-        Without `nodes`, of all nodes that were a source before. These, or the `k` highest, come from the highest score
-        on, with a column rank.
+        Without `nodes`, all nodes that were a source before are scored. Then, or with `k`, rows are sorted by
+        descending score and numbered in a column rank.
         """
         self._require_task("node")
         queries = self._query_all_sources(at) if nodes is None else self._read_queries(nodes, at)
@@ -227,11 +229,11 @@ class Predictor:
         scorer: SourceEmbedding | NodeClassifier | EncoderScorer,
         advance: Advance = no_advance,
     ) -> Tensor:
-        """Run a model of pairs on sources; the other node is the given destination or the last neighbor."""
+        """Run a model on each source, paired with the given destination or its last neighbor."""
         stream = self.ranker.stream_scorer.stream
         partner = queries.dst if queries.table.dst is not None else self.last_neighbors(queries)
         schedule = None
-        if scorer.stateful:  # a copy: the memory of the ranker must stay where it is
+        if scorer.stateful:  # work on a copy, so that the ranker's memory does not change
             everything = torch.arange(len(stream.store))
             schedule = MemorySchedule.from_periods(stream.store, (everything,), self.run.rule.batch_size)
             scorer = deepcopy(scorer)
@@ -250,7 +252,7 @@ class Predictor:
         self, pairs: QuerySource, at: TimeLike | None, sources_only: bool = False
     ) -> QueryBatch:
         queries = self.query_parser.read(pairs, at, sources_only)
-        self._require_stateless(len(queries.unknown_ids))
+        self._require_known_nodes(len(queries.unknown_ids))
         return queries
 
     def _query_all_sources(self, at: TimeLike | None) -> QueryBatch:
@@ -277,7 +279,7 @@ class Predictor:
             code="not-a-link-run",
         )
 
-    def _require_stateless(self, new_nodes: int) -> None:
+    def _require_known_nodes(self, new_nodes: int) -> None:
         if new_nodes and self.run.scorer.stateful:
             raise ConfigError(
                 f"model '{self.run.about['model']}' has a memory of the nodes it was trained with and cannot take new "
@@ -291,7 +293,7 @@ def _name_if_present(name: str, names: tuple[str, ...]) -> str | None:
 
 
 def _build_ranker(run: OpenRun, dataset: Dataset, tokens: int | None) -> Ranker:
-    """Put the scorer on a stream without labels that has placeholder nodes for unknown ids."""
+    """Build a ranker on the stream without labels, with extra nodes that stand for unknown ids."""
     store = dataset.store.without_labels().with_extra_nodes(PLACEHOLDER_NODES)
     stream = Stream(store, run.stream.split, run.stream.device)
     return Ranker(run.scorer, stream, run.seed, tokens, run.rule.batch_size)

@@ -140,7 +140,7 @@ class CountGroups(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EventCounts:
-    """Decayed counts of nodes and pairs over a stream (or its training events); kept on the host."""
+    """Decayed counts of nodes and pairs over a stream (or its training events); tensors are on the CPU."""
 
     num_nodes: int
     scale: Float64[Tensor, "s"]

@@ -24,7 +24,7 @@ SHORTEST_SCALE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class SourceActivity:
-    """Decayed counts of the events of a stream (or of its training events) by source; on the host."""
+    """Decayed counts of the events of a stream (or of its training events) by source; tensors are on the CPU."""
 
     lists: DecayedCounts
     period: float  # unit of time of the constant kernel and of the number of events

@@ -135,15 +135,15 @@ class PairBatch:
 
     @property
     def known(self) -> Float64[Tensor, "p"]:
-        """Time at which tables are asked about each pair: they see strictly earlier events."""
+        """For each pair, the time before which counts and walks include events."""
         return self.time if self.until is None else self.until
 
     def with_table_time(self, until: Float64[Tensor, "p"] | None) -> "PairBatch":
-        """Return the pairs with tables asked at these times; None: at the pairs' own times."""
+        """Return the pairs with these table times; None means the pairs' own times."""
         return replace(self, until=until)
 
     def at_table_time(self) -> "PairBatch":
-        """Return the pairs as queries at the time at which tables are asked."""
+        """Return the same pairs with their table times as query times."""
         if self.until is None:
             return self
         return PairBatch.from_pairs(self.src, self.dst, self.until, self.label, self.group)
@@ -154,11 +154,11 @@ class PairBatch:
         return PairBatch(*(column.to(device) for column in columns), until=until)
 
     def select_label(self, label: float) -> "PairBatch":
-        """Return the pairs with this label, two rows each."""
+        """Return the pairs with this label, each with two rows of its own."""
         return self.select((self.label == label).nonzero()[:, 0])
 
     def select(self, chosen: Int64[Tensor, "r"]) -> "PairBatch":
-        """Return the chosen pairs, two rows each."""
+        """Return the chosen pairs, each with two rows of its own."""
         columns = (self.src, self.dst, self.time, self.label, self.group)
         return PairBatch.from_pairs(*(column[chosen] for column in columns)).with_table_time(
             self._until(chosen)
@@ -214,8 +214,8 @@ class PairView:
         neighbors: Sequences by request and hop, `neighbors[request][hop]`.
         features: Node and edge features of the stream.
         counts: Count features of each pair, by request.
-        walks: Temporal walks by request, to be asked about any node at a pair's time.
-        decayed_counts: Decayed counts by request, to be asked likewise.
+        walks: Temporal walks by request, to look up any node at a pair's table time.
+        decayed_counts: Decayed counts by request, to look up likewise.
     """
 
     pairs: PairBatch
@@ -229,11 +229,11 @@ class PairView:
     def columns(self) -> tuple[Tensor, ...]:
         """Tensors that differ between batches of one size; captured CUDA graphs copy new batches into them."""
         hops, pairs = [hop for hops in self.neighbors for hop in hops], self.pairs
-        lag = () if pairs.until is None else (pairs.until,)
-        return pairs.node, pairs.when, *lag, *(column for hop in hops for column in hop.columns)
+        until = () if pairs.until is None else (pairs.until,)
+        return pairs.node, pairs.when, *until, *(column for hop in hops for column in hop.columns)
 
     def select_part(self, chosen: Int64[Tensor, "r"], length: int | None = None) -> "PairView":
-        """Return the chosen pairs with sequences of one hop cut to `length` entries; all rows are kept."""
+        """Return the chosen pairs, sequences cut to `length` entries; all rows are kept. Only for one-hop requests."""
         cut = tuple((hop if length is None else hop.cut(length),) for (hop,) in self.neighbors)
         counts = tuple(features[chosen] for features in self.counts)
         return PairView(

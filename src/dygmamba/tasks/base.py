@@ -15,7 +15,7 @@ from dygmamba.sampling.view import PairBatch
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSet:
-    """Queries with known labels, for validation or test; all tensors are on the host.
+    """Queries with known labels, for validation or test; all tensors are on the CPU.
 
     Attributes:
         about: Fields of a result row that describe the set, such as split and setting.
@@ -46,12 +46,12 @@ class Task(Protocol):
         """Whether all pairs of an event must be in one pass, because the loss is not a sum over pairs."""
         ...
 
-    def draw_others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
-        """Draw for each training event the other node of its negative; the same on every device."""
+    def draw_negatives(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
+        """Draw a number for each training event that determines its negatives; the same on every device."""
         ...
 
     def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
-        """Return the queries of a batch of training events, given what `draw_others` drew for them."""
+        """Return the queries of a batch of training events, given what `draw_negatives` drew for them."""
         ...
 
     def offset(self, pairs: PairBatch) -> Float32[Tensor, "p"] | None:

@@ -87,8 +87,8 @@ class LinkTask:
         ]
         return LinkTask(negatives, merge_evaluation_sets(evaluation_sets), loss_function)
 
-    def draw_others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
-        return self.negatives.draw_others(seed, epoch)
+    def draw_negatives(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
+        return self.negatives.draw_negatives(seed, epoch)
 
     def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
         """Return each event as a pair of label 1, then its negatives with label 0."""
@@ -110,7 +110,7 @@ class LinkTask:
         return asdict(link_metrics(score, evaluation_set.pairs.label, evaluation_set.pairs.group))
 
     def is_better(self, metrics: dict[str, Any], best_ap: float, best_auc: float) -> bool:
-        """Return whether both AP and AUC reach their best, as published."""
+        """Return whether both AP and AUC are at least as high as in the best epoch so far, as DyGLib requires."""
         return metrics["ap"] >= best_ap and metrics["auc"] >= best_auc
 
 

@@ -69,7 +69,7 @@ class NodeTask:
     def needs_joint_pairs(self) -> bool:
         return False
 
-    def draw_others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
+    def draw_negatives(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
         """Return the events' own destinations: nothing is drawn."""
         return self.partner
 

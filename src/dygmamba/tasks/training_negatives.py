@@ -143,7 +143,7 @@ class SamplingOdds:
 class TrainingNegatives(Protocol):
     """Sampler of the negatives of training events."""
 
-    def draw_others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
+    def draw_negatives(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
         """Draw a number for each training event that determines its negatives; the same on every device."""
         ...
 
@@ -176,7 +176,7 @@ class RandomDestinations(NoOffset):
     def create(store: EventStore, split: Split, device: torch.device) -> "RandomDestinations":
         return RandomDestinations(len(split.train), torch.unique(store.dst[split.train]).to(device))
 
-    def draw_others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
+    def draw_negatives(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
         # drawn on the host, so that every device sees the same destinations
         rng = torch.Generator().manual_seed((seed << 20) + epoch)
         draw = torch.randint(len(self.destinations), (self.events,), generator=rng)
@@ -231,12 +231,12 @@ class HistoricalPairs(NoOffset):
             tries=MAX_TRIES,
         )
 
-    def draw_others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
+    def draw_negatives(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
         """Draw one pair per training event; each distinct training pair is equally likely."""
         # 1 << 19: a seed of its own, different from that of the random destinations of any epoch
         rng = torch.Generator().manual_seed((seed << 20) + epoch + (1 << 19))
         window = torch.arange(len(self.src)) // WINDOW_EVENTS * len(self.pairs)
-        chosen = self.src * self.num_nodes + self.random.draw_others(seed, epoch)
+        chosen = self.src * self.num_nodes + self.random.draw_negatives(seed, epoch)
         missing = torch.ones_like(chosen, dtype=torch.bool)
         for _ in range(MAX_TRIES):
             drawn = torch.randint(len(self.pairs), chosen.shape, generator=rng)
@@ -268,14 +268,14 @@ class MixedNegatives(NoOffset):
     def create(store: EventStore, split: Split, device: torch.device) -> "MixedNegatives":
         return MixedNegatives(HistoricalPairs.create(store, split, device))
 
-    def draw_others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
+    def draw_negatives(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
         """Draw one pair per training event; over two consecutive epochs each event gets one of either kind."""
-        random = self.paired.src * self.paired.num_nodes + self.paired.random.draw_others(seed, epoch)
+        random = self.paired.src * self.paired.num_nodes + self.paired.random.draw_negatives(seed, epoch)
         is_random = (torch.arange(len(random)) + epoch) % 2 == 0
         return torch.where(
             is_random.to(self.paired.device),
             random.to(self.paired.device),
-            self.paired.draw_others(seed, epoch),
+            self.paired.draw_negatives(seed, epoch),
         )
 
     def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
@@ -296,8 +296,8 @@ class MixedOddsNegatives:
         shares = ActivityShares.fit(activity, mixed.paired.src, store.time[split.train], device)
         return MixedOddsNegatives(mixed, SamplingOdds.from_pool(mixed.paired.pool, shares, device))
 
-    def draw_others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
-        return self.mixed.draw_others(seed, epoch)
+    def draw_negatives(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
+        return self.mixed.draw_negatives(seed, epoch)
 
     def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
         return self.mixed.build_queries(events, others)
@@ -330,7 +330,7 @@ class CandidateDestinations(NoOffset):
             )
         return CandidateDestinations(len(split.train), destinations, count, Draws.from_seed(0, device=device))
 
-    def draw_others(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
+    def draw_negatives(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
         """Draw one key per training event."""
         rng = torch.Generator().manual_seed((seed << 20) + epoch)
         return torch.randint(1 << 62, (self.events,), generator=rng).to(self.destinations.device)

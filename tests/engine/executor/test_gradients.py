@@ -42,7 +42,9 @@ def parts_of(variant, stream):
     facts = DatasetFacts.of(stream.store, stream.split.train)
     scorer = spec.build(build_config(spec.config, settings), facts)
     work = TrainingContext(task, scorer, stream, FitConfig(batch=20))
-    return BucketedExecutor(work, SINGLE_BUCKET), work.view(stream.train[-20:], task.draw_others(0, 0)[-20:])
+    return BucketedExecutor(work, SINGLE_BUCKET), work.view(
+        stream.train[-20:], task.draw_negatives(0, 0)[-20:]
+    )
 
 
 @pytest.mark.parametrize("variant", list(VARIANTS))

@@ -106,7 +106,7 @@ def test_processes_that_replay_their_shares_train_as_one(model, shares, stream, 
     monkeypatch.setattr(engine, "choose_shares", lambda lengths, most, costs: shares)
 
     def trained(ranks):
-        fit = fit_of(model, replace(stream, ranks=ranks), tmp_path)
+        fit = fit_of(model, replace(stream, processes=ranks), tmp_path)
         assert (
             isinstance(fit.executor, GraphedSplitExecutor | GraphedBucketedExecutor)
             or not ranks.is_distributed
@@ -114,7 +114,7 @@ def test_processes_that_replay_their_shares_train_as_one(model, shares, stream, 
         fit.train_epoch()
         return torch.tensor(fit.state.losses), fit.scorer.state_dict()
 
-    (loss, weights), (first, second) = trained(stream.ranks), act(2, trained)
+    (loss, weights), (first, second) = trained(stream.processes), act(2, trained)
     torch.testing.assert_close(first[0], loss, rtol=1e-3, atol=1e-4)
     for name, weight in weights.items():
         torch.testing.assert_close(first[1][name], weight, rtol=1e-2, atol=1e-3, msg=name)
@@ -129,7 +129,7 @@ def test_a_group_of_one_reduces_over_nccl_between_its_graphs(stream, tmp_path, m
         monkeypatch.setenv(name, str(value))
     assert join_process_group("cuda")
     try:
-        grouped = fit_of("dyg-mamba", replace(stream, ranks=DistributedGroup(0, 1)), tmp_path)
+        grouped = fit_of("dyg-mamba", replace(stream, processes=DistributedGroup(0, 1)), tmp_path)
         grouped.train_epoch()
         scores = grouped.score(grouped.task.validation)
     finally:

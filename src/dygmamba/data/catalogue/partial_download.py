@@ -208,7 +208,7 @@ class PartialDownload:
         if size > self.max_bytes:
             self.discard()
             raise DownloadError(
-                f"{self.url} has at least {size:,} bytes, more than the {self.max_bytes:,} it can have; "
+                f"{self.url} is larger than expected: at least {size:,} bytes, allowed are {self.max_bytes:,}; "
                 f"{self.manual_advice}",
                 code="download-too-large",
             )

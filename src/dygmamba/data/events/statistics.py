@@ -111,7 +111,7 @@ def _sort_unique(sortable: np.ndarray) -> np.ndarray:
 
 
 def _compute_repeats_and_surprise(pairs: np.ndarray, time: np.ndarray) -> tuple[float | None, float | None]:
-    """Compute repeats and surprise from one sort of the pairs on each side of the test boundary."""
+    """Compute repeats and surprise; the pairs before and after the start of the test period are sorted once each."""
     if not len(time):
         return None, None
     cut = np.searchsorted(time, np.quantile(time, TEST_QUANTILE), side="right")

@@ -36,7 +36,10 @@ COLUMN_COUNT_ERROR = re.compile(r"Expected \d+ columns, got \d+")  # as Arrow wo
 
 
 class MalformedRowError(FileError):
-    """A row with another number of columns, or that is not text; only the slower second pass can skip it."""
+    """A row that has the wrong number of columns or cannot be decoded as text.
+
+    It can be skipped only by reading the file again, which is slower.
+    """
 
     code = "malformed-row"
 

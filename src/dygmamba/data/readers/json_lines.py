@@ -1,4 +1,4 @@
-"""JSON Lines: one object per line and event. Values become text, parsed by the rules of delimited text."""
+"""JSON Lines: one line per event, each a JSON object. Values become text, parsed by the rules of delimited text."""
 
 import json
 from collections.abc import Iterator
@@ -72,7 +72,7 @@ def read_keys(path: Path, options: ReadOptions) -> list[str]:
         raise unreadable_error(path, error) from error
     if not objects:
         raise FileError(
-            f"{path} has no JSON object in its first lines; write one object per line and event",
+            f"{path} has no JSON object in its first lines; write one line per event, each a JSON object",
             code="no-json-objects",
         )
     return list(dict.fromkeys(key for fields in objects for key in fields))

@@ -134,7 +134,7 @@ def build_numbered_ids(
     count = max(rows, 1 + int(max(src.max(), dst.max())))
     if count > max(MAX_SPARSE_NODES, MAX_NODES_PER_EVENT * len(src), rows if width else 0):
         raise FileError(
-            f"{path} numbers its nodes up to {count - 1:,} for {len(src):,} events; renumber them from 0 "
+            f"{path} has node numbers up to {count - 1:,} but only {len(src):,} events; renumber the nodes from 0 "
             "without gaps, or save the events as CSV, which allows any ids",
             code="node-numbers-too-sparse",
         )

@@ -1,4 +1,4 @@
-"""TGB's pickled negatives, read without running anything that a file asks for.
+"""TGB's pickled negatives, read without running any code of a file.
 
 A pickle is a program for a stack machine (the module `pickletools` documents it), and anybody may have written the
 file. `NegativesUnpickler` is Python's own machine, `pickle._Unpickler`, reduced to numbers, strings, tuples, lists,
@@ -204,13 +204,13 @@ def read_pickle(path: Path) -> dict[tuple[int | float, ...], Any]:
         content = NegativesUnpickler(io.BytesIO(path.read_bytes())).load()
     except ForbiddenPickleError as error:
         raise FileError(
-            f"{path} asks for {error}, which a file of negatives does not need; do not use it",
+            f"{path} contains {error}, which no file of negatives needs; it may be harmful, so do not use it",
             code="forbidden-pickle",
         ) from None
     except DAMAGED_PICKLE_ERRORS as error:
         reason = "it ends too early" if isinstance(error, EOFError) else first_line(error)
         raise FileError(
-            f"{path} is not a complete file of negatives ({reason}); copy it again",
+            f"{path} is not a complete file of negatives ({reason}); download or copy it again",
             code="file-damaged",
         ) from None
     if not isinstance(content, dict):
@@ -244,6 +244,6 @@ def iter_negatives(path: Path) -> Iterator[tuple[tuple[int | float, ...], np.nda
             yield key, parse_nodes(values)
         except (ValueError, TypeError, OverflowError) as error:
             raise FileError(
-                f"{path} holds other things than negatives ({first_line(error)}); copy it again",
+                f"{path} holds other things than negatives ({first_line(error)}); download or copy it again",
                 code="not-negatives",
             ) from None

@@ -145,7 +145,7 @@ def _read_query_columns(
         roles = dict(zip(USUAL_NAMES, names, strict=False)) | {
             role: name for role, name in own.items() if name in names
         }
-    # the readers of events need three columns; a missing one points at the sources again
+    # the readers of events need three columns; the source column stands in for a missing one
     wanted = ColumnRoles(roles["src"], roles.get("dst", roles["src"]), roles.get("time", roles["src"]))
     bad_rows = BadRows(source, options.skip_bad)
     if header is None:

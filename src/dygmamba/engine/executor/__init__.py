@@ -67,20 +67,20 @@ class Executor(Protocol):
         ...
 
 
-def check_distributable(scorer: object, ranks: ProcessGroup, batch: int) -> None:
+def check_distributable(scorer: object, processes: ProcessGroup, batch: int) -> None:
     """Raise ConfigError if several processes cannot share the training of this scorer."""
-    if not ranks.is_distributed:
+    if not processes.is_distributed:
         return
     if isinstance(scorer, RoundLearner):
         raise ConfigError(
-            f"this model learns in rounds from one table, which {ranks.size} processes cannot share; train it with "
+            f"this model learns in rounds from one table, which {processes.size} processes cannot share; train it with "
             "`processes=1`, which uses every core, or choose another model such as `model='dyg-mamba'`",
             code="not-distributable",
         )
-    if batch < ranks.size:
+    if batch < processes.size:
         raise ConfigError(
-            f"a batch of {batch} events leaves some of {ranks.size} processes without any; use fewer processes, or "
-            f"`batch={ranks.size}` or more",
+            f"a batch of {batch} events leaves some of {processes.size} processes without any; use fewer processes, or "
+            f"`batch={processes.size}` or more",
             code="batch-too-small",
         )
 
@@ -92,7 +92,7 @@ def choose_executor(
 
     The buckets depend on the first epoch of the run (`epoch(0)`), so that a resumed run continues with the same ones.
     """
-    check_distributable(scorer, stream.ranks, config.batch)
+    check_distributable(scorer, stream.processes, config.batch)
     if isinstance(scorer, RoundLearner):
         return RoundExecutor(QueryBuilder.create(task, stream, config.rule), scorer, stream, epoch)
     if has_no_trainable_parameters(scorer):
@@ -106,6 +106,6 @@ def choose_executor(
         most = NeighborRequest.longest(context.scorer.requests)
         shares = choose_shares(history_lengths(context, epoch(0)), most, DEVICE_COSTS[stream.device.type])
     if shares == SINGLE_BUCKET:
-        graphed = GraphedSplitExecutor if stream.ranks.is_distributed else GraphedBatchExecutor
+        graphed = GraphedSplitExecutor if stream.processes.is_distributed else GraphedBatchExecutor
         return graphed(context) if graphs else BatchExecutor(context)
     return GraphedBucketedExecutor(context, shares) if graphs else BucketedExecutor(context, shares)

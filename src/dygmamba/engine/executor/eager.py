@@ -96,8 +96,8 @@ class GradientBucket(LocalGradients):
 
     allows_new_tensors = False
 
-    def __init__(self, trained: Sequence[nn.Parameter], ranks: ProcessGroup) -> None:
-        self.ranks, self.pieces = ranks, []
+    def __init__(self, trained: Sequence[nn.Parameter], processes: ProcessGroup) -> None:
+        self.processes, self.pieces = processes, []
         for dtype, leaves in groupby(
             sorted(trained, key=lambda leaf: str(leaf.dtype)), lambda leaf: leaf.dtype
         ):
@@ -108,7 +108,7 @@ class GradientBucket(LocalGradients):
         first = self.pieces[0]
         first[-1].copy_(loss)
         for piece in self.pieces:
-            self.ranks.all_reduce(piece)
+            self.processes.all_reduce(piece)
         return first[-1].clone()
 
 
@@ -159,12 +159,14 @@ class TrainingContext:
         self.optimizer = torch.optim.Adam(
             self.parameters, lr=config.lr, capturable=on_gpu and config.graphs, fused=on_gpu or None
         )
-        self.ranks = stream.ranks
+        self.processes = stream.processes
         self.bucket = (
-            GradientBucket(self.parameters, self.ranks) if self.ranks.is_distributed else LocalGradients()
+            GradientBucket(self.parameters, self.processes)
+            if self.processes.is_distributed
+            else LocalGradients()
         )
         # events of a full batch that this process computes
-        self.own_start, self.own_end = self.ranks.share(config.batch)
+        self.own_start, self.own_end = self.processes.share(config.batch)
         # captured graphs read this key, so the key of an epoch is copied into it
         self.draws = Draws.from_seed(0, 0, stream.device)
 
@@ -184,9 +186,9 @@ class TrainingContext:
         return slice(start, min(start + self.config.batch, len(self.stream.train)))
 
     def own_rows(self, number: int) -> slice:
-        """Return the part of a batch that this process computes; of a short last batch it may be empty."""
+        """Return the rows of a batch that this process computes; they may be empty if the last batch is short."""
         batch = self.rows(number)
-        first, end = self.ranks.share(batch.stop - batch.start)
+        first, end = self.processes.share(batch.stop - batch.start)
         return slice(batch.start + first, batch.start + end)
 
     def count_pairs(self, pairs: int, number: int) -> int:
@@ -231,7 +233,7 @@ class BatchExecutor:
     def step(self, batch: Batch) -> Float32[Tensor, ""]:
         """Update the memory, then the weights; return the mean loss, left on the device."""
         self.catch_up(batch)
-        self.context.ranks.reseed(self.seed_key, batch.number, alike=False)
+        self.context.processes.reseed(self.seed_key, batch.number, alike=False)
         return self.run(batch)
 
     def catch_up(self, batch: Batch) -> None:
@@ -239,7 +241,7 @@ class BatchExecutor:
         if batch.epoch.number != self.prepared_epoch:
             self.prepare(batch.epoch)
             self.prepared_epoch = batch.epoch.number
-        self.context.ranks.reseed(
+        self.context.processes.reseed(
             self.seed_key, batch.number, alike=True
         )  # every process has the same memory
         for number in batch.memory_batches:

@@ -88,7 +88,8 @@ class NoOpExecutor:
 
     def step(self, batch: Batch) -> Float32[Tensor, ""]:
         raise ConfigError(
-            f"a model without trainable weights cannot make step {batch.number}; train a model that has some",
+            "this model has no trainable weights, so there is nothing to train; choose another model, or evaluate "
+            "this one",
             code="not-trainable",
         )
 

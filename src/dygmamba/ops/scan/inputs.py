@@ -69,7 +69,7 @@ class Inputs(NamedTuple):
             )
         if self.u.dim() != 3 or self.u.shape[1] == 0:
             raise ConfigError(
-                f"scan's u has shape {list(self.u.shape)}; give [q l d] with at least one step",
+                f"scan's u has shape {list(self.u.shape)}; it must be [q l d] with at least one step",
                 code="bad-op-shape",
             )
         if not self.u.dtype.is_floating_point:
@@ -84,7 +84,7 @@ class Inputs(NamedTuple):
             if list(tensor.shape) != shape:
                 text = " ".join(SHAPES[name])
                 raise ConfigError(
-                    f"scan's {name} has shape {list(tensor.shape)}; give [{text}] = {shape}",
+                    f"scan's {name} has shape {list(tensor.shape)}; it must be [{text}] = {shape}",
                     code="bad-op-shape",
                 )
             if tensor.dtype != dtype or tensor.device != self.u.device:

@@ -1,4 +1,6 @@
-"""Upper bound of the largest singular value of small matrices, tight to a factor n^(1 / 2^(8 + 2)).
+"""Upper bound of the largest singular value of small matrices.
+
+For n rows it is at most n^(1/1024) times the true value (0.5 % too large for n = 256).
 
 Power iteration on the Gram matrix by 8 squarings: sigma^(2m) <= |G^m|_F <= sqrt(n) sigma^(2m). Unlike the usual vector
 iteration it never underestimates and keeps no state between calls. The powers converge to the projector P on the

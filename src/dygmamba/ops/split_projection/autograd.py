@@ -33,7 +33,7 @@ class SplitProjection(torch.autograd.Function):
 
 
 def split_projection(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute in autocast's precision if it is enabled, as a linear map would."""
+    """Return the two halves of x W^T, in autocast's precision if it is enabled, as `linear` does."""
     device, dtype = x.device.type, x.dtype
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)

@@ -14,7 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from bad_server import OVER, Handler, Server, dyglib_zip, serving, status, truncated, zipped
-from dygmamba.cli import data_app
+from dygmamba.cli import app
 from dygmamba.cli.data import fetch, list_datasets
 from dygmamba.core.errors import ConfigError, DownloadError, FileError, NotFoundError
 from dygmamba.data.catalogue.archive import is_intact
@@ -162,7 +162,7 @@ def test_the_import_command_works(mirror, tmp_path):
     """Running the command creates a dataset that opens by its name."""
     mirror.body = zipped({"tgbn-trade_edgelist.csv": b"year,nation,trading nation,weight\n1986,a,b,1\n"})
     line = format_import_command(fetch_dataset(find_entry("tgbn-trade"), tmp_path))
-    result = CliRunner().invoke(data_app, shlex.split(line or "")[2:])
+    result = CliRunner().invoke(app, shlex.split(line or "")[1:])
     assert result.exit_code == 0, result.output
     assert open_dataset("tgbn-trade", tmp_path).store.num_nodes == 2
     assert format_import_command(fetch_dataset(find_entry("tgbn-trade"), tmp_path)) is None

@@ -146,7 +146,7 @@ def test_one_map_per_channel_is_a_map_of_all_channels():
     tokens, counts = make_tokens(recent, "absent"), count_interactions(recent)
     parts = [channel(tokens, view.features) for channel in channels.channels] + [channels.count(counts)]
     together = linear(torch.cat(parts, dim=-1), channels.mix.weight, channels.mix.bias)
-    torch.testing.assert_close(channels.join(channels.rows(tokens, view.features), counts), together)
+    torch.testing.assert_close(channels.add_counts(channels.rows(tokens, view.features), counts), together)
 
 
 def test_a_node_without_a_past_embeds_as_zeros():

@@ -230,7 +230,7 @@ def test_the_cards_show_ap_and_the_best_baseline():
     assert first == {"name": "Test AP", "value": "92.08", "note": "best baseline: 78.36 (recency)"}
     assert [card.name for card in cards(ROWS, "dyg-mamba")] == ["Test AP", "Test AP, new nodes"]
     assert cards(ROWS[-2:], "dyg-mamba")[0].note == "random negatives"
-    assert [card.name for card in build_run_cards(EPOCHS, "ap", CURVES)] == ["Learned forgetting", "Epochs"]
+    assert [card.name for card in build_run_cards(EPOCHS, "ap", CURVES)] == ["Learned decay", "Epochs"]
     assert [*cards([], "dyg-mamba"), *build_run_cards([], "ap", None)] == []
 
 
@@ -308,7 +308,7 @@ def test_the_command_rejects_what_is_not_a_run(app, tmp_path):
     assert isinstance(answer.exception, ConfigError)
 
 
-@pytest.mark.parametrize(("digest", "missing"), [("0", "data"), (None, "forgetting")])
+@pytest.mark.parametrize(("digest", "missing"), [("0", "data"), (None, "decay curve")])
 def test_without_data_or_weights_the_report_is_shorter(app, tmp_path, digest, missing):
     """A run whose data or checkpoint is missing has a report of the rest; the command says why on stderr."""
     run = make_run(tmp_path / "run", curves=None, digest=digest or generate_default_dataset().digest)

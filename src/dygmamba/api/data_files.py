@@ -202,7 +202,7 @@ class GeneratedFile:
 def generate_file(
     name: str, settings: dict[str, Any], *, data_dir: Path | None = None, progress: Progress = SILENT
 ) -> GeneratedFile:
-    """Generate a dataset whose forgetting law is known, and save it in the data folder."""
+    """Generate a dataset whose decay law is known, and save it in the data folder."""
     from dygmamba.config import build_config
     from dygmamba.data.generate.stream import GeneratorConfig
     from dygmamba.data.storage.dataset import save_dataset

@@ -135,7 +135,7 @@ def load(name: str, data_dir: Path | str | None = None) -> Dataset:
 
 
 def generate(*, name: str = GENERATED, scratch: Path | str | None = None, **settings: Any) -> Dataset:
-    """Generate a dataset whose forgetting law is known.
+    """Generate a dataset whose decay law is known.
 
     The documentation of the generated stream explains the settings. A dataset that is too large for memory is written
     to `scratch`, by default the system's temporary folder.

@@ -1,4 +1,4 @@
-"""The demo: train on the built-in stream, compare with heuristics, compare the learned forgetting with the true law."""
+"""The demo: train on the built-in stream, compare with heuristics, compare the learned decay with the true law."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +43,7 @@ class DemoResult:
 
 
 def run_demo(out: Path, seed: int, epochs: int, progress: Progress = SILENT) -> DemoResult:
-    """Train DyG-Mamba on the CPU and evaluate it beside heuristics, on the same events and negatives."""
+    """Train DyG-Mamba on the CPU and compare it with heuristics on the same events and negatives."""
     dataset = generate_default_dataset()
     plan = TrainingPlan(DEMO_SETTINGS | {"epochs": epochs}, torch.device("cpu"), out)
     folder = train_link_run(dataset, plan, seed, progress).run

@@ -1,4 +1,4 @@
-"""Loggers beside the run directory: TensorBoard and MLflow.
+"""Loggers in addition to the run directory: TensorBoard and MLflow.
 
 A logger is opened when a run starts to train, gets every epoch and the final results, and is closed. None of them
 changes the run, whose directory holds everything anyway.

@@ -59,7 +59,7 @@ class TrainingPlan:
     size: str | None = None  # a preset other than the published one
     split: SplitSpec | None = None
     why: dict[str, str] = field(default_factory=dict)  # reasons of what was chosen for the user
-    log: tuple[str, ...] = ()  # loggers beside the run directory
+    log: tuple[str, ...] = ()  # loggers in addition to the run directory
 
 
 class _TrainingProgress(ForwardingProgress):

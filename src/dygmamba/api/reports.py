@@ -1,4 +1,4 @@
-"""Report pages: of a run (results, data, errors, learned forgetting), and of several runs compared."""
+"""Report pages: of a run (results, data, errors, learned decay), and of several runs compared."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,7 +46,7 @@ def write_run_page(run: OpenRun) -> Path:
 def write_full_page(
     path: Path, out: Path | None = None, data_dir: Path | None = None, progress: Progress = SILENT
 ) -> Path:
-    """Write a run's results, data, errors, curves, learned forgetting and settings as one page that opens offline.
+    """Write a run's results, data, errors, curves, learned decay and settings as one page that opens offline.
 
     What the run directory lacks is measured first. Without the dataset the page has no sections about it.
     """
@@ -98,7 +98,7 @@ def _explain_by_events(run: OpenRun, pairs: PairBatch) -> list[list[ExampleReaso
 
 
 def _measure_missing(folder: RunDirectory, dataset: Dataset, progress: Progress) -> None:
-    """Measure what the run directory lacks: test predictions, examples, forgetting."""
+    """Measure what the run directory lacks: test predictions, examples, learned decay."""
     predictions, forgetting = load_predictions(folder), load_forgetting(folder)
     if None not in (predictions, load_examples(folder), forgetting):
         return
@@ -111,7 +111,7 @@ def _measure_missing(folder: RunDirectory, dataset: Dataset, progress: Progress)
         if forgetting is None:
             save_forgetting(folder, measure_forgetting(run.scorer, run.stream, find_known_law(run.dataset)))
     except DygError as error:
-        progress.message(f"no forgetting curve: {error}")
+        progress.message(f"no decay curve: {error}")
 
 
 def compare(runs: Sequence[Path | str], *, out: Path | str | None = None) -> Document:

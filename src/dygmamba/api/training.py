@@ -117,7 +117,7 @@ def train(
     overrides: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Runs:
-    """Train a model, one run directory per seed under `out`, and evaluate its best weights beside simple heuristics.
+    """Train a model, one run directory per seed under `out`, and compare its best weights with simple heuristics.
 
     Args:
         data: A dataset, or its name. A dataset that has no name on disk is stored beside the runs.
@@ -313,7 +313,7 @@ def blend(
 
 @dataclass(frozen=True, slots=True)
 class CollectedResults:
-    """Result rows of several runs, those of the heuristics beside them, and a verdict per run."""
+    """Result rows of several runs and of the heuristics, and a verdict per run."""
 
     seeds: list[int]
     rows: list[dict[str, Any]]

@@ -46,7 +46,7 @@ COMMANDS = {
     "train": CommandEntry(
         "training",
         "train",
-        "Train a model on a dataset and evaluate it, beside simple heuristics, on validation and test.",
+        "Train a model on a dataset, evaluate it on validation and test, and compare it with simple heuristics.",
     ),
     "tune": CommandEntry(
         "training",
@@ -81,7 +81,7 @@ COMMANDS = {
     "report": CommandEntry(
         "runs",
         "report",
-        "Write a run's results, curves, learned forgetting and settings as one page that opens offline.",
+        "Write a run's results, curves, learned decay and settings as one page that opens offline.",
     ),
     "export": CommandEntry(
         "runs",
@@ -137,14 +137,14 @@ DATA_COMMANDS = {
     "generate": CommandEntry(
         "data",
         "generate",
-        "Generate a dataset of returning pairs, drift and noise whose forgetting law is known.",
+        "Generate a dataset of returning pairs, drift and noise whose decay law is known.",
     ),
 }
 DATA_SUMMARY = "Import, fetch, generate, describe and export streams of events."
 
 
 class LazyGroup(TyperGroup):
-    """A group whose commands are imported when they are run or asked for, and not to be listed."""
+    """A group whose commands are imported when they are run or looked up, but not when they are listed."""
 
     entries: dict[str, CommandEntry] = DATA_COMMANDS
 

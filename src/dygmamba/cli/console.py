@@ -152,10 +152,10 @@ def make_score_table(rows: list[dict[str, Any]]) -> "Table":
     for row in rows:
         groups.setdefault((row["split"], row["setting"]), []).append(row)
     among = next((row["candidates"] for row in rows if row.get("candidates")), None)
-    told = "" if among is None else f"ranks among {among} random destinations, "
+    ranking = "" if among is None else f"ranks among {among} random destinations, "
     keys = [key for key in SCORE_TITLES if any(row.get(key) is not None for row in rows)]
     figures = (*(SCORE_TITLES[key] for key in keys), *(() if among is None else ("ranked",)))
-    title = f"{told}calibration error (ECE) against random pairs"
+    title = f"{ranking}calibration error (ECE) against random pairs"
     table = plain_table("split", "nodes", title=title, figures=figures)
     for (split, setting), own in groups.items():
         cells = [mean_and_spread([row[key] for row in own if row.get(key) is not None]) for key in keys]
@@ -194,7 +194,7 @@ def make_property_table(rows: list[dict[str, Any]]) -> "Table":
     """One line per period."""
     first = rows[0]
     title = f"{first['model']} on {first['dataset']}, node properties of {first['board']}, labels strictly earlier"
-    table = plain_table("split", title=title, figures=("NDCG@10", "moments", "nodes asked"))
+    table = plain_table("split", title=title, figures=("NDCG@10", "moments", "nodes queried"))
     for row in rows:
         table.add_row(row["split"], f"{100 * row['ndcg@10']:.2f}", f"{row['moments']:,}", f"{row['n']:,}")
     return table

@@ -149,7 +149,7 @@ def generate(
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Generate a dataset of returning pairs, drift and noise whose forgetting law is known."""
+    """Generate a dataset of returning pairs, drift and noise whose decay law is known."""
     flags = {"nodes": nodes, "events": events, "communities": communities, "law": law, "half_life": half_life}
     flags |= {"novelty": novelty, "noise": noise, "drift": drift, "seed": seed}
     chosen = parse_overrides(settings) | {key: value for key, value in flags.items() if value is not None}

@@ -1,4 +1,4 @@
-"""What holds where an option is left out and nothing in Python says so: `--help` shows it beside the others."""
+"""Defaults that Python signatures do not show, as `--help` prints them."""
 
 from typing import Any
 

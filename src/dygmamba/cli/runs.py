@@ -41,7 +41,7 @@ def report(
     out: Annotated[Path | None, typer.Option(help="Write the page to this file.")] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Write a run's results, curves, learned forgetting and settings as one page that opens offline."""
+    """Write a run's results, curves, learned decay and settings as one page that opens offline."""
     precheck.require_run(run)
 
     from dygmamba.api.reports import write_full_page

@@ -126,7 +126,7 @@ def train(
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Train a model on a dataset and evaluate it, next to simple heuristics, on validation and test."""
+    """Train a model on a dataset, evaluate it on validation and test, and compare it with simple heuristics."""
     if (data is None) == (resume is None):
         raise ConfigError(
             "give either a dataset to train on or --resume RUN to continue a run",
@@ -186,7 +186,7 @@ def _is_typed(context: typer.Context, name: str) -> bool:
 
 
 def _print_runs(runs: "Sequence[Run]", refits: "Sequence[Run]", as_json: bool) -> None:
-    """Print the results of all seeds beside those of the heuristics, and the verdict on each run."""
+    """Print the results of all seeds and of the heuristics, and the verdict on each run."""
     if not is_first_process():
         return
     from dygmamba.api.training import collect_results

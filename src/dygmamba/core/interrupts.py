@@ -17,8 +17,8 @@ class Interrupts:
     """Context manager that installs the signal handlers.
 
     A signal raises KeyboardInterrupt at once, except while interrupts are deferred: then the loop finds it with
-    `interrupt_requested` and stops after the step. A second Ctrl-C does not wait. A second SIGTERM does: whoever starts
-    several processes may send both signals at once.
+    `interrupt_requested` and stops after the step. A second Ctrl-C does not wait. A second SIGTERM does, because
+    launchers of several processes may send both signals at once.
     """
 
     def __init__(self, announce: Callable[[str], None] = lambda text: None) -> None:
@@ -54,7 +54,7 @@ def interrupt_requested() -> bool:
 
 @contextmanager
 def defer_interrupts(deferred: bool = True) -> Iterator[None]:
-    """Inside, signals wait until the loop asks for them."""
+    """Context manager: signals wait until the loop calls `interrupt_requested`."""
     interrupts = _installed
     if interrupts is None:
         yield

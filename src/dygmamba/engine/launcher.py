@@ -10,7 +10,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from dygmamba.core.errors import ConfigError, DygError
 
 POLL_SECONDS = 0.05
+GRACE_SECONDS = 10.0  # for a failed worker to end by itself after others have lost it
 PEER_LOST_EXIT_CODE = 75  # of a worker that ended only because another one did (`PeerLostError`)
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "MKL_NUM_THREADS")
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")  # those that torch's launcher handles
@@ -39,7 +40,7 @@ def is_worker() -> bool:
     return {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= set(os.environ)
 
 
-def launch_workers(command: Sequence[str], processes: int) -> Iterator[str]:
+def launch_workers(command: Sequence[str], processes: int) -> Generator[str, None, None]:
     """Run a command in several processes; close the iterator to end them.
 
     SIGINT is passed on to the workers, and other signals that end a process as SIGTERM.
@@ -59,8 +60,8 @@ def launch_workers(command: Sequence[str], processes: int) -> Iterator[str]:
     return _follow_workers(list(command), processes)
 
 
-def _follow_workers(command: list[str], processes: int) -> Iterator[str]:
-    from torch.distributed import TCPStore
+def _follow_workers(command: list[str], processes: int) -> Generator[str, None, None]:
+    from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std, SubprocessContext
 
     ranks = range(processes)
@@ -78,9 +79,12 @@ def _follow_workers(command: list[str], processes: int) -> Iterator[str]:
         try:
             workers.start()
             with open(workers.stdouts[0], "rb") as output:
-                rest = b""
+                rest, lost = b"", None
                 while True:
-                    result = workers.wait(0)  # if a worker has failed, this ends the others
+                    # the worker that is to blame may still be printing its error: it must not be ended yet
+                    lost = (lost or time.monotonic()) if _has_only_lost_peers(workers) else None
+                    is_waiting = lost is not None and time.monotonic() - lost < GRACE_SECONDS
+                    result = None if is_waiting else workers.wait(0)  # ends the others if one has failed
                     while received:
                         _send_signal(workers, received.pop(0))
                     *lines, rest = (rest + output.read()).split(b"\n")
@@ -107,6 +111,12 @@ def _worker_environment(rank: int, processes: int, port: int) -> dict[str, str]:
         "TORCHELASTIC_USE_AGENT_STORE": str(True),  # the launcher hosts the store, not the first worker
         "TORCHELASTIC_RESTART_COUNT": "0",
     } | {name: os.environ.get(name, threads) for name in THREAD_VARIABLES}
+
+
+def _has_only_lost_peers(workers: Any) -> bool:
+    """Return whether workers have failed because they lost a peer, which is still running."""
+    codes = [handler.proc.poll() for handler in workers.subprocess_handlers.values()]
+    return None in codes and {code for code in codes if code} == {PEER_LOST_EXIT_CODE}
 
 
 def _send_signal(workers: Any, number: int) -> None:

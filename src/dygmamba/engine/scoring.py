@@ -231,7 +231,7 @@ class TopCandidates(NamedTuple):
 class Ranker:
     """A scorer on a stream for prediction: every pair sees all events strictly earlier than its own time.
 
-    In evaluation a memory lags by up to one batch, as published. Here it observes every strictly earlier event; the
+    In evaluation a memory lags by up to one batch, as in DyGLib. Here it observes every strictly earlier event; the
     last batch is cut at the query's time. The ranker works on a copy of a stateful scorer, so later use of the scorer
     does not affect it.
     """

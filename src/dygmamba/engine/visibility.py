@@ -2,7 +2,7 @@
 
 A model with memory (heuristics included) observes events in batches. Under `strict` visibility a query sees the batches
 whose events are all strictly earlier than the query, so that a score is a function of the pair, the time and strictly
-earlier events, whatever else is scored. Under `batch` visibility, as published, a query sees every batch before its
+earlier events, whatever else is scored. Under `batch` visibility, as in DyGLib, a query sees every batch before its
 own; on streams with ties these can contain events of the query's own time.
 
 Legend: k events, c memory batches, p queries.
@@ -21,7 +21,7 @@ from torch import Tensor
 from dygmamba.core.choices import Visibility as Visibility
 from dygmamba.data.events.event_store import EventStore
 
-MEMORY_BATCH = 200  # events that a memory observes at once, as published
+MEMORY_BATCH = 200  # events that a memory observes at once, as in DyGLib
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class MemorySchedule:
     def table_times(
         self, visible: Visibility, position: Int64[Tensor, "p"], time: Float64[Tensor, "p"]
     ) -> Float64[Tensor, "p"] | None:
-        """Return the times at which tables are asked for queries that belong to the events at `position`.
+        """Return the times before which tables include events, for queries of the events at `position`.
 
         Under `batch` visibility this is the time of the batch's first event, so that tables see nothing of the batch.
         Queries after the last event keep their own time. None means every query's own time.

@@ -1,4 +1,4 @@
-"""Learned forgetting: how the effect of a past event on a score decays with its age, measured in two ways.
+"""Learned decay: how the effect of a past event on a score decays with its age, measured in two ways.
 
 `learned` is the return weight R(s) that the scores imply. In the generated stream (docs/reference/generated-stream.md)
 nodes return to neighbors that they have not forgotten: P(v | u, t) = b + c R(s), where s is the time since u met v; b

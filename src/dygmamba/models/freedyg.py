@@ -1,6 +1,6 @@
 """FreeDyG (Tian et al., ICLR 2024): a learned filter over the frequencies of a node's recent events.
 
-Tokens are placed in a fixed number of slots, the newest in the last one, as published. The original counts the padding
+As in the original, tokens are in a fixed number of slots, the newest in the last one. The original counts the padding
 id as if it were a neighbor, which reveals how many slots are empty, and leaves biases and mixed values in them. Here
 padding is not counted, and empty slots are zero before and after each filter and block. As the number of slots is
 fixed, padding does not depend on the batch. A node without neighbors gets zeros.

@@ -1,6 +1,6 @@
 """GraphMixer (Cong et al., ICLR 2023): an MLP-mixer over a node's recent events with a fixed time encoding.
 
-Tokens are placed in a fixed number of slots, the newest in the last one, as published. Empty slots are zero before
+As in the original, tokens are in a fixed number of slots, the newest in the last one. Empty slots are zero before
 every block (the original leaves biases and mixed values in them); as their number is fixed, padding does not depend on
 the batch. The mean runs over the real tokens (the original divides by all slots), and so does the mean of the
 neighbors' features (the original divides twice by the size of the window).

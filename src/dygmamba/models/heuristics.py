@@ -1,7 +1,7 @@
 """Scores without training: EdgeBank, popularity, recency, and recency of the source.
 
-Which events they have observed is decided by the engine: strictly earlier ones, or whole batches as published
-(decision 023).
+Which events they have observed is decided by the engine: strictly earlier ones, or whole batches as in
+DyGLib (decision 023).
 
 Legend: b events of a batch, k queried keys, p pairs.
 """

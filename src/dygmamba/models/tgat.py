@@ -24,7 +24,7 @@ class AttentionLayer(nn.Module):
 
     def __init__(self, config: TGATConfig, facts: DatasetFacts, dim: int) -> None:
         super().__init__()
-        # as published, node features are padded with zeros to `out` columns, which affects residual and initial scale
+        # as in the original, node features are zero-padded to `out` columns, which affects residual and initial scale
         self.fill = max(config.out - dim, 0)
         query_dim = dim + self.fill + config.time_dim
         key_dim = dim + facts.edge_dim + config.time_dim

@@ -25,7 +25,7 @@ def lookup(
 class Merge(nn.Module):
     """Two-layer perceptron on two concatenated vectors (MergeLayer of TGAT and TGN).
 
-    The initial scale is that of a right vector padded to `out` columns, as published.
+    The initial scale is that of a right vector padded to `out` columns, as in the original code.
     """
 
     def __init__(self, left: int, right: int, out: int) -> None:

@@ -243,7 +243,7 @@ def format_or_dash(value: float | None, form: str, tone: Tone = "") -> Cell:
 
 
 def compare_runs(paths: Sequence[Path]) -> Document:
-    """Compare finished runs: test metrics, training curves and forgetting. Runs that differ by seed share a row."""
+    """Compare finished runs: test metrics, training curves and learned decay. Runs that differ by seed share a row."""
     directories = [RunDirectory(path) for path in paths]
     if not directories:
         raise ConfigError("give at least one run directory to compare", code="no-runs")

@@ -93,12 +93,12 @@ def render_report(run: RunDirectory, data_sections: Sequence[Section] = (), is_d
 
 
 def build_run_cards(epochs: Records, watched: str, forgetting: Forgetting | None) -> list[Card]:
-    """Show the learned forgetting, and the number and duration of the epochs."""
+    """Show the learned decay, and the number and duration of the epochs."""
     cards = []
     if forgetting and forgetting.closeness:
         close = forgetting.closeness
         note = f"correlation with the true law; mean difference {close.mean_gap:.3f}"
-        cards.append(Card("Learned forgetting", f"{close.correlation:.3f}", note))
+        cards.append(Card("Learned decay", f"{close.correlation:.3f}", note))
     if epochs:
         duration = format_duration(float(f"{sum(entry['seconds'] for entry in epochs):.3g}"))
         best = max(epochs, key=lambda entry: entry[f"val_{watched}"])["epoch"] + 1

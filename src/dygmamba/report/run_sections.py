@@ -1,4 +1,4 @@
-"""Sections of a report that need only the run directory: results, baselines, training, seeds, learned forgetting.
+"""Sections of a report that need only the run directory: results, baselines, training, seeds, learned decay.
 
 Result rows are plain dictionaries, as `RunDirectory.results` returns them.
 """
@@ -350,7 +350,7 @@ def build_forgetting_section(forgetting: Forgetting | None, seconds: bool = Fals
 
     Args:
         forgetting: The measured curves; None if they were not measured.
-        seconds: Whether the times of the stream are in seconds; they are if its law of forgetting is known.
+        seconds: Whether the times of the stream are in seconds; they are if its law of decay is known.
     """
     if forgetting is None:
         return None
@@ -399,7 +399,7 @@ def build_forgetting_section(forgetting: Forgetting | None, seconds: bool = Fals
                 "channel may store what no repeated event depends on, so single channels need not follow the law.",
             )
         )
-    return Section("Learned forgetting", _describe_closeness(forgetting), (), tuple(charts))
+    return Section("Learned decay", _describe_closeness(forgetting), (), tuple(charts))
 
 
 def _describe_closeness(forgetting: Forgetting) -> str:
@@ -408,7 +408,7 @@ def _describe_closeness(forgetting: Forgetting) -> str:
     close = forgetting.closeness
     youngest, oldest = _format_rounded(forgetting.span[0]), _format_rounded(forgetting.span[-1])
     text = (
-        f"The stream was generated with a known law of forgetting. For ages from {youngest} to {oldest}, the learned "
+        f"The stream was generated with a known law of decay. For ages from {youngest} to {oldest}, the learned "
         f"weight has a correlation of {close.correlation:.3f} with it; the mean difference is {close.mean_gap:.3f} and "
         f"the largest {close.max_gap:.3f}, where the weight at the smallest age is 1."
     )

@@ -216,7 +216,7 @@ def open_run_dataset(folder: RunDirectory, data_dir: Path | None, dataset: Datas
 
 
 def _find_run_dataset(folder: RunDirectory, about: dict[str, Any], data_dir: Path | None) -> Dataset:
-    """Look beside the run, then among all versions of the name, then where the file was when the run started."""
+    """Look under the runs folder, then among all versions of the name, then where the file was at the start."""
     for stored in _stored_paths(folder.path.parent.parent, about["digest"], about.get("version", "")):
         if stored.exists():
             return replace(load_dataset(stored), name=about["data"])

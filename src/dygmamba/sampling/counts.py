@@ -213,7 +213,7 @@ class EventCounts:
         return torch.stack([torch.log1p(number.double()), age], dim=1)
 
 
-# the group that answers each key of `compute_features`
+# the group that computes each key of `compute_features`
 COUNT_KINDS = {
     "node": "node",
     "partner": "node",

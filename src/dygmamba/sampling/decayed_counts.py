@@ -20,7 +20,7 @@ from dygmamba.sampling.counts import pair_key
 
 @dataclass(frozen=True, slots=True)
 class DecayedCountRequest:
-    """Request for a table of decayed counts on these time scales, to be asked about any nodes."""
+    """Request for a table of decayed counts on these time scales, in which any node can be looked up."""
 
     scales: tuple[float, ...]
 
@@ -33,7 +33,7 @@ class DecayedCountRequest:
 
     @property
     def tokens(self) -> int:
-        """Entries looked up per query: none, the table is asked about entries of other requests."""
+        """Entries looked up per query: none, entries of other requests are looked up in the table."""
         return 0
 
     @property

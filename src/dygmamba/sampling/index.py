@@ -246,9 +246,9 @@ def gather_view(
     requests: tuple[Request, ...],
     draws: Draws | None = None,
 ) -> PairView:
-    """Gather what the requests of a model ask about a batch of pairs; each row is looked up once per request.
+    """Look up what a model requests for a batch of pairs; each row is looked up once per request.
 
-    Count features are of the time at which tables are asked (`PairBatch.known`), sequences of the pair's own time.
+    Count features are those at the table time (`PairBatch.known`), sequences those at the pair's own time.
 
     Args:
         index: Events that are visible, each to later queries only.

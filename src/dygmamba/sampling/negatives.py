@@ -21,7 +21,7 @@ from dygmamba.core.files.writing import make_folder
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.storage.tensor_file import read_sealed_tensors, write_sealed_tensors
 
-# One seed per evaluation set, as published, so that every run and epoch is evaluated on the same negatives.
+# One seed per evaluation set, as in DyGLib, so that every run and epoch is evaluated on the same negatives.
 PUBLISHED_SEEDS = {
     ("val", "transductive"): 0,
     ("val", "inductive"): 1,
@@ -116,7 +116,7 @@ def load_or_sample_negatives(store: EventStore, request: NegativeRequest, folder
 
 
 def _sample_random(store: EventStore, request: NegativeRequest) -> Iterator[PairArrays]:
-    """Keep the source and sample any destination; as published, collisions with positives are not avoided."""
+    """Keep the source and sample any destination; as in DyGLib, collisions with positives are not avoided."""
     src, dst, _ = _event_columns(store, request.known)
     sources, destinations = np.unique(src), np.unique(dst)
     state = np.random.RandomState(request.seed)
@@ -161,7 +161,7 @@ def _sample_from_pool(store: EventStore, request: NegativeRequest, first_new: fl
         present = age_of[np.unique(pair[window])]
         chosen = _sample_excluding(rng, low, max(low, high), present, len(positive_time[batch]))
         known = distinct[by_age[chosen]]
-        # a pool smaller than the batch is filled up with random pairs, as published
+        # a pool smaller than the batch is filled up with random pairs, as in DyGLib
         missing = len(positive_time[batch]) - len(known)
         fill = _sample_grid_pairs(rng, grid, positive_key[batch], store.num_nodes, missing)
         both = np.concatenate([fill, known])

@@ -207,7 +207,7 @@ class PairBatch:
 
 @dataclass(frozen=True, slots=True)
 class PairView:
-    """A batch of pairs with the answers to a model's requests.
+    """A batch of pairs with the results of a model's requests.
 
     Attributes:
         pairs: The queries.

@@ -44,7 +44,7 @@ class WalkRequest:
 
     @property
     def tokens(self) -> int:
-        """Entries looked up per query: none, the table is asked about entries of other requests."""
+        """Entries looked up per query: none, entries of other requests are looked up in the table."""
         return 0
 
     @property

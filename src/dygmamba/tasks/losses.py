@@ -37,7 +37,7 @@ class Loss(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PairwiseLoss:
-    """Binary cross-entropy of every pair, as published."""
+    """Binary cross-entropy of every pair, as in DyGLib."""
 
     needs_joint_pairs: ClassVar[bool] = False
 

@@ -91,14 +91,14 @@ class NodePropertyLabels:
                 "the dataset has no node labels to predict; import the folder of a tgbn dataset with its labels",
                 code="no-node-labels",
             )
-        every = store.dst.unique().numpy() if store.bipartite else np.arange(store.num_nodes)
-        place = np.zeros(store.num_nodes, np.int64)
-        place[every] = np.arange(len(every))
-        asked, row = np.unique(board.labels.node.numpy(), return_inverse=True)
+        kinds = store.dst.unique().numpy() if store.bipartite else np.arange(store.num_nodes)
+        column = np.zeros(store.num_nodes, np.int64)
+        column[kinds] = np.arange(len(kinds))
+        nodes, row = np.unique(board.labels.node.numpy(), return_inverse=True)
         last = np.cumsum(board.sizes) - 1
         ends = (float(store.time[last[0]]), float(store.time[last[1]]), float(store.time[last[2]]))
         return NodePropertyLabels(
-            board.labels, row, place[board.labels.kind.numpy()], len(asked), len(every), ends
+            board.labels, row, column[board.labels.kind.numpy()], len(nodes), len(kinds), ends
         )
 
     def period(self, time: float) -> str | None:

@@ -1,4 +1,4 @@
-"""Training negatives: the pairs that are scored beside each training event, and the odds of sampling them.
+"""Training negatives: the pairs that are scored with each training event, and the odds of sampling them.
 
 Evaluation uses random, historical and inductive negatives. A model trained against random destinations alone never has
 to tell which sources are active; historical and mixed negatives teach that. What is sampled for an event is one number
@@ -167,7 +167,7 @@ class NoOffset:
 
 @dataclass(frozen=True, slots=True)
 class RandomDestinations(NoOffset):
-    """The event's source with a random training destination, as published; the drawn number is the destination."""
+    """The event's source with a random training destination, as in DyGLib; the drawn number is the destination."""
 
     events: int
     destinations: Int64[Tensor, "m"]  # on the device

@@ -39,7 +39,7 @@ class StreamPrefix(NamedTuple):
 
 
 def _get_digest(store: EventStore, rows: int) -> int:
-    """Return the digest of the first events; computed once per store, because each prediction asks for it."""
+    """Return the digest of the first events; computed once per store, because each prediction needs it."""
     if rows not in store.prefix_digests:
         store.prefix_digests[rows] = _compute_digest(store, rows)
     return store.prefix_digests[rows]

@@ -1,1 +1,1 @@
-"""Synthetic event streams with a known forgetting law."""
+"""Synthetic event streams with a known decay law."""

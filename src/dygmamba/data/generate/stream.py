@@ -1,4 +1,4 @@
-"""Generate a synthetic stream with a known forgetting law: nodes return to partners they have not yet forgotten.
+"""Generate a synthetic stream with a known decay law: nodes return to partners they have not yet forgotten.
 
 The process and all parameters are described in docs/reference/generated-stream.md.
 """
@@ -35,7 +35,7 @@ EVENTS_PER_BLOCK = 1 << 20
 
 
 def forgetting_law(config: GeneratorConfig) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the forgetting law R(s): the share of an event that is remembered after time s; R(0) = 1."""
+    """Return the decay law R(s): the share of an event that is remembered after time s; R(0) = 1."""
     law, half_life = LAWS[config.law], config.half_life
     return lambda span: law(np.asarray(span, dtype=np.float64), half_life)
 

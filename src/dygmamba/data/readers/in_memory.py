@@ -94,7 +94,7 @@ def is_in_memory(source: Any) -> bool:
 def read_in_memory(source: Any, options: ReadOptions, bipartite: bool | None = None) -> "Dataset":
     """Read the events of a table in memory, by the rules of a Parquet file.
 
-    `bipartite` is what the caller asked for; None: as the table says.
+    `bipartite` is the caller's setting; None means that the table's metadata decides.
     """
     wrapped = wrap_table(source)
     options = wrapped.metadata.fill_options(options, (*wrapped.names, *wrapped.matrices), bipartite)

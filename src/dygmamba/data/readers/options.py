@@ -228,7 +228,7 @@ class TableMetadata:
     def fill_options(
         self, options: ReadOptions, names: Sequence[str], bipartite: bool | None = None
     ) -> ReadOptions:
-        """Fill in options that were left open; `bipartite` is what the caller asked for, None if nothing."""
+        """Fill in options that were left open; `bipartite` is the caller's setting, or None."""
         features = tuple(name for name in self.features if name in names)
         label = self.label if self.label in names else None
         return replace(

@@ -1,0 +1,72 @@
+"""The frame around the commands: what is listed, how errors are printed, what reaches the api."""
+
+import inspect
+import json
+from importlib import import_module
+
+import pytest
+
+from commands import error_code, invoke
+from dygmamba.cli import COMMANDS, DATA_COMMANDS
+
+
+@pytest.mark.parametrize(
+    "entry", [*COMMANDS.values(), *DATA_COMMANDS.values()], ids=lambda entry: entry.function
+)
+def test_a_command_is_listed_with_the_first_line_of_its_docstring(entry):
+    """Commands are listed without importing them, so the line is written twice."""
+    command = getattr(import_module(f"dygmamba.cli.{entry.module}"), entry.function)
+    assert inspect.getdoc(command).splitlines()[0] == entry.summary
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["train", "nothing-here"], "unknown-dataset"),
+        (["train", "generated", "--epochs", "0"], "malformed-command-line"),
+        (["models", "nothing"], "unknown-model"),
+        (["data", "import", "nothing.csv"], "file-not-found"),
+    ],
+)
+def test_an_error_has_its_code_in_json(monkeypatch, capsys, tmp_path, words, code):
+    """One sentence on stderr; with --json also an object on stdout that has the code and the sentence."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DYGMAMBA_DATA", str(tmp_path))
+    exit_code, out, err = invoke(monkeypatch, capsys, *words)
+    assert (exit_code, out, err.count("\n")) == (2, "", 1)
+    exit_code, out, again = invoke(monkeypatch, capsys, *words, "--json")
+    assert (exit_code, error_code(out), again) == (2, code, err)
+    assert err == f"error: {json.loads(out)['error']['message']}\n"
+
+
+def test_the_number_of_processes_reaches_training_and_refit(monkeypatch, capsys, tmp_path):
+    """`--processes` is an argument of the api; what is wrong with the others is said before anything is started."""
+    calls = []
+
+    def record(name, processes, progress, job):
+        calls.append((name, processes, job))
+        return [tmp_path / "run"]
+
+    monkeypatch.setattr("dygmamba.api.training.run_in_processes", record)
+    monkeypatch.setattr("dygmamba.cli.training._print_runs", lambda *_: None)
+    words = ["train", "generated", "--processes", "3", "--refit", "all", "--set", "out=8"]
+    assert invoke(monkeypatch, capsys, *words, "--model", "tgn", "--epochs", "2")[0] == 0
+    assert [(name, processes) for name, processes, _ in calls] == [("train", 3), ("refit", 3)]
+    assert calls[0][2]["overrides"] == {"out": 8, "epochs": 2}
+    assert invoke(monkeypatch, capsys, *words, "--model", "tgm")[0] == 2
+    assert len(calls) == 2
+
+
+def test_only_the_first_of_several_processes_prints(monkeypatch, capsys):
+    """Whatever the others compute, their results are those of the first."""
+    from dygmamba.cli.progress import show_progress
+    from dygmamba.cli.training import _print_runs
+    from dygmamba.core.progress import SILENT
+
+    for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("dygmamba.cli.progress.redirect_warnings", lambda *_: None)
+    with show_progress(save_on_interrupt=True) as progress:
+        assert progress is SILENT
+    _print_runs([], [], True)
+    assert capsys.readouterr() == ("", "")

@@ -1,6 +1,6 @@
-"""Several ranks in one process: a thread each, of which one runs at a time, until all have come to what they share.
+"""Distributed training in one process: a thread per rank, of which one runs at a time until the next collective call.
 
-What is shared goes through memory instead of a network; all else is what processes do.
+Collective calls go through memory instead of a network; everything else is what processes do.
 """
 
 import copy
@@ -12,14 +12,14 @@ from dygmamba.engine.distributed import DistributedGroup
 
 
 class Stage:
-    """Where the threads hand over: whoever runs holds the lock."""
+    """Exchange of values between the threads; the running thread holds the lock."""
 
     def __init__(self, size):
         self.size, self.turn = size, threading.Condition()
         self.given, self.taken, self.round, self.failed = {}, [], 0, False
 
     def exchange(self, rank, value):
-        """What all ranks gave, in order."""
+        """Wait for all ranks and return their values, in order."""
         self.given[rank] = value
         if len(self.given) == self.size:
             self.taken, self.given = [self.given[number] for number in range(self.size)], {}
@@ -35,22 +35,20 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Acted(DistributedGroup):
-    """A rank that is a thread."""
+    """A process group whose ranks are threads."""
 
     stage: Stage = field(default=None, compare=False)
 
     def all_reduce(self, tensor):
-        """Through memory."""
         parts = self.stage.exchange(self.rank, tensor.clone())
         tensor.copy_(sum(parts[1:], start=parts[0].clone()))
 
     def run_on_first(self, work):
-        """What the first one makes."""
         return copy.deepcopy(self.stage.exchange(self.rank, work() if self.is_first else None)[0])
 
 
 def act(size, work):
-    """What each of so many ranks makes of `work(ranks)`."""
+    """Return the results of `work(group)` in each of `size` ranks."""
     stage, found, errors = Stage(size), [None] * size, []
 
     def play(rank):

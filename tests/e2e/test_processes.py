@@ -126,6 +126,7 @@ def test_an_error_of_the_caller_leaves_no_process(tmp_path, data):
             """
             if os.environ["RANK"] == "0":
                 sys.exit(75)
+            time.sleep(1)
             print("the last line", flush=True)
             print("why", file=sys.stderr)
             sys.exit(3)

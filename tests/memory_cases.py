@@ -26,7 +26,7 @@ def ten_events(edge_dim=2, node_dim=3):
     time = 1e9 + torch.tensor([0.0, 1.0, 1.0, 2.5, 3.0, 3.0, 3.0, 7.0, 8.0, 9.5], dtype=torch.float64)
     rng = torch.Generator().manual_seed(0)
     features = FeatureTable(torch.randn(6, node_dim, generator=rng), torch.randn(10, edge_dim, generator=rng))
-    return EventStore.of(src, dst, time, num_nodes=6, features=features)
+    return EventStore.from_columns(src, dst, time, num_nodes=6, features=features)
 
 
 def build(name, store, seed=0):
@@ -42,7 +42,7 @@ def view_of(model, store, pairs):
 
 def all_pairs(store, time=1e9 + 11):
     src, dst = torch.cartesian_prod(torch.arange(store.num_nodes), torch.arange(store.num_nodes)).T
-    return PairBatch.of(src, dst, torch.full((len(src),), time, dtype=torch.float64))
+    return PairBatch.from_pairs(src, dst, torch.full((len(src),), time, dtype=torch.float64))
 
 
 def replay(model, store, size=3, count=None):

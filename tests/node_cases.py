@@ -10,9 +10,7 @@ from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts, Encoder
 
 # boosted trees have no encoder, so they cannot classify nodes
-TRAINABLE = [
-    name for name, spec in MODELS.items() if spec.trainable and spec.build != MODELS["trees"].build
-]
+TRAINABLE = [name for name, spec in MODELS.items() if spec.trainable and spec.build != MODELS["trees"].build]
 SMALL = {
     "length": 6,
     "width": 4,
@@ -46,7 +44,9 @@ def labelled_stream(events: int = 240, sources: int = 10, seed: int = 0) -> Even
     )
     nodes = sources + 6
     node = torch.randn(nodes, 3, generator=rng)
-    return EventStore.from_columns(src, dst, time, num_nodes=nodes, features=FeatureTable(node, edge), label=label)
+    return EventStore.from_columns(
+        src, dst, time, num_nodes=nodes, features=FeatureTable(node, edge), label=label
+    )
 
 
 def small_encoder(name: str, store: EventStore, **more: object) -> Encoder:

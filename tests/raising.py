@@ -16,4 +16,6 @@ def raises(code: str, kind: type[DygError] = DygError) -> Iterator[pytest.Except
     assert caught.value.code == code, f"expected code {code!r}, got {caught.value.code!r}: {caught.value}"
     assert str(caught.value)
     assert "\n" not in str(caught.value)
-    del caught  # the traceback holds this frame: a cycle would keep alive what the failed call held, such as locks
+    del (
+        caught
+    )  # the traceback holds this frame: a cycle would keep alive what the failed call held, such as locks

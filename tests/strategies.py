@@ -17,7 +17,7 @@ def event_streams(draw, min_events: int = 0, max_events: int = 60, max_nodes: in
     origin = draw(st.sampled_from([0.0, -3.0, 1.08e9]))
     time = torch.tensor([origin, *gaps], dtype=torch.float64).cumsum(0)[1:]
     edge = torch.arange(count * edge_dim, dtype=torch.float32).reshape(count, edge_dim)
-    return EventStore.of(
+    return EventStore.from_columns(
         torch.tensor(src, dtype=torch.int64),
         torch.tensor(dst, dtype=torch.int64),
         time,

@@ -18,13 +18,13 @@ from dygmamba import api
 
 FUNCTIONS = {
     "audit": "(data: Dataset | str | Path, model: str | None = None, *, run: Run | Path | str | None = None, data_dir: "
-    "Path | str | None = None, progress: Progress | None = None, overrides: Mapping[str, Any] | None = None, **settings: "
-    "Any) -> Audit",
+    "Path | str | None = None, progress: Progress | None = None, overrides: Mapping[str, Any] | None = None, "
+    "**settings: Any) -> Audit",
     "batches": "(data: Dataset | Stream, size: int = 200, split: str = train, seed: int = 0, *, neighbors: int | "
     "tuple[NeighborRequest, ...] = 20, device: str = auto) -> Iterator[Step]",
     "blend": "(runs: Sequence[Path | str], *, device: str = auto, out: Path | str = runs, negatives: str | "
-    "Sequence[str] = random, data_dir: Path | str | None = None, progress: Progress | Callable[[dict[str, Any]], None] | "
-    "None = None) -> Run",
+    "Sequence[str] = random, data_dir: Path | str | None = None, progress: Progress | Callable[[dict[str, Any]], None] "
+    "| None = None) -> Run",
     "check_model": "(name: str, **settings: Any) -> Table",
     "compare": "(runs: Sequence[Path | str], *, out: Path | str | None = None) -> Document",
     "datasets": "(*, data_dir: Path | str | None = None, runs: Path | str = runs) -> Table",

@@ -69,7 +69,9 @@ def tally(name: str, what: str, count: int = 1) -> None:
 def tiny_dataset(folder: Path) -> Dataset:
     """Some 600 events, saved as `tiny`."""
     store = generate_stream(GeneratorConfig(seed=3, nodes=30, events=600))
-    dataset = Dataset.of("tiny", store, NodeIds.identity(store.num_nodes), Origin(format="generated"))
+    dataset = Dataset.from_events(
+        "tiny", store, NodeIds.identity(store.num_nodes), Origin(format="generated")
+    )
     save_dataset(dataset, folder)
     return dataset
 

@@ -1,4 +1,4 @@
-"""Settings: a model's own dataclass, filled from presets, then from the user, nothing else."""
+"""Settings of models and training: presets of the package and of files, and validation of what users give."""
 
 import dataclasses
 import difflib
@@ -16,17 +16,17 @@ T = TypeVar("T")
 
 @cache
 def load_presets(file: str = "paper.toml") -> dict[str, Any]:
-    """A table of settings, by default the published ones: [model], [model.dataset], [model.dataset.negatives]."""
+    """Load a table of settings, by default the published ones: [model], [model.dataset], [model.dataset.negatives]."""
     return tomllib.loads(files("dygmamba.presets").joinpath(file).read_text("utf-8"))
 
 
 def load_ablations() -> dict[str, dict[str, Any]]:
-    """Named variants of DyG-Mamba: the settings each one replaces."""
+    """Load the ablations of DyG-Mamba: name -> the settings that it replaces."""
     return load_presets("ablations.toml")
 
 
 def find_preset(model: str, dataset: str, negatives: str | None = None) -> dict[str, Any]:
-    """The settings of a model on a dataset; the more specific table wins."""
+    """Return the published settings of a model on a dataset; the more specific table wins."""
     table = load_presets().get(_current_name(model), {})
     levels = [table, table.get(dataset, {})]
     if negatives is not None:
@@ -35,39 +35,41 @@ def find_preset(model: str, dataset: str, negatives: str | None = None) -> dict[
 
 
 def find_node_preset(model: str, dataset: str) -> dict[str, Any]:
-    """The settings of a backbone for node classification; the task's table wins over the link one."""
+    """Return the settings of a backbone for node classification; they win over those for links."""
     table = load_presets("node.toml").get(_current_name(model), {})
     return find_preset(model, dataset) | _merge_levels([table, table.get(dataset, {})])
 
 
 def find_size_preset(name: str, model: str) -> dict[str, Any]:
-    """The settings of a model at another size than the published one: `small`, for CPUs, or those of a file.
-
-    `paper` changes nothing.
-    """
+    """Return the settings of a preset: "small" for CPUs, "paper" (which changes nothing), or a file NAME.toml."""
+    model = _current_name(model)
     if name == "paper":
         return {}
     if is_preset_file(name):
-        found = read_preset_file(Path(name))
-        if found.model != _current_name(model):
+        preset = read_preset_file(Path(name))
+        if preset.model != model:
             raise ConfigError(
-                f"{name} is a preset of '{found.model}', not of '{model}'; choose that model or leave it out"
+                f"{name} is a preset for '{preset.model}', not for '{model}'; choose that model or another preset",
+                code="preset-of-other-model",
             )
-        return dict(found.settings)
+        return dict(preset.settings)
     if name != "small":
-        raise ConfigError(f"`preset` takes small, paper or a file NAME.toml, got '{name[:60]}'")
+        raise ConfigError(
+            f"`preset` takes small, paper or a file NAME.toml, got '{name[:60]}'", code="unknown-preset"
+        )
     table = load_presets("small.toml")
     if model not in table:
-        known = " or ".join(table)
         raise ConfigError(
-            f"`preset='small'` is of {known}, not of '{model}'; leave it out or choose one of them"
+            f"`preset='small'` exists only for {' and '.join(table)}; got model '{model}'. Leave it out or choose one "
+            "of them",
+            code="preset-of-other-model",
         )
     return dict(table[model])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PresetFile:
-    """Settings of a model in a file, and what made them."""
+    """Settings of a model from a file, and how they were found."""
 
     model: str
     settings: dict[str, Any]
@@ -75,25 +77,29 @@ class PresetFile:
 
 
 def is_preset_file(name: str) -> bool:
-    """Whether a preset is a file's and not one of the package."""
+    """Return whether a preset is a file and not one of the package."""
     return name.endswith(".toml")
 
 
 def read_preset_file(path: Path) -> PresetFile:
-    """What a search wrote: [preset] names the model and what made it, [settings] are to be trained with."""
+    """Read a preset that a search wrote: [preset] names the model, [settings] are its settings."""
     try:
         sections = tomllib.loads(path.read_bytes().decode("utf-8"))
         about, settings = sections["preset"], sections["settings"]
         return PresetFile(_current_name(str(about["model"])), dict(settings), dict(about))
     except OSError as error:
         raise FileError(
-            f"preset {path} cannot be read ({error.strerror}); give a file that a search wrote"
+            f"preset {path} cannot be read ({error.strerror}); give a file that `tune` wrote",
+            code="unreadable-preset",
         ) from error
     except (ValueError, RecursionError) as error:  # not TOML, or not UTF-8
-        raise FileError(f"preset {path} is no TOML ({first_line(error)}); mend it") from error
+        raise FileError(
+            f"preset {path} is not valid TOML ({first_line(error)}); correct it", code="malformed-preset"
+        ) from error
     except (KeyError, TypeError) as error:
         raise FileError(
-            f"preset {path} needs the sections [preset], with `model = ...`, and [settings]; add what is missing"
+            f"preset {path} needs the sections [preset], with `model = ...`, and [settings]; add what is missing",
+            code="malformed-preset",
         ) from error
 
 
@@ -108,17 +114,17 @@ def _merge_levels(levels: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def build_config(kind: type[T], settings: dict[str, Any]) -> T:
-    """A config dataclass from plain values; unknown keys, wrong types and values out of bounds are errors."""
+    """Build a config dataclass from plain values; unknown keys, wrong types and values out of bounds are errors."""
     return kind(**validate_settings(kind.__name__, get_setting_hints(kind), settings))
 
 
-def validate_settings(of: str, hints: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings as what each is declared to be; `of` names what has them."""
+def validate_settings(owner: str, hints: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings converted to their declared types; `owner` names what has them in the error message."""
     for key in settings:
         if key not in hints:
             close = difflib.get_close_matches(key, hints, n=1)
             hint = f"did you mean '{close[0]}'?" if close else f"it has {', '.join(hints) or 'no settings'}"
-            raise ConfigError(f"unknown setting '{key}' of {of}; {hint}")
+            raise ConfigError(f"unknown setting '{key}' of {owner}; {hint}", code="unknown-setting")
     return {key: check_value(key, value, hints[key]) for key, value in settings.items()}
 
 
@@ -131,9 +137,9 @@ def get_training_hints(task: str | None) -> dict[str, Any]:
 
 
 def check_settings(model: str, settings: dict[str, Any], task: str | None = "link") -> None:
-    """Refuse settings that a model, or the loop of a task, does not have or take; nothing is imported for it.
+    """Raise ConfigError for settings that neither the model nor the task's training loop accepts.
 
-    What a model from outside takes is known where it comes from. Without a task the settings are the model's alone.
+    Models of other packages are checked when they are built. Without a task only settings of the model are accepted.
     """
     from dygmamba.models import require_model  # 30 ms that the help need not wait for
 
@@ -147,13 +153,13 @@ def check_settings(model: str, settings: dict[str, Any], task: str | None = "lin
 
 
 def check_device(name: str) -> None:
-    """Refuse a device that is none; whether there is a GPU, torch knows."""
+    """Raise ConfigError for an unknown device name; whether there is a GPU is torch's question."""
     if name not in ("auto", "cpu", "cuda"):
-        raise ConfigError(f"`device` takes auto, cpu or cuda, got '{name}'")
+        raise ConfigError(f"`device` takes auto, cpu or cuda, got '{name}'", code="unknown-device")
 
 
 def to_settings(config: Any) -> dict[str, Any]:
-    """The plain values of a config dataclass, ready for TOML or JSON."""
+    """Return the plain values of a config dataclass, ready for TOML or JSON."""
     return {
         field.name: list(value) if isinstance(value := getattr(config, field.name), tuple) else value
         for field in dataclasses.fields(config)

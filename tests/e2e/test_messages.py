@@ -31,7 +31,7 @@ def test_a_sentence_names_options(python, command):
 
 
 def test_below_the_command_line_nothing_speaks_of_options():
-    """No string of the library holds an option; `import_line` of data/catalogue/fetch.py writes a command line on purpose."""
+    """No message of the library contains an option; `import_line` (data/catalogue) is a command line on purpose."""
     root = Path(dygmamba.__file__).parent
     found = [
         f"{path.relative_to(root)}: {line.strip()}"

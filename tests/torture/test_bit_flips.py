@@ -29,27 +29,27 @@ def flip(good: bytes, rng: random.Random) -> bytes:
 def test_a_flipped_last_is_never_resumed(whole, data, expected, tmp_path):
     """The one before is taken, with a warning, and the run ends as it would have; without one it is an error."""
     run = RunDirectory(shutil.copytree(whole.path, tmp_path / "run"))
-    good, before = run.last.read_bytes(), run.before_last.read_bytes()
+    good, before = run.last.read_bytes(), run.previous.read_bytes()
     for seed in seeds("bit flips, last", 1):
         rng = random.Random(seed)
         for _ in range(FLIPS):
             run.last.write_bytes(flip(good, rng))
-            run.before_last.write_bytes(before)
+            run.previous.write_bytes(before)
             with pytest.warns(DygWarning, match=r"last.safetensors is damaged.*goes on from the one before"):
                 _, progress, path = read_newest(run)
-            assert (progress.finished, path) == (False, run.before_last)
-            run.before_last.unlink()
+            assert (progress.finished, path) == (False, run.previous)
+            run.previous.unlink()
             with pytest.raises(FileError, match=r"is damaged.*none before it"):
                 read_newest(run)
-            run.before_last.write_bytes(flip(before, rng))
+            run.previous.write_bytes(flip(before, rng))
             with pytest.raises(FileError, match=r"is damaged.*so is the one before"):
                 read_newest(run)
-        run.before_last.write_bytes(before)
+        run.previous.write_bytes(before)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DygWarning)
             resume_link_run(run.path, CPU, data)()
         assert state(run) == expected
-        assert run.before_last.read_bytes() == before  # a damaged file never takes the place of a good one
+        assert run.previous.read_bytes() == before  # a damaged file never takes the place of a good one
 
 
 def test_flipped_weights_and_settings_are_never_used(whole, data, tmp_path):

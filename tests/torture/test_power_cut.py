@@ -32,13 +32,13 @@ def trained(dataset, tmp_path_factory):
 
     def work(disk):
         fit = start_link_run(dataset, "dyg-mamba", 0, SETTINGS, CPU, disk.root)
-        save = fit.keeper.save
+        save = fit.checkpoints.save
 
         def noted(progress, better=False):
             save(progress, better)
             disk.note((progress.epoch, progress.step))
 
-        fit.keeper.save = noted
+        fit.checkpoints.save = noted
         disk.note((0, 0))  # the configuration is there: from now on there is a run
         fit()
 
@@ -60,9 +60,9 @@ def test_every_prefix_leaves_a_run_that_resumes_or_none(trained, data, expected,
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DygWarning)
             fit = resume_link_run(run.path, CPU, data)
-        reached = (fit.progress.epoch, fit.progress.step)
+        reached = (fit.state.epoch, fit.state.step)
         assert reached >= max(notes, default=(0, 0)), f"seed {seed}, after {at} calls"
-        assert fit.run.metrics() == fit.progress.entries
+        assert fit.run.metrics() == fit.state.entries
         if seed % 8 == 0:
             fit()
             assert state(fit.run) == expected, f"seed {seed}, after {at} calls"

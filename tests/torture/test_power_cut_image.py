@@ -94,13 +94,13 @@ def work(data: str, place: str, said) -> None:
     said.send(("data", 0, 0))
     fit = start_link_run(dataset, "dyg-mamba", 0, SETTINGS, CPU, Path(place) / "runs")
     said.send(("run", 0, 0))
-    save = fit.keeper.save
+    save = fit.checkpoints.save
 
     def noted(progress, better=False):
         save(progress, better)
         said.send(("run", progress.epoch, progress.step))
 
-    fit.keeper.save = noted
+    fit.checkpoints.save = noted
     fit()
 
 
@@ -137,7 +137,7 @@ def check(image, data, dataset, expected, notes) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DygWarning)
         fit = resume_link_run(run.path, CPU, data)
-    assert (fit.progress.epoch, fit.progress.step) >= (reached or (0, 0))
+    assert (fit.state.epoch, fit.state.step) >= (reached or (0, 0))
     if expected is not None:
         fit()
         same = state(fit.run) == expected  # compared apart: a difference would be printed byte by byte

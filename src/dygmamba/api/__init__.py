@@ -1,1 +1,1 @@
-"""What `import dygmamba` offers, and what the command line calls: one way to do each thing, in Python's words."""
+"""What users call: the functions behind `import dygmamba`, and those behind the commands of the command line."""

@@ -7,10 +7,11 @@ import typer
 
 from dygmamba.api import precheck
 from dygmamba.api.formatting import SETTING_LABELS
-from dygmamba.cli.console import emit_json, make_result_tables, plain_table, print_line, stack_heading, stdout
+from dygmamba.cli.console import emit_json, plain_table, print_line, stack_heading, stdout
 from dygmamba.cli.messages import escape_text
 from dygmamba.cli.options import DataDir, Device, Json, Overrides, parse_overrides
 from dygmamba.cli.progress import show_progress
+from dygmamba.cli.tables import make_result_tables
 from dygmamba.core.process_settings import is_first_process
 
 if TYPE_CHECKING:

@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 from dygmamba.api import precheck
-from dygmamba.cli.console import emit_json, print_document, print_line
+from dygmamba.cli.console import emit_json, print_line
 from dygmamba.cli.options import DataDir, Json, RunsOut
 from dygmamba.cli.progress import print_message, show_progress
+from dygmamba.cli.tables import print_document
 
 LOADING_CODE = {".pt2": "torch.export.load({!r}).module()", ".onnx": "onnxruntime.InferenceSession({!r})"}
 

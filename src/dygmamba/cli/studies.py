@@ -12,9 +12,10 @@ import typer
 
 from dygmamba.api import precheck
 from dygmamba.api.formatting import format_rough_duration
-from dygmamba.cli.console import emit_json, plain_table, print_document, print_line, print_note, stdout
+from dygmamba.cli.console import emit_json, plain_table, print_line, print_note, stdout
 from dygmamba.cli.options import DataDir, Device, Json, Overrides, parse_list, parse_overrides, parse_seeds
 from dygmamba.cli.progress import print_message, show_progress
+from dygmamba.cli.tables import print_document
 from dygmamba.core.errors import ConfigError
 
 if TYPE_CHECKING:

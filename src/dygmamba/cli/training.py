@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dygmamba.api import precheck
-from dygmamba.cli.console import emit_json, make_result_tables, plain_table, print_line, stdout
+from dygmamba.cli.console import emit_json, plain_table, print_line, stdout
 from dygmamba.cli.messages import escape_text, translate_message
 from dygmamba.cli.options import (
     DataDir,
@@ -20,6 +20,7 @@ from dygmamba.cli.options import (
     parse_seeds,
 )
 from dygmamba.cli.progress import show_progress
+from dygmamba.cli.tables import make_result_tables
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.process_settings import is_first_process
 

@@ -92,7 +92,9 @@ def _build_facts_table(
     with_new_nodes = split.touching_new_nodes(store, test)
     # events of held-out nodes are removed from the training period, so the parts need not sum to all events
     removed = int(split.val[0]) - len(split.train) if len(split.val) else 0
-    train = f"train {len(split.train):,}" + (f" (without {removed:,} of held-out nodes)" if removed > 0 else "")
+    train = f"train {len(split.train):,}" + (
+        f" (without {removed:,} of held-out nodes)" if removed > 0 else ""
+    )
     rows = {
         "nodes": f"{facts.nodes:,}{sides}",
         "events": f"{facts.events:,}: {train}, validation {len(split.val):,}, test {len(test):,}",

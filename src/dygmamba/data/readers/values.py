@@ -209,8 +209,8 @@ class BadRows:
         if self.count == 1:
             (only,) = self.first
             return f"{self.source}: {only}; {only.advice}, {skip_hint}"
-        advices = {bad_row.advice for bad_row in self.first}
-        advice = advices.pop() if len(advices) == 1 else "correct them"
+        hints = {bad_row.advice for bad_row in self.first}
+        advice = hints.pop() if len(hints) == 1 else "correct them"
         return f"{self.source} has {number}: {self.summarize()}; {advice}, {skip_hint}"
 
     def summarize(self) -> str:

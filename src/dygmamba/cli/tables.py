@@ -1,0 +1,203 @@
+"""Tables of results for a terminal: a line per evaluation; several seeds become mean ± standard deviation."""
+
+from statistics import mean, stdev
+from typing import TYPE_CHECKING, Any
+
+from dygmamba.api.formatting import SETTING_LABELS
+from dygmamba.cli.console import plain_table, print_note, stdout
+from dygmamba.cli.messages import escape_text
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from dygmamba.api.reports import Document, ReportTable
+
+Rows = list[dict[str, Any]]
+MEASURED_KEYS = ("ap", "auc", "ap_pooled", "auc_pooled")
+# columns of the second table of link prediction, if the rows have them
+SCORE_TITLES = {"mrr": "MRR", "hits@10": "Hits@10", "ece_raw": "ECE of logits", "ece": "ECE"}
+VISIBILITY_TITLES = {
+    "strict": "only strictly earlier events are visible",
+    "batch": "all events of earlier batches are visible",
+}
+# Columns that a narrow terminal does without, dropped in this order.
+OPTIONAL_COLUMNS = ("AP pooled", "AUC", "leak-free re-run", "rank", "seeds", "vs. published", "published AP")
+COLUMN_GAP = 2
+
+
+def mean_and_spread(values: list[float]) -> str:
+    """Format values in per cent: the mean, ± the standard deviation of several; a dash without values."""
+    if not values:
+        return "-"
+    return f"{100 * mean(values):.2f}" + (f"±{100 * stdev(values):.2f}" if len(values) > 1 else "")
+
+
+def make_result_tables(rows: Rows, rules: Rows | None = None) -> "list[Table]":
+    """Make the tables of an evaluation: results, ranks among few candidates and calibration, ranking metrics."""
+    if rows[0].get("task") == "property":
+        return [make_property_table(rows)]
+    ranks = [row for row in rows if "ties" in row]
+    rest = [row for row in rows if "ties" not in row]
+    judged = [row for row in rest if row.get("setting") and (row.get("mrr") or row.get("ece")) is not None]
+    kinds = (
+        (lambda own: make_task_table(own, rules), rest),
+        (make_score_table, judged),
+        (make_rank_table, ranks),
+    )
+    return [table(own) for table, own in kinds if own]
+
+
+def make_task_table(rows: Rows, rules: Rows | None = None) -> "Table":
+    """Make the table of link prediction or of node classification."""
+    return make_node_table(rows) if rows[0].get("task") == "node" else make_link_table(rows, rules or [])
+
+
+def make_link_table(rows: Rows, rules: Rows | None = None) -> "Table":
+    """Make a table with a line per split, setting and negatives; the heuristics follow each line of the test split."""
+    keys = ("split", "setting", "negatives")
+    groups: dict[tuple[str, ...], Rows] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
+    seeds = max(len(own) for own in groups.values())
+    title = f"{rows[0]['model']} on {rows[0]['dataset']}" + (f", mean ± std of {seeds}" if seeds > 1 else "")
+    title += f" ({VISIBILITY_TITLES[rows[0]['visible']]})"
+    figures = ("AP", "AUC", "AP pooled", "AUC pooled", *(() if seeds > 1 else ("events",)))
+    weighed = ("activity weight",) if any("activity_weight" in row for row in rows) else ()
+    table = plain_table("split", "nodes", "negatives", title=title, figures=(*figures, *weighed))
+    for about, own in groups.items():
+        cells = [mean_and_spread([row[key] for row in own]) for key in MEASURED_KEYS]
+        count = () if seeds > 1 else (f"{own[0]['n']:,}",)
+        weights = sorted({f"{row.get('activity_weight', 0):.2g}" for row in own}) if weighed else ()
+        table.add_row(
+            about[0],
+            SETTING_LABELS[about[1]],
+            about[2],
+            *cells,
+            *count,
+            *([", ".join(weights)] * len(weighed)),
+        )
+        for rule in rules or ():
+            if about == tuple(rule[key] for key in keys) and rule["split"] == "test":
+                table.add_row("", rule["model"], "", *(f"{100 * rule[key]:.2f}" for key in MEASURED_KEYS))
+    return table
+
+
+def make_score_table(rows: Rows) -> "Table":
+    """Make a table with a line per split and setting: ranks among candidates, and the calibration error."""
+    groups: dict[tuple[str, ...], Rows] = {}
+    for row in rows:
+        groups.setdefault((row["split"], row["setting"]), []).append(row)
+    among = next((row["candidates"] for row in rows if row.get("candidates")), None)
+    ranking = "" if among is None else f"ranks among {among} random destinations, "
+    keys = [key for key in SCORE_TITLES if any(row.get(key) is not None for row in rows)]
+    figures = (*(SCORE_TITLES[key] for key in keys), *(() if among is None else ("ranked",)))
+    title = f"{ranking}calibration error (ECE) against random pairs"
+    table = plain_table("split", "nodes", title=title, figures=figures)
+    for (split, setting), own in groups.items():
+        cells = [mean_and_spread([row[key] for row in own if row.get(key) is not None]) for key in keys]
+        ranked = [row["ranked"] for row in own if row.get("ranked")]
+        count = [] if among is None else [f"{ranked[0]:,}" if ranked else "-"]
+        table.add_row(split, SETTING_LABELS[setting], *cells, *count)
+    return table
+
+
+def make_rank_table(rows: Rows) -> "Table":
+    """Make a table of ranking metrics with a line per split and setting."""
+    first = rows[0]
+    groups: dict[tuple[str, ...], Rows] = {}
+    for row in rows:
+        groups.setdefault((row["split"], row["setting"]), []).append(row)
+    seeds = max(len(own) for own in groups.values())
+    among = f"among {first['candidates']} destinations{', filtered' if first['filtered'] else ''}"
+    among = f"among the candidates of {first['board']}" if first.get("board") else among
+    title = f"{first['model']} on {first['dataset']}, ranks {among}, ties: {first['ties']}"
+    title += f", mean ± std of {seeds}" if seeds > 1 else ""
+    title += f" ({VISIBILITY_TITLES[first['visible']]})"
+    keys = [key for key in first if key == "mrr" or key.startswith("hits@")]
+    figures = (*(key.upper() if key == "mrr" else key for key in keys), "events")
+    table = plain_table("split", "nodes", title=title, figures=figures)
+    for about, own in groups.items():
+        table.add_row(
+            about[0],
+            SETTING_LABELS[about[1]],
+            *(mean_and_spread([row[key] for row in own]) for key in keys),
+            f"{own[0]['n']:,}",
+        )
+    return table
+
+
+def make_property_table(rows: Rows) -> "Table":
+    """Make a table of node property forecasts with a line per split."""
+    first = rows[0]
+    title = f"{first['model']} on {first['dataset']}, node properties of {first['board']} (only strictly earlier labels are visible)"
+    table = plain_table("split", title=title, figures=("NDCG@10", "moments", "nodes queried"))
+    for row in rows:
+        table.add_row(row["split"], f"{100 * row['ndcg@10']:.2f}", f"{row['moments']:,}", f"{row['n']:,}")
+    return table
+
+
+def make_node_table(rows: Rows) -> "Table":
+    """Make a table of node classification with a line per split."""
+    first, groups = rows[0], {}
+    for row in rows:
+        groups.setdefault(row["split"], []).append(row)
+    seeds = len(groups[first["split"]])
+    title = f"{first['model']} on {first['dataset']}" + (f", mean ± std of {seeds}" if seeds > 1 else "")
+    how = ("fine-tuned" if first["finetune"] else "frozen") + (", balanced" if first["balance"] else "")
+    title += f" ({VISIBILITY_TITLES[first['visible']]})"
+    keys = {"auc": "AUC", "ap": "AP"} | ({"ece": "ECE"} if "ece" in first else {})
+    table = plain_table("split", "backbone", title=title, figures=(*keys.values(), "positives", "events"))
+    for name, own in groups.items():
+        cells = [mean_and_spread([row[key] for row in own if row[key] is not None]) for key in keys]
+        table.add_row(name, how, *cells, f"{own[0]['positives']:,}", f"{own[0]['n']:,}")
+    return table
+
+
+def print_document(document: "Document") -> None:
+    """Print the tables of a page, none wider than the terminal; columns that do not fit are named on stderr."""
+    console, dropped = stdout(), {}
+    for section in document.sections:
+        for table in section.tables:
+            fitting, left_out = fit_table(table, console.width)
+            console.print(make_rich_table(fitting, console.width))
+            dropped |= dict.fromkeys(left_out)
+    if dropped:
+        print_note(f"left out, too wide for this terminal: {', '.join(dropped)}")
+
+
+def fit_table(table: "ReportTable", width: int) -> "tuple[ReportTable, list[str]]":
+    """Drop optional columns until a table fits; returns it and the names of the dropped columns."""
+    dropped = []
+    for name in OPTIONAL_COLUMNS:
+        if sum(_narrowest_widths(table)) + COLUMN_GAP * (len(table.columns) - 1) <= width:
+            break
+        if name in table.columns:
+            table = table.drop_column(name)
+            dropped.append(name)
+    return table, dropped
+
+
+def _narrowest_widths(table: "ReportTable") -> list[int]:
+    """Return how wide each column must be: headings may break between words, cells may not."""
+    cells = [[row[index].text for row in table.rows] for index in range(len(table.columns))]
+    return [
+        max(map(len, [*name.split(), *column]), default=0)
+        for name, column in zip(table.columns, cells, strict=True)
+    ]
+
+
+def make_rich_table(table: "ReportTable", width: int) -> "Table":
+    """Make a terminal table: headings stay on one line if there is room, and cells break if there is none."""
+    from rich.text import Text
+
+    styles = {"best": "bold", "good": "green", "bad": "red", "soft": "dim"}
+    rich_table = plain_table(table.columns[0], title=table.title, figures=table.columns[1:])
+    widths = _narrowest_widths(table)
+    room = width - sum(widths) - COLUMN_GAP * (len(widths) - 1)
+    if room >= 0:
+        for column, name, narrowest in zip(rich_table.columns, table.columns, widths, strict=True):
+            more = max(0, min(len(name) - narrowest, room))
+            column.width, room = narrowest + more, room - more
+    for row in table.rows:
+        rich_table.add_row(*(Text(escape_text(cell.text), style=styles.get(cell.tone, "")) for cell in row))
+    return rich_table

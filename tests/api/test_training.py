@@ -14,8 +14,7 @@ import dygmamba as dm
 from commands import invoke
 from door_cases import COLUMNS, letters
 from dygmamba.api import pipeline
-from dygmamba.api.pipeline import TrainingPlan, resume_run, train_link_run
-from dygmamba.api.time_estimate import TimeEstimate
+from dygmamba.api.pipeline import TimeEstimate, TrainingPlan, resume_run, train_link_run
 from dygmamba.api.validation import choose_model
 from dygmamba.cli.progress import LineProgress, ProgressTask, show_progress
 from dygmamba.config import find_preset, find_size_preset

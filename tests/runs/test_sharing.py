@@ -237,7 +237,7 @@ def hub(tmp_path, monkeypatch):
     fake = type("HfApi", (Hub,), {"root": tmp_path / "hub", "calls": []})
     vars(module)["HfApi"] = fake
     monkeypatch.setitem(sys.modules, "huggingface_hub", module)
-    monkeypatch.setattr("dygmamba.api.hub.find_spec", lambda name: module)
+    monkeypatch.setattr("dygmamba.api.sharing.find_spec", lambda name: module)
     return fake
 
 
@@ -269,7 +269,7 @@ def test_the_commands(place, monkeypatch, capsys, tmp_path):
     code, out, err = invoke(monkeypatch, capsys, "pull", "model", "--json")
     assert code == 0, err
     assert json.loads(out)["digest"] == place.data.digest
-    monkeypatch.setattr("dygmamba.api.hub.find_spec", lambda name: None)
+    monkeypatch.setattr("dygmamba.api.sharing.find_spec", lambda name: None)
     for words in (("push", str(place.run.path), "ann/model"), ("pull", "ann/model")):
         code, _, err = invoke(monkeypatch, capsys, *words)
         assert code == 2

@@ -1,5 +1,6 @@
 """Runs from start to finish: train, evaluate the best weights, write results and the report page."""
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -10,13 +11,13 @@ import torch
 
 from dygmamba.api.loggers import RunLoggers, open_loggers
 from dygmamba.api.reports import write_run_page
-from dygmamba.api.time_estimate import TimeEstimate
 from dygmamba.api.validation import DEFAULT_NETWORK, check_backbone_conflicts
 from dygmamba.api.validation import check_task as check_task
-from dygmamba.config import build_config, find_size_preset
+from dygmamba.config import build_config, find_size_preset, load_presets
 from dygmamba.core.errors import ConfigError, Interrupted
 from dygmamba.core.progress import ForwardingProgress, Progress
 from dygmamba.data.events.splits import TRAIN_ON_ALL
+from dygmamba.data.events.times import format_rough_duration
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.checkpoint import read_checkpoint
 from dygmamba.engine.distributed import current_group
@@ -25,6 +26,7 @@ from dygmamba.engine.fit_config import NodeFitConfig
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.models import find_model
 from dygmamba.models.aliases import update_stored_settings
+from dygmamba.models.base import RoundLearner
 from dygmamba.runs.calibration import copy_calibration
 from dygmamba.runs.final_evaluation import run_final_evaluation, run_final_node_evaluation
 from dygmamba.runs.link_training import resume_link_run, start_link_run
@@ -43,6 +45,14 @@ from dygmamba.runs.test_predictions import make_prediction_saver
 from dygmamba.tasks.link import SETTINGS, SPLITS
 from dygmamba.tasks.node import check_labels, split_for_nodes
 
+MIN_STEPS, MIN_SECONDS = 8, 5.0  # an estimate needs both, or
+LATE_STEPS, LATE_SECONDS = 2, 20.0  # two slow steps
+FORWARD_SHARE = 1 / 3  # time of a query in validation, in times of a training step
+SHORT_SECONDS, LONG_SECONDS = 10.0, 120.0  # below the first no message, below the second no advice
+# seconds on two cores of a server, from docs/how-to/train.md: of the whole run, and of an epoch
+QUICK_PER_EVENT, SMALL_PER_EVENT = 3e-4, 9e-4
+SMALL_EPOCHS = 12
+
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
@@ -60,6 +70,61 @@ class TrainingPlan:
     split: SplitSpec | None = None
     why: dict[str, str] = field(default_factory=dict)  # reasons of what was chosen for the user
     log: tuple[str, ...] = ()  # loggers in addition to the run directory
+
+
+@dataclass(slots=True)
+class TimeEstimate:
+    """Observes every step and epoch, and estimates once how long the rest takes."""
+
+    fit: Trainer
+    marks: list[float] = field(default_factory=list)  # ends of steps; the first step compiles kernels
+    is_announced: bool = False
+
+    def step(self) -> str | None:
+        """Observe a step; returns the estimate as a sentence as soon as there is enough to go by."""
+        if self.is_announced or isinstance(self.fit.scorer, RoundLearner):
+            return None  # rounds of trees are short compared with the validation after them
+        self.marks.append(time.monotonic())
+        steps, spent = len(self.marks) - 1, self.marks[-1] - self.marks[0]
+        if not (steps >= MIN_STEPS and spent >= MIN_SECONDS) and not (
+            steps >= LATE_STEPS and spent >= LATE_SECONDS
+        ):
+            return None
+        each, config = spent / steps, self.fit.config
+        validation = len(self.fit.stream.split.val) / config.batch * each * FORWARD_SHARE
+        return self._sentence(self.fit.steps_per_epoch * each + validation)
+
+    def epoch(self, seconds: float) -> str | None:
+        """Observe an epoch; the same, unless it was the first one, which compiles kernels."""
+        self.marks.append(time.monotonic())
+        if self.is_announced or self.fit.state.finished or self.fit.state.epoch < 2:
+            return None
+        return self._sentence(seconds)
+
+    def _sentence(self, epoch: float) -> str | None:
+        self.is_announced = True
+        left = max(self.fit.config.epochs - self.fit.state.epoch, 1)
+        if left * epoch < SHORT_SECONDS:
+            return None
+        device = "CPU" if self.fit.stream.device.type == "cpu" else "GPU"
+        most = f"at most {left} more epochs of {format_rough_duration(epoch)}" if left > 1 else "one epoch"
+        total = format_rough_duration(left * epoch)
+        text = f"about {total} on this {device} ({most}, fewer if validation stops improving)"
+        return text + self._suggest_faster(left * epoch)
+
+    def _suggest_faster(self, seconds: float) -> str:
+        if self.fit.stream.device.type != "cpu" or isinstance(self.fit.scorer, RoundLearner):
+            return ""
+        sections, events = self.fit.run.config(), len(self.fit.stream.store)
+        options = [("`model='trees'`", QUICK_PER_EVENT * events)]
+        small = load_presets("small.toml").get(sections["run"]["model"], {})
+        settings = sections["train"] | sections["model"]
+        if any(settings[name] != value for name, value in small.items()):
+            options.append(("`preset='small'`", SMALL_EPOCHS * SMALL_PER_EVENT * events))
+        faster = [
+            f"{how} in about {format_rough_duration(span)}" for how, span in options if 2 * span < seconds
+        ]
+        return f"; {', '.join(faster)}" if seconds > LONG_SECONDS and faster else ""
 
 
 class _TrainingProgress(ForwardingProgress):

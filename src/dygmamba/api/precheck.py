@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dygmamba.api.hub import check_target as check_target
+from dygmamba.api.sharing import check_target as check_target
 from dygmamba.api.validation import (
     check_backbone_conflicts,
     check_forecast,

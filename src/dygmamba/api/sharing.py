@@ -1,14 +1,111 @@
-"""Share runs: pack them into a folder in the layout of the Hugging Face Hub, here or there, and unpack them."""
+"""Share runs: pack them into a folder in the layout of the Hugging Face Hub, here or there, and unpack them.
 
+The Hub is used through its own client. Modules that need torch are imported where they are used, so that the command
+line can check a target at once.
+"""
+
+import re
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from dygmamba.api.evaluation import warn_if_unfinished
-from dygmamba.api.hub import download_files, parse_target, require_hub_client, upload_folder
-from dygmamba.api.run import Run
-from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.runs.opening import open_run_dataset
-from dygmamba.runs.sharing import MANIFEST_FILE, MAX_MANIFEST_BYTES, SHARED_FILES, pack_run, unpack_run
+from dygmamba.core.errors import ConfigError, DownloadError, first_line
+
+if TYPE_CHECKING:
+    from dygmamba.api.run import Run
+else:
+    Run = Any
+
+HUB_PREFIX = "hf://"
+REPOSITORY_PATTERN = r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}"
+
+
+def parse_target(target: Path | str) -> Path | str:
+    """Return a folder as a path and a repository as its name; user/name is a folder if it or its parent exists here."""
+    if isinstance(target, Path):
+        return target
+    if not target.isprintable() or not target.strip():
+        raise ConfigError(
+            f"{target!r:.80} names neither a folder nor a repository; write ./name or user/name",
+            code="malformed-target",
+        )
+    name = target.removeprefix(HUB_PREFIX)
+    if re.fullmatch(REPOSITORY_PATTERN, name):
+        local = Path(name)
+        if target.startswith(HUB_PREFIX) or not (local.exists() or local.parent.is_dir()):
+            return name
+    elif target.startswith(HUB_PREFIX):
+        raise ConfigError(
+            f"{target!r:.80} is not a repository; write hf://user/name", code="malformed-target"
+        )
+    return Path(target).expanduser()
+
+
+def check_target(target: Path | str) -> None:
+    """Raise ConfigError if a target is malformed, or is a repository and the client of the Hub is missing."""
+    if isinstance(parse_target(target), str):
+        require_hub_client()
+
+
+def require_hub_client() -> None:
+    """Raise ConfigError if the client of the Hub is not installed."""
+    if find_spec("huggingface_hub") is None:
+        raise ConfigError(
+            "a repository needs the package huggingface_hub; pip install huggingface_hub, or give a folder "
+            "(./name is one)",
+            code="hub-client-missing",
+        )
+
+
+def upload_folder(folder: Path, repository: str, private: bool) -> str:
+    """Upload a folder as a commit of a model repository, which is created if it does not exist; returns its address."""
+    client = _open_client()
+    try:
+        client.create_repo(repo_id=repository, repo_type="model", private=private, exist_ok=True)
+        client.upload_folder(
+            repo_id=repository, repo_type="model", folder_path=str(folder), commit_message="dygmamba push"
+        )
+    except Exception as error:  # the client and the packages below it raise many kinds
+        raise _make_hub_error("push to", repository, error) from error
+    return f"{HUB_PREFIX}{repository}"
+
+
+def download_files(repository: str, revision: str | None, limits: dict[str, int], folder: Path) -> None:
+    """Download the files named in `limits`, all of one commit; a file above its limit in bytes is an error."""
+    client = _open_client()
+    try:
+        info = client.model_info(repository, revision=revision, files_metadata=True)
+        sizes = {file.rfilename: file.size for file in info.siblings or [] if file.rfilename in limits}
+    except Exception as error:
+        raise _make_hub_error("pull from", repository, error) from error
+    for name, size in sizes.items():
+        if size is None or size > limits[name]:
+            raise DownloadError(
+                f"{name} of {repository} has {size} bytes, at most {limits[name]:,} are accepted; pull another run",
+                code="shared-file-too-large",
+            )
+    try:
+        client.snapshot_download(
+            repository, revision=info.sha, allow_patterns=list(sizes), local_dir=str(folder)
+        )
+    except Exception as error:
+        raise _make_hub_error("pull from", repository, error) from error
+
+
+def _open_client() -> Any:
+    require_hub_client()
+    from huggingface_hub import HfApi  # pyright: ignore[reportMissingImports]
+
+    return HfApi()
+
+
+def _make_hub_error(action: str, repository: str, error: Exception) -> DownloadError:
+    return DownloadError(
+        f"cannot {action} {repository} ({type(error).__name__}: {first_line(error)}); check its name, the "
+        "network, and `hf auth login`",
+        code="hub-failed",
+    )
 
 
 def push(
@@ -30,6 +127,11 @@ def push(
     >>> dm.push(run, "./shared")
     'shared'
     """
+    from dygmamba.api.evaluation import warn_if_unfinished
+    from dygmamba.engine.run_directory import RunDirectory
+    from dygmamba.runs.opening import open_run_dataset
+    from dygmamba.runs.sharing import pack_run
+
     path, place = Path(run) if isinstance(run, str | Path) else run.path, parse_target(target)
     if isinstance(place, str):
         require_hub_client()
@@ -49,7 +151,7 @@ def pull(
     revision: str | None = None,
     device: str = "auto",
     data_dir: Path | str | None = None,
-) -> Run:
+) -> "Run":
     """Fetch a pushed run into a run directory under `out`; every file is checked before it is placed there.
 
     Only known file names are accepted, with their sizes and checksums; nothing is imported or unpickled. The run
@@ -62,6 +164,9 @@ def pull(
     >>> pulled.score([(3, 5)]) == run.score([(3, 5)])
     True
     """
+    from dygmamba.api.run import Run
+    from dygmamba.runs.sharing import MANIFEST_FILE, MAX_MANIFEST_BYTES, SHARED_FILES, unpack_run
+
     place, root = parse_target(source), Path(out)
     folder = None if data_dir is None else Path(data_dir)
     if isinstance(place, Path):

@@ -5,74 +5,14 @@ import re
 import shlex
 
 # Parameters that the library names in back quotes, and that are options here.
-OPTIONS = {
-    name: f"--{name.replace('_', '-')}"
-    for name in (
-        *(
-            "activity",
-            "at",
-            "backbone",
-            "balance",
-            "bipartite",
-            "candidates",
-            "data_dir",
-            "delimiter",
-            "device",
-        ),
-        *(
-            "draws",
-            "dst",
-            "encoding",
-            "epochs",
-            "events",
-            "features",
-            "fill",
-            "filtered",
-            "finetune",
-            "force",
-        ),
-        *(
-            "format",
-            "header",
-            "hours",
-            "label",
-            "law",
-            "log",
-            "loss",
-            "memory",
-            "metrics",
-            "model",
-            "negatives",
-        ),
-        *(
-            "nodes",
-            "only_new",
-            "orders",
-            "out",
-            "pairs",
-            "preset",
-            "processes",
-            "raw",
-            "refit",
-            "resume",
-            "seed",
-        ),
-        *(
-            "seeds",
-            "set",
-            "setting",
-            "sizes",
-            "skip_bad",
-            "sources",
-            "split",
-            "src",
-            "store_negatives",
-            "studies",
-        ),
-        *("task", "time", "time_format", "time_unit", "to", "top", "train_candidates", "train_negatives"),
-        *("trials", "visible", "workers"),
-    )
-} | {"name": "--out"}
+_OPTION_NAMES = (
+    "activity at backbone balance bipartite candidates data_dir delimiter device draws dst encoding "
+    "epochs events features fill filtered finetune force format header hours label law log loss "
+    "memory metrics model negatives nodes only_new orders out pairs preset processes raw refit resume "
+    "seed seeds set setting sizes skip_bad sources split src store_negatives studies task time "
+    "time_format time_unit to top train_candidates train_negatives trials visible workers"
+)
+OPTIONS = {name: f"--{name.replace('_', '-')}" for name in _OPTION_NAMES.split()} | {"name": "--out"}
 SETTINGS_WITHOUT_OPTION = ("patience", "batch")
 # Calls of the library that messages recommend, as commands.
 COMMAND_FORMS = {

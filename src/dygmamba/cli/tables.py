@@ -129,7 +129,8 @@ def make_rank_table(rows: Rows) -> "Table":
 def make_property_table(rows: Rows) -> "Table":
     """Make a table of node property forecasts with a line per split."""
     first = rows[0]
-    title = f"{first['model']} on {first['dataset']}, node properties of {first['board']} (only strictly earlier labels are visible)"
+    title = f"{first['model']} on {first['dataset']}, node properties of {first['board']}"
+    title += " (only strictly earlier labels are visible)"
     table = plain_table("split", title=title, figures=("NDCG@10", "moments", "nodes queried"))
     for row in rows:
         table.add_row(row["split"], f"{100 * row['ndcg@10']:.2f}", f"{row['moments']:,}", f"{row['n']:,}")

@@ -1,1 +1,1 @@
-"""What every other package may use: errors, settings with bounds, progress, interrupts, memory budget, durable files."""
+"""Shared basics: errors, settings with bounds, progress, interrupts, memory budget, process settings, durable files."""

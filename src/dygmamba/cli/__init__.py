@@ -150,7 +150,7 @@ class LazyGroup(TyperGroup):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.commands = {
+        self.commands: dict[str, Any] = {
             name: TyperCommand(name=name, callback=None, help=entry.summary)
             for name, entry in self.entries.items()
         }

@@ -4,53 +4,53 @@ from typing import Any
 
 from dygmamba.api.precheck import get_generator_defaults
 
-# by parameter; a command's own, "train epochs", goes before
+# by parameter; an entry with the name of the command, such as "tune epochs", wins
 OPTION_DEFAULTS = {
     "data_dir": "$DYGMAMBA_DATA, then the user's cache folder",
-    "overrides": "the preset's",
+    "overrides": "from the preset",
     "model": "dyg-mamba on a GPU, else trees",
     "preset": "paper",
-    "epochs": "the preset's",
+    "epochs": "from the preset",
     "split": "0.7,0.15,0.15",
     "visible": "strict",
     "train_negatives": "random",
     "loss": "pairwise",
     "train_candidates": "20",
-    "negatives": "random; of a run all three",
+    "negatives": "random; all three for a run",
     "metrics": "ap,auc",
     "candidates": "100",
-    "seed": "the published one",
-    "delimiter": "found out",
+    "seed": "the published seed",
+    "delimiter": "detected",
     "at": "just after the last event",
-    "src": "the dataset's",
-    "dst": "the dataset's",
-    "time": "the dataset's",
-    "datasets": "the study's",
-    "models": "the study's",
-    "variants": "the study's",
-    "workers": "what the device bears",
+    "src": "as in the dataset",
+    "dst": "as in the dataset",
+    "time": "as in the dataset",
+    "datasets": "those of the study",
+    "models": "those of the study",
+    "variants": "those of the study",
+    "workers": "chosen for the device",
     "audit model": "none",
-    "audit overrides": "the model's",
-    "evaluate overrides": "the model's",
-    "evaluate visible": "strict; of a run its own",
-    "import src": "found out",
-    "import dst": "found out",
-    "import time": "found out",
+    "audit overrides": "from the model",
+    "evaluate overrides": "from the model",
+    "evaluate visible": "strict; for a run its own",
+    "import src": "detected",
+    "import dst": "detected",
+    "import time": "detected",
     "import out": "the file's name",
-    "models data": "uci, as published",
+    "models data": "uci",
     "predict out": "stdout",
     "report out": "RUN/report.html",
     "tune trials": "30 unless --hours is given",
     "tune hours": "no limit",
     "tune out": "preset.toml in the study's folder",
-    "tune epochs": "10; of trees 40",
+    "tune epochs": "10; 40 for trees",
     "tune overrides": "none",
     "generate settings": "see docs/reference/generated-stream.md",
 }
 
 
 def show_option_defaults(command: Any) -> Any:
-    """The command, every option of it showing what holds where it is left out."""
+    """Let every option of a command show its default, and return the command."""
     for one in getattr(command, "commands", {}).values():
         show_option_defaults(one)
     for option in getattr(command, "params", ()):

@@ -165,7 +165,8 @@ def test_a_source_without_a_new_candidate_is_named(run, ask):
     )
     code, out, err = ask(run.path, "--sources", "p5", "--top", 3, "--candidates", min(old), "--only-new")
     assert (code, out.splitlines()) == (0, ["src,dst,time,score,probability,rank"])
-    assert "1 of the sources have no destination left: p5" in err
+    assert "p5" in err
+    assert "destination left" in err
 
 
 def test_an_uncalibrated_run_has_another_column_and_a_note(copy, ask):

@@ -148,7 +148,7 @@ BAD = {  # name: file content, options, code of the error, what the message show
         npz(node_feat=np.empty((10**12, 0), "f4")),
         "",
         "node-numbers-too-sparse",
-        "up to 999,999,999,999 for 2",
+        "up to 999,999,999,999",
     ),
     "npz of empty columns": (
         npz(edge_feat=np.empty((10**12, 0), "f4")),
@@ -163,7 +163,7 @@ BAD = {  # name: file content, options, code of the error, what the message show
         b",u,i,ts,label,idx\n0,1,200000000,1,0,1\n",
         "",
         "node-numbers-too-sparse",
-        "up to 199,999,999 for 1",
+        "up to 199,999,999",
     ),
     "half parquet": (parquet()[:-40], "", "file-damaged", "Parquet"),
     "long truncated gzip": (half_gzip(), "", "file-unreadable", "Truncated"),

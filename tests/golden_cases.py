@@ -291,6 +291,8 @@ def record_commands(folder: Path) -> dict[str, Any]:
     """The normalised `--json` output and the exit code of the commands, on one small stream."""
     data, runs = folder / "data", folder / "runs"
     where = ["--data-dir", str(data), "--json"]
+    os.environ.pop("DYGMAMBA_DATA", None)  # `data list` also looks there, and in the user's cache
+    os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
     log = folder / "log.csv"
     rng = np.random.default_rng(2)
     rows = [f"a{rng.integers(12)},b{rng.integers(9)},{1.6e9 + 600 * k}" for k in range(300)]

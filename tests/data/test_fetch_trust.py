@@ -169,7 +169,7 @@ def test_the_size_is_bounded(server, tmp_path):
         server.body, server.script = BODY, script
         with raises("download-too-large", DownloadError) as caught:
             fetch_file(server.url, tmp_path / "data.bin", max_bytes=limit, **QUICK)
-        assert f"more than the {limit:,} " in str(caught.value)
+        assert f"{limit:,}" in str(caught.value)
         assert list(tmp_path.glob("data*")) == []
 
 

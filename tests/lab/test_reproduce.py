@@ -14,7 +14,7 @@ import torch
 
 from browser import find_browser
 from commands import invoke
-from dygmamba.cli.console import print_document
+from dygmamba.cli.tables import print_document
 from dygmamba.core.errors import FileError, LockedError
 from dygmamba.data.generate.stream import GeneratorConfig
 from dygmamba.lab import job_runners

@@ -52,8 +52,8 @@ def require_hub_client() -> None:
     """Raise ConfigError if the client of the Hub is not installed."""
     if find_spec("huggingface_hub") is None:
         raise ConfigError(
-            "a repository needs the package huggingface_hub; pip install huggingface_hub, or give a folder "
-            "(./name is one)",
+            "a Hub repository needs the package huggingface_hub; pip install huggingface_hub, or write ./name for "
+            "a folder",
             code="hub-client-missing",
         )
 

@@ -116,7 +116,7 @@ def evaluate(
 def audit(
     data: Annotated[str, typer.Argument(help="Audit this dataset, file, or run directory.")],
     run: Annotated[
-        Path | None, typer.Argument(help="Audit this run directory, trained on that dataset, too.")
+        Path | None, typer.Argument(help="Also audit this run directory; the run was trained on the dataset.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="Audit this model instead of a run.")] = None,
     overrides: Overrides = None,

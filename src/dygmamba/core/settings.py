@@ -10,7 +10,7 @@ from dygmamba.core.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The interval of a number: `out: Annotated[int, Bounds(1, 100)]`; `above` and `below` leave an end out."""
+    """The allowed range of a number, as in `Annotated[int, Bounds(1, 100)]`; `above` and `below` exclude its ends."""
 
     low: float
     high: float

@@ -240,7 +240,7 @@ class Pool:
         if outcome["event"] == "crowded":
             process.wait()
             outcome = self._retry_later(job, outcome)
-        # A process does not return all the memory that it freed, so that the next measurement needs a new one.
+        # A process keeps part of the memory that it freed, so the next measurement needs a new process.
         if job.work == "cost" and self.device == "cpu":
             _close_worker(process)
         return outcome

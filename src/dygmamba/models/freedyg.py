@@ -49,7 +49,7 @@ class MixedChannels(nn.Module):
         self.mix = nn.Linear((len(self.channels) + 1) * config.out, config.out)
 
     def rows(self, tokens: Tokens, features: FeatureTable) -> Float[Tensor, "q l d"]:
-        """Return the contribution of the channels that depend on one row only."""
+        """Return the mixed channels of each sequence, all but the co-occurrence counts, which depend on the pair."""
         x = torch.cat([channel(tokens, features) for channel in self.channels], dim=-1)
         return linear(x, self.mix.weight[:, : x.shape[-1]], self.mix.bias)
 

@@ -17,7 +17,7 @@ Mask = Bool[Tensor, "r l"]
 
 
 class NoMixer(nn.Module):
-    """No exchange between the sequences (the paper's text)."""
+    """No exchange between the sequences, as in the paper's text."""
 
     def __init__(self, width: int, dropout: float) -> None:
         super().__init__()

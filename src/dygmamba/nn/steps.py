@@ -95,7 +95,7 @@ class TimeSpanStep(RelativeStep):
 
 
 class AbsoluteStep(TimeSpanStep):
-    """Eq. 11 without tau - t_1: spans in units of the stream's mean gap."""
+    """Eq. 11 with gaps divided by the stream's mean gap instead of by tau - t_1."""
 
     def __init__(self, config: StepConfig) -> None:
         super().__init__(config)

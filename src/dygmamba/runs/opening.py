@@ -255,7 +255,7 @@ def describe_dataset(dataset: Dataset, root: Path) -> dict[str, str]:
 
 
 def store_run_dataset(dataset: Dataset, root: Path, data_dir: Path | None = None) -> Path | None:
-    """Store a dataset below `root` unless its name finds the same events already; runs there look for it.
+    """Store a dataset below `root`, where its runs look for it, unless opening it by name gives the same events.
 
     Returns:
         The path of the copy; None if none is needed.

@@ -195,7 +195,7 @@ class BadRows:
         if self.count > MAX_BAD_SHARE * self.rows_read:
             raise FileError(
                 f"{self.source}: most rows are bad ({self.count:,} of the first {self.rows_read:,}), "
-                f"{self.summarize()}; check which columns are meant",
+                f"{self.summarize()}; check that the right columns are named as source, destination and time",
                 code="mostly-bad-rows",
             )
 

@@ -336,5 +336,5 @@ def history_lengths(context: TrainingContext, epoch: Epoch) -> Int64[Tensor, "s 
     most = NeighborRequest.longest(context.scorer.requests)
     past = context.stream.training_index.past(pairs.node, pairs.when)[1].clamp(max=most)
     lengths = torch.maximum(past[pairs.src_row], past[pairs.dst_row])
-    # tasks return all events first, then their negatives: the pairs of a step are `steps * size` apart
+    # tasks return all events first, then their negatives: an event and its negative are `steps * size` apart
     return lengths.view(-1, steps, size).transpose(0, 1).reshape(steps, -1)

@@ -24,7 +24,7 @@ from dygmamba.lab.benchmarks.harness import (
 )
 from dygmamba.ops.scan import reference, span_scan
 
-# number of sequences and their length; the reference stores about 28 times the 16 states of a token and channel
+# (sequences, length); per token and channel the reference stores about 28 times as much as the 16 states take
 SIZES = {
     "cpu": ((8, 64), (16, 128), (32, 128)),
     "cuda": ((64, 64), (64, 256), (64, 512)),

@@ -340,6 +340,9 @@ def record_commands(folder: Path) -> dict[str, Any]:
     call("audit", "audit", "mail", *where)
     call("push", "push", first, str(folder / "share"), *where)
     call("pull", "pull", str(folder / "share"), "--out", str(folder / "pulled"), *where)
+    tuning = ["--model", "graphmixer", "--trials", "2", "--epochs", "1", "--studies", str(folder / "tuning")]
+    call("tune", "tune", "mail", *tuning, "--out", str(folder / "best.toml"), *where)
+    call("data remove", "data", "remove", "made", "--runs", str(runs), *where)
     call("models", "models", "tgn", *where)
     call(
         "reproduce",

@@ -119,7 +119,7 @@ def _check_training(negatives: str, device: str, log: str | None, refit: str | N
     check_device(device)
     parse_loggers(log)
     if refit not in (None, "all"):
-        raise ConfigError(f"`refit` takes all, got '{refit}'", code="unknown-refit")
+        raise ConfigError(f"`refit` must be 'all' or left out, got '{refit}'", code="unknown-refit")
     if refit and task == "node":
         raise ConfigError(
             "`refit` is for link runs; leave it out, or leave out `task='node'`", code="refit-of-node-task"

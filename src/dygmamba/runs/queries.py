@@ -39,7 +39,7 @@ SCORE_COLUMN, RAW_SCORE_COLUMN = "score", "uncalibrated_score"  # of runs with a
 
 @dataclass(frozen=True, slots=True)
 class QueryBatch:
-    """Queries as nodes and times of the stream."""
+    """Queries with node numbers and times of the stream instead of the user's ids and dates."""
 
     table: QueryTable  # as the user gave them
     src: Tensor

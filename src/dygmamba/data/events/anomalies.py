@@ -80,7 +80,7 @@ def _check_times(time: np.ndarray, dated: bool) -> Iterator[Anomaly]:
 
 
 def _find_longest_gap(time: np.ndarray) -> tuple[int, float]:
-    """Return the event before the longest gap, and the gap; a slice of rows at a time."""
+    """Return the event before the longest gap, and the gap; rows are read one slice at a time."""
     longest, gap = 0, -1.0
     for rows in iterate_slices(len(time) - 1, 8):
         gaps = np.diff(time[rows.start : rows.stop + 1])

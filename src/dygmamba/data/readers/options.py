@@ -129,7 +129,7 @@ def assign_roles(path: Path | str, names: Sequence[str], options: ReadOptions) -
     )
     if len({src, dst, time}) < 3:
         raise ConfigError(
-            f"source {src!r}, destination {dst!r} and time {time!r} must be three columns of {path}; "
+            f"source {src!r}, destination {dst!r} and time {time!r} must be three different columns of {path}; "
             f"choose from {_format_names(names)}",
             code="columns-not-distinct",
         )

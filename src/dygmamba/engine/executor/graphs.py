@@ -135,7 +135,7 @@ class GraphedSplitExecutor(GraphedBatchExecutor):
 
 
 class GraphedBucketedExecutor(BucketedExecutor):
-    """Executor that replays one graph per bucket, with one graph before and one after them."""
+    """Executor that replays one CUDA graph per bucket, and one CUDA graph before and one after all buckets."""
 
     def __init__(self, context: TrainingContext, shares: BucketShares) -> None:
         super().__init__(context, shares)

@@ -66,7 +66,7 @@ class CachedSums:
         return len(self.trees.feature)
 
     def is_prefix_of(self, trees: Trees) -> bool:
-        """Return whether `trees` begins with the trees of these sums."""
+        """Return whether the trees that are already added to these sums are the first ones of `trees`."""
         first = trees.part(0, self.count)
         return all(map(torch.equal, first.columns, self.trees.columns))
 

@@ -147,7 +147,7 @@ def _read_features(path: Path, rows: np.ndarray) -> np.ndarray:
         return np.zeros((len(rows), 0), np.float32)
     if len(rows) and rows.max() >= len(array):
         raise FileError(
-            f"{path} has {len(array)} rows, but row {rows.max()} is needed; fetch all files again",
+            f"{path} has {len(array)} rows, but the events need {rows.max() + 1}; fetch all files again",
             code="row-count-differs",
         )
     chosen = np.empty((len(rows), array.shape[1]), np.float32)

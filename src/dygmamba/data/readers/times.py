@@ -389,7 +389,7 @@ def choose_time_parser(
     if time_format is not None:
         if unit not in ("auto", "plain"):
             raise ConfigError(
-                "`time_format` is for date strings, `time_unit` for numbers; give one of them",
+                "`time_format` is for date strings, `time_unit` for numbers; give only one of them",
                 code="conflicting-time-options",
             )
         return FormatParser(time_format)

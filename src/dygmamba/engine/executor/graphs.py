@@ -69,11 +69,11 @@ class GraphInputs:
         self.loss = torch.zeros((), device=train.device)
 
     def rows(self, number: Tensor) -> Tensor:
-        """Return the rows of a full training batch."""
+        """Return the indices of the training events in a full batch."""
         return number * len(self.offsets) + self.offsets
 
     def own_rows(self, number: Tensor) -> Tensor:
-        """Return the rows of a full training batch that this process computes."""
+        """Return the indices of those training events of a full batch that this process computes."""
         return number * len(self.offsets) + self.own_offsets
 
 

@@ -48,8 +48,8 @@ site: $(READY)
 # kills, power cuts, failing disks, flipped bits and fuzzed inputs, for so many seconds; seeds and a table are printed;
 # then the files with tests that take too long for `make test`
 SECONDS := 600
-LONG := tests/e2e/test_demo.py tests/e2e/test_locales.py tests/api/test_runs.py tests/ops/test_compiled.py
-LONG += tests/api/test_register.py tests/test_examples.py tests/lab/test_benchmarks.py
+LONG := tests/e2e/test_demo.py tests/e2e/test_locales.py tests/api/test_runs.py tests/ops/test_numba_kernels.py
+LONG += tests/test_goldens.py tests/api/test_register.py tests/test_examples.py tests/lab/test_benchmarks.py
 torture: $(READY)
 	DYGMAMBA_TORTURE=$(SECONDS) $(BIN)/pytest -s tests/torture $(LONG)
 

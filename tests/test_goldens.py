@@ -23,9 +23,20 @@ from golden_cases import (
     stream,
     training_cases,
 )
+from torture_cases import SECONDS
 
 GOLDENS = json.loads((HERE / "goldens.json").read_text())
 SAME_MACHINE = fingerprint() == GOLDENS["fingerprint"]
+
+
+# Every model runs in each test run, the ablations of DyG-Mamba in `make torture`.
+QUICK = [name for name in training_cases() if not name.startswith("dyg-mamba ")] + [
+    "dyg-mamba release",
+    "dyg-mamba counts-walks",
+    "dyg-mamba activity",
+    "dyg-mamba ranking",
+]
+long_run = pytest.mark.skipif(not SECONDS, reason="every ablation is trained by make torture")
 
 
 def check(found: dict, expected: dict) -> None:
@@ -44,7 +55,9 @@ def old_names():
         yield
 
 
-@pytest.mark.parametrize("case", training_cases())
+@pytest.mark.parametrize(
+    "case", [pytest.param(name, marks=[] if name in QUICK else [long_run]) for name in training_cases()]
+)
 def test_training_is_unchanged(case, tmp_path):
     """For all models and ablations: weights, metrics, results, calibration and scores are those recorded."""
     check(record_training(stream(), training_cases()[case], tmp_path, "cpu"), GOLDENS["training"][case])

@@ -136,6 +136,7 @@ class Pool:
                 outcome = {"event": "failed", "why": f"{type(error).__name__}: {first_line(error)}"}
                 if process is not None:
                     process.kill()  # it may still be working on the job
+                    process.wait()  # else the next job could be sent to the dying process
             with self._lock:
                 self._running.pop(job.key, None)
                 if outcome["event"] == "failed" and not self._stopped:

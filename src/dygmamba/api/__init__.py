@@ -1,1 +1,1 @@
-"""What users call: the functions behind `import dygmamba`, and those behind the commands of the command line."""
+"""Public functions: those of `import dygmamba`, and those that the commands of the command line call."""

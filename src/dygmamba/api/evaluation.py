@@ -93,7 +93,7 @@ def evaluate(
 
 @dataclass(frozen=True, slots=True)
 class EvaluationRequest:
-    """What to evaluate; the arguments of `evaluate`. `negatives` None: the usual ones."""
+    """Arguments of `evaluate`; with `negatives=None` the default samplers are used."""
 
     negatives: Names | None = None
     split: Names = "test"

@@ -16,7 +16,7 @@ MLFLOW_TAG = "dygmamba.run"  # finds the MLflow run of a resumed training
 
 
 class Logger(Protocol):
-    """What a run reports to."""
+    """Receiver of the settings, epochs and results of a run."""
 
     def epoch(self, entry: dict[str, Any]) -> None:
         """Log a finished epoch: number, loss, validation metrics, seconds."""

@@ -56,7 +56,7 @@ SMALL_EPOCHS = 12
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """What to train, for any seed."""
+    """Arguments of a training that are the same for every seed."""
 
     settings: dict[str, Any]
     device: torch.device

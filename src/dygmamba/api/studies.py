@@ -76,7 +76,7 @@ def reproduce(
 
 @dataclass(frozen=True, slots=True)
 class StudyPlan:
-    """What a study would run: the jobs, and the missing ones with their cost, the most expensive first.
+    """Jobs of a study, and those without a result with their estimated cost, the most expensive first.
 
     `dataset` is the synthetic dataset that must be generated first; then the jobs are not known yet.
     """

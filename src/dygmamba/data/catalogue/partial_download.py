@@ -96,7 +96,7 @@ class PartialDownload:
 
     @property
     def advice(self) -> str:
-        """What to do after a failure."""
+        """Return the advice for the message of a failed download."""
         if self.size and self._is_resumable:
             return f"run the command again to resume from {self.size:,} bytes, or {self.manual_advice}"
         return self.manual_advice

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from dygmamba.config import build_config, find_preset
 from dygmamba.core.errors import ConfigError, DygError, NotFoundError
+from dygmamba.core.files.writing import make_folder, write_text
 from dygmamba.data.events.splits import chronological_split
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
 from dygmamba.data.storage.library import open_dataset
@@ -121,6 +122,15 @@ def format_rows_csv(rows: list[BenchmarkRow]) -> str:
     writer.writeheader()
     writer.writerows(asdict(row) for row in rows)
     return text.getvalue()
+
+
+def write_tables(folder: Path, name: str, rows: list[BenchmarkRow], markdown: str, svg: str) -> list[Path]:
+    """Write the rows as CSV, their table as Markdown and their chart as SVG, all called `name`."""
+    make_folder(folder)
+    texts = {"csv": format_rows_csv(rows), "md": markdown, "svg": svg}
+    for suffix, text in texts.items():
+        write_text(folder / f"{name}.{suffix}", text)
+    return [folder / f"{name}.{suffix}" for suffix in texts]
 
 
 def require(truth: bool, claim: str) -> None:

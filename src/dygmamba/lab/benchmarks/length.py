@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from dygmamba.core.files.writing import make_folder, write_text
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.events.splits import Split
 from dygmamba.engine.stream import Stream
@@ -18,12 +17,12 @@ from dygmamba.lab.benchmarks.harness import (
     BenchmarkRow,
     Log,
     build_trainer,
-    format_rows_csv,
     ignore_message,
     make_last_step,
     measure_median_seconds,
     require_same_scores,
     track_device_peak,
+    write_tables,
 )
 from dygmamba.report.charts import render_svg_file
 from dygmamba.report.document import LineChart, Point
@@ -112,15 +111,7 @@ def add_reference(row: BenchmarkRow, other: BenchmarkRow | None) -> BenchmarkRow
 
 def write(rows: list[BenchmarkRow], folder: Path) -> list[Path]:
     """Write the table as CSV and Markdown, and the chart as SVG."""
-    make_folder(folder)
-    texts = {
-        "csv": format_rows_csv(rows),
-        "md": format_markdown(rows),
-        "svg": render_svg_file(build_charts(rows)),
-    }
-    for suffix, text in texts.items():
-        write_text(folder / f"length.{suffix}", text)
-    return [folder / f"length.{suffix}" for suffix in texts]
+    return write_tables(folder, "length", rows, format_markdown(rows), render_svg_file(build_charts(rows)))
 
 
 def format_markdown(rows: list[BenchmarkRow]) -> str:

@@ -13,10 +13,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from dygmamba.core.files.writing import make_folder, write_text
 from dygmamba.data.readers import ReadOptions, read_dataset
 from dygmamba.lab.benchmarks import size_stages
-from dygmamba.lab.benchmarks.harness import BenchmarkRow, Log, format_rows_csv, require
+from dygmamba.lab.benchmarks.harness import BenchmarkRow, Log, require, write_tables
 from dygmamba.report.charts import render_svg_file
 from dygmamba.report.document import LineChart
 
@@ -112,15 +111,7 @@ def _add_growth(rows: list[BenchmarkRow]) -> list[BenchmarkRow]:
 
 def write(rows: list[BenchmarkRow], folder: Path) -> list[Path]:
     """Write the table as CSV and Markdown, and the chart as SVG."""
-    make_folder(folder)
-    texts = {
-        "csv": format_rows_csv(rows),
-        "md": format_markdown(rows),
-        "svg": render_svg_file(build_charts(rows)),
-    }
-    for suffix, text in texts.items():
-        write_text(folder / f"size.{suffix}", text)
-    return [folder / f"size.{suffix}" for suffix in texts]
+    return write_tables(folder, "size", rows, format_markdown(rows), render_svg_file(build_charts(rows)))
 
 
 def format_markdown(rows: list[BenchmarkRow]) -> str:

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 import dygmamba as dm
@@ -36,11 +38,12 @@ from dygmamba.tasks.training_negatives import (
     TRAINING_NEGATIVES,
     WINDOW_EVENTS,
     ActivityShares,
-    MixedNegatives,
+    EarlierPairs,
     MixedOddsNegatives,
     SamplingOdds,
 )
 from observers import StepCounter
+from strategies import event_streams
 
 CPU = torch.device("cpu")
 EPOCHS = 200
@@ -61,72 +64,81 @@ def dense():
     return type(store).from_columns(src, store.dst, store.time, num_nodes=NODES)
 
 
-class Steady:
-    """Constant shares that are known exactly."""
+class WindowShares:
+    """Share of each source in the events of the window that a time belongs to."""
 
     def __init__(self, store):
-        self.share = torch.bincount(store.src, minlength=NODES).double() / len(store)
+        windows = store.src.split(WINDOW_EVENTS)
+        self.share = torch.stack(
+            [torch.bincount(src, minlength=NODES) / len(src) for src in windows]
+        ).double()
+        self.start = store.time[::WINDOW_EVENTS].contiguous()
 
     def at(self, src, time):
-        """Share of all events."""
-        return self.share[src]
+        """Share of the window's events."""
+        return self.share[torch.searchsorted(self.start, time.contiguous(), right=True) - 1, src]
 
 
-@pytest.fixture(scope="module")
-def asked(dense):
-    """Frequencies of each pair as positive and as negative over all epochs, and the sampler."""
-    split = trained_on(dense)
-    mixed = MixedNegatives.create(dense, split, CPU)
-    negatives = MixedOddsNegatives(mixed, SamplingOdds.from_pool(mixed.paired.pool, Steady(dense), CPU))
-    negative = torch.zeros(NODES**2)
-    for epoch in range(EPOCHS):
-        negative += torch.bincount(negatives.draw_negatives(0, epoch), minlength=NODES**2)
-    positive = EPOCHS * torch.bincount(dense.src * NODES + dense.dst, minlength=NODES**2).float()
-    return positive.double(), negative.double(), negatives
+def all_pairs(store, time):
+    """Every training source with every training destination at every time."""
+    pairs = torch.cartesian_prod(store.src.unique(), store.dst.unique()).repeat_interleave(len(time), dim=0)
+    return PairBatch.from_pairs(*pairs.T, time.repeat(len(pairs) // len(time)))
 
 
-def all_pairs(store):
-    """Every training source with every training destination."""
-    src, dst = (
-        ends.flatten() for ends in torch.meshgrid(store.src.unique(), store.dst.unique(), indexing="ij")
-    )
-    return PairBatch.from_pairs(src, dst, torch.zeros(len(src), dtype=torch.float64)), src * NODES + dst
-
-
-def test_odds_equal_sampling_frequencies(dense, asked):
-    """For all pairs: frequency of random destinations times the odds, within five standard deviations."""
-    _, negative, negatives = asked
-    pairs, key = all_pairs(dense)
-    acts = torch.bincount(dense.src, minlength=NODES).double()
-    random = EPOCHS * acts[pairs.src] / len(dense.dst.unique())
+def test_odds_equal_sampling_frequencies_in_every_window(dense):
+    """For all windows and pairs: frequency of random destinations times the odds, within five standard deviations."""
+    negatives = MixedOddsNegatives.create(dense, trained_on(dense), CPU, WindowShares(dense))
+    drawn = torch.stack([negatives.draw_negatives(0, epoch) for epoch in range(EPOCHS)], dim=1)
+    pairs = all_pairs(dense, dense.time)
+    random = negatives.odds.shares.at(pairs.src, pairs.time) / len(dense.dst.unique())
     expected = random * negatives.odds.log(pairs.src, pairs.dst, pairs.time).double().exp()
-    assert float(negative.sum()) == pytest.approx(float(expected.sum()), rel=1e-6), "nothing else is drawn"
-    assert bool(((negative[key] - expected).abs() < 5 * expected.sqrt()).all())
-    assert not bool(((negative[key] - random).abs() < 5 * random.sqrt()).all()), "and it matters"
+    key = (pairs.src * NODES + pairs.dst).view(-1, len(dense))[:, 0]
+    again = 0
+    for cell in torch.arange(len(dense)).split(WINDOW_EVENTS):
+        found = torch.bincount(drawn[cell].flatten(), minlength=NODES**2)[key].double()
+        stated = EPOCHS * expected.view(-1, len(dense))[:, cell].sum(dim=1)
+        assert float(found.sum()) == pytest.approx(float(stated.sum()), rel=1e-6), "nothing else is drawn"
+        assert bool(((found - stated).abs() < 5 * stated.sqrt() + 1e-6).all())
+        plain = EPOCHS * random.view(-1, len(dense))[:, cell].sum(dim=1)
+        assert not bool(((found - plain).abs() < 5 * plain.sqrt()).all()), "and it matters"
+        own = dense.src[cell] * NODES + dense.dst[cell]
+        again += int(torch.isin(drawn[cell], own).sum())
+    assert again > drawn.numel() / 4, "pairs of the event's own window are drawn too"
 
 
-def test_corrected_optimum_is_the_choice_probability(dense, asked):
-    """With offsets, the optimal logit of each pair is log p(destination | source) + log m.
+@settings(max_examples=40)
+@given(store=event_streams(min_events=2), seed=st.integers(0, 3), epoch=st.integers(0, 3))
+def test_probabilities_sum_to_one_and_negatives_are_earlier_pairs(store, seed, epoch):
+    """For all streams with ties: at every event the stated probabilities sum to 1; no drawn pair is a later one."""
+    negatives = MixedOddsNegatives.create(store, trained_on(store), CPU)
+    m, time = len(store.dst.unique()), store.time.unique()
+    pairs = all_pairs(store, time)
+    share = negatives.odds.shares.at(pairs.src, pairs.time)
+    stated = share / m * negatives.odds.log(pairs.src, pairs.dst, pairs.time).double().exp()
+    total = stated.view(-1, len(time)).sum(dim=0)
+    torch.testing.assert_close(total, torch.ones_like(total), rtol=1e-5, atol=0)
+    drawn = negatives.draw_negatives(seed, epoch)
+    key = store.src * store.num_nodes + store.dst
+    for k, pair in enumerate(drawn.tolist()):
+        earlier = set(key[store.time < store.time[k]].tolist())
+        is_random = (k + epoch) % 2 == 0 or not earlier
+        assert pair // store.num_nodes == int(store.src[k]) if is_random else pair in earlier
 
-    That is where training against random destinations has its best too; without the offsets it lies elsewhere.
-    """
-    positive, negative, negatives = asked
-    task = LinkTask(negatives, None)
-    pairs, key = all_pairs(dense)
-    met = positive[key] > 0
-    acts = torch.bincount(dense.src, minlength=NODES).double() * EPOCHS
-    best = (positive[key] / acts[pairs.src] * len(dense.dst.unique())).log()[met].float().requires_grad_()
-    offset = task.offset(pairs)[met]
 
-    def pull(logits):
-        """The slope of the loss over all that was asked, by its deviation."""
-        said = [task.loss(logits, torch.full_like(logits, label)) for label in (1.0, 0.0)]
-        slopes = [torch.autograd.grad(loss, best, retain_graph=True)[0].double() for loss in said]
-        spread = negative[key][met] * slopes[1] ** 2
-        return (positive[key][met] * slopes[0] + negative[key][met] * slopes[1]) / spread.sqrt()
-
-    assert float(pull(best + offset).abs().max()) < 5
-    assert float(pull(best).abs().max()) > 20
+def test_odds_depend_on_earlier_events_only(dense):
+    """Other events from a time on leave the odds until then, inclusive, as they are."""
+    key = dense.src * NODES + dense.dst
+    cut = int(torch.searchsorted(dense.time, dense.time[WINDOW_EVENTS]))
+    other = key.clone()
+    other[cut:] = key[0]
+    pairs = all_pairs(dense, dense.time[: cut + 1])
+    first, second = (
+        SamplingOdds(EarlierPairs.from_events(pair, dense.time), WindowShares(dense), NODES, NODES)
+        for pair in (key, other)
+    )
+    assert len(first.earlier.pairs) > len(second.earlier.pairs)
+    asked = (pairs.src, pairs.dst, pairs.time)
+    assert torch.equal(first.log(*asked), second.log(*asked))
 
 
 def test_shares_are_fitted_rates_and_sum_to_one(dense):
@@ -155,7 +167,7 @@ def test_shares_are_fitted_rates_and_sum_to_one(dense):
 
 def test_other_negatives_have_no_offset(dense):
     """Random, historical and mixed negatives leave the logits as they are."""
-    pairs, _ = all_pairs(dense)
+    pairs = all_pairs(dense, dense.time[-1:])
     for kind in TRAINING_NEGATIVES.keys() - {"mixed-odds"}:
         assert LinkTask.create(dense, trained_on(dense), CPU, kind).offset(pairs) is None
 
@@ -167,12 +179,14 @@ def stream():
     return Stream(store, chronological_split(store), CPU)
 
 
-def test_mixed_odds_has_the_pairs_of_mixed_and_random_validation(stream):
-    """The same pairs; validation uses negatives that keep the source."""
+def test_mixed_odds_has_the_random_destinations_of_mixed_and_random_validation(stream):
+    """Every other event has the same random destination; validation uses negatives that keep the source."""
     mixed, known = (
         LinkTask.create(stream.store, stream.split, CPU, kind) for kind in ("mixed", "mixed-odds")
     )
-    assert torch.equal(mixed.draw_negatives(1, 3), known.draw_negatives(1, 3))
+    first, second = mixed.draw_negatives(1, 3), known.draw_negatives(1, 3)
+    assert torch.equal(first[1::2], second[1::2])
+    assert not torch.equal(first[::2], second[::2])
     evaluation_set = build_link_set(stream.store, stream.split, "val")
     assert torch.equal(known.validation.pairs.node, evaluation_set.pairs.node)
     assert known.validation.about == evaluation_set.about

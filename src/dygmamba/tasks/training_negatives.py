@@ -9,17 +9,19 @@ log p(u, v) - log q(u, v). With random destinations q(u, v) = p(u) / m, so it le
 destination a source chooses. Other negatives shift this by log(q(u, v) / (p(u) / m)). Where q is known in closed form,
 subtracting that from each logit, in the training loss only, leaves log p(v | u) + log m to be learned whatever the
 negatives are (King and Zeng, "Logistic Regression in Rare Events Data", 2001, correct one constant this way). p(u) is
-the share of source u in the activity of the moment.
+the share of source u in the activity of the moment. All of this is meant at one time and given the events before it, so
+q must depend on these events only: odds that depend on events at or after the query time would tell the label of the
+query, which no model can know (`docs/research/known-odds.md` measures what that costs).
 
-Legend: k training events, b events of a batch, t instants of training, s distinct training pairs, n nodes,
-m destinations, c (window, pair) combinations that occur, p pairs.
+Legend: k training events, b events of a batch, t instants of training, s distinct training pairs, m destinations,
+c (window, pair) combinations that occur, p pairs.
 """
 
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float32, Float64, Int64
+from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
 from dygmamba.core.choices import TrainNegativesName as TrainNegativesName
@@ -91,52 +93,56 @@ class ActivityShares:
 
 
 @dataclass(frozen=True, slots=True)
-class PairPool:
-    """Training pairs to sample from, and how: up to `tries` draws until the pair is not in the event's window."""
+class EarlierPairs:
+    """Distinct training pairs with the time of their first event: which of them occurred strictly before a time."""
 
-    src: Int64[Tensor, "k"]
     pairs: Int64[Tensor, "s"]  # source * num_nodes + destination, sorted
-    busy: Int64[Tensor, "c"]  # window * s + pair, for the pairs that occur in each window
-    num_nodes: int
-    destinations: int
-    window: int  # events of a window
-    tries: int
+    first: Float64[Tensor, "s"]  # time of the first event of each pair
+    ordered: Int64[Tensor, "s"]  # the pairs in the order of their first events
+    since: Float64[Tensor, "s"]  # their times, ascending
+
+    @staticmethod
+    def from_events(key: Int64[Tensor, "k"], time: Float64[Tensor, "k"]) -> "EarlierPairs":
+        """Collect the pairs of events in time order."""
+        pairs, pair = torch.unique(key, return_inverse=True)
+        first = torch.full(pairs.shape, float("inf"), dtype=time.dtype).scatter_reduce(0, pair, time, "amin")
+        since, order = torch.sort(first, stable=True)
+        return EarlierPairs(pairs, first, pairs[order], since)
+
+    def to(self, device: torch.device) -> "EarlierPairs":
+        return EarlierPairs(*(part.to(device) for part in (self.pairs, self.first, self.ordered, self.since)))
+
+    def count(self, time: Float64[Tensor, "p"]) -> Int64[Tensor, "p"]:
+        """Return how many pairs occurred strictly before each time: the first ones of `ordered`."""
+        return torch.searchsorted(self.since, time.contiguous())
+
+    def contain(self, key: Int64[Tensor, "p"], time: Float64[Tensor, "p"]) -> Bool[Tensor, "p"]:
+        """Return whether each pair occurred strictly before its time."""
+        index = torch.searchsorted(self.pairs, key).clamp(max=len(self.pairs) - 1)
+        return (self.pairs[index] == key) & (self.first[index] < time)
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingOdds:
-    """Odds q(u, v) / (p(u) / m) of every pair of a training source and destination being a negative; on the device."""
+    """Odds q(u, v) / (p(u) / m) of a pair being a negative of `MixedOddsNegatives` at a time, given the events before.
 
-    pairs: Int64[Tensor, "s"]
-    drawn: Float64[Tensor, "s"]  # probability of each training pair as a negative, times the destinations
-    random: Float64[Tensor, "n"]  # share of each source's negatives that are random destinations
-    num_nodes: int
+    Everything is on the device and nothing is read back to the host, so a CUDA graph can capture it.
+    """
+
+    earlier: EarlierPairs
     shares: SourceShares
-
-    @staticmethod
-    def from_pool(pool: PairPool, shares: SourceShares, device: torch.device) -> "SamplingOdds":
-        """Compute the odds of `MixedNegatives`: half random destinations, half pairs of the pool."""
-        s, k, window = len(pool.pairs), len(pool.src), torch.arange(len(pool.src)) // pool.window
-        events = torch.bincount(window).double()
-        taken = torch.bincount(pool.busy // s, minlength=len(events)).double() / s
-        # expected draws in each window of one pair that does not occur there: a sum over the tries
-        idle = events * sum(taken**tries for tries in range(pool.tries)) / s
-        busy = torch.zeros(s, dtype=torch.float64).index_add_(0, pool.busy % s, idle[pool.busy // s])
-        drawn = (idle.sum() - busy).clamp(min=0) / k
-        acts = torch.bincount(pool.src, minlength=pool.num_nodes).clamp(min=1)
-        failed = torch.bincount(pool.src, (taken**pool.tries)[window], minlength=pool.num_nodes)
-        random = (1 + failed / acts) / 2  # if all tries fail, the negative is a random destination
-        drawn = (drawn / 2 * pool.destinations).to(device)
-        return SamplingOdds(pool.pairs.to(device), drawn, random.to(device), pool.num_nodes, shares)
+    num_nodes: int
+    destinations: int
 
     def log(
         self, src: Int64[Tensor, "p"], dst: Int64[Tensor, "p"], time: Float64[Tensor, "p"]
     ) -> Float32[Tensor, "p"]:
-        """Return the log odds of these pairs."""
-        key = src * self.num_nodes + dst
-        index = torch.searchsorted(self.pairs, key).clamp(max=len(self.pairs) - 1)
-        drawn = torch.where(self.pairs[index] == key, self.drawn[index], 0.0)
-        return (self.random[src] + drawn / self.shares.at(src, time)).log().float()
+        """Return the log odds of these pairs at these times."""
+        count = self.earlier.count(time)
+        random = 1 / (1 + (count > 0).double())
+        occurred = self.earlier.contain(src * self.num_nodes + dst, time).double()
+        drawn = self.destinations / 2 * occurred / count.clamp(min=1)
+        return (random + drawn / self.shares.at(src, time)).log().float()
 
 
 @runtime_checkable
@@ -196,6 +202,19 @@ class RandomDestinations(NoOffset):
         )
 
 
+def build_pair_queries(events: EventBatch, others: Int64[Tensor, "b"], num_nodes: int) -> PairBatch:
+    """Return the queries of negatives with any source; four rows per event: both nodes of it and of its negative."""
+    row = torch.arange(others.shape[0], device=others.device)
+    src, dst = others // num_nodes, others % num_nodes
+    return PairBatch.from_pairs(
+        torch.cat([events.src, src]),
+        torch.cat([events.dst, dst]),
+        events.time.repeat(2),
+        label=torch.cat([torch.ones_like(row), torch.zeros_like(row)]).float(),
+        group=torch.cat([row, row]),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class HistoricalPairs(NoOffset):
     """A training pair that does not occur in the event's window; the drawn number is the pair.
@@ -219,18 +238,6 @@ class HistoricalPairs(NoOffset):
         random = RandomDestinations.create(store, split, torch.device("cpu"))
         return HistoricalPairs(src, pairs, busy, store.num_nodes, random, device)
 
-    @property
-    def pool(self) -> PairPool:
-        return PairPool(
-            self.src,
-            self.pairs,
-            self.busy,
-            self.num_nodes,
-            destinations=len(self.random.destinations),
-            window=WINDOW_EVENTS,
-            tries=MAX_TRIES,
-        )
-
     def draw_negatives(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
         """Draw one pair per training event; each distinct training pair is equally likely."""
         # 1 << 19: a seed of its own, different from that of the random destinations of any epoch
@@ -246,16 +253,7 @@ class HistoricalPairs(NoOffset):
         return chosen.to(self.device)
 
     def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
-        """Return the queries with four rows per event: both nodes of the event and of its negative."""
-        row = torch.arange(others.shape[0], device=others.device)
-        src, dst = others // self.num_nodes, others % self.num_nodes
-        return PairBatch.from_pairs(
-            torch.cat([events.src, src]),
-            torch.cat([events.dst, dst]),
-            events.time.repeat(2),
-            label=torch.cat([torch.ones_like(row), torch.zeros_like(row)]).float(),
-            group=torch.cat([row, row]),
-        )
+        return build_pair_queries(events, others, self.num_nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,23 +282,45 @@ class MixedNegatives(NoOffset):
 
 @dataclass(frozen=True, slots=True)
 class MixedOddsNegatives:
-    """`MixedNegatives` corrected by known odds, so that the model learns which destination a source chooses."""
+    """Random destinations and earlier pairs for every other event, corrected by known odds.
 
-    mixed: MixedNegatives
+    A model then learns which destination a source chooses. The earlier pair is any that occurred strictly before the
+    event, each equally likely, whether or not it occurs around the event or is its own; if there is none, the negative
+    is a random destination. `MixedNegatives` samples differently: it draws from the whole training period and leaves
+    out the pairs of the event's window.
+    """
+
+    src: Int64[Tensor, "k"]
+    earlier: EarlierPairs  # on the host
+    count: Int64[Tensor, "k"]  # pairs that occurred before each event
+    random: RandomDestinations  # on the host
     odds: SamplingOdds
 
     @staticmethod
-    def create(store: EventStore, split: Split, device: torch.device) -> "MixedOddsNegatives":
-        mixed = MixedNegatives.create(store, split, device)
-        activity = SourceActivity.from_events(store, split.train)
-        shares = ActivityShares.fit(activity, mixed.paired.src, store.time[split.train], device)
-        return MixedOddsNegatives(mixed, SamplingOdds.from_pool(mixed.paired.pool, shares, device))
+    def create(
+        store: EventStore, split: Split, device: torch.device, shares: SourceShares | None = None
+    ) -> "MixedOddsNegatives":
+        """Create the negatives; `shares` replaces the fitted shares of the sources."""
+        src, dst, time = store.src[split.train], store.dst[split.train], store.time[split.train]
+        if shares is None:
+            shares = ActivityShares.fit(SourceActivity.from_events(store, split.train), src, time, device)
+        random = RandomDestinations.create(store, split, torch.device("cpu"))
+        earlier = EarlierPairs.from_events(src * store.num_nodes + dst, time)
+        odds = SamplingOdds(earlier.to(device), shares, store.num_nodes, len(random.destinations))
+        return MixedOddsNegatives(src, earlier, earlier.count(time), random, odds)
 
     def draw_negatives(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
-        return self.mixed.draw_negatives(seed, epoch)
+        """Draw one pair per training event; over two consecutive epochs each event gets one of either kind."""
+        # 1 << 19: a seed of its own, different from that of the random destinations of any epoch
+        rng = torch.Generator().manual_seed((seed << 20) + epoch + (1 << 19))
+        drawn = torch.rand(self.count.shape, dtype=torch.float64, generator=rng) * self.count
+        random = self.src * self.odds.num_nodes + self.random.draw_negatives(seed, epoch)
+        is_random = ((torch.arange(len(random)) + epoch) % 2 == 0) | (self.count == 0)
+        chosen = torch.where(is_random, random, self.earlier.ordered[drawn.long()])
+        return chosen.to(self.odds.earlier.pairs.device)
 
     def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
-        return self.mixed.build_queries(events, others)
+        return build_pair_queries(events, others, self.odds.num_nodes)
 
     def offset(self, pairs: PairBatch) -> Float32[Tensor, "p"]:
         """Return minus the log odds of each pair, which depend on no other pair of the batch."""

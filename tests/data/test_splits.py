@@ -1,4 +1,4 @@
-"""The chronological split: disjoint, ordered, complete, and the one that was published."""
+"""Splits by time: disjoint, ordered, complete; of own data nothing is removed, of benchmarks what was published."""
 
 import numpy as np
 import torch
@@ -6,7 +6,7 @@ from hypothesis import given
 
 from dygmamba.core.errors import EventError
 from dygmamba.data.events.event_store import EventStore
-from dygmamba.data.events.splits import chronological_split
+from dygmamba.data.events.splits import PUBLISHED_SPLIT, TIME_SPLIT, chronological_split
 from dygmamba.data.storage.library import open_dataset
 from raising import raises
 from strategies import event_streams
@@ -32,6 +32,40 @@ def test_new_nodes_are_exactly_those_training_never_sees(store):
     seen = set(store.src[split.train].tolist()) | set(store.dst[split.train].tolist())
     present = set(store.src.tolist()) | set(store.dst.tolist())
     assert set(split.new_nodes.nonzero()[:, 0].tolist()) == present - seen
+
+
+@given(store=event_streams(min_events=1))
+def test_of_own_data_nothing_is_removed(store):
+    """Every event is in one period, cut where the benchmark is, and a node is new if it has no event in training."""
+    split, benchmark = TIME_SPLIT.split(store), PUBLISHED_SPLIT.split(store)
+    assert torch.equal(torch.cat([split.train, split.val, split.test]), torch.arange(len(store)))
+    assert torch.equal(split.val, benchmark.val)
+    assert torch.equal(split.test, benchmark.test)
+    first = {}
+    for event, pair in enumerate(zip(store.src.tolist(), store.dst.tolist(), strict=True)):
+        for node in pair:
+            first.setdefault(node, event)
+    late = {node for node, event in first.items() if event >= len(split.train)}
+    assert set(split.new_nodes.nonzero()[:, 0].tolist()) == late
+
+
+@given(store=event_streams(min_events=1))
+def test_counts_are_those_of_the_split(store):
+    """For both protocols, against a count event by event; the sentence has the numbers."""
+    for rule in (TIME_SPLIT, PUBLISHED_SPLIT):
+        split = rule.split(store)
+        counts, new = split.count(store), set(split.new_nodes.nonzero()[:, 0].tolist())
+        touched = {
+            name: sum(
+                bool({int(store.src[e]), int(store.dst[e])} & new) for e in getattr(split, name).tolist()
+            )
+            for name in ("val", "test")
+        }
+        assert (counts.val_new, counts.test_new, counts.new_nodes) == (*touched.values(), len(new))
+        assert counts.train + counts.removed + counts.val + counts.test == len(store)
+        assert ("none removed" in str(counts)) == (counts.removed == 0)
+        assert rule is PUBLISHED_SPLIT or counts.removed == 0
+        assert ("every node has a training event" in str(counts)) == (not new)
 
 
 @given(store=event_streams(min_events=1))

@@ -1,4 +1,6 @@
-"""Splits by share or by time: parsing, and the split in config, results and a reopened run."""
+"""Splits by share or by time, and their protocol: parsing, and the split in config, results and a reopened run."""
+
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -6,9 +8,29 @@ import pytest
 import dygmamba as dm
 from door_cases import COLUMNS, letters
 from dygmamba.core.errors import ConfigError, FileError
-from dygmamba.data.events.splits import PUBLISHED_SPLIT, TRAIN_ON_ALL, SplitRule, chronological_split
-from dygmamba.runs.opening import parse_split
+from dygmamba.core.progress import Progress
+from dygmamba.data.events.splits import (
+    PUBLISHED_SPLIT,
+    TIME_SPLIT,
+    TRAIN_ON_ALL,
+    SplitRule,
+    chronological_split,
+)
+from dygmamba.data.storage.leaderboard import get_default_split
+from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.runs.opening import parse_split, read_split
 from raising import raises
+
+
+class Messages(Progress):
+    """Collects the messages of a training."""
+
+    def __init__(self, texts: list[str]) -> None:
+        self.texts = texts
+
+    def message(self, text: str) -> None:
+        self.texts.append(text)
+
 
 TREES = {"trees": 6, "rounds": 3, "epochs": 1, "least": 5, "scales": 2, "neighbors": 2}
 
@@ -18,13 +40,112 @@ def data():
     return dm.read(pd.DataFrame(letters()), **COLUMNS, name="letters")
 
 
-def test_the_published_shares_are_the_published_split(data):
-    """Given or by default; it has no entry in a config."""
+@pytest.fixture(scope="module")
+def crowd():
+    """A stream in which held-out nodes have training events, and the last nodes have none."""
+    return dm.generate(nodes=60, events=900, communities=4)
+
+
+def test_the_published_shares_are_the_published_split(crowd):
+    """Given or by default, with the protocol of benchmarks."""
     for given in (None, "0.7,0.15,0.15", (0.7, 0.15, 0.15)):
-        by = parse_split(data, given)
-        assert by.split(data.store).digest == chronological_split(data.store).digest
-    assert PUBLISHED_SPLIT.section == {}
-    assert SplitRule.read({}) == PUBLISHED_SPLIT
+        by = parse_split(crowd, given, "benchmark")
+        assert by == PUBLISHED_SPLIT
+        assert by.split(crowd.store).digest == chronological_split(crowd.store).digest
+
+
+@pytest.mark.parametrize(
+    ("name", "protocol"),
+    [
+        ("uci", "benchmark"),
+        ("UCI", "benchmark"),
+        ("us-legis", "benchmark"),
+        ("Contacts", "benchmark"),
+        ("x_bitcoin_otc", "time"),
+        ("generated", "time"),
+        ("uci_mails", "time"),
+    ],
+)
+def test_the_name_of_a_dataset_decides_its_protocol(crowd, name, protocol):
+    """Benchmarks in any spelling; whoever gives a protocol gets it; times keep the protocol too."""
+    named = replace(crowd, name=name)
+    assert parse_split(named, None).protocol == get_default_split(named).protocol == protocol
+    assert parse_split(named, "0.6,0.2,0.2").protocol == protocol
+    for given in ("benchmark", "time"):
+        assert parse_split(named, None, given).protocol == given
+        assert parse_split(named, "0.6,0.2,0.2", given).protocol == given
+    with raises("unknown-protocol", ConfigError):
+        parse_split(named, None, "paper")
+
+
+def test_a_rule_in_a_config_is_read_back():
+    """Every rule says its protocol; a row of results says it where the published code has another."""
+    for rule in (
+        PUBLISHED_SPLIT,
+        TIME_SPLIT,
+        TRAIN_ON_ALL,
+        SplitRule((0.6, 0.2, 0.2), "0.6,0.2,0.2", protocol="time"),
+        SplitRule((50.0, 20.0, 9.0), "board tgb", counted=True, protocol="time"),
+    ):
+        assert rule.section["protocol"] == rule.protocol
+        assert SplitRule.read(rule.section) == rule
+    assert (PUBLISHED_SPLIT.stamp, TIME_SPLIT.stamp) == ({}, {"protocol": "time"})
+
+
+@pytest.mark.parametrize(
+    ("section", "rule"),
+    [
+        ({}, PUBLISHED_SPLIT),
+        ({"split_by": "0.6,0.2,0.2", "split_at": [0.6, 0.2, 0.2]}, SplitRule((0.6, 0.2, 0.2), "0.6,0.2,0.2")),
+        ({"split_by": "all", "split_at": []}, TRAIN_ON_ALL),
+        (
+            {"split_by": "board tgb", "split_at": [9.0, 2.0, 1.0], "split_counted": True},
+            SplitRule((9.0, 2.0, 1.0), "board tgb", counted=True, protocol="time"),
+        ),
+    ],
+)
+def test_a_config_without_a_protocol_has_the_split_of_its_time(section, rule):
+    """Shares and times held nodes out of training then; a leaderboard and `all` did not."""
+    assert SplitRule.read(section) == rule
+    assert rule.protocol == ("time" if rule.counted or not rule.numbers else "benchmark")
+
+
+def test_an_old_run_opens_to_the_same_split(crowd, tmp_path, monkeypatch):
+    """A run whose config has no entry for the published split, as before there was a choice: same split and results."""
+    with monkeypatch.context() as old:
+        old.setattr(SplitRule, "section", {})
+        (run,) = dm.train(crowd, "trees", protocol="benchmark", out=tmp_path, **TREES)
+    assert not {"protocol", "split_by"} & set(run.config["run"])
+    assert read_split(RunDirectory(run.path)).split(crowd.store).digest == run.config["run"]["split"]
+    again = dm.open(run.path).evaluate("random", ["val", "test"]).to_pylist()
+    assert [row["ap"] for row in again] == [row["ap"] for row in run.results.to_pylist()]
+
+
+def test_an_unknown_protocol_in_a_config_is_refused(tmp_path):
+    """It may be one of a later version."""
+    folder = RunDirectory(tmp_path)
+    folder.write_config({"run": PUBLISHED_SPLIT.section | {"protocol": "spatial"}})
+    with raises("damaged-config", FileError):
+        read_split(folder)
+
+
+def test_a_run_on_own_data_trains_on_every_event_of_its_period(crowd, tmp_path):
+    """By default; the message, the config and the rows say so, and a new node has no training event."""
+    messages = []
+    (run,) = dm.train(crowd, "trees", out=tmp_path, progress=Messages(messages), **TREES)
+    split = TIME_SPLIT.split(crowd.store)
+    assert run.config["run"]["protocol"] == "time"
+    assert run.config["run"]["split"] == split.digest
+    assert {row["protocol"] for row in run.results.to_pylist()} == {"time"}
+    (line,) = [text for text in messages if text.startswith("split by ")]
+    assert f"train {int(split.val[0]):,}, " in line
+    assert "none removed" in line
+
+
+def test_a_leaderboard_split_has_no_benchmark_protocol(crowd):
+    """The two contradict each other."""
+    with raises("protocol-of-leaderboard", ConfigError):
+        parse_split(crowd, "board", "benchmark")
 
 
 def test_times_begin_their_periods(data):

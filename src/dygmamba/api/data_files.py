@@ -20,6 +20,7 @@ from dygmamba.data.storage.locations import check_dataset_name, data_folder, dat
 if TYPE_CHECKING:
     from dygmamba.data.catalogue.fetch import FetchResult
     from dygmamba.data.events.anomalies import Anomaly
+    from dygmamba.data.events.splits import SplitCounts, SplitRule
     from dygmamba.data.events.statistics import Quantiles as Quantiles
     from dygmamba.data.events.statistics import Statistics
     from dygmamba.data.generate.stream import GeneratorConfig
@@ -53,28 +54,35 @@ def describe_period(dataset: "Dataset") -> str:
 
 @dataclass(frozen=True, slots=True)
 class DatasetDescription:
-    """A dataset and its statistics."""
+    """A dataset, its statistics, and its default split with the counts of it (None without events)."""
 
     dataset: "Dataset"
     statistics: "Statistics"
+    split: "SplitRule"
+    counts: "SplitCounts | None"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return name, digest and statistics as plain values."""
+        """Return name, digest, statistics and the counts of the default split as plain values."""
         head = {
             "name": self.dataset.name,
             "digest": self.dataset.digest,
             "duration": self.statistics.duration,
         }
-        return head | asdict(self.statistics)
+        counts = {} if self.counts is None else asdict(self.counts)
+        split = {"split_by": self.split.description, "protocol": self.split.protocol, **counts}
+        return head | asdict(self.statistics) | {"split": split}
 
 
 def describe_dataset(data: str, data_dir: Path | None = None) -> DatasetDescription:
-    """Open a dataset and compute its statistics."""
+    """Open a dataset, compute its statistics and count its default split."""
     from dygmamba.data.events.statistics import compute_statistics
+    from dygmamba.data.storage.leaderboard import get_default_split
     from dygmamba.data.storage.library import open_dataset
 
     dataset = open_dataset(data, data_dir)
-    return DatasetDescription(dataset, compute_statistics(dataset.store))
+    store, rule = dataset.store, get_default_split(dataset)
+    counts = rule.split(store).count(store) if len(store) else None
+    return DatasetDescription(dataset, compute_statistics(store), rule, counts)
 
 
 def draw_sparkline(counts: "tuple[int, ...]", *, unicode: bool = True, log: bool = False) -> str:

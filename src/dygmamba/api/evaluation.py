@@ -12,6 +12,7 @@ from dygmamba.api.processes import process_group
 from dygmamba.api.validation import (
     Names,
     check_forecast,
+    check_run_protocol,
     check_visible,
     is_property_evaluation,
     parse_metrics,
@@ -19,8 +20,9 @@ from dygmamba.api.validation import (
 )
 from dygmamba.core.errors import ConfigError, DygWarning, EventError
 from dygmamba.core.progress import SILENT, Progress
+from dygmamba.data.events.split_spec import AUTO_PROTOCOL
 from dygmamba.data.storage.dataset import Dataset
-from dygmamba.data.storage.leaderboard import load_leaderboard
+from dygmamba.data.storage.leaderboard import get_default_split, load_leaderboard
 from dygmamba.data.storage.library import open_dataset
 from dygmamba.engine.evaluation import STRICT_RULE
 from dygmamba.engine.run_directory import RunDirectory
@@ -59,6 +61,7 @@ def evaluate(
     filtered: bool = False,
     seeds: Sequence[int] | None = None,
     activity: bool = False,
+    protocol: str = AUTO_PROTOCOL,
     data_dir: Path | str | None = None,
     **settings: Any,
 ) -> pa.Table:
@@ -78,6 +81,8 @@ def evaluate(
         seeds: Draw other negatives than the published ones, once per seed.
         activity: Add the source's activity rate to the score where negatives replace the source; its weight is fitted
             on the validation period.
+        protocol: "time" (new nodes are those without an event in the training period), "benchmark" (also a sample of
+            the other nodes, as in DyGLib), or "auto": "benchmark" for the datasets of DyGLib, else "time".
         data_dir: Where datasets are.
         **settings: Settings of the model.
 
@@ -88,7 +93,9 @@ def evaluate(
     """
     request = EvaluationRequest(negatives, split, setting, visible, metrics, candidates, filtered, activity)
     folder = None if data_dir is None else Path(data_dir)
-    return rows_to_table(evaluate_untrained(data, model, request, settings, seeds=seeds, data_dir=folder))
+    return rows_to_table(
+        evaluate_untrained(data, model, request, settings, seeds=seeds, protocol=protocol, data_dir=folder)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +139,7 @@ def evaluate_target(
     *,
     seeds: Sequence[int] | None = None,
     stored_negatives: Path | None = None,
+    protocol: str = AUTO_PROTOCOL,
     device: str = "auto",
     data_dir: Path | None = None,
     progress: Progress = SILENT,
@@ -145,11 +153,13 @@ def evaluate_target(
         settings: Settings of that model.
         seeds: Draw other negatives than the published ones, once per seed.
         stored_negatives: Folder that keeps drawn negatives for the next time.
+        protocol: For a dataset: "auto", "benchmark" or "time", as in `train`.
         device: For a run: "auto", "cpu" or "cuda".
         data_dir: Where datasets are.
         progress: Observer.
     """
     if (Path(target) / "config.toml").is_file():
+        check_run_protocol(protocol)
         return evaluate_run(Path(target), request, device, data_dir)
     return evaluate_untrained(
         target,
@@ -158,6 +168,7 @@ def evaluate_target(
         settings,
         seeds=seeds,
         stored_negatives=stored_negatives,
+        protocol=protocol,
         data_dir=data_dir,
         progress=progress,
     )
@@ -213,6 +224,7 @@ def evaluate_untrained(
     *,
     seeds: Sequence[int] | None = None,
     stored_negatives: Path | None = None,
+    protocol: str = AUTO_PROTOCOL,
     data_dir: Path | None = None,
     progress: Progress = SILENT,
 ) -> list[Row]:
@@ -224,7 +236,8 @@ def evaluate_untrained(
     dataset = _open_dataset(data, data_dir)
     choices, (pairwise, ranking) = request.list_choices("random"), request.parse_metrics()
     rule = request.apply_visibility(STRICT_RULE)
-    evaluator = HeuristicEvaluator.from_dataset(dataset, rule, stored_negatives, request.activity)
+    split = get_default_split(dataset, protocol)
+    evaluator = HeuristicEvaluator.from_dataset(dataset, rule, stored_negatives, request.activity, split)
     choices = [choice for choice in choices if evaluator.has_events(choice)]
     draws = (None,) if seeds is None else tuple(seeds)
     ranking = None if ranking is None else ranking.with_board(dataset)
@@ -233,14 +246,15 @@ def evaluate_untrained(
         for choice in choices if pairwise else ():
             for seed in draws:
                 with progress.stage(" ".join(choice)) as stage:
-                    yield evaluator.evaluate(model, settings, choice, seed, stage.advance)
+                    yield evaluator.evaluate(model, settings, choice, seed, stage.advance) | split.stamp
 
     def evaluate_rankings(ranking: Ranking) -> Iterator[Row]:
         for choice in {choice[1:]: choice for choice in choices}.values():
             for seed in draws if ranking.is_sampled else (None,):
                 with progress.stage(" ".join(("ranks", *choice[1:]))) as stage:
                     drawn = replace(ranking, seed=seed)
-                    yield evaluator.evaluate_ranks(model, settings, choice, drawn, stage.advance)
+                    row = evaluator.evaluate_ranks(model, settings, choice, drawn, stage.advance)
+                    yield row | split.stamp
 
     return _require_rows([*evaluate_pairs(), *(() if ranking is None else evaluate_rankings(ranking))])
 

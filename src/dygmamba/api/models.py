@@ -10,7 +10,7 @@ from torch import nn
 
 from dygmamba.config import build_config, find_preset
 from dygmamba.core.errors import ConfigError
-from dygmamba.data.events.splits import chronological_split
+from dygmamba.data.storage.leaderboard import get_default_split
 from dygmamba.data.storage.library import open_dataset
 from dygmamba.models import add_model, all_models, find_model
 from dygmamba.models.base import DatasetFacts, Encoder, RoundLearner, Scorer
@@ -99,8 +99,8 @@ def list_models(data: str | None = None, data_dir: Path | None = None) -> list[d
     """
     facts = DatasetFacts(DEFAULT_NODES, 0, 0)
     if data is not None:
-        store = open_dataset(data, data_dir).store
-        facts = DatasetFacts.of(store, chronological_split(store).train)
+        dataset = open_dataset(data, data_dir)
+        facts = DatasetFacts.of(dataset.store, get_default_split(dataset).split(dataset.store).train)
     return [_describe_built_model(model, data or DEFAULT_DATASET, facts) for model in all_models()]
 
 

@@ -16,6 +16,7 @@ from dygmamba.api.validation import check_task as check_task
 from dygmamba.config import build_config, find_size_preset, load_presets
 from dygmamba.core.errors import ConfigError, Interrupted
 from dygmamba.core.progress import ForwardingProgress, Progress
+from dygmamba.data.events.split_spec import AUTO_PROTOCOL, check_protocol
 from dygmamba.data.events.splits import TRAIN_ON_ALL
 from dygmamba.data.events.times import format_rough_duration
 from dygmamba.data.storage.dataset import Dataset
@@ -68,6 +69,7 @@ class TrainingPlan:
     balance: bool = False
     size: str | None = None  # a preset other than the published one
     split: SplitSpec | None = None
+    protocol: str = AUTO_PROTOCOL
     why: dict[str, str] = field(default_factory=dict)  # reasons of what was chosen for the user
     log: tuple[str, ...] = ()  # loggers in addition to the run directory
 
@@ -167,7 +169,7 @@ def _train(fit: Trainer, progress: Progress, log: Sequence[str], name: str) -> I
 def train_link_run(dataset: Dataset, plan: TrainingPlan, seed: int, progress: Progress) -> Trainer:
     """Train and evaluate one link run, or finish the one that a restarted job had begun."""
     model = plan.model or DEFAULT_NETWORK
-    options = StartOptions(parse_split(dataset, plan.split), plan.size, plan.why)
+    options = StartOptions(parse_split(dataset, plan.split, plan.protocol), plan.size, plan.why)
     begun = current_group().run_on_first(lambda: find_restarted_run(plan.out, dataset.name, model, seed))
     if begun is not None:
         fit = resume_link_run(begun, plan.device)
@@ -210,7 +212,9 @@ def finish_link_run(
 def train_node_run(dataset: Dataset, plan: TrainingPlan, seed: int, progress: Progress) -> Trainer:
     """Train and evaluate one node classifier; without a backbone, a link run with the task's presets comes first."""
     given = plan.backbone
-    split = parse_split(dataset, plan.split) if given is None else read_split(RunDirectory(given))
+    split = (
+        parse_split(dataset, plan.split, plan.protocol) if given is None else read_split(RunDirectory(given))
+    )
     check_labels(
         dataset.store, split_for_nodes(dataset.store, split)
     )  # before a backbone is trained for nothing
@@ -295,7 +299,9 @@ def refit_link_run(
 
 def check_training_plan(plan: TrainingPlan) -> None:
     """Raise ConfigError if the plan sets what a finished backbone has decided already."""
-    check_backbone_conflicts(plan.backbone, preset=plan.size, split=plan.split)
+    check_protocol(plan.protocol)
+    protocol = None if plan.protocol == AUTO_PROTOCOL else plan.protocol
+    check_backbone_conflicts(plan.backbone, preset=plan.size, split=plan.split, protocol=protocol)
 
 
 def _write_report_page(fit: Trainer, dataset: Dataset) -> None:
@@ -336,6 +342,8 @@ def _report_start(fit: Trainer, progress: Progress) -> None:
     own_lines = ("model", *PRESET_KEYS)
     choices = "; ".join(f"{name}={why}" for name, why in chosen.items() if name not in own_lines)
     progress.message(f"{sections['run']['model']} on {fit.stream.device}: {choices}")
+    rule, counts = read_split(fit.run), fit.stream.split.count(fit.stream.store)
+    progress.message(f"split by {rule.label}: {counts}" if rule.numbers else f"split: {counts}")
     for name in PRESET_KEYS:
         if name in chosen:
             progress.message(chosen[name])

@@ -13,6 +13,7 @@ from dygmamba.api.sharing import check_target as check_target
 from dygmamba.api.validation import (
     check_backbone_conflicts,
     check_forecast,
+    check_run_protocol,
     check_search_limits,
     check_task,
     check_visible,
@@ -37,7 +38,13 @@ from dygmamba.core.setting_descriptions import describe_settings
 from dygmamba.core.settings import get_setting_hints
 from dygmamba.data.catalogue.known_datasets import find_entry
 from dygmamba.data.catalogue.leaderboard_folders import detect_folder_format
-from dygmamba.data.events.split_spec import LEADERBOARD_SPLIT, parse_parts, parse_shares
+from dygmamba.data.events.split_spec import (
+    AUTO_PROTOCOL,
+    LEADERBOARD_SPLIT,
+    check_protocol,
+    parse_parts,
+    parse_shares,
+)
 from dygmamba.data.generate.config import GeneratorConfig
 from dygmamba.data.storage.locations import check_dataset_name
 from dygmamba.data.storage.locations import require_dataset as require_dataset
@@ -71,6 +78,7 @@ def check_train(
     task: str,
     preset: str | None,
     split: str | None,
+    protocol: str,
     backbone: Path | None,
     finetune: bool,
     balance: bool,
@@ -83,8 +91,11 @@ def check_train(
     """Check the arguments of a new training."""
     _check_training(negatives, device, log, refit, task)
     check_task(task, {"backbone": backbone is not None, "finetune": finetune, "balance": balance})
+    check_protocol(protocol)
     if backbone is not None:
-        check_backbone_conflicts(backbone, preset=preset, split=split)
+        check_backbone_conflicts(
+            backbone, preset=preset, split=split, protocol=None if protocol == AUTO_PROTOCOL else protocol
+        )
         require_run(backbone)
     else:
         check_split(split)
@@ -133,6 +144,7 @@ def check_tune(
     settings: dict[str, Any],
     preset: str | None,
     split: str | None,
+    protocol: str,
     trials: int | None,
     hours: float | None,
     device: str,
@@ -142,6 +154,7 @@ def check_tune(
     check_search_limits(trials, hours)
     check_device(device)
     check_split(split)
+    check_protocol(protocol)
     check_trainable(model, settings, "link", preset, device)
     require_dataset(data, data_dir)
 
@@ -169,6 +182,7 @@ def check_evaluate(
     draws: int,
     seed: int | None,
     store_negatives: Path | None,
+    protocol: str,
     device: str,
     data_dir: Path | None,
 ) -> None:
@@ -183,11 +197,12 @@ def check_evaluate(
         check_names(option, value)
     check_visible(visible)
     parse_metrics(metrics, candidates, filtered)
+    check_protocol(protocol)
     check_device(device)
     if is_run_directory(target):
-        if settings or store_negatives or draws > 1 or seed is not None:
+        if settings or store_negatives or draws > 1 or seed is not None or protocol != AUTO_PROTOCOL:
             raise ConfigError(
-                "`set`, `seed`, `draws` and `store_negatives` are for models without training; "
+                "`set`, `seed`, `draws`, `protocol` and `store_negatives` are for models without training; "
                 "leave them out, a run has its own settings",
                 code="option-of-untrained-model",
             )
@@ -198,12 +213,21 @@ def check_evaluate(
 
 
 def check_audit(
-    *, data: str, run: Path | None, model: str | None, settings: dict[str, Any], data_dir: Path | None
+    *,
+    data: str,
+    run: Path | None,
+    model: str | None,
+    settings: dict[str, Any],
+    protocol: str,
+    data_dir: Path | None,
 ) -> None:
     """Check the arguments of an audit."""
     from dygmamba.models import require_model
 
     brings_run = run is None and is_run_directory(data)
+    check_protocol(protocol)
+    if brings_run or run is not None:
+        check_run_protocol(protocol)
     if model is not None and (brings_run or run is not None):
         raise ConfigError(
             "give a model by name or a run, not both; a run brings its own model", code="model-and-run"
@@ -333,12 +357,14 @@ def check_reproduce(
     *,
     models: Sequence[str],
     datasets: Sequence[str],
+    protocol: str,
     device: str,
     data_dir: Path | None,
 ) -> None:
     """Check the arguments of a study."""
     from dygmamba.models import require_model
 
+    check_protocol(protocol)
     if study not in STUDY_NAMES:
         raise ConfigError(
             f"unknown study '{study}'; choose from {', '.join(STUDY_NAMES)}", code="unknown-study"

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dygmamba.api.validation import check_run_protocol
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.files.writing import make_folder
 from dygmamba.core.progress import SILENT, Progress
+from dygmamba.data.events.split_spec import AUTO_PROTOCOL
 from dygmamba.data.storage.dataset import Dataset
+from dygmamba.data.storage.leaderboard import get_default_split
 from dygmamba.data.storage.library import open_dataset
 from dygmamba.lab.audit import Audit, audit_stream
 from dygmamba.lab.audit import write_page as write_audit_page
@@ -52,6 +55,7 @@ def reproduce(
     out: Path | str = "studies",
     device: str = "auto",
     workers: int | None = None,
+    protocol: str = AUTO_PROTOCOL,
     data_dir: Path | str | None = None,
     progress: Progress | Callable[[JobEvent], None] | None = None,
     **settings: Any,
@@ -59,15 +63,15 @@ def reproduce(
     """Reproduce a study of the paper and write its page; finished runs are cached, so a killed study can be restarted.
 
     Studies: link, node, ablation, length, efficiency, convergence, robustness, sensitivity, case-study, large. The page
-    and the tables are in `out`/STUDY. `progress` is a `dygmamba.core.progress.Progress`, or a function that is called
-    with every state change of a job.
+    and the tables are in `out`/STUDY. `protocol` is that of `train`. `progress` is a `dygmamba.core.progress.Progress`,
+    or a function that is called with every state change of a job.
 
     >>> import dygmamba as dm
     >>> book = dm.reproduce("link", datasets=["generated"], models=["recency"], out="studies")
     >>> len(book.records)
     1
     """
-    request = StudyRequest(datasets, models, tuple(seeds), variants, settings, _path(data_dir))
+    request = StudyRequest(datasets, models, tuple(seeds), variants, settings, _path(data_dir), protocol)
     options = ExecutionOptions(Path(out), device, workers)
     outcome = run_study(study, request, options, f"dygmamba.reproduce({study!r})", progress)
     outcome.raise_if_failed()
@@ -115,10 +119,11 @@ def plan_study(
     settings: dict[str, Any] | None = None,
     out: Path = Path("studies"),
     device: str = "auto",
+    protocol: str = AUTO_PROTOCOL,
     data_dir: Path | None = None,
 ) -> StudyPlan:
     """Plan a study without running anything."""
-    request = StudyRequest(datasets, models, tuple(seeds), variants, settings or {}, data_dir)
+    request = StudyRequest(datasets, models, tuple(seeds), variants, settings or {}, data_dir, protocol)
     dataset = find_missing_dataset(study, request)
     if dataset is not None:
         return StudyPlan([], [], str(dataset))
@@ -138,12 +143,13 @@ def reproduce_study(
     out: Path = Path("studies"),
     device: str = "auto",
     workers: int | None = None,
+    protocol: str = AUTO_PROTOCOL,
     data_dir: Path | None = None,
     command: str,
     progress: Progress = SILENT,
 ) -> StudyOutcome:
     """Reproduce a study and return what was done even if jobs failed; `command` is shown on the page."""
-    request = StudyRequest(datasets, models, tuple(seeds), variants, settings or {}, data_dir)
+    request = StudyRequest(datasets, models, tuple(seeds), variants, settings or {}, data_dir, protocol)
     return run_study(study, request, ExecutionOptions(out, device, workers), command, progress)
 
 
@@ -218,6 +224,7 @@ def audit(
     model: str | None = None,
     *,
     run: "Run | Path | str | None" = None,
+    protocol: str = AUTO_PROTOCOL,
     data_dir: Path | str | None = None,
     progress: Progress | None = None,
     overrides: Mapping[str, Any] | None = None,
@@ -225,7 +232,8 @@ def audit(
 ) -> Audit:
     """Compare a dataset's test period with oracles and simple rules, and check what a model's score depends on.
 
-    `data` is a dataset, its name, a file, or a run directory, which brings its own dataset. The result has `ceilings`,
+    `data` is a dataset, its name, a file, or a run directory, which brings its own dataset. `protocol` decides which
+    nodes are new, as in `evaluate`. The result has `ceilings`,
     `checks`, `sound`, `to_dict()` and `page(out)`.
 
     >>> import dygmamba as dm
@@ -249,13 +257,14 @@ def audit(
         )
     dataset = given if given is None or isinstance(given, Dataset) else open_dataset(str(given), folder)
     if run is not None:
+        check_run_protocol(protocol)
         path = Path(run) if isinstance(run, str | Path) else run.path
         opened = open_run(path, cpu, folder, dataset)
         return audit_stream(
             opened.stream, opened.dataset.name, build_audited_run(opened, path), progress=observer
         )
     assert dataset is not None
-    stream = build_link_stream(dataset, cpu)
+    stream = build_link_stream(dataset, cpu, get_default_split(dataset, protocol))
     subject = None if model is None else build_audited_model(model, settings, stream, dataset.name)
     return audit_stream(stream, dataset.name, subject, progress=observer)
 

@@ -34,6 +34,7 @@ from dygmamba.api.validation import (
 from dygmamba.core.errors import DygWarning
 from dygmamba.core.process_settings import enable_determinism
 from dygmamba.core.progress import SILENT, EpochFunction, Progress, as_progress
+from dygmamba.data.events.split_spec import AUTO_PROTOCOL
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.library import generate_default_dataset, open_dataset
 from dygmamba.engine.run_directory import RunDirectory
@@ -120,6 +121,7 @@ def train(
     balance: bool = False,
     preset: str | None = None,
     split: SplitSpec | None = None,
+    protocol: str = AUTO_PROTOCOL,
     data_dir: Path | str | None = None,
     progress: Progress | EpochFunction | None = None,
     log: Names | None = None,
@@ -145,6 +147,8 @@ def train(
         preset: "small" for a DyG-Mamba that suits a CPU, "paper", or a file that `tune` wrote.
         split: Three shares, (0.7, 0.15, 0.15), or the times at which validation and test start,
             ("2024-01-01", "2024-06-01").
+        protocol: "time" (every event of the training period is trained on), "benchmark" (the events of a sample of the
+            nodes are removed from it, as DyGLib does), or "auto": "benchmark" for the datasets of DyGLib, else "time".
         data_dir: Where datasets are.
         progress: Called with every epoch's entry, or a `dygmamba.core.progress.Progress`.
         log: "tensorboard", "mlflow" or both.
@@ -187,6 +191,7 @@ def train(
         balance=balance,
         size=preset,
         split=split,
+        protocol=protocol,
         why=why,
         log=loggers,
     )
@@ -198,6 +203,7 @@ def train(
         job |= {"model": model, "seeds": numbers, "task": task, "device": device, "out": str(root)}
         job |= {"negatives": strategies, "finetune": finetune, "balance": balance, "preset": preset}
         job |= {"backbone": None if backbone is None else str(backbone), "split": split, "log": log}
+        job |= {"protocol": protocol}
         job |= {"data_dir": None if folder is None else str(folder), "deterministic": deterministic}
         job |= {"overrides": settings}
         return Runs(

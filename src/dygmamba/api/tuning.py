@@ -8,6 +8,7 @@ from typing import Any
 from dygmamba.api.validation import check_search_limits, choose_model
 from dygmamba.core.errors import ConfigError, Interrupted
 from dygmamba.core.progress import EpochFunction, Progress, as_progress
+from dygmamba.data.events.split_spec import AUTO_PROTOCOL
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.library import open_dataset
 from dygmamba.models.aliases import current_model_name
@@ -40,6 +41,7 @@ def tune(
     seed: int = 0,
     preset: str | None = None,
     split: SplitSpec | None = None,
+    protocol: str = AUTO_PROTOCOL,
     device: str = "auto",
     studies: Path | str = "studies",
     data_dir: Path | str | None = None,
@@ -64,6 +66,7 @@ def tune(
         seed: Seed of the search and of every training in it.
         preset: Start from "small", "paper" or a file NAME.toml.
         split: As in `train`.
+        protocol: As in `train`.
         device: "auto", "cpu" or "cuda".
         studies: Where studies go.
         data_dir: Where datasets are.
@@ -89,7 +92,7 @@ def tune(
         model, preset = choice.model, choice.size
         observer.message(choice.sentence)
     request = TuningRequest(
-        dataset, model, where, seed, settings, preset, parse_split(dataset, split), train_command
+        dataset, model, where, seed, settings, preset, parse_split(dataset, split, protocol), train_command
     )
     check_search_limits(trials, hours)
     require_preset_path(target)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from dygmamba.config import get_training_hints, is_preset_file, read_preset_file
 from dygmamba.core.errors import ConfigError
+from dygmamba.data.events.split_spec import AUTO_PROTOCOL
 from dygmamba.tasks.metric_names import (
     BOARD_CANDIDATES,
     DEFAULT_CANDIDATES,
@@ -72,6 +73,12 @@ def parse_loggers(log: Names | None) -> tuple[str, ...]:
                 code="logger-missing",
             )
     return names
+
+
+def check_run_protocol(protocol: str) -> None:
+    """Raise ConfigError if a protocol is chosen for a run, which has its own split."""
+    if protocol != AUTO_PROTOCOL:
+        raise ConfigError("a run has its own split; leave out `protocol`", code="protocol-of-run")
 
 
 def check_visible(visible: str | None) -> None:

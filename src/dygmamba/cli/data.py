@@ -58,7 +58,7 @@ def _make_facts_table(found: "DatasetDescription") -> "Table":
     def share(value: float | None, meaning: str) -> str:
         return "-" if value is None else f"{100 * value:.2f} % {meaning}"
 
-    dataset, facts = found.dataset, found.statistics
+    dataset, facts, counts = found.dataset, found.statistics, found.counts
     table = Table(title=dataset.name, show_header=False, title_justify="left")
     rows = {
         "nodes": describe_nodes(dataset).replace(" nodes", ""),
@@ -67,10 +67,12 @@ def _make_facts_table(found: "DatasetDescription") -> "Table":
         "unique times": f"{facts.unique_times:,}",
         "ties": f"{facts.ties:,} events share their time with another",
         "repeats": share(facts.repeats, "of the events repeat an earlier pair"),
-        "surprise": share(facts.surprise, "of the pairs in the last 15 % of events are new"),
+        "surprise": share(facts.surprise, "of the pairs in the last 15 % of the events are new"),
         "self-loops": f"{facts.self_loops:,}",
         "features": f"{facts.node_features} per node, {facts.edge_features} per event",
         "labels": share(facts.label_share, "are not zero"),
+        "split": f"by {found.split.label}" + ("" if counts is None else f": {counts.describe_events()}"),
+        "new nodes": "-" if counts is None else counts.describe_new_nodes(),
         "digest": dataset.digest[:16],
     }
     for name, value in rows.items():

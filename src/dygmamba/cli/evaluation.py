@@ -9,7 +9,7 @@ from dygmamba.api import precheck
 from dygmamba.api.formatting import SETTING_LABELS
 from dygmamba.cli.console import emit_json, plain_table, print_line, stack_heading, stdout
 from dygmamba.cli.messages import escape_text
-from dygmamba.cli.options import DataDir, Device, Json, Overrides, parse_overrides
+from dygmamba.cli.options import DataDir, Device, Json, Overrides, Protocol, parse_overrides
 from dygmamba.cli.progress import show_progress
 from dygmamba.cli.tables import make_result_tables
 from dygmamba.core.process_settings import is_first_process
@@ -69,6 +69,7 @@ def evaluate(
         int | None, typer.Option(help="Draw the negatives with this seed instead of the published one.")
     ] = None,
     overrides: Overrides = None,
+    protocol: Protocol = "auto",
     visible: Annotated[
         str | None,
         typer.Option(help="Let a memory see only strictly earlier events (strict) or whole batches (batch)."),
@@ -92,7 +93,7 @@ def evaluate(
     precheck.check_evaluate(
         target=data, model=model, settings=settings, negatives=negatives, split=split, setting=setting,
         metrics=metrics, candidates=candidates, filtered=filtered, visible=visible, draws=draws, seed=seed,
-        store_negatives=store_negatives, device=device, data_dir=data_dir,
+        store_negatives=store_negatives, protocol=protocol, device=device, data_dir=data_dir,
     )  # fmt: skip
 
     from dygmamba.api.evaluation import EvaluationRequest, evaluate_target
@@ -101,8 +102,8 @@ def evaluate(
     seeds = None if seed is None and draws == 1 else range(seed or 0, (seed or 0) + draws)
     with show_progress() as progress:
         rows = evaluate_target(
-            data, model, request, settings, seeds=seeds, stored_negatives=store_negatives, device=device,
-            data_dir=data_dir, progress=progress,
+            data, model, request, settings, seeds=seeds, stored_negatives=store_negatives, protocol=protocol,
+            device=device, data_dir=data_dir, progress=progress,
         )  # fmt: skip
     if not is_first_process():
         return
@@ -120,6 +121,7 @@ def audit(
     ] = None,
     model: Annotated[str | None, typer.Option(help="Audit this model instead of a run.")] = None,
     overrides: Overrides = None,
+    protocol: Protocol = "auto",
     out: Annotated[
         Path | None, typer.Option(help="Also write the audit as an HTML page to this file.")
     ] = None,
@@ -128,12 +130,16 @@ def audit(
 ) -> None:
     """Show what a score on this dataset can say; exit code 1 if the model's score depends on what it must not."""
     settings = parse_overrides(overrides)
-    precheck.check_audit(data=data, run=run, model=model, settings=settings, data_dir=data_dir)
+    precheck.check_audit(
+        data=data, run=run, model=model, settings=settings, protocol=protocol, data_dir=data_dir
+    )
 
     from dygmamba.api import studies
 
     with show_progress() as progress:
-        found = studies.audit(data, model, run=run, data_dir=data_dir, progress=progress, overrides=settings)
+        found = studies.audit(
+            data, model, run=run, protocol=protocol, data_dir=data_dir, progress=progress, overrides=settings
+        )
     if out is not None:
         studies.write_audit(found, out)
     if as_json:

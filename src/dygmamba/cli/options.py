@@ -11,6 +11,13 @@ from dygmamba.core.errors import ConfigError
 DataDir = Annotated[Path | None, typer.Option(help="Look for datasets in this folder.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Device = Annotated[str, typer.Option(help="Run on auto, cpu or cuda.")]
+Protocol = Annotated[
+    str,
+    typer.Option(
+        help="Remove nothing from training (time) or the events of sampled nodes, as DyGLib does (benchmark); auto is "
+        "benchmark for the datasets of DyGLib, else time."
+    ),
+]
 RunsOut = Annotated[Path, typer.Option(help="Write run directories below this folder.")]
 Overrides = Annotated[
     list[str] | None,

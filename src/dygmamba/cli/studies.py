@@ -13,7 +13,16 @@ import typer
 from dygmamba.api import precheck
 from dygmamba.api.formatting import format_rough_duration
 from dygmamba.cli.console import emit_json, plain_table, print_line, print_note, stdout
-from dygmamba.cli.options import DataDir, Device, Json, Overrides, parse_list, parse_overrides, parse_seeds
+from dygmamba.cli.options import (
+    DataDir,
+    Device,
+    Json,
+    Overrides,
+    Protocol,
+    parse_list,
+    parse_overrides,
+    parse_seeds,
+)
 from dygmamba.cli.progress import print_message, show_progress
 from dygmamba.cli.tables import print_document
 from dygmamba.core.errors import ConfigError
@@ -63,6 +72,7 @@ def reproduce(
     ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Train at most this many epochs per run.")] = None,
     overrides: Overrides = None,
+    protocol: Protocol = "auto",
     workers: Annotated[int | None, typer.Option(min=1, max=256, help="Run this many jobs at once.")] = None,
     device: Device = "auto",
     out: Annotated[Path, typer.Option(help="Write runs, results and the page below this folder.")] = Path(
@@ -78,14 +88,15 @@ def reproduce(
     settings = parse_overrides(overrides) | ({} if epochs is None else {"epochs": epochs})
     numbers, chosen_datasets, chosen_models = parse_seeds(seeds), parse_list(datasets), parse_list(models)
     precheck.check_reproduce(
-        study, models=chosen_models or (), datasets=chosen_datasets or (), device=device, data_dir=data_dir
-    )
+        study, models=chosen_models or (), datasets=chosen_datasets or (), protocol=protocol, device=device,
+        data_dir=data_dir,
+    )  # fmt: skip
 
     from dygmamba.api import studies
 
     request: dict[str, Any] = {"datasets": chosen_datasets, "models": chosen_models, "seeds": numbers}
     request |= {"variants": parse_list(variants), "settings": settings, "out": out, "device": device}
-    request |= {"data_dir": data_dir}
+    request |= {"protocol": protocol, "data_dir": data_dir}
     if dry_run:
         _print_plan(studies.plan_study(study, **request), as_json)
         return

@@ -15,6 +15,7 @@ from dygmamba.cli.options import (
     Device,
     Json,
     Overrides,
+    Protocol,
     RunsOut,
     parse_overrides,
     parse_seeds,
@@ -34,7 +35,18 @@ if TYPE_CHECKING:
     from dygmamba.api.tuning import Tuning
 
 # Options that cannot be changed with --resume. Settings (--set, --epochs ...) are checked against the run later.
-FIXED_BY_RUN = ("model", "preset", "backbone", "finetune", "balance", "seeds", "split", "out", "task")
+FIXED_BY_RUN = (
+    "model",
+    "preset",
+    "backbone",
+    "finetune",
+    "balance",
+    "seeds",
+    "split",
+    "protocol",
+    "out",
+    "task",
+)
 SHOWN_TRIALS = 8
 
 
@@ -73,6 +85,7 @@ def train(
             "dataset's leaderboard does (board)."
         ),
     ] = None,
+    protocol: Protocol = "auto",
     negatives: Annotated[
         str, typer.Option(help="Evaluate against these negatives: random, historical, inductive.")
     ] = "random",
@@ -150,8 +163,8 @@ def train(
     else:
         precheck.check_train(
             data=str(data), model=model, settings=settings, task=task, preset=preset, split=split,
-            backbone=backbone, finetune=finetune, balance=balance, negatives=negatives, device=device, log=log,
-            refit=refit, data_dir=data_dir,
+            protocol=protocol, backbone=backbone, finetune=finetune, balance=balance, negatives=negatives,
+            device=device, log=log, refit=refit, data_dir=data_dir,
         )  # fmt: skip
 
     from dygmamba.api import training
@@ -174,6 +187,7 @@ def train(
                 "task": task,
                 "out": out,
                 "split": split,
+                "protocol": protocol,
             }
             plan |= {"backbone": backbone, "finetune": finetune, "balance": balance, "preset": preset}
             runs = training.train(**plan, **shared, overrides=settings)
@@ -255,6 +269,7 @@ def tune(
         str | None,
         typer.Option(help="Split by shares (0.7,0.15,0.15) or by the times where validation and test start."),
     ] = None,
+    protocol: Protocol = "auto",
     device: Device = "auto",
     studies: Annotated[Path, typer.Option(help="Write studies below this folder.")] = Path("studies"),
     data_dir: DataDir = None,
@@ -266,8 +281,8 @@ def tune(
     """
     settings = parse_overrides(overrides) | ({} if epochs is None else {"epochs": epochs})
     precheck.check_tune(
-        data=data, model=model, settings=settings, preset=preset, split=split, trials=trials, hours=hours,
-        device=device, data_dir=data_dir,
+        data=data, model=model, settings=settings, preset=preset, split=split, protocol=protocol,
+        trials=trials, hours=hours, device=device, data_dir=data_dir,
     )  # fmt: skip
 
     from dygmamba.api.tuning import tune as search
@@ -275,6 +290,7 @@ def tune(
     with show_progress(save_on_interrupt=True) as progress:
         plan: dict[str, Any] = {"data": data, "model": model, "trials": trials, "hours": hours, "out": out}
         plan |= {"resume": resume, "seed": seed, "preset": preset, "split": split, "device": device}
+        plan |= {"protocol": protocol}
         plan |= {"studies": studies, "data_dir": data_dir, "progress": progress}
         plan |= {"train_command": partial(_format_train_command, data)}
         tuning = search(**plan, overrides=settings)

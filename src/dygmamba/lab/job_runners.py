@@ -20,13 +20,16 @@ import torch
 from dygmamba.config import build_config
 from dygmamba.core.errors import DygError, FileError, LockedError
 from dygmamba.core.progress import SILENT, Progress
+from dygmamba.data.events.splits import PUBLISHED_SPLIT, SplitRule
 from dygmamba.data.storage.dataset import Dataset
+from dygmamba.data.storage.leaderboard import get_default_split
 from dygmamba.data.storage.library import open_dataset
 from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.engine.fit import StopCondition, Trainer, never_stop
 from dygmamba.engine.fit_config import NodeFitConfig
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.stream import Stream
+from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.explain.hidden_states import measure_state_similarity
 from dygmamba.lab.job import Job, ResultCache
 from dygmamba.lab.noise import OverwrittenHistoryStream, insert_noise, supports_overwriting
@@ -35,8 +38,8 @@ from dygmamba.runs.calibration import calibrate_link_run
 from dygmamba.runs.evaluation import HeuristicEvaluator, evaluate_link_scorer
 from dygmamba.runs.link_training import resume_link_run, start_link_run
 from dygmamba.runs.node_training import evaluate_node_fit, resume_node_run, start_node_run
-from dygmamba.runs.opening import choose_device, open_run, store_run_dataset
-from dygmamba.runs.provenance import describe_environment
+from dygmamba.runs.opening import choose_device, open_run, read_split, store_run_dataset
+from dygmamba.runs.provenance import StartOptions, describe_environment
 from dygmamba.tasks.link import SETTINGS, build_link_set
 from dygmamba.tasks.metrics import link_metrics
 
@@ -90,7 +93,7 @@ class JobContext:
 def run_link(job: Job, context: JobContext) -> JobResult:
     """Train a model and evaluate its best weights on the test split, for all nodes and new nodes."""
     fit = _train_to_end(job, context, lambda root: _start_link_run(job, context, root), resume_link_run)
-    about = {"dataset": job.data, "model": job.model, "seed": job.seed}
+    about = {"dataset": job.data, "model": job.model, "seed": job.seed, **read_split(fit.run).stamp}
     assert isinstance(fit.scorer, Scorer)
     rows = evaluate_link_scorer(fit.scorer, fit.stream, about, _list_evaluations(job), fit.config.rule)
     calibrate_link_run(fit)
@@ -100,9 +103,11 @@ def run_link(job: Job, context: JobContext) -> JobResult:
 
 def run_heuristic(job: Job, context: JobContext) -> JobResult:
     """Evaluate a model without training on the published negative samples."""
-    evaluator = HeuristicEvaluator.from_dataset(context.open_dataset(job))
+    dataset = context.open_dataset(job)
+    split = _read_job_split(job, dataset)
+    evaluator = HeuristicEvaluator.from_dataset(dataset, VisibilityRule(job.asks["visible"]), split=split)
     rows = [
-        evaluator.evaluate(job.model, job.settings, evaluation)
+        evaluator.evaluate(job.model, job.settings, evaluation) | split.stamp
         for evaluation in _list_evaluations(job)
         if evaluator.has_events(evaluation)
     ]
@@ -206,9 +211,17 @@ JOB_RUNNERS: dict[str, Callable[[Job, JobContext], JobResult]] = {
 def _start_link_run(job: Job, context: JobContext, root: Path) -> Trainer:
     dataset = context.open_dataset(job)
     store_run_dataset(dataset, root, context.data_dir)
+    options = StartOptions(_read_job_split(job, dataset))
     return start_link_run(
-        dataset, job.model, int(job.seed or 0), job.settings, choose_device(context.device), root
+        dataset, job.model, int(job.seed or 0), job.settings, choose_device(context.device), root, options
     )
+
+
+def _read_job_split(job: Job, dataset: Dataset) -> SplitRule:
+    """Return the split that a job was planned with: a leaderboard's, or the published shares with a protocol."""
+    if "split_by" in job.asks:
+        return get_default_split(dataset)
+    return get_default_split(dataset, job.asks.get("protocol", PUBLISHED_SPLIT.protocol))
 
 
 def _train_to_end(

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from dygmamba.core.errors import ConfigError
-from dygmamba.data.events.splits import chronological_split
+from dygmamba.data.storage.leaderboard import get_default_split
 from dygmamba.data.storage.library import open_dataset
 from dygmamba.lab.job import Job, ResultCache
 from dygmamba.lab.oracles import EventsByTime, compute_ceiling
@@ -198,8 +198,9 @@ def compute_ceilings(results: StudyResults, request: StudyRequest) -> dict[str, 
     """Return the AP of the edge oracle for every "<dataset> <setting> <negatives>" that the results contain."""
     ceilings = {}
     for data in dict.fromkeys(record.data for record in results.records):
-        store = open_dataset(data, request.data_dir).store
-        split, events_by_time = chronological_split(store), EventsByTime(store)
+        dataset = open_dataset(data, request.data_dir)
+        store = dataset.store
+        split, events_by_time = get_default_split(dataset, request.protocol).split(store), EventsByTime(store)
         rows = [row for record in results.records if record.data == data for row in record.rows]
         evaluations = {
             (row["setting"], row["negatives"])

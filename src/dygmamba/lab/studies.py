@@ -7,8 +7,10 @@ from typing import Any
 
 from dygmamba.config import build_config, find_preset, load_ablations, to_settings
 from dygmamba.core.errors import ConfigError
+from dygmamba.data.events.split_spec import AUTO_PROTOCOL
 from dygmamba.data.generate.stream import GeneratorConfig
 from dygmamba.data.storage.dataset import Dataset, save_dataset
+from dygmamba.data.storage.leaderboard import get_default_split
 from dygmamba.data.storage.library import generate_dataset, open_dataset
 from dygmamba.data.storage.locations import data_folder, data_folders, has_dataset
 from dygmamba.engine.fit_config import LinkFitConfig
@@ -29,6 +31,7 @@ SENSITIVITY_GRIDS = {"blocks": (1, 2, 3, 4), "states": (4, 8, 16, 32), "expand":
 FULL = "full"  # name of the unchanged model among its ablations
 COIN_SIZED = "coin-sized"
 SIZE_SETTINGS = ("length", "patch", "epochs")  # settings from which the cost of a job is estimated
+PUBLISHED_HEURISTICS = ("edgebank",)  # the paper's tables have them, told of events in batches of 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,7 @@ class StudyRequest:
     variants: Sequence[str] | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     data_dir: Path | None = None
+    protocol: str = AUTO_PROTOCOL
 
     def open_datasets(self, default: Sequence[str]) -> list[Dataset]:
         return [open_dataset(name, self.data_dir) for name in self.datasets or default]
@@ -78,16 +82,40 @@ def link_jobs(request: StudyRequest) -> list[Job]:
     for dataset in request.open_datasets(DEFAULT_DATASETS):
         for model in request.choose_models([*list_trained_models(), *list_untrained_models()]):
             if find_model(model).trainable:
-                jobs += [link_job(dataset, model, seed, request.settings) for seed in request.seeds]
+                jobs += [link_job(request, dataset, model, seed, request.settings) for seed in request.seeds]
             else:
-                jobs.append(
-                    Job("heuristic", dataset.name, dataset.digest, model, None, {}, about={"model": model})
-                )
+                jobs += _heuristic_jobs(request, dataset, model)
     return jobs
 
 
-def link_job(dataset: Dataset, model: str, seed: int, settings: dict[str, Any], **about: Any) -> Job:
-    """Plan one training; `settings` replace those of the preset, and the job holds all settings explicitly."""
+def _heuristic_jobs(request: StudyRequest, dataset: Dataset, model: str) -> list[Job]:
+    """Plan a model without training; one of the paper is evaluated as published and with every earlier event."""
+    asks = get_default_split(dataset, request.protocol).stamp
+    labels = {"strict": {}}
+    if model in PUBLISHED_HEURISTICS:
+        labels = {"batch": {}, "strict": {"variant": f"{model}, every earlier event"}}
+    return [
+        Job(
+            "heuristic",
+            dataset.name,
+            dataset.digest,
+            model,
+            None,
+            {},
+            asks | {"visible": visible},
+            about={"model": model} | label,
+        )
+        for visible, label in labels.items()
+    ]
+
+
+def link_job(
+    request: StudyRequest, dataset: Dataset, model: str, seed: int, settings: dict[str, Any], **about: Any
+) -> Job:
+    """Plan one training; `settings` replace those of the preset, and the job holds all settings explicitly.
+
+    `asks` has the split, unless it is the published one.
+    """
     loop_settings, model_settings = separate_settings(find_preset(model, dataset.name) | settings)
     config = to_settings(build_config(find_model(model).config, model_settings))
     full = to_settings(build_config(LinkFitConfig, loop_settings)) | config
@@ -95,7 +123,8 @@ def link_job(dataset: Dataset, model: str, seed: int, settings: dict[str, Any], 
     size = {"events": float(len(dataset.store))} | {
         name: full[name] for name in SIZE_SETTINGS if name in full
     }
-    return Job("link", dataset.name, dataset.digest, model, seed, full, about=about, size=size)
+    asks = get_default_split(dataset, request.protocol).stamp
+    return Job("link", dataset.name, dataset.digest, model, seed, full, asks, about, size=size)
 
 
 def _follow_up_job(
@@ -106,8 +135,14 @@ def _follow_up_job(
     return replace(run, work=work, settings=settings or {}, asks=asks, about=about, needs=run.key)
 
 
-def _cost_job(dataset: Dataset, model: str, settings: dict[str, Any], **about: Any) -> Job:
-    return replace(link_job(dataset, model, 0, settings, **about), work="cost")
+def _cost_job(
+    request: StudyRequest, dataset: Dataset, model: str, settings: dict[str, Any], **about: Any
+) -> Job:
+    return replace(link_job(request, dataset, model, 0, settings, **about), work="cost")
+
+
+def _with_asks(job: Job, **asks: Any) -> Job:
+    return replace(job, asks=job.asks | asks)
 
 
 def node_jobs(request: StudyRequest) -> list[Job]:
@@ -118,7 +153,9 @@ def node_jobs(request: StudyRequest) -> list[Job]:
             parts = NodeSettings.from_settings(dataset.name, model, request.settings)
             classifier_settings = to_settings(parts.node)
             for seed in request.seeds:
-                backbone = replace(link_job(dataset, model, seed, parts.link), asks={"negatives": ["random"]})
+                backbone = _with_asks(
+                    link_job(request, dataset, model, seed, parts.link), negatives=["random"]
+                )
                 jobs += [backbone, _follow_up_job(backbone, "node", {}, classifier_settings)]
     return jobs
 
@@ -128,7 +165,9 @@ def ablation_jobs(request: StudyRequest) -> list[Job]:
     settings_by_variant = {FULL: {}} | load_ablations()
     variants = request.choose_variants(list(settings_by_variant))
     return [
-        link_job(dataset, OUR_MODEL, seed, settings_by_variant[name] | request.settings, variant=name)
+        link_job(
+            request, dataset, OUR_MODEL, seed, settings_by_variant[name] | request.settings, variant=name
+        )
         for dataset in request.open_datasets(DEFAULT_DATASETS[:4])
         for name in variants
         for seed in request.seeds
@@ -138,7 +177,7 @@ def ablation_jobs(request: StudyRequest) -> list[Job]:
 def length_jobs(request: StudyRequest) -> list[Job]:
     """Plan trainings with neighbor sequences of several lengths."""
     return [
-        link_job(dataset, model, seed, {"length": length} | request.settings, length=length)
+        link_job(request, dataset, model, seed, {"length": length} | request.settings, length=length)
         for dataset in request.open_datasets(("uci",))
         for model in request.choose_models((OUR_MODEL,))
         for length in _parse_lengths(request.variants, LENGTHS)
@@ -151,17 +190,24 @@ def efficiency_jobs(request: StudyRequest) -> list[Job]:
     jobs = []
     for dataset in request.open_datasets(("uci",)):
         jobs += [
-            _cost_job(dataset, model, request.settings)
+            _cost_job(request, dataset, model, request.settings)
             for model in request.choose_models(list_trained_models())
         ]
         for length in _parse_lengths(request.variants, LENGTHS):
-            jobs.append(_cost_job(dataset, OUR_MODEL, {"length": length}, length=length, patch="none"))
+            jobs.append(
+                _cost_job(request, dataset, OUR_MODEL, {"length": length}, length=length, patch="none")
+            )
             # The published patches leave 32 tokens at every length; patches of one leave as many as DyG-Mamba reads.
             patches = {"published": max(1, length // 32), "one": 1}
             for name, patch in patches.items():
                 jobs.append(
                     _cost_job(
-                        dataset, "dygformer", {"length": length, "patch": patch}, length=length, patch=name
+                        request,
+                        dataset,
+                        "dygformer",
+                        {"length": length, "patch": patch},
+                        length=length,
+                        patch=name,
                     )
                 )
     return jobs
@@ -171,7 +217,7 @@ def convergence_jobs(request: StudyRequest) -> list[Job]:
     """Plan trainings of 100 epochs without early stopping, to compare training losses with vanilla Mamba."""
     fixed = {"epochs": 100, "patience": 1_000_000} | request.settings
     return [
-        replace(link_job(dataset, model, seed, fixed), asks={"negatives": ["random"]})
+        _with_asks(link_job(request, dataset, model, seed, fixed), negatives=["random"])
         for dataset in request.open_datasets(("CanParl",))
         for model in request.choose_models((OUR_MODEL, VANILLA_MODEL))
         for seed in request.seeds
@@ -185,7 +231,7 @@ def robustness_jobs(request: StudyRequest) -> list[Job]:
     for dataset in request.open_datasets(("uci",)):
         for model in request.choose_models(list_trained_models()):
             for seed in request.seeds:
-                clean = link_job(dataset, model, seed, request.settings)
+                clean = link_job(request, dataset, model, seed, request.settings)
                 jobs.append(clean)
                 for kind in kinds:
                     asks = {"kind": kind, "rates": list(NOISE_RATES), "seed": NOISE_SEED}
@@ -197,7 +243,9 @@ def sensitivity_jobs(request: StudyRequest) -> list[Job]:
     """Plan trainings that change one size of the model at a time."""
     settings = request.choose_variants(list(SENSITIVITY_GRIDS))
     return [
-        link_job(dataset, OUR_MODEL, seed, {name: value} | request.settings, setting=name, value=value)
+        link_job(
+            request, dataset, OUR_MODEL, seed, {name: value} | request.settings, setting=name, value=value
+        )
         for dataset in request.open_datasets(("uci",))
         for name in settings
         for value in SENSITIVITY_GRIDS[name]
@@ -211,7 +259,7 @@ def case_jobs(request: StudyRequest) -> list[Job]:
     for dataset in request.open_datasets(("wikipedia",)):
         for model in request.choose_models((OUR_MODEL, "dygformer")):
             for seed in request.seeds:
-                run = link_job(dataset, model, seed, request.settings)
+                run = link_job(request, dataset, model, seed, request.settings)
                 jobs += [run, _follow_up_job(run, "similarity", {"tokens": 32})]
     return jobs
 
@@ -219,7 +267,7 @@ def case_jobs(request: StudyRequest) -> list[Job]:
 def large_jobs(request: StudyRequest) -> list[Job]:
     """Plan one epoch on a dataset as large as tgbl-coin."""
     return [
-        replace(_cost_job(dataset, model, request.settings), asks={"epochs": 1})
+        _with_asks(_cost_job(request, dataset, model, request.settings), epochs=1)
         for dataset in request.open_datasets((COIN_SIZED,))
         for model in request.choose_models((OUR_MODEL,))
     ]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from statistics import mean
 from typing import Any
 
+from dygmamba.data.catalogue.known_datasets import normalize_name
 from dygmamba.lab.studies import FULL, STUDIES
 from dygmamba.report.comparison import (
     NEGATIVES,
@@ -16,7 +17,7 @@ from dygmamba.report.comparison import (
     published_cell,
 )
 from dygmamba.report.document import Cell, Document, HeatMap, LineChart, ReportTable, Section
-from dygmamba.report.published import PublishedValue, load_table, normalize_name
+from dygmamba.report.published import PublishedValue, load_table
 from dygmamba.report.result_records import ResultRecord, SeedValues, StudyResults, select_work
 from dygmamba.tasks.metric_names import SETTING_LABELS
 
@@ -344,7 +345,7 @@ def _data(record: ResultRecord) -> str:
 
 
 def _model(record: ResultRecord) -> str:
-    return record.model
+    return str(record.about.get("variant", record.model))
 
 
 def _ap_curve(records: list[ResultRecord], axis: str, setting: str) -> list[tuple[float, ...]]:

@@ -87,23 +87,17 @@ def format_node_names(ids: NodeIds, nodes: np.ndarray) -> list[str]:
 def _build_facts_table(
     dataset: Dataset, split: Split, facts: Statistics, times: TimeFormatter
 ) -> ReportTable:
-    store, sources, test = dataset.store, dataset.ids.sources, split.test
+    sources, counts = dataset.ids.sources, split.count(dataset.store)
     sides = "" if sources is None else f" ({sources:,} sources, {facts.nodes - sources:,} destinations)"
-    with_new_nodes = split.touching_new_nodes(store, test)
-    # events of held-out nodes are removed from the training period, so the parts need not sum to all events
-    removed = int(split.val[0]) - len(split.train) if len(split.val) else 0
-    train = f"train {len(split.train):,}" + (
-        f" (without {removed:,} of held-out nodes)" if removed > 0 else ""
-    )
     rows = {
         "nodes": f"{facts.nodes:,}{sides}",
-        "events": f"{facts.events:,}: {train}, validation {len(split.val):,}, test {len(test):,}",
+        "events": f"{facts.events:,}",
+        "split": counts.describe_events(),
+        "new nodes": counts.describe_new_nodes(),
         "period": f"{times.format_time(facts.start or 0)} to {times.format_time(facts.end or 0)}, "
         f"{times.format_period(facts.duration or 0)}",
         "repeated pairs": f"{_format_percent(facts.repeats)} of the events repeat an earlier pair",
         "unseen pairs": f"{_format_percent(facts.surprise)} of the pairs in the test period have no earlier event",
-        "new nodes": f"{int(split.new_nodes.sum()):,} nodes occur in no training event; "
-        f"{_format_percent(len(with_new_nodes) / max(len(test), 1))} of the test events involve one",
         "shared timestamps": f"{facts.ties:,} events have the same timestamp as another event",
         "features": f"{facts.node_features} per node, {facts.edge_features} per event",
     }

@@ -65,7 +65,7 @@ def _describe_search(request: TuningRequest, tuning: Tuning) -> str:
     parts = [
         ", ".join(f"{count} {name}" for name, count in counts.items() if count),
         f"seed {request.seed}",
-        f"split {request.split.description}",
+        f"split {request.split.label}",
         "per trial: " + ", ".join(f"{name} {value}" for name, value in request.space.trial.items()),
         f"fixed: {fixed}" if fixed else "",
         request.device.type,

@@ -21,8 +21,9 @@ from torch import Tensor
 from dygmamba.config import build_config, find_preset
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.progress import Advance, no_advance
+from dygmamba.data.events.splits import SplitRule
 from dygmamba.data.storage.dataset import Dataset
-from dygmamba.data.storage.leaderboard import Leaderboard, get_default_split, load_leaderboard
+from dygmamba.data.storage.leaderboard import Leaderboard, load_leaderboard
 from dygmamba.engine.evaluation import STRICT_RULE, rank_evaluation_set, score_evaluation_set
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import VisibilityRule
@@ -283,9 +284,10 @@ class HeuristicEvaluator:
         rule: VisibilityRule = STRICT_RULE,
         folder: Path | None = None,
         activity: bool = False,
+        split: SplitRule | None = None,
     ) -> "HeuristicEvaluator":
-        """Use the default split of the dataset."""
-        stream = build_link_stream(dataset, torch.device("cpu"), get_default_split(dataset))
+        """Split the dataset by a rule, or by its default one."""
+        stream = build_link_stream(dataset, torch.device("cpu"), split)
         return HeuristicEvaluator(dataset.name, stream, rule, folder, build_score_factor(activity, stream))
 
     def evaluate(

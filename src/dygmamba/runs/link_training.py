@@ -10,8 +10,9 @@ from torch import nn
 from dygmamba.config import build_config, to_settings
 from dygmamba.core.errors import ConfigError, EventError
 from dygmamba.core.memory_budget import require_memory
-from dygmamba.data.events.splits import PUBLISHED_SPLIT, Split, SplitRule
+from dygmamba.data.events.splits import Split, SplitRule
 from dygmamba.data.storage.dataset import Dataset
+from dygmamba.data.storage.leaderboard import get_default_split
 from dygmamba.engine.distributed import current_group
 from dygmamba.engine.executor import check_distributable
 from dygmamba.engine.fit import Trainer
@@ -75,8 +76,9 @@ def start_link_run(
     layers = collect_settings(model, dataset.name, options, settings)
     loop, own = separate_settings(merge_settings(layers))
     model_config, fit_config = build_config(spec.config, own), build_config(LinkFitConfig, loop)
-    stream = build_link_stream(dataset, device, options.split)
-    _require_events(stream.split, options.split)
+    rule = get_default_split(dataset) if options.split is None else options.split
+    stream = build_link_stream(dataset, device, rule)
+    _require_events(stream.split, rule)
     scorer = build_seeded_scorer(spec, model_config, seed, stream, TRAINING_COPIES)
     _check_loss(model, scorer, fit_config)
     check_distributable(scorer, stream.processes, fit_config.batch)
@@ -88,7 +90,7 @@ def start_link_run(
         lambda: RunDirectory.create(root, dataset.name, model, seed, suffix),
         {
             "run": {**about, "split": stream.split.digest, "model": model, "seed": seed}
-            | options.split.section
+            | rule.section
             | ({} if options.refit_of is None else {"refit_of": str(options.refit_of)})
             | ({} if spec.source is None else {"source": spec.source}),
             "train": to_settings(fit_config),
@@ -125,7 +127,7 @@ def build_link_fit(run: RunDirectory, stream: Stream, scorer: nn.Module) -> Trai
 def _require_events(split: Split, rule: SplitRule) -> None:
     sizes = [len(part) for part in (split.train, split.val, split.test)]
     if not all(sizes[: 3 if rule.numbers else 1]):
-        hint = "use a longer stream" if rule == PUBLISHED_SPLIT else "choose another `split`"
+        hint = "use a longer stream" if rule.has_published_shares else "choose another `split`"
         raise EventError(
             "training, validation and test have {}, {} and {} events, but each needs some; {}".format(
                 *sizes, hint

@@ -16,13 +16,15 @@ from dygmamba.config import build_config, check_device, to_settings
 from dygmamba.core.errors import ConfigError, DygError, FileError, NotFoundError
 from dygmamba.core.memory_budget import limit_tensor_memory
 from dygmamba.data.events.split_spec import (
+    AUTO_PROTOCOL,
     LEADERBOARD_SPLIT,
     SPLIT_SPEC_HELP,
     SplitSpec,
+    choose_protocol,
     parse_parts,
     parse_shares,
 )
-from dygmamba.data.events.splits import PUBLISHED_SPLIT, SplitRule
+from dygmamba.data.events.splits import SplitRule
 from dygmamba.data.readers import ReadOptions
 from dygmamba.data.readers.queries import read_query_times
 from dygmamba.data.readers.values import ColumnLocation
@@ -125,7 +127,9 @@ def open_run(
     return OpenRun(folder, dataset, stream, scorer.to(device).eval())
 
 
-def build_link_stream(dataset: Dataset, device: torch.device, rule: SplitRule = PUBLISHED_SPLIT) -> Stream:
+def build_link_stream(dataset: Dataset, device: torch.device, rule: SplitRule | None = None) -> Stream:
+    """Split a dataset by a rule, or by its default one."""
+    rule = get_default_split(dataset) if rule is None else rule
     return Stream(dataset.store, rule.split(dataset.store), device, current_group())
 
 
@@ -279,18 +283,26 @@ def _stored_paths(folder: Path, digest: str, version: str) -> tuple[Path, Path]:
     return folder / f"{digest[:16]}-{version}{DATASET_SUFFIX}", folder / f"{digest[:16]}{DATASET_SUFFIX}"
 
 
-def parse_split(dataset: Dataset, spec: SplitSpec | None) -> SplitRule:
+def parse_split(dataset: Dataset, spec: SplitSpec | None, protocol: str = AUTO_PROTOCOL) -> SplitRule:
     """Parse the split that a user wrote: three shares, two times, or the name of the leaderboard split.
 
-    Without a spec, the split is that of the dataset's leaderboard if it has one, or the published one.
+    Without a spec, the split is the default one of the dataset and the protocol.
     """
     if spec is None:
-        return get_default_split(dataset)
+        return get_default_split(dataset, protocol)
+    chosen = choose_protocol(dataset.name, protocol)
     if spec == LEADERBOARD_SPLIT:
+        if protocol == "benchmark":
+            raise ConfigError(
+                "the split of a leaderboard holds no nodes out of training; leave out `protocol='benchmark'`, or "
+                f"`split='{LEADERBOARD_SPLIT}'`",
+                code="protocol-of-leaderboard",
+            )
         return load_leaderboard(dataset).split
     parts = parse_parts(spec)
     text, shares = ",".join(parts), parse_shares(parts)
-    return SplitRule(_parse_split_times(dataset, parts, text) if shares is None else shares, text)
+    numbers = _parse_split_times(dataset, parts, text) if shares is None else shares
+    return SplitRule(numbers, text, protocol=chosen)
 
 
 def _parse_split_times(dataset: Dataset, parts: list[str], text: str) -> tuple[float, ...]:

@@ -23,7 +23,7 @@ from dygmamba._version import __version__
 from dygmamba.config import build_config, find_preset, find_size_preset, load_presets, to_settings
 from dygmamba.core.errors import ConfigError, DygWarning, FileError
 from dygmamba.core.process_settings import set_thread_count
-from dygmamba.data.events.splits import PUBLISHED_SPLIT, SplitRule
+from dygmamba.data.events.splits import SplitRule
 from dygmamba.data.events.times import format_duration, looks_like_epoch_seconds
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.checkpoint import read_newest
@@ -50,7 +50,7 @@ SettingLayers = dict[str, dict[str, Any]]  # settings by the name of their sourc
 class StartOptions:
     """What a new run starts with besides dataset, model, seed and settings."""
 
-    split: SplitRule = PUBLISHED_SPLIT
+    split: SplitRule | None = None  # None: the default split of the dataset
     preset: str | None = None  # a size preset; takes precedence over the preset of the dataset
     reasons: dict[str, str] = field(default_factory=dict)  # why model, device, ... were chosen for the user
     refit_of: Path | None = None  # the run whose settings are trained again on all events

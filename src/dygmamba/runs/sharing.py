@@ -48,6 +48,10 @@ RUN_REFERENCES = (
     "refit_of",
 )  # entries of [run] with the path of another run; only its name is shared
 
+PROTOCOL_NOTES = {
+    "benchmark": "with a tenth of the nodes held out of training (the benchmark protocol of DyGLib)",
+    "time": "no training event removed",
+}
 METRIC_NAMES = {"ap": "average_precision", "auc": "roc_auc", "mrr": "mrr", "hits@10": "hits@10"}  # on the Hub
 PAPER_URL = "https://openreview.net/forum?id=ja2wA4UncJ"
 
@@ -353,11 +357,9 @@ def _render_usage(address: str, task: str, about: dict[str, Any], with_data: boo
 
 def _render_details(sections: dict[str, dict[str, Any]], run: RunDirectory, with_data: bool) -> str:
     about, train = sections["run"], sections["train"]
-    split = (
-        read_split(run).description
-        if "split_by" in about
-        else "published: 70, 15 and 15 % of the events by time"
-    )
+    rule = read_split(run)
+    shares = "70, 15 and 15 % of the events by time" if rule.has_published_shares else rule.description
+    split = f"{shares}, {PROTOCOL_NOTES[rule.protocol]}"
     where = (
         ""
         if with_data

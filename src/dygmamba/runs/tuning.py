@@ -76,7 +76,7 @@ class TuningRequest:
         return {
             "data": self.dataset.name,
             "digest": self.dataset.digest,
-            "split": self.split.description,
+            "split": self.split.label,
             "model": self.model,
             "seed": self.seed,
             "preset": self.size or "none",
@@ -293,7 +293,7 @@ def write_tuning_result(
         "model": request.model,
         "data": request.dataset.name,
         "digest": request.dataset.digest,
-        "split": request.split.description,
+        "split": request.split.label,
         "metric": "validation AP",
         "score": best["ap"],
         "without": rows[0]["ap"] if rows[0]["ap"] is not None else "not trained",

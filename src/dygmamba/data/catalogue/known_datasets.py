@@ -10,6 +10,14 @@ from urllib.parse import urlsplit
 
 from dygmamba.core.errors import NotFoundError
 
+ALIASES = {"contacts": "contact", "canadianparliament": "canparl", "socialevolution": "socialevo"}
+# The thirteen datasets of DyGLib, on which this field publishes its results, as `normalize_name` returns them. Flights
+# is not in the catalogue.
+BENCHMARKS = (
+    *("wikipedia", "reddit", "mooc", "lastfm", "enron", "socialevo", "uci", "flights", "canparl", "uslegis"),
+    *("untrade", "unvote", "contact"),
+)
+
 if TYPE_CHECKING:  # listing the catalogue must not wait for torch
     from dygmamba.data.events.event_store import EventStore
 
@@ -95,6 +103,17 @@ def find_entry(name: str) -> CatalogueEntry:
     suggestion = " or ".join(by_lower[match].name for match in close)
     hint = f"did you mean {suggestion}?" if suggestion else "see `dygmamba data list`"
     raise NotFoundError(f"there is no public dataset {name!r}; {hint}", code="unknown-dataset")
+
+
+def normalize_name(name: str) -> str:
+    """Return the name of a dataset or model without case, punctuation and known aliases."""
+    plain = "".join(letter for letter in name.casefold() if letter.isalnum())
+    return ALIASES.get(plain, plain)
+
+
+def is_benchmark(name: str) -> bool:
+    """Return whether a dataset has the name of a DyGLib benchmark, in any spelling (`USLegis`, `us-legis`)."""
+    return normalize_name(name) in BENCHMARKS
 
 
 def describe_difference(entry: CatalogueEntry, store: "EventStore") -> str | None:

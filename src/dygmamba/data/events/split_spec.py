@@ -1,19 +1,42 @@
-"""Parse the user's `split` argument as far as possible without the stream.
+"""Parse the user's `split` and `protocol` arguments as far as possible without the stream.
 
 Free of torch, so that the command line can reject a wrong value at once.
 """
 
 from collections.abc import Sequence
 from math import isclose
+from typing import Literal, get_args
 
 from dygmamba.core.errors import ConfigError
+from dygmamba.data.catalogue.known_datasets import is_benchmark
 
 SplitSpec = str | Sequence[float | str]
 SPLIT_SPEC_HELP = (
     "`split` takes three shares that add up to 1, such as 0.7,0.15,0.15, or two times, when validation and test begin, "
     "such as 2024-01-01,2024-06-01"
 )
+# "benchmark" removes the training events of sampled nodes, as DyGLib does; "time" removes nothing
+Protocol = Literal["benchmark", "time"]
+AUTO_PROTOCOL = "auto"
+PROTOCOLS = (AUTO_PROTOCOL, *get_args(Protocol))  # the values of `protocol`
 LEADERBOARD_SPLIT = "board"  # the value of `split` for the split of the dataset's leaderboard
+
+
+def check_protocol(given: str) -> None:
+    """Raise ConfigError unless `protocol` has a known value."""
+    if given not in PROTOCOLS:
+        raise ConfigError(
+            f"`protocol` takes {', '.join(PROTOCOLS[:-1])} or {PROTOCOLS[-1]}, got '{given}'",
+            code="unknown-protocol",
+        )
+
+
+def choose_protocol(dataset: str, given: str) -> Protocol:
+    """Return the protocol; "auto" is "benchmark" for a dataset with the name of a benchmark, else "time"."""
+    check_protocol(given)
+    if given == AUTO_PROTOCOL:
+        return "benchmark" if is_benchmark(dataset) else "time"
+    return "benchmark" if given == "benchmark" else "time"
 
 
 def parse_parts(spec: SplitSpec) -> list[str]:

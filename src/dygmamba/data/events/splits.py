@@ -1,4 +1,4 @@
-"""Train, validation and test split of a stream: chronological, with nodes held out of training as in DyGLib."""
+"""Train, validation and test split of a stream by time, without or with nodes held out of training as in DyGLib."""
 
 # pyarrow.compute makes its functions at import, where pyright cannot see them
 # pyright: reportAttributeAccessIssue=false
@@ -6,7 +6,7 @@
 import hashlib
 import random
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from dygmamba.core.errors import EventError
 from dygmamba.data.events.event_store import EventStore
+from dygmamba.data.events.split_spec import Protocol
 
 NEW_NODE_SEED = 2020
 NEW_NODE_SHARE = 0.1
@@ -26,7 +27,7 @@ NEW_NODE_SHARE = 0.1
 class Split:
     """Event ids of the three consecutive periods, and the nodes that do not occur in training.
 
-    `train` leaves out every event of its period that touches a held-out node.
+    Under the benchmark protocol `train` leaves out every event of its period that touches a held-out node.
     """
 
     train: Int64[Tensor, "a"]
@@ -41,6 +42,19 @@ class Split:
         """Return those of `events` with at least one new node: the inductive setting."""
         return events[self.new_nodes[store.src[events]] | self.new_nodes[store.dst[events]]]
 
+    def count(self, store: EventStore) -> "SplitCounts":
+        """Count the events of each period, the removed ones, and those with new nodes."""
+        rest = len(self.val) + len(self.test)
+        return SplitCounts(
+            train=len(self.train),
+            val=len(self.val),
+            test=len(self.test),
+            removed=len(store) - len(self.train) - rest,
+            new_nodes=int(self.new_nodes.sum()),
+            val_new=len(self.touching_new_nodes(store, self.val)),
+            test_new=len(self.touching_new_nodes(store, self.test)),
+        )
+
     @property
     def digest(self) -> str:
         """SHA-256 of the split: runs with the same digest used the same split."""
@@ -51,11 +65,47 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
+class SplitCounts:
+    """Numbers of events and nodes of a split."""
+
+    train: int
+    val: int
+    test: int
+    removed: int  # events of the training period that are not trained on, because they touch a held-out node
+    new_nodes: int  # nodes that occur in no training event
+    val_new: int  # validation events with a new node
+    test_new: int  # test events with a new node
+
+    def describe_events(self) -> str:
+        """Describe the sizes of the periods, and how many training events were removed."""
+        period = self.train + self.removed
+        removed = (
+            f"{self.removed:,} of {period:,} training events removed ({100 * self.removed / period:.0f} %), those of "
+            "held-out nodes"
+            if self.removed
+            else "none removed"
+        )
+        return f"train {self.train:,}, validation {self.val:,}, test {self.test:,} events; {removed}"
+
+    def describe_new_nodes(self) -> str:
+        """Describe how many nodes are new, and how many events of validation and test they touch."""
+        if not self.new_nodes:
+            return "none: every node has a training event"
+        return (
+            f"{self.new_nodes:,} without a training event, in {self.val_new:,} validation and {self.test_new:,} test "
+            "events"
+        )
+
+    def __str__(self) -> str:
+        return f"{self.describe_events()}; new nodes: {self.describe_new_nodes()}"
+
+
+@dataclass(frozen=True, slots=True)
 class SplitRule:
     """How to split a stream: by shares, at two timestamps, by numbers of events, or not at all.
 
-    Shares and timestamps also hold a tenth of the nodes out of training, as in DyGLib. Numbers of events, which
-    leaderboards use, do not.
+    The protocol "benchmark" samples a tenth of the nodes and removes their events from training, as DyGLib does. The
+    protocol "time" removes nothing. Numbers of events, which leaderboards use, have the protocol "time".
     """
 
     numbers: tuple[
@@ -63,30 +113,52 @@ class SplitRule:
     ]  # three shares or sizes, the timestamps of validation and test, or () for no split
     description: str  # as the user wrote it
     counted: bool = False  # whether `numbers` are sizes
+    protocol: Protocol = "benchmark"
+
+    @property
+    def has_published_shares(self) -> bool:
+        return self.numbers == PUBLISHED_SPLIT.numbers and not self.counted
 
     @property
     def stamp(self) -> dict[str, Any]:
         """Entries for a result row; empty for the published split."""
-        return {} if self == PUBLISHED_SPLIT else {"split_by": self.description}
+        split_by = {} if self.has_published_shares else {"split_by": self.description}
+        return split_by | ({} if self._has_implied_protocol else {"protocol": self.protocol})
+
+    @property
+    def label(self) -> str:
+        """The rule in a few words, with its protocol where that is not implied."""
+        return self.description + ("" if self._has_implied_protocol else f", protocol {self.protocol}")
+
+    @property
+    def _has_implied_protocol(self) -> bool:
+        return self.protocol == _get_implied_protocol(self.numbers, self.counted)
 
     @property
     def section(self) -> dict[str, Any]:
-        """Entries for a config file, which `read` parses; empty for the published split."""
-        if self == PUBLISHED_SPLIT:
-            return {}
+        """Entries for a config file, which `read` parses."""
         counted = {"split_counted": True} if self.counted else {}
-        return {"split_by": self.description, "split_at": list(self.numbers)} | counted
+        rule = {"split_by": self.description, "split_at": list(self.numbers), **counted}
+        return rule | {"protocol": self.protocol}
 
     @staticmethod
     def read(section: dict[str, Any]) -> "SplitRule":
-        """Parse what `section` wrote; a config without an entry has the published split."""
+        """Parse what `section` wrote.
+
+        A config without `protocol` is of a version that knew only the benchmark protocol, and wrote no entry for the
+        published split.
+        """
         if "split_by" not in section:
             return PUBLISHED_SPLIT
-        numbers = tuple(float(number) for number in section["split_at"])
-        return SplitRule(numbers, section["split_by"], bool(section.get("split_counted", False)))
+        numbers, counted = tuple(map(float, section["split_at"])), bool(section.get("split_counted", False))
+        protocol = section.get("protocol", _get_implied_protocol(numbers, counted))
+        if protocol not in get_args(Protocol):
+            raise ValueError(f"unknown protocol {protocol!r}")
+        return SplitRule(numbers, section["split_by"], counted, protocol)
 
     def split(self, store: EventStore, new_node_share: float = NEW_NODE_SHARE) -> Split:
-        """Split a stream by this rule."""
+        """Split a stream by this rule; `new_node_share` applies to the benchmark protocol."""
+        new_node_share = new_node_share if self.protocol == "benchmark" else 0.0
         if not self.numbers:
             return split_all_for_training(store)
         if self.counted:
@@ -99,7 +171,13 @@ class SplitRule:
 
 
 PUBLISHED_SPLIT = SplitRule((0.7, 0.15, 0.15), "0.7,0.15,0.15")
-TRAIN_ON_ALL = SplitRule((), "all")
+TIME_SPLIT = SplitRule(PUBLISHED_SPLIT.numbers, PUBLISHED_SPLIT.description, protocol="time")
+TRAIN_ON_ALL = SplitRule((), "all", protocol="time")
+
+
+def _get_implied_protocol(numbers: tuple[float, ...], counted: bool) -> Protocol:
+    """Return the protocol of a rule that names none: before there was a choice, shares and times held nodes out."""
+    return "time" if counted or not numbers else "benchmark"
 
 
 def chronological_split(
@@ -158,13 +236,15 @@ def _split_by_masks(store: EventStore, later: np.ndarray, last: np.ndarray, new_
 
 
 def _sample_held_out_nodes(store: EventStore, later: np.ndarray, share: float) -> np.ndarray:
+    held_out = np.zeros(store.num_nodes, dtype=bool)
+    if not share:
+        return held_out
     # The sample depends on the iteration order of a Python set of 1-based ids. The set is built exactly as the
     # published code builds it; sorting it first would draw other nodes.
     src, dst = store.src.cpu().numpy(), store.dst.cpu().numpy()
     population = tuple(set(_unique_in_order(src[later] + 1)).union(set(_unique_in_order(dst[later] + 1))))
     count = int(share * np.count_nonzero(_find_present_nodes(src, dst, store.num_nodes)))
     sampled = random.Random(NEW_NODE_SEED).sample(population, min(count, len(population)))
-    held_out = np.zeros(store.num_nodes, dtype=bool)
     held_out[np.asarray(sampled, dtype=np.int64) - 1] = True
     return held_out
 

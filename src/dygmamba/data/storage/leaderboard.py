@@ -6,7 +6,7 @@ Shapes: e1 events of a period plus one, c negatives of all events, m labels.
 """
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +18,7 @@ from torch import Tensor
 from dygmamba.core.errors import ConfigError, FileError
 from dygmamba.core.files.writing import make_folder
 from dygmamba.data.catalogue.leaderboard_folders import LEADERBOARD_FORMATS
+from dygmamba.data.events.split_spec import AUTO_PROTOCOL, choose_protocol
 from dygmamba.data.events.splits import PUBLISHED_SPLIT, SplitRule
 from dygmamba.data.storage.dataset import VERSION_SEPARATOR, Dataset
 from dygmamba.data.storage.locations import DATASET_SUFFIX
@@ -70,7 +71,7 @@ class Leaderboard:
 
 def make_counted_split(name: str, sizes: tuple[int, ...]) -> SplitRule:
     """Create the split rule of a leaderboard from the numbers of events of its periods."""
-    return SplitRule(tuple(map(float, sizes)), f"board {name}", counted=True)
+    return SplitRule(tuple(map(float, sizes)), f"board {name}", counted=True, protocol="time")
 
 
 def save_leaderboard(leaderboard: Leaderboard, dataset: Dataset, folder: Path) -> Path:
@@ -149,9 +150,14 @@ def load_leaderboard_split(dataset: Dataset) -> SplitRule | None:
     return make_counted_split(*_parse_heading(path, about, dataset))
 
 
-def get_default_split(dataset: Dataset) -> SplitRule:
-    """Return the default split of a dataset: that of its leaderboard, else the published one."""
-    return load_leaderboard_split(dataset) or PUBLISHED_SPLIT
+def get_default_split(dataset: Dataset, protocol: str = AUTO_PROTOCOL) -> SplitRule:
+    """Return the default split of a dataset: that of its leaderboard, else 70, 15 and 15 % of the events.
+
+    Only a dataset with the name of a benchmark has nodes held out of training; `protocol` decides for any dataset.
+    """
+    if protocol == AUTO_PROTOCOL and (rule := load_leaderboard_split(dataset)) is not None:
+        return rule
+    return replace(PUBLISHED_SPLIT, protocol=choose_protocol(dataset.name, protocol))
 
 
 def load_leaderboard(dataset: Dataset) -> Leaderboard:

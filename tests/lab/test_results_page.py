@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from dygmamba.core.errors import FileError
+from dygmamba.lab.result_tables import build_headline_table, get_shipped_settings
 from dygmamba.lab.results_page import BLOCK, build_results_page, fill_result_blocks
 from dygmamba.report.result_records import ResultRecord, StudyResults
 from raising import raises
@@ -136,3 +137,46 @@ def test_results_of_a_renamed_model_are_read_under_its_current_name(tmp_path):
     StudyResults("link", "dygmamba", (record,)).write(tmp_path / "old.json")
     (read,) = StudyResults.read(tmp_path / "old.json").records
     assert (read.model, read.about) == ("dyg-mamba-counts", {"model": "dyg-mamba-counts"})
+
+
+def write_defaults(folder, model="dyg-mamba", seeds=(0, 1), **changed):
+    """A file of records of the shipped settings, except for those given, and of a heuristic."""
+    row = {"split": "test", "setting": "transductive", "negatives": "random", "visible": "strict"}
+    settings = get_shipped_settings(model, "uci") | changed
+    records = [
+        ResultRecord("link", "uci", model, seed, {}, [row | {"ap": 0.9 + 0.02 * seed}], settings)
+        for seed in seeds
+    ]
+    rule = ResultRecord("heuristic", "uci", "recency", None, {}, [row | {"ap": 0.95}])
+    StudyResults("link", "dygmamba", (*records, rule)).write(folder / "defaults.json")
+
+
+def test_the_headline_table_prefers_records_of_the_shipped_settings(tmp_path):
+    """`defaults.json` comes first, with length, seeds, the best rule and the best published value."""
+    other = ResultRecord(
+        "link",
+        "uci",
+        "dyg-mamba",
+        0,
+        {},
+        [{"split": "test", "setting": "transductive", "negatives": "random", "visible": "strict", "ap": 0.5}],
+        {"length": 7},
+    )
+    StudyResults("link", "dygmamba", (other,)).write(tmp_path / "all-uci.json")
+    assert "**50.00**, L = 7 †" in build_headline_table(tmp_path)
+    write_defaults(tmp_path)
+    table = build_headline_table(tmp_path)
+    assert "91.00 ± 1.41, L = 32 |" in table
+    assert "**95.00 `recency`**" in table  # the rule is above the model
+    assert "97.35 TPNet (free of the known leaks)" in table
+    assert table.splitlines()[2].endswith("| 2 |")
+    assert "†" not in table
+    assert "Enron" not in table
+
+
+def test_other_settings_than_the_shipped_ones_are_marked(tmp_path):
+    """For all settings but those without influence: a record that differs has a dagger and a line that says how."""
+    write_defaults(tmp_path, length=64, save_every=7)
+    table = build_headline_table(tmp_path)
+    assert "L = 64 †" in table
+    assert table.endswith("† not the shipped settings: `dyg-mamba` on UCI with length = 64.")

@@ -21,7 +21,16 @@ VISIBILITY_TITLES = {
     "batch": "all events of earlier batches are visible",
 }
 # Columns that a narrow terminal does without, dropped in this order.
-OPTIONAL_COLUMNS = ("AP pooled", "AUC", "leak-free re-run", "rank", "seeds", "vs. published", "published AP")
+OPTIONAL_COLUMNS = (
+    "AP pooled",
+    "AUC",
+    "retrained with leaks closed",
+    "published: leaks",
+    "rank",
+    "seeds",
+    "vs. published",
+    "published AP",
+)
 COLUMN_GAP = 2
 
 

@@ -8,7 +8,8 @@ A line of the template that is one of these comments is replaced. FILE is the na
     <!-- stamp FILE DATASET -->                             seeds, visibility, batch size, hardware, command
 
 Other pages, the README among them, hold generated tables between two comments, `<!-- results NAME -->` and
-`<!-- /results -->`. A figure that appears on several pages therefore comes from one record.
+`<!-- /results -->`; BLOCKS has the names. A figure that appears on several pages therefore comes from one record.
+`result_tables` says which files the tables are built from: a new file changes the pages without a change of code.
 
 Nothing is trained or evaluated, so the pages are rebuilt byte for byte on any machine.
 """
@@ -22,11 +23,21 @@ from pathlib import Path
 
 from dygmamba.core.errors import FileError
 from dygmamba.core.files.writing import write_text
+from dygmamba.lab.result_tables import (
+    build_ablation_table,
+    build_best_published_table,
+    build_channels_table,
+    build_headline_table,
+    build_memory_table,
+    build_negatives_table,
+    build_parts_table,
+    build_programs_table,
+)
 from dygmamba.lab.studies import FULL
 from dygmamba.lab.study_report import build_study_sheet
 from dygmamba.report.comparison import build_link_table, build_overview_table, describe_conditions
 from dygmamba.report.document import ReportTable, format_markdown
-from dygmamba.report.result_records import ResultRecord, SeedValues, StudyResults
+from dygmamba.report.result_records import ResultRecord, StudyResults
 
 TEMPLATE = "results.in.md"
 PLACEHOLDER = re.compile(r"^<!-- (table|overview|study|stamp) (.+) -->$", re.MULTILINE)
@@ -89,16 +100,6 @@ def _label_record(record: ResultRecord) -> str:
 
 
 BLOCK = re.compile(r"(<!-- results (\w+) -->\n).*?(<!-- /results -->)", re.DOTALL)
-HEADLINE_MODELS = ("trees", "walk-trees", "dyg-mamba-counts", "dyg-mamba")
-# Records of shipped defaults come first: on UCI the preset of dyg-mamba-counts is narrower than in the comparison.
-HEADLINE_FILES = ("fading-mamba", "all-uci", "all-four")
-STREAMS = {
-    "uci": "UCI (messages)",
-    "wikipedia": "Wikipedia (edits), no features",
-    "enron": "Enron (e-mail)",
-    "CanParl": "Can. Parl. (votes)",
-    "USLegis": "US Legis. (co-sponsors)",
-}
 
 
 def fill_result_blocks(text: str, folder: Path) -> str:
@@ -106,46 +107,16 @@ def fill_result_blocks(text: str, folder: Path) -> str:
     return BLOCK.sub(lambda block: f"{block[1]}\n{BLOCKS[block[2]](folder)}\n\n{block[3]}", text)
 
 
-def build_headline_table(folder: Path, setting: str = "transductive") -> str:
-    """Build the table of the main models: test AP with random negatives, mean and standard deviation over seeds."""
-    books = [StudyResults.read(folder / f"{file}.json") for file in HEADLINE_FILES]
-    first = _select_records(books, "uci", "dyg-mamba")
-    length = first[0].settings["length"]
-    heads = [f"`{name}`" + (f", L = {length}" if "mamba" in name else "") for name in HEADLINE_MODELS]
-    lines = ["| stream | " + " | ".join(heads) + " | seeds |", "|---" * (len(heads) + 2) + "|"]
-    for data, title in STREAMS.items():
-        values = [_collect_ap(_select_records(books, data, model), setting) for model in HEADLINE_MODELS]
-        best = max(value.mean for value in values)
-        cells = [f"**{value}**" if value.mean == best else str(value) for value in values]
-        seeds = {len(value.by_seed) for value in values}
-        lines.append(f"| {title} | " + " | ".join(cells) + f" | {', '.join(map(str, sorted(seeds)))} |")
-    return "\n".join(lines)
-
-
-def _select_records(books: list[StudyResults], data: str, model: str) -> list[ResultRecord]:
-    """Return the records of a model on a stream from the first file that has any."""
-    for book in books:
-        records = [record for record in book.records if (record.data, record.model) == (data, model)]
-        if records:
-            return records
-    raise FileError(f"no stored results of '{model}' on '{data}'", code="no-stored-results")
-
-
-def _collect_ap(records: list[ResultRecord], setting: str) -> SeedValues:
-    wanted = {"split": "test", "setting": setting, "negatives": "random", "visible": "strict"}
-    return SeedValues(
-        {
-            record.seed: row["ap"]
-            for record in records
-            for row in record.rows
-            if all(row.get(key) == value for key, value in wanted.items())
-        }
-    )
-
-
 BLOCKS: dict[str, Callable[[Path], str]] = {
     "headline": build_headline_table,
     "headline_new_nodes": lambda folder: build_headline_table(folder, "inductive"),
+    "negatives": build_negatives_table,
+    "parts": build_parts_table,
+    "ablations": build_ablation_table,
+    "memories": build_memory_table,
+    "best_published": build_best_published_table,
+    "programs": build_programs_table,
+    "channels": build_channels_table,
 }
 
 

@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, TypeVar
 
 from dygmamba.core.errors import ConfigError, FileError
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.explain.forgetting import load_forgetting
 from dygmamba.report.document import Cell, Document, LineChart, ReportTable, Section, Tone
-from dygmamba.report.published import PublishedValue, corrected_values, normalize_name, published_values
+from dygmamba.report.published import PublishedValue, normalize_name, published_values, retrained_values
+from dygmamba.report.published_leaks import LeakLabel, judge_published_values
 from dygmamba.report.result_records import (
     PATH_FIELDS,
     ResultRecord,
@@ -22,9 +23,11 @@ from dygmamba.runs.opening import read_split
 from dygmamba.tasks.metric_names import SETTING_LABELS
 
 NEGATIVES = ("random", "historical", "inductive")
-NEUTRAL_SETTINGS = ("save_every", "graphs")  # settings that do not influence a result
+NEUTRAL_SETTINGS = ("save_every", "graphs", "walk_seed")  # do not influence a result, or vary with the seed
 SIGNIFICANT = 0.05  # p-value below which a difference is coloured
+PUBLISHED_COLUMNS = ("published AP", "vs. published", "published: leaks", LeakLabel.RETRAINED.value)
 
+T = TypeVar("T")
 RecordLabel = Callable[[ResultRecord], str]  # name of the row in which a record is shown
 
 
@@ -97,9 +100,11 @@ def build_link_table(
         return None
     data, ranks = records[0].data, rank_by_mean(ap)
     names = sorted(ap, key=lambda name: ranks[name])
-    published, corrected = (
-        source(data, setting, negatives) for source in (published_values, corrected_values)
+    published, retrained = (
+        source(data, setting, negatives) for source in (published_values, retrained_values)
     )
+    judged = judge_published_values(data, setting, negatives)
+    labels = {one.model: one.label for one in judged if one.label is not LeakLabel.RETRAINED}
     rows = []
     for name in names:
         other = reference if reference in ap else next((one for one in names if one != name), None)
@@ -111,9 +116,10 @@ def build_link_table(
         ]
         if show_published:
             cells += [
-                published_cell(_find_published(published, name)),
-                _difference_cell(ap[name], _find_published(published, name)),
-                published_cell(_find_published(corrected, name)),
+                published_cell(_find_model(published, name)),
+                _difference_cell(ap[name], _find_model(published, name)),
+                Cell(_find_model(labels, name) or "", "soft"),
+                published_cell(_find_model(retrained, name)),
             ]
         cells += [
             Cell(str(values["auc"][name])),
@@ -122,7 +128,7 @@ def build_link_table(
         ]
         rows.append(tuple(cells))
     versus = f"vs. {reference}" if reference else "vs. best other"
-    extra = ("published AP", "vs. published", "leak-free re-run") if show_published else ()
+    extra = PUBLISHED_COLUMNS if show_published else ()
     columns = ("model", "AP", "rank", versus, *extra, "AUC", "AP pooled", "seeds")
     note = describe_conditions(records)
     ceiling = ceilings.get(f"{data} {setting} {negatives}")
@@ -211,7 +217,7 @@ def published_cell(value: PublishedValue | None) -> Cell:
     return Cell(f"{value.mean:.2f}{spread}", "soft")
 
 
-def _find_published(values: dict[str, PublishedValue], label: str) -> PublishedValue | None:
+def _find_model(values: Mapping[str, T], label: str) -> T | None:
     """Return the value of a label's model; text after a comma describes how the model was run."""
     by_name = {normalize_name(model): value for model, value in values.items()}
     return by_name.get(normalize_name(label.partition(",")[0]))
@@ -300,7 +306,10 @@ def _build_sections(data: str, records: list[ResultRecord]) -> list[Section]:
     by_task = group_records(records, lambda record: record.work)
     sections = []
     if link := by_task.get("link"):
-        tables = tuple(build_link_tables(link, _label, ceilings={}, show_published=True))
+        is_published = all(
+            row.get("protocol", row.get("split_by")) is None for one in link for row in one.rows
+        )
+        tables = tuple(build_link_tables(link, _label, ceilings={}, show_published=is_published))
         sections.append(Section(data, "", tables, _training_charts(data, link)))
     if node := by_task.get("node"):
         auc, ap = (collect_values(node, _label, {"split": "test"}, metric) for metric in ("auc", "ap"))

@@ -17,6 +17,7 @@ METRICS = ("ap", "auc")
 # This table of the main text and one of the appendix print the same quantity, but with two columns swapped. The
 # appendix agrees with the other tables of the paper, so this one is ignored.
 EXCLUDED_TABLE = "inductive_ap_main_rnd"
+OWN_MODELS_OF_THE_CORRECTION = ("SFS", "SFS+activity")
 
 
 class PublishedValue(NamedTuple):
@@ -59,15 +60,15 @@ def published_values(
     return _quoted_values(dataset, evaluation) | values
 
 
-def corrected_values(
+def retrained_values(
     dataset: str, setting: str, negatives: str, metric: str = "ap"
 ) -> dict[str, PublishedValue]:
-    """Return the values after two leaks were closed: padding, and events at the time of the query; may be empty."""
-    file, values = _load_correction(), {}
-    for model, mean, std, retrained in _select_corrected(dataset, (setting, negatives, metric)):
-        how = "retrained" if retrained else "as published"
-        values[model] = PublishedValue(mean, std, f"{file['source']}, {how}")
-    return values
+    """Return the values of models that the correction retrained with padding masked and the query's own time hidden."""
+    return {
+        model: PublishedValue(mean, std, f"{_load_correction()['source']}, retrained")
+        for model, mean, std, retrained in _select_corrected(dataset, (setting, negatives, metric))
+        if retrained
+    }
 
 
 def list_published_values(
@@ -129,14 +130,14 @@ def _is_link_table(table: PaperTable, evaluation: tuple[str, str, str]) -> bool:
 
 
 def _quoted_values(dataset: str, evaluation: tuple[str, str, str]) -> dict[str, PublishedValue]:
-    """Return earlier values that the correction quotes.
+    """Return the values that the correction prints as they were published before, and those of its own models.
 
-    They are of models that it did not retrain, and of retrained models whose earlier value it also prints.
+    Earlier values are of models that it did not retrain, and of retrained models whose earlier value it also prints.
     """
     file = _load_correction()
     source = f"quoted by {file['source']}"
     not_retrained = {
-        model: PublishedValue(mean, std, source)
+        model: PublishedValue(mean, std, file["source"] if model in OWN_MODELS_OF_THE_CORRECTION else source)
         for model, mean, std, was_retrained in _select_corrected(dataset, evaluation)
         if not was_retrained
     }

@@ -1,0 +1,354 @@
+"""Tables that compare stored results with simple rules and published values, as Markdown; `results_page` inserts them.
+
+Results of the shipped settings are expected in `defaults.json`: what `dygmamba reproduce link` writes for the models of
+HEADLINE_MODELS and the heuristics on STREAMS. The tables take a model's records on a stream from the first file of
+HEADLINE_FILES that has any, and mark records whose settings differ from the shipped ones. A stream without any record
+has no row, so a table is complete as soon as its records are stored.
+"""
+
+import json
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from dygmamba.config import build_config, find_preset, to_settings
+from dygmamba.engine.fit_config import LinkFitConfig
+from dygmamba.lab.studies import FULL
+from dygmamba.models import find_model
+from dygmamba.models.aliases import update_stored_settings
+from dygmamba.report.comparison import NEGATIVES, NEUTRAL_SETTINGS
+from dygmamba.report.published import load_table, normalize_name, published_values
+from dygmamba.report.published_leaks import (
+    PROGRAMS,
+    PUBLISHED_BATCH,
+    JudgedValue,
+    best_published_not_known,
+    best_published_without_leaks,
+    load_channels,
+)
+from dygmamba.report.result_records import ResultRecord, SeedValues, StudyResults
+from dygmamba.runs.link_training import separate_settings
+from dygmamba.tasks.metric_names import SETTING_LABELS
+
+DEFAULTS_FILE = "defaults"
+HEADLINE_MODELS = ("trees", "walk-trees", "dyg-mamba-counts", "dyg-mamba")
+HEADLINE_FILES = (DEFAULTS_FILE, "fading-mamba", "all-uci", "all-four", "trees", "walk-trees")
+STREAMS = {
+    "uci": "UCI (messages)",
+    "wikipedia": "Wikipedia (edits), no features",
+    "enron": "Enron (e-mail)",
+    "CanParl": "Can. Parl. (votes)",
+    "USLegis": "US Legis. (co-sponsors)",
+    "mooc": "MOOC (actions of students)",
+    "x_bitcoin_otc": "Bitcoin OTC (ratings)",
+    "x_sp_workplace": "contacts in a workplace",
+}
+PARTS = (FULL, "counts", "counts-head", "walks", "counts-walks")
+ABLATED_DATASETS = ("uci", "enron", "USLegis", "CanParl")
+# names of the ablations in the paper's tables
+PAPER_ABLATIONS = {
+    "no-timespan": "w/o timespan",
+    "no-time-encoding": "w/o Time-encoding",
+    "no-time": "w/o Time",
+    "no-selective": "w/o Selective",
+    "no-data-dependent": "w/o Data-dependent",
+    "no-cooccurrence": "w/o Co-occurrence",
+    "no-skip": "w/o skip-connection",
+    "step-linear": "Linear",
+    "step-logarithmic": "Logarithmic",
+    "step-sigmoid": "Sigmoid",
+    "step-exponential": "Exponential",
+    "step-absolute": "w/o tau - t_1",
+}
+PAPER_ABLATION_TABLES = ("ablation_time_information", "ablation_delta_t", "ablation_skip_connection")
+MEMORY_MODELS = ("jodie", "dyrep", "tgn")
+NOT_SHIPPED = "†"
+
+
+def build_headline_table(folder: Path, setting: str = "transductive") -> str:
+    """Build the table of the main models: test AP with random negatives, mean and standard deviation over seeds."""
+    head = [*(f"`{model}`" for model in HEADLINE_MODELS), "best simple rule", "best published without leaks"]
+    rows, notes = [], {}
+    for data, title in STREAMS.items():
+        groups = [find_records(folder, data, model) for model in HEADLINE_MODELS]
+        values = [collect_ap(group, setting) for group in groups]
+        if not any(value.by_seed for value in values):
+            continue
+        rule, rule_ap = _find_best_rule(folder, data, setting)
+        best = max(rule_ap, *(value.mean for value in values if value.by_seed))
+        cells = []
+        for group, value in zip(groups, values, strict=True):
+            text = f"**{value}**" if value.by_seed and value.mean == best else str(value)
+            if group and "length" in group[0].settings:
+                text += f", L = {group[0].settings['length']}"
+            if changed := _describe_changed_settings(group):
+                text += f" {NOT_SHIPPED}"
+                notes.setdefault((group[0].model, changed), []).append(title.partition(" (")[0])
+            cells.append(text)
+        rule_cell = f"{100 * rule_ap:.2f} `{rule}`" if rule else "-"
+        cells.append(f"**{rule_cell}**" if rule_ap == best else rule_cell)
+        seeds = sorted({len(value.by_seed) for value in values if value.by_seed})
+        rows.append([title, *cells, format_best_published(data, setting), ", ".join(map(str, seeds))])
+    table = _format_rows(["stream", *head, "seeds"], rows)
+    if not notes:
+        return table
+    texts = [
+        f"`{model}` on {', '.join(streams)} with {changed}" for (model, changed), streams in notes.items()
+    ]
+    return f"{table}\n\n{NOT_SHIPPED} not the shipped settings: {'; '.join(texts)}."
+
+
+def build_negatives_table(folder: Path) -> str:
+    """Build the table of trees trained with random and with mixed negatives, by the negatives of the test."""
+    head = ["stream", "trained with", "random", "new nodes, random", "historical", "inductive", "seeds"]
+    rows = []
+    for data, title in STREAMS.items():
+        for trained_with, file in (("random", "trees"), ("mixed", "trees-mixed")):
+            group = [record for record in _read(folder, file) if record.data == data]
+            if not group or not find_records(folder, data, "trees", ("trees-mixed",)):
+                continue
+            values = [
+                collect_ap(group, "transductive"),
+                collect_ap(group, "inductive"),
+                *(collect_ap(group, "transductive", negatives) for negatives in NEGATIVES[1:]),
+            ]
+            rows.append([title, trained_with, *map(str, values), str(len(values[0].by_seed))])
+        published = [
+            format_best_published(data, *evaluation)
+            for evaluation in (
+                ("transductive", "random"),
+                ("inductive", "random"),
+                ("transductive", "historical"),
+                ("transductive", "inductive"),
+            )
+        ]
+        if rows and rows[-1][0] == title:
+            rows.append([title, "best published without leaks", *published, ""])
+    return _format_rows(head, rows)
+
+
+def build_parts_table(folder: Path) -> str:
+    """Build the table of counts and walks inside DyG-Mamba: test AP of all nodes and of new nodes."""
+    rows = []
+    for data, title in STREAMS.items():
+        records = [
+            record for file in ("parts-uci", "parts") for record in _read(folder, file) if record.data == data
+        ]
+        if not records:
+            continue
+        cells = []
+        for part in PARTS:
+            group = [record for record in records if record.about.get("variant") == part]
+            values = [collect_ap(group, setting) for setting in SETTING_LABELS]
+            seeds = len(values[0].by_seed)
+            cells.append(f"{values[0]} / {values[1]} ({seeds})" if seeds else "-")
+        rows.append([title, *cells])
+    return _format_rows(["stream", *(f"`{part}`" for part in PARTS)], rows)
+
+
+def build_ablation_table(folder: Path) -> str:
+    """Build the table of differences to the full model, ours and published, random negatives and all nodes."""
+    published = _read_published_ablations()
+    records = _read(folder, "ablation")
+    rows = []
+    for variant, paper_name in PAPER_ABLATIONS.items():
+        cells = [f"`{variant}`"]
+        for data in ABLATED_DATASETS:
+            own, full = (
+                collect_ap(
+                    [record for record in records if (record.data, record.about["variant"]) == (data, name)],
+                    "transductive",
+                )
+                for name in (variant, FULL)
+            )
+            difference = 100 * (own.mean - full.mean)
+            text = f"{difference:+.2f}"
+            if abs(difference) > 200 * max(own.std or 0.0, full.std or 0.0):
+                text = f"**{text}**"
+            paper = published.get((normalize_name(data), paper_name))
+            reference = published.get((normalize_name(data), "DyG-Mamba"))
+            if paper is not None and reference is not None:
+                text += f" / {paper - reference:+.2f}"
+            cells.append(text)
+        rows.append(cells)
+    return _format_rows(["", *(STREAMS[data].partition(" (")[0] for data in ABLATED_DATASETS)], rows)
+
+
+def build_memory_table(folder: Path) -> str:
+    """Build the table of models with a memory: continued, replayed, and with published visibility."""
+    rows = []
+    for data in ("uci", "enron", "wikipedia", "USLegis", "CanParl"):
+        published = {
+            normalize_name(model): value
+            for model, value in published_values(data, "transductive", "random").items()
+        }
+        for model in MEMORY_MODELS:
+            values = [
+                collect_ap(find_records(folder, data, model, files), "transductive", visible=visible)
+                for files, visible in (
+                    (("all-uci", "all-four"), "strict"),
+                    (("replayed",), "strict"),
+                    (("visible",), "batch"),
+                )
+            ]
+            value = published[model]
+            cells = [str(one) if one.by_seed else "" for one in values]
+            rows.append(
+                [f"{STREAMS[data].partition(' (')[0]} {model}", *cells, f"{value.mean:.2f} ± {value.std:.2f}"]
+            )
+    head = ["dataset and model", "continued", "replayed", "continued, published visibility", "published"]
+    return _format_rows(head, rows)
+
+
+def build_best_published_table(_: Path) -> str:
+    """Build the table of the best published values without leaks, for every kind of negatives."""
+    rows = []
+    for data, title in STREAMS.items():
+        for setting, label in SETTING_LABELS.items():
+            cells = [format_best_published(data, setting, negatives) for negatives in NEGATIVES]
+            if any(cell != "none" for cell in cells):
+                rows.append([title.partition(" (")[0], label, *cells])
+    return _format_rows(["stream", "nodes", *NEGATIVES], rows)
+
+
+def build_programs_table(_: Path) -> str:
+    """Build the table of what published programs do that can leak."""
+    words = {True: "yes", False: "no", None: "not known"}
+    rows = [
+        [model, words[program.has_memory], words[program.reads_padding]]
+        for model, program in PROGRAMS.items()
+    ]
+    return _format_rows(
+        ["program", "memory updated after each batch", "reads padding of separate calls"], rows
+    )
+
+
+def build_channels_table(_: Path) -> str:
+    """Build the table of the measured channels with random negatives and all nodes."""
+    rows = []
+    for data, title in STREAMS.items():
+        channels = load_channels().get(normalize_name(data))
+        if channels is None:
+            continue
+        aucs = [
+            f"{dst:.3f} (L = {key.split()[2]}, calls of {key.split()[3]})"
+            for key, (dst, _) in channels["padding"].items()
+            if key.startswith("transductive random ")
+        ]
+        share = 100 * channels["own_time"]["transductive"]
+        rows.append([title.partition(" (")[0], f"{share:.2f} %", ", ".join(aucs)])
+    return _format_rows(
+        ["stream", "events after a batch with their own time", "ROC-AUC of the padded length"], rows
+    )
+
+
+def find_records(
+    folder: Path, data: str, model: str, files: Iterable[str] = HEADLINE_FILES
+) -> list[ResultRecord]:
+    """Return the records of a model on a stream from the first file that has any; may be empty."""
+    for file in files:
+        records = [
+            record
+            for record in _read(folder, file)
+            if (record.data, record.model) == (data, model) and "variant" not in record.about
+        ]
+        if records:
+            return records
+    return []
+
+
+def collect_ap(
+    records: Iterable[ResultRecord], setting: str, negatives: str = "random", visible: str = "strict"
+) -> SeedValues:
+    """Return the test AP by seed."""
+    wanted = {"split": "test", "setting": setting, "negatives": negatives, "visible": visible}
+    return SeedValues(
+        {
+            record.seed: row["ap"]
+            for record in records
+            for row in record.rows
+            if all(row.get(key) == value for key, value in wanted.items())
+        }
+    )
+
+
+def format_best_published(data: str, setting: str, negatives: str = "random") -> str:
+    """Format the best published value without leaks; a higher one of which leaks are not known is added."""
+    best = best_published_without_leaks(data, setting, negatives)
+    unknown = best_published_not_known(data, setting, negatives)
+    parts = [_format_judged(one) for one in (best, unknown) if one is not None]
+    return "; ".join(parts) or "none"
+
+
+def _format_judged(judged: JudgedValue) -> str:
+    batches = "" if judged.batch == PUBLISHED_BATCH else f", batches of {judged.batch}"
+    return f"{judged.value.mean:.2f} {judged.model} ({judged.label}{batches})"
+
+
+def _find_best_rule(folder: Path, data: str, setting: str) -> tuple[str, float]:
+    """Return the name and the AP of the best heuristic with a stored result; "" and 0 without one."""
+    for file in HEADLINE_FILES:
+        values = {
+            record.model: collect_ap([record], setting)
+            for record in _read(folder, file)
+            if record.work == "heuristic" and record.data == data
+        }
+        means = {model: value.mean for model, value in values.items() if value.by_seed}
+        if means:
+            best = max(means, key=lambda model: means[model])
+            return best, means[best]
+    return "", 0.0
+
+
+def _describe_changed_settings(records: list[ResultRecord]) -> str:
+    """Return the settings of stored runs that are not those the package ships for this stream."""
+    if not records:
+        return ""
+    first = records[0]
+    shipped = get_shipped_settings(first.model, first.data)
+    changed = {
+        name: value
+        for name, value in update_stored_settings(first.settings).items()
+        if name in shipped and name not in NEUTRAL_SETTINGS and json.dumps(shipped[name]) != json.dumps(value)
+    }
+    return ", ".join(f"{name} = {_format_setting(value)}" for name, value in sorted(changed.items()))
+
+
+def _format_setting(value: Any) -> str:
+    return "+".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+@cache
+def get_shipped_settings(model: str, data: str) -> dict[str, Any]:
+    """Return the settings with which the package trains a model on a dataset if none are given."""
+    loop, own = separate_settings(find_preset(model, data))
+    return to_settings(build_config(LinkFitConfig, loop)) | to_settings(
+        build_config(find_model(model).config, own)
+    )
+
+
+def _read_published_ablations() -> dict[tuple[str, str], float]:
+    return {
+        (normalize_name(row["dataset"]), row["model"]): row["mean"]
+        for name in PAPER_ABLATION_TABLES
+        for row in load_table(name).rows
+        if row["mean"] is not None
+    }
+
+
+def _read(folder: Path, file: str) -> tuple[ResultRecord, ...]:
+    path = folder / f"{file}.json"
+    if not path.exists():
+        return ()
+    return _read_file(path, path.stat().st_mtime_ns)
+
+
+@cache
+def _read_file(path: Path, _: int) -> tuple[ResultRecord, ...]:
+    return StudyResults.read(path).records
+
+
+def _format_rows(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |".replace("|  |", "| |") for line in lines)

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from dygmamba.config import build_config, find_preset, to_settings
+from dygmamba.data.catalogue.known_datasets import normalize_name
 from dygmamba.engine.fit_config import LinkFitConfig
 from dygmamba.lab.studies import FULL
 from dygmamba.models import find_model
 from dygmamba.models.aliases import update_stored_settings
 from dygmamba.report.comparison import NEGATIVES, NEUTRAL_SETTINGS
-from dygmamba.report.published import load_table, normalize_name, published_values
+from dygmamba.report.published import load_table, published_values
 from dygmamba.report.published_leaks import (
     PROGRAMS,
     PUBLISHED_BATCH,

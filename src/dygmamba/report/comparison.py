@@ -7,10 +7,11 @@ from statistics import mean
 from typing import Any, TypeVar
 
 from dygmamba.core.errors import ConfigError, FileError
+from dygmamba.data.catalogue.known_datasets import normalize_name
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.explain.forgetting import load_forgetting
 from dygmamba.report.document import Cell, Document, LineChart, ReportTable, Section, Tone
-from dygmamba.report.published import PublishedValue, normalize_name, published_values, retrained_values
+from dygmamba.report.published import PublishedValue, published_values, retrained_values
 from dygmamba.report.published_leaks import LeakLabel, judge_published_values
 from dygmamba.report.result_records import (
     PATH_FIELDS,

@@ -11,8 +11,8 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from dygmamba.core.errors import NotFoundError
+from dygmamba.data.catalogue.known_datasets import normalize_name
 
-ALIASES = {"contacts": "contact", "canadianparliament": "canparl", "socialevolution": "socialevo"}
 METRICS = ("ap", "auc")
 # This table of the main text and one of the appendix print the same quantity, but with two columns swapped. The
 # appendix agrees with the other tables of the paper, so this one is ignored.
@@ -37,12 +37,6 @@ class PaperTable:
     setting: str | None
     negatives: str | None
     rows: tuple[dict[str, Any], ...]
-
-
-def normalize_name(name: str) -> str:
-    """Return the name of a dataset or model without case, punctuation and known aliases."""
-    plain = "".join(letter for letter in name.casefold() if letter.isalnum())
-    return ALIASES.get(plain, plain)
 
 
 def published_values(

@@ -13,11 +13,11 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from dygmamba.data.catalogue.known_datasets import normalize_name
 from dygmamba.report.published import (
     OWN_MODELS_OF_THE_CORRECTION,
     PublishedValue,
     load_table,
-    normalize_name,
     published_values,
     retrained_values,
 )

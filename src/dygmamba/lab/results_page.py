@@ -31,6 +31,7 @@ from dygmamba.lab.result_tables import (
     build_memory_table,
     build_negatives_table,
     build_parts_table,
+    build_power_table,
     build_programs_table,
 )
 from dygmamba.lab.studies import FULL
@@ -113,6 +114,7 @@ BLOCKS: dict[str, Callable[[Path], str]] = {
     "negatives": build_negatives_table,
     "parts": build_parts_table,
     "ablations": build_ablation_table,
+    "power": build_power_table,
     "memories": build_memory_table,
     "best_published": build_best_published_table,
     "programs": build_programs_table,

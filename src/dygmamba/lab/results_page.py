@@ -23,6 +23,7 @@ from pathlib import Path
 
 from dygmamba.core.errors import FileError
 from dygmamba.core.files.writing import write_text
+from dygmamba.lab import known_odds
 from dygmamba.lab.result_tables import (
     build_ablation_table,
     build_best_published_table,
@@ -119,6 +120,7 @@ BLOCKS: dict[str, Callable[[Path], str]] = {
     "best_published": build_best_published_table,
     "programs": build_programs_table,
     "channels": build_channels_table,
+    "known_odds": known_odds.build_table,
 }
 
 

@@ -9,6 +9,7 @@ records any version of the package:
 import argparse
 import contextlib
 import hashlib
+import inspect
 import io
 import json
 import math
@@ -113,6 +114,8 @@ def train(data: dm.Dataset, arguments: dict[str, Any], folder: Path, **more: Any
     lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
     preset = folder / "golden.toml"
     preset.write_text("\n".join(["[preset]", f'model = "{model}"', "[settings]", *lines]) + "\n")
+    if "protocol" in inspect.signature(dm.train).parameters:  # versions without it know only this protocol
+        more["protocol"] = "benchmark"
     (run,) = dm.train(data, model, preset=str(preset), out=folder, negatives=negatives, **more)
     return run
 

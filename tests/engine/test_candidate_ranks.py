@@ -157,7 +157,7 @@ def test_a_result_row_describes_its_candidates(monkeypatch, capsys, tmp_path):
     data = dm.generate(nodes=40, events=600, communities=4, name="small")
     save_dataset(data, tmp_path)
     settings = TINY["tgn"] | {"epochs": 1, "out": tmp_path / "runs", "device": "cpu", "data_dir": tmp_path}
-    (run,) = dm.train(data, "tgn", **settings)
+    (run,) = dm.train(data, "tgn", protocol="benchmark", **settings)
     table = run.evaluate(metrics="mrr,hits@10", candidates=20).to_pylist()
     code, out, _ = invoke(
         *(monkeypatch, capsys, "evaluate", str(run.path), "--metrics", "mrr,hits@10", "--candidates", "20"),
@@ -197,6 +197,10 @@ def test_a_result_row_describes_its_candidates(monkeypatch, capsys, tmp_path):
     assert "ranks among all destinations" in " ".join(out.split())
     assert "AP pooled" in out
     both = dm.evaluate(data, "recency", metrics=["ap", "mrr"], candidates="all").to_pylist()
+    assert [row["mrr"] is None for row in both] == [True, False]
+    both = dm.evaluate(
+        data, "recency", metrics=["ap", "mrr"], candidates="all", protocol="benchmark"
+    ).to_pylist()
     assert [row["mrr"] is None for row in both] == [True, True, False, False]
 
 

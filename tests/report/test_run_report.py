@@ -175,6 +175,21 @@ def test_ranking_metrics_have_columns_if_they_were_computed():
     assert grid.columns[-2:] == ("Hits@10", "MRR")
     assert [cell.text for cell in grid.rows[0][-2:]] == ["75.00", "50.00"]
     assert [cell.text for cell in grid.rows[1][-2:]] == ["", ""]
+    assert "MRR" not in grid.note
+
+
+def test_ranking_metrics_state_their_error_and_their_events():
+    """A standard error makes no column; the note says how many of the events were ranked."""
+    ranks = {"mrr": 0.771, "mrr_se": 0.004, "hits@10": 0.75, "hits@10_se": None}
+    row = ROWS[0] | ranks | {"candidates": 100, "ranked": 40, "n": 90}
+    for ranked, words in (
+        (40, "ranks of 40 of the 90 events among 100"),
+        (90, "ranks of all 90 events among"),
+    ):
+        (grid,) = build_results_section([row | {"ranked": ranked}], "recency", REPORT_TASKS["link"]).tables
+        assert grid.columns[-2:] == ("Hits@10", "MRR")
+        assert [cell.text for cell in grid.rows[0][-2:]] == ["75.00", "77.1 ± 0.4"]
+        assert words in grid.note
 
 
 def test_the_model_is_compared_with_baselines():

@@ -11,11 +11,15 @@ from pyarrow import parquet
 
 import dygmamba as dm
 from dygmamba.cli import main
+from dygmamba.config import build_config
 from dygmamba.core.errors import FileError, NotFoundError
 from dygmamba.engine.evaluation import rank_evaluation_set, score_evaluation_set
 from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.models import find_model
+from dygmamba.models.base import DatasetFacts
 from dygmamba.runs.calibration import CALIBRATION_FILE, load_calibration, load_saved_calibration
 from dygmamba.runs.evaluation import Ranking
+from dygmamba.runs.final_evaluation import MIN_RANKED_EVENTS, count_affordable_events
 from dygmamba.runs.opening import open_run
 from dygmamba.tasks.calibration import fit_calibration
 from dygmamba.tasks.candidates import SampledCandidates
@@ -80,9 +84,24 @@ def test_rows_have_calibration_errors_and_ranks(run):
         "historical": None,
         "inductive": None,
     }
-    assert (own["candidates"], own["candidate_seed"], own["ranked"]) == (100, 2, 100)
+    assert (own["candidates"], own["candidate_seed"]) == (100, 2)
+    assert own["ranked"] == own["n"] < MIN_RANKED_EVENTS  # a short test period is ranked whole
+    (ranks,) = run.evaluate(setting="transductive", metrics="mrr,hits@10").to_pylist()
+    for name in ("mrr", "hits@10", "mrr_se", "hits@10_se"):
+        assert own[name] == ranks[name]
     assert 0 < own["mrr"] < own["hits@10"] <= 1
     assert all(row["mrr"] is None for row in rows if row["split"] == "val")
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "events"),
+    [("trees", {"neighbors": 0}, 2_475), ("trees", {}, 1_237), ("graphmixer", {}, 1_000), ("tgn", {}, 1_000)],
+)
+def test_the_number_of_ranked_events_depends_on_the_model_alone(model, settings, events):
+    """What two seconds allow by the entries that it looks up for a pair, never by a clock; at least 1,000."""
+    spec = find_model(model)
+    scorer = spec.build(build_config(spec.config, settings), DatasetFacts(40, 0, 0))
+    assert count_affordable_events(scorer) == events
 
 
 def test_the_rank_of_an_event_does_not_depend_on_the_others(run):

@@ -6,7 +6,14 @@ from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from dygmamba.core.errors import ScoreError
-from dygmamba.tasks.metrics import average_precision, count_ranked_above, link_metrics, rank_metrics, roc_auc
+from dygmamba.tasks.metrics import (
+    average_precision,
+    count_ranked_above,
+    link_metrics,
+    rank_errors,
+    rank_metrics,
+    roc_auc,
+)
 from raising import raises
 
 SCORES = st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=2, max_size=60)
@@ -82,3 +89,18 @@ def test_scores_that_are_not_finite_are_an_error(bad, at):
         link_metrics(score, label, torch.tensor([0, 0, 1, 1]))
     with raises("no-scores", ScoreError):
         roc_auc(torch.zeros(0), torch.zeros(0))
+
+
+@given(st.lists(st.floats(1, 200), min_size=2, max_size=60))
+def test_standard_errors_are_those_of_the_mean_over_events(ranks):
+    """Of the reciprocal ranks and of the hits, by the formula; unknown for one event."""
+    rank = torch.tensor(ranks, dtype=torch.float64)
+    found, names = rank_errors(rank, ["mrr", "hits@10"]), ("mrr", "hits@10")
+    for name, values in zip(
+        names, ([1 / one for one in ranks], [float(one <= 10) for one in ranks]), strict=True
+    ):
+        mean = sum(values) / len(values)
+        variance = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
+        assert rank_metrics(rank, [name])[name] == pytest.approx(mean, abs=1e-12)
+        assert found[f"{name}_se"] == pytest.approx((variance / len(values)) ** 0.5, abs=1e-9)
+    assert rank_errors(rank[:1], names) == {"mrr_se": None, "hits@10_se": None}

@@ -89,7 +89,7 @@ def evaluate(
     >>> import dygmamba as dm
     >>> table = dm.evaluate(dm.generate(nodes=40, events=800, communities=4), "recency")
     >>> table.column_names[:3], table.num_rows
-    (['dataset', 'model', 'seed'], 2)
+    (['dataset', 'model', 'seed'], 1)
     """
     request = EvaluationRequest(negatives, split, setting, visible, metrics, candidates, filtered, activity)
     folder = None if data_dir is None else Path(data_dir)

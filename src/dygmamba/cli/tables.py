@@ -41,6 +41,13 @@ def mean_and_spread(values: list[float]) -> str:
     return f"{100 * mean(values):.2f}" + (f"±{100 * stdev(values):.2f}" if len(values) > 1 else "")
 
 
+def format_with_error(values: list[float], errors: list[float | None]) -> str:
+    """Format values in per cent: one with its standard error, several as the mean ± the standard deviation."""
+    if len(values) == 1 and errors and errors[0] is not None:
+        return f"{100 * values[0]:.1f} ± {100 * errors[0]:.1f}"
+    return mean_and_spread(values)
+
+
 def make_result_tables(rows: Rows, rules: Rows | None = None) -> "list[Table]":
     """Make the tables of an evaluation: results, ranks among few candidates and calibration, ranking metrics."""
     if rows[0].get("task") == "property":
@@ -92,20 +99,28 @@ def make_link_table(rows: Rows, rules: Rows | None = None) -> "Table":
 
 
 def make_score_table(rows: Rows) -> "Table":
-    """Make a table with a line per split and setting: ranks among candidates, and the calibration error."""
+    """Make a table with a line per split and setting: ranks among candidates, and the calibration error.
+
+    The ranks of one run have their standard errors, those of several the standard deviation over the runs.
+    """
     groups: dict[tuple[str, ...], Rows] = {}
     for row in rows:
         groups.setdefault((row["split"], row["setting"]), []).append(row)
     among = next((row["candidates"] for row in rows if row.get("candidates")), None)
-    ranking = "" if among is None else f"ranks among {among} random destinations, "
+    spread = "" if max(map(len, groups.values())) > 1 else " (± standard error)"
+    ranking = "" if among is None else f"ranks among {among} random destinations{spread}, "
     keys = [key for key in SCORE_TITLES if any(row.get(key) is not None for row in rows)]
-    figures = (*(SCORE_TITLES[key] for key in keys), *(() if among is None else ("ranked",)))
+    figures = (*(SCORE_TITLES[key] for key in keys), *(() if among is None else ("ranked events",)))
     title = f"{ranking}calibration error (ECE) against random pairs"
     table = plain_table("split", "nodes", title=title, figures=figures)
     for (split, setting), own in groups.items():
-        cells = [mean_and_spread([row[key] for row in own if row.get(key) is not None]) for key in keys]
-        ranked = [row["ranked"] for row in own if row.get("ranked")]
-        count = [] if among is None else [f"{ranked[0]:,}" if ranked else "-"]
+        known = {key: [row for row in own if row.get(key) is not None] for key in keys}
+        cells = [
+            format_with_error([row[key] for row in rows], [row.get(f"{key}_se") for row in rows])
+            for key, rows in known.items()
+        ]
+        ranked = [f"{row['ranked']:,} of {row['n']:,}" for row in own if row.get("ranked")]
+        count = [] if among is None else [ranked[0] if ranked else "-"]
         table.add_row(split, SETTING_LABELS[setting], *cells, *count)
     return table
 
@@ -120,16 +135,19 @@ def make_rank_table(rows: Rows) -> "Table":
     among = f"among {first['candidates']} destinations{', filtered' if first['filtered'] else ''}"
     among = f"among the candidates of {first['board']}" if first.get("board") else among
     title = f"{first['model']} on {first['dataset']}, ranks {among}, ties: {first['ties']}"
-    title += f", mean ± std of {seeds}" if seeds > 1 else ""
+    title += f", mean ± std of {seeds}" if seeds > 1 else ", ± standard error"
     title += f" ({VISIBILITY_TITLES[first['visible']]})"
-    keys = [key for key in first if key == "mrr" or key.startswith("hits@")]
+    keys = [key for key in first if (key == "mrr" or key.startswith("hits@")) and not key.endswith("_se")]
     figures = (*(key.upper() if key == "mrr" else key for key in keys), "events")
     table = plain_table("split", "nodes", title=title, figures=figures)
     for about, own in groups.items():
         table.add_row(
             about[0],
             SETTING_LABELS[about[1]],
-            *(mean_and_spread([row[key] for row in own]) for key in keys),
+            *(
+                format_with_error([row[key] for row in own], [row.get(f"{key}_se") for row in own])
+                for key in keys
+            ),
             f"{own[0]['n']:,}",
         )
     return table

@@ -174,7 +174,14 @@ def _describe_margin(nodes: str, scores: dict[str, float], own: str) -> str:
 
 
 def _build_results_table(title: str, note: str, rows: Records, own: str, task: ReportTask) -> ReportTable:
-    ranks = sorted({key for row in rows for key in row if key == "mrr" or key.startswith("hits@")})
+    ranks = sorted(
+        {
+            key
+            for row in rows
+            for key in row
+            if (key == "mrr" or key.startswith("hits@")) and not key.endswith("_se")
+        }
+    )
     headings = {key: key.upper() if key == "mrr" else key.capitalize() for key in ranks}
     metrics = task.metrics | {
         key: headings[key] for key in ranks if any(row.get(key) is not None for row in rows)
@@ -188,7 +195,20 @@ def _build_results_table(title: str, note: str, rows: Records, own: str, task: R
             for key in metrics
         )
         cells.append((name, *values))
+    note = ". ".join(filter(None, (note, _describe_ranked_events(rows))))
     return ReportTable(title, note, ("model", *metrics.values()), tuple(cells))
+
+
+def _describe_ranked_events(rows: Records) -> str:
+    """Say how many events MRR and Hits@k are computed from; empty if no row has them."""
+    row = next((row for row in rows if row.get("ranked")), None)
+    if row is None:
+        return ""
+    events = f"{row['ranked']:,} of the {row['n']:,} events"
+    if row["ranked"] == row["n"]:
+        events = f"all {row['n']:,} events"
+    among = f"among {row['candidates']} random destinations" if row.get("candidates") else "among candidates"
+    return f"MRR and Hits@10: ranks of {events} {among}, ± one standard error."
 
 
 def _get_protocol(row: dict[str, Any]) -> tuple[str | None, ...]:
@@ -208,7 +228,9 @@ def _format_metric_cell(row: dict[str, Any], key: str, best: bool, optional: boo
     """Format a metric in percent: "none" if it is undefined, empty if an optional one was not computed."""
     if row.get(key) is None:
         return Cell("" if optional else "none")
-    return Cell(f"{100 * row[key]:.2f}", "best" if best else "")
+    error = row.get(f"{key}_se")
+    text = f"{100 * row[key]:.2f}" if error is None else f"{100 * row[key]:.1f} ± {100 * error:.1f}"
+    return Cell(text, "best" if best else "")
 
 
 def build_training_section(epochs: Records, watched: str, caption: str) -> Section:

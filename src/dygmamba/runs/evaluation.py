@@ -38,7 +38,7 @@ from dygmamba.tasks.calibration import Calibration, compute_reliability
 from dygmamba.tasks.candidates import BoardCandidates, CandidateSet, SampledCandidates
 from dygmamba.tasks.link import build_link_set, has_events
 from dygmamba.tasks.metric_names import BOARD_CANDIDATES, DEFAULT_CANDIDATES
-from dygmamba.tasks.metrics import link_metrics, rank_metrics
+from dygmamba.tasks.metrics import link_metrics, rank_errors, rank_metrics
 
 SAME_SOURCE_NEGATIVES = ("random",)  # kinds of negatives that keep the source of the event
 WEIGHT_CHOSEN_ON = ("val", "transductive")  # split and setting
@@ -163,7 +163,12 @@ class Ranking:
         sample = self._sample_events(len(evaluation_set.events), candidate_seed)
         rank = rank_evaluation_set(scorer, stream, evaluation_set, candidates, rule, seed, advance, sample)
         about = {"split": name, "setting": setting, **candidates.about, **rule.about}
-        return {**about, **rank_metrics(rank, self.metrics), "n": len(rank)}
+        return {
+            **about,
+            **rank_metrics(rank, self.metrics),
+            **rank_errors(rank, self.metrics),
+            "n": len(rank),
+        }
 
     def _build_candidates(self, stream: Stream, evaluation_set: EvaluationSet, seed: int) -> CandidateSet:
         if self.board is not None:

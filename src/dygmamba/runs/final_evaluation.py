@@ -17,7 +17,7 @@ from dygmamba.core.progress import Progress
 from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.engine.fit import Trainer
 from dygmamba.engine.fit_config import LinkFitConfig
-from dygmamba.models.base import RoundLearner, Scorer
+from dygmamba.models.base import Scorer
 from dygmamba.runs.calibration import FITTED_ON, ReliabilityRecorder, fit_link_calibration
 from dygmamba.runs.evaluation import (
     EvaluationKey,
@@ -35,7 +35,7 @@ from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.calibration import fit_calibration
 from dygmamba.tasks.link import SETTINGS, SPLITS, build_link_set, has_events
 from dygmamba.tasks.metric_names import DEFAULT_CANDIDATES
-from dygmamba.tasks.metrics import average_precision
+from dygmamba.tasks.metrics import average_precision, get_error_name
 from dygmamba.tasks.node import NodeTask
 
 HEURISTICS = ("edgebank", "popularity", "recency", "source-recency")
@@ -43,9 +43,10 @@ MAX_BLOCKS, MIN_BLOCK_EVENTS = 30, 20
 SIGNIFICANT_ERRORS = 2.0  # standard errors
 
 RANK_METRICS = ("mrr", "hits@10")
-RANKING_SHARE = 0.08  # ranking scores at most this share of the pairs that training scored
-FORWARD_PASSES = 3  # forward passes that cost as much as one training step (forward and backward)
-MIN_RANKED_EVENTS, MAX_RANKED_EVENTS = 100, 2_000  # per setting
+MIN_RANKED_EVENTS = 1_000  # per setting
+RANKING_SECONDS = 2.0  # per setting, more for models that rank fewer than MIN_RANKED_EVENTS in this time
+# Of one pair and token on one core, measured for boosted trees, which are the fastest (docs/research/log.md).
+TOKEN_SECONDS = 8e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,10 +191,10 @@ def _describe_verdict(stands: str, gap: float, spread: float, rule: str) -> str:
 
 
 def add_rank_metrics(fit: Trainer, rows: list[Row], progress: Progress) -> list[Row]:
-    """Add MRR and Hits@10 to the rows of the test period; they are None in the other rows."""
+    """Add MRR and Hits@10 with their standard errors to the rows of the test period; None in the other rows."""
     store, split = fit.stream.store, fit.stream.split
-    ranking = Ranking(RANK_METRICS, max_events=count_affordable_events(fit))
     scorer: Any = fit.scorer
+    ranking = Ranking(RANK_METRICS, max_events=count_affordable_events(scorer))
     ranks: dict[tuple[str, str], Row] = {}
     for setting in SETTINGS:
         # with a single destination there is no candidate to rank against
@@ -207,20 +208,16 @@ def add_rank_metrics(fit: Trainer, rows: list[Row], progress: Progress) -> list[
 
 
 def _rank_columns(row: Row) -> Row:
-    names = (*RANK_METRICS, "candidates", "candidate_seed")
+    names = (*RANK_METRICS, *map(get_error_name, RANK_METRICS), "candidates", "candidate_seed")
     return {name: row.get(name) for name in names} | {"ranked": row.get("n")}
 
 
-def count_affordable_events(fit: Trainer) -> int:
-    """Return how many events per setting to rank, so that ranking adds about a tenth to the training time.
+def count_affordable_events(scorer: Scorer) -> int:
+    """Return how many events per setting to rank: what takes about two seconds, but at least 1,000.
 
-    Counted in scored pairs instead of measured in seconds, so that the same run always has the same figures.
+    Computed from the entries that the model looks up for a pair instead of measured, so that the same run always has
+    the same figures.
     """
-    split, epochs = fit.stream.split, len(fit.state.entries)
-    pairs = epochs * 2 * len(split.val)
-    if isinstance(fit.scorer, RoundLearner):  # looks its training pairs up once, not once per epoch
-        pairs += FORWARD_PASSES * (1 + fit.scorer.negatives) * len(split.train)
-    else:
-        pairs += FORWARD_PASSES * epochs * 2 * len(split.train)
-    events = RANKING_SHARE * pairs / (len(SETTINGS) * DEFAULT_CANDIDATES)
-    return int(min(max(events, MIN_RANKED_EVENTS), MAX_RANKED_EVENTS))
+    tokens = max(1, sum(request.tokens for request in scorer.requests))
+    events = RANKING_SECONDS / (TOKEN_SECONDS * tokens * (1 + DEFAULT_CANDIDATES))
+    return max(MIN_RANKED_EVENTS, int(events))

@@ -5,10 +5,11 @@ Legend: p pairs, g positives (groups), c candidates per positive.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import sqrt
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from dygmamba.core.errors import ScoreError
@@ -54,10 +55,24 @@ def count_ranked_above(positive: Float[Tensor, "g"], negative: Float[Tensor, "g 
 
 def rank_metrics(rank: Float[Tensor, "g"], names: Sequence[str]) -> dict[str, float]:
     """Return `mrr` and `hits@k` of ranks that start at 1; a rank equal to k is a hit, as in TGB."""
-    return {
-        name: float((1 / rank).mean() if name == "mrr" else (rank <= parse_hits_k(name)).double().mean())
-        for name in names
-    }
+    return {name: float(_rank_values(rank, name).mean()) for name in names}
+
+
+def get_error_name(metric: str) -> str:
+    """Return the name of the standard error of a metric in a result row."""
+    return f"{metric}_se"
+
+
+def rank_errors(rank: Float[Tensor, "g"], names: Sequence[str]) -> dict[str, float | None]:
+    """Return the standard error of each metric of `rank_metrics` over the events, as `mrr_se`; None for one event."""
+    if len(rank) < 2:
+        return {get_error_name(name): None for name in names}
+    return {get_error_name(name): float(_rank_values(rank, name).std() / sqrt(len(rank))) for name in names}
+
+
+def _rank_values(rank: Float[Tensor, "g"], name: str) -> Float64[Tensor, "g"]:
+    """Return the value of each event whose mean is the metric."""
+    return (1 / rank).double() if name == "mrr" else (rank <= parse_hits_k(name)).double()
 
 
 def _to_arrays(score: Tensor, label: Tensor) -> tuple[np.ndarray, np.ndarray]:

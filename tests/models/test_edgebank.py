@@ -11,7 +11,9 @@ from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.models.base import DatasetFacts
 from dygmamba.models.configs import EdgeBankConfig
 from dygmamba.models.heuristics import EdgeBank
+from dygmamba.models.lagging_heuristics import LaggingEdgeBank
 from dygmamba.runs.evaluation import HeuristicEvaluator
+from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import PairBatch, PairView
 from strategies import event_streams
 
@@ -38,7 +40,7 @@ def definition(pairs, times, memory, window=0.15):
 @given(store=event_streams(min_events=1), memory=st.sampled_from(MEMORIES), size=st.integers(1, 7))
 def test_incremental_memory_equals_the_rebuilt_one(store, memory, size):
     """For all streams, memories and batch sizes: observing batch by batch gives the memory of the whole."""
-    bank = EdgeBank(EdgeBankConfig(memory=memory), DatasetFacts.of(store))
+    bank = LaggingEdgeBank(EdgeBankConfig(memory=memory), DatasetFacts.of(store))
     for events in store.batches(torch.arange(len(store)), size):
         bank.observe(events)
     n = store.num_nodes
@@ -56,10 +58,37 @@ def test_incremental_memory_equals_the_rebuilt_one(store, memory, size):
         assert held == expected
 
 
+@given(store=event_streams(min_events=1), memory=st.sampled_from(MEMORIES), cut=st.floats(0, 1))
+def test_look_up_equals_the_memory_of_all_strictly_earlier_events(store, memory, cut):
+    """For all streams, memories and query times: the score is that of a memory which observed what came before."""
+    bank = EdgeBank(EdgeBankConfig(memory=memory), DatasetFacts.of(store))
+    asked_at = float(torch.quantile(store.time, cut)) + (1.0 if cut > 0.9 else 0.0)
+    earlier = (store.time < asked_at).nonzero()[:, 0]
+    n = store.num_nodes
+    grid = torch.cartesian_prod(torch.arange(n), torch.arange(n)).reshape(-1, 2)
+    asked = PairBatch.from_pairs(
+        grid[:, 0], grid[:, 1], torch.full((len(grid),), asked_at, dtype=torch.float64)
+    )
+    score = bank(gather_view(NeighborIndex.build(store), store.features, asked, bank.requests))
+    held = {tuple(pair) for pair, s in zip(grid.tolist(), score.tolist(), strict=True) if s == 1}
+    if not len(earlier):
+        assert not held
+        return
+    pairs = list(zip(store.src[earlier].tolist(), store.dst[earlier].tolist(), strict=True))
+    expected = definition(pairs, store.time[earlier].numpy(), memory)
+    if memory in ("repeat", "window"):  # the bound itself may fall either way in the last bit
+        times = dict(zip(pairs, store.time[earlier].tolist(), strict=True))
+        start = min((times[pair] for pair in expected), default=0.0)
+        scale = max(1.0, abs(start))
+        assert all(abs(times[pair] - start) < 1e-6 * scale for pair in held ^ expected)
+    else:
+        assert held == expected
+
+
 def test_reset_forgets():
     """After reset the memory is as new."""
     facts = DatasetFacts(2, 0, 0)
-    bank = EdgeBank(EdgeBankConfig(), facts)
+    bank = LaggingEdgeBank(EdgeBankConfig(), facts)
     asked = PairBatch.from_pairs(
         torch.tensor([0]), torch.tensor([1]), torch.tensor([1.0], dtype=torch.float64)
     )

@@ -6,7 +6,6 @@ of small batches. A trained model whose metrics are below those of the rules has
 Legend: p pairs, k events.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,20 +13,18 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from dygmamba.config import build_config, find_preset
+from dygmamba.config import find_preset
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.events.splits import Split
-from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.engine.stream import Stream
-from dygmamba.models import find_model
-from dygmamba.models.base import DatasetFacts
+from dygmamba.runs.evaluation import HeuristicEvaluator
+from dygmamba.runs.final_evaluation import score_heuristics
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.metrics import PUBLISHED_BATCH, link_metrics, roc_auc
 
 LENGTHS, CALL_SIZES = (32, 256, 1024, 2048), (20, 30, 200)  # lengths and batch sizes of published programs
 BATCH_SIZES = (20, 30, PUBLISHED_BATCH)
 SAMPLED_PAIRS = 20_000  # pairs of events with equal timestamps from which the row order is estimated
-RULE_MODELS = ("edgebank", "popularity")
 METRICS = ("ap", "ap_pooled", "auc", "auc_pooled")
 
 
@@ -195,12 +192,8 @@ class RuleResult:
 
 
 def score_rules(stream: Stream, evaluation_set: EvaluationSet, dataset: str) -> dict[str, Float[Tensor, "p"]]:
-    """Score every pair by every rule; the rules use strictly earlier events only."""
-    scores = {name: _score_model(name, stream, evaluation_set, dataset) for name in RULE_MODELS}
-    return scores | {
-        f"recency of the {name}": _score_recency(stream, evaluation_set, compute_key)
-        for name, compute_key in RECENCY_KEYS.items()
-    }
+    """Score every pair by every rule that a trained run is compared with; rules use strictly earlier events only."""
+    return score_heuristics(HeuristicEvaluator(dataset, stream), evaluation_set)
 
 
 def evaluate_rules(evaluation_set: EvaluationSet, scores: dict[str, Float[Tensor, "p"]]) -> list[RuleResult]:
@@ -211,33 +204,3 @@ def evaluate_rules(evaluation_set: EvaluationSet, scores: dict[str, Float[Tensor
         values = {name: getattr(metrics, name) for name in METRICS}
         results.append(RuleResult(rule, **evaluation_set.about, **values))
     return results
-
-
-def _score_model(
-    name: str, stream: Stream, evaluation_set: EvaluationSet, dataset: str
-) -> Float[Tensor, "p"]:
-    """Score with a registered model that needs no training, with the settings that `evaluate` uses."""
-    spec, about = find_model(name), evaluation_set.about
-    config = build_config(spec.config, find_preset(name, dataset, about["negatives"]))
-    scorer = spec.build(config, DatasetFacts.of(stream.store, stream.split.train))
-    return score_evaluation_set(scorer, stream, evaluation_set)
-
-
-PairColumns = tuple[np.ndarray, np.ndarray, int]  # sources, destinations, number of nodes
-RECENCY_KEYS: dict[str, Callable[[PairColumns], np.ndarray]] = {
-    "pair": lambda columns: columns[0] * columns[2] + columns[1],
-    "source": lambda columns: columns[0],
-    "destination": lambda columns: columns[1],
-}
-
-
-def _score_recency(
-    stream: Stream, evaluation_set: EvaluationSet, compute_key: Callable[[PairColumns], np.ndarray]
-) -> Float[Tensor, "p"]:
-    """Score 1 / (1 + age of the last event with the same key), 0 if there is none."""
-    store, pairs = stream.store, evaluation_set.pairs
-    key = compute_key((store.src.numpy(), store.dst.numpy(), store.num_nodes))
-    query_key = compute_key((pairs.src.numpy(), pairs.dst.numpy(), store.num_nodes))
-    query_time = pairs.time.numpy()
-    last_time = find_last_times(key, store.time.numpy(), query_key, query_time)
-    return torch.from_numpy(1 / (1 + query_time - last_time))

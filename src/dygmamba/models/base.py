@@ -173,6 +173,20 @@ class Heuristic:
         self.__dict__.update(snapshot)
 
 
+@runtime_checkable
+class FittedHeuristic(Protocol):
+    """A heuristic with a few weights, fitted in closed form or by a convex problem before it is used."""
+
+    @property
+    def requests(self) -> tuple[Request, ...]:
+        """What the heuristic looks up for each query."""
+        ...
+
+    def fit(self, view: PairView) -> None:
+        """Fit the weights to labelled training pairs."""
+        ...
+
+
 class Encoder(nn.Module):
     """Base class of models that embed each pair as two vectors: forward(view) -> [p d], [p d].
 

@@ -1,9 +1,9 @@
-"""Scores without training: EdgeBank, popularity, recency, and recency of the source.
+"""Scores without training: EdgeBank, popularity and recency of pairs and nodes, looked up for each query.
 
-Which events they have observed is decided by the engine: strictly earlier ones, or whole batches as in
-DyGLib (decision 023).
+A look-up sees every event strictly before the query, which is what any other model sees. The published form of
+EdgeBank, which is told of events in batches of 200, is in `lagging_heuristics.py`.
 
-Legend: b events of a batch, k queried keys, p pairs.
+Legend: p pairs, e training pairs.
 """
 
 import numpy as np
@@ -14,208 +14,172 @@ from torch import Tensor
 from dygmamba.data.events.event_store import EventBatch
 from dygmamba.models.base import DatasetFacts, Heuristic
 from dygmamba.models.configs import EdgeBankConfig, NoConfig
-from dygmamba.ops.hash_map import HashMap
-from dygmamba.sampling.counts import CountRequest
+from dygmamba.nn.logistic import fit_logistic
+from dygmamba.sampling.counts import pair_key
+from dygmamba.sampling.event_history import EventHistory, HistoryRequest, StreamTotals
 from dygmamba.sampling.view import PairView
 
-
-class KeyStatistics:
-    """First time, last time and number of events of every key seen."""
-
-    def __init__(self) -> None:
-        self._map = HashMap()
-        self.first = np.zeros(0)
-        self.last = np.zeros(0)
-        self.count = np.zeros(0, np.int64)
-
-    def __len__(self) -> int:
-        return len(self._map)
-
-    def slots(self, keys: Int64[np.ndarray, "k"]) -> Int64[np.ndarray, "k"]:
-        """Return the slot of each key, -1 for an unknown key."""
-        return self._map.slots(keys)
-
-    def insert(self, keys: Int64[np.ndarray, "b"]) -> Int64[np.ndarray, "b"]:
-        """Return the slot of each key; new keys have count 0 until `add`."""
-        slots = self._map.insert(keys)
-        if len(self._map) > len(self.count):
-            more = max(len(self._map), 2 * len(self.count)) - len(self.count)
-            self.first = np.concatenate([self.first, np.full(more, np.inf)])
-            self.last = np.concatenate([self.last, np.full(more, -np.inf)])
-            self.count = np.concatenate([self.count, np.zeros(more, np.int64)])
-        return slots
-
-    def add(self, slots: Int64[np.ndarray, "b"], time: Float64[np.ndarray, "b"]) -> None:
-        """Count one event for each slot."""
-        np.minimum.at(self.first, slots, time)
-        np.maximum.at(self.last, slots, time)
-        np.add.at(self.count, slots, 1)
-
-    def last_seen(self, keys: Int64[np.ndarray, "k"]) -> Float64[np.ndarray, "k"]:
-        """Return the last time of each key, -inf for an unknown key."""
-        slots = self.slots(keys)
-        known = slots >= 0
-        last = np.full(len(keys), -np.inf)
-        last[known] = self.last[slots[known]]
-        return last
+POPULARITY_SCALE = 1e-3  # time scale of decayed popularity, as a share of the training period
 
 
-def to_numpy(events: EventBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return source, destination and time of a batch as numpy arrays."""
-    return events.src.cpu().numpy(), events.dst.cpu().numpy(), events.time.cpu().numpy()
-
-
-class EdgeHistory:
-    """All observed events: statistics per pair, sorted timestamps, and the sum of the pairs' mean time gaps."""
-
-    def __init__(self) -> None:
-        self.pairs = KeyStatistics()
-        self.events = 0
-        self._times = np.zeros(1024)  # sorted; the capacity doubles when it is full
-        self.gap_sum = 0.0
-
-    def add(self, key: np.ndarray, time: np.ndarray) -> None:
-        # only pairs of this batch change, so the sum over all pairs is updated, not recomputed
-        slots = self.pairs.insert(key)
-        touched = np.unique(slots)
-        self.gap_sum -= self._mean_gaps(touched).sum()
-        self.pairs.add(slots, time)
-        self.gap_sum += self._mean_gaps(touched).sum()
-        while self.events + len(time) > len(self._times):
-            self._times = np.concatenate([self._times, np.zeros_like(self._times)])
-        self._times[self.events : self.events + len(time)] = time
-        self.events += len(time)
-
-    def _mean_gaps(self, slots: np.ndarray) -> np.ndarray:
-        count = self.pairs.count[slots]
-        repeated = slots[count > 1]
-        return (self.pairs.last[repeated] - self.pairs.first[repeated]) / (self.pairs.count[repeated] - 1)
-
-    def quantile(self, share: float) -> float:
-        """Return numpy.quantile of all observed times; they are sorted, so only two of them are read."""
-        place = share * (self.events - 1)
-        low, part = int(place), place - int(place)
-        a, b = self._times[low], self._times[min(low + 1, self.events - 1)]
-        return float(b - (b - a) * (1 - part) if part >= 0.5 else a + (b - a) * part)
-
-    @property
-    def last(self) -> float:
-        return float(self._times[self.events - 1])
-
-
-def _unlimited(history: EdgeHistory, slots: np.ndarray, config: EdgeBankConfig) -> np.ndarray:
-    return np.ones(len(slots), dtype=bool)
-
-
-def _window(history: EdgeHistory, slots: np.ndarray, config: EdgeBankConfig) -> np.ndarray:
-    return history.pairs.last[slots] >= history.quantile(1 - config.window)
-
-
-def _repeat(history: EdgeHistory, slots: np.ndarray, config: EdgeBankConfig) -> np.ndarray:
-    """Return which pairs met within the last window.
-
-    Its length is the mean time gap of a pair (0 for a pair with one event), averaged over all pairs.
-    """
-    return history.pairs.last[slots] >= history.last - history.gap_sum / len(history.pairs)
-
-
-def _threshold(history: EdgeHistory, slots: np.ndarray, config: EdgeBankConfig) -> np.ndarray:
-    return history.pairs.count[slots] >= history.events / len(history.pairs)
-
-
-MEMORIES = {"unlimited": _unlimited, "window": _window, "repeat": _repeat, "threshold": _threshold}
-
-
-class EdgeBank(Heuristic):
-    """EdgeBank (Poursafaei et al., NeurIPS 2022): score 1 for a directed pair in memory, 0 otherwise."""
-
-    def __init__(self, config: EdgeBankConfig, facts: DatasetFacts) -> None:
-        self._config = config
-        self._num_nodes = facts.num_nodes
-        self._holds = MEMORIES[config.memory]
-        self._history = EdgeHistory()
-
-    def __call__(self, view: PairView) -> Float[Tensor, "p"]:
-        key = view.pairs.src.cpu().numpy() * self._num_nodes + view.pairs.dst.cpu().numpy()
-        slots = self._history.pairs.slots(key)
-        score = np.zeros(len(key), np.float32)
-        known = np.flatnonzero(slots >= 0)
-        if len(known):
-            score[known] = self._holds(self._history, slots[known], self._config)
-        return torch.from_numpy(score)
-
-    def observe(self, events: EventBatch) -> None:
-        src, dst, time = to_numpy(events)
-        if len(src):
-            self._history.add(src * self._num_nodes + dst, time)
-
-    def reset(self) -> None:
-        self._history = EdgeHistory()
-
-
-class Popularity(Heuristic):
-    """Number of events a destination has received so far."""
-
-    def __init__(self, config: NoConfig, facts: DatasetFacts) -> None:
-        self._count = np.zeros(facts.num_nodes, np.int64)
-
-    def __call__(self, view: PairView) -> Float[Tensor, "p"]:
-        return torch.from_numpy(self._count[view.pairs.dst.cpu().numpy()].astype(np.float32))
-
-    def observe(self, events: EventBatch) -> None:
-        np.add.at(self._count, events.dst.cpu().numpy(), 1)
-
-    def reset(self) -> None:
-        self._count[:] = 0
-
-
-class Recency(Heuristic):
-    """Recency of the pair's last event; for pairs without events, recency of the destination's last event.
-
-    The score is 1 + 1 / (1 + age of the pair's last event) or else 1 / (1 + age of the destination's last event).
-    """
-
-    def __init__(self, config: NoConfig, facts: DatasetFacts) -> None:
-        self._num_nodes = facts.num_nodes
-        self.reset()
-
-    def __call__(self, view: PairView) -> Float[Tensor, "p"]:
-        src, dst = view.pairs.src.cpu().numpy(), view.pairs.dst.cpu().numpy()
-        now = view.pairs.time.cpu().numpy()
-        met = self._pairs.last_seen(src * self._num_nodes + dst)
-        active = self._destination[dst]
-        score = np.where(np.isfinite(met), 1 + 1 / (1 + now - met), 1 / (1 + now - active))
-        return torch.from_numpy(score)
-
-    def observe(self, events: EventBatch) -> None:
-        src, dst, time = to_numpy(events)
-        self._pairs.add(self._pairs.insert(src * self._num_nodes + dst), time)
-        np.maximum.at(self._destination, dst, time)
-
-    def reset(self) -> None:
-        self._pairs = KeyStatistics()
-        self._destination = np.full(self._num_nodes, -np.inf)
-
-
-class SourceRecency(Heuristic):
-    """Recency of the source's last event: which sources are active now, regardless of the destination.
-
-    It has no memory: the age is looked up for each query. The score is 1 / (1 + log(1 + age)), 0 without an event.
-    """
+class HistoryRule(Heuristic):
+    """Base class of heuristics that look up the history of a pair and its nodes; there is no memory."""
 
     stateful = False
 
     def __init__(self, config: NoConfig, facts: DatasetFacts) -> None:
-        self.requests = (CountRequest((1.0,), neighbors=0),)
-        self._column = self.requests[0].names.index("time since the last event the source sent")
-
-    def __call__(self, view: PairView) -> Float[Tensor, "p"]:
-        # the look-up is log(1 + age), and -1 without an event
-        age = view.counts[0][:, self._column].double()
-        return torch.where(age < 0, 0.0, 1 / (1 + age.clamp(min=0)))
+        self.requests = (HistoryRequest(POPULARITY_SCALE * facts.period),)
 
     def observe(self, events: EventBatch) -> None:
         """Do nothing: events are looked up for each query."""
 
     def reset(self) -> None:
         """Do nothing: there is no memory."""
+
+
+class PairQueries:
+    """The pairs of a view, with the number and the age of the last event of their nodes and of the pair."""
+
+    def __init__(self, view: PairView) -> None:
+        self.history: EventHistory = view.histories[0]
+        self.src, self.dst = view.pairs.src.cpu(), view.pairs.dst.cpu()
+        self.time = view.pairs.known.cpu()  # events before it are visible
+        self.now = view.pairs.time.cpu()
+        self.num_nodes = self.history.counts.num_nodes
+
+    def number(self, kind: str, key: Int64[Tensor, "p"]) -> Int64[Tensor, "p"]:
+        return self.history.number_and_age(kind, key, self.time)[0]
+
+    def age(self, kind: str, key: Int64[Tensor, "p"]) -> Float64[Tensor, "p"]:
+        """Return the age of the key's last event at the query time, infinity without one."""
+        return self.history.number_and_age(kind, key, self.time)[1] + (self.now - self.time)
+
+    @property
+    def way(self) -> Int64[Tensor, "p"]:
+        """Keys of the directed pairs."""
+        return self.src * self.num_nodes + self.dst
+
+    @property
+    def pair(self) -> Int64[Tensor, "p"]:
+        """Keys of the pairs regardless of direction."""
+        return pair_key(self.src, self.dst, self.num_nodes)
+
+
+def _recency(age: Float64[Tensor, "p"]) -> Float64[Tensor, "p"]:
+    """Return 1 / (1 + age), 0 without an event."""
+    return 1 / (1 + age)
+
+
+def _first_known(first: Float64[Tensor, "p"], second: Float64[Tensor, "p"]) -> Float64[Tensor, "p"]:
+    """Rank by the first age where there is one, before all pairs that have only the second."""
+    return torch.where(torch.isfinite(first), 1 + _recency(first), _recency(second))
+
+
+class EdgeBank(HistoryRule):
+    """EdgeBank (Poursafaei et al., NeurIPS 2022): score 1 for a directed pair in memory, 0 otherwise."""
+
+    def __init__(self, config: EdgeBankConfig, facts: DatasetFacts) -> None:
+        super().__init__(NoConfig(), facts)
+        self._config = config
+
+    def __call__(self, view: PairView) -> Float[Tensor, "p"]:
+        queries = PairQueries(view)
+        number, age = queries.history.number_and_age("way", queries.way, queries.time)
+        totals, time = queries.history.totals, queries.time.numpy()
+        bound = {"unlimited": _no_bound, "window": self._window, "repeat": _repeat_window}
+        if self._config.memory == "threshold":
+            earlier = totals.count_earlier(time)
+            held = number.numpy() >= earlier / np.maximum(totals.count_pairs(earlier), 1)
+        else:
+            held = time - age.numpy() >= bound[self._config.memory](totals, time)
+        return torch.from_numpy((held & (number.numpy() > 0)).astype(np.float32))
+
+    def _window(self, totals: StreamTotals, time: np.ndarray) -> np.ndarray:
+        """Return the begin of the window that holds the last share of the events."""
+        return totals.quantile(1 - self._config.window, totals.count_earlier(time))
+
+
+def _no_bound(totals: StreamTotals, time: np.ndarray) -> np.ndarray:
+    return np.full(len(time), -np.inf)
+
+
+def _repeat_window(totals: StreamTotals, time: np.ndarray) -> np.ndarray:
+    """Return the begin of a window as long as the mean time gap of a pair (0 with one event), over all pairs."""
+    earlier = totals.count_earlier(time)
+    return totals.last_time(earlier) - totals.mean_repeat_gap(earlier)
+
+
+class Popularity(HistoryRule):
+    """Number of events a destination has received so far."""
+
+    def __call__(self, view: PairView) -> Float[Tensor, "p"]:
+        queries = PairQueries(view)
+        return queries.number("received", queries.dst).double()
+
+
+class DecayedPopularity(HistoryRule):
+    """Number of events a destination has received, each weighted by exp(-age / a thousandth of the training period)."""
+
+    def __call__(self, view: PairView) -> Float[Tensor, "p"]:
+        queries = PairQueries(view)
+        return queries.history.decayed_number("received", queries.dst, queries.time)
+
+
+class Recency(HistoryRule):
+    """Recency of the directed pair's last event; without one, recency of the last event the destination received."""
+
+    def __call__(self, view: PairView) -> Float[Tensor, "p"]:
+        queries = PairQueries(view)
+        return _first_known(queries.age("way", queries.way), queries.age("received", queries.dst))
+
+
+class PairDestinationRecency(HistoryRule):
+    """Recency of the last event between the two nodes; without one, of the destination's last event in any role."""
+
+    def __call__(self, view: PairView) -> Float[Tensor, "p"]:
+        queries = PairQueries(view)
+        return _first_known(queries.age("pair", queries.pair), queries.age("node", queries.dst))
+
+
+class DestinationRecency(HistoryRule):
+    """Recency of the destination's last event, sent or received."""
+
+    def __call__(self, view: PairView) -> Float[Tensor, "p"]:
+        queries = PairQueries(view)
+        return _recency(queries.age("node", queries.dst))
+
+
+class SourceRecency(HistoryRule):
+    """Recency of the source's last event, sent or received: which sources are active, regardless of the destination."""
+
+    def __call__(self, view: PairView) -> Float[Tensor, "p"]:
+        queries = PairQueries(view)
+        return _recency(queries.age("node", queries.src))
+
+
+class RecencyRegression(HistoryRule):
+    """Logistic regression on two ages: of the pair's last event and of the destination's last event, in any role.
+
+    The logit is bias - w1 log(1 + pair age / gap) - w2 log(1 + destination age / gap), where gap is the median time gap
+    of a node. Without an event the age is the time since the stream began plus the training period. `fit` sets the
+    weights; before, both are 1.
+    """
+
+    def __init__(self, config: NoConfig, facts: DatasetFacts) -> None:
+        super().__init__(config, facts)
+        self._gap, self._begin, self._period = facts.node_gap, facts.start, facts.period
+        self._weight = torch.tensor([-1.0, -1.0, 0.0], dtype=torch.float64)
+
+    def __call__(self, view: PairView) -> Float[Tensor, "p"]:
+        return self._features(view) @ self._weight
+
+    def fit(self, view: PairView) -> None:
+        """Fit the weights to labelled training pairs, each with strictly earlier training events."""
+        self._weight = fit_logistic(self._features(view), view.pairs.label.cpu().double())
+
+    def _features(self, view: PairView) -> Float64[Tensor, "p 3"]:
+        queries = PairQueries(view)
+        never = (queries.now - self._begin).clamp(min=0) + self._period
+        ages = queries.age("pair", queries.pair), queries.age("node", queries.dst)
+        columns = [torch.log1p(torch.where(torch.isfinite(age), age, never) / self._gap) for age in ages]
+        return torch.stack([*columns, torch.ones_like(never)], dim=1)

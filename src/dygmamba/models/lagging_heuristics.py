@@ -1,7 +1,7 @@
-"""Scores without training: EdgeBank, popularity, recency, and recency of the source.
+"""EdgeBank, popularity and recency as published: memories that observe whole batches of events (decision 012).
 
-Which events they have observed is decided by the engine: strictly earlier ones, or whole batches as in
-DyGLib (decision 023).
+They are used under `batch` visibility, which reproduces the published figures. Under `strict` visibility the same rules
+look up every strictly earlier event (`heuristics.py`), as all other models do.
 
 Legend: b events of a batch, k queried keys, p pairs.
 """
@@ -15,7 +15,6 @@ from dygmamba.data.events.event_store import EventBatch
 from dygmamba.models.base import DatasetFacts, Heuristic
 from dygmamba.models.configs import EdgeBankConfig, NoConfig
 from dygmamba.ops.hash_map import HashMap
-from dygmamba.sampling.counts import CountRequest
 from dygmamba.sampling.view import PairView
 
 
@@ -126,7 +125,7 @@ def _threshold(history: EdgeHistory, slots: np.ndarray, config: EdgeBankConfig) 
 MEMORIES = {"unlimited": _unlimited, "window": _window, "repeat": _repeat, "threshold": _threshold}
 
 
-class EdgeBank(Heuristic):
+class LaggingEdgeBank(Heuristic):
     """EdgeBank (Poursafaei et al., NeurIPS 2022): score 1 for a directed pair in memory, 0 otherwise."""
 
     def __init__(self, config: EdgeBankConfig, facts: DatasetFacts) -> None:
@@ -153,7 +152,7 @@ class EdgeBank(Heuristic):
         self._history = EdgeHistory()
 
 
-class Popularity(Heuristic):
+class LaggingPopularity(Heuristic):
     """Number of events a destination has received so far."""
 
     def __init__(self, config: NoConfig, facts: DatasetFacts) -> None:
@@ -169,11 +168,8 @@ class Popularity(Heuristic):
         self._count[:] = 0
 
 
-class Recency(Heuristic):
-    """Recency of the pair's last event; for pairs without events, recency of the destination's last event.
-
-    The score is 1 + 1 / (1 + age of the pair's last event) or else 1 / (1 + age of the destination's last event).
-    """
+class LaggingRecency(Heuristic):
+    """Recency of the directed pair's last event; without one, recency of the last event the destination received."""
 
     def __init__(self, config: NoConfig, facts: DatasetFacts) -> None:
         self._num_nodes = facts.num_nodes
@@ -195,27 +191,3 @@ class Recency(Heuristic):
     def reset(self) -> None:
         self._pairs = KeyStatistics()
         self._destination = np.full(self._num_nodes, -np.inf)
-
-
-class SourceRecency(Heuristic):
-    """Recency of the source's last event: which sources are active now, regardless of the destination.
-
-    It has no memory: the age is looked up for each query. The score is 1 / (1 + log(1 + age)), 0 without an event.
-    """
-
-    stateful = False
-
-    def __init__(self, config: NoConfig, facts: DatasetFacts) -> None:
-        self.requests = (CountRequest((1.0,), neighbors=0),)
-        self._column = self.requests[0].names.index("time since the last event the source sent")
-
-    def __call__(self, view: PairView) -> Float[Tensor, "p"]:
-        # the look-up is log(1 + age), and -1 without an event
-        age = view.counts[0][:, self._column].double()
-        return torch.where(age < 0, 0.0, 1 / (1 + age.clamp(min=0)))
-
-    def observe(self, events: EventBatch) -> None:
-        """Do nothing: events are looked up for each query."""
-
-    def reset(self) -> None:
-        """Do nothing: there is no memory."""

@@ -26,6 +26,8 @@ class ModelSpec:
     looks_at: str
     cost: str
     source: str | None = None  # module:attribute of a model from another package
+    # a heuristic's published form, which observes whole batches; used under `batch` visibility
+    build_lagging: "Callable[[Any, DatasetFacts], Scorer] | None" = None
 
     @property
     def settings(self) -> dict[str, Any]:

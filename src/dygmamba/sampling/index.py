@@ -38,6 +38,7 @@ from dygmamba.sampling.disk_index import (
     needs_disk_index,
 )
 from dygmamba.sampling.draws import Draws
+from dygmamba.sampling.event_history import EventHistory, HistoryRequest, StreamTotals
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch, PairView, Request
 from dygmamba.sampling.walks import TemporalWalks, WalkRequest
 
@@ -55,6 +56,7 @@ class NeighborIndex:
     )  # file the entries are mapped from
     _features: dict[bytes, Tensor] = field(default_factory=dict, repr=False, compare=False)
     _counts: dict[tuple[float, ...], EventCounts] = field(default_factory=dict, repr=False, compare=False)
+    _totals: list[StreamTotals] = field(default_factory=list, repr=False, compare=False)
     _weights: dict[float, SamplingWeights] = field(default_factory=dict, repr=False, compare=False)
     _tables: dict[WalkRequest | DecayedCountRequest, TemporalWalks | DecayedCountTable] = field(
         default_factory=dict, repr=False, compare=False
@@ -163,6 +165,14 @@ class NeighborIndex:
         queries = (pairs.src.cpu(), pairs.dst.cpu(), pairs.time.cpu())
         return self.counts(request.scales).compute_features(*queries, near).to(pairs.node.device)
 
+    def history(self, request: HistoryRequest) -> EventHistory:
+        """Return the history of nodes, pairs and the whole stream, built once."""
+        if not self._totals:
+            edges = self.edges
+            key = edges.src * edges.num_nodes + edges.dst
+            self._totals.append(StreamTotals(key.numpy(), edges.time.numpy()))
+        return EventHistory(self.counts((request.scale,)), self._totals[0])
+
     def walks(self, request: WalkRequest) -> TemporalWalks:
         """Return the temporal walks of the events, built once and kept on the index's device."""
         return self._table(request, TemporalWalks)
@@ -257,7 +267,7 @@ def gather_view(
         requests: The model's requests.
         draws: Random numbers of the `uniform` and `time_aware` strategies; `recent` needs none.
     """
-    neighbors, counts, walks, decayed = [], [], [], []
+    neighbors, counts, walks, decayed, histories = [], [], [], [], []
     for request in requests:
         if isinstance(request, CountRequest):
             counts.append(index.count_features(request, pairs.at_table_time()))
@@ -265,6 +275,9 @@ def gather_view(
             walks.append(index.walks(request))
         elif isinstance(request, DecayedCountRequest):
             decayed.append(index.decayed_counts(request))
+        elif isinstance(request, HistoryRequest):
+            histories.append(index.history(request))
         else:
             neighbors.append(index.gather(request, pairs.node, pairs.when, draws))
-    return PairView(pairs, tuple(neighbors), features, tuple(counts), tuple(walks), tuple(decayed))
+    tables = (counts, walks, decayed, histories)
+    return PairView(pairs, tuple(neighbors), features, *map(tuple, tables))

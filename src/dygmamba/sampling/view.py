@@ -16,6 +16,7 @@ from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.sampling.counts import CountRequest
 from dygmamba.sampling.decayed_counts import DecayedCountRequest, DecayedCountTable
+from dygmamba.sampling.event_history import EventHistory, HistoryRequest
 from dygmamba.sampling.walks import TemporalWalks, WalkRequest
 
 
@@ -55,7 +56,7 @@ class NeighborRequest:
         return replace(self, fanout=tuple(min(k, length) for k in self.fanout))
 
 
-Request = NeighborRequest | CountRequest | DecayedCountRequest | WalkRequest
+Request = NeighborRequest | CountRequest | DecayedCountRequest | WalkRequest | HistoryRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +217,7 @@ class PairView:
         counts: Count features of each pair, by request.
         walks: Temporal walks by request, to look up any node at a pair's table time.
         decayed_counts: Decayed counts by request, to look up likewise.
+        histories: Numbers and ages of events by request, to look up likewise.
     """
 
     pairs: PairBatch
@@ -224,6 +226,7 @@ class PairView:
     counts: tuple[Float32[Tensor, "p f"], ...] = ()
     walks: tuple[TemporalWalks, ...] = ()
     decayed_counts: tuple[DecayedCountTable, ...] = ()
+    histories: tuple[EventHistory, ...] = ()
 
     @property
     def columns(self) -> tuple[Tensor, ...]:
@@ -236,6 +239,4 @@ class PairView:
         """Return the chosen pairs, sequences cut to `length` entries; all rows are kept. Only for one-hop requests."""
         cut = tuple((hop if length is None else hop.cut(length),) for (hop,) in self.neighbors)
         counts = tuple(features[chosen] for features in self.counts)
-        return PairView(
-            self.pairs.select_part(chosen), cut, self.features, counts, self.walks, self.decayed_counts
-        )
+        return replace(self, pairs=self.pairs.select_part(chosen), neighbors=cut, counts=counts)

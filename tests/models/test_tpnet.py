@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -17,6 +18,12 @@ from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import PairBatch
 
 SPEC = MODELS["tpnet"]
+YEAR = 365 * 86400
+PUBLISHED_DECAY = {  # per second, Table of hyperparameters of the release
+    "wikipedia": 1e-6, "reddit": 1e-6, "mooc": 1e-5, "lastfm": 1e-7, "enron": 1e-6, "SocialEvo": 1e-6, "uci": 1e-7,
+    "CanParl": 1e-5, "USLegis": 1e-6, "UNtrade": 1e-7, "UNvote": 1e-5, "Contacts": 1e-4,
+}  # fmt: skip
+SECONDS_PER_UNIT = {"USLegis": YEAR}  # where times of the file are not in seconds
 TINY = {"neighbors": 2, "dim": 64, "out": 8, "time_dim": 6, "dropout": 0.0, "decay": 0.01}
 
 
@@ -49,6 +56,26 @@ def test_published_settings():
         encoder = SPEC.build(config, DatasetFacts(num_nodes=9, node_dim=0, edge_dim=4)).encoder
         assert encoder.out_dim == 172
         assert (encoder.requests[1].decay, encoder.requests[1].layers) == (config.decay, 3)
+
+
+def test_preset_decay_is_the_published_one_per_unit_of_time():
+    """The release gives decay per second; a preset gives it per unit of time of the dataset's file."""
+    assert set(PUBLISHED_DECAY) == {
+        key for key, value in load_presets()["tpnet"].items() if isinstance(value, dict)
+    }
+    for dataset, per_second in PUBLISHED_DECAY.items():
+        expected = per_second * SECONDS_PER_UNIT.get(dataset, 1)
+        assert find_preset("tpnet", dataset)["decay"] == pytest.approx(expected), dataset
+
+
+@pytest.mark.parametrize("dataset", ["CanParl", "USLegis"])
+def test_snapshots_decay_as_published(real_data, dataset):
+    """From one snapshot to the next, walks decay by the published rate times one year, whatever the file's unit."""
+    steps = np.diff(np.unique(np.load(real_data / f"{dataset}.npz")["t"]))
+    decayed = find_preset("tpnet", dataset)["decay"] * np.median(steps)
+    assert decayed == pytest.approx(
+        PUBLISHED_DECAY[dataset] * YEAR, rel=0.003
+    )  # a leap year is 0.0027 longer
 
 
 def test_walks_reach_beyond_the_neighbours():

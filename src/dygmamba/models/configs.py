@@ -4,8 +4,8 @@ The modules beside this one build the models. The comment behind a field is the 
 shows, so every field has one. Defaults are the published values.
 """
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
 
 from dygmamba.core.choices import Strategy
 from dygmamba.core.errors import ConfigError
@@ -17,6 +17,7 @@ PAIR_FEATURES = ("decayed-pair", "walks")
 MAX_STATES = 256  # the spectral bound is exact up to this many states (ops/spectral_bound)
 
 Decay = Annotated[float, Bounds(0, 1e12)]
+WalkSeed = Annotated[int, Bounds(0, 2**63 - 1)]  # an integer of TOML
 Fraction = Annotated[float, Bounds(1e-6, 1)]
 MemoryAfterTraining = Literal["carried", "replayed"]
 Selection = Literal["bounded", "unbounded", "time", "fixed"]
@@ -59,6 +60,7 @@ class DyGMambaConfig(Settings):
     walk_layers: Annotated[int, Bounds(1, 5)] = 3  # events of the longest temporal walks, if walks are used
     walk_dim: Width = 120  # columns of the random vector of a node, if walks are used
     walk_decay: Decay = 0.0  # decay of walks per unit of time; 0: 2 over the training period
+    walk_seed: WalkSeed = 0  # seed of the random vectors, if walks are used; 0: the seed of the run
     table_dropout: Rate = 0.3  # dropout of features from decayed counts and walks
 
     def __post_init__(self) -> None:
@@ -267,7 +269,7 @@ class TPNetConfig(Settings):
     layers: Annotated[int, Bounds(1, 5)] = 3  # events of the longest temporal walks
     dim: Width = 120  # columns of the random vector of a node
     decay: Decay = 0.0  # decay of walks per unit of time; 0: 2 over the training period
-    walk_seed: Annotated[int, Bounds(0, 2**62)] = 0  # seed of the random vectors
+    walk_seed: WalkSeed = 0  # seed of the random vectors; 0: the seed of the run
     blocks: Count = 2  # mixer blocks
     out: Width = 172  # columns of a node embedding
     time_dim: Width = 100  # columns of the time encoding
@@ -295,6 +297,7 @@ class TreesConfig(Settings):
     walks: Annotated[int, Bounds(0, 5)] = (
         0  # events of the longest walks whose overlaps are features; 0: none
     )
+    walk_seed: WalkSeed = 0  # seed of the random vectors, if walks are used; 0: the seed of the run
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +305,18 @@ class WalkTreesConfig(TreesConfig):
     """The same with overlaps of temporal walks of up to three events between the two nodes."""
 
     walks: Annotated[int, Bounds(0, 5)] = 3
+
+
+def resolve_walk_seed(config: Any, seed: int) -> Any:
+    """Return the settings of a new run with the seed of its random vectors: its own seed, unless `walk_seed` is set.
+
+    Only a new run resolves it, and stores the result. A stored run without it was trained with vectors of seed 0.
+    """
+    if isinstance(config, DyGMambaConfig):
+        uses_walks = "walks" in (*config.channels, *config.beside)
+    else:
+        uses_walks = isinstance(config, TPNetConfig) or (isinstance(config, TreesConfig) and config.walks > 0)
+    return replace(config, walk_seed=seed % 2**63) if uses_walks and not config.walk_seed else config
 
 
 @dataclass(frozen=True, slots=True)

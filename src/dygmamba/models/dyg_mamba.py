@@ -63,7 +63,12 @@ class DyGMamba(Encoder):
         # walk_decay 0 means a decay of two over the training period
         history = HistoryConfig(
             DecayedCountRequest(facts.scales(config.scales)),
-            WalkRequest(config.walk_layers, config.walk_dim, config.walk_decay or 2 / facts.period),
+            WalkRequest(
+                config.walk_layers,
+                config.walk_dim,
+                config.walk_decay or 2 / facts.period,
+                config.walk_seed,
+            ),
             config.width,
             config.table_dropout,
         )

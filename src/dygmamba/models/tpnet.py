@@ -2,8 +2,8 @@
 
 The walks are exact: a query sees every strictly earlier event, including those of its own batch, and none at its own
 time. The original lags by a batch and on snapshots sees events at the query's time (decision 027). The random vectors
-are a function of a seed; the original draws new ones in every epoch. Empty slots are zero before every block, and the
-mean runs over the real tokens (the original's masking has no effect, and it divides by all slots).
+are a function of the run's seed; the original draws new ones in every epoch. Empty slots are zero before every block,
+and the mean runs over the real tokens (the original's masking has no effect, and it divides by all slots).
 
 Legend: p pairs, k slots, n node features, e edge features, w walk overlaps of two nodes, d width.
 """

@@ -22,6 +22,7 @@ from dygmamba.engine.stream import Stream
 from dygmamba.models import find_model
 from dygmamba.models.aliases import current_model_name
 from dygmamba.models.base import RoundLearner, Scorer
+from dygmamba.models.configs import resolve_walk_seed
 from dygmamba.runs.opening import (
     build_link_stream,
     build_scorer,
@@ -75,7 +76,8 @@ def start_link_run(
         )
     layers = collect_settings(model, dataset.name, options, settings)
     loop, own = separate_settings(merge_settings(layers))
-    model_config, fit_config = build_config(spec.config, own), build_config(LinkFitConfig, loop)
+    model_config = resolve_walk_seed(build_config(spec.config, own), seed)
+    fit_config = build_config(LinkFitConfig, loop)
     rule = get_default_split(dataset) if options.split is None else options.split
     stream = build_link_stream(dataset, device, rule)
     _require_events(stream.split, rule)

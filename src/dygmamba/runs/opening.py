@@ -157,8 +157,9 @@ def build_seeded_scorer(spec: ModelSpec, config: Any, seed: int, stream: Stream,
 
 
 def _describe_model_size(config: Any) -> str:
-    """Name the integer settings above their defaults, or all integer settings if none is."""
-    numbers = {name: value for name, value in to_settings(config).items() if type(value) is int}
+    """Name the integer settings above their defaults, or all integer settings if none is; a seed is no size."""
+    settings = to_settings(config).items()
+    numbers = {name: value for name, value in settings if type(value) is int and name != "walk_seed"}
     defaults: dict[str, Any] = {field.name: field.default for field in fields(config)}
     large = {name: value for name, value in numbers.items() if value > defaults[name]} or numbers
     return ", ".join(f"{name}={value}" for name, value in large.items()) or "these settings"

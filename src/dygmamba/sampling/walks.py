@@ -25,8 +25,8 @@ class WalkRequest:
     Attributes:
         layers: Events of the longest walks.
         dim: Width of the random projection.
-        decay: Decay rate per unit of time, applied to each event of a walk.
-        seed: Seed of the random projection.
+        decay: Decay rate per unit of time of the stream, applied to each event of a walk.
+        seed: Seed of the random projection; a table is cached by request, so another seed has a table of its own.
     """
 
     layers: int = 3

@@ -4,6 +4,10 @@ Of a node's messages in a group, the last one as a destination is used, or else 
 released code of TGN and in DyGLib. A node's first time gap is counted from the start of the training events, not from
 time 0.
 
+A training step first commits the events that became visible since the previous step, so with the weights after that
+step's update; DyGLib and TGN's release commit a batch in its own forward pass, before the update. In the first step of
+an epoch no message is pending: the recurrent cell has a gradient of zero there, and none in DyGLib (decision 023).
+
 Legend: q rows, p pairs, u nodes that a batch touches, l neighbors, d width.
 """
 

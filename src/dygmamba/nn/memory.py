@@ -81,10 +81,11 @@ class NodeMemory(nn.Module):
     """A state vector per node, and the node's last message, not yet applied (TGN, Rossi et al. 2020, section 3).
 
     A message is [own memory ‖ partner ‖ φ(t - last update) ‖ edge features]; a recurrent cell applies it to the state.
-    The message is stored raw (partner, time, event) and encoded when it is applied. As published (DyGLib), no gradient
-    flows from it to φ: spans are in seconds, so one step of the learning rate would turn the phase of long spans by
-    many rounds and the memory of idle nodes would become noise. Own memory and last update do not change while a
-    message is pending, so they are not stored with it. The last row belongs to the null node and is always reset.
+    The message is stored raw (partner, time, event) and encoded when it is applied, with φ of that step; DyGLib encodes
+    it when it is stored. As published (DyGLib), no gradient flows from it to φ: spans are in seconds, so one step of
+    the learning rate would turn the phase of long spans by many rounds and the memory of idle nodes would become noise.
+    Own memory and last update do not change while a message is pending, so they are not stored with it. The last row
+    belongs to the null node and is always reset.
     """
 
     state: Tensor

@@ -63,27 +63,33 @@ def audit(monkeypatch, capsys, folder, *words):
 
 def test_a_stream_alone_has_ceilings_and_no_checks(monkeypatch, capsys, folder):
     """Two splits, two settings, three negative samplers; no published values; exit code 0."""
-    code, out, _ = audit(monkeypatch, capsys, folder, "small", "--json")
+    code, out, _ = audit(monkeypatch, capsys, folder, "small", "--json", "--protocol", "benchmark")
     found = json.loads(out)
     assert code == 0
     assert (found["dataset"], found["checks"], found["above"]) == ("small", [], 0)
+    assert found["above_reference"] == found["above_likely_bound"] == found["above_bound"] == 0
     evaluations = {(row["split"], row["setting"], row["negatives"]) for row in found["ceilings"]}
     assert len(evaluations) == len(found["ceilings"]) == 12
     for row in found["ceilings"]:
         assert row["published_above"] == []
         assert 0.5 <= row["edge_oracle_ap_pooled"] <= 1
         assert 0 <= row["true_share"] <= 1
-    assert {row["rule"] for row in found["rules"]} >= {"edgebank", "popularity", "recency of the pair"}
+        for metric in ("ap", "auc"):
+            names = ("edge_oracle", "moment_oracle", "posterior_oracle")
+            assert row[f"reference_{metric}"] == max(row[f"{name}_{metric}"] for name in names)
+            assert row[f"reference_{metric}"] <= row[f"bound_{metric}"] + 1e-12 <= 1 + 1e-12
+            assert row[f"expected_bound_{metric}"] <= row[f"likely_bound_{metric}"] <= 1
+    assert {row["rule"] for row in found["rules"]} >= {"edgebank", "popularity"}
 
 
 def test_tables_fit_a_terminal_of_80_columns(monkeypatch, capsys, folder):
     """No heading and no cell is truncated, and headings have two lines."""
     monkeypatch.setenv("COLUMNS", "80")
-    code, out, _ = audit(monkeypatch, capsys, folder, "small")
+    code, out, _ = audit(monkeypatch, capsys, folder, "small", "--protocol", "benchmark")
     assert code == 0
     assert "\\n" not in out
     assert "…" not in out
-    assert re.search(r"ties +active\n.*broken +nodes\n", out)
+    assert re.search(r"active +edge +best +likely *\n.*nodes +oracle +oracle +bound +bound *\n", out)
     assert re.search(r"all nodes +new nodes.*\nrule +random +histor. +induct. ", out)
 
 
@@ -140,9 +146,17 @@ class FirstHalf(Heuristic):
         pass
 
 
+def distinct_snapshots():
+    """3,900 events among twelve nodes; every timestamp has 130 of their 144 pairs once."""
+    rng = torch.Generator().manual_seed(0)
+    pairs = torch.cat([torch.randperm(144, generator=rng)[:130] for _ in range(30)])
+    columns = {"src": (pairs // 12).tolist(), "dst": (pairs % 12).tolist()}
+    return dm.read(columns | {"time": [k // 130 for k in range(3900)]}, name="snapshots")
+
+
 def test_an_ap_above_the_ceiling_fails_a_check(registered):
     """On snapshots no leak-free score separates positives from negatives that are events; a higher AP is detected."""
-    data = snapshots()
+    data = distinct_snapshots()
     registered("first-half", FirstHalf, trainable=False)
     found = dm.audit(data, "first-half")
     assert not found.sound
@@ -150,8 +164,8 @@ def test_an_ap_above_the_ceiling_fails_a_check(registered):
     assert dm.audit(data, "edgebank").sound
 
 
-def test_every_published_value_above_its_ceiling_is_listed():
-    """For a dataset with a published name: exactly the printed values above each test ceiling, by metric."""
+def test_every_published_value_above_the_edge_oracle_is_listed():
+    """For a dataset with a published name: exactly the printed values above each edge oracle, by metric."""
     found = dm.audit(replace(snapshots(), name="can-parl"))
     assert found.above > 10
     for one, cells in found.ceilings:
@@ -163,18 +177,25 @@ def test_every_published_value_above_its_ceiling_is_listed():
         ]
         assert [(cell.model, cell.metric, cell.value) for cell in cells] == expected
         assert all(cell.source for cell in cells)
+        assert all(cell.reference == getattr(one, f"reference_{cell.metric}") for cell in cells)
+    above = [cell for _, cells in found.ceilings for cell in cells]
+    for name in ("reference", "likely_bound", "bound"):
+        count = sum(cell.value > 100 * getattr(cell, name) for cell in above)
+        assert getattr(found, f"above_{name}") == count
+        assert count < found.above
 
 
 @pytest.mark.parametrize(
-    ("name", "low", "high", "count"), [("USLegis", 0.777, 0.779, 2), ("CanParl", 0.937, 0.9395, 30)]
+    ("name", "low", "high", "counts"),
+    [("USLegis", 0.777, 0.779, (2, 2, 0, 0)), ("CanParl", 0.937, 0.9395, (30, 26, 4, 0))],
 )
-def test_ceilings_of_the_two_datasets_of_snapshots(name, low, high, count, real_data):
-    """With random negatives, and the number of published values above them."""
+def test_ceilings_of_the_two_datasets_of_snapshots(name, low, high, counts, real_data):
+    """Edge oracle with random negatives; published values above it, above the best oracle, and above both bounds."""
     found = dm.audit(name, data_dir=real_data)
     first = found.ceilings[0][0]
     assert (first.split, first.setting, first.negatives) == ("test", "transductive", "random")
     assert low <= first.edge_oracle_ap <= high
-    assert found.above == count
+    assert (found.above, found.above_reference, found.above_likely_bound, found.above_bound) == counts
 
 
 def test_a_run_is_audited_with_its_own_weights(monkeypatch, capsys, tmp_path, folder):
@@ -247,7 +268,8 @@ def test_the_page_opens_and_fits_a_phone(monkeypatch, capsys, folder, tmp_path):
     """No error, script or link; at 400 px nothing scrolls sideways; names are escaped."""
     browser = find_browser(tmp_path / "profile")
     page = tmp_path / "pages" / "one.html"
-    code, out, _ = audit(monkeypatch, capsys, folder, "small", "--model", "edgebank", "--out", str(page))
+    words = ["small", "--model", "edgebank", "--protocol", "benchmark", "--out", str(page)]
+    code, out, _ = audit(monkeypatch, capsys, folder, *words)
     assert code == 0
     assert "edge" in out
     text = page.read_text()

@@ -30,8 +30,8 @@ def evaluate(
     model: Annotated[
         str,
         typer.Option(
-            help="Evaluate edgebank, popularity, recency, source-recency, or with --metrics ndcg@10 persistent, "
-            "moving-average."
+            help="Evaluate a heuristic (edgebank, recency, pair-recency; `dygmamba models` lists all), or with "
+            "--metrics ndcg@10 persistent, moving-average."
         ),
     ] = "edgebank",
     negatives: Annotated[
@@ -173,7 +173,8 @@ def _print_audit(found: "Audit") -> None:
         f"surprise {100 * test.surprise:.1f} %",
         f"visible: {100 * test.visible:.1f} % of the test events follow a batch of 200 with events of that timestamp",
         *_describe_order(found),
-        f"published values above the ceiling: {found.above}",
+        f"published values above the edge oracle: {found.above}; above the best oracle: {found.above_reference}; above "
+        f"the likely bound: {found.above_likely_bound}; above the bound: {found.above_bound}",
     ]
     for line in lines:
         print_line(line)
@@ -196,48 +197,45 @@ def _format_percent(value: float | None) -> str:
 
 
 def _make_ceiling_table(found: "Audit") -> "Table":
-    title = f"{escape_text(found.dataset)}: highest possible AP in per cent"
+    title = f"{escape_text(found.dataset)}: AP of oracles, and bounds of AP, in per cent"
     heads = (
         ("negatives", "are events"),
-        ("edge", "oracle"),
-        ("", "pooled"),
-        ("ties", "broken"),
         ("active", "nodes"),
+        ("edge", "oracle"),
+        ("best", "oracle"),
+        ("likely", "bound"),
+        ("", "bound"),
     )
     figures = tuple(stack_heading(*lines) for lines in heads)
     table = plain_table("split", "nodes", "negatives", title=title, figures=figures)
     for one, _ in found.ceilings:
-        oracles = (one.edge_oracle_ap, one.edge_oracle_ap_pooled, one.edge_oracle_ap_untied)
-        cells = [*map(_format_percent, oracles), _format_percent(one.membership_oracle_ap)]
+        oracles = (one.membership_oracle_ap, one.edge_oracle_ap, one.reference_ap)
         table.add_row(
             one.split,
             SETTING_LABELS[one.setting],
             one.negatives,
             f"{_format_percent(one.true_share)} %",
-            *cells,
+            *map(_format_percent, (*oracles, one.likely_bound_ap, one.bound_ap)),
         )
     return table
 
 
 def _make_rule_table(found: "Audit") -> "Table":
     """Make a table with a line per rule and a column per setting and negative sampler."""
-    rows: dict[str, list[str]] = {}
-    heads: dict[tuple[str, str], None] = {}
-    for one in found.rules:
-        negatives = (
-            one.negatives
-            if len(one.negatives) <= MAX_HEADING_LETTERS
-            else f"{one.negatives[:MAX_HEADING_LETTERS]}."
+    found_ap = {(one.rule, one.setting, one.negatives): one.ap for one in found.rules}
+    evaluations = dict.fromkeys((one.setting, one.negatives) for one in found.rules)
+    heads = [
+        stack_heading(
+            SETTING_LABELS[setting].removesuffix(" nodes"),
+            name if len(name) <= MAX_HEADING_LETTERS else f"{name[:MAX_HEADING_LETTERS]}.",
         )
-        heads[SETTING_LABELS[one.setting], negatives] = None
-        rows.setdefault(one.rule, []).append(_format_percent(one.ap))
-    table = plain_table(
-        "rule",
-        title="AP of simple rules on the test period",
-        figures=tuple(stack_heading(*head) for head in heads),
-    )
-    for rule, cells in rows.items():
-        table.add_row(rule, *cells)
+        for setting, name in evaluations
+    ]
+    title = "AP of simple rules on the test period, all nodes and new nodes"
+    table = plain_table("rule", title=title, figures=tuple(heads))
+    for rule in dict.fromkeys(one.rule for one in found.rules):
+        values = [found_ap.get((rule, *evaluation)) for evaluation in evaluations]
+        table.add_row(rule, *("-" if value is None else _format_percent(value) for value in values))
     return table
 
 
@@ -263,14 +261,16 @@ def _make_padding_table(found: "Audit") -> "Table":
 def _make_above_table(found: "Audit") -> "Table | None":
     if not found.above:
         return None
-    title = f"published values above the ceiling; tables are those of {PAPER_PREFIX.removesuffix(', ')}"
-    table = plain_table("model", "evaluation", title=title, figures=("published", "ceiling"))
+    title = f"published values above the edge oracle; tables are those of {PAPER_PREFIX.removesuffix(', ')}"
+    figures = ("published", stack_heading("edge", "oracle"), stack_heading("best", "oracle"))
+    table = plain_table("model", "evaluation", title=title, figures=figures)
     table.add_column("where", overflow="fold")
     for one, cells in found.ceilings:
         for cell in cells:
-            value, limit = f"{cell.metric.upper()} {cell.value:.2f}", _format_percent(cell.ceiling)
+            value = f"{cell.metric.upper()} {cell.value:.2f}"
+            limits = map(_format_percent, (cell.ceiling, cell.reference))
             question = f"{SETTING_LABELS[one.setting]}, {one.negatives}"
-            table.add_row(cell.model, question, value, limit, cell.source.removeprefix(PAPER_PREFIX))
+            table.add_row(cell.model, question, value, *limits, cell.source.removeprefix(PAPER_PREFIX))
     return table
 
 

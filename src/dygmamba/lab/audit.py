@@ -1,4 +1,4 @@
-"""Audit of a dataset and a model: the ceilings of its test set, published values above them, leaks, and simple rules.
+"""Audit of a dataset and a model: oracles and bounds of its test set, published values above them, leaks, simple rules.
 
 The result is written as JSON values or as an HTML page without scripts.
 """
@@ -36,14 +36,14 @@ from dygmamba.lab.audit_stream import (
     score_rules,
 )
 from dygmamba.lab.oracles import Ceiling, EventsByTime, compute_ceiling
-from dygmamba.report.published import list_published_values
+from dygmamba.report.published import METRICS, list_published_values
 from dygmamba.sampling.negatives import SAMPLERS
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.link import SETTINGS, SPLITS, build_link_set, has_events
 from dygmamba.tasks.metric_names import SETTING_LABELS
 
 EvaluationKey = tuple[str, str, str]  # split, setting, negatives
-BIAS_RULE = "recency of the destination"  # the rule whose scores show the effect of the batch size
+BIAS_RULE = "destination-recency"  # the rule whose scores show the effect of the batch size
 TEMPLATE = "audit.html"
 # size of the figure in SVG units, which a phone displays 1:1
 LEFT, RIGHT, ROW = 8, 352, 46
@@ -52,13 +52,19 @@ LOWEST = 40.0  # percentage at the left edge of the figure
 
 @dataclass(frozen=True, slots=True)
 class PublishedAboveCeiling:
-    """A published value above its ceiling; `value` is the percentage as printed, `ceiling` is between 0 and 1."""
+    """A published value above the edge oracle; `value` is the percentage as printed, the others are between 0 and 1.
+
+    `ceiling` is the metric of the edge oracle; the last three are the fields of `Ceiling` with these names.
+    """
 
     model: str
     metric: str
     value: float
     source: str
     ceiling: float
+    reference: float
+    likely_bound: float
+    bound: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +90,27 @@ class Audit:
 
     @property
     def above(self) -> int:
-        """Number of published values above their ceiling."""
+        """Number of published values above the edge oracle."""
         return sum(len(published) for _, published in self.ceilings)
+
+    @property
+    def above_reference(self) -> int:
+        """Number of published values above the best oracle."""
+        return self._count_above("reference")
+
+    @property
+    def above_likely_bound(self) -> int:
+        """Number of published values that a score of earlier events has with a probability of at most 1 %."""
+        return self._count_above("likely_bound")
+
+    @property
+    def above_bound(self) -> int:
+        """Number of published values that no function of the pair and the time has."""
+        return self._count_above("bound")
+
+    def _count_above(self, limit: str) -> int:
+        values = [value for _, published in self.ceilings for value in published]
+        return sum(value.value > 100 * getattr(value, limit) for value in values)
 
     def page(self, out: Path | str) -> Path:
         """Write the audit as an HTML page and return its path."""
@@ -93,7 +118,8 @@ class Audit:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; metrics and shares are between 0 and 1, published values as printed."""
-        values = asdict(self) | {"sound": self.sound, "above": self.above}
+        counts = ("above", "above_reference", "above_likely_bound", "above_bound")
+        values = asdict(self) | {"sound": self.sound} | {name: getattr(self, name) for name in counts}
         return values | {
             "ceilings": [
                 asdict(ceiling) | {"published_above": [asdict(value) for value in published]}
@@ -129,7 +155,9 @@ def audit_stream(
             scores = score_rules(stream, evaluation_set, dataset)
         rules += evaluate_rules(evaluation_set, scores)
         biases = biases or measure_batch_bias(
-            evaluation_set, {BIAS_RULE: scores[BIAS_RULE], "chance": _random_scores(evaluation_set)}
+            evaluation_set,
+            {name: scores[name] for name in (BIAS_RULE,) if name in scores}
+            | {"chance": _random_scores(evaluation_set)},
         )
     checks: list[AuditCheck] = []
     if model is not None:
@@ -145,7 +173,7 @@ def audit_stream(
         nodes=store.num_nodes,
         events=len(store),
         periods=tuple(describe_period(store, split, name) for name in splits if len(getattr(split, name))),
-        ceilings=tuple((ceiling, _list_published_above(dataset, ceiling)) for ceiling in ceilings),
+        ceilings=tuple((ceiling, list_published_above(dataset, ceiling)) for ceiling in ceilings),
         padding=tuple(measure_padding_leak(stream, build_link_set(store, split, "test"), dataset)),
         order=measure_row_order(store, split.test),
         bias=tuple(biases),
@@ -166,15 +194,21 @@ def _list_evaluations(stream: Stream, splits: Sequence[str]) -> list[EvaluationK
     ]
 
 
-def _list_published_above(dataset: str, ceiling: Ceiling) -> tuple[PublishedAboveCeiling, ...]:
-    """Return the published values above the oracle's; all published values are of the test split."""
+def list_published_above(dataset: str, ceiling: Ceiling) -> tuple[PublishedAboveCeiling, ...]:
+    """Return the published values above the edge oracle's; all published values are of the test split."""
     if ceiling.split != "test":
         return ()
-    limits = {"ap": 100 * ceiling.edge_oracle_ap, "auc": 100 * ceiling.edge_oracle_auc}
+    limits = {
+        metric: [
+            getattr(ceiling, f"{name}_{metric}")
+            for name in ("edge_oracle", "reference", "likely_bound", "bound")
+        ]
+        for metric in METRICS
+    }
     return tuple(
-        PublishedAboveCeiling(model, metric, value.mean, value.source, limits[metric] / 100)
+        PublishedAboveCeiling(model, metric, value.mean, value.source, *limits[metric])
         for model, metric, value in list_published_values(dataset, ceiling.setting, ceiling.negatives)
-        if value.mean > limits[metric]
+        if value.mean > 100 * limits[metric][0]
     )
 
 
@@ -230,8 +264,8 @@ def _to_x(value: float) -> float:
 
 
 def _figure_row(dataset: str, ceiling: Ceiling, at: int) -> dict[str, Any]:
-    """Return the coordinates of one row of the figure: a bar up to the ceiling, and a dot per published AP."""
-    limit = 100 * ceiling.edge_oracle_ap
+    """Return the coordinates of one row of the figure: a bar up to the best oracle, and a dot per published AP."""
+    limit = 100 * ceiling.reference_ap
     published = {
         (model, value.mean)
         for model, metric, value in list_published_values(dataset, ceiling.setting, ceiling.negatives)
@@ -248,13 +282,15 @@ def _figure_row(dataset: str, ceiling: Ceiling, at: int) -> dict[str, Any]:
         "start": _to_x(LOWEST),
         "x": _to_x(limit),
         "member": _to_x(100 * ceiling.membership_oracle_ap),
+        "bound": _to_x(100 * ceiling.likely_bound_ap),
         "dots": dots,
     }
 
 
-def _group_by_rule(audit: Audit) -> dict[str, dict[str, list[float]]]:
-    """Return AP by setting and rule, one value per negative sampler."""
-    tables: dict[str, dict[str, list[float]]] = {}
-    for result in audit.rules:
-        tables.setdefault(result.setting, {}).setdefault(result.rule, []).append(result.ap)
+def _group_by_rule(audit: Audit) -> dict[str, dict[str, list[float | None]]]:
+    """Return AP by setting and rule, one value per negative sampler; None where the rule tells no pair apart."""
+    found = {(result.setting, result.rule, result.negatives): result.ap for result in audit.rules}
+    tables: dict[str, dict[str, list[float | None]]] = {}
+    for setting, rule, _ in found:
+        tables.setdefault(setting, {})[rule] = [found.get((setting, rule, kind)) for kind in SAMPLERS]
     return tables

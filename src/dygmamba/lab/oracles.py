@@ -1,7 +1,8 @@
-"""The highest metrics that a test set allows (ceilings), computed by oracles that know the events of the query time.
+"""Ceilings of a test set: the metrics of oracles that know the events of the query time, and proved upper bounds.
 
-A negative sample may be a true event at its timestamp. A model that treats events with the same timestamp alike cannot
-tell such a negative from the positive, whatever it has learned. The edge oracle makes no other mistake.
+A negative sample may be a true event at its timestamp. No score of the pair and the time separates such a negative from
+the positive. An oracle is a reference: a value that some knowledge attains. A bound is a value that no score exceeds.
+Derivation and proofs: docs/research/ceilings.md.
 
 Legend: p pairs, m distinct (time, source).
 """
@@ -10,10 +11,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from dygmamba.data.events.event_store import EventStore
+from dygmamba.lab.ceiling_bounds import NegativeDraws, bound_by_labels, bound_expectation
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.metrics import PUBLISHED_BATCH, LinkMetrics, link_metrics
@@ -29,6 +31,19 @@ class EventsByTime:
     def is_event(self, pairs: PairBatch) -> Bool[Tensor, "p"]:
         """Return whether each directed pair is an event at exactly its time."""
         return self._last_row(pairs) >= 0
+
+    def count_events(self, pairs: PairBatch) -> Int64[Tensor, "p"]:
+        """Return the number of events of each directed pair at its time."""
+        (distinct, _, count), (key, known) = self._events, self._event_key(pairs.src, pairs.dst, pairs.time)
+        index = torch.searchsorted(distinct, key).clamp(max=len(distinct) - 1)
+        return torch.where(known & _contains(distinct, key), count[index], 0)
+
+    def count_source_events(self, pairs: PairBatch) -> Int64[Tensor, "p"]:
+        """Return the number of events that the source of each pair has as a source at its time."""
+        key = self._node_key(pairs.src, pairs.time)
+        distinct, count = torch.unique(self._node_key(self.store.src, self.store.time), return_counts=True)
+        index = torch.searchsorted(distinct, key).clamp(max=len(distinct) - 1)
+        return torch.where(distinct[index] == key, count[index], 0)
 
     def has_active_nodes(self, pairs: PairBatch) -> Bool[Tensor, "p"]:
         """Return whether both nodes of each pair have events at its time, as source or destination."""
@@ -72,16 +87,16 @@ class EventsByTime:
         return torch.searchsorted(self._sources, source) * self.store.num_nodes + dst, known
 
     @cached_property
-    def _events(self) -> tuple[Tensor, Tensor]:
-        """Keys of the distinct events, sorted, and the last row of each."""
+    def _events(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Keys of the distinct events, sorted, and the last row and the number of rows of each."""
         key, _ = self._event_key(self.store.src, self.store.dst, self.store.time)
-        distinct, index = torch.unique(key, return_inverse=True)
+        distinct, index, count = torch.unique(key, return_inverse=True, return_counts=True)
         last = torch.full((len(distinct),), -1).scatter_reduce(0, index, torch.arange(len(key)), "amax")
-        return distinct, last
+        return distinct, last, count
 
     def _last_row(self, pairs: PairBatch) -> Int64[Tensor, "p"]:
         """Return the last row in which each pair is an event at its time, -1 if it is none."""
-        (distinct, last), (key, known) = self._events, self._event_key(pairs.src, pairs.dst, pairs.time)
+        (distinct, last, _), (key, known) = self._events, self._event_key(pairs.src, pairs.dst, pairs.time)
         exists = known & _contains(distinct, key)
         return torch.where(exists, last[torch.searchsorted(distinct, key).clamp(max=len(distinct) - 1)], -1)
 
@@ -93,13 +108,30 @@ def _contains(ordered: Tensor, values: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """Metrics of the oracles on one evaluation set, between 0 and 1. The field names are those of the JSON output.
+    """Metrics of the oracles on one evaluation set, and upper bounds. The field names are those of the JSON output.
 
-    `edge_oracle` knows which pairs are events at the query time, `membership_oracle` which nodes have events then, and
-    `roles_oracle` also in which role. `pooled` metrics rank the whole split at once, the others batches of 200.
-    `untied` breaks ties of the edge oracle at random, as a model with distinct scores does; in batches of 200 this
-    alone adds a few tenths of a point. `with_order` also knows which rows of the query time are past, as a node memory
-    does that has seen earlier batches with the same timestamp. `true_share` is the share of negatives that are events.
+    All values are between 0 and 1. `pooled` metrics rank the whole split at once, the others batches of 200.
+    `true_share` is the share of negatives that are events.
+
+    References, each attained by a score with this knowledge:
+
+    - `edge_oracle`: which pairs are events at the query time; all of them tie. `untied` breaks the ties at random, as a
+      model with distinct scores does; in batches of 200 this alone adds a few tenths of a point. `with_order` also
+      knows which rows of the query time are past, as a node memory does that has seen earlier batches with the same
+      timestamp.
+    - `membership_oracle`: which nodes have events at the query time. `roles_oracle`: also in which role.
+    - `moment_oracle`: how many events every pair and every source has at the query time. With random negatives it ranks
+      by the share of the source's events that the pair has, otherwise by the number of events of the pair.
+    - `posterior_oracle`: also which events are positives of the set (who is a new node) and how negatives are drawn. It
+      ranks by the expected share of positives among the pairs with the query. For all nodes and random negatives it is
+      the moment oracle.
+    - `reference`: the highest of the edge, the moment and the posterior oracle.
+
+    Bounds (`lab.ceiling_bounds`), for every score that is a function of the pair and the time:
+
+    - `bound`: even if it has read the labels.
+    - `expected_bound`: of the expected metric over draws of the negatives, if the score does not depend on the draw.
+    - `likely_bound`: exceeded by such a score in at most one of a hundred draws.
     """
 
     split: str
@@ -119,10 +151,28 @@ class Ceiling:
     roles_oracle_ap_pooled: float
     edge_oracle_ap_with_order: float
     order_auc: float | None
+    moment_oracle_ap: float
+    moment_oracle_ap_pooled: float
+    moment_oracle_auc: float
+    moment_oracle_auc_pooled: float
+    posterior_oracle_ap: float
+    posterior_oracle_ap_pooled: float
+    posterior_oracle_auc: float
+    posterior_oracle_auc_pooled: float
+    reference_ap: float
+    reference_auc: float
+    expected_bound_ap: float
+    expected_bound_auc: float
+    likely_bound_ap: float
+    likely_bound_auc: float
+    bound_ap: float
+    bound_ap_pooled: float
+    bound_auc: float
+    bound_auc_pooled: float
 
 
 def compute_ceiling(events_by_time: EventsByTime, evaluation_set: EvaluationSet) -> Ceiling:
-    """Score an evaluation set with the oracles and compute the metrics that every model is evaluated by."""
+    """Score an evaluation set with the oracles and compute the metrics that every model is evaluated by, and bounds."""
     pairs = evaluation_set.pairs
     is_event, is_negative = events_by_time.is_event(pairs), pairs.label == 0
     edge = _evaluate_oracle(pairs, is_event)
@@ -132,6 +182,10 @@ def compute_ceiling(events_by_time: EventsByTime, evaluation_set: EvaluationSet)
     membership = _evaluate_oracle(pairs, events_by_time.has_active_nodes(pairs))
     roles = _evaluate_oracle(pairs, events_by_time.has_active_roles(pairs))
     event_negatives = is_event & is_negative
+    draws = NegativeDraws.of(events_by_time.store, evaluation_set)
+    moment = _evaluate_oracle(pairs, score_moment(events_by_time, evaluation_set))
+    posterior = _evaluate_oracle(pairs, torch.from_numpy(draws.score_posterior(pairs)))
+    expected, bound = bound_expectation(draws), bound_by_labels(pairs)
     return Ceiling(
         **evaluation_set.about,
         events=len(evaluation_set.events),
@@ -152,11 +206,41 @@ def compute_ceiling(events_by_time: EventsByTime, evaluation_set: EvaluationSet)
         order_auc=float(1 - is_unseen[event_negatives].double().mean() / 2)
         if bool(event_negatives.any())
         else None,
+        moment_oracle_ap=moment.ap,
+        moment_oracle_ap_pooled=moment.ap_pooled,
+        moment_oracle_auc=moment.auc,
+        moment_oracle_auc_pooled=moment.auc_pooled,
+        posterior_oracle_ap=posterior.ap,
+        posterior_oracle_ap_pooled=posterior.ap_pooled,
+        posterior_oracle_auc=posterior.auc,
+        posterior_oracle_auc_pooled=posterior.auc_pooled,
+        reference_ap=max(edge.ap, moment.ap, posterior.ap),
+        reference_auc=max(edge.auc, moment.auc, posterior.auc),
+        expected_bound_ap=expected.ap,
+        expected_bound_auc=expected.auc,
+        likely_bound_ap=expected.likely_ap,
+        likely_bound_auc=expected.likely_auc,
+        bound_ap=bound.ap,
+        bound_ap_pooled=bound.ap_pooled,
+        bound_auc=bound.auc,
+        bound_auc_pooled=bound.auc_pooled,
     )
 
 
-def _evaluate_oracle(pairs: PairBatch, prediction: Bool[Tensor, "p"]) -> LinkMetrics:
-    return link_metrics(prediction.float(), pairs.label, pairs.group)
+def score_moment(events_by_time: EventsByTime, evaluation_set: EvaluationSet) -> Float[Tensor, "p"]:
+    """Score queries by all events of their time, whether the set holds them or not.
+
+    With random negatives a source with n events at a time has n draws there, so a pair with m events is a positive m
+    times for n / pool draws. The other samplers draw every pair alike.
+    """
+    events = events_by_time.count_events(evaluation_set.pairs).double()
+    if evaluation_set.about["negatives"] != "random":
+        return events
+    return events / events_by_time.count_source_events(evaluation_set.pairs).clamp(min=1)
+
+
+def _evaluate_oracle(pairs: PairBatch, score: Bool[Tensor, "p"] | Float[Tensor, "p"]) -> LinkMetrics:
+    return link_metrics(score.double(), pairs.label, pairs.group)
 
 
 def _expected_untied_ap(pairs: PairBatch, is_event: Bool[Tensor, "p"]) -> float:

@@ -1,0 +1,276 @@
+"""The bounds of AP and AUC, against every ranking of tiny evaluation sets and every draw of their negatives."""
+
+from collections import Counter
+from functools import cache
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dygmamba.data.events.event_store import EventStore
+from dygmamba.data.events.splits import chronological_split
+from dygmamba.lab.ceiling_bounds import (
+    LEVEL,
+    NegativeDraws,
+    _find_likely_auc,
+    bound_by_labels,
+    bound_expectation,
+)
+from dygmamba.lab.oracles import EventsByTime, compute_ceiling, score_moment
+from dygmamba.sampling.view import PairBatch
+from dygmamba.tasks.link import build_link_set
+from dygmamba.tasks.metrics import average_precision, link_metrics, roc_auc
+
+
+def weak_orders(count):
+    """Return a score per item for every order of the items, ties included."""
+    return [
+        torch.tensor(levels).double()
+        for levels in product(range(count), repeat=count)
+        if set(levels) == set(range(max(levels) + 1))
+    ]
+
+
+def pairs_of(query, label, group):
+    """Queries with the same number are the same pair at the same time."""
+    number = torch.tensor(query)
+    return PairBatch.from_pairs(
+        number,
+        number,
+        torch.zeros(len(query)).double(),
+        label=torch.tensor(label).float(),
+        group=torch.tensor(group),
+    )
+
+
+exams = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=2, max_size=6)
+
+
+@settings(deadline=None, max_examples=20)
+@given(exam=exams)
+def test_no_ranking_of_the_queries_exceeds_the_bound(exam):
+    """For all sets of up to four queries: every order with ties, in batches of two positives and pooled."""
+    positive, negative = ([pair[side] for pair in exam] for side in (0, 1))
+    label = [1] * len(exam) + [0] * len(exam)
+    pairs = pairs_of(positive + negative, label, [*range(len(exam))] * 2)
+    bound = bound_by_labels(pairs, batch=2)
+    found = [link_metrics(score[pairs.src], pairs.label, pairs.group, 2) for score in weak_orders(4)]
+    assert max(one.ap for one in found) <= bound.ap + 1e-12
+    assert max(one.ap_pooled for one in found) <= bound.ap_pooled + 1e-12
+    assert max(one.auc for one in found) <= bound.auc + 1e-12
+    assert max(one.auc_pooled for one in found) == pytest.approx(bound.auc_pooled, abs=1e-12)
+
+
+def test_the_order_by_share_does_not_maximize_ap_with_ties():
+    """So the bound of AP is not the AP of that order: a small query may gain from being before a larger one."""
+    hits, misses = [10, 10, 1], [0, 15, 2]
+    query = np.repeat([0, 1, 2, 0, 1, 2], hits + misses)
+    label = torch.tensor([1.0] * sum(hits) + [0.0] * sum(misses))
+    by_share, other = torch.tensor([2.0, 1.0, 0.0]), torch.tensor([2.0, 0.0, 1.0])
+    assert average_precision(other[query], label) > average_precision(by_share[query], label)
+    pairs = PairBatch.from_pairs(
+        *(torch.from_numpy(query),) * 2,
+        torch.zeros(len(query)).double(),
+        label,
+        torch.zeros(len(query)).long(),
+    )
+    assert bound_by_labels(pairs).ap_pooled >= average_precision(other[query], label)
+
+
+@settings(deadline=None, max_examples=100)
+@given(seed=st.integers(0, 10**6), count=st.integers(1, 8), levels=st.integers(1, 6))
+def test_ap_is_at_most_the_mean_of_one_and_auc(seed, count, levels):
+    """For all scores, ties included, with as many negatives as positives."""
+    rng = torch.Generator().manual_seed(seed)
+    score = torch.randint(levels, (2 * count,), generator=rng).double()
+    label = (torch.arange(2 * count) < count).float()
+    assert average_precision(score, label) <= (1 + roc_auc(score, label)) / 2 + 1e-12
+
+
+# source, destination and time of events; negatives keep source and time and draw one of three destinations
+RANDOM_EXAMS = {
+    "one source": ([0, 0, 0, 0], [0, 1, 2, 0], [0, 0, 0, 0]),
+    "two sources": ([0, 1, 0, 0], [0, 0, 1, 2], [0, 0, 0, 0]),
+    "two times": ([0, 0, 0, 1], [0, 1, 1, 1], [0, 0, 1, 1]),
+    "repeated pair": ([0, 0, 1, 1], [0, 0, 0, 1], [0, 0, 0, 0]),
+    "every pair once": ([0, 0, 1, 1], [0, 1, 0, 1], [0, 0, 0, 0]),
+}
+
+
+def describe(exam, batch_size):
+    src, dst, time = (np.array(column) for column in exam)
+    batch = np.arange(len(src)) // batch_size
+    return NegativeDraws(src, dst, time.astype(float), batch, np.full(len(src), 3.0), keeps_source=True)
+
+
+@cache
+def evaluate_all_draws(name, batch_size):
+    """Return mean AP, AUC and pooled AUC over all draws for every order of the events' queries; others come last."""
+    src, dst, time = RANDOM_EXAMS[name]
+    events = list(zip(src, dst, time, strict=True))
+    queries = sorted(set(events))
+    label = torch.tensor([1.0] * 4 + [0.0] * 4)
+    group = torch.arange(4).repeat(2)
+    number = {query: index for index, query in enumerate(queries)}
+    # the order of the negatives of a batch does not matter
+    draws = Counter()
+    for drawn in product(range(3), repeat=4):
+        rows = [number.get(row, len(queries)) for row in zip(src, drawn, time, strict=True)]
+        draws[*(sorted(rows[:2]) + sorted(rows[2:]) if batch_size == 2 else sorted(rows))] += 1
+    own = [number[event] for event in events]
+    values = []
+    for order in weak_orders(len(queries)):
+        score = torch.cat([order, torch.tensor([-1.0]).double()])
+        found = [link_metrics(score[[*own, *rows]], label, group, batch_size) for rows in draws]
+        means = [
+            np.average([getattr(one, name) for one in found], weights=[*draws.values()])
+            for name in ("ap", "auc", "auc_pooled")
+        ]
+        values.append((order, *means))
+    return queries, values
+
+
+@pytest.mark.parametrize("batch_size", [2, 4])
+@pytest.mark.parametrize("name", RANDOM_EXAMS)
+def test_no_ranking_exceeds_the_expected_bound(name, batch_size):
+    """For every order of the queries: mean AP and AUC over all 81 draws; in one batch AUC attains the bound."""
+    exam = RANDOM_EXAMS[name]
+    bound = bound_expectation(describe(exam, batch_size))
+    _, values = evaluate_all_draws(name, batch_size)
+    best_ap, best_auc = max(one[1] for one in values), max(one[2] for one in values)
+    assert best_ap <= bound.ap + 1e-12
+    assert best_auc <= bound.auc + 1e-12
+    if batch_size == 4:
+        assert best_auc == pytest.approx(bound.auc, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", RANDOM_EXAMS)
+def test_the_posterior_maximizes_expected_auc(name):
+    """Over all orders of the queries and all 81 draws, pooled."""
+    exam = RANDOM_EXAMS[name]
+    queries, values = evaluate_all_draws(name, 4)
+    share = dict(zip(zip(*exam, strict=True), describe(exam, 4).compute_posterior(), strict=True))
+    score = [share[query] for query in queries]
+    levels = torch.tensor(np.unique(score, return_inverse=True)[1]).double()
+    by_posterior = next(one for one in values if torch.equal(one[0], levels))
+    assert by_posterior[3] == pytest.approx(max(one[3] for one in values), abs=1e-12)
+
+
+def snapshots(nodes=30, events=6000, sort_by_source=True):
+    """Events at ten timestamps, sorted by source within each."""
+    rng = torch.Generator().manual_seed(3)
+    src, dst = ((nodes * torch.rand(events, generator=rng) ** 2).long() for _ in range(2))
+    time = torch.arange(events).div(events // 10, rounding_mode="floor").double()
+    order = torch.argsort(time * nodes + src, stable=True) if sort_by_source else torch.arange(events)
+    return EventStore.from_columns(src[order], dst[order], time, num_nodes=nodes)
+
+
+@pytest.mark.parametrize(
+    ("setting", "negatives", "is_drawn"),
+    [
+        ("transductive", "random", True),
+        ("transductive", "historical", False),
+        ("transductive", "inductive", True),
+        ("inductive", "random", True),
+        ("inductive", "historical", True),
+    ],
+)
+def test_expected_negatives_are_the_mean_over_draws(setting, negatives, is_drawn):
+    """On snapshots: how often the sampler draws each positive query, over 200 seeds."""
+    store = snapshots(nodes=60, events=20_000)
+    split = chronological_split(store)
+    first = build_link_set(store, split, "test", setting, negatives)
+    draws = NegativeDraws.of(store, first)
+    events = np.bincount(draws.query)[draws.query]
+    posterior = draws.compute_posterior()
+    _, index = np.unique(draws.query, return_index=True)
+    expected = (events * (1 - posterior) / posterior)[index]
+    wanted = {
+        key: number
+        for number, key in enumerate(
+            zip(draws.src[index].tolist(), draws.dst[index].tolist(), draws.time[index].tolist(), strict=True)
+        )
+    }
+    count, seeds = np.zeros(len(expected)), 200
+    for seed in range(seeds):
+        pairs = build_link_set(store, split, "test", setting, negatives, seed=seed).pairs.select_label(0.0)
+        for row in zip(pairs.src.tolist(), pairs.dst.tolist(), pairs.time.tolist(), strict=True):
+            if row in wanted:
+                count[wanted[row]] += 1
+    assert (expected.sum() > 1) == is_drawn
+    assert count.sum() / seeds == pytest.approx(expected.sum(), rel=0.05, abs=0.05)
+    error = np.abs(count / seeds - expected) / np.sqrt((expected + 1 / seeds) / seeds)
+    assert error.max() < 6
+
+
+def test_a_likely_bound_is_exceeded_by_few_draws():
+    """The posterior oracle over 200 draws: its mean AUC is below the expected bound, few values above the likely."""
+    store = snapshots()
+    split = chronological_split(store)
+    first = build_link_set(store, split, "test")
+    draws = NegativeDraws.of(store, first)
+    bound = bound_expectation(draws)
+    aucs = []
+    for seed in range(200):
+        pairs = build_link_set(store, split, "test", seed=seed).pairs
+        score = torch.from_numpy(draws.score_posterior(pairs))
+        aucs.append(link_metrics(score, pairs.label, pairs.group).auc)
+    assert 0.5 < np.mean(aucs) < bound.auc
+    assert np.mean(np.array(aucs) > bound.likely_auc) <= LEVEL
+    assert bound.likely_auc < 1
+
+
+def test_the_likely_bound_is_the_chernoff_quantile():
+    """At the returned AUC the probability is the level; with few draws, or none lost, nothing is excluded."""
+    auc, draws = 0.9, 1000
+    found = _find_likely_auc(auc, draws)
+    lost, mean = 1 - found, 1 - auc
+    divergence = lost * np.log(lost / mean) + found * np.log(found / auc)
+    assert np.exp(-draws * divergence) == pytest.approx(LEVEL, rel=1e-6)
+    assert _find_likely_auc(0.9, 5) == 1.0
+    assert _find_likely_auc(1.0, 1000) == 1.0
+
+
+def test_batches_of_a_large_snapshot_may_be_bounded_one_by_one(monkeypatch):
+    """The bound is then higher, never lower."""
+    store = snapshots(sort_by_source=False)
+    draws = NegativeDraws.of(store, build_link_set(store, chronological_split(store), "test"))
+    joint = bound_expectation(draws).auc
+    monkeypatch.setattr("dygmamba.lab.ceiling_bounds.MAX_PRODUCTS", 1)
+    assert joint < bound_expectation(draws).auc <= 1
+
+
+def test_the_moment_oracle_is_the_posterior_oracle_for_all_nodes():
+    """With random negatives both have the same order, and the reference is the best of the oracles."""
+    store = snapshots()
+    evaluation_set = build_link_set(store, chronological_split(store), "test")
+    events_by_time = EventsByTime(store)
+    one = compute_ceiling(events_by_time, evaluation_set)
+    assert one.moment_oracle_ap == one.posterior_oracle_ap
+    assert one.reference_ap == max(one.edge_oracle_ap, one.moment_oracle_ap)
+    assert one.reference_auc <= one.likely_bound_auc <= 1
+    pairs = evaluation_set.pairs
+    events = [*zip(store.src.tolist(), store.dst.tolist(), store.time.tolist(), strict=True)]
+    score = score_moment(events_by_time, evaluation_set)
+    for row in (0, 1, len(pairs) - 1):
+        pair = (int(pairs.src[row]), int(pairs.dst[row]), float(pairs.time[row]))
+        of_source = sum((src, time) == (pair[0], pair[2]) for src, _, time in events)
+        assert float(score[row]) == pytest.approx(events.count(pair) / of_source)
+
+
+@pytest.mark.parametrize(
+    ("setting", "edge", "best"), [("transductive", 93.93, 94.78), ("inductive", 70.48, 81.92)]
+)
+def test_oracles_of_can_parl(setting, edge, best, real_data):
+    """Random negatives: ranking true pairs by the number of the source's events is above the edge oracle."""
+    import dygmamba as dm
+
+    store = dm.load("CanParl", real_data).store
+    evaluation_set = build_link_set(store, chronological_split(store), "test", setting)
+    one = compute_ceiling(EventsByTime(store), evaluation_set)
+    assert 100 * one.edge_oracle_ap == pytest.approx(edge, abs=0.005)
+    assert 100 * one.reference_ap == pytest.approx(best, abs=0.005)
+    assert one.reference_auc < one.expected_bound_auc < one.likely_bound_auc < one.bound_auc

@@ -11,7 +11,7 @@ data = dm.generate(nodes=40, events=1_500, seed=1)
 facts = data.describe()
 print(f"{facts.events} events among {facts.nodes} nodes; {facts.repeats:.0%} repeat an earlier pair")
 
-# The split is chronological: 70 % of the time to train on, 15 % to select the best epoch, 15 % to test on.
+# The split is chronological: 70 % of the events to train on, 15 % to select the best epoch, 15 % to test on.
 # The model is tiny so that the example is quick; without these settings you train the published configuration.
 (run,) = dm.train(
     data,

@@ -17,9 +17,9 @@ import dygmamba as dm
 from dygmamba import api
 
 FUNCTIONS = {
-    "audit": "(data: Dataset | str | Path, model: str | None = None, *, run: Run | Path | str | None = None, data_dir: "
-    "Path | str | None = None, progress: Progress | None = None, overrides: Mapping[str, Any] | None = None, "
-    "**settings: Any) -> Audit",
+    "audit": "(data: Dataset | str | Path, model: str | None = None, *, run: Run | Path | str | None = None, protocol: "
+    "str = auto, data_dir: Path | str | None = None, progress: Progress | None = None, overrides: "
+    "Mapping[str, Any] | None = None, **settings: Any) -> Audit",
     "batches": "(data: Dataset | Stream, size: int = 200, split: str = train, seed: int = 0, *, neighbors: int | "
     "tuple[NeighborRequest, ...] = 20, device: str = auto) -> Iterator[Step]",
     "blend": "(runs: Sequence[Path | str], *, device: str = auto, out: Path | str = runs, negatives: str | "
@@ -31,9 +31,8 @@ FUNCTIONS = {
     "evaluate": "(data: Dataset | str, model: str = edgebank, *, negatives: str | Sequence[str] = random, split: "
     "str | Sequence[str] = test, setting: str | Sequence[str] = (transductive, inductive), visible: "
     "str | None = None, metrics: str | Sequence[str] | None = None, candidates: int | str | None = None, "
-    "filtered: bool = False, seeds: Sequence[int] | None = None, activity: bool = False, data_dir: Path | str | None = "
-    "None, "
-    "**settings: Any) -> Table",
+    "filtered: bool = False, seeds: Sequence[int] | None = None, activity: bool = False, protocol: str = auto, "
+    "data_dir: Path | str | None = None, **settings: Any) -> Table",
     "generate": "(*, name: str = generated, scratch: Path | str | None = None, **settings: Any) -> Dataset",
     "load": "(name: str, data_dir: Path | str | None = None) -> Dataset",
     "open": "(folder: Path | str, *, device: str = auto, data_dir: Path | str | None = None, time_unit: str = "
@@ -53,7 +52,7 @@ FUNCTIONS = {
     "= , looks_at: str = , cost: str = , trainable: bool = True) -> ModelSpec",
     "reproduce": "(study: str, *, datasets: Sequence[str] | None = None, models: Sequence[str] | None = None, seeds: "
     "Sequence[int] = (0,), variants: Sequence[str] | None = None, out: Path | str = studies, device: str = auto, "
-    "workers: int | None = None, data_dir: Path | str | None = None, progress: Progress | "
+    "workers: int | None = None, protocol: str = auto, data_dir: Path | str | None = None, progress: Progress | "
     "Callable[[JobEvent], None] | None = None, **settings: Any) -> StudyResults",
     "remove": "(name: str, *, data_dir: Path | str | None = None, runs: Path | str = runs, force: bool = False) -> "
     "list[str]",
@@ -65,14 +64,16 @@ FUNCTIONS = {
     "train": "(data: Dataset | str, model: str | None = None, *, seeds: int | Sequence[int] = (0,), task: str = "
     "link, device: str = auto, out: Path | str = runs, negatives: str | Sequence[str] = random, "
     "backbone: Path | str | None = None, finetune: bool = False, balance: bool = False, preset: str | None = None, "
-    "split: str | Sequence[float | str] | None = None, data_dir: Path | str | None = None, progress: "
-    "Progress | Callable[[dict[str, Any]], None] | None = None, log: str | Sequence[str] | None = None, processes: int "
-    "= 1, deterministic: bool = False, overrides: Mapping[str, Any] | None = None, **settings: Any) -> Runs",
+    "split: str | Sequence[float | str] | None = None, protocol: str = auto, data_dir: Path | str | None = None, "
+    "progress: Progress | Callable[[dict[str, Any]], None] | None = None, log: str | Sequence[str] | None = None, "
+    "processes: int = 1, deterministic: bool = False, overrides: Mapping[str, Any] | None = None, **settings: Any) -> "
+    "Runs",
     "tune": "(data: Dataset | str, model: str | None = None, *, trials: int | None = None, hours: float | None = None, "
     "out: Path | str | None = None, resume: bool = False, seed: int = 0, preset: str | None = None, split: "
-    "str | Sequence[float | str] | None = None, device: str = auto, studies: Path | str = studies, data_dir: "
-    "Path | str | None = None, progress: Progress | Callable[[dict[str, Any]], None] | None = None, train_command: "
-    "Callable[[Path], str] | None = None, overrides: Mapping[str, Any] | None = None, **settings: Any) -> Tuning",
+    "str | Sequence[float | str] | None = None, protocol: str = auto, device: str = auto, studies: Path | str = "
+    "studies, data_dir: Path | str | None = None, progress: Progress | Callable[[dict[str, Any]], None] | None = None, "
+    "train_command: Callable[[Path], str] | None = None, overrides: Mapping[str, Any] | None = None, **settings: Any) "
+    "-> Tuning",
 }
 CLASSES = {
     "Dataset": {

@@ -19,6 +19,7 @@ from dygmamba.data.storage.dataset import Dataset, Origin, save_dataset
 
 SMALL = ["length=5", "width=4", "states=2", "blocks=1", "out=8", "time_dim=4", "batch=50", "save_every=0.05"]
 SETTINGS = [part for setting in SMALL for part in ("--set", setting)]
+BENCHMARK = ["--protocol", "benchmark"]  # so that there are new nodes
 
 pytestmark = pytest.mark.e2e
 
@@ -46,13 +47,24 @@ def whole(folder, tmp_path_factory):
     """The results of a run nobody disturbed."""
     out = str(tmp_path_factory.mktemp("runs"))
     return call(
-        folder, "train", "small", "--epochs", "2", *SETTINGS, "--device", "cpu", "--out", out, "--json"
+        folder,
+        "train",
+        "small",
+        *BENCHMARK,
+        "--epochs",
+        "2",
+        *SETTINGS,
+        "--device",
+        "cpu",
+        "--out",
+        out,
+        "--json",
     )
 
 
 def disturbed(folder, out, signal_number):
     """A run that gets a signal in its first epoch, after its first checkpoint."""
-    words = ("train", "small", "--epochs", "2", *SETTINGS, "--device", "cpu", "--out", str(out))
+    words = ("train", "small", *BENCHMARK, "--epochs", "2", *SETTINGS, "--device", "cpu", "--out", str(out))
     process = subprocess.Popen(
         command(folder, *words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

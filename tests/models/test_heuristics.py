@@ -14,7 +14,7 @@ from dygmamba.models.configs import NoConfig
 from dygmamba.models.heuristics import (
     DecayedPopularity,
     DestinationRecency,
-    PairDestinationRecency,
+    PairRecency,
     Popularity,
     Recency,
     RecencyRegression,
@@ -30,7 +30,7 @@ STORE = EventStore.from_columns(
     torch.tensor([0, 0, 1, 2]), torch.tensor([3, 4, 4, 3]), torch.tensor([1.0, 2.0, 3.0, 5.0]), num_nodes=6
 )
 FACTS = DatasetFacts.of(STORE)
-RULES = [DecayedPopularity, DestinationRecency, PairDestinationRecency, Popularity, Recency, SourceRecency]
+RULES = [DecayedPopularity, DestinationRecency, PairRecency, Popularity, Recency, SourceRecency]
 
 
 def look_up(rule, store, src, dst, time):
@@ -84,7 +84,7 @@ def test_recency_ranks_met_pairs_first_and_the_latest_highest():
 
 def test_roles_do_not_matter_to_the_rules_of_any_role():
     """3 and 2 met once, whoever is asked as the source; node 2 only sent and still counts as a destination."""
-    rule = PairDestinationRecency(NoConfig(), FACTS)
+    rule = PairRecency(NoConfig(), FACTS)
     forth, back = look_up(rule, STORE, [2, 3], [3, 2], [9.0, 9.0])
     assert forth == back > 1
     assert look_up(DestinationRecency(NoConfig(), FACTS), STORE, [0], [2], [9.0]).tolist() == [1 / 5]
@@ -152,6 +152,6 @@ def test_exact_rules_on_uci(real_data):
     key = ("random", "test", "transductive")
     found = {
         model: round(100 * evaluator.evaluate(model, {}, key)["ap"], 2)
-        for model in ("edgebank", "recency", "pair-destination-recency")
+        for model in ("edgebank", "recency", "pair-recency")
     }
-    assert found == {"edgebank": 83.12, "recency": 95.25, "pair-destination-recency": 96.63}
+    assert found == {"edgebank": 83.12, "recency": 95.25, "pair-recency": 96.63}

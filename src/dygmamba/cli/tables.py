@@ -32,6 +32,7 @@ OPTIONAL_COLUMNS = (
     "published AP",
 )
 COLUMN_GAP = 2
+SHOWN_RULES = 3  # heuristics below each line of the test; the report has all of them
 
 
 def mean_and_spread(values: list[float]) -> str:
@@ -69,8 +70,9 @@ def make_task_table(rows: Rows, rules: Rows | None = None) -> "Table":
 
 
 def make_link_table(rows: Rows, rules: Rows | None = None) -> "Table":
-    """Make a table with a line per split, setting and negatives; the heuristics follow each line of the test split."""
+    """Make a table with a line per split, setting and negatives; the best heuristics follow each line of the test."""
     keys = ("split", "setting", "negatives")
+    best_first = sorted(rules or (), key=lambda rule: rule["ap"], reverse=True)
     groups: dict[tuple[str, ...], Rows] = {}
     for row in rows:
         groups.setdefault(tuple(row[key] for key in keys), []).append(row)
@@ -92,9 +94,9 @@ def make_link_table(rows: Rows, rules: Rows | None = None) -> "Table":
             *count,
             *([", ".join(weights)] * len(weighed)),
         )
-        for rule in rules or ():
-            if about == tuple(rule[key] for key in keys) and rule["split"] == "test":
-                table.add_row("", rule["model"], "", *(f"{100 * rule[key]:.2f}" for key in MEASURED_KEYS))
+        same = [rule for rule in best_first if about == tuple(rule[key] for key in keys)]
+        for rule in same[:SHOWN_RULES] if about[0] == "test" else ():
+            table.add_row("", rule["model"], "", *(f"{100 * rule[key]:.2f}" for key in MEASURED_KEYS))
     return table
 
 

@@ -17,7 +17,7 @@ from dygmamba.config import build_config, find_preset, to_settings
 from dygmamba.data.catalogue.known_datasets import normalize_name
 from dygmamba.engine.fit_config import LinkFitConfig
 from dygmamba.lab.studies import FULL
-from dygmamba.models import find_model
+from dygmamba.models import MODELS, find_model
 from dygmamba.models.aliases import update_stored_settings
 from dygmamba.report.comparison import NEGATIVES, NEUTRAL_SETTINGS
 from dygmamba.report.published import load_table, published_values
@@ -35,6 +35,7 @@ from dygmamba.tasks.metric_names import SETTING_LABELS
 
 DEFAULTS_FILE = "defaults"
 HEADLINE_MODELS = ("trees", "walk-trees", "dyg-mamba-counts", "dyg-mamba")
+RULES_FILE = "heuristics"  # all models without training on all streams, with every strictly earlier event
 HEADLINE_FILES = (DEFAULTS_FILE, "fading-mamba", "all-uci", "all-four", "trees", "walk-trees")
 STREAMS = {
     "uci": "UCI (messages)",
@@ -108,6 +109,51 @@ def build_headline_table(folder: Path, setting: str = "transductive") -> str:
         f"`{model}` on {', '.join(streams)} with {changed}" for (model, changed), streams in notes.items()
     ]
     return f"{table}\n\n{NOT_SHIPPED} not the shipped settings: {'; '.join(texts)}."
+
+
+def build_rules_table(folder: Path, setting: str = "transductive", negatives: str = "random") -> str:
+    """Build the table of models without training, EdgeBank also as published, and the best trained model."""
+    rules = [name for name, spec in MODELS.items() if not spec.trainable]
+    rows, shown = [], set()
+    for data, title in STREAMS.items():
+        found = {
+            rule: collect_ap(_find_rule_records(folder, data, rule), setting, negatives) for rule in rules
+        }
+        lagging = collect_ap(_find_rule_records(folder, data, "edgebank"), setting, negatives, "batch")
+        trained = {
+            model: collect_ap(find_records(folder, data, model), setting, negatives)
+            for model in HEADLINE_MODELS
+        }
+        known = {model: value.mean for model, value in trained.items() if value.by_seed}
+        if not any(value.by_seed for value in found.values()):
+            continue
+        # half a point is the AP of a rule that gives a pair and its negative the same score
+        telling = {rule: value for rule, value in found.items() if value.by_seed and value.mean != 0.5}
+        shown |= set(telling)
+        best_rule = max(telling, key=lambda rule: telling[rule].mean)
+        cells = {rule: str(value) for rule, value in telling.items()}
+        cells[best_rule] = f"**{cells[best_rule]}**"
+        best = max(known, key=lambda model: known[model]) if known else None
+        model_cell = f"{trained[best]} `{best}`" if best else "-"
+        rows.append((title.partition(" (")[0], str(lagging) if lagging.by_seed else "-", cells, model_cell))
+    columns = [rule for rule in rules if rule in shown]
+    head = ["stream", "`edgebank` as published", *(f"`{rule}`" for rule in columns), "best trained model"]
+    return _format_rows(
+        head,
+        [
+            [title, lagging, *(cells.get(rule, "-") for rule in columns), model]
+            for title, lagging, cells, model in rows
+        ],
+    )
+
+
+def _find_rule_records(folder: Path, data: str, rule: str) -> list[ResultRecord]:
+    """Return all records of a model without training on a stream."""
+    return [
+        record
+        for record in _read(folder, RULES_FILE)
+        if (record.work, record.data, record.model) == ("heuristic", data, rule)
+    ]
 
 
 def build_negatives_table(folder: Path) -> str:
@@ -342,7 +388,7 @@ def _format_judged(judged: JudgedValue) -> str:
 
 def _find_best_rule(folder: Path, data: str, setting: str) -> tuple[str, float]:
     """Return the name and the AP of the best heuristic with a stored result; "" and 0 without one."""
-    for file in HEADLINE_FILES:
+    for file in (RULES_FILE, *HEADLINE_FILES):
         values = {
             record.model: collect_ap([record], setting)
             for record in _read(folder, file)

@@ -34,6 +34,7 @@ from dygmamba.lab.result_tables import (
     build_parts_table,
     build_power_table,
     build_programs_table,
+    build_rules_table,
 )
 from dygmamba.lab.studies import FULL
 from dygmamba.lab.study_report import build_study_sheet
@@ -112,6 +113,9 @@ def fill_result_blocks(text: str, folder: Path) -> str:
 BLOCKS: dict[str, Callable[[Path], str]] = {
     "headline": build_headline_table,
     "headline_new_nodes": lambda folder: build_headline_table(folder, "inductive"),
+    "rules": build_rules_table,
+    "rules_new_nodes": lambda folder: build_rules_table(folder, "inductive"),
+    "rules_historical": lambda folder: build_rules_table(folder, "transductive", "historical"),
     "negatives": build_negatives_table,
     "parts": build_parts_table,
     "ablations": build_ablation_table,

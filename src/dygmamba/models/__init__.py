@@ -171,9 +171,9 @@ MODELS: dict[str, ModelSpec] = {
         looks_at="the last event from source to destination, then the last event the destination received",
         cost="one look-up of the pair and one of the destination",
     ),
-    "pair-destination-recency": ModelSpec(
+    "pair-recency": ModelSpec(
         config=configs.NoConfig,
-        build=Builder("dygmamba.models.heuristics:PairDestinationRecency"),
+        build=Builder("dygmamba.models.heuristics:PairRecency"),
         trainable=False,
         title="recency of the pair, then of the destination, in any role",
         looks_at="the last event between the two nodes, then the destination's last event, sent or received",

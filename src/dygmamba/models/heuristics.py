@@ -133,7 +133,7 @@ class Recency(HistoryRule):
         return _first_known(queries.age("way", queries.way), queries.age("received", queries.dst))
 
 
-class PairDestinationRecency(HistoryRule):
+class PairRecency(HistoryRule):
     """Recency of the last event between the two nodes; without one, of the destination's last event in any role."""
 
     def __call__(self, view: PairView) -> Float[Tensor, "p"]:

@@ -189,10 +189,12 @@ def test_scores_are_those_of_the_evaluation(numbered, tokens):
     predictor = numbered.predictor(tokens=tokens)
     stream, store = predictor.run.stream, predictor.dataset.store
     evaluation_set = build_link_set(store, stream.split, "test")
+    events = evaluation_set.pairs.select_label(1.0)
     logit = score_evaluation_set(predictor.run.scorer, stream, evaluation_set)[
         evaluation_set.pairs.label == 1
     ]
-    expected = predictor.calibration.probability(logit).tolist()
+    new_ends = predictor.find_new_ends(events.src, events.dst, events.time)
+    expected = predictor.calibration.probability(logit, new_ends).tolist()
     columns = {"src": store.src, "dst": store.dst, "time": store.time}
     pairs = {name: column[stream.split.test].tolist() for name, column in columns.items()}
     found = predictor.score(pairs).table.to_pydict()

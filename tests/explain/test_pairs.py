@@ -160,7 +160,9 @@ def test_what_ifs_are_what_the_model_says(predictor, asked):
     turned = 0
     for src, dst, time in asked[:8]:
         found = explain_pair(predictor, (src, dst), time, orders=1)
-        game = build_game(predictor.run.scorer, predictor.ranker.stream_scorer.stream, one(src, dst, time), 0)
+        pair = one(src, dst, time)
+        scale = ScoreScale(predictor.calibration, predictor.find_new_ends(pair.src, pair.dst, pair.time))
+        game = build_game(predictor.run.scorer, predictor.ranker.stream_scorer.stream, pair, 0)
         place = {player.events[0]: at for at, player in enumerate(game.players)}
         ledger = CachedGame(game)
         for what in (*found.without, *([found.flip] if found.flip else [])):
@@ -168,7 +170,7 @@ def test_what_ifs_are_what_the_model_says(predictor, asked):
             assert what.logit == pytest.approx(logit, abs=1e-5)
         for reason in found.reasons[:2]:
             (logit,) = ledger.without([[place[reason.event]]]).tolist()
-            assert reason.score_without == pytest.approx(ScoreScale(predictor.calibration)(logit), abs=1e-4)
+            assert reason.score_without == pytest.approx(scale(logit), abs=1e-4)
         if found.flip is not None:
             turned += 1
             assert len(found.flip.events) <= 10

@@ -25,6 +25,7 @@ from dygmamba.report.error_analysis import (
     build_error_over_time_section,
     build_examples_section,
     build_node_errors_section,
+    list_reliability_bins,
     load_examples,
     save_examples,
     select_examples,
@@ -38,6 +39,7 @@ from dygmamba.runs.test_predictions import (
     recompute_predictions,
     save_predictions,
 )
+from dygmamba.tasks.calibration import Reliability
 from dygmamba.tasks.link import build_link_set
 
 EVIL = "<script>alert(1)</script>" + "x" * 60
@@ -154,6 +156,11 @@ def test_calibrated_scores_lie_on_the_diagonal():
     assert "by 27.5 points" in section.text
     assert section.charts[1].counts == {"predictions": (0, 10, 0, 0, 0, 0, 0, 0, 0, 30)}
     assert build_calibration_section({"run": []}, "") is None
+    new_nodes = {"raw": list_reliability_bins(Reliability((0.2, 0.8), (0.1, 1.0), (10, 10)))}
+    both = build_calibration_section({"run": [ReliabilityBin(0.95, 0.6, 30)]}, "Intro.", new_nodes)
+    assert [chart.title for chart in both.charts[:2]] == ["Reliability", "Reliability, new nodes"]
+    assert both.charts[1].series == {"raw": [(20.0, 10.0), (80.0, 100.0)]}
+    assert "its ECE is 15.0 raw" in both.text
 
 
 def test_examples_are_typical_events_and_the_worst_errors(data, predictions, tmp_path):

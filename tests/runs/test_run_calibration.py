@@ -1,8 +1,10 @@
 """Calibrated scores of a run: probabilities, ranking among candidates, only-new candidates, rank metrics."""
 
+import hashlib
 import json
 import shutil
 import sys
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -17,11 +19,18 @@ from dygmamba.engine.evaluation import rank_evaluation_set, score_evaluation_set
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts
-from dygmamba.runs.calibration import CALIBRATION_FILE, load_calibration, load_saved_calibration
+from dygmamba.runs.calibration import (
+    CALIBRATION_FILE,
+    SavedCalibration,
+    load_calibration,
+    load_link_calibration,
+    load_saved_calibration,
+    save_calibration,
+)
 from dygmamba.runs.evaluation import Ranking
 from dygmamba.runs.final_evaluation import MIN_RANKED_EVENTS, count_affordable_events
 from dygmamba.runs.opening import open_run
-from dygmamba.tasks.calibration import fit_calibration
+from dygmamba.tasks.calibration import Calibration, NewNodes, compute_reliability, fit_calibration
 from dygmamba.tasks.candidates import SampledCandidates
 from dygmamba.tasks.link import build_link_set
 from raising import raises
@@ -31,12 +40,24 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """Trees on a small stream; names for ids, so that files of ids have something to tell."""
+def people():
+    """A small stream; names for ids, so that files of ids have something to tell."""
     made = dm.generate(nodes=40, events=900, communities=4).store
     rows = list(zip(made.src.tolist(), made.dst.tolist(), (made.time - made.time[0]).tolist(), strict=True))
-    data = dm.read([(f"p{u}", f"p{v}", t) for u, v, t in rows], name="people")
-    return dm.train(data, "trees", out=tmp_path_factory.mktemp("runs"), **SETTINGS)[0]
+    return dm.read([(f"p{u}", f"p{v}", t) for u, v, t in rows], name="people")
+
+
+@pytest.fixture(scope="module")
+def run(people, tmp_path_factory):
+    """Trees on a small stream, all of whose nodes occur in training."""
+    return dm.train(people, "trees", out=tmp_path_factory.mktemp("runs"), **SETTINGS)[0]
+
+
+@pytest.fixture(scope="module")
+def held_out(people, tmp_path_factory):
+    """Trees on the same stream with nodes held out, so that there are new ones."""
+    out = tmp_path_factory.mktemp("held-out")
+    return dm.train(people, "trees", out=out, protocol="benchmark", **SETTINGS)[0]
 
 
 @pytest.fixture
@@ -61,15 +82,23 @@ def ask(monkeypatch, capsys):
     return call
 
 
-def test_the_calibration_is_fitted_on_the_validation_period(run):
-    """With random negatives; the reliability diagrams are those of the test period."""
-    opened, kept = open_run(run.path, CPU), load_saved_calibration(run._folder)
-    evaluation_set = build_link_set(opened.stream.store, opened.stream.split, "val")
-    logit = score_evaluation_set(opened.scorer, opened.stream, evaluation_set, opened.rule, opened.seed)
-    assert kept.calibration == fit_calibration(logit, evaluation_set.pairs.label, evaluation_set.event_index)
-    assert kept.calibration.prior == 0.5
+def test_the_calibrations_are_fitted_on_the_validation_period(held_out):
+    """One per setting, with random negatives; the reliability diagrams are those of the test period."""
+    opened, kept = open_run(held_out.path, CPU), load_saved_calibration(held_out._folder)
+    store, split = opened.stream.store, opened.stream.split
+    new_nodes = NewNodes.from_events(store, split.train)
+    for setting, found in (("transductive", kept.calibration), ("inductive", kept.new_nodes)):
+        evaluation_set = build_link_set(store, split, "val", setting)
+        logit = score_evaluation_set(opened.scorer, opened.stream, evaluation_set, opened.rule, opened.seed)
+        pairs = evaluation_set.pairs
+        new_ends = new_nodes.find(pairs.src, pairs.dst, pairs.time)
+        assert found == fit_calibration(logit, pairs.label, pairs.time, new_ends)
+        assert torch.equal(new_ends, split.new_nodes[torch.stack([pairs.src, pairs.dst], dim=1)])
+        assert found.prior == 0.5
     for curve in (kept.before, kept.after):
-        assert sum(curve.count) == 2 * len(opened.stream.split.test)
+        assert sum(curve.count) == 2 * len(split.test)
+    for curve in (kept.new_nodes_before, kept.new_nodes_after):
+        assert sum(curve.count) == 2 * len(split.touching_new_nodes(store, split.test))
 
 
 def test_rows_have_calibration_errors_and_ranks(run):
@@ -102,6 +131,111 @@ def test_the_number_of_ranked_events_depends_on_the_model_alone(model, settings,
     spec = find_model(model)
     scorer = spec.build(build_config(spec.config, settings), DatasetFacts(40, 0, 0))
     assert count_affordable_events(scorer) == events
+
+
+OFFSETS = {"new_source": 0.7, "new_destination": -1.1, "both_new": 0.4}
+
+
+@pytest.fixture
+def shifted(held_out, tmp_path):
+    """The run with new nodes, with known curves and offsets instead of the fitted ones, in both settings."""
+    shutil.copytree(held_out.path.parent.parent, tmp_path / "people")
+    path = tmp_path / held_out.path.relative_to(held_out.path.parents[2])
+    line = Calibration(0.5, 0.25, 0.5, 100, 1.0, **OFFSETS)
+    save_calibration(RunDirectory(path), SavedCalibration(line, new_nodes=replace(line, bias=-2.0)))
+    return dm.open(path, device="cpu")
+
+
+def test_rows_and_diagrams_of_new_nodes_agree(held_out):
+    """The errors in the stored rows, in an evaluation of the run and of its diagrams are the same in both settings."""
+    kept, rows = load_saved_calibration(held_out._folder), held_out.results.to_pylist()
+    diagrams = {
+        "transductive": (kept.before, kept.after),
+        "inductive": (kept.new_nodes_before, kept.new_nodes_after),
+    }
+    for setting, expected in diagrams.items():
+        (own,) = [row for row in rows if (row["split"], row["setting"]) == ("test", setting)]
+        (again,) = held_out.evaluate("random", setting=setting).to_pylist()
+        for row in (own, again):
+            assert (row["ece_raw"], row["ece"]) == pytest.approx(tuple(one.ece for one in expected))
+
+
+def test_predictions_use_the_offsets_of_new_nodes(shifted):
+    """`score`, `rank` and `explain` give the probability of the logit and of what is new at the query time."""
+    data, opened = shifted.data, open_run(shifted.path, CPU)
+    split, line = opened.stream.split, load_calibration(shifted._folder)
+    evaluation_set = build_link_set(data.store, split, "test", "inductive")
+    pairs = evaluation_set.pairs
+    logit = score_evaluation_set(opened.scorer, opened.stream, evaluation_set, opened.rule, opened.seed)
+    is_new = split.new_nodes[torch.stack([pairs.src, pairs.dst], dim=1)]
+    assert is_new.any(dim=0).all()
+    odds = 0.5 * logit.double() + 0.25 + is_new[:, 0] * 0.7 - is_new[:, 1] * 1.1 + is_new.all(dim=1) * 0.4
+    src, dst = (data.ids.to_user(column.numpy()).to_pylist() for column in (pairs.src, pairs.dst))
+    found = shifted.score({"src": src, "dst": dst, "time": pairs.time.tolist()})["score"].to_pylist()
+    assert found == pytest.approx(odds.sigmoid().tolist(), abs=1e-5)
+    one = int(is_new[:, 1].nonzero()[0])
+    at = float(pairs.time[one])
+    if dst[one] != src[one]:
+        ranked = shifted.rank([src[one]], k=99, at=at).to_pandas().set_index("dst")
+        assert ranked["score"][dst[one]] == pytest.approx(found[one], abs=1e-5)
+        share = ranked["score"] / (1 - ranked["score"])
+        assert ranked["probability"].tolist() == pytest.approx((share / share.sum()).tolist(), rel=1e-4)
+        assert ranked["rank"].tolist() == sorted(ranked["rank"])
+    explained = shifted.explain((src[one], dst[one]), at=at)
+    assert explained.score == pytest.approx(found[one], abs=1e-5)
+    assert line.has_offsets
+
+
+def test_before_its_first_training_event_a_node_is_new(shifted):
+    """At the start of training both ends are new, at its end they are not: no later event is read."""
+    store, train = shifted.data.store, open_run(shifted.path, CPU).stream.split.train
+    first, last = (float(store.time[train[place]]) for place in (0, -1))
+    ends = [
+        shifted.data.ids.to_user(column[train[:1]].numpy()).to_pylist()[0]
+        for column in (store.src, store.dst)
+    ]
+    predictor = shifted._predictor
+    nodes = [column[train[:1]] for column in (store.src, store.dst)]
+    for time, expected in ((first, [[True, True]]), (last, [[False, False]])):
+        found = predictor.find_new_ends(*nodes, torch.tensor([time], dtype=torch.float64))
+        assert found.tolist() == expected
+    unknown = [("nobody", ends[1])]
+    assert shifted.score(unknown, at=last)["score"].to_pylist() != pytest.approx(
+        shifted.score([tuple(ends)], at=last)["score"].to_pylist()
+    )
+
+
+def test_rows_of_new_nodes_use_their_own_calibration(shifted):
+    """With a bias of -2 in that setting only, the calibration error of its rows is the larger one of two fits."""
+    opened = open_run(shifted.path, CPU)
+    evaluation_set = build_link_set(shifted.data.store, opened.stream.split, "test", "inductive")
+    score = score_evaluation_set(opened.scorer, opened.stream, evaluation_set, opened.rule, opened.seed)
+    both = load_link_calibration(shifted._folder, opened.stream)
+    (row,) = shifted.evaluate("random", setting="inductive").to_pylist()
+    label = evaluation_set.pairs.label
+    assert row["ece"] == pytest.approx(
+        compute_reliability(both.probability(score, evaluation_set), label).ece
+    )
+    other = replace(both, inductive=None)  # as in a file of version 0.1
+    assert row["ece"] != pytest.approx(
+        compute_reliability(other.probability(score, evaluation_set), label).ece
+    )
+
+
+def test_a_file_of_version_0_1_is_read_as_before(copy):
+    """Without the fields of new nodes: one curve for both settings, and no offsets."""
+    path = copy / CALIBRATION_FILE
+    content = json.loads(path.read_text())
+    old = {name: content[name] for name in ("weights", "calibration", "before", "after")}
+    for name in OFFSETS:
+        old["calibration"].pop(name)
+    digest = hashlib.sha256(json.dumps(old, sort_keys=True).encode()).hexdigest()
+    path.write_text(json.dumps(old | {"sha256": digest}))
+    kept = load_saved_calibration(RunDirectory(copy))
+    assert (kept.new_nodes, kept.new_nodes_after) == (None, None)
+    assert not kept.calibration.has_offsets
+    both = load_link_calibration(RunDirectory(copy), open_run(copy, CPU).stream)
+    assert both.select("inductive") == both.select("transductive") == kept.calibration
 
 
 def test_the_rank_of_an_event_does_not_depend_on_the_others(run):

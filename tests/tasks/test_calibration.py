@@ -7,7 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dygmamba.core.errors import ScoreError
-from dygmamba.tasks.calibration import Calibration, compute_reliability, fit_calibration, fit_line
+from dygmamba.data.events.event_store import EventStore
+from dygmamba.tasks.calibration import (
+    MIN_HALF_PAIRS,
+    Calibration,
+    NewNodes,
+    compute_reliability,
+    fit_calibration,
+    fit_line,
+)
 from dygmamba.tasks.metrics import average_precision, roc_auc
 from raising import raises
 
@@ -130,15 +138,100 @@ def test_knots_follow_a_curve():
     assert float(found.log_odds(torch.tensor(-torch.inf))) == -torch.inf
 
 
-def test_only_the_last_blocks_are_fitted_under_drift():
-    """If the bias drifts from block to block only the end is fitted, otherwise everything."""
+def test_raw_logits_are_kept_if_the_pairs_do_not_show_that_a_fit_helps():
+    """Too few pairs, one class only, logits that are right already, or a bias that changes its sign: the identity."""
     z, y = drawn(16_000, seed=3)
     order = torch.arange(len(z))
-    drift = 3.0 * (order * 8 // len(z)) / 8
-    found = fit_calibration(z - drift, y, order)
-    assert found.stretch == 1 / 8
-    assert found.bias == pytest.approx(3 * 7 / 8, abs=0.3)
-    assert fit_calibration(z, y, order).stretch == 1
+    flipped = z + torch.where(order < len(z) // 2, 1.0, -1.0)
+    few = 2 * MIN_HALF_PAIRS - 1  # so that a half has too few of either class
+    kept = {
+        "few": fit_calibration(3 * z[:few], y[:few], order[:few]),
+        "one class": fit_calibration(z, torch.ones_like(y), order),
+        "right": fit_calibration(z, y, order),
+        "flipped": fit_calibration(flipped, y, order),
+    }
+    assert {name for name, one in kept.items() if not one.is_identity} == set()
+    assert torch.equal(kept["flipped"].log_odds(z), z)
+    assert not fit_calibration(z + 1, y, order).is_identity  # a bias that lasts
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    slope=st.floats(0.2, 5),
+    bias=st.floats(-3, 3),
+    offsets=st.tuples(*[st.floats(-3, 3)] * 3),
+)
+def test_calibration_increases_in_the_logit_for_every_context(seed, slope, bias, offsets):
+    """For all fits with offsets, the log-odds of pairs with the same new ends are strictly increasing."""
+    z, y = drawn(3_000, seed=seed)
+    new_ends = torch.rand(len(z), 2, generator=torch.Generator().manual_seed(seed)) < 0.4
+    found = fit_calibration(distort(z, new_ends, slope, bias, offsets), y, torch.arange(len(z)), new_ends)
+    grid = torch.linspace(-30, 30, 2_001)
+    for context in ([0, 0], [0, 1], [1, 0], [1, 1]):
+        odds = found.log_odds(grid, torch.tensor(context).bool().expand(len(grid), 2))
+        assert bool((odds.diff() > 0).all())
+
+
+def distort(z, new_ends, slope, bias, offsets):
+    """Return logits that the calibration with this slope, bias and these offsets maps to z."""
+    columns = torch.cat([new_ends, new_ends.all(dim=1, keepdim=True)], dim=1).double()
+    return (z - columns @ torch.tensor(offsets).double() - bias) / slope
+
+
+def test_offsets_correct_pairs_with_a_new_end():
+    """Without them, pairs with a new destination stay miscalibrated although all pairs together are not."""
+    offsets, (z, y) = (1.0, -1.5, 0.5), drawn(40_000, seed=6)
+    new_ends = torch.rand(len(z), 2, generator=torch.Generator().manual_seed(0)) < 0.3
+    raw, order = distort(z, new_ends, 1.0, 0.0, offsets), torch.arange(len(z))
+    found, blind = (fit_calibration(raw, y, order, ends) for ends in (new_ends, None))
+    assert found.new_source > 0 > found.new_destination
+    own = new_ends[:, 1]
+    before = compute_reliability(blind.probability(raw)[own], y[own]).ece
+    after = compute_reliability(found.probability(raw, new_ends)[own], y[own]).ece
+    assert after < 0.5 * before
+    assert compute_reliability(blind.probability(raw), y).ece < 0.01
+    assert not blind.has_offsets
+
+
+def test_offsets_of_few_pairs_are_near_zero():
+    """Two pairs with a new source, both positive: the ridge keeps the offset small. Without any it is 0."""
+    z, y = drawn(4_000, seed=7)
+    new_ends, order = torch.zeros(len(z), 2).bool(), torch.arange(len(z))
+    assert not fit_calibration(z + 1, y, order, new_ends).has_offsets
+    new_ends[y.nonzero()[:2, 0], 0] = True
+    assert 0 < fit_calibration(z + 1, y, order, new_ends).new_source < 1
+
+
+def test_pairs_of_the_same_time_have_no_order():
+    """A snapshot whose file lists all events first: the halves still hold both classes."""
+    z, y = drawn(4_000, seed=8)
+    sorted_by_label = torch.argsort(y, descending=True)
+    time = torch.zeros(len(z))
+    found = fit_calibration((z + 2)[sorted_by_label], y[sorted_by_label], time)
+    assert found.bias == pytest.approx(-2, abs=0.3)
+
+
+@settings(max_examples=50)
+@given(
+    events=st.lists(
+        st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 9)), min_size=1, max_size=20
+    ),
+    later=st.lists(
+        st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 9)), min_size=0, max_size=20
+    ),
+    query=st.tuples(st.integers(0, 7), st.integers(0, 7), st.integers(0, 9)),
+)
+def test_new_ends_depend_on_strictly_earlier_events_only(events, later, query):
+    """For all streams: a node is new without an earlier training event, and events from the query on change nothing."""
+    src, dst, time = query
+    expected = [all(node not in (u, v) for u, v, t in events if t < time) for node in (src, dst)]
+    for rows in (events, [*events, *(row for row in later if row[2] >= time)]):
+        store = EventStore.from_unsorted(*torch.tensor(rows).T, num_nodes=6)
+        found = NewNodes.from_events(store, torch.arange(len(rows))).find(
+            torch.tensor([src]), torch.tensor([dst]), torch.tensor([float(time)]).double()
+        )
+        assert found.tolist() == [expected]
 
 
 def test_the_prior_is_the_share_of_positives():

@@ -28,7 +28,7 @@ from dygmamba.engine.evaluation import STRICT_RULE
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.models import find_model
-from dygmamba.runs.calibration import load_calibration
+from dygmamba.runs.calibration import load_calibration, load_link_calibration
 from dygmamba.runs.evaluation import (
     EvaluationKey,
     HeuristicEvaluator,
@@ -191,7 +191,8 @@ def evaluate_run(
             about |= describe_training(run.folder)
             given = (run.scorer, run.stream, about, choices, request.apply_visibility(run.rule))
             factor = build_score_factor(request.activity or run.activity, run.stream)
-            rows = evaluate_link_scorer(*given, load_calibration(run.folder), factor) if pairwise else []
+            calibration = load_link_calibration(run.folder, run.stream)
+            rows = evaluate_link_scorer(*given, calibration, factor) if pairwise else []
             rows += [] if ranking is None else evaluate_ranks(*given, ranking.with_board(run.dataset))
             return _require_rows(rows)
     _check_node_request(path, request, ranking)

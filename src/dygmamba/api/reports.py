@@ -28,7 +28,7 @@ from dygmamba.report.error_analysis import (
 from dygmamba.report.html import write_document
 from dygmamba.report.run_report import build_data_sections, write_report
 from dygmamba.report.run_sections import REPORT_TASKS
-from dygmamba.runs.calibration import load_calibration
+from dygmamba.runs.calibration import load_calibration, load_saved_calibration
 from dygmamba.runs.opening import OpenRun, open_run, open_run_dataset, read_split
 from dygmamba.runs.test_predictions import load_predictions, recompute_predictions, save_predictions
 from dygmamba.sampling.view import PairBatch
@@ -67,7 +67,7 @@ def write_full_page(
 
 def assemble_page(folder: RunDirectory, dataset: Dataset, split: Split, out: Path | None = None) -> Path:
     """Write the page from the files of the run directory and from the dataset."""
-    saved = (load_predictions(folder), load_examples(folder) or (), load_calibration(folder))
+    saved = (load_predictions(folder), load_examples(folder) or (), load_saved_calibration(folder))
     sections = build_data_sections(dataset, split, REPORT_TASKS[folder.task], *saved)
     return write_report(folder, out, sections, TimeFormatter.from_dataset(dataset).is_dated)
 
@@ -77,16 +77,17 @@ def save_example_predictions(run: OpenRun) -> None:
     predictions = load_predictions(run.folder) if run.folder.task == "link" else None
     if predictions is None or load_examples(run.folder) is not None:
         return
-    calibration = load_calibration(run.folder)
+    new_ends = predictions.find_new_ends(run.dataset.store, run.stream.split)
+    scores = predictions.score(load_calibration(run.folder), new_ends)
     for explain in (_explain_by_features, _explain_by_events):
         try:
             examples = select_examples(
-                predictions, run.dataset, lambda pairs, explain=explain: explain(run, pairs), calibration
+                predictions, run.dataset, lambda pairs, explain=explain: explain(run, pairs), scores
             )
         except ConfigError:  # this model cannot be explained this way
             continue
         return save_examples(run.folder, examples)
-    save_examples(run.folder, select_examples(predictions, run.dataset, None, calibration))
+    save_examples(run.folder, select_examples(predictions, run.dataset, None, scores))
 
 
 def _explain_by_features(run: OpenRun, pairs: PairBatch) -> list[list[ExampleReason]]:

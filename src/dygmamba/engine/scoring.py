@@ -273,7 +273,7 @@ class Ranker:
         advance: Advance = no_advance,
         *,
         only_new: bool = False,
-        log_odds: Callable[[Tensor], Tensor] = Tensor.double,
+        log_odds: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> TopCandidates:
         """Return the `k` best candidates of each source; ties keep the order of `candidates`.
 
@@ -286,7 +286,8 @@ class Ranker:
             k: Number of candidates to return.
             advance: Called with the number of pairs of each finished pass.
             only_new: Also exclude candidates that the source had an event with before, in either direction.
-            log_odds: Map from logits to the log-odds that are summed up in `total`.
+            log_odds: Map from logits of all candidates of some sources, and the positions of these sources in `src`, to
+                the log-odds that are summed up in `total`; default: the logits themselves.
         """
         c, k = len(candidates), min(k, len(candidates))
         node, logit = torch.zeros(len(src), k, dtype=torch.int64), torch.full((len(src), k), -inf)
@@ -301,7 +302,8 @@ class Ranker:
                 scores[self.has_met(src[rows], time[rows], candidates)] = -inf
             ranked, order = scores.sort(dim=1, descending=True, stable=True)
             node[rows], logit[rows] = candidates[order[:, :k]], ranked[:, :k].float()
-            total[rows] = log_odds(scores).logsumexp(dim=1) if c else total[rows]
+            odds = scores.double() if log_odds is None else log_odds(scores, rows)
+            total[rows] = odds.logsumexp(dim=1) if c else total[rows]
         return TopCandidates(node, logit, total)
 
     def has_met(

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import torch
+from torch import Tensor
 
 from dygmamba.core.errors import ConfigError, EventError, NotFoundError
 from dygmamba.data.events.times import format_duration, looks_like_epoch_seconds
@@ -36,14 +37,17 @@ MAX_FLIP_EVENTS = 10
 
 @dataclass(frozen=True, slots=True)
 class ScoreScale:
-    """From logits to scores as in `Run.score`: probabilities, or the sigmoid for a run without a calibration."""
+    """From logits of a pair to scores as in `Run.score`: probabilities, or the sigmoid for an uncalibrated run."""
 
     calibration: Calibration | None = None
+    new_ends: Tensor | None = None  # of the pair, as `NewNodes.find` returns them
 
     def __call__(self, logit: float) -> float:
         value = torch.tensor([logit], dtype=torch.float64)
         return float(
-            torch.sigmoid(value) if self.calibration is None else self.calibration.probability(value)
+            torch.sigmoid(value)
+            if self.calibration is None
+            else self.calibration.probability(value, self.new_ends)
         )
 
     def is_positive(self, logit: float) -> bool:
@@ -77,7 +81,7 @@ def explain_pair(
         raise EventError(
             _no_events_message(removal, " and ".join(map(str, ids)), time), code="no-earlier-events"
         )
-    game, scale = CachedGame(removal), ScoreScale(predictor.calibration)
+    game, scale = CachedGame(removal), ScoreScale(predictor.calibration, _find_new_ends(predictor, queries))
     values = estimate_shapley(game, orders, seed=0)
     order = values.value.abs().argsort(descending=True, stable=True).tolist()
     singles = [[place] for place in order[:STRONGEST_EVENTS]]
@@ -107,6 +111,10 @@ def explain_pair(
         gap=abs(values.base + float(values.value.sum()) - values.logit),
         notes=_build_notes(removal, queries),
     )
+
+
+def _find_new_ends(predictor: Predictor, queries: QueryBatch) -> Tensor | None:
+    return predictor.find_new_ends(queries.src, queries.dst, queries.time)
 
 
 def find_strongest_events(run: OpenRun, pairs: PairBatch, count: int) -> list[list[tuple[str, float]]]:

@@ -20,9 +20,9 @@ from dygmamba.data.storage.tensor_file import read_seal
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.report.dataset_summary import TimeFormatter, format_node_names
 from dygmamba.report.document import Cell, Histogram, LineChart, ReportTable, Section
-from dygmamba.runs.test_predictions import StoredPredictions, logits_to_scores
+from dygmamba.runs.test_predictions import StoredPredictions
 from dygmamba.sampling.view import PairBatch
-from dygmamba.tasks.calibration import Calibration
+from dygmamba.tasks.calibration import Reliability
 from dygmamba.tasks.metrics import average_precision
 
 MAX_TIME_SLICES, MIN_EVENTS_PER_SLICE = 20, 25
@@ -99,9 +99,10 @@ def build_error_over_time_section(
 
 
 def build_node_errors_section(
-    predictions: StoredPredictions, dataset: Dataset, calibration: Calibration | None = None
+    predictions: StoredPredictions, dataset: Dataset, scores: Tensor | None = None
 ) -> Section | None:
-    """List the nodes whose events are ranked worst against random pairs."""
+    """List the nodes whose events are ranked worst against random pairs; `scores` defaults to the raw ones."""
+    scores = predictions.score(None) if scores is None else scores
     real = predictions.label > 0
     negatives, positives = np.sort(predictions.logit[~real].numpy()), predictions.logit[real].numpy()
     if not len(negatives) or not len(positives):
@@ -115,7 +116,7 @@ def build_node_errors_section(
     rows = np.concatenate([rows, rows[src != dst]])
     nodes, index, count = np.unique(ends, return_inverse=True, return_counts=True)
     mean = np.bincount(index, below[rows]) / count
-    score = np.bincount(index, logits_to_scores(predictions.logit[real], calibration).numpy()[rows]) / count
+    score = np.bincount(index, scores[real].numpy()[rows]) / count
     least = MIN_EVENTS_PER_NODE if (count >= MIN_EVENTS_PER_NODE).any() else 1
     worst = [node for node in np.argsort(mean, kind="stable") if count[node] >= least][:WORST_NODE_COUNT]
     degree = torch.bincount(
@@ -151,36 +152,35 @@ def bin_by_score(predictions: StoredPredictions, scores: Tensor) -> list[Reliabi
     ]
 
 
-def build_calibration_section(curves: dict[str, list[ReliabilityBin]], intro: str) -> Section | None:
+def list_reliability_bins(diagram: Reliability) -> list[ReliabilityBin]:
+    """Return the bins of a stored diagram, which have equal mass."""
+    return [
+        ReliabilityBin(*values) for values in zip(diagram.score, diagram.share, diagram.count, strict=True)
+    ]
+
+
+def build_calibration_section(
+    curves: dict[str, list[ReliabilityBin]],
+    intro: str,
+    new_node_curves: dict[str, list[ReliabilityBin]] | None = None,
+) -> Section | None:
     """Plot how often predictions with a score were true, and how many predictions got it.
 
     Args:
         curves: Reliability curves by name. The text and the histogram describe the last one.
         intro: Says which predictions these are.
+        new_node_curves: Curves of the setting of new nodes, which get a chart of their own.
     """
     curves = {name: bins for name, bins in curves.items() if bins}
     if not curves:
         return None
     *_, bins = curves.values()
-    counts, total = [0] * RELIABILITY_BINS, sum(own.count for own in bins)
+    counts = [0] * RELIABILITY_BINS
     for own in bins:
         counts[min(int(own.score * RELIABILITY_BINS), RELIABILITY_BINS - 1)] += own.count
-    error = sum(own.count * abs(own.score - own.share) for own in bins) / total
     charts = (
-        LineChart(
-            title="Reliability",
-            x="mean score (%)",
-            y="true (%)",
-            series={
-                name: [(100 * own.score, 100 * own.share) for own in line] for name, line in curves.items()
-            },
-            x_range=(0, 100),
-            y_range=(0, 100),
-            diagonal="perfectly calibrated",
-            tooltips={name: [_describe_bin(own) for own in line] for name, line in curves.items()},
-            note="On the dashed line, a score is the share of predictions that were true. Below it the scores are too "
-            "high, above it too low.",
-        ),
+        _draw_reliability("Reliability", curves),
+        *([_draw_reliability("Reliability, new nodes", new_node_curves)] if new_node_curves else []),
         Histogram(
             title="Score distribution",
             x="score (%)",
@@ -190,10 +190,36 @@ def build_calibration_section(curves: dict[str, list[ReliabilityBin]], intro: st
             note="Number of predictions per score.",
         ),
     )
+    error = _compute_error(bins)
     text = (
         f"{intro} On average, a score differs from the share that was true by {100 * error:.1f} points (ECE)."
     )
+    if new_node_curves:
+        errors = [f"{100 * _compute_error(line):.1f} {name}" for name, line in new_node_curves.items()]
+        text += (
+            " The setting of new nodes, whose random destinations are those of events with a new node, has its own "
+            f"calibration; its ECE is {', '.join(errors)}."
+        )
     return Section("Calibration", text, (), charts)
+
+
+def _compute_error(bins: list[ReliabilityBin]) -> float:
+    return sum(own.count * abs(own.score - own.share) for own in bins) / sum(own.count for own in bins)
+
+
+def _draw_reliability(title: str, curves: dict[str, list[ReliabilityBin]]) -> LineChart:
+    return LineChart(
+        title=title,
+        x="mean score (%)",
+        y="true (%)",
+        series={name: [(100 * own.score, 100 * own.share) for own in line] for name, line in curves.items()},
+        x_range=(0, 100),
+        y_range=(0, 100),
+        diagonal="perfectly calibrated",
+        tooltips={name: [_describe_bin(own) for own in line] for name, line in curves.items()},
+        note="On the dashed line, a score is the share of predictions that were true. Below it the scores are too "
+        "high, above it too low.",
+    )
 
 
 def _describe_bin(own: ReliabilityBin) -> str:
@@ -232,16 +258,20 @@ def select_examples(
     predictions: StoredPredictions,
     dataset: Dataset,
     explain: ExplainPairs | None = None,
-    calibration: Calibration | None = None,
+    scores: Tensor | None = None,
 ) -> list[Example]:
-    """Select typical events, the events with the lowest scores and the random pairs with the highest."""
+    """Select typical events, the events with the lowest scores and the random pairs with the highest.
+
+    Which pairs these are is decided by their logits; `scores` are shown, by default the raw ones.
+    """
+    scores = predictions.score(None) if scores is None else scores
     selected = _select_rows(predictions)
     rows = torch.tensor([row for _, row in selected], dtype=torch.int64)
     src, dst, time = predictions.src[rows], predictions.dst[rows], dataset.store.time[predictions.event[rows]]
     reasons = (
         explain(PairBatch.from_pairs(src, dst, time)) if explain and len(rows) else [[] for _ in selected]
     )
-    times, score = TimeFormatter.from_dataset(dataset), logits_to_scores(predictions.logit[rows], calibration)
+    times, score = TimeFormatter.from_dataset(dataset), scores[rows]
     names = (format_node_names(dataset.ids, nodes.numpy()) for nodes in (src, dst))
     return [
         Example(

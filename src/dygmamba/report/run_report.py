@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from torch import Tensor
+
 from dygmamba.core.errors import ConfigError, FileError
 from dygmamba.core.files.writing import make_folder, write_text
 from dygmamba.data.events.splits import Split
@@ -20,6 +22,7 @@ from dygmamba.report.error_analysis import (
     build_error_over_time_section,
     build_examples_section,
     build_node_errors_section,
+    list_reliability_bins,
 )
 from dygmamba.report.html import render_template
 from dygmamba.report.run_sections import (
@@ -33,8 +36,8 @@ from dygmamba.report.run_sections import (
     build_seeds_section,
     build_training_section,
 )
-from dygmamba.runs.test_predictions import StoredPredictions, logits_to_scores
-from dygmamba.tasks.calibration import Calibration
+from dygmamba.runs.calibration import SavedCalibration
+from dygmamba.runs.test_predictions import StoredPredictions
 
 REPORT_FILE, REPORT_TEMPLATE = "report.html", "run.html"
 
@@ -113,7 +116,7 @@ def build_data_sections(
     task: ReportTask,
     predictions: StoredPredictions | None = None,
     examples: Sequence[Example] = (),
-    calibration: Calibration | None = None,
+    calibration: SavedCalibration | None = None,
 ) -> tuple[Section, ...]:
     """Build the sections that need the dataset: the data itself, and the errors if there are predictions."""
     if predictions is None:
@@ -124,22 +127,37 @@ def build_data_sections(
         intro += " Half of these pairs are real events; if they are rarer among the pairs you score, fewer come true."
     if predictions.events < predictions.total:
         intro += f" The test has {predictions.total:,} events; those shown are spread evenly over it."
+    scores = (
+        predictions.score(None)
+        if calibration is None
+        else predictions.score(calibration.calibration, predictions.find_new_ends(dataset.store, split))
+    )
     sections = (
         build_dataset_section(dataset, split),
         build_error_over_time_section(predictions, dataset, task.ranked),
-        build_node_errors_section(predictions, dataset, calibration) if task.ranked else None,
-        build_calibration_section(_bin_scores(predictions, calibration), intro),
+        build_node_errors_section(predictions, dataset, scores) if task.ranked else None,
+        build_calibration_section(
+            _bin_scores(predictions, None if calibration is None else scores),
+            intro,
+            _list_new_node_bins(calibration),
+        ),
         build_examples_section(examples),
     )
     return tuple(section for section in sections if section is not None)
 
 
-def _bin_scores(
-    predictions: StoredPredictions, calibration: Calibration | None
-) -> dict[str, list[ReliabilityBin]]:
-    """Bin the scores; for a calibrated run also those before calibration."""
-    raw = bin_by_score(predictions, logits_to_scores(predictions.logit, None))
-    if calibration is None:
+def _bin_scores(predictions: StoredPredictions, calibrated: Tensor | None) -> dict[str, list[ReliabilityBin]]:
+    """Bin the raw scores; for a calibrated run also its calibrated scores."""
+    raw = bin_by_score(predictions, predictions.score(None))
+    if calibrated is None:
         return {"this run": raw}
-    calibrated = bin_by_score(predictions, logits_to_scores(predictions.logit, calibration))
-    return {"before calibration": raw, "after calibration": calibrated}
+    return {"before calibration": raw, "after calibration": bin_by_score(predictions, calibrated)}
+
+
+def _list_new_node_bins(calibration: SavedCalibration | None) -> dict[str, list[ReliabilityBin]]:
+    if calibration is None or calibration.new_nodes_before is None or calibration.new_nodes_after is None:
+        return {}
+    return {
+        "before calibration": list_reliability_bins(calibration.new_nodes_before),
+        "after calibration": list_reliability_bins(calibration.new_nodes_after),
+    }

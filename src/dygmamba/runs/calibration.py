@@ -1,12 +1,13 @@
-"""Calibration of a run: the function from logits to probabilities, fitted on the validation period.
+"""Calibration of a run: the functions from logits to probabilities, fitted on the validation period.
 
-It is stored in the run directory as `calibration.json`, with a checksum of its own and the checksum of the weights it
-was fitted to. A run that was trained further since, or trained before this file existed, counts as uncalibrated.
+A link run has two: one for all nodes, which predictions use, and one for the setting of new nodes. They are stored in
+the run directory as `calibration.json`, with a checksum of the file and the checksum of the weights they were fitted
+to. A run that was trained further since, or trained before this file existed, counts as uncalibrated.
 """
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -17,48 +18,77 @@ from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.storage.tensor_file import read_seal
 from dygmamba.engine.fit import Trainer
 from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.engine.stream import Stream
 from dygmamba.tasks.base import EvaluationSet
-from dygmamba.tasks.calibration import Calibration, Reliability, compute_reliability, fit_calibration
-from dygmamba.tasks.link import build_link_set
+from dygmamba.tasks.calibration import (
+    Calibration,
+    LinkCalibration,
+    NewNodes,
+    Reliability,
+    compute_reliability,
+    fit_calibration,
+)
+from dygmamba.tasks.link import SETTINGS, build_link_set, has_events
 
 CALIBRATION_FILE = "calibration.json"
-FITTED_ON = ("random", "val", "transductive")  # negatives, split, setting: as many random pairs as events
+ScoredSets = dict[tuple[str, str, str], tuple[EvaluationSet, Tensor]]  # by negatives, split and setting
 
 
 @dataclass(frozen=True, slots=True)
 class SavedCalibration:
-    """A calibration and the reliability diagrams of the test period before and after it (the fields are JSON keys)."""
+    """Calibrations and the reliability diagrams of the test period before and after them (the fields are JSON keys).
+
+    Attributes:
+        calibration: For all nodes, and for predictions.
+        before: Diagram of all nodes with the raw logits.
+        after: Diagram of all nodes with the calibration.
+        new_nodes: For the setting of new nodes; None for classifiers and in files of version 0.1.
+        new_nodes_before: Diagram of new nodes with the raw logits.
+        new_nodes_after: Diagram of new nodes with their calibration.
+    """
 
     calibration: Calibration
-    before: Reliability | None
-    after: Reliability | None
+    before: Reliability | None = None
+    after: Reliability | None = None
+    new_nodes: Calibration | None = None
+    new_nodes_before: Reliability | None = None
+    new_nodes_after: Reliability | None = None
 
 
-def fit_link_calibration(
-    fit: Trainer, progress: Progress
-) -> tuple[Calibration, tuple[EvaluationSet, Tensor]]:
-    """Fit the calibration of a link run.
+def fit_link_calibration(fit: Trainer, progress: Progress) -> tuple[LinkCalibration, ScoredSets]:
+    """Fit the calibrations of a link run, with as many random pairs as validation events.
 
     Returns:
-        The calibration, and the evaluation set it was fitted on with its logits.
+        The calibrations, and the evaluation sets they were fitted on with their logits.
     """
-    evaluation_set = build_link_set(fit.stream.store, fit.stream.split, "val")
-    with progress.stage("calibration", len(evaluation_set.pairs)) as stage:
-        score = fit.score(evaluation_set, stage.advance)
-    calibration = fit_calibration(score, evaluation_set.pairs.label, evaluation_set.event_index)
-    return calibration, (evaluation_set, score)
+    store, split = fit.stream.store, fit.stream.split
+    new_nodes = NewNodes.from_events(store, split.train)
+    fitted: dict[str, Calibration] = {}
+    scored: ScoredSets = {}
+    for setting in SETTINGS:
+        if not has_events(store, split, "val", setting):
+            fitted[setting] = Calibration.identity(prior=0.5, pairs=0)
+            continue
+        evaluation_set = build_link_set(store, split, "val", setting)
+        pairs = evaluation_set.pairs
+        with progress.stage("calibration", len(pairs)) as stage:
+            score = fit.score(evaluation_set, stage.advance)
+        new_ends = new_nodes.find(pairs.src, pairs.dst, pairs.time)
+        fitted[setting] = fit_calibration(score, pairs.label, pairs.time, new_ends)
+        scored["random", "val", setting] = (evaluation_set, score)
+    return LinkCalibration(**fitted, new_nodes=new_nodes), scored
 
 
 def calibrate_link_run(fit: Trainer) -> None:
     """Fit and save the calibration of a trained link run without evaluating it."""
-    ReliabilityRecorder(fit.run, fit_link_calibration(fit, SILENT)[0]).save()
+    ReliabilityRecorder.for_links(fit.run, fit_link_calibration(fit, SILENT)[0]).save()
 
 
 def copy_calibration(run: RunDirectory, origin: RunDirectory) -> None:
     """Give a run trained on all events, which has no validation period, the calibration of the run it repeats."""
     saved = load_saved_calibration(origin)
     if saved is not None:
-        save_calibration(run, SavedCalibration(saved.calibration, None, None))
+        save_calibration(run, SavedCalibration(saved.calibration, new_nodes=saved.new_nodes))
 
 
 def save_calibration(run: RunDirectory, saved: SavedCalibration) -> None:
@@ -75,13 +105,15 @@ def load_saved_calibration(run: RunDirectory) -> SavedCalibration | None:
         content = json.loads(path.read_bytes().decode("utf-8"))
         if content.pop("sha256") != _compute_digest(content):
             raise ValueError("its checksum differs")
-        diagrams = [
-            None if content[name] is None else Reliability(**{k: tuple(v) for k, v in content[name].items()})
-            for name in ("before", "after")
-        ]
-        values = content["calibration"]
-        knots = tuple((float(x), float(odds)) for x, odds in values["knots"])
-        saved = SavedCalibration(Calibration(**values | {"knots": knots}), *diagrams)
+        saved = SavedCalibration(
+            _read_calibration(content["calibration"]),
+            _read_diagram(content["before"]),
+            _read_diagram(content["after"]),
+            # files of version 0.1 do not have these
+            None if content.get("new_nodes") is None else _read_calibration(content["new_nodes"]),
+            _read_diagram(content.get("new_nodes_before")),
+            _read_diagram(content.get("new_nodes_after")),
+        )
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -93,26 +125,55 @@ def load_saved_calibration(run: RunDirectory) -> SavedCalibration | None:
     return saved if content["weights"] == read_seal(run.best) else None
 
 
+def _read_calibration(values: dict[str, Any]) -> Calibration:
+    fields: dict[str, Any] = values | {"knots": tuple((float(x), float(odds)) for x, odds in values["knots"])}
+    return Calibration(**fields)
+
+
+def _read_diagram(values: dict[str, Any] | None) -> Reliability | None:
+    return None if values is None else Reliability(**{name: tuple(column) for name, column in values.items()})
+
+
 def load_calibration(run: RunDirectory) -> Calibration | None:
+    """Load the calibration that predictions use."""
     saved = load_saved_calibration(run)
     return None if saved is None else saved.calibration
+
+
+def load_link_calibration(run: RunDirectory, stream: Stream) -> LinkCalibration | None:
+    """Load the calibrations of both settings of a link run on its stream."""
+    saved = load_saved_calibration(run)
+    if saved is None:
+        return None
+    new_nodes = NewNodes.from_events(stream.store, stream.split.train)
+    return LinkCalibration(saved.calibration, saved.new_nodes, new_nodes)
 
 
 class ReliabilityRecorder:
     """Collects the reliability diagrams of a run during its final evaluation and saves them with the calibration."""
 
     def __init__(self, run: RunDirectory, calibration: Calibration) -> None:
-        self.run, self.saved = run, SavedCalibration(calibration, None, None)
+        self.run, self.saved = run, SavedCalibration(calibration)
 
-    def record(self, evaluation_set: EvaluationSet, score: Tensor) -> None:
+    @staticmethod
+    def for_links(run: RunDirectory, calibration: LinkCalibration) -> "ReliabilityRecorder":
+        recorder = ReliabilityRecorder(run, calibration.transductive)
+        recorder.saved = replace(recorder.saved, new_nodes=calibration.inductive)
+        return recorder
+
+    def record(self, evaluation_set: EvaluationSet, score: Tensor, probability: Tensor) -> None:
         """Compute both diagrams if this is the test period with random negatives (or with none, of a classifier)."""
         about = evaluation_set.about
-        key = (about.get("negatives", "random"), about["split"], about.get("setting", "transductive"))
-        if key == ("random", "test", "transductive"):
-            calibration, label = self.saved.calibration, evaluation_set.pairs.label
-            before = compute_reliability(score.double().sigmoid(), label)
-            after = compute_reliability(calibration.probability(score), label)
-            self.saved = SavedCalibration(calibration, before, after)
+        if (about.get("negatives", "random"), about["split"]) != ("random", "test"):
+            return
+        before, after = (
+            compute_reliability(values, evaluation_set.pairs.label)
+            for values in (score.double().sigmoid(), probability)
+        )
+        if about.get("setting", "transductive") == "transductive":
+            self.saved = replace(self.saved, before=before, after=after)
+        else:
+            self.saved = replace(self.saved, new_nodes_before=before, new_nodes_after=after)
 
     def save(self) -> None:
         if self.run.writes:

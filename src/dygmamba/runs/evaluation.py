@@ -34,7 +34,7 @@ from dygmamba.sampling.negatives import PUBLISHED_SEEDS
 from dygmamba.sampling.source_activity import SourceActivity
 from dygmamba.tasks.activity import ActivityRate, choose_activity_weight, fit_activity
 from dygmamba.tasks.base import EvaluationSet
-from dygmamba.tasks.calibration import Calibration, compute_reliability
+from dygmamba.tasks.calibration import LinkCalibration, compute_reliability
 from dygmamba.tasks.candidates import BoardCandidates, CandidateSet, SampledCandidates
 from dygmamba.tasks.link import build_link_set, has_events
 from dygmamba.tasks.metric_names import BOARD_CANDIDATES, DEFAULT_CANDIDATES
@@ -214,7 +214,7 @@ def evaluate_link_scorer(
     about: Row,
     keys: list[EvaluationKey],
     rule: VisibilityRule,
-    calibration: Calibration | None = None,
+    calibration: LinkCalibration | None = None,
     score_factor: ScoreFactor | None = None,
 ) -> list[Row]:
     """Evaluate a scorer on each (negatives, split, setting) that has events, one result row each.
@@ -245,19 +245,21 @@ def score_link_sets(
 
 
 def build_link_row(
-    evaluation_set: EvaluationSet, score: Tensor, about: Row, calibration: Calibration | None
+    evaluation_set: EvaluationSet, score: Tensor, about: Row, calibration: LinkCalibration | None
 ) -> Row:
     """Compute the metrics of a result row, with calibration errors if there is a calibration.
 
-    A calibrated score is the probability of the event against a random pair, so the errors are None for other
-    negatives.
+    A calibrated score is the probability of the event against a random pair of the row's setting, so the errors are
+    None for other negatives.
     """
     row = about | compute_link_metrics(score, evaluation_set)
     if calibration is None:
         return row
     if evaluation_set.about["negatives"] != "random":
         return row | {"ece": None, "ece_raw": None}
-    return row | compute_calibration_errors(score, evaluation_set, calibration)
+    return row | compute_calibration_errors(
+        score, evaluation_set, calibration.probability(score, evaluation_set)
+    )
 
 
 def compute_link_metrics(score: Tensor, evaluation_set: EvaluationSet) -> Row:
@@ -265,12 +267,12 @@ def compute_link_metrics(score: Tensor, evaluation_set: EvaluationSet) -> Row:
 
 
 def compute_calibration_errors(
-    score: Tensor, evaluation_set: EvaluationSet, calibration: Calibration
+    score: Tensor, evaluation_set: EvaluationSet, probability: Tensor
 ) -> dict[str, float]:
-    """Compute the expected calibration error of the calibrated scores (ece) and of the sigmoid (ece_raw)."""
-    probability = {"ece": calibration.probability(score), "ece_raw": torch.sigmoid(score.double())}
+    """Compute the expected calibration error of the calibrated probabilities (ece) and of the sigmoid (ece_raw)."""
+    columns = {"ece": probability, "ece_raw": torch.sigmoid(score.double())}
     label = evaluation_set.pairs.label
-    return {name: compute_reliability(values, label).ece for name, values in probability.items()}
+    return {name: compute_reliability(values, label).ece for name, values in columns.items()}
 
 
 @dataclass(frozen=True, slots=True)

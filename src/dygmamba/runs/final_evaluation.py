@@ -18,7 +18,7 @@ from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.engine.fit import Trainer
 from dygmamba.engine.fit_config import LinkFitConfig
 from dygmamba.models.base import Scorer
-from dygmamba.runs.calibration import FITTED_ON, ReliabilityRecorder, fit_link_calibration
+from dygmamba.runs.calibration import ReliabilityRecorder, fit_link_calibration
 from dygmamba.runs.evaluation import (
     EvaluationKey,
     HeuristicEvaluator,
@@ -77,31 +77,31 @@ def run_final_evaluation(
     # heuristics are look-ups, which are fast enough on the CPU
     cpu_stream = stream if stream.device.type == "cpu" else replace(stream, device=torch.device("cpu"))
     heuristics = HeuristicEvaluator(about["dataset"], cpu_stream, rule)
-    calibration, (fitted_set, fitted_score) = fit_link_calibration(fit, progress)
+    calibration, scored = fit_link_calibration(fit, progress)
     score_factor = build_score_factor(fit.config.activity, cpu_stream)
-    recorder = ReliabilityRecorder(fit.run, calibration)
+    recorder = ReliabilityRecorder.for_links(fit.run, calibration)
     rows, heuristic_rows, verdict = [], [], {}
     for key in keys:
         strategy, name, setting = key
         if not has_events(stream.store, stream.split, name, setting):
             continue
-        is_new = key != FITTED_ON  # the calibration has scored that set already
+        is_new = key not in scored  # the calibration has scored its sets already
         evaluation_set = (
-            build_link_set(stream.store, stream.split, name, setting, strategy) if is_new else fitted_set
+            build_link_set(stream.store, stream.split, name, setting, strategy) if is_new else scored[key][0]
         )
         total = len(evaluation_set.pairs) * (is_new + len(HEURISTICS))
         with progress.stage(f"{name} {setting} {strategy}", total) as stage:
-            score = fitted_score
-            if is_new:
-                score = score_evaluation_set(
-                    fit.scorer, stream, evaluation_set, rule, fit.seed, stage.advance
-                )
+            score = (
+                score_evaluation_set(fit.scorer, stream, evaluation_set, rule, fit.seed, stage.advance)
+                if is_new
+                else scored[key][1]
+            )
             score, columns = score_factor(evaluation_set, score, fit.score)
             heuristic_scores = {
                 model: heuristics.score(model, evaluation_set, stage.advance) for model in HEURISTICS
             }
         on_scores(evaluation_set, score)
-        recorder.record(evaluation_set, score)
+        recorder.record(evaluation_set, score, calibration.probability(score, evaluation_set))
         columns = about | evaluation_set.about | rule.about | columns
         row = build_link_row(evaluation_set, score, columns, calibration)
         rows.append(row)
@@ -134,10 +134,10 @@ def run_final_node_evaluation(fit: Trainer, progress: Progress, on_scores: Score
         with progress.stage(name, len(evaluation_set.pairs)) as stage:
             scores[name] = fit.score(evaluation_set, stage.advance)
         on_scores(evaluation_set, scores[name])
-    calibration = fit_calibration(scores["val"], sets["val"].pairs.label, sets["val"].event_index)
+    calibration = fit_calibration(scores["val"], sets["val"].pairs.label, sets["val"].pairs.time)
     recorder = ReliabilityRecorder(fit.run, calibration)
     if len(sets["test"].events):
-        recorder.record(sets["test"], scores["test"])
+        recorder.record(sets["test"], scores["test"], calibration.probability(scores["test"]))
     recorder.save()
     return [
         build_node_row(fit, evaluation_set, scores[name], calibration)

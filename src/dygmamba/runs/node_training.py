@@ -247,7 +247,8 @@ def build_node_row(
     """Compute a result row; a metric is None if the split has no positive label."""
     about = fit.run.config()["run"]
     metrics = fit.task.metrics(score, evaluation_set)
-    metrics |= {} if calibration is None else compute_calibration_errors(score, evaluation_set, calibration)
+    if calibration is not None:
+        metrics |= compute_calibration_errors(score, evaluation_set, calibration.probability(score))
     return {
         "dataset": about["data"],
         "model": about["model"],

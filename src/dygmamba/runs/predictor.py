@@ -38,7 +38,7 @@ from dygmamba.runs.queries import (
     score_column,
 )
 from dygmamba.sampling.view import PairBatch
-from dygmamba.tasks.calibration import Calibration
+from dygmamba.tasks.calibration import Calibration, NewNodes
 
 TABLE_FORMATS = ("csv", "jsonl", "parquet", "arrow", TABLE_FORMAT)
 
@@ -52,6 +52,7 @@ class Predictor:
     ranker: Ranker
     options: ReadOptions = field(default_factory=ReadOptions)  # how files with queries or events are read
     calibration: Calibration | None = None  # without one, scores are not probabilities
+    new_nodes: NewNodes | None = None  # only if the calibration has offsets for new nodes
 
     @staticmethod
     def open(
@@ -73,8 +74,14 @@ class Predictor:
         folder = as_directory(Path(run) if isinstance(run, str) else run)
         open_task = open_classifier if folder.task == "node" else open_run
         opened = open_task(folder, choose_device(device), data_dir)
-        ranker, calibration = _build_ranker(opened, opened.dataset, tokens), load_calibration(folder)
-        return Predictor(opened, opened.dataset, ranker, options or ReadOptions(), calibration)
+        ranker, calibration, new_nodes = (
+            _build_ranker(opened, opened.dataset, tokens),
+            load_calibration(folder),
+            None,
+        )
+        if calibration is not None and calibration.has_offsets:
+            new_nodes = NewNodes.from_events(opened.stream.store, opened.stream.split.train)
+        return Predictor(opened, opened.dataset, ranker, options or ReadOptions(), calibration, new_nodes)
 
     @property
     def query_parser(self) -> QueryParser:
@@ -141,9 +148,15 @@ class Predictor:
             "src": parser.to_user_type(queries.table.src),
             "dst": parser.to_user_type(queries.table.dst),
             "time": queries.times.shown,
-            **score_column(logit, self.calibration),
+            **score_column(
+                logit, self.calibration, self.find_new_ends(queries.src, queries.dst, queries.time)
+            ),
         }
         return build_predictions(queries, columns, self.calibration)
+
+    def find_new_ends(self, src: Tensor, dst: Tensor, time: Tensor) -> Tensor | None:
+        """Return which ends of pairs are new, as `NewNodes.find`; None if the calibration does not depend on it."""
+        return None if self.new_nodes is None else self.new_nodes.find(src, dst, time)
 
     def inputs(self, pairs: QuerySource, at: TimeLike | None = None) -> dict[str, Tensor]:
         """Return the tensors that an exported program takes to score these pairs."""
@@ -168,7 +181,13 @@ class Predictor:
         self._require_task("link")
         queries, parser = self._read_queries(pairs, at, sources_only=True), self.query_parser
         nodes, calibration = parser.read_candidates(candidates), self.calibration
-        log_odds = Tensor.double if calibration is None else calibration.log_odds
+
+        def log_odds(logit: Tensor, rows: Tensor) -> Tensor:
+            if calibration is None:
+                return logit.double()
+            ends = torch.broadcast_tensors(queries.src[rows, None], nodes, queries.time[rows, None])
+            return calibration.log_odds(logit, self.find_new_ends(*ends))
+
         with progress.stage("scoring", len(queries.src) * len(nodes)) as stage:
             best = self.ranker.top_k(
                 queries.src, queries.time, nodes, k, stage.advance, only_new=only_new, log_odds=log_odds
@@ -176,12 +195,13 @@ class Predictor:
         # a source has fewer than k rows if it has fewer than k candidates: the rest is -inf
         row, position = torch.nonzero(torch.isfinite(best.logit), as_tuple=True)
         logit, sources = best.logit[row, position], parser.to_user_type(queries.table.src)
+        new_ends = self.find_new_ends(queries.src[row], best.node[row, position], queries.time[row])
         columns = {
             "src": sources.take(pa.array(row.numpy())),
             "dst": parser.to_user_type(self.dataset.ids.to_user(best.node[row, position].numpy())),
             "time": queries.times[row.numpy()].shown,
-            **score_column(logit, calibration),
-            **probability_column(logit, best.total[row], calibration),
+            **score_column(logit, calibration, new_ends),
+            **probability_column(logit, best.total[row], calibration, new_ends),
             "rank": pa.array((1 + position).numpy()),
         }
         without_candidates = sources.filter(pa.array(torch.isinf(best.total).numpy())).to_pylist()

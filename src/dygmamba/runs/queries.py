@@ -191,14 +191,21 @@ class Predictions:
     without: tuple[str, ...] = ()  # sources without any candidate
 
 
-def score_column(logit: Tensor, calibration: Calibration | None) -> dict[str, pa.Array]:
-    """Return the column of scores in 64 bits, so that scores near 1 keep their order."""
+def score_column(
+    logit: Tensor, calibration: Calibration | None, new_ends: Tensor | None = None
+) -> dict[str, pa.Array]:
+    """Return the column of scores in 64 bits, so that scores near 1 keep their order.
+
+    The arguments are those of `Calibration.probability`.
+    """
     if calibration is None:
         return {RAW_SCORE_COLUMN: pa.array(torch.sigmoid(logit.double()).numpy())}
-    return {SCORE_COLUMN: pa.array(calibration.probability(logit).numpy())}
+    return {SCORE_COLUMN: pa.array(calibration.probability(logit, new_ends).numpy())}
 
 
-def probability_column(logit: Tensor, total: Tensor, calibration: Calibration | None) -> dict[str, pa.Array]:
+def probability_column(
+    logit: Tensor, total: Tensor, calibration: Calibration | None, new_ends: Tensor | None = None
+) -> dict[str, pa.Array]:
     """Return the column of probabilities, given that exactly one candidate is the true destination.
 
     The odds of a score say how much likelier this pair is as a real event than as a random one. With equal prior
@@ -209,10 +216,11 @@ def probability_column(logit: Tensor, total: Tensor, calibration: Calibration | 
         logit: Logits of the candidates.
         total: Logarithm of the summed odds of all candidates of the same source.
         calibration: From logits to odds.
+        new_ends: Whether the source and the destination of each candidate pair are new.
     """
     if calibration is None:
         return {}
-    return {"probability": pa.array((calibration.log_odds(logit) - total).exp().numpy())}
+    return {"probability": pa.array((calibration.log_odds(logit, new_ends) - total).exp().numpy())}
 
 
 def build_predictions(

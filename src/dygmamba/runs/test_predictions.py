@@ -11,13 +11,15 @@ import torch
 from torch import Tensor
 
 from dygmamba.core.errors import FileError
+from dygmamba.data.events.event_store import EventStore
+from dygmamba.data.events.splits import Split
 from dygmamba.data.storage.tensor_file import read_seal, read_sealed_tensors, write_sealed_tensors
 from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.runs.opening import OpenRun
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.base import EvaluationSet
-from dygmamba.tasks.calibration import Calibration
+from dygmamba.tasks.calibration import Calibration, NewNodes
 from dygmamba.tasks.link import build_link_set
 
 PREDICTIONS_FILE, PREDICTIONS_FORMAT = "answers.safetensors", "dygmamba-answers-1"
@@ -51,10 +53,18 @@ class StoredPredictions:
         """Number of events with a stored prediction."""
         return len(torch.unique(self.event))
 
+    def score(self, calibration: Calibration | None, new_ends: Tensor | None = None) -> Tensor:
+        """Return probabilities, or the sigmoid for a run without a calibration."""
+        return (
+            torch.sigmoid(self.logit)
+            if calibration is None
+            else calibration.probability(self.logit, new_ends)
+        )
 
-def logits_to_scores(logit: Tensor, calibration: Calibration | None) -> Tensor:
-    """Return probabilities, or the sigmoid for a run without a calibration."""
-    return torch.sigmoid(logit) if calibration is None else calibration.probability(logit)
+    def find_new_ends(self, store: EventStore, split: Split) -> Tensor:
+        """Return which ends of each pair are new, as `NewNodes.find`."""
+        new_nodes = NewNodes.from_events(store, split.train)
+        return new_nodes.find(self.src, self.dst, store.time[self.event])
 
 
 def make_prediction_saver(folder: RunDirectory) -> ScoreCallback:

@@ -1,50 +1,87 @@
-"""Calibration: a monotone curve from logits to probabilities, fitted on validation pairs.
+"""Calibration: from logits to probabilities, fitted on validation pairs.
 
 First a line in the log-odds (Platt, "Probabilistic outputs for support vector machines", 1999, with his targets, so
 that a fit exists even for separable logits). With enough pairs, a few knots are added: log-odds of bins of equal mass,
-shrunk towards the line, made monotone (isotonic regression) and interpolated linearly. The curve is strictly
-increasing, so ranks, AP and AUC do not change.
+shrunk towards the line, made monotone (isotonic regression) and interpolated linearly. Then offsets of pairs with a new
+source or a new destination are added to the log-odds, because a model is often more or less certain about nodes that it
+was not trained with than it should be. For given offsets the map is strictly increasing in the logit.
 
-Streams drift: the whole validation period is fitted, unless a fit to its last part predicts following blocks inside the
-period significantly better.
+A calibration can do harm: the raw logits may be right already, or what was fitted does not last. So one is first fitted
+to the earlier half of the pairs and tested on the later half. Unless its log loss is significantly lower than that of
+the raw logits, they are kept.
 
-Legend: p pairs, c columns.
+Legend: p pairs, c columns, n nodes, k events.
 """
 
-from dataclasses import dataclass
-from math import pi, sqrt
+from dataclasses import dataclass, replace
+from math import inf, pi, sqrt
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from dygmamba.core.errors import ScoreError
+from dygmamba.data.events.event_store import EventStore
+from dygmamba.tasks.base import EvaluationSet
 
 BINS = 10  # of equal mass
-BLOCKS = 8  # consecutive blocks of a validation period
-SHORTER_PERIODS = (4, 2, 1)  # numbers of last blocks that may be fitted instead of all
-MIN_STANDARD_ERRORS = 2.0  # by how many standard errors fewer blocks must predict better
-MIN_BLOCK_PAIRS = 100  # if a block has fewer pairs of either class, all blocks are fitted
+BLOCKS = 8  # consecutive blocks of the later half, whose gains are compared
+MIN_STANDARD_ERRORS = 2.0  # by how many standard errors a calibration must be better than the raw logits
+MIN_HALF_PAIRS = 10  # with fewer pairs of either class in a half, nothing is fitted
 MIN_SLOPE = 1e-3  # a model that ranks worse than chance keeps its order, almost flat
 MAX_STEPS = 100
 KNOTS = 10
 MIN_KNOT_PAIRS = 20  # with fewer pairs of either class per knot there are no knots
 PRIOR_PAIRS = 4.0  # weight of the line at a knot, in pairs
+EVENTS_PER_READ = 1 << 20
+OFFSET_RIDGE = 1.0  # penalty of squared offsets, in units of the log loss of one pair
+
+
+@dataclass(frozen=True, slots=True)
+class NewNodes:
+    """Tells which ends of a query are new: without a training event strictly before the query.
+
+    Attributes:
+        first: Time of the first training event of each node; infinite for a node without one.
+    """
+
+    first: Float64[Tensor, "n"]
+
+    @staticmethod
+    def from_events(store: EventStore, train: Int64[Tensor, "k"]) -> "NewNodes":
+        first = torch.full((store.num_nodes,), inf, dtype=torch.float64)
+        for rows in train.cpu().split(EVENTS_PER_READ):  # bounds the memory of a stream on disk
+            for nodes in (store.src[rows], store.dst[rows]):
+                first.scatter_reduce_(0, nodes.cpu().long(), store.time[rows].cpu().double(), "amin")
+        return NewNodes(first)
+
+    def find(
+        self, src: Int64[Tensor, "*p"], dst: Int64[Tensor, "*p"], time: Float64[Tensor, "*p"]
+    ) -> Bool[Tensor, "*p 2"]:
+        """Return whether the source and whether the destination is new; nodes beyond the training stream are."""
+        nodes = torch.stack([src, dst], dim=-1).cpu()
+        is_listed = nodes < len(self.first)
+        first = self.first[torch.where(is_listed, nodes, 0)]
+        return ~is_listed | (first >= time.cpu()[..., None])
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Monotone map from logits to log-odds: `slope` * logit + `bias`, or a piecewise linear curve through `knots`.
+    """Map from logits to log-odds: `slope` * logit + `bias`, or a piecewise linear curve through `knots`; plus offsets.
 
     Attributes:
         slope: Slope of the line, also beyond the outer knots.
         bias: Bias of the line.
         prior: Share of positives among the fitted pairs.
         pairs: Number of fitted pairs.
-        stretch: Share of the validation period, counted from its end, that was fitted.
+        stretch: Share of the validation period, counted from its end, that was fitted; below 1 only in files of
+            version 0.1.
         knots: (logit, log-odds) points.
+        new_source: Added to the log-odds if the source is new.
+        new_destination: Added if the destination is new.
+        both_new: Added, besides the two others, if both are new.
     """
 
     slope: float
@@ -53,10 +90,41 @@ class Calibration:
     pairs: int
     stretch: float
     knots: tuple[tuple[float, float], ...] = ()
+    new_source: float = 0.0
+    new_destination: float = 0.0
+    both_new: float = 0.0
 
-    def log_odds(self, logit: Float[Tensor, "..."]) -> Float64[Tensor, "..."]:
-        """Return the log-odds in 64 bits, in which even extreme logits keep their order."""
-        z = logit.double()
+    @staticmethod
+    def identity(prior: float, pairs: int) -> "Calibration":
+        """Return the calibration that keeps the raw logits."""
+        return Calibration(1.0, 0.0, prior, pairs, 1.0)
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether the raw logits are kept."""
+        return self == Calibration.identity(self.prior, self.pairs)
+
+    @property
+    def has_offsets(self) -> bool:
+        """Whether the probability of a pair depends on which of its ends are new."""
+        return any((self.new_source, self.new_destination, self.both_new))
+
+    def log_odds(
+        self, logit: Float[Tensor, "*p"], new_ends: Bool[Tensor, "*p 2"] | None = None
+    ) -> Float64[Tensor, "*p"]:
+        """Return the log-odds in 64 bits, in which even extreme logits keep their order.
+
+        Args:
+            logit: Logits of pairs.
+            new_ends: Whether the source and the destination of each pair are new; without it, none is.
+        """
+        odds = self._evaluate_curve(logit.double())
+        if new_ends is None:
+            return odds
+        offsets = odds.new_tensor([self.new_source, self.new_destination, self.both_new])
+        return odds + _context_columns(new_ends.to(odds.device)) @ offsets
+
+    def _evaluate_curve(self, z: Float64[Tensor, "*p"]) -> Float64[Tensor, "*p"]:
         if len(self.knots) < 2:
             return self.slope * z + self.bias
         x, f = torch.tensor(self.knots, dtype=torch.float64).T.contiguous()
@@ -65,9 +133,39 @@ class Calibration:
         below, above = f[0] + self.slope * (z - x[0]), f[-1] + self.slope * (z - x[-1])
         return torch.where(z < x[0], below, torch.where(z > x[-1], above, inside))
 
-    def probability(self, logit: Float[Tensor, "..."]) -> Float64[Tensor, "..."]:
-        """Return the calibrated probabilities."""
-        return torch.sigmoid(self.log_odds(logit))
+    def probability(
+        self, logit: Float[Tensor, "*p"], new_ends: Bool[Tensor, "*p 2"] | None = None
+    ) -> Float64[Tensor, "*p"]:
+        """Return the calibrated probabilities; the arguments are those of `log_odds`."""
+        return torch.sigmoid(self.log_odds(logit, new_ends))
+
+
+@dataclass(frozen=True, slots=True)
+class LinkCalibration:
+    """Calibrations of a link run, one per setting.
+
+    A probability is "against a random destination". The settings draw it among different nodes: all destinations, or
+    only those of events with a new node. So a pair has other odds in each of them, and each has its own fit.
+
+    Attributes:
+        transductive: For the setting of all nodes, and for predictions.
+        inductive: For the setting of new nodes; None in files of version 0.1, which use the other one.
+        new_nodes: Tells which ends of a pair are new.
+    """
+
+    transductive: Calibration
+    inductive: Calibration | None
+    new_nodes: NewNodes
+
+    def select(self, setting: str) -> Calibration:
+        """Return the calibration of a setting."""
+        return self.transductive if setting == "transductive" or self.inductive is None else self.inductive
+
+    def probability(self, logit: Float[Tensor, "p"], evaluation_set: EvaluationSet) -> Float64[Tensor, "p"]:
+        """Return the probabilities of an evaluation set with the calibration of its setting."""
+        pairs = evaluation_set.pairs
+        new_ends = self.new_nodes.find(pairs.src, pairs.dst, pairs.time)
+        return self.select(evaluation_set.about["setting"]).probability(logit.cpu(), new_ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,27 +209,70 @@ def compute_reliability(
 
 
 def fit_calibration(
-    logit: Float[Tensor, "p"], label: Float[Tensor, "p"], number: Int64[Tensor, "p"]
+    logit: Float[Tensor, "p"],
+    label: Float[Tensor, "p"],
+    time: Float[Tensor, "p"] | Int64[Tensor, "p"],
+    new_ends: Bool[Tensor, "p 2"] | None = None,
 ) -> Calibration:
-    """Fit a calibration to logits of known labels; `number` gives the order in time."""
+    """Fit a calibration to logits of known labels, or return the identity if they do not show that one helps.
+
+    Args:
+        logit: Logits of the pairs.
+        label: 1 for events, 0 for negatives.
+        time: Query times; pairs of the same time are in random order.
+        new_ends: Whether the source and the destination of each pair are new. Without it there are no offsets.
+    """
     if not logit.numel() or not bool(torch.isfinite(logit).all()):
         raise ScoreError(
             "a calibration needs finite scores of at least one pair; remove or replace the others",
             code="not-finite",
         )
-    z, y = logit.detach().cpu().double(), label.detach().cpu().double()
-    block = number.cpu() * BLOCKS // (int(number.max()) + 1)
-    last = _choose_blocks(z, y, block)
-    used = block >= BLOCKS - last
-    line = fit_line(z[used], y[used])
-    knots = fit_knots(z[used], y[used], line)
-    return Calibration(*line, float(y[used].mean()), int(used.sum()), last / BLOCKS, knots)
+    order = _sort_by_time(time.cpu())
+    z, y = logit.detach().cpu().double()[order], label.detach().cpu().double()[order]
+    context = None if new_ends is None else new_ends.cpu()[order]
+    if not _predicts_later_half(z, y, context):
+        return Calibration.identity(float(y.mean()), len(z))
+    return _fit_all(z, y, context)
+
+
+def _sort_by_time(time: Tensor) -> Int64[Tensor, "p"]:
+    # In a stream of snapshots thousands of pairs share a time, and their file order is often by node. A random order
+    # makes the halves and blocks comparable. The seed is fixed so that the same pairs always give the same calibration.
+    mixed = torch.randperm(len(time), generator=torch.Generator().manual_seed(0))
+    return mixed[torch.argsort(time[mixed], stable=True)]
+
+
+def _fit_all(
+    z: Float64[Tensor, "p"], y: Float64[Tensor, "p"], new_ends: Bool[Tensor, "p 2"] | None
+) -> Calibration:
+    """Fit the curve and then the offsets."""
+    line = fit_line(z, y)
+    curve = Calibration(*line, float(y.mean()), len(z), 1.0, fit_knots(z, y, line))
+    return curve if new_ends is None else fit_offsets(curve, z, y, new_ends)
+
+
+def _predicts_later_half(
+    z: Float64[Tensor, "p"], y: Float64[Tensor, "p"], new_ends: Bool[Tensor, "p 2"] | None
+) -> bool:
+    """Return whether a calibration of the earlier half has a significantly lower log loss on the later half."""
+    half = len(z) // 2
+    if min(_count_rarer_class(y[:half]), _count_rarer_class(y[half:])) < MIN_HALF_PAIRS:
+        return False
+    earlier, later = (None, None) if new_ends is None else (new_ends[:half], new_ends[half:])
+    odds = _fit_all(z[:half], y[:half], earlier).log_odds(z[half:], later)
+    raw, fitted = (binary_cross_entropy_with_logits(x, y[half:], reduction="none") for x in (z[half:], odds))
+    # blocks, because pairs close in time are not independent
+    gains = torch.stack([block.mean() for block in (raw - fitted).tensor_split(BLOCKS)])
+    return float(gains.mean()) > MIN_STANDARD_ERRORS * float(gains.std()) / sqrt(BLOCKS)
+
+
+def _count_rarer_class(y: Float64[Tensor, "p"]) -> int:
+    return int(min(y.sum(), (1 - y).sum()))
 
 
 def fit_line(z: Float64[Tensor, "p"], y: Float64[Tensor, "p"]) -> tuple[float, float]:
     """Return the positive slope and the bias that minimize the cross-entropy with Platt's targets."""
-    true, false = float(y.sum()), float((1 - y).sum())
-    target = torch.where(y > 0.5, (true + 1) / (true + 2), 1 / (false + 2)).double()
+    target = _smooth_labels(y)
     mean, scale = float(z.mean()), float(z.std(correction=0)) or 1.0
     x = torch.stack([(z - mean) / scale, torch.ones_like(z)], dim=1)
     weight = _fit_logistic(x, target)
@@ -161,6 +302,37 @@ def fit_knots(
     return tuple(zip(x.tolist(), odds.tolist(), strict=True))
 
 
+def fit_offsets(
+    curve: Calibration, z: Float64[Tensor, "p"], y: Float64[Tensor, "p"], new_ends: Bool[Tensor, "p 2"]
+) -> Calibration:
+    """Add offsets for new ends to a calibration, and move its curve so that the mean probability stays right.
+
+    The offsets minimize the cross-entropy plus a ridge penalty: with few pairs of a context its offset is near 0.
+    """
+    x = torch.cat([torch.ones(len(z), 1, dtype=z.dtype), _context_columns(new_ends)], dim=1)
+    penalty = OFFSET_RIDGE / len(z) * z.new_tensor([0.0, 1.0, 1.0, 1.0])
+    weight = _fit_logistic(x, _smooth_labels(y), curve.log_odds(z), penalty)
+    shift, new_source, new_destination, both_new = weight.tolist()
+    return replace(
+        curve,
+        bias=curve.bias + shift,
+        knots=tuple((at, odds + shift) for at, odds in curve.knots),
+        new_source=new_source,
+        new_destination=new_destination,
+        both_new=both_new,
+    )
+
+
+def _context_columns(new_ends: Bool[Tensor, "*p 2"]) -> Float64[Tensor, "*p 3"]:
+    return torch.cat([new_ends, new_ends.all(dim=-1, keepdim=True)], dim=-1).double()
+
+
+def _smooth_labels(y: Float64[Tensor, "p"]) -> Float64[Tensor, "p"]:
+    """Return Platt's targets, which are slightly inside 0 and 1."""
+    true, false = float(y.sum()), float((1 - y).sum())
+    return torch.where(y > 0.5, (true + 1) / (true + 2), 1 / (false + 2)).double()
+
+
 def _fit_isotonic(value: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """Return the weighted isotonic regression of the values, by pooling adjacent violators."""
     pools: list[tuple[float, float, int]] = []  # mean, weight, number of values
@@ -175,19 +347,31 @@ def _fit_isotonic(value: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 
 def _fit_logistic(
-    x: Float64[Tensor, "p c"], target: Float64[Tensor, "p"], offset: Float64[Tensor, "p"] | float = 0.0
+    x: Float64[Tensor, "p c"],
+    target: Float64[Tensor, "p"],
+    offset: Float64[Tensor, "p"] | float = 0.0,
+    penalty: Float64[Tensor, "c"] | None = None,
 ) -> Float64[Tensor, "c"]:
-    """Fit a logistic regression by Newton's method with step halving; a tiny ridge keeps constant logits solvable."""
-    weight, ridge = x.new_zeros(x.shape[1]), 1e-9 * torch.eye(x.shape[1], dtype=x.dtype)
+    """Fit a logistic regression by Newton's method with step halving.
+
+    Args:
+        x: Columns.
+        target: Probabilities to fit.
+        offset: Added to the log-odds.
+        penalty: Of half the squared weights; a tiny one is always added, which keeps constant logits solvable.
+    """
+    weight = x.new_zeros(x.shape[1])
+    ridge = weight + 1e-9 if penalty is None else penalty + 1e-9
 
     def loss(at: Tensor) -> float:
-        return float(binary_cross_entropy_with_logits(x @ at + offset, target))
+        fit = binary_cross_entropy_with_logits(x @ at + offset, target)
+        return float(fit + 0.5 * (ridge * at.square()).sum())
 
     now = loss(weight)
     for _ in range(MAX_STEPS):
         p = torch.sigmoid(x @ weight + offset)
-        slope = x.T @ (p - target) / len(x)
-        hessian = (x * (p * (1 - p))[:, None]).T @ x / len(x) + ridge
+        slope = x.T @ (p - target) / len(x) + ridge * weight
+        hessian = (x * (p * (1 - p))[:, None]).T @ x / len(x) + torch.diag(ridge)
         step = torch.linalg.solve(hessian, slope)
         while (then := loss(weight - step)) > now and float(step.abs().max()) > 1e-12:
             step = step / 2
@@ -195,32 +379,3 @@ def _fit_logistic(
             break
         weight, now = weight - step, then
     return weight
-
-
-def _choose_blocks(z: Float64[Tensor, "p"], y: Float64[Tensor, "p"], block: Int64[Tensor, "p"]) -> int:
-    """Return how many of the last blocks to fit: all, unless fewer predict following blocks significantly better."""
-    for number in range(BLOCKS):
-        own = y[block == number]
-        if min(float(own.sum()), float((1 - own).sum())) < MIN_BLOCK_PAIRS:
-            return BLOCKS
-
-    base = _next_block_losses(z, y, block, BLOCKS)
-    gains = {length: base - _next_block_losses(z, y, block, length) for length in SHORTER_PERIODS}
-    significant = {
-        length: float(gain.mean())
-        for length, gain in gains.items()
-        if float(gain.mean()) > MIN_STANDARD_ERRORS * float(gain.std()) / sqrt(len(gain))
-    }
-    return max(significant, key=lambda length: significant[length], default=BLOCKS)
-
-
-def _next_block_losses(
-    z: Float64[Tensor, "p"], y: Float64[Tensor, "p"], block: Int64[Tensor, "p"], length: int
-) -> Float64[Tensor, "_"]:
-    """Return the cross-entropy of every pair after the first block under a line fitted to `length` blocks before it."""
-    parts = []
-    for number in range(1, BLOCKS):
-        past, own = (block < number) & (block >= number - length), block == number
-        slope, bias = fit_line(z[past], y[past])
-        parts.append(binary_cross_entropy_with_logits(slope * z[own] + bias, y[own], reduction="none"))
-    return torch.cat(parts)

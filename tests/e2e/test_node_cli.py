@@ -24,6 +24,7 @@ QUICK = ["--device", "cpu", "--epochs", "2"]
 COLUMNS = {
     *("dataset", "model", "task", "seed", "run", "backbone", "finetune", "balance"),
     *("split", "visible", "batch", "auc", "ap", "n", "positives", "ece", "ece_raw"),
+    "protocol",
 }
 
 pytestmark = pytest.mark.e2e
@@ -265,6 +266,7 @@ def test_link_runs_are_what_they_were(backbone):
     """A link run's configuration knows nothing of tasks, and its rows keep their columns."""
     assert set(tomllib.loads((backbone / "config.toml").read_text())["run"]) == {
         *("data", "digest", "version", "file", "split", "model", "seed"),
+        *("split_by", "split_at", "protocol"),
     }
     rows = json.loads((backbone / "results.json").read_text())["results"]
     assert set(rows[0]) == {

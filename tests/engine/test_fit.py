@@ -216,7 +216,8 @@ def test_unknown_settings_and_models_are_an_error(dataset, tmp_path):
 def test_the_run_directory_holds_what_is_needed_to_repeat_the_run(finished):
     """config.toml holds the dataset's digest, the seed and every setting; metrics.jsonl one line per epoch."""
     sections = finished.config()
-    assert set(sections["run"]) == {"data", "digest", "version", "file", "split", "model", "seed"}
+    rule = {"split", "split_by", "split_at", "protocol"}
+    assert set(sections["run"]) == {"data", "digest", "version", "file", "model", "seed"} | rule
     assert set(sections["train"]) == {field.name for field in dataclasses.fields(LinkFitConfig)}
     assert [
         json.loads(line)["epoch"] for line in (finished.path / "metrics.jsonl").read_text().splitlines()

@@ -43,7 +43,7 @@ def test_stored_results_have_seed_visibility_batch_and_command():
         assert results.command.startswith(("dygmamba ", "python -m dygmamba.lab."))
         for record in results.records:
             assert record.rows
-            if record.work in ("similarity", "cost", "simulation"):  # not evaluated on a split
+            if record.work in ("similarity", "cost", "simulation", "ceiling"):  # not evaluated on a split
                 continue
             assert all({"visible", "batch", "negatives", "setting"} <= set(row) for row in record.rows)
             assert record.work == "heuristic" or (

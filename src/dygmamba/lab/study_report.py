@@ -400,4 +400,4 @@ def _describe_ceilings(results: StudyResults, data: str) -> str:
     values = ", ".join(
         f"{100 * value:.2f} with {negatives} negatives" for negatives, value in ceilings.items()
     )
-    return f"No leak-free model can have a higher AP than the edge oracle: {values}." if values else ""
+    return f"AP of the edge oracle, which knows the events of the query time: {values}." if values else ""

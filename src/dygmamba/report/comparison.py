@@ -133,7 +133,7 @@ def build_link_table(
     columns = ("model", "AP", "rank", versus, *extra, "AUC", "AP pooled", "seeds")
     note = describe_conditions(records)
     ceiling = ceilings.get(f"{data} {setting} {negatives}")
-    note += "" if ceiling is None else f"; ceiling (AP of the edge oracle) {100 * ceiling:.2f}"
+    note += "" if ceiling is None else f"; AP of the edge oracle {100 * ceiling:.2f}"
     title = f"{data}, {SETTING_LABELS[setting]}, {negatives} negatives"
     return ReportTable(title, note, columns, tuple(rows)).drop_empty_columns()
 

@@ -48,7 +48,7 @@ class StudyResults:
     study: str
     command: str
     records: tuple[ResultRecord, ...]
-    # upper bound of AP, from an oracle that knows the events at the query time (docs/explanation/leaks.md), by
+    # AP of the edge oracle, which knows the events at the query time (docs/explanation/leaks.md), by
     # "<dataset> <setting> <negatives>"
     ceilings: dict[str, float] = field(default_factory=dict)
 

@@ -1,0 +1,255 @@
+"""Oracles and bounds of the published evaluation sets, and the published values above them.
+
+    python -m dygmamba.lab.ceilings_page docs/research/results DATA_DIR
+
+The command reads the streams from DATA_DIR and writes ceilings.json; `make results` copies its tables to
+docs/research/ceilings.md. Nothing is trained.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dygmamba.data.events.event_store import EventStore
+from dygmamba.data.events.splits import Split, chronological_split
+from dygmamba.data.storage.library import open_dataset
+from dygmamba.lab.audit import list_published_above
+from dygmamba.lab.ceiling_bounds import NegativeDraws, bound_expectation
+from dygmamba.lab.oracles import Ceiling, EventsByTime, compute_ceiling, score_moment
+from dygmamba.report.result_records import ResultRecord, StudyResults
+from dygmamba.sampling.negatives import SAMPLERS, sample_negatives
+from dygmamba.sampling.view import PairBatch
+from dygmamba.tasks.base import EvaluationSet
+from dygmamba.tasks.link import SETTINGS, build_link_set, build_negative_request
+from dygmamba.tasks.metric_names import SETTING_LABELS
+from dygmamba.tasks.metrics import link_metrics
+
+FILE = "ceilings"
+STREAMS = {
+    "USLegis": "US Legis.",
+    "CanParl": "Can. Parl.",
+    "enron": "Enron",
+    "mooc": "MOOC",
+    "uci": "UCI",
+    "wikipedia": "Wikipedia",
+}
+SNAPSHOTS = ("USLegis", "CanParl")  # streams of snapshots: also other batch sizes and other draws
+BATCH_SIZES = (20, 30, 200, 400)  # of the programs that published values come from
+SEEDS = range(10)
+DIGITS = 6
+LIMITS = ("edge_oracle", "moment_oracle", "posterior_oracle", "expected_bound", "likely_bound", "bound")
+
+
+def compute_records(data_dir: Path) -> StudyResults:
+    """Compute oracles and bounds of the test split of every stream."""
+    records = []
+    for data in STREAMS:
+        store = open_dataset(data, data_dir).store
+        split = chronological_split(store)
+        records.append(ResultRecord("ceiling", data, "oracles", None, {}, _compute_rows(data, store, split)))
+        if data in SNAPSHOTS:
+            rows = [*_compute_batch_sizes(store, split)]
+            records.append(ResultRecord("ceiling", data, "oracles", None, {"by": "batch size"}, rows))
+    command = "python -m dygmamba.lab.ceilings_page docs/research/results DATA_DIR"
+    return StudyResults(FILE, command, tuple(records))
+
+
+def _compute_rows(data: str, store: EventStore, split: Split) -> list[dict[str, Any]]:
+    """Return the fields of `Ceiling`, the published values above the edge oracle, and the oracles over other draws."""
+    events_by_time, rows = EventsByTime(store), []
+    for setting in SETTINGS:
+        for negatives in SAMPLERS:
+            ceiling = compute_ceiling(
+                events_by_time, build_link_set(store, split, "test", setting, negatives)
+            )
+            row: dict[str, Any] = {
+                name: round(value, DIGITS) if isinstance(value, float) else value
+                for name, value in asdict(ceiling).items()
+            }
+            above = [asdict(value) for value in list_published_above(data, ceiling)]
+            names = ("model", "metric", "value", "source")
+            row["published_above"] = [{name: value[name] for name in names} for value in above]
+            if above:
+                row["draws"] = _evaluate_draws(events_by_time, split, ceiling)
+            rows.append(row)
+    return rows
+
+
+def _evaluate_draws(events_by_time: EventsByTime, split: Split, ceiling: Ceiling) -> dict[str, list[float]]:
+    """Return the lowest and the highest metric of the best oracle over draws of the negatives."""
+    store, found = events_by_time.store, []
+    for seed in SEEDS:
+        evaluation_set = build_link_set(store, split, "test", ceiling.setting, ceiling.negatives, seed=seed)
+        found.append(_evaluate_oracles(events_by_time, evaluation_set)["reference"])
+    return {
+        metric: [round(limit(values), DIGITS) for limit in (min, max)]
+        for metric, values in zip(("ap", "auc"), zip(*found, strict=True), strict=True)
+    }
+
+
+def _evaluate_oracles(
+    events_by_time: EventsByTime, evaluation_set: EvaluationSet, batch_size: int = 200
+) -> dict[str, tuple[float, float]]:
+    """Return AP and AUC of the edge oracle and of the best one, in batches of any size."""
+    pairs = evaluation_set.pairs
+    draws = NegativeDraws.of(events_by_time.store, evaluation_set, batch_size)
+    scores = (
+        events_by_time.is_event(pairs).double(),
+        score_moment(events_by_time, evaluation_set),
+        torch.from_numpy(draws.score_posterior(pairs)),
+    )
+    found = [link_metrics(score, pairs.label, pairs.group, batch_size) for score in scores]
+    best = max(one.ap for one in found), max(one.auc for one in found)
+    return {"edge_oracle": (found[0].ap, found[0].auc), "reference": best}
+
+
+def _compute_batch_sizes(store: EventStore, split: Split) -> Iterator[dict[str, Any]]:
+    """Yield oracles and bounds if negatives are drawn, and metrics averaged, in batches of other sizes."""
+    events_by_time = EventsByTime(store)
+    for setting in SETTINGS:
+        for negatives in ("random", "historical"):
+            for batch_size in BATCH_SIZES:
+                evaluation_set = _build_set(store, split, setting, negatives, batch_size)
+                bound = bound_expectation(NegativeDraws.of(store, evaluation_set, batch_size))
+                values = _evaluate_oracles(events_by_time, evaluation_set, batch_size) | {
+                    "expected_bound": (bound.ap, bound.auc),
+                    "likely_bound": (bound.likely_ap, bound.likely_auc),
+                }
+                about = {"setting": setting, "negatives": negatives, "batch": batch_size}
+                yield about | {
+                    f"{name}_{metric}": round(value, DIGITS)
+                    for name, pair in values.items()
+                    for metric, value in zip(("ap", "auc"), pair, strict=True)
+                }
+
+
+def _build_set(
+    store: EventStore, split: Split, setting: str, negatives: str, batch_size: int
+) -> EvaluationSet:
+    """Build the test set with negatives that are drawn in batches of this size."""
+    published = build_link_set(store, split, "test", setting, negatives)
+    request = build_negative_request(store, split, "test", setting, negatives)
+    drawn = sample_negatives(store, replace(request, batch_size=batch_size))
+    positives = published.pairs.select_label(1.0)
+    pairs = PairBatch.from_pairs(
+        torch.cat([positives.src, drawn.src]),
+        torch.cat([positives.dst, drawn.dst]),
+        published.pairs.time,
+        label=published.pairs.label,
+        group=published.pairs.group,
+    )
+    return replace(published, pairs=pairs)
+
+
+def build_ceiling_table(folder: Path) -> str:
+    """Build the table of oracles and bounds: AP / AUC on the test split, mean over batches of 200."""
+    heads = ("stream", "nodes", "negatives", "negatives that are events", *LIMITS)
+    lines = _start_table(heads)
+    for record in _read_records(folder, {}):
+        for row in record.rows:
+            cells = (STREAMS[record.data], SETTING_LABELS[row["setting"]], row["negatives"])
+            lines.append(
+                _join([*cells, f"{100 * row['true_share']:.1f} %", *(_format(row, name) for name in LIMITS)])
+            )
+    return "\n".join(lines)
+
+
+def build_published_table(folder: Path) -> str:
+    """Build the list of published values above the edge oracle, and of the limits that they exceed."""
+    heads = ("stream", "evaluation", "model", "value", "edge oracle", "best oracle", "in ten draws")
+    lines = _start_table((*heads, "likely bound", "exceeds"))
+    for data, row, value in _list_above(folder):
+        metric = value["metric"]
+        limits = [row[f"{name}_{metric}"] for name in ("edge_oracle", "reference", "likely_bound", "bound")]
+        low, high = row["draws"][metric]
+        cells = (
+            STREAMS[data],
+            f"{SETTING_LABELS[row['setting']]}, {row['negatives']}",
+            value["model"],
+            f"{metric.upper()} {value['value']:.2f}",
+            *(f"{100 * limit:.2f}" for limit in limits[:2]),
+            f"{100 * low:.2f} to {100 * high:.2f}",
+            f"{100 * limits[2]:.2f}",
+            EXCEEDED[sum(value["value"] > 100 * limit for limit in limits)],
+        )
+        lines.append(_join(cells))
+    return "\n".join(lines)
+
+
+EXCEEDED = {1: "edge oracle", 2: "best oracle", 3: "likely bound", 4: "bound"}
+
+
+def build_count_table(folder: Path) -> str:
+    """Build the table of the numbers of published values above each limit."""
+    lines = _start_table(("stream", "edge oracle", "best oracle", "likely bound", "bound"))
+    for data in STREAMS:
+        counts = [
+            sum(
+                value["value"] > 100 * row[f"{name}_{value['metric']}"]
+                for stream, row, value in _list_above(folder)
+                if stream == data
+            )
+            for name in ("edge_oracle", "reference", "likely_bound", "bound")
+        ]
+        lines.append(_join([STREAMS[data], *map(str, counts)]))
+    return "\n".join(lines)
+
+
+def build_batch_size_table(folder: Path) -> str:
+    """Build the table of oracles and bounds by batch size."""
+    names = ("edge_oracle", "reference", "expected_bound", "likely_bound")
+    lines = _start_table(("stream", "nodes", "negatives", "batches of", *names))
+    for record in _read_records(folder, {"by": "batch size"}):
+        for row in record.rows:
+            cells = (
+                STREAMS[record.data],
+                SETTING_LABELS[row["setting"]],
+                row["negatives"],
+                str(row["batch"]),
+            )
+            lines.append(_join([*cells, *(_format(row, name) for name in names)]))
+    return "\n".join(lines)
+
+
+def _read_records(folder: Path, about: dict[str, str]) -> list[ResultRecord]:
+    records = StudyResults.read(folder / f"{FILE}.json").records
+    return [record for record in records if record.about == about]
+
+
+def _list_above(folder: Path) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Return stream, row and published value of every value above the edge oracle."""
+    return [
+        (record.data, row, value)
+        for record in _read_records(folder, {})
+        for row in record.rows
+        for value in row["published_above"]
+    ]
+
+
+def _start_table(heads: tuple[str, ...]) -> list[str]:
+    names = {"reference": "best oracle"}
+    return [_join([names.get(head, head).replace("_", " ") for head in heads]), "|---" * len(heads) + "|"]
+
+
+def _join(cells: list[str] | tuple[str, ...]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _format(row: dict[str, Any], name: str) -> str:
+    return f"{100 * row[f'{name}_ap']:.2f} / {100 * row[f'{name}_auc']:.2f}"
+
+
+BLOCKS: dict[str, Callable[[Path], str]] = {
+    "ceilings": build_ceiling_table,
+    "ceilings_published": build_published_table,
+    "ceilings_counts": build_count_table,
+    "ceilings_batch_sizes": build_batch_size_table,
+}
+
+
+if __name__ == "__main__":
+    compute_records(Path(sys.argv[2])).write(Path(sys.argv[1]) / f"{FILE}.json")

@@ -1,0 +1,264 @@
+"""Calibration errors of trained runs: raw logits, the single curve of version 0.1, and the fit of today.
+
+    python -m dygmamba.lab.calibration_study --data DIR --streams uci,enron --models trees,dyg-mamba --seeds 0 --jobs 4
+
+A run is trained for every stream, model and seed with the benchmark protocol (nodes held out), unless `--runs` has it
+already. Its logits of the validation period are fitted, and the expected calibration error (ECE) of the test period is
+measured. The command adds its records to calibration.json in `--out`, so that parts of the study can be run one after
+another, and `--jobs` runs several at the same time. `make results` copies the table to docs/research/calibration.md.
+
+Legend: p pairs.
+"""
+
+import os
+import subprocess
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from itertools import product
+from math import sqrt
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import mean
+
+import torch
+from jaxtyping import Bool, Float64, Int64
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from dygmamba.core.errors import FileError
+from dygmamba.core.files.writing import make_folder
+from dygmamba.engine.evaluation import score_evaluation_set
+from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.report.result_records import ResultRecord, StudyResults
+from dygmamba.runs.opening import choose_device, open_run
+from dygmamba.runs.provenance import describe_environment
+from dygmamba.tasks.calibration import (
+    Calibration,
+    NewNodes,
+    compute_reliability,
+    fit_calibration,
+    fit_knots,
+    fit_line,
+)
+from dygmamba.tasks.link import SETTINGS, build_link_set, has_events
+
+FILE = "calibration"
+COMMAND = "python -m dygmamba.lab.calibration_study"
+METHODS = ("raw", "single", "fitted")  # no calibration, the single curve of version 0.1, the fit of today
+# pairs with a new end among the pairs of all nodes: new nodes as predictions meet them
+POPULATIONS = (*SETTINGS, "new_ends")
+BLOCKS = 8
+MIN_BLOCK_PAIRS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredPairs:
+    """The pairs of an evaluation set with their logits; `order` is the index of their event."""
+
+    logit: Float64[Tensor, "p"]
+    label: Float64[Tensor, "p"]
+    time: Float64[Tensor, "p"]
+    order: Int64[Tensor, "p"]
+    new_ends: Bool[Tensor, "p 2"]
+
+
+ScoredSets = dict[tuple[str, str], ScoredPairs]  # by split and setting
+
+
+def measure_errors(sets: ScoredSets) -> list[dict[str, object]]:
+    """Fit every method on the validation sets and return the ECEs of the test sets, a row per population."""
+    single = fit_single_curve(sets["val", "transductive"])
+    fitted = {
+        setting: fit_calibration(pairs.logit, pairs.label, pairs.time, pairs.new_ends)
+        for (split, setting), pairs in sets.items()
+        if split == "val"
+    }
+    rows = []
+    for population in POPULATIONS:
+        setting = population if population in SETTINGS else "transductive"
+        pairs = sets.get(("test", setting))
+        if pairs is None:
+            continue
+        # without new-node events in validation their raw logits are kept
+        own = fitted.get(setting, Calibration.identity(0.5, 0))
+        chosen = torch.ones(len(pairs.label), dtype=torch.bool)
+        if population == "new_ends":
+            chosen = pairs.new_ends.any(dim=1)
+        if not bool(chosen.any()):
+            continue
+        probability = {
+            "raw": torch.sigmoid(pairs.logit),
+            "single": single.probability(pairs.logit),
+            "fitted": own.probability(pairs.logit, pairs.new_ends),
+        }
+        errors = {
+            name: compute_reliability(values[chosen], pairs.label[chosen]).ece
+            for name, values in probability.items()
+        }
+        rows.append(
+            {"population": population, "pairs": int(chosen.sum()), "kept_raw": own.is_identity, **errors}
+        )
+    return rows
+
+
+def fit_single_curve(pairs: ScoredPairs) -> Calibration:
+    """Fit the calibration of version 0.1: one curve for all nodes, on the last blocks that predict the next one."""
+    block = pairs.order * BLOCKS // (int(pairs.order.max()) + 1)
+    last = _choose_last_blocks(pairs.logit, pairs.label, block)
+    used = block >= BLOCKS - last
+    z, y = pairs.logit[used], pairs.label[used]
+    line = fit_line(z, y)
+    return Calibration(*line, float(y.mean()), int(used.sum()), last / BLOCKS, fit_knots(z, y, line))
+
+
+def _choose_last_blocks(z: Float64[Tensor, "p"], y: Float64[Tensor, "p"], block: Int64[Tensor, "p"]) -> int:
+    for number in range(BLOCKS):
+        own = y[block == number]
+        if min(float(own.sum()), float((1 - own).sum())) < MIN_BLOCK_PAIRS:
+            return BLOCKS
+    whole = _next_block_losses(z, y, block, BLOCKS)
+    gains = {length: whole - _next_block_losses(z, y, block, length) for length in (4, 2, 1)}
+    significant = {
+        length: float(gain.mean())
+        for length, gain in gains.items()
+        if float(gain.mean()) > 2 * float(gain.std()) / sqrt(len(gain))
+    }
+    return max(significant, key=lambda length: significant[length], default=BLOCKS)
+
+
+def _next_block_losses(
+    z: Float64[Tensor, "p"], y: Float64[Tensor, "p"], block: Int64[Tensor, "p"], length: int
+) -> Float64[Tensor, "_"]:
+    """Return the log loss of each pair after the first block under a line fitted to the `length` blocks before it."""
+    losses = []
+    for number in range(1, BLOCKS):
+        past, own = (block < number) & (block >= number - length), block == number
+        slope, bias = fit_line(z[past], y[past])
+        losses.append(binary_cross_entropy_with_logits(slope * z[own] + bias, y[own], reduction="none"))
+    return torch.cat(losses)
+
+
+def score_run(path: Path, device: str, data_dir: Path | None) -> ScoredSets:
+    """Score the validation and test pairs of both settings with the best weights of a run."""
+    run = open_run(RunDirectory(path), choose_device(device), data_dir)
+    store, split = run.stream.store, run.stream.split
+    new_nodes = NewNodes.from_events(store, split.train)
+    sets: ScoredSets = {}
+    for name, setting in product(("val", "test"), SETTINGS):
+        if has_events(store, split, name, setting):
+            evaluation_set = build_link_set(store, split, name, setting)
+            pairs = evaluation_set.pairs
+            score = score_evaluation_set(run.scorer, run.stream, evaluation_set, run.rule, run.seed)
+            sets[name, setting] = ScoredPairs(
+                score.cpu().double(),
+                pairs.label.double(),
+                pairs.time.double(),
+                evaluation_set.event_index,
+                new_nodes.find(pairs.src, pairs.dst, pairs.time),
+            )
+    return sets
+
+
+def measure_job(stream: str, model: str, seed: int, options: Namespace) -> ResultRecord:
+    """Train one run unless its directory exists, and measure its calibration errors."""
+    torch.set_num_threads(options.threads)
+    folder = options.runs / f"{stream}-{model}-{seed}"
+    if not (runs := _list_finished_runs(folder)):
+        command = [sys.executable, "-m", "dygmamba", "train", stream, "--model", model, "--seeds", str(seed)]
+        command += ["--protocol", "benchmark", "--out", str(folder), "--device", options.device]
+        command += [] if options.data is None else ["--data-dir", str(options.data)]
+        command += [] if options.epochs is None else ["--epochs", str(options.epochs)]
+        environment = os.environ | {"OMP_NUM_THREADS": str(options.threads)}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        runs = _list_finished_runs(folder)
+        if done.returncode or not runs:
+            raise FileError(
+                f"training {model} on {stream} failed: {done.stderr.strip()[-400:]}", code="missing-run"
+            )
+    rows = measure_errors(score_run(runs[-1], options.device, options.data))
+    device = str(describe_environment(choose_device(options.device))["device"])
+    return ResultRecord("calibration", stream, model, seed, {}, rows, device=device)
+
+
+def _list_finished_runs(folder: Path) -> list[Path]:
+    paths = sorted(path.parent for path in folder.glob("*/*/*/config.toml"))
+    return [path for path in paths if RunDirectory(path).finished]
+
+
+def add_records(folder: Path, command: str, records: Iterable[ResultRecord]) -> None:
+    """Add records to calibration.json in a folder; one of the same stream, model and seed is replaced."""
+    path = folder / f"{FILE}.json"
+    make_folder(folder)
+    stored = StudyResults.read(path).records if path.exists() else ()
+    merged = {(one.data, one.model, one.seed): one for one in (*stored, *records)}
+    StudyResults(FILE, command, tuple(merged[key] for key in sorted(merged))).write(path)
+
+
+def build_table(folder: Path) -> str:
+    """Build the table of ECEs in percent: means over the seeds, a line per stream and model."""
+    records = StudyResults.read(folder / f"{FILE}.json").records
+    titles = ("all nodes", "new nodes", "pairs with a new end")
+    head = [f"{title}: {method}" for title in titles for method in ("raw", "0.1", "now")]
+    lines = ["| stream | model | " + " | ".join(head) + " |", "|---" * 2 + "|---:" * len(head) + "|"]
+    columns: list[list[float]] = [[] for _ in head]
+    for stream, model in dict.fromkeys((record.data, record.model) for record in records):
+        runs = [record.rows for record in records if (record.data, record.model) == (stream, model)]
+        cells = []
+        for column, (population, method) in zip(columns, product(POPULATIONS, METHODS), strict=True):
+            values = [row[method] for rows in runs for row in rows if row["population"] == population]
+            column += [mean(values)] if values else []
+            cells.append(f"{100 * mean(values):.1f}" if values else "-")
+        lines.append(f"| {stream} | {model} | " + " | ".join(cells) + " |")
+    means = [f"{100 * mean(column):.1f}" if column else "-" for column in columns]
+    return "\n".join([*lines, "| **mean** | | " + " | ".join(means) + " |"])
+
+
+def _parse_options(arguments: list[str]) -> Namespace:
+    def names(text: str) -> list[str]:
+        return text.split(",")
+
+    parser = ArgumentParser(prog=COMMAND, description="Measure calibration errors of trained runs.")
+    parser.add_argument(
+        "--streams", type=names, required=True, help="Train on these datasets, separated by commas."
+    )
+    parser.add_argument(
+        "--models", type=names, required=True, help="Train these models, separated by commas."
+    )
+    parser.add_argument(
+        "--seeds", type=names, default=["0"], help="Train with these seeds, separated by commas."
+    )
+    parser.add_argument("--data", type=Path, help="Look for datasets in this folder.")
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs/calibration"), help="Keep run directories here."
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("docs/research/results"), help="Write calibration.json here."
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="Train this many runs at the same time.")
+    parser.add_argument("--threads", type=int, default=1, help="Give each run this many threads.")
+    parser.add_argument("--device", default="auto", help="Run on auto, cpu or cuda.")
+    parser.add_argument("--epochs", type=int, help="Train at most this many epochs.")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str]) -> None:
+    """Run the study and store each record as soon as it is measured."""
+    options = _parse_options(arguments)
+    jobs = list(product(options.streams, options.models, options.seeds))
+    command = f"{COMMAND} --streams {','.join(options.streams)} --models {','.join(options.models)}"
+    command += f" --seeds {','.join(options.seeds)}"
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+        futures = [
+            pool.submit(measure_job, stream, model, int(seed), options) for stream, model, seed in jobs
+        ]
+        for future in as_completed(futures):
+            record = future.result()
+            add_records(options.out, command, [record])
+            sys.stdout.write(f"{record.data} {record.model} seed {record.seed}: {record.rows}\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,5 +1,7 @@
 """Heuristics: each ranks pairs by what it says it looks at, from strictly earlier events only."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -70,7 +72,8 @@ def test_popularity_counts_what_a_destination_received():
 
 def test_decayed_popularity_prefers_recent_events():
     """Nodes 3 and 4 received two events each; those of 3 were the last and also the first, those of 4 between."""
-    found = look_up(DecayedPopularity(NoConfig(), FACTS), STORE, [5, 5, 5], [3, 4, 0], [9.0] * 3)
+    facts = replace(FACTS, period=4_000.0)
+    found = look_up(DecayedPopularity(NoConfig(), facts), STORE, [5, 5, 5], [3, 4, 0], [9.0] * 3)
     assert found[0] > found[1] > found[2] == 0
 
 

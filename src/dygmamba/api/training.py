@@ -362,7 +362,7 @@ DEMO_SETTINGS: dict[str, Any] = {
     "lr": 0.005,
     "epochs": 14,
 }
-DEMO_HEURISTICS = ("edgebank", "popularity", "recency")
+DEMO_HEURISTICS = ("edgebank", "recency", "pair-recency")
 
 
 @dataclass(frozen=True, slots=True)

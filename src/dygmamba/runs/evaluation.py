@@ -28,7 +28,7 @@ from dygmamba.engine.evaluation import STRICT_RULE, rank_evaluation_set, score_e
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.models import find_model
-from dygmamba.models.base import DatasetFacts, Scorer
+from dygmamba.models.base import DatasetFacts, FittedHeuristic, Scorer
 from dygmamba.runs.opening import build_link_stream
 from dygmamba.sampling.negatives import PUBLISHED_SEEDS
 from dygmamba.sampling.source_activity import SourceActivity
@@ -39,8 +39,10 @@ from dygmamba.tasks.candidates import BoardCandidates, CandidateSet, SampledCand
 from dygmamba.tasks.link import build_link_set, has_events
 from dygmamba.tasks.metric_names import BOARD_CANDIDATES, DEFAULT_CANDIDATES
 from dygmamba.tasks.metrics import link_metrics, rank_errors, rank_metrics
+from dygmamba.tasks.training_negatives import TRAINING_NEGATIVES
 
 SAME_SOURCE_NEGATIVES = ("random",)  # kinds of negatives that keep the source of the event
+MAX_FITTED_EVENTS = 20_000  # training events that a heuristic with weights is fitted to
 WEIGHT_CHOSEN_ON = ("val", "transductive")  # split and setting
 
 EvaluationKey = tuple[str, str, str]  # negatives, split, setting
@@ -344,14 +346,51 @@ class HeuristicEvaluator:
         return {"dataset": self.name, "model": model, "seed": row["candidate_seed"], **row}
 
     def _build_scorer(self, model: str, settings: dict[str, Any], strategy: str) -> Scorer:
-        spec, name = find_model(model), self.name
-        if spec.trainable:
-            raise ConfigError(
-                f"model '{model}' must be trained first: `dygmamba.train({name!r}, {model!r})`",
-                code="model-needs-training",
-            )
-        config = build_config(spec.config, find_preset(model, name, strategy) | settings)
-        return spec.build(config, DatasetFacts.of(self.stream.store, self.stream.split.train))
+        settings = find_preset(model, self.name, strategy) | settings
+        return build_heuristic(model, settings, self.stream, self.rule, self.name)
 
     def has_events(self, key: EvaluationKey) -> bool:
         return has_events(self.stream.store, self.stream.split, *key[1:])
+
+
+def build_heuristic(
+    model: str,
+    settings: dict[str, Any],
+    stream: Stream,
+    rule: VisibilityRule = STRICT_RULE,
+    dataset: str = "DATA",
+) -> Scorer:
+    """Build a model that needs no training, fitted to the training events if it has weights.
+
+    Under `batch` visibility it has its published form, which observes whole batches, where there is one. Under `strict`
+    visibility it sees every strictly earlier event, as all models do.
+
+    Args:
+        model: Its name.
+        settings: Its settings.
+        stream: The events; the training events give the time statistics and the weights.
+        rule: Visibility.
+        dataset: Name of the dataset in the error message.
+    """
+    spec = find_model(model)
+    if spec.trainable:
+        raise ConfigError(
+            f"model '{model}' must be trained first: `dygmamba.train({dataset!r}, {model!r})`",
+            code="model-needs-training",
+        )
+    lagging = spec.build_lagging if rule.visible == "batch" else None
+    facts = DatasetFacts.of(stream.store, stream.split.train)
+    scorer = (lagging or spec.build)(build_config(spec.config, settings), facts)
+    if isinstance(scorer, FittedHeuristic):
+        fit_heuristic(scorer, stream)
+    return scorer
+
+
+def fit_heuristic(scorer: FittedHeuristic, stream: Stream) -> None:
+    """Fit a heuristic to the last training events, each with one random destination of training."""
+    store, train = stream.store, stream.split.train
+    negatives = TRAINING_NEGATIVES["random"].create(store, stream.split, store.time.device)
+    others = negatives.draw_negatives(seed=0, epoch=0)
+    last = slice(max(0, len(train) - MAX_FITTED_EVENTS), None)
+    pairs = negatives.build_queries(store.select(train[last]), others[last])
+    scorer.fit(stream.training_view(pairs, scorer.requests))

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dygmamba.core.progress import Progress
+from dygmamba.core.progress import Advance, Progress, no_advance
 from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.engine.fit import Trainer
 from dygmamba.engine.fit_config import LinkFitConfig
@@ -38,7 +38,16 @@ from dygmamba.tasks.metric_names import DEFAULT_CANDIDATES
 from dygmamba.tasks.metrics import average_precision, get_error_name
 from dygmamba.tasks.node import NodeTask
 
-HEURISTICS = ("edgebank", "popularity", "recency", "source-recency")
+HEURISTICS = (
+    "edgebank",
+    "popularity",
+    "decayed-popularity",
+    "recency",
+    "destination-recency",
+    "source-recency",
+    "pair-recency",
+    "recency-regression",
+)
 MAX_BLOCKS, MIN_BLOCK_EVENTS = 30, 20
 SIGNIFICANT_ERRORS = 2.0  # standard errors
 
@@ -97,9 +106,7 @@ def run_final_evaluation(
                 else scored[key][1]
             )
             score, columns = score_factor(evaluation_set, score, fit.score)
-            heuristic_scores = {
-                model: heuristics.score(model, evaluation_set, stage.advance) for model in HEURISTICS
-            }
+            heuristic_scores = score_heuristics(heuristics, evaluation_set, stage.advance)
         on_scores(evaluation_set, score)
         recorder.record(evaluation_set, score, calibration.probability(score, evaluation_set))
         columns = about | evaluation_set.about | rule.about | columns
@@ -116,11 +123,31 @@ def run_final_evaluation(
         }
         heuristic_rows += [{"model": model, **shared, **values} for model, values in metrics.items()]
         if name == "test" and not verdict:
-            best = max(HEURISTICS, key=lambda model: metrics[model]["ap"])
+            best = max(metrics, key=lambda model: metrics[model]["ap"])
             gap = row["ap"] - metrics[best]["ap"]
             verdict = compare_with_heuristic(score, heuristic_scores[best], evaluation_set, gap, best)
     recorder.save()
     return FinalEvaluation(add_rank_metrics(fit, rows, progress), heuristic_rows, verdict, score_factor.about)
+
+
+def score_heuristics(
+    evaluator: HeuristicEvaluator, evaluation_set: EvaluationSet, advance: Advance = no_advance
+) -> dict[str, Tensor]:
+    """Score an evaluation set with every heuristic that can tell positives from negatives in it.
+
+    A rule that looks at the source alone cannot where negatives keep the source: its AP would be 50 by definition.
+    """
+    scores = {model: evaluator.score(model, evaluation_set, advance) for model in HEURISTICS}
+    told_apart = {model: score for model, score in scores.items() if tells_pairs_apart(score, evaluation_set)}
+    return told_apart or scores
+
+
+def tells_pairs_apart(score: Tensor, evaluation_set: EvaluationSet) -> bool:
+    """Return whether any positive and its negative have different scores."""
+    pairs = evaluation_set.pairs
+    by_event = torch.zeros(2, int(pairs.group.max()) + 1, dtype=score.dtype)
+    by_event[pairs.label.long(), pairs.group] = score
+    return not torch.equal(by_event[0], by_event[1])
 
 
 def run_final_node_evaluation(fit: Trainer, progress: Progress, on_scores: ScoreCallback) -> list[Row]:

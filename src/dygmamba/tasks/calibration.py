@@ -24,6 +24,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from dygmamba.core.errors import ScoreError
 from dygmamba.data.events.event_store import EventStore
+from dygmamba.nn.logistic import fit_logistic
 from dygmamba.tasks.base import EvaluationSet
 
 BINS = 10  # of equal mass
@@ -31,7 +32,6 @@ BLOCKS = 8  # consecutive blocks of the later half, whose gains are compared
 MIN_STANDARD_ERRORS = 2.0  # by how many standard errors a calibration must be better than the raw logits
 MIN_HALF_PAIRS = 10  # with fewer pairs of either class in a half, nothing is fitted
 MIN_SLOPE = 1e-3  # a model that ranks worse than chance keeps its order, almost flat
-MAX_STEPS = 100
 KNOTS = 10
 MIN_KNOT_PAIRS = 20  # with fewer pairs of either class per knot there are no knots
 PRIOR_PAIRS = 4.0  # weight of the line at a knot, in pairs
@@ -275,10 +275,10 @@ def fit_line(z: Float64[Tensor, "p"], y: Float64[Tensor, "p"]) -> tuple[float, f
     target = _smooth_labels(y)
     mean, scale = float(z.mean()), float(z.std(correction=0)) or 1.0
     x = torch.stack([(z - mean) / scale, torch.ones_like(z)], dim=1)
-    weight = _fit_logistic(x, target)
+    weight = fit_logistic(x, target)
     if weight[0] / scale < MIN_SLOPE:  # a negative slope would reverse the ranking
         fixed = MIN_SLOPE * z
-        return MIN_SLOPE, float(_fit_logistic(x[:, 1:], target, fixed)[0])
+        return MIN_SLOPE, float(fit_logistic(x[:, 1:], target, fixed)[0])
     slope = float(weight[0]) / scale
     return slope, float(weight[1]) - slope * mean
 
@@ -311,7 +311,7 @@ def fit_offsets(
     """
     x = torch.cat([torch.ones(len(z), 1, dtype=z.dtype), _context_columns(new_ends)], dim=1)
     penalty = OFFSET_RIDGE / len(z) * z.new_tensor([0.0, 1.0, 1.0, 1.0])
-    weight = _fit_logistic(x, _smooth_labels(y), curve.log_odds(z), penalty)
+    weight = fit_logistic(x, _smooth_labels(y), curve.log_odds(z), penalty)
     shift, new_source, new_destination, both_new = weight.tolist()
     return replace(
         curve,
@@ -344,38 +344,3 @@ def _fit_isotonic(value: np.ndarray, weight: np.ndarray) -> np.ndarray:
             mass, size = mass + other_mass, size + other_size
         pools.append((mean, mass, size))
     return np.repeat([mean for mean, _, _ in pools], [size for _, _, size in pools])
-
-
-def _fit_logistic(
-    x: Float64[Tensor, "p c"],
-    target: Float64[Tensor, "p"],
-    offset: Float64[Tensor, "p"] | float = 0.0,
-    penalty: Float64[Tensor, "c"] | None = None,
-) -> Float64[Tensor, "c"]:
-    """Fit a logistic regression by Newton's method with step halving.
-
-    Args:
-        x: Columns.
-        target: Probabilities to fit.
-        offset: Added to the log-odds.
-        penalty: Of half the squared weights; a tiny one is always added, which keeps constant logits solvable.
-    """
-    weight = x.new_zeros(x.shape[1])
-    ridge = weight + 1e-9 if penalty is None else penalty + 1e-9
-
-    def loss(at: Tensor) -> float:
-        fit = binary_cross_entropy_with_logits(x @ at + offset, target)
-        return float(fit + 0.5 * (ridge * at.square()).sum())
-
-    now = loss(weight)
-    for _ in range(MAX_STEPS):
-        p = torch.sigmoid(x @ weight + offset)
-        slope = x.T @ (p - target) / len(x) + ridge * weight
-        hessian = (x * (p * (1 - p))[:, None]).T @ x / len(x) + torch.diag(ridge)
-        step = torch.linalg.solve(hessian, slope)
-        while (then := loss(weight - step)) > now and float(step.abs().max()) > 1e-12:
-            step = step / 2
-        if then > now or float(step.abs().max()) <= 1e-12:
-            break
-        weight, now = weight - step, then
-    return weight

@@ -21,6 +21,7 @@ from dygmamba.lab.calibration_study import (
 from dygmamba.report.result_records import ResultRecord, StudyResults
 from raising import raises
 
+PROVENANCE = ("visible", "batch", "negatives", "setting")
 STUDY = ["--streams", "people", "--models", "trees", "--device", "cpu", "--epochs", "1"]
 
 
@@ -90,7 +91,11 @@ def test_a_run_is_trained_once_and_measured_like_its_rows(tmp_path, monkeypatch)
     (path,) = (tmp_path / "runs").rglob("config.toml")
     rows = {row["setting"]: row for row in dm.open(path.parent).results.to_pylist() if row["split"] == "test"}
     measured = {row["population"]: row for row in record.rows}
+    assert record.settings["trees"] > 0
     for setting, row in rows.items():
+        assert {name: measured[setting][name] for name in PROVENANCE} == {
+            name: row[name] for name in PROVENANCE
+        }
         assert measured[setting]["raw"] == pytest.approx(row["ece_raw"], abs=1e-6)
         assert measured[setting]["fitted"] == pytest.approx(row["ece"], abs=1e-6)
     monkeypatch.setattr(calibration_study.subprocess, "run", None)  # another training would fail

@@ -99,7 +99,13 @@ def measure_errors(sets: ScoredSets) -> list[dict[str, object]]:
             for name, values in probability.items()
         }
         rows.append(
-            {"population": population, "pairs": int(chosen.sum()), "kept_raw": own.is_identity, **errors}
+            {
+                "population": population,
+                "setting": setting,
+                "pairs": int(chosen.sum()),
+                "kept_raw": own.is_identity,
+                **errors,
+            }
         )
     return rows
 
@@ -178,9 +184,12 @@ def measure_job(stream: str, model: str, seed: int, options: Namespace) -> Resul
             raise FileError(
                 f"training {model} on {stream} failed: {done.stderr.strip()[-400:]}", code="missing-run"
             )
-    rows = measure_errors(score_run(runs[-1], options.device, options.data))
+    config = RunDirectory(runs[-1]).config()
+    about = {"visible": config["train"]["visible"], "batch": config["train"]["batch"], "negatives": "random"}
+    rows = [row | about for row in measure_errors(score_run(runs[-1], options.device, options.data))]
     device = str(describe_environment(choose_device(options.device))["device"])
-    return ResultRecord("calibration", stream, model, seed, {}, rows, device=device)
+    settings = config["train"] | config["model"]
+    return ResultRecord("calibration", stream, model, seed, {}, rows, settings, device=device)
 
 
 def _list_finished_runs(folder: Path) -> list[Path]:

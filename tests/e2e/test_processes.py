@@ -23,7 +23,7 @@ WATCHED = ("loss", "val_ap", "val_auc")
 
 @pytest.fixture(autouse=True)
 def _rank_few_events(monkeypatch):
-    monkeypatch.setattr("dygmamba.runs.final_evaluation.MAX_RANKED_EVENTS", 5)
+    monkeypatch.setattr("dygmamba.runs.final_evaluation.count_affordable_events", lambda scorer: 5)
 
 
 @pytest.fixture(scope="module")

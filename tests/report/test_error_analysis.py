@@ -82,7 +82,13 @@ def test_the_dataset_is_described_with_own_ids_and_dates(data):
     section = build_dataset_section(data, split)
     facts, gaps, active = section.tables
     values = {row[0].text: row[1].text for row in facts.rows}
-    assert values["events"].startswith("600: train ")
+    counts = split.count(data.store)
+    assert values["events"] == "600"
+    assert values["split"] == counts.describe_events()
+    assert (
+        f"train {len(split.train)}, validation {len(split.val)}, test {len(split.test)} " in values["split"]
+    )
+    assert values["new nodes"] == counts.describe_new_nodes()
     assert values["period"].startswith("2024-05-01 00:")
     assert "repeat an earlier pair" in values["repeated pairs"]
     gap = np.diff(data.store.time.numpy())

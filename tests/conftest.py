@@ -7,6 +7,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+import shapes  # noqa: F401 - before the package, whose functions it checks
+
 # tests run in one process per core; threads beyond that only wait for each other
 torch.set_num_threads(1)
 os.environ.setdefault("NUMBA_NUM_THREADS", "1")

@@ -35,6 +35,27 @@ if INTERPRETED:
 
     interpreter._patch_lang_tensor = patch_index
 
+    # Each call of a function inside a kernel patches the language again, which took most of the time; once per launch
+    # and module is enough, since the patches last until the launch ends.
+    patched: set[int] = set()
+    launch = interpreter.GridExecutor.__call__
+
+    def launch_kernel(executor: Any, *args: Any, **kwargs: Any) -> None:
+        """The end of a launch takes the patches back."""
+        patched.clear()
+        launch(executor, *args, **kwargs)
+
+    def call_function(function: Any, *args: Any, **kwargs: Any) -> Any:
+        """A function that a kernel calls."""
+        module = id(function.fn.__globals__)
+        if module not in patched:
+            interpreter._patch_lang(function.fn)
+            patched.add(module)
+        return function.rewrite()(*args, **kwargs)
+
+    interpreter.GridExecutor.__call__ = launch_kernel
+    interpreter.InterpretedFunction.__call__ = call_function
+
 
 def interpret(file: str) -> None:
     """Run a test file again where Triton interprets, and fail where it fails."""

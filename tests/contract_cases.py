@@ -20,7 +20,7 @@ from dygmamba.engine.scoring import Ranker
 from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.models import MODELS, find_model
 from dygmamba.models.base import DatasetFacts, RoundLearner
-from dygmamba.models.heuristics import MEMORIES
+from dygmamba.models.lagging_heuristics import MEMORIES
 from dygmamba.ops.hash_map import HashMap
 from dygmamba.sampling.view import NeighborRequest, PairBatch
 from dygmamba.tasks.base import EvaluationSet

@@ -110,7 +110,7 @@ def test_the_command_says_what_it_chose_where_it_is_and_how_it_stands(command):
     assert "--preset small" in lines[0]
     assert lines[1].startswith("run: runs/letters/trees/")
     assert lines[2].startswith("trees on cpu: neighbors=2 (set)")
-    assert "source-recency" in out
+    assert "pair-recency" in out
     assert "rule" in out.splitlines()[-1]
 
 

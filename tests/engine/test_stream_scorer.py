@@ -19,7 +19,7 @@ from dygmamba.engine.visibility import MemorySchedule, VisibilityRule
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts, Heuristic
 from dygmamba.models.configs import EdgeBankConfig
-from dygmamba.models.heuristics import EdgeBank
+from dygmamba.models.lagging_heuristics import LaggingEdgeBank
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.link import LinkTask, build_link_set
@@ -153,7 +153,7 @@ def test_every_positive_is_scored_once_with_its_negative(store):
         evaluation_set = build_link_set(store, stream.split, "test", strategy="historical")
     except EventError:  # no event, or a batch that uses every possible pair leaves no negative
         return
-    bank = EdgeBank(EdgeBankConfig(), DatasetFacts.of(store))
+    bank = LaggingEdgeBank(EdgeBankConfig(), DatasetFacts.of(store))
     assert len(score_evaluation_set(bank, stream, evaluation_set)) == 2 * len(evaluation_set.events)
     for label in (0, 1):
         rows = evaluation_set.pairs.label == label

@@ -11,6 +11,9 @@ from dygmamba.tasks.base import EvaluationSet
 
 TREES = {"trees": 6, "rounds": 3, "epochs": 1, "least": 5, "scales": 2, "neighbors": 2}
 
+# with random negatives, which keep the source, its recency tells no pair apart
+TELLING = [rule for rule in HEURISTICS if rule != "source-recency"]
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
@@ -25,10 +28,10 @@ def test_heuristics_are_evaluated_on_the_same_sets(run):
     evaluation_sets = {(row["split"], row["setting"]) for row in trained.results.to_pylist()}
     rules = trained.rules.to_pylist()
     assert {(row["model"], row["split"], row["setting"]) for row in rules} == {
-        (rule, *evaluation_set) for rule in HEURISTICS for evaluation_set in evaluation_sets
+        (rule, *evaluation_set) for rule in TELLING for evaluation_set in evaluation_sets
     }
     assert set(trained.results["model"].to_pylist()) == {"trees"}
-    for rule in HEURISTICS:
+    for rule in TELLING:
         kept = [row for row in rules if row["model"] == rule and row["split"] == "test"]
         asked = dm.evaluate(data, rule).to_pylist()
         assert [(row["setting"], row["ap"], row["auc_pooled"]) for row in kept] == [

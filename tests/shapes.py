@@ -14,7 +14,8 @@ from beartype import BeartypeConf, beartype
 from jaxtyping import _decorator
 from jaxtyping._storage import pop_shape_memo, push_shape_memo
 
-check = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int is a float, as in PEP 484
+# an int is a float, as in PEP 484; a TypeError is what Python raises for a wrong argument
+check = beartype(conf=BeartypeConf(is_pep484_tower=True, violation_type=TypeError))
 jaxtyped = _decorator.jaxtyped
 
 

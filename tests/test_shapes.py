@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import jaxtyping
 import pytest
 import torch
-from beartype.roar import BeartypeCallHintViolation
 from jaxtyping import Float
 from torch import Tensor
 
@@ -43,18 +42,18 @@ def test_a_wrong_shape_is_an_error():
         (torch.ones(2, 3).long(), torch.ones(3), False),
         (torch.ones(2, 3), torch.ones(3), True),
     ):
-        with pytest.raises(BeartypeCallHintViolation):
+        with pytest.raises(TypeError, match="violates type hint"):
             scale(rows, weight, wide)
     assert Pair.of(torch.ones(2)).right.shape == (2,)
-    with pytest.raises(BeartypeCallHintViolation):
+    with pytest.raises(TypeError, match="violates type hint"):
         Pair(torch.ones(2), torch.ones(3))
-    with pytest.raises(BeartypeCallHintViolation):
+    with pytest.raises(TypeError, match="violates type hint"):
         Pair.of(torch.ones(2, 2))
 
 
 def test_an_axis_has_a_new_size_in_every_call():
     """Calls share no sizes, also after an error and from within each other."""
-    with pytest.raises(BeartypeCallHintViolation):
+    with pytest.raises(TypeError, match="violates type hint"):
         scale(torch.ones(2, 3), torch.ones(1))
     for size in (1, 4):
         scale(torch.ones(size, 2), scale(torch.ones(1, 2), torch.ones(2))[0])
@@ -62,5 +61,5 @@ def test_an_axis_has_a_new_size_in_every_call():
 
 def test_the_package_is_checked():
     """A function of it refuses a mask of another length than its sequences have."""
-    with pytest.raises(BeartypeCallHintViolation):
+    with pytest.raises(TypeError, match="violates type hint"):
         pair_counts(torch.zeros(2, 3, dtype=torch.int32), torch.ones(2, 4, dtype=torch.bool))

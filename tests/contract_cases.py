@@ -20,7 +20,7 @@ from dygmamba.engine.scoring import Ranker
 from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.models import MODELS, find_model
 from dygmamba.models.base import DatasetFacts, RoundLearner
-from dygmamba.models.heuristics import MEMORIES
+from dygmamba.models.lagging_heuristics import MEMORIES
 from dygmamba.ops.hash_map import HashMap
 from dygmamba.sampling.view import NeighborRequest, PairBatch
 from dygmamba.tasks.base import EvaluationSet
@@ -43,6 +43,8 @@ TINY: dict[str, dict[str, Any]] = {
         "scales": 3,
         "walk_layers": 2,
         "walk_dim": 7,
+        "walk_decays": 2,
+        "relation_dropout": 0.0,
     },
     "tgat": {"neighbors": 4, "out": 8, "time_dim": 6, "dropout": 0.0},
     "graphmixer": {"neighbors": 5, "window": 9, "out": 8, "time_dim": 6, "dropout": 0.0},
@@ -63,6 +65,8 @@ TINY: dict[str, dict[str, Any]] = {
         "scales": 3,
         "neighbors": 5,
         "walks": 2,
+        "walk_dim": 9,
+        "walk_decays": 2,
     },
 }
 # trees, a network and a memory as one: each asks for walks or neighbours of its own

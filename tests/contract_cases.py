@@ -43,6 +43,8 @@ TINY: dict[str, dict[str, Any]] = {
         "scales": 3,
         "walk_layers": 2,
         "walk_dim": 7,
+        "walk_decays": 2,
+        "relation_dropout": 0.0,
     },
     "tgat": {"neighbors": 4, "out": 8, "time_dim": 6, "dropout": 0.0},
     "graphmixer": {"neighbors": 5, "window": 9, "out": 8, "time_dim": 6, "dropout": 0.0},
@@ -63,6 +65,8 @@ TINY: dict[str, dict[str, Any]] = {
         "scales": 3,
         "neighbors": 5,
         "walks": 2,
+        "walk_dim": 9,
+        "walk_decays": 2,
     },
 }
 # trees, a network and a memory as one: each asks for walks or neighbours of its own

@@ -26,7 +26,7 @@ from strategies import event_streams
 from streams import split_stream, unsplit
 
 CELL = 3
-TABLES = (CountRequest((2.0, 9.0), 4), DecayedCountRequest((2.0, 9.0)), WalkRequest(2, 5, 0.1))
+TABLES = (CountRequest((2.0, 9.0), 4), DecayedCountRequest((2.0, 9.0)), WalkRequest(2, 5, (0.1, 0.02)))
 
 
 def told(view):

@@ -152,7 +152,7 @@ def test_former_values_of_settings_become_current_ones(fresh_warnings, recwarn):
         ("decayed-pair",),
     )
     assert len(recwarn) == 3
-    assert build_config(configs.DyGMambaConfig, aliases.update_stored_settings(old)) == new
+    assert build_config(configs.DyGMambaConfig, aliases.update_stored_settings("dyg-mamba", old)) == new
     assert len(recwarn) == 3
 
 

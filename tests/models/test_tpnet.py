@@ -10,12 +10,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from contract_cases import sample_store
 from dygmamba.config import build_config, find_preset, load_presets
+from dygmamba.core.errors import ConfigError
 from dygmamba.data.catalogue.known_datasets import find_entry
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import PairBatch
+from raising import raises
 
 SPEC = MODELS["tpnet"]
 YEAR = 365 * 86400
@@ -55,7 +57,7 @@ def test_published_settings():
         assert config.dim == min(10 * int(math.log(2 * count.events)), count.nodes), dataset
         encoder = SPEC.build(config, DatasetFacts(num_nodes=9, node_dim=0, edge_dim=4)).encoder
         assert encoder.out_dim == 172
-        assert (encoder.requests[1].decay, encoder.requests[1].layers) == (config.decay, 3)
+        assert (encoder.requests[1].decays, encoder.requests[1].layers) == ((config.decay,), 3)
 
 
 def test_preset_decay_is_the_published_one_per_unit_of_time():
@@ -101,16 +103,39 @@ def test_decay_follows_the_training_period_unless_set():
     """Where no decay is given, a step fades by e^-2 in the period, in any unit of time."""
     store = sample_store()
     period = float(store.time[-1] - store.time[0])
-    assert build(store, decay=0.0).requests[1].decay == pytest.approx(2 / period)
+    assert build(store, decay=0.0).requests[1].decays == (2 / period,)
     hours = replace(store, time=store.time / 3600)
-    assert build(hours, decay=0.0).requests[1].decay == pytest.approx(2 * 3600 / period)
-    assert build(store, decay=0.5).requests[1].decay == 0.5
+    assert build(hours, decay=0.0).requests[1].decays == pytest.approx((2 * 3600 / period,))
+    assert build(store, decay=0.5).requests[1].decays == (0.5,)
 
 
-def test_no_pass_waits_for_its_own_numbers():
+def test_a_bank_of_decays_follows_the_data():
+    """Log-spaced from the typical time gap of a node to four training periods, in any unit of time."""
+    facts = DatasetFacts(num_nodes=9, node_dim=0, edge_dim=0, node_gap=10.0, period=2500.0)
+    assert facts.walk_decays(4) == pytest.approx((0.1, 0.01, 0.001, 0.0001))
+    assert facts.walk_decays(1) == (2 / 2500.0,)
+    store = sample_store()
+    hours = replace(store, time=store.time / 3600)
+    bank = build(store, decay=0.0, decays=5).requests[1].decays
+    assert len(bank) == 5
+    assert build(hours, decay=0.0, decays=5).requests[1].decays == pytest.approx(
+        [3600 * rate for rate in bank]
+    )
+
+
+def test_a_bank_and_a_decay_exclude_each_other():
+    with raises("bad-decays", ConfigError):
+        build(sample_store(), decay=0.5, decays=2)
+
+
+@pytest.mark.parametrize("bank", [{}, {"decay": 0.0, "decays": 3}], ids=["single", "bank"])
+def test_no_pass_waits_for_its_own_numbers(bank):
     """Forward and backward on tensors without values: nothing is read on the way, so a GPU's graph can hold them."""
     store = sample_store()
-    model, pairs = build(store).train(), PairBatch.from_pairs(store.src[:10], store.dst[:10], store.time[:10])
+    model, pairs = (
+        build(store, **bank).train(),
+        PairBatch.from_pairs(store.src[:10], store.dst[:10], store.time[:10]),
+    )
     view = gather_view(NeighborIndex.build(store), store.features, pairs, model.requests)
     with FakeTensorMode(allow_non_fake_inputs=True):
         logits = model(view)

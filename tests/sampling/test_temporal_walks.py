@@ -1,5 +1,6 @@
 """Temporal walks: strictly earlier events, training events in training, the same in any batch."""
 
+import zlib
 from dataclasses import replace
 
 import pytest
@@ -17,7 +18,7 @@ from raising import raises
 from strategies import event_streams
 from streams import split_stream
 
-REQUEST = WalkRequest(layers=3, dim=6, decay=0.1)
+REQUEST = WalkRequest(layers=3, dim=6, decays=(0.9, 0.1))
 
 
 def asked(store, walks):
@@ -75,20 +76,31 @@ def test_random_rows_are_a_function_of_seed_and_node():
 
 
 def test_token_overlaps_equal_node_overlaps():
-    """For all tokens and both endpoints: equal to `overlaps` of the two nodes."""
+    """For all tokens, both endpoints and every decay: equal to `overlaps` of the two nodes."""
     rng = torch.Generator().manual_seed(0)
-    token, ends = torch.randn(3, 5, 4, 6, generator=rng), torch.randn(3, 2, 4, 6, generator=rng)
+    token, ends = torch.randn(3, 5, 2, 4, 6, generator=rng), torch.randn(3, 2, 2, 4, 6, generator=rng)
     found = token_overlaps(token, ends)
     for end in range(2):
         expected = walk_overlaps(token, ends[:, None, end].expand_as(token))
         torch.testing.assert_close(found[:, :, end], expected)
 
 
+def test_overlaps_of_a_bank_are_those_of_each_decay():
+    """For all pairs and times: the features of a table of each decay, side by side, to the last bit."""
+    store = sample_store(200)
+    index = NeighborIndex.build(store)
+    single = [asked(store, index.walks(replace(REQUEST, decays=(decay,)))) for decay in REQUEST.decays]
+    found = asked(store, index.walks(REQUEST))
+    assert found.shape[1] == REQUEST.width == 2 * REQUEST.products
+    assert torch.equal(found, torch.cat(single, dim=1))
+    assert not torch.equal(*single)
+
+
 @pytest.mark.parametrize("layers", [1, 3])
 def test_overlap_kinds_are_all_distinct_features(layers):
     """Each feature is a kind, its mirror image, or an overlap of random rows; names are distinct."""
     request = WalkRequest(layers, dim=6)
-    a, b = torch.rand(2, 1, layers + 1, 6, generator=torch.Generator().manual_seed(1)).unbind(0)
+    a, b = torch.rand(2, 1, 1, layers + 1, 6, generator=torch.Generator().manual_seed(1)).unbind(0)
     matrix = walk_overlaps(a, b).view(2 * layers + 2, 2 * layers + 2)
     kept = matrix.flatten()[[place for place, _ in request.kinds]]
     bare = [matrix[i, j] for i in (0, layers + 1) for j in (0, layers + 1)]
@@ -97,14 +109,27 @@ def test_overlap_kinds_are_all_distinct_features(layers):
         assert bool((kept == value).any()) or any(value == other for other in bare)
 
 
+def test_names_of_a_single_decay_do_not_name_it():
+    """Checkpoints of trees hold a checksum of the names; those of a bank are distinct and in the order of decays."""
+    single, bank = WalkRequest(3), WalkRequest(3, decays=(0.5, 0.25))
+    names = [name for _, name in single.kinds]
+    assert zlib.crc32("\n".join(names).encode()) == 1932263562
+    places, labels = zip(*bank.kinds, strict=True)
+    assert places == (*(place for place, _ in single.kinds), *(64 + place for place, _ in single.kinds))
+    assert labels == tuple(
+        f"{name}, decay {number} of 2: {decay}" for number, decay in ((1, 0.5), (2, 0.25)) for name in names
+    )
+
+
 def test_invalid_requests_are_an_error():
-    """Invalid layers, dim and decay."""
+    """Invalid layers, dim and decays."""
     for wrong in (
         {"layers": 0},
         {"dim": 0},
-        {"decay": -1.0},
-        {"decay": float("nan")},
-        {"decay": float("inf")},
+        {"decays": ()},
+        {"decays": (-1.0,)},
+        {"decays": (0.1, float("nan"))},
+        {"decays": (float("inf"),)},
     ):
         with raises("invalid-request", ConfigError):
             WalkRequest(**wrong)

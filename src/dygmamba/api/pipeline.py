@@ -279,7 +279,8 @@ def refit_link_run(
             f"{path} is not finished; resume it with `dygmamba.resume({str(path)!r})`", code="unfinished-run"
         )
     sections = folder.config()
-    about, settings = sections["run"], update_stored_settings(sections["model"]) | sections["train"]
+    about = sections["run"]
+    settings = update_stored_settings(about["model"], sections["model"]) | sections["train"]
     _, best = read_checkpoint(folder, folder.best)
     epochs, trained = best.best_epoch + 1, len(folder.metrics())
     find_model(

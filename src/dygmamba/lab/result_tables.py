@@ -409,7 +409,7 @@ def _describe_changed_settings(records: list[ResultRecord]) -> str:
     shipped = get_shipped_settings(first.model, first.data)
     changed = {
         name: value
-        for name, value in update_stored_settings(first.settings).items()
+        for name, value in update_stored_settings(first.model, first.settings).items()
         if name in shipped and name not in NEUTRAL_SETTINGS and json.dumps(shipped[name]) != json.dumps(value)
     }
     return ", ".join(f"{name} = {_format_setting(value)}" for name, value in sorted(changed.items()))

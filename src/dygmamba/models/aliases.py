@@ -1,6 +1,7 @@
 """Former names of models and of setting values; they work until version 0.2.
 
-A run directory keeps the names it was written with; `find_model` and `update_stored_settings` understand them.
+A run directory keeps the names it was written with; `find_model` and `update_stored_settings` understand them. Settings
+that a run lacks because they did not exist yet have the values of `STORED_DEFAULTS`.
 """
 
 import warnings
@@ -14,6 +15,17 @@ ALIASES: dict[str, dict[str, str]] = {
     "model": {"fading-mamba": "dyg-mamba-counts"},
     "channels": {"fading-cooccurrence": "decayed-cooccurrence", "fading-counts": "decayed-counts"},
     "beside": {"fading-pair": "decayed-pair"},
+}
+
+# Settings of models whose defaults are not how the model worked before the setting existed.
+STORED_DEFAULTS: dict[str, dict[str, Any]] = {
+    "dyg-mamba-counts": {
+        "walk_dim": 120,
+        "walk_decays": 1,
+        "relation": "separate",
+        "relation_dropout": 0.0,
+        "tables": "concat",
+    },
 }
 
 
@@ -31,9 +43,13 @@ def current_values(setting: str, values: Iterable[str]) -> tuple[str, ...]:
     return tuple(_resolve(setting, value) for value in values)
 
 
-def update_stored_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a stored run with current names, without warnings: a stored run should not be edited."""
-    return {name: _replace(ALIASES.get(name, {}), value) for name, value in settings.items()}
+def update_stored_settings(model: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a stored run of a model with current names, and the former values of newer settings.
+
+    There are no warnings, because a stored run should not be edited.
+    """
+    former = STORED_DEFAULTS.get(ALIASES["model"].get(model, model), {})
+    return former | {name: _replace(ALIASES.get(name, {}), value) for name, value in settings.items()}
 
 
 def _replace(names: dict[str, str], value: Any) -> Any:

@@ -18,6 +18,9 @@ from dygmamba.data.events.stream_prefix import StreamPrefix
 from dygmamba.models.spec import ModelSpec as ModelSpec
 from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView, Request
 
+# Longest time scale of a bank of walk decays, in training periods: the test may lie far behind them.
+SLOWEST_WALKS = 4
+
 
 @runtime_checkable
 class MemorySaver(Protocol):
@@ -63,6 +66,17 @@ class DatasetFacts:
         low, high = math.log(min(self.node_gap, self.period)), math.log(self.period)
         steps = max(count - 1, 1)
         return tuple(math.exp(low + (high - low) * step / steps) for step in range(count))
+
+    def walk_decays(self, count: int, decay: float = 0.0) -> tuple[float, ...]:
+        """Return `count` decays of temporal walks per unit of time.
+
+        A single one is `decay`, or 2 over the training period if that is 0. Several are a bank: 1 / scale for time
+        scales log-spaced from the median time gap of a node to `SLOWEST_WALKS` training periods, fastest first.
+        """
+        if count == 1:
+            return (decay or 2 / self.period,)
+        low, high = math.log(min(self.node_gap, self.period)), math.log(SLOWEST_WALKS * self.period)
+        return tuple(math.exp(-low - (high - low) * step / (count - 1)) for step in range(count))
 
     @staticmethod
     def of(store: EventStore, events: Int64[Tensor, "k"] | None = None) -> "DatasetFacts":

@@ -113,13 +113,13 @@ def build_blend(config: BlendConfig, facts: DatasetFacts) -> Scorer:
         find_model(name, source or None) for name, source in zip(config.parts, config.sources, strict=True)
     ]
     parts = [
-        spec.build(spec.config(**_parse_settings(text)), facts)
-        for spec, text in zip(specs, config.settings, strict=True)
+        spec.build(spec.config(**_parse_settings(name, text)), facts)
+        for name, spec, text in zip(config.parts, specs, config.settings, strict=True)
     ]
     return Blend(parts, config.weights)
 
 
-def _parse_settings(text: str) -> dict[str, Any]:
-    """Parse the settings of a model; a list of JSON becomes a tuple, former names become current ones."""
-    settings = update_stored_settings(json.loads(text))
+def _parse_settings(name: str, text: str) -> dict[str, Any]:
+    """Parse the stored settings of a model; a list of JSON becomes a tuple, former names become current ones."""
+    settings = update_stored_settings(name, json.loads(text))
     return {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}

@@ -13,10 +13,17 @@ from dygmamba.core.settings import MAX_LENGTH, Bounds, Count, Length, Rate, Sett
 from dygmamba.models.aliases import current_values
 
 CHANNELS = ("node", "edge", "time", "cooccurrence", "decayed-cooccurrence", "decayed-counts", "walks")
+STACK_CHANNELS = (
+    "node",
+    "edge",
+    "time",
+    "cooccurrence",
+)  # the paper's, which make up the stack with tables="add"
 PAIR_FEATURES = ("decayed-pair", "walks")
 MAX_STATES = 256  # the spectral bound is exact up to this many states (ops/spectral_bound)
 
 Decay = Annotated[float, Bounds(0, 1e12)]
+Bank = Annotated[int, Bounds(1, 16)]
 WalkSeed = Annotated[int, Bounds(0, 2**63 - 1)]  # an integer of TOML
 Fraction = Annotated[float, Bounds(1e-6, 1)]
 MemoryAfterTraining = Literal["carried", "replayed"]
@@ -60,7 +67,15 @@ class DyGMambaConfig(Settings):
     walk_layers: Annotated[int, Bounds(1, 5)] = 3  # events of the longest temporal walks, if walks are used
     walk_dim: Width = 120  # columns of the random vector of a node, if walks are used
     walk_decay: Decay = 0.0  # decay of walks per unit of time; 0: 2 over the training period
+    walk_decays: Bank = 1  # decays of walks; several: spaced from the typical time gap to 4 training periods
     walk_seed: WalkSeed = 0  # seed of the random vectors, if walks are used; 0: the seed of the run
+    relation: Literal["separate", "shared"] = (
+        "separate"  # perceptrons on walks of tokens and pair: two or one
+    )
+    relation_dropout: Rate = 0.0  # dropout inside the perceptron on walks
+    tables: Literal["concat", "add"] = (
+        "concat"  # decayed and walk channels widen the stack or are added to it
+    )
     table_dropout: Rate = 0.3  # dropout of features from decayed counts and walks
 
     def __post_init__(self) -> None:
@@ -69,6 +84,13 @@ class DyGMambaConfig(Settings):
             object.__setattr__(self, name, current_values(name, getattr(self, name)))
         _require_choices("channels", self.channels, CHANNELS, at_least=1)
         _require_choices("beside", self.beside, PAIR_FEATURES)
+        _require_one_decay(self, "walk_decay", "walk_decays")
+        if self.tables == "add" and not set(self.channels) & set(STACK_CHANNELS):
+            raise ConfigError(
+                f"tables='add' needs a channel to add to, one of {', '.join(STACK_CHANNELS)}; got "
+                f"{', '.join(self.channels)}",
+                code="bad-channels",
+            )
 
 
 def _require_choices(
@@ -78,6 +100,15 @@ def _require_choices(
         raise ConfigError(
             f"{setting} must be names from {', '.join(allowed)}, each at most once; got {', '.join(given) or 'none'}",
             code=f"bad-{setting}",
+        )
+
+
+def _require_one_decay(config: Any, decay: str, decays: str) -> None:
+    if getattr(config, decay) and getattr(config, decays) > 1:
+        raise ConfigError(
+            f"{decay} sets a single decay, and {decays} a bank that follows from the data; got "
+            f"{decay}={getattr(config, decay)}, {decays}={getattr(config, decays)}. Add {decays}=1 or remove {decay}",
+            code="bad-decays",
         )
 
 
@@ -92,10 +123,18 @@ class MambaConfig(DyGMambaConfig):
 
 @dataclass(frozen=True, slots=True)
 class DyGMambaCountsConfig(DyGMambaConfig):
-    """The same encoder with decayed counts and temporal walks over the whole history of each token and pair."""
+    """The same encoder with decayed counts and temporal walks over the whole history of each token and pair.
 
-    channels: tuple[str, ...] = ("node", "edge", "time", "decayed-cooccurrence", "decayed-counts", "walks")
+    Runs from before the last five settings existed open with their former values (`aliases.STORED_DEFAULTS`).
+    """
+
+    channels: tuple[str, ...] = CHANNELS
     beside: tuple[str, ...] = ("decayed-pair", "walks")
+    walk_dim: Width = 48
+    walk_decays: Bank = 5
+    relation: Literal["separate", "shared"] = "shared"
+    relation_dropout: Rate = 0.3
+    tables: Literal["concat", "add"] = "add"
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,11 +308,16 @@ class TPNetConfig(Settings):
     layers: Annotated[int, Bounds(1, 5)] = 3  # events of the longest temporal walks
     dim: Width = 120  # columns of the random vector of a node
     decay: Decay = 0.0  # decay of walks per unit of time; 0: 2 over the training period
+    decays: Bank = 1  # decays of walks; several: spaced from the typical time gap to 4 training periods
     walk_seed: WalkSeed = 0  # seed of the random vectors; 0: the seed of the run
     blocks: Count = 2  # mixer blocks
     out: Width = 172  # columns of a node embedding
     time_dim: Width = 100  # columns of the time encoding
     dropout: Rate = 0.1  # share of activations dropped in training
+
+    def __post_init__(self) -> None:
+        Settings.__post_init__(self)
+        _require_one_decay(self, "decay", "decays")
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +341,8 @@ class TreesConfig(Settings):
     walks: Annotated[int, Bounds(0, 5)] = (
         0  # events of the longest walks whose overlaps are features; 0: none
     )
+    walk_dim: Width = 120  # columns of the random vector of a node, if walks are used
+    walk_decays: Bank = 1  # decays of walks; several: spaced from the typical time gap to 4 training periods
     walk_seed: WalkSeed = 0  # seed of the random vectors, if walks are used; 0: the seed of the run
 
 

@@ -12,9 +12,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from dygmamba.models.base import DatasetFacts, Encoder
-from dygmamba.models.configs import DyGMambaConfig
-from dygmamba.nn.encodings import ChannelConfig, Channels
-from dygmamba.nn.history_features import HISTORY_CHANNELS, PAIR_FEATURES, HistoryConfig, SequencePairs
+from dygmamba.models.configs import STACK_CHANNELS, DyGMambaConfig
+from dygmamba.nn.encodings import PAIR_CHANNELS, ChannelConfig, Channels
+from dygmamba.nn.history_features import (
+    HISTORY_CHANNELS,
+    PAIR_FEATURES,
+    HistoryConfig,
+    SequencePairs,
+    SharedPairWalks,
+    TokenWalks,
+)
 from dygmamba.nn.mixers import PAIR_MIXERS, POOLS
 from dygmamba.nn.ssm import SSMConfig, Stack
 from dygmamba.nn.tokens import QUERIES, Tokens, make_tokens
@@ -52,6 +59,32 @@ ENCODERS: dict[str, Callable[[Callable[[], nn.Module]], nn.Module]] = {
 }
 
 
+class ConcatTables(nn.Module):
+    """Tables as further columns of a token; the stack becomes wider."""
+
+    def __init__(self, width: int, more: int) -> None:
+        super().__init__()
+        self.out_dim = width + more
+
+    def forward(self, x: Tensor, tables: list[Tensor]) -> Float[Tensor, "r l d"]:
+        return torch.cat([x, *tables], dim=-1) if tables else x
+
+
+class AddTables(nn.Module):
+    """Tables added to the columns of a token through one linear map; the stack keeps its width."""
+
+    def __init__(self, width: int, more: int) -> None:
+        super().__init__()
+        self.out_dim = width
+        self.map = nn.Linear(more, width, bias=False) if more else None
+
+    def forward(self, x: Tensor, tables: list[Tensor]) -> Float[Tensor, "r l d"]:
+        return x if self.map is None else x + self.map(torch.cat(tables, dim=-1))
+
+
+TABLES: dict[str, type[ConcatTables] | type[AddTables]] = {"concat": ConcatTables, "add": AddTables}
+
+
 class DyGMamba(Encoder):
     """Encode both histories, scan them with steps from time gaps, mix across the pair, pool."""
 
@@ -60,39 +93,48 @@ class DyGMamba(Encoder):
     def __init__(self, config: DyGMambaConfig, facts: DatasetFacts) -> None:
         super().__init__()
         _, query_tokens = QUERIES[config.query]
-        # walk_decay 0 means a decay of two over the training period
         history = HistoryConfig(
             DecayedCountRequest(facts.scales(config.scales)),
             WalkRequest(
                 config.walk_layers,
                 config.walk_dim,
-                config.walk_decay or 2 / facts.period,
+                facts.walk_decays(config.walk_decays, config.walk_decay),
                 config.walk_seed,
             ),
             config.width,
             config.table_dropout,
+            config.relation_dropout,
         )
         token_tables = [
             HISTORY_CHANNELS[name](history) for name in config.channels if name in HISTORY_CHANNELS
         ]
-        pair_tables = [PAIR_FEATURES[name](history) for name in config.beside]
+        walks = [table for table in token_tables if isinstance(table, TokenWalks)]
+        pair_tables = [
+            SharedPairWalks(walks[0])
+            if name == "walks" and walks and config.relation == "shared"
+            else PAIR_FEATURES[name](history)
+            for name in config.beside
+        ]
         self.tables, self.head_tables = nn.ModuleList(token_tables), nn.ModuleList(pair_tables)
         self.beside_dim = sum(table.out_dim for table in pair_tables)
         requests = dict.fromkeys(table.request for table in (*token_tables, *pair_tables))  # each one once
         self.requests = (NeighborRequest((config.length - query_tokens,)), *requests)
         self.query, self.span, self.out_dim = config.query, config.span, config.out
-        self.channels = Channels(
-            ChannelConfig(
-                names=config.channels,
-                node_dim=facts.node_dim,
-                edge_dim=facts.edge_dim,
-                time_dim=config.time_dim,
-                width=config.width,
-                trainable_time=config.time == "trainable",
-                scales=facts.scales(config.scales),
-            )
+        added = [name for name in config.channels if config.tables == "add" and name not in STACK_CHANNELS]
+        channels = ChannelConfig(
+            names=tuple(name for name in config.channels if name not in added),
+            node_dim=facts.node_dim,
+            edge_dim=facts.edge_dim,
+            time_dim=config.time_dim,
+            width=config.width,
+            trainable_time=config.time == "trainable",
+            scales=facts.scales(config.scales),
         )
-        width = self.channels.out_dim + config.width * len(self.tables)
+        self.channels = Channels(channels)
+        self.added = nn.ModuleList(PAIR_CHANNELS[name](channels) for name in added if name in PAIR_CHANNELS)
+        more = config.width * (len(self.added) + len(self.tables))
+        self.join = TABLES[config.tables](self.channels.out_dim, more)
+        width = self.join.out_dim
         ssm = SSMConfig(
             width=width,
             blocks=config.blocks,
@@ -126,10 +168,11 @@ class DyGMamba(Encoder):
         both = torch.cat([view.pairs.src_row, view.pairs.dst_row])
         tokens = make_tokens(recent[both], self.query, self.span)  # [r l]
         x = self.channels(tokens, view.features)
+        more = [channel(tokens) for channel in self.added]
         if self.tables:
             sequences = SequencePairs.from_view(view)
-            x = torch.cat([x, *(table(tokens, sequences) for table in self.tables)], dim=-1)
-        return self.encoders(x, tokens), tokens
+            more += [table(tokens, sequences) for table in self.tables]
+        return self.encoders(self.join(x, more), tokens), tokens
 
     def beside(self, view: PairView) -> tuple[Float[Tensor, "p _"], ...]:
         return tuple(table(view) for table in self.head_tables)

@@ -5,7 +5,7 @@ time. The original lags by a batch and on snapshots sees events at the query's t
 are a function of the run's seed; the original draws new ones in every epoch. Empty slots are zero before every block,
 and the mean runs over the real tokens (the original's masking has no effect, and it divides by all slots).
 
-Legend: p pairs, k slots, n node features, e edge features, w walk overlaps of two nodes, d width.
+Legend: p pairs, k slots, n node features, e edge features, w columns of the relation of two nodes, d width.
 """
 
 import torch
@@ -29,13 +29,13 @@ class TPNet(Encoder):
 
     def __init__(self, config: TPNetConfig, facts: DatasetFacts) -> None:
         super().__init__()
-        decay = config.decay if config.decay > 0 else 2 / facts.period
-        walks = WalkRequest(config.layers, config.dim, decay, config.walk_seed)
+        decays = facts.walk_decays(config.decays, config.decay)
+        walks = WalkRequest(config.layers, config.dim, decays, config.walk_seed)
         self.requests = (NeighborRequest((config.neighbors,), config.sampling), walks)
         self.slots, self.out_dim = config.neighbors, config.out
-        self.time, self.relation = TimeEncoding(config.time_dim, trainable=True), WalkRelation(walks.width)
+        self.time, self.relation = TimeEncoding(config.time_dim, trainable=True), WalkRelation(walks)
         self.beside_dim = self.relation.out_dim
-        other = config.time_dim + 2 * walks.width
+        other = config.time_dim + 2 * self.relation.out_dim
         features = padded_width(facts.node_dim, config.out) + padded_width(facts.edge_dim, config.out)
         self.token = nn.Sequential(
             scaled_linear(facts.node_dim + facts.edge_dim + other, 2 * config.out, fan_in=features + other),

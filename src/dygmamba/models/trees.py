@@ -98,7 +98,8 @@ class BoostedTrees(nn.Module):
         self.requests = (self.request,)
         self.names, self.overlaps = self.request.names, torch.zeros(0, dtype=torch.int64)
         if config.walks:
-            walks = WalkRequest(config.walks, decay=2 / facts.period, seed=config.walk_seed)
+            decays = facts.walk_decays(config.walk_decays)
+            walks = WalkRequest(config.walks, config.walk_dim, decays, config.walk_seed)
             self.requests = (self.request, walks)
             self.overlaps = torch.tensor([place for place, _ in walks.kinds])
             self.names = [*self.names, *(name for _, name in walks.kinds)]

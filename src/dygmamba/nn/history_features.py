@@ -3,7 +3,8 @@
 Pair features are read by the link head next to the two embeddings.
 
 Legend: p pairs, r = 2 p sequences (sources, then destinations), l tokens, c channel width, b pair features; for counts
-s time scales; for walks s rows of a node (P^0..P^k), d their width, w = (2 s)^2 overlaps of two nodes.
+s time scales; for walks g decays, s rows of a node for each of them (P^0..P^k), d their width, w = g (2 s)^2 overlaps
+of two nodes, o columns of a relation.
 """
 
 from dataclasses import dataclass
@@ -17,25 +18,30 @@ from dygmamba.sampling.decayed_counts import DecayedCountRequest
 from dygmamba.sampling.view import PairView
 from dygmamba.sampling.walks import TemporalWalks, WalkRequest
 
-WalkRows = Float32[Tensor, "*q s d"]
+WalkRows = Float32[Tensor, "*q g s d"]
 
 
 def walk_overlaps(a: WalkRows, b: WalkRows) -> Float32[Tensor, "*q w"]:
-    """Return log(1 + inner product) between all rows of two nodes, negative products as 0: 2 s by 2 s values."""
+    """Return log(1 + inner product) between all rows of two nodes, negative products as 0.
+
+    For every decay 2 s by 2 s values; rows of different decays are not compared.
+    """
     with torch.autocast(a.device.type, enabled=False):
         both = torch.cat([a, b], dim=-2)
-        return torch.log1p((both @ both.mT).clamp(min=0)).flatten(-2)
+        return torch.log1p((both @ both.mT).clamp(min=0)).flatten(-3)
 
 
-def token_overlaps(token: Float32[Tensor, "p l s d"], ends: Float32[Tensor, "p 2 s d"]) -> Tensor:
+def token_overlaps(token: Float32[Tensor, "p l g s d"], ends: Float32[Tensor, "p 2 g s d"]) -> Tensor:
     """`walk_overlaps` of each token with both ends of its pair, [p l 2 w]; each inner product is computed once."""
-    p, tokens, s, _ = token.shape
+    p, tokens, bank, s, _ = token.shape
+    shape = (p, tokens, 2, bank, s, s)
     with torch.autocast(token.device.type, enabled=False):
-        own = (token @ token.mT)[:, :, None].expand(p, tokens, 2, s, s)
-        cross = (token.flatten(1, 2) @ ends.flatten(1, 2).mT).view(p, tokens, s, 2, s).transpose(2, 3)
-        end = (ends @ ends.mT)[:, None].expand(p, tokens, 2, s, s)
+        own = (token @ token.mT)[:, :, None].expand(shape)
+        rows, columns = (x.transpose(1, 2).flatten(2, 3) for x in (token, ends))  # [p g l*s d], [p g 2*s d]
+        cross = (rows @ columns.mT).view(p, bank, tokens, s, 2, s).permute(0, 2, 4, 1, 3, 5)
+        end = (ends @ ends.mT)[:, None].expand(shape)
         gram = torch.cat([torch.cat([own, cross], -1), torch.cat([cross.mT, end], -1)], dim=-2)
-        return torch.log1p(gram.clamp(min=0)).flatten(-2)
+        return torch.log1p(gram.clamp(min=0)).flatten(-3)
 
 
 def pair_overlaps(
@@ -47,12 +53,20 @@ def pair_overlaps(
 
 
 class WalkRelation(nn.Module):
-    """r(a, b): a perceptron on the overlaps of two nodes (TPNet, Lu et al., NeurIPS 2024, Eq. 9)."""
+    """r(a, b): a perceptron on the overlaps of two nodes (TPNet, Lu et al., NeurIPS 2024, Eq. 9).
 
-    def __init__(self, width: int) -> None:
+    It reads the overlaps of all decays; its hidden and its output width are those of one decay. `dropout` applies to
+    its hidden layer.
+    """
+
+    def __init__(self, walks: WalkRequest, dropout: float = 0.0) -> None:
         super().__init__()
-        self.out_dim = width
-        self.layers = nn.Sequential(nn.Linear(width, 4 * width), nn.ReLU(), nn.Linear(4 * width, width))
+        self.out_dim = width = walks.products
+        # activation and dropout are one item, so that names of weights do not depend on the dropout
+        activation = nn.Sequential(nn.ReLU(), nn.Dropout(dropout))
+        self.layers = nn.Sequential(
+            nn.Linear(walks.width, 4 * width), activation, nn.Linear(4 * width, width)
+        )
 
     def of_pairs(
         self,
@@ -60,7 +74,7 @@ class WalkRelation(nn.Module):
         src: Int64[Tensor, "p"],
         dst: Int64[Tensor, "p"],
         time: Float64[Tensor, "p"],
-    ) -> Float[Tensor, "p w"]:
+    ) -> Float[Tensor, "p o"]:
         """Return r(source, destination) of each pair."""
         return self.layers(pair_overlaps(walks, src, dst, time))
 
@@ -71,7 +85,7 @@ class WalkRelation(nn.Module):
         mask: Bool[Tensor, "p l"],
         ends: Int64[Tensor, "p 2"],
         time: Float64[Tensor, "p"],
-    ) -> Float[Tensor, "p l w2"]:
+    ) -> Float[Tensor, "p l o2"]:
         """Return r(token, first end) and r(token, second end) side by side, at the time of each token's pair."""
         with torch.no_grad():
             token = walks.at(torch.where(mask, node.long(), -1), time[:, None].expand(node.shape))
@@ -87,6 +101,10 @@ class HistoryConfig:
     walks: WalkRequest
     width: int
     dropout: float
+    relation_dropout: float = 0.0  # inside the perceptron on walks
+
+    def build_relation(self) -> WalkRelation:
+        return WalkRelation(self.walks, self.relation_dropout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +157,7 @@ class TokenWalks(nn.Module):
     def __init__(self, config: HistoryConfig) -> None:
         super().__init__()
         self.request = config.walks
-        self.relation, self.drop = WalkRelation(config.walks.width), nn.Dropout(config.dropout)
+        self.relation, self.drop = config.build_relation(), nn.Dropout(config.dropout)
         self.align = nn.Linear(2 * self.relation.out_dim, config.width)
 
     def forward(self, tokens: Tokens, sequences: SequencePairs) -> Float[Tensor, "r l c"]:
@@ -179,12 +197,26 @@ class PairWalks(nn.Module):
     def __init__(self, config: HistoryConfig) -> None:
         super().__init__()
         self.request = config.walks
-        self.relation, self.drop = WalkRelation(config.walks.width), nn.Dropout(config.dropout)
+        self.relation, self.drop = config.build_relation(), nn.Dropout(config.dropout)
         self.out_dim = self.relation.out_dim
 
     def forward(self, view: PairView) -> Float[Tensor, "p b"]:
         (walks,), pairs = view.walks, view.pairs
         return self.drop(self.relation.of_pairs(walks, pairs.src, pairs.dst, pairs.known))
+
+
+class SharedPairWalks(nn.Module):
+    """The same with the relation of a model's tokens, `TokenWalks`, instead of one of its own."""
+
+    def __init__(self, tokens: TokenWalks) -> None:
+        super().__init__()
+        self.request, self.out_dim = tokens.request, tokens.relation.out_dim
+        self._tokens = (tokens,)  # no submodule: its weights are stored once, with the tokens
+        self.drop = nn.Dropout(tokens.drop.p)
+
+    def forward(self, view: PairView) -> Float[Tensor, "p b"]:
+        (walks,), pairs, (tokens,) = view.walks, view.pairs, self._tokens
+        return self.drop(tokens.relation.of_pairs(walks, pairs.src, pairs.dst, pairs.known))
 
 
 # Channels of tokens, and features of pairs for the link head.

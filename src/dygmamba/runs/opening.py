@@ -138,7 +138,7 @@ def build_scorer(folder: RunDirectory, stream: Stream) -> nn.Module:
     sections = folder.config()
     name, seed = sections["run"]["model"], int(sections["run"]["seed"])
     spec = find_model(name, sections["run"].get("source"))
-    config = build_config(spec.config, update_stored_settings(sections["model"]))
+    config = build_config(spec.config, update_stored_settings(name, sections["model"]))
     scorer = build_seeded_scorer(spec, config, seed, stream)
     if not isinstance(scorer, nn.Module):
         raise FileError(

@@ -3,7 +3,7 @@
 Each step of a walk decays with its age, and only events strictly earlier than the query count: every look-up takes the
 query time. The random rows are a function of seed and node, so appending events and new nodes changes no earlier row.
 
-Legend: n nodes, e events, k layers, s = k + 1 rows of a node, d width, q queries.
+Legend: n nodes, e events, c decays, k layers, s = k + 1 rows of a node for each decay, d width, q queries.
 """
 
 import math
@@ -25,20 +25,22 @@ class WalkRequest:
     Attributes:
         layers: Events of the longest walks.
         dim: Width of the random projection.
-        decay: Decay rate per unit of time of the stream, applied to each event of a walk.
+        decays: Decay rates per unit of time of the stream, applied to each event of a walk. Several are a bank: the
+            walks of each decay have rows of their own.
         seed: Seed of the random projection; a table is cached by request, so another seed has a table of its own.
     """
 
     layers: int = 3
     dim: int = 120
-    decay: float = 1e-6
+    decays: tuple[float, ...] = (1e-6,)
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.layers < 1 or self.dim < 1 or not 0 <= self.decay < math.inf:
+        finite = self.decays and all(0 <= decay < math.inf for decay in self.decays)
+        if self.layers < 1 or self.dim < 1 or not finite:
             raise ConfigError(
-                "a walk request needs layers and dim of at least 1 and a finite decay of at least 0; got "
-                f"layers={self.layers}, dim={self.dim}, decay={self.decay}",
+                "a walk request needs layers and dim of at least 1, and at least one decay, each finite and at least "
+                f"0; got layers={self.layers}, dim={self.dim}, decays={self.decays}",
                 code="invalid-request",
             )
 
@@ -55,23 +57,36 @@ class WalkRequest:
         return self
 
     @property
-    def width(self) -> int:
-        """Number of features of a pair of nodes."""
+    def products(self) -> int:
+        """Number of inner products of a pair of nodes for one decay."""
         return (2 * self.layers + 2) ** 2
+
+    @property
+    def width(self) -> int:
+        """Number of features of a pair of nodes: the inner products of every decay."""
+        return len(self.decays) * self.products
 
     @property
     def kinds(self) -> list[tuple[int, str]]:
         """Index and name of the distinct features of a (source, destination) pair.
 
         The matrix of inner products is symmetric, and products of two rows without steps are random noise: both are
-        left out. A checkpoint of boosted trees holds a checksum of these names, so they must not be reworded.
+        left out. A checkpoint of boosted trees holds a checksum of these names, so they must not be reworded; those
+        of a single decay do not name it.
         """
         rows = [(who, steps) for who in ("source", "destination") for steps in range(self.layers + 1)]
-        return [
+        one_decay = [
             (place * len(rows) + other, f"walks of {i} to the {who} and of {j} to the {whom}, from one node")
             for place, (who, i) in enumerate(rows)
             for other, (whom, j) in enumerate(rows)
             if place <= other and i + j > 0
+        ]
+        if len(self.decays) == 1:
+            return one_decay
+        return [
+            (self.products * number + place, f"{name}, decay {number + 1} of {len(self.decays)}: {decay:.4g}")
+            for number, decay in enumerate(self.decays)
+            for place, name in one_decay
         ]
 
 
@@ -91,13 +106,13 @@ class TemporalWalks:
     ) -> "TemporalWalks":
         """Sum up the walks over events in time order, from random rows for the nodes they start at."""
         base = sample_node_rows(num_nodes, request.dim, request.seed)
-        return TemporalWalks(build_walk_table(src, dst, time, base, request.layers, request.decay))
+        return TemporalWalks(build_walk_table(src, dst, time, base, request.layers, request.decays))
 
     def to(self, device: torch.device | str) -> "TemporalWalks":
         return TemporalWalks(self.table.to(device))
 
-    def at(self, node: Int64[Tensor, "*q"], time: Float64[Tensor, "*q"]) -> Float32[Tensor, "*q s d"]:
-        """Return the rows of each node strictly before each time; zeros for node -1."""
+    def at(self, node: Int64[Tensor, "*q"], time: Float64[Tensor, "*q"]) -> Float32[Tensor, "*q c s d"]:
+        """Return the rows of each node strictly before each time, for every decay; zeros for node -1."""
         return look_up_rows(self.table, node, time)
 
 

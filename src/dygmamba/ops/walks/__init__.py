@@ -5,14 +5,18 @@ exp(-decay i) per unit of time. So P^i[u] is the sum of the rows P^0 of all node
 increasing times leads to u, each event decayed by its age. With unit vectors for P^0 these are the sums themselves;
 with random rows, inner products give them up to noise (TPNet, Lu et al., NeurIPS 2024, section 4).
 
+A table has the rows of one decay or of several, a bank of decays. All start from the same rows P^0 and come out of the
+same pass over the events; rows of different decays are never combined.
+
 Events at the same instant do not see each other: all of them add the rows from strictly before (decision 027). A
 `WalkTable` keeps the rows of a node just after each instant at which it had an event. The rows before any time are
 then one binary search and one decay. Only time differences are exponentiated.
 
 Legend: n nodes, e events, m = 2 e ends, t instants, r entries (a node at an instant at which it had an event),
-k layers, d width.
+c decays, k layers, d width.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -60,14 +64,16 @@ class WalkTable:
 
     instant: Float64[Tensor, "t"]
     key: Int64[Tensor, "r"]
-    rows: Float[Tensor, "r k d"]
+    rows: Float[Tensor, "r c k d"]
     base: Float[Tensor, "n d"]  # P^0
-    decay: float  # per unit of time, for each event of a walk
+    decays: Float64[
+        Tensor, "c"
+    ]  # per unit of time, for each event of a walk; a tensor, so look-ups copy nothing
 
     def to(self, device: torch.device | str) -> "WalkTable":
         """Copy to another device, for look-ups there."""
-        columns = (self.instant, self.key, self.rows, self.base)
-        return WalkTable(*(column.to(device) for column in columns), decay=self.decay)
+        columns = (self.instant, self.key, self.rows, self.base, self.decays)
+        return WalkTable(*(column.to(device) for column in columns))
 
 
 def build_walk_table(
@@ -76,34 +82,35 @@ def build_walk_table(
     time: Float64[Tensor, "e"],
     base: Float[Tensor, "n d"],
     layers: int,
-    decay: float,
+    decays: Sequence[float],
 ) -> WalkTable:
     """Build the table of these events on the CPU in one pass, in the precision of `base`."""
-    if not decay >= 0 or layers < 1:
+    if not decays or not all(decay >= 0 for decay in decays) or layers < 1:
         raise ConfigError(
-            f"walks need decay >= 0 and at least one layer; got decay={decay}, layers={layers}",
+            f"walks need decays >= 0 and at least one layer; got decays={tuple(decays)}, layers={layers}",
             code="bad-walk-settings",
         )
     ends = WalkEnds.from_events(src, dst, time)
-    need = len(ends.key) * layers * base.shape[1] * base.element_size()
+    need = len(ends.key) * len(decays) * layers * base.shape[1] * base.element_size()
     if need > MOST_BYTES:
         raise ConfigError(
-            f"the walk table of this stream needs {need / 2**30:.1f} GiB ({len(ends.key):,} rows of {layers} x "
-            f"{base.shape[1]} numbers), more than the limit of {MOST_BYTES >> 30} GiB; choose a smaller width or fewer "
-            "layers",
+            f"the walk table of this stream needs {need / 2**30:.1f} GiB ({len(ends.key):,} entries of "
+            f"{len(decays)} x {layers} x {base.shape[1]} numbers), more than the limit of {MOST_BYTES >> 30} GiB; "
+            "choose a smaller width, fewer decays or fewer layers",
             code="walk-table-too-large",
         )
-    rows = WALKS["cpu"].walk_rows(ends, base, layers, decay)
+    rates = torch.tensor(decays, dtype=torch.float64)
+    rows = WALKS["cpu"].walk_rows(ends, base, layers, rates)
     if not bool(torch.isfinite(rows).all()):
         raise EventError(
-            f"the sums over walks of {layers} events overflow; choose fewer layers or a larger decay",
+            f"the sums over walks of {layers} events overflow; choose fewer layers or larger decays",
             code="walk-overflow",
         )
-    return WalkTable(ends.instant, ends.key, rows, base, decay)
+    return WalkTable(ends.instant, ends.key, rows, base, rates)
 
 
 def look_up_rows(
     table: WalkTable, node: Int64[Tensor, "*q"], time: Float64[Tensor, "*q"]
-) -> Float[Tensor, "*q k1 d"]:
-    """Return rows P^0..P^k of each node strictly before each time; zeros for node -1."""
+) -> Float[Tensor, "*q c k1 d"]:
+    """Return rows P^0..P^k of each node strictly before each time, for every decay; zeros for node -1."""
     return reference.look_up_rows(table, node, time)

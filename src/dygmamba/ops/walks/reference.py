@@ -9,27 +9,31 @@ if TYPE_CHECKING:
     from dygmamba.ops.walks import WalkEnds, WalkTable
 
 
-def walk_rows(ends: "WalkEnds", base: Tensor, layers: int, decay: float) -> Tensor:
+def walk_rows(ends: "WalkEnds", base: Tensor, layers: int, decays: Tensor) -> Tensor:
     """Decay the rows of all nodes from instant to instant; each instant adds the rows from before it."""
-    stride = len(ends.instant) + 1
-    state = torch.cat([base[:, None], base.new_zeros(len(base), layers, base.shape[1])], dim=1)  # [n k1 d]
-    rows = base.new_zeros(len(ends.key), layers, base.shape[1])
+    stride, bank = len(ends.instant) + 1, len(decays)
+    state = base.new_zeros(len(base), bank, layers + 1, base.shape[1])  # [n c k1 d]
+    state[:, :, 0] = base[:, None]
+    rows = base.new_zeros(len(ends.key), bank, layers, base.shape[1])
     node, number = ends.key // stride, ends.key % stride
     for now, gap in enumerate(ends.instant.diff(prepend=ends.instant[:1])):
-        state *= torch.exp(-decay * gap * torch.arange(layers + 1).double())[:, None].to(base.dtype)
+        state *= torch.exp(-decays[:, None] * gap * torch.arange(layers + 1).double())[..., None].to(
+            base.dtype
+        )
         current = number[ends.entry] == now
         own, partner = node[ends.entry[current]], node[ends.partner[current]]
-        state[:, 1:] += torch.zeros_like(state[:, 1:]).index_add_(0, own, state[partner, :-1])
-        rows[number == now] = state[node[number == now], 1:]
+        state[:, :, 1:] += torch.zeros_like(state[:, :, 1:]).index_add_(0, own, state[partner, :, :-1])
+        rows[number == now] = state[node[number == now], :, 1:]
     return rows
 
 
 def look_up_rows(table: "WalkTable", node: Tensor, time: Tensor) -> Tensor:
     """Decay the rows of the last entry strictly before each time."""
     base = table.base[node.clamp(min=0)] * (node >= 0)[..., None]  # [*q d]
-    layers = table.rows.shape[1]
+    bank, layers = table.rows.shape[1:3]
+    base = base[..., None, None, :].expand(*node.shape, bank, 1, -1)  # the same P^0 for every decay
     if not len(table.key):
-        return torch.cat([base[..., None, :], base.new_zeros(*node.shape, layers, base.shape[-1])], dim=-2)
+        return torch.cat([base, base.new_zeros(*node.shape, bank, layers, base.shape[-1])], dim=-2)
     stride = len(table.instant) + 1
     rank = torch.searchsorted(table.instant, time.contiguous())  # instants strictly earlier
     last = torch.searchsorted(table.key, node * stride + rank) - 1
@@ -37,6 +41,7 @@ def look_up_rows(table: "WalkTable", node: Tensor, time: Tensor) -> Tensor:
     last = torch.where(exists, last, 0)
     age = torch.where(exists, time - table.instant[table.key[last] % stride], 0)
     steps = torch.arange(1, layers + 1, device=node.device)
-    decay = torch.where(exists[..., None], torch.exp(-table.decay * age[..., None] * steps), 0)  # [*q k]
+    faded = torch.exp(-table.decays[:, None] * age[..., None, None] * steps)  # [*q c k]
+    decay = torch.where(exists[..., None, None], faded, 0)
     rows = table.rows[last] * decay[..., None].to(base.dtype)
-    return torch.cat([base[..., None, :], rows], dim=-2)
+    return torch.cat([base, rows], dim=-2)

@@ -1,4 +1,4 @@
-"""Former names of models and of setting values; they work until version 0.2.
+"""Former names of models and of setting values, which work until version 0.2, and settings that old runs lack.
 
 A run directory keeps the names it was written with; `find_model` and `update_stored_settings` understand them.
 """
@@ -14,6 +14,12 @@ ALIASES: dict[str, dict[str, str]] = {
     "model": {"fading-mamba": "dyg-mamba-counts"},
     "channels": {"fading-cooccurrence": "decayed-cooccurrence", "fading-counts": "decayed-counts"},
     "beside": {"fading-pair": "decayed-pair"},
+}
+
+# Settings that a model got later: setting -> (a setting that only this kind of model has, value of runs without it).
+ADDED_SETTINGS: dict[str, tuple[str, Any]] = {
+    "transitions": ("leaves", 0),
+    "max_rows": ("leaves", 1_000_000_000),
 }
 
 
@@ -32,8 +38,13 @@ def current_values(setting: str, values: Iterable[str]) -> tuple[str, ...]:
 
 
 def update_stored_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a stored run with current names, without warnings: a stored run should not be edited."""
-    return {name: _replace(ALIASES.get(name, {}), value) for name, value in settings.items()}
+    """Return the settings of a stored run with current names, without warnings: a stored run should not be edited.
+
+    A setting that was added since has the value that describes the run, which may differ from the default of new runs.
+    """
+    named = {name: _replace(ALIASES.get(name, {}), value) for name, value in settings.items()}
+    added = {name: value for name, (owner, value) in ADDED_SETTINGS.items() if owner in settings}
+    return added | named
 
 
 def _replace(names: dict[str, str], value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Batch visibility of tables: counts, decayed counts and walks are as of the first event of a query's batch."""
+"""Batch visibility: counts, decayed counts, walks and transitions are as of the first event of a query's batch."""
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ from dygmamba.runs.evaluation import evaluate_link_scorer
 from dygmamba.sampling.counts import CountRequest
 from dygmamba.sampling.decayed_counts import DecayedCountRequest, DecayedCountTable
 from dygmamba.sampling.index import NeighborIndex, gather_view
+from dygmamba.sampling.transitions import TransitionRequest
 from dygmamba.sampling.view import NeighborRequest, PairBatch
 from dygmamba.sampling.walks import TemporalWalks, WalkRequest
 from dygmamba.tasks.base import EvaluationSet
@@ -26,7 +27,12 @@ from strategies import event_streams
 from streams import split_stream, unsplit
 
 CELL = 3
-TABLES = (CountRequest((2.0, 9.0), 4), DecayedCountRequest((2.0, 9.0)), WalkRequest(2, 5, (0.1, 0.02)))
+TABLES = (
+    CountRequest((2.0, 9.0), 4),
+    DecayedCountRequest((2.0, 9.0)),
+    WalkRequest(2, 5, (0.1, 0.02)),
+    TransitionRequest((2.0, 9.0), 2),
+)
 
 
 def told(view):
@@ -34,7 +40,9 @@ def told(view):
     (counts,), (fades,), (walks,), pairs = view.counts, view.decayed_counts, view.walks, view.pairs
     ends = (pairs.src, pairs.dst, pairs.known)
     single = (fades.of_node(pairs.src, pairs.known), fades.of_node(pairs.dst, pairs.known))
-    found = torch.cat([counts, *single, fades.of_pair(*ends), pair_overlaps(walks, *ends)], dim=1).double()
+    (steps,) = view.transitions
+    parts = [counts, *single, fades.of_pair(*ends), pair_overlaps(walks, *ends), steps]
+    found = torch.cat(parts, dim=1).double()
     return found @ torch.linspace(1, 2, found.shape[1], dtype=torch.float64)
 
 

@@ -39,6 +39,7 @@ def test_the_strongest_features_are_named_and_in_order():
             own = [at for at, name in enumerate(found.names) if name.split(", fading over ")[0] == kind]
             assert by == pytest.approx(float(found.contribution[row, own].sum()))
     assert len(set(found.names)) == len(found.names)
+    assert any("followed the source's last destination" in name for name in found.names)
     totals = torch.tensor([sum(by for _, by in listed) for listed in found.strongest(len(found.names))])
     expected = found.contribution.sum(dim=1)
     torch.testing.assert_close(totals.double(), expected, rtol=1e-5, atol=1e-5)

@@ -133,7 +133,7 @@ def test_stored_runs_without_the_settings_have_their_former_values(name):
 
 def test_stored_runs_of_other_models_keep_their_settings():
     assert aliases.update_stored_settings("dyg-mamba", {"length": 7}) == {"length": 7}
-    assert aliases.update_stored_settings("trees", {}) == {}
+    assert aliases.update_stored_settings("graphmixer", {}) == {}
 
 
 def test_settings_that_exclude_each_other_are_errors():

@@ -36,6 +36,7 @@ from dygmamba.ops.recent_neighbors import build_adjacency, last_k_before, time_a
 from dygmamba.ops.scan import span_scan
 from dygmamba.ops.spectral_bound import spectral_bound
 from dygmamba.ops.split_projection import split_projection
+from dygmamba.ops.transitions import Transitions, last_ages, last_destinations
 from dygmamba.ops.trees import GrowthConfig, bin_columns, bin_edges, grow_tree, shapley_values, sum_leaves
 from dygmamba.ops.walks import build_walk_table
 from gradient_cases import results
@@ -88,6 +89,21 @@ def decayed() -> list[Tensor]:
     ]
 
 
+def followed() -> list[Tensor]:
+    ids, time = torch.arange(12), torch.arange(12, dtype=torch.float64) // 2
+    scale = torch.tensor([0.5, 3.0], dtype=torch.float64)
+    table = Transitions(ids % 2, ids % 5, time, 5, 3, scale)
+    table.append(ids[:3] % 2, ids[:3], time[-3:] + 1)
+    asked = torch.tensor([-1, 0, 1]), torch.tensor([9.0, 4.0, 2.0], dtype=torch.float64)
+    origin = last_destinations(table.histories, *asked)
+    return [
+        origin,
+        table.counts(origin, ids[:3], asked[1]),
+        last_ages(table.histories, *asked, 3),
+        table.events_since_met(asked[0].clamp(min=0), ids[:3], asked[1]),
+    ]
+
+
 def walked() -> list[Tensor]:
     ids, time = torch.arange(9), torch.arange(9, dtype=torch.float64) // 2
     table = build_walk_table(ids % 3, ids % 4, time, normal(4, 3), 3, 0.3)
@@ -135,6 +151,7 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     "decayed_counts": decayed,
     "trees": boosted,
     "walks": walked,
+    "transitions": followed,
     "gather_rows": gathered,
 }
 GPU_ONLY = {"gather_rows", "masked_softmax"}  # all their kernels are for a GPU

@@ -1,16 +1,18 @@
 """Boosted trees as a run: trained, resumed, opened and evaluated like any other model."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
 import dygmamba as dm
 from dygmamba.core.errors import ConfigError, FileError, Interrupted
-from dygmamba.engine.checkpoint import read_checkpoint
+from dygmamba.engine.checkpoint import load_best, read_checkpoint, save_checkpoint
 from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.models.base import DatasetFacts
 from dygmamba.runs.link_training import resume_link_run, start_link_run
-from dygmamba.runs.opening import open_run, store_run_dataset
+from dygmamba.runs.opening import build_scorer, open_run, store_run_dataset
 from dygmamba.sampling.view import PairBatch
 from observers import StepCounter
 from raising import raises
@@ -137,3 +139,64 @@ def test_a_cached_table_is_summed_like_a_new_one(data, trained):
         asked()
     scorer.value[0] += 1
     asked()
+
+
+def test_a_run_of_an_earlier_version_has_no_transitions(data, tmp_path):
+    """Its config does not name them; it opens with the features and trees it was trained with."""
+    fit = start_link_run(data, "trees", 0, SETTINGS | {"transitions": 0}, CPU, tmp_path)
+    sections = {name: dict(section) for name, section in fit.run.config().items() if name != "folder"}
+    assert sections["model"].pop("transitions") == 0
+    assert sections["model"].pop("max_rows") == 200_000
+    fit.run.write_config(sections)
+    old = build_scorer(RunDirectory(fit.run.path), fit.stream)
+    assert old.names == fit.scorer.names
+    assert not any("followed" in name for name in old.names)
+    assert old.config.max_rows == 1_000_000_000
+    default = start_link_run(data, "trees", 0, SETTINGS, CPU, tmp_path).scorer
+    assert any("followed" in name for name in default.names)
+
+
+def test_a_checkpoint_is_as_large_as_its_trees(data, trained, tmp_path):
+    """Whatever the largest number of trees; one with room for more, of an earlier version, loads the same trees."""
+    (run,) = dm.train(data, "trees", out=tmp_path, **(SETTINGS | {"trees": 100_000}))
+    own, other = tensors(trained.path), tensors(run.path)
+    assert all(torch.equal(own[name], other[name]) for name in own)
+    assert len(other["model.feature"]) <= 12
+    directory = RunDirectory(trained.path)
+    stored, state = read_checkpoint(directory, directory.best)
+    whole = {}
+    for name, value in stored.items():
+        more = 12 - len(value) if value.ndim == 2 else 0
+        empty = value.new_full((more, *value.shape[1:]), -1 if name == "model.feature" else 0)
+        whole[name] = torch.cat([value, empty]) if more else value
+    scorer, stream = opened_scorer(trained.path)
+    view = stream.view(
+        PairBatch.from_pairs(data.store.src[-9:], data.store.dst[-9:], data.store.time[-9:]), scorer.requests
+    )
+    before = scorer(view)
+    save_checkpoint(directory.best, whole, state, directory.fingerprint)
+    wide = build_scorer(directory, stream)
+    load_best(directory, wide)
+    save_checkpoint(directory.best, stored, state, directory.fingerprint)
+    assert torch.equal(wide(view), before)
+
+
+def test_trees_of_another_size_are_refused(data, trained):
+    """More trees than the settings allow, or other leaves: the checkpoint is of another model."""
+    directory = RunDirectory(trained.path)
+    scorer, stream = opened_scorer(trained.path)
+    for name, value in (("trees", 2), ("leaves", 7)):
+        small = type(scorer)(replace(scorer.config, **{name: value}), DatasetFacts.of(stream.store))
+        with raises("wrong-model", FileError):
+            load_best(directory, small)
+
+
+def test_a_tree_is_grown_from_at_most_max_rows(data, tmp_path):
+    """About so many; without a limit from a share of all rows."""
+    rows = {}
+    for most in (100, 10**9):
+        fit = start_link_run(data, "trees", 0, SETTINGS | {"max_rows": most, "epochs": 1}, CPU, tmp_path)
+        fit()
+        rows[most] = fit.scorer.trees().cover[:, 0]
+    assert float(rows[100].mean()) == pytest.approx(100, rel=0.2)
+    assert float(rows[10**9].min()) > 500

@@ -18,6 +18,7 @@ from dygmamba.sampling import disk_index
 from dygmamba.sampling.counts import CountRequest
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.index import STRATEGIES, NeighborIndex
+from dygmamba.sampling.transitions import TransitionRequest
 from dygmamba.sampling.view import NeighborRequest, PairBatch
 from raising import raises
 
@@ -98,6 +99,11 @@ def test_disk_counts_equal_memory_counts(path, which, on_disk, monkeypatch):
     )
     assert torch.equal(there, both[0])
     assert not isinstance(memory.counts(request.scales).groups["pair"], disk_index.DiskCountGroups)
+    followed = [
+        index.transition_features(TransitionRequest(request.scales), PairBatch.from_pairs(src, dst, when))
+        for index in (disk, memory)
+    ]
+    assert torch.equal(*followed)
 
 
 def test_the_index_file_is_reused_and_rewritten_when_damaged(path, on_disk, monkeypatch):

@@ -18,6 +18,7 @@ from dygmamba.core.errors import DygWarning, FileError
 from dygmamba.core.files.writing import make_folder
 from dygmamba.data.storage.tensor_file import DamagedFileError, read_sealed_tensors, write_sealed_tensors
 from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.models.base import GrowingModule
 
 FORMAT = "dygmamba-checkpoint-2"
 
@@ -226,8 +227,11 @@ def _named_weights(model: nn.Module) -> list[tuple[str, Tensor]]:
 
 def _load_weights(model: nn.Module, tensors: Tensors, prefix: str, path: Path) -> None:
     """Load the tensors with a prefix into the model; raise FileError unless names and shapes are the model's."""
+    stored = _without_prefix(tensors, prefix)
+    for name, module in model.named_modules():
+        if isinstance(module, GrowingModule):
+            module.allocate(_without_prefix(stored, f"{name}." if name else ""))
     own = model.state_dict()
-    stored = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
     wrong = [name for name in own if name not in stored or stored[name].shape != own[name].shape]
     if wrong or set(stored) - set(own):
         name = (wrong or sorted(set(stored) - set(own)))[0]
@@ -236,6 +240,10 @@ def _load_weights(model: nn.Module, tensors: Tensors, prefix: str, path: Path) -
             code="wrong-model",
         )
     model.load_state_dict(stored)
+
+
+def _without_prefix(tensors: Tensors, prefix: str) -> Tensors:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Tensors) -> None:

@@ -127,7 +127,8 @@ def attribute_trees(scorer: Scorer, stream: Stream, pairs: PairBatch) -> TreeAtt
     numbers = scorer.features(stream.view(pairs, scorer.requests))
     trees = Trees(*(column.cpu() for column in scorer.trees().columns))
     contribution, expected = shapley_values(trees, numbers.cpu())
-    names = [_describe_feature(name, scorer.request.scales, stream) for name in scorer.names]
+    scales = tuple(scale for request in scorer.requests for scale in getattr(request, "scales", ()))
+    names = [_describe_feature(name, scales, stream) for name in scorer.names]
     return TreeAttribution(names, numbers.cpu().double(), contribution, float(scorer.base + expected))
 
 

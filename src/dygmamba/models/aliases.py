@@ -1,4 +1,4 @@
-"""Former names of models and of setting values; they work until version 0.2.
+"""Former names of models and of setting values, which work until version 0.2, and settings that old runs lack.
 
 A run directory keeps the names it was written with; `find_model` and `update_stored_settings` understand them. Settings
 that a run lacks because they did not exist yet have the values of `STORED_DEFAULTS`.
@@ -17,6 +17,7 @@ ALIASES: dict[str, dict[str, str]] = {
     "beside": {"fading-pair": "decayed-pair"},
 }
 
+TREES_BEFORE_TRANSITIONS: dict[str, Any] = {"transitions": 0, "max_rows": 1_000_000_000}
 # Settings of models whose defaults are not how the model worked before the setting existed.
 STORED_DEFAULTS: dict[str, dict[str, Any]] = {
     "dyg-mamba-counts": {
@@ -26,6 +27,8 @@ STORED_DEFAULTS: dict[str, dict[str, Any]] = {
         "relation_dropout": 0.0,
         "tables": "concat",
     },
+    "trees": TREES_BEFORE_TRANSITIONS,
+    "walk-trees": TREES_BEFORE_TRANSITIONS,
 }
 
 

@@ -1,7 +1,7 @@
 """Interfaces between models and engine: scorers, encoders, heads, saved memories, and facts about a dataset."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -168,6 +168,15 @@ class RoundLearner(Protocol):
 
         The fitted parameters are buffers of the module, so checkpoints contain them.
         """
+        ...
+
+
+@runtime_checkable
+class GrowingModule(Protocol):
+    """A module with buffers that grow in training, such as boosted trees."""
+
+    def allocate(self, tensors: Mapping[str, Tensor]) -> None:
+        """Give the buffers the sizes of these stored ones, which are loaded next."""
         ...
 
 

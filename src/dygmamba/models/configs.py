@@ -324,13 +324,16 @@ class TPNetConfig(Settings):
 class TreesConfig(Settings):
     """Number and size of the trees, and the features they are grown from."""
 
-    trees: Annotated[int, Bounds(1, 100_000)] = 400  # largest number of trees
+    trees: Annotated[int, Bounds(1, 100_000)] = 2000  # largest number of trees
     rounds: Annotated[int, Bounds(1, 100_000)] = 10  # trees per epoch, between two validations
     rate: Fraction = 0.05  # learning rate: factor of each tree's output
     leaves: Annotated[int, Bounds(2, 4096)] = 31  # largest number of leaves per tree
     least: Annotated[int, Bounds(1, 1_000_000)] = 20  # smallest number of rows per leaf
     l2: Annotated[float, Bounds(1e-6, 1e6)] = 1.0  # L2 regularisation of leaf values
     rows: Fraction = 0.6  # share of the rows that a tree is grown from
+    max_rows: Annotated[int, Bounds(1, 1_000_000_000)] = (
+        200_000  # largest number of rows that a tree is grown from
+    )
     columns: Fraction = 0.3  # share of the features that a tree may split on
     skip: Annotated[float, Bounds(0, 1, below=True)] = (
         0.15  # share of the queries left out: the earliest ones
@@ -344,6 +347,9 @@ class TreesConfig(Settings):
     walk_dim: Width = 120  # columns of the random vector of a node, if walks are used
     walk_decays: Bank = 1  # decays of walks; several: spaced from the typical time gap to 4 training periods
     walk_seed: WalkSeed = 0  # seed of the random vectors, if walks are used; 0: the seed of the run
+    transitions: Annotated[int, Bounds(0, 7)] = (
+        3  # last destinations of the source, whose followers are counted; 0: none
+    )
 
 
 @dataclass(frozen=True, slots=True)

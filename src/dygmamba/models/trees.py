@@ -2,15 +2,16 @@
 
 Each pair is a row of features (`sampling/counts.py`): decayed counts of both nodes' events and of their common events
 on nine time scales, counts of one node with the other's neighbors, and the ages of the last events. The time scales are
-log-spaced from the median time gap of a node to the training period. There is no memory: a score is a function of the
-pair, the time and strictly earlier events. The trees are stored in buffers, so a checkpoint contains numbers and no
-code (decision 025).
+log-spaced from the median time gap of a node to the training period. Further features say how often the destination
+followed the source's last destinations, of any source (`sampling/transitions.py`). There is no memory: a score is a
+function of the pair, the time and strictly earlier events. The trees are stored in buffers, so a checkpoint contains
+numbers and no code (decision 025). The buffers grow with the trees, so that it is no larger than they are.
 
 Legend: p pairs, r rows, f features, t trees, n nodes of a tree.
 """
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from weakref import ref
@@ -36,9 +37,11 @@ from dygmamba.ops.trees import (
     sum_leaves,
 )
 from dygmamba.sampling.counts import CountRequest
+from dygmamba.sampling.transitions import TransitionRequest
 from dygmamba.sampling.view import PairBatch, PairView
 from dygmamba.sampling.walks import WalkRequest
 
+TRANSITION_SCALES, STEP = 4, 8  # time scales of transitions: the training period, an eighth of it, and so on
 BISECTIONS = 50  # after which the interval is as small as float64 can resolve
 
 
@@ -103,14 +106,18 @@ class BoostedTrees(nn.Module):
             self.requests = (self.request, walks)
             self.overlaps = torch.tensor([place for place, _ in walks.kinds])
             self.names = [*self.names, *(name for _, name in walks.kinds)]
-        shape = (config.trees, 2 * config.leaves - 1)
+        if config.transitions:
+            spans = tuple(facts.period / STEP**power for power in range(TRANSITION_SCALES))
+            steps = TransitionRequest(spans, config.transitions)
+            self.requests = (*self.requests, steps)
+            self.names = [*self.names, *steps.names]
         kinds = {
             "feature": torch.int32, "threshold": torch.float32, "left": torch.int32, "right": torch.int32,
             "value": torch.float64, "cover": torch.float64,
         }  # fmt: skip
         for name, kind in kinds.items():
-            self.register_buffer(name, torch.zeros(shape, dtype=kind))
-        self.feature.fill_(-1)
+            self.register_buffer(name, torch.zeros(0, 2 * config.leaves - 1, dtype=kind))
+        self._resize(1)
         self.register_buffer("grown", torch.zeros((), dtype=torch.int64))
         self.register_buffer("base", torch.zeros((), dtype=torch.float64))
         self.layout = zlib.crc32("\n".join(self.names).encode())
@@ -125,6 +132,27 @@ class BoostedTrees(nn.Module):
         """Return the trees grown so far, or a range of them."""
         every = Trees(*(getattr(self, name) for name in Trees.__dataclass_fields__))
         return every.part(first, int(self.grown) if last is None else last)
+
+    def _resize(self, count: int) -> None:
+        """Make room for `count` trees; new ones are leaves of value 0."""
+        for name in Trees.__dataclass_fields__:
+            old = getattr(self, name)
+            more = old.new_full((max(0, count - len(old)), old.shape[1]), -1 if name == "feature" else 0)
+            setattr(self, name, torch.cat([old[:count], more]))
+
+    def allocate(self, tensors: Mapping[str, Tensor]) -> None:
+        """Make room for as many trees as these stored buffers have."""
+        count = len(tensors["feature"]) if "feature" in tensors and tensors["feature"].ndim else 0
+        if 0 < count <= self.config.trees:
+            self._resize(count)
+
+    def _load_from_state_dict(
+        self, state_dict: Mapping[str, Any], prefix: str, *args: Any, **others: Any
+    ) -> None:
+        self.allocate(
+            {name.removeprefix(prefix): state_dict[name] for name in state_dict if name.startswith(prefix)}
+        )
+        super()._load_from_state_dict(state_dict, prefix, *args, **others)
 
     def forward(self, view: PairView) -> Float64[Tensor, "p"]:
         """Return a logit per pair, summed on the CPU, where the features are computed."""
@@ -143,7 +171,8 @@ class BoostedTrees(nn.Module):
             self.overlaps.to(view.pairs.node.device),
         )
         walked = [pair_overlaps(walks, *ends)[:, chosen] for walks in view.walks]
-        return torch.cat([*view.counts, *walked], dim=1) if walked else view.counts[0]
+        parts = [*view.counts, *walked, *view.transitions]
+        return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
 
     def _sums(self, features: Float32[Tensor, "p f"]) -> Float64[Tensor, "p"]:
         """Sum the trees for a feature table; a table that is used again, as in validation, only adds new trees."""
@@ -184,6 +213,8 @@ class BoostedTrees(nn.Module):
         loss = binary_cross_entropy_with_logits(table.score, table.label).float()
         at = int(self.grown)
         if at < self.config.trees:
+            if at == len(self.feature):  # room for the rest of the epoch
+                self._resize(min(self.config.trees, at + self.config.rounds - at % self.config.rounds))
             tree = self._next(table, np.random.Generator(np.random.PCG64([int(self.key), at])))
             for name in Trees.__dataclass_fields__:
                 getattr(self, name)[at] = getattr(tree, name)[0].to(self.value.device)
@@ -191,10 +222,11 @@ class BoostedTrees(nn.Module):
         return loss
 
     def _next(self, table: TrainingTable, draw: np.random.Generator) -> Trees:
-        share = torch.sigmoid(table.score)
-        slopes = torch.stack([share - table.label, share * (1 - share)], dim=1)
+        chance = torch.sigmoid(table.score)
+        slopes = torch.stack([chance - table.label, chance * (1 - chance)], dim=1)
         width, count = table.bins.shape
-        rows = np.flatnonzero(draw.random(count) < self.config.rows)
+        share = min(self.config.rows, self.config.max_rows / max(count, 1))
+        rows = np.flatnonzero(draw.random(count) < share)
         columns = np.sort(draw.choice(width, max(1, round(self.config.columns * width)), replace=False))
         drawn = (torch.from_numpy(rows), torch.from_numpy(columns))
         tree = grow_tree(table.bins, slopes, *drawn, table.edges, self.growth)

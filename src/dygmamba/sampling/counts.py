@@ -70,8 +70,8 @@ class CountRequest:
     def names(self) -> list[str]:
         """Description of each feature, in the order of the columns."""
         return [
-            *(f"{what}, {_scale_label(scale)}" for what in DECAYED_NAMES for scale in self.scales),
-            *(f"{what}, {_scale_label(scale)}" for what in NEIGHBORHOOD_NAMES for scale in self.scales),
+            *(f"{what}, {scale_label(scale)}" for what in DECAYED_NAMES for scale in self.scales),
+            *(f"{what}, {scale_label(scale)}" for what in NEIGHBORHOOD_NAMES for scale in self.scales),
             *PLAIN_NAMES,
         ]
 
@@ -107,7 +107,8 @@ PLAIN_NAMES = tuple(
 )
 
 
-def _scale_label(scale: float) -> str:
+def scale_label(scale: float) -> str:
+    """Return the end of the name of a decayed count: its time scale."""
     return f"fading over {scale:.4g}"
 
 

@@ -1,6 +1,7 @@
 """Neighbor index: recent, uniform or time-aware neighbors strictly before a query, over any number of hops.
 
-It also builds, on demand, the tables that models ask for beside sequences: counts, decayed counts, temporal walks.
+It also builds, on demand, the tables that models ask for beside sequences: counts, decayed counts, temporal walks,
+transitions.
 
 Legend: q queries, k entries per query, p pairs, f features per pair.
 """
@@ -39,6 +40,7 @@ from dygmamba.sampling.disk_index import (
 )
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.event_history import EventHistory, HistoryRequest, StreamTotals
+from dygmamba.sampling.transitions import TransitionRequest, TransitionTable
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch, PairView, Request
 from dygmamba.sampling.walks import TemporalWalks, WalkRequest
 
@@ -58,6 +60,9 @@ class NeighborIndex:
     _counts: dict[tuple[float, ...], EventCounts] = field(default_factory=dict, repr=False, compare=False)
     _totals: list[StreamTotals] = field(default_factory=list, repr=False, compare=False)
     _weights: dict[float, SamplingWeights] = field(default_factory=dict, repr=False, compare=False)
+    _transitions: dict[TransitionRequest, TransitionTable] = field(
+        default_factory=dict, repr=False, compare=False
+    )
     _tables: dict[WalkRequest | DecayedCountRequest, TemporalWalks | DecayedCountTable] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -78,11 +83,13 @@ class NeighborIndex:
         return NeighborIndex(build_adjacency(src, dst, events, store.time, store.num_nodes), edges)
 
     def to(self, device: torch.device | str) -> "NeighborIndex":
-        """Return the index on another device; it shares the counts, which stay on the host."""
+        """Return the index on another device; it shares the counts and transitions, which stay on the host."""
         entries = self.entries.to(device)
         # only entries that were not copied depend on the mapped file
         source = self.source if entries.key.data_ptr() == self.entries.key.data_ptr() else None
-        return NeighborIndex(entries, self.edges, source, _counts=self._counts)
+        return NeighborIndex(
+            entries, self.edges, source, _counts=self._counts, _transitions=self._transitions
+        )
 
     def check_unchanged(self) -> "NeighborIndex":
         """Return the index; raise FileError if the file its entries are mapped from was changed."""
@@ -144,19 +151,38 @@ class NeighborIndex:
         return EventCounts(edges.num_nodes, scale, groups)
 
     def count_features(self, request: CountRequest, pairs: PairBatch) -> Float32[Tensor, "p f"]:
-        """Return the count features of each pair, from events strictly before its time.
+        """Return the count features of each pair, from events strictly before its time."""
+        return self._cached_features(request, pairs, self._compute_count_features)
+
+    def transition_features(self, request: TransitionRequest, pairs: PairBatch) -> Float32[Tensor, "p f"]:
+        """Return the transition features of each pair, from events strictly before its time."""
+        return self._cached_features(request, pairs, self._compute_transition_features)
+
+    def _cached_features(self, request: Any, pairs: PairBatch, compute: Callable[..., Tensor]) -> Tensor:
+        """Compute features of pairs, or return those of the same queries.
 
         Results are cached up to a limit: an index never changes, and validation repeats its queries every epoch.
         """
         key = _query_digest(request, pairs)
         if key not in self._features:
-            features = self._compute_features(request, pairs)
+            features = compute(request, pairs)
             if sum(map(torch.numel, self._features.values())) + features.numel() > MAX_CACHED_NUMBERS:
                 return features
             self._features[key] = features
         return self._features[key]
 
-    def _compute_features(self, request: CountRequest, pairs: PairBatch) -> Float32[Tensor, "p f"]:
+    def _compute_transition_features(
+        self, request: TransitionRequest, pairs: PairBatch
+    ) -> Float32[Tensor, "p f"]:
+        if request not in self._transitions:
+            edges = self.edges
+            self._transitions[request] = TransitionTable.build(
+                edges.src, edges.dst, edges.time, edges.num_nodes, request
+            )
+        queries = (pairs.src.cpu(), pairs.dst.cpu(), pairs.time.cpu())
+        return self._transitions[request].compute_features(*queries).to(pairs.node.device)
+
+    def _compute_count_features(self, request: CountRequest, pairs: PairBatch) -> Float32[Tensor, "p f"]:
         recent = self.recent(pairs.node, pairs.when, request.neighbors)
         age = ((recent.query_time[:, None] - recent.time) * recent.mask).cpu()
         node = torch.where(recent.mask, recent.node.long(), -1).cpu()
@@ -203,7 +229,7 @@ class NeighborIndex:
         return self._weights[scale]
 
 
-def _query_digest(request: CountRequest, pairs: PairBatch) -> bytes:
+def _query_digest(request: CountRequest | TransitionRequest, pairs: PairBatch) -> bytes:
     """Return a digest of the queries, the key of the feature cache."""
     sha = hashlib.sha256(repr(request).encode())
     for column in (pairs.node, pairs.when, pairs.src_row, pairs.dst_row):
@@ -258,7 +284,8 @@ def gather_view(
 ) -> PairView:
     """Look up what a model requests for a batch of pairs; each row is looked up once per request.
 
-    Count features are those at the table time (`PairBatch.known`), sequences those at the pair's own time.
+    Count and transition features are those at the table time (`PairBatch.known`), sequences those at the pair's own
+    time.
 
     Args:
         index: Events that are visible, each to later queries only.
@@ -267,7 +294,7 @@ def gather_view(
         requests: The model's requests.
         draws: Random numbers of the `uniform` and `time_aware` strategies; `recent` needs none.
     """
-    neighbors, counts, walks, decayed, histories = [], [], [], [], []
+    neighbors, counts, walks, decayed, histories, transitions = [], [], [], [], [], []
     for request in requests:
         if isinstance(request, CountRequest):
             counts.append(index.count_features(request, pairs.at_table_time()))
@@ -277,7 +304,9 @@ def gather_view(
             decayed.append(index.decayed_counts(request))
         elif isinstance(request, HistoryRequest):
             histories.append(index.history(request))
+        elif isinstance(request, TransitionRequest):
+            transitions.append(index.transition_features(request, pairs.at_table_time()))
         else:
             neighbors.append(index.gather(request, pairs.node, pairs.when, draws))
-    tables = (counts, walks, decayed, histories)
+    tables = (counts, walks, decayed, histories, transitions)
     return PairView(pairs, tuple(neighbors), features, *map(tuple, tables))

@@ -1,6 +1,6 @@
 """Input of a model: a batch of pairs to score, and the neighbor sequences and tables that it requested.
 
-Legend: p pairs, q queries (rows), l sequence length, r selected pairs or rows, f features per pair.
+Legend: p pairs, q queries (rows), l sequence length, r selected pairs or rows, f, g features per pair.
 """
 
 from dataclasses import dataclass, replace
@@ -17,6 +17,7 @@ from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.sampling.counts import CountRequest
 from dygmamba.sampling.decayed_counts import DecayedCountRequest, DecayedCountTable
 from dygmamba.sampling.event_history import EventHistory, HistoryRequest
+from dygmamba.sampling.transitions import TransitionRequest
 from dygmamba.sampling.walks import TemporalWalks, WalkRequest
 
 
@@ -56,7 +57,9 @@ class NeighborRequest:
         return replace(self, fanout=tuple(min(k, length) for k in self.fanout))
 
 
-Request = NeighborRequest | CountRequest | DecayedCountRequest | WalkRequest | HistoryRequest
+Request = (
+    NeighborRequest | CountRequest | DecayedCountRequest | WalkRequest | HistoryRequest | TransitionRequest
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +221,7 @@ class PairView:
         walks: Temporal walks by request, to look up any node at a pair's table time.
         decayed_counts: Decayed counts by request, to look up likewise.
         histories: Numbers and ages of events by request, to look up likewise.
+        transitions: Transition features of each pair, by request.
     """
 
     pairs: PairBatch
@@ -227,6 +231,7 @@ class PairView:
     walks: tuple[TemporalWalks, ...] = ()
     decayed_counts: tuple[DecayedCountTable, ...] = ()
     histories: tuple[EventHistory, ...] = ()
+    transitions: tuple[Float32[Tensor, "p g"], ...] = ()
 
     @property
     def columns(self) -> tuple[Tensor, ...]:
@@ -238,5 +243,8 @@ class PairView:
     def select_part(self, chosen: Int64[Tensor, "r"], length: int | None = None) -> "PairView":
         """Return the chosen pairs, sequences cut to `length` entries; all rows are kept. Only for one-hop requests."""
         cut = tuple((hop if length is None else hop.cut(length),) for (hop,) in self.neighbors)
-        counts = tuple(features[chosen] for features in self.counts)
-        return replace(self, pairs=self.pairs.select_part(chosen), neighbors=cut, counts=counts)
+        counts, steps = (
+            tuple(features[chosen] for features in tables) for tables in (self.counts, self.transitions)
+        )
+        pairs = self.pairs.select_part(chosen)
+        return replace(self, pairs=pairs, neighbors=cut, counts=counts, transitions=steps)

@@ -42,7 +42,7 @@ def test_only_trained_models_have_parameters(listed):
 
 
 def test_costs_are_those_of_the_published_settings(listed):
-    """UCI's lengths: 32 tokens of which one is the query, two hops of 20, ten neighbours, or one look-up of the pair."""
+    """UCI's lengths: 32 tokens of which one is the query, two hops of 20, ten neighbours, one look-up of the pair."""
     tokens = {"dyg-mamba": 31, "dygformer": 31, "tgat": 420, "tgn": 10, "edgebank": 1, "graphmixer": 20}
     assert {name: listed[name]["tokens"] for name in tokens} == tokens
     assert {name: listed[name]["stateful"] for name in ("tgn", "edgebank", "dyg-mamba")} == {

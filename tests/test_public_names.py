@@ -195,14 +195,13 @@ def test_the_import_is_light():
         "import sys, time; start = time.perf_counter(); import dygmamba; took = time.perf_counter() - start;"
         "print(took, {'torch', 'pyarrow', 'numpy', 'numba', 'typer'} & set(sys.modules))"
     )
-    answers = [
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split(
-            " ", 1
-        )
-        for _ in range(3)
-    ]
-    assert {answer[1].strip() for answer in answers} == {"set()"}
-    assert min(float(answer[0]) for answer in answers) < 0.3
+    for _ in range(3):  # the machine may be busy
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        seconds, modules = done.stdout.split(" ", 1)
+        assert modules.strip() == "set()"
+        if float(seconds) < 0.3:
+            return
+    pytest.fail(f"the import takes {seconds} s")
 
 
 def test_help_of_the_command_is_quick():
@@ -213,14 +212,15 @@ def test_help_of_the_command_is_quick():
         "try:\n    main()\nfinally:\n"
         "    print({'torch', 'pyarrow', 'numpy', 'numba'} & set(sys.modules), file=sys.stderr)"
     )
-    took = []
-    for _ in range(3):
+    for _ in range(3):  # the machine may be busy
         start = os.times()
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         end = os.times()
-        took.append(end.children_user + end.children_system - start.children_user - start.children_system)
+        took = end.children_user + end.children_system - start.children_user - start.children_system
         assert done.stderr.strip() == "set()"
-    assert min(took) < 1.0
+        if took < 1.0:
+            return
+    pytest.fail(f"the help takes {took} s")
 
 
 def test_the_version_is_written_once():

@@ -11,6 +11,7 @@ import pyarrow.csv
 import pytest
 
 from commands import call, run
+from torture_cases import SECONDS
 
 pytestmark = pytest.mark.e2e
 
@@ -23,7 +24,7 @@ when,who,whom,euros,flagged
 """
 
 
-def test_a_new_user_imports_and_describes_a_log(tmp_path):
+def test_a_new_user_imports_and_describes_a_log(monkeypatch, capsys, tmp_path):
     """String ids and ISO dates, out of order: two commands, an answer in words and a picture."""
     log = tmp_path / "log.csv"
     log.write_text(LOG)
@@ -34,11 +35,13 @@ def test_a_new_user_imports_and_describes_a_log(tmp_path):
     assert str(tmp_path / "data" / "payments.safetensors") in done.stdout
     assert "next: dygmamba data describe payments" in done.stdout
     assert "1 rows were out of order" in done.stderr
-    shown = run("describe", "payments", folder=tmp_path / "data")
-    assert shown.returncode == 0, shown.stderr
+    monkeypatch.setenv("DYGMAMBA_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("COLUMNS", "100")
+    code, shown, errors = call(monkeypatch, capsys, "describe", "payments")
+    assert code == 0, errors
     for words in ("events", "2 d 0 h", "25.00 % of the events repeat", "0 per node, 1 per event", "█"):
-        assert words in shown.stdout
-    facts = json.loads(run("describe", "payments", "--json", folder=tmp_path / "data").stdout)
+        assert words in shown
+    facts = json.loads(call(monkeypatch, capsys, "describe", "payments", "--json")[1])
     assert (facts["nodes"], facts["events"], facts["repeats"], facts["duration"]) == (3, 4, 0.25, 172_800.5)
     assert facts["gap"]["max"] == 144_000.0
 
@@ -114,14 +117,17 @@ finally:
 """
 
 
-@pytest.mark.slow
+# rows, and the most seconds and kilobytes that their import may take: two million rows in `make torture`
+ROWS, MOST_SECONDS, MOST_KILOBYTES = (2_000_000, 40, 1_000_000) if SECONDS else (300_000, 15, 600_000)
+
+
 def test_two_million_rows_take_seconds_and_a_gigabyte(tmp_path):
     """String ids, dates and two features: no loop over rows, and at most 1 GB, torch included.
 
-    They take about 5 s on an idle core; neighbours on the machine double that, processor time or not, and a slower
-    machine doubles it again. A loop over rows in Python would take minutes, and this limit tells the two apart.
+    Two million take about 5 s on an idle core; neighbours on the machine double that, processor time or not, and a
+    slower machine doubles it again. A loop over rows in Python would take minutes, and this limit tells the two apart.
     """
-    rows, people = 2_000_000, 300_000
+    rows, people = ROWS, 300_000
     draw = np.random.default_rng(0)
     names = pa.array([f"customer-{k:07d}" for k in range(people)])
     stamps = 1_500_000_000_000_000 + np.sort(draw.integers(0, 10**14, rows))
@@ -135,5 +141,5 @@ def test_two_million_rows_take_seconds_and_a_gigabyte(tmp_path):
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["events"] == rows
     seconds, kilobytes = (float(word) for word in done.stderr.split()[-2:])
-    assert seconds < 40
-    assert kilobytes < 1_000_000
+    assert seconds < MOST_SECONDS
+    assert kilobytes < MOST_KILOBYTES

@@ -14,6 +14,7 @@ import dygmamba as dm
 from dygmamba.core.errors import ConfigError, DygError, DygWarning, Interrupted
 from dygmamba.engine.launcher import ProcessesFailed, launch_workers
 from raising import raises
+from torture_cases import SECONDS
 
 MODEL = "graphmixer"
 SMALL = {"neighbors": 4, "time_dim": 4, "blocks": 1, "dropout": 0.0, "batch": 60}
@@ -108,6 +109,16 @@ def test_the_error_of_any_process_reaches_the_caller(tmp_path, data, monkeypatch
     assert error.value.exit_code == 7
 
 
+def test_a_caller_that_stops_reading_leaves_no_process():
+    """Whoever closes the lines after the first one: the workers are gone."""
+    command = [sys.executable, "-c", "import time; print('begun', flush=True); time.sleep(600)"]
+    with closing(launch_workers(command, 2)) as lines:
+        assert next(iter(lines)) == "begun"
+        assert find_worker(0)
+    assert find_worker(0) is find_worker(1) is None
+
+
+@pytest.mark.skipif(not SECONDS, reason="two processes that train; `make torture` runs it")
 def test_an_error_of_the_caller_leaves_no_process(tmp_path, data):
     """A progress function that raises: its error, and the workers are gone."""
 

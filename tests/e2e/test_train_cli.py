@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from commands import error_code
+from commands import error_code, invoke
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
 from dygmamba.data.storage.dataset import Dataset, Origin, save_dataset
@@ -78,6 +78,15 @@ def disturbed(folder, out, signal_number):
     return path, process.returncode, errors
 
 
+def answer(folder, monkeypatch, capsys, *words):
+    """The results of a command in this process."""
+    code, out, errors = invoke(
+        monkeypatch, capsys, *words, "--device", "cpu", "--data-dir", str(folder), "--json"
+    )
+    assert code == 0, errors
+    return json.loads(out)["results"]
+
+
 def same(ours, whole):
     keys = ("split", "setting", "negatives", "ap", "auc", "ap_pooled", "auc_pooled", "n")
     assert [[row[key] for key in keys] for row in ours] == [[row[key] for key in keys] for row in whole]
@@ -93,18 +102,18 @@ def test_a_killed_run_resumes_to_identical_weights_and_metrics(whole, folder, tm
     same(call(folder, "train", "--resume", str(path), "--device", "cpu", "--json"), whole)
 
 
-def test_ctrl_c_saves_says_how_to_go_on_and_exits_130(whole, folder, tmp_path):
+def test_ctrl_c_saves_says_how_to_go_on_and_exits_130(whole, folder, tmp_path, monkeypatch, capsys):
     """Ctrl-C: one sentence with the command to resume, which then ends as the undisturbed run."""
     path, code, errors = disturbed(folder, tmp_path, signal.SIGINT)
     assert code == 130
     assert f"dygmamba train --resume {path}" in errors
     assert "Traceback" not in errors
-    same(call(folder, "train", "--resume", str(path), "--device", "cpu", "--json"), whole)
+    same(answer(folder, monkeypatch, capsys, "train", "--resume", str(path)), whole)
 
 
-def test_evaluating_a_run_gives_all_settings_and_its_own_numbers(whole, folder):
+def test_evaluating_a_run_gives_all_settings_and_its_own_numbers(whole, folder, monkeypatch, capsys):
     """`evaluate RUN`: three negatives, two settings; the random rows are those training wrote."""
-    rows = call(folder, "evaluate", whole[0]["run"], "--device", "cpu", "--json")
+    rows = answer(folder, monkeypatch, capsys, "evaluate", whole[0]["run"])
     assert {(row["negatives"], row["setting"]) for row in rows} == {
         (negatives, setting)
         for negatives in ("random", "historical", "inductive")

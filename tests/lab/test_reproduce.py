@@ -14,6 +14,7 @@ import torch
 
 from browser import find_browser
 from commands import invoke
+from dygmamba.cli import app
 from dygmamba.cli.tables import print_document
 from dygmamba.core.errors import FileError, LockedError
 from dygmamba.data.generate.stream import GeneratorConfig
@@ -41,9 +42,8 @@ SMALL = ("--set", "length=6", "--set", "width=6", "--set", "blocks=1", "--set", 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("study")
-    made = [sys.executable, "-m", "dygmamba", "data", "generate", "--nodes", "40", "--events", "1200"]
-    made += ["--communities", "4", "--out", "tiny", "--data-dir", str(folder)]
-    subprocess.run(made, check=True, capture_output=True)
+    made = ["data", "generate", "--nodes", "40", "--events", "1200", "--communities", "4", "--out", "tiny"]
+    app([*made, "--data-dir", str(folder)], standalone_mode=False)
     return folder
 
 
@@ -65,15 +65,14 @@ def result_rows(out):
 def whole(data, tmp_path_factory):
     """A study that one command ran without interruption."""
     out = tmp_path_factory.mktemp("whole")
-    subprocess.run([sys.executable, "-m", "dygmamba", *command(data, out)], check=True, capture_output=True)
+    app(command(data, out), standalone_mode=False)
     return out
 
 
-def test_a_killed_study_ends_with_the_same_results_when_repeated(data, whole, tmp_path):
-    broken, line = tmp_path / "broken", [sys.executable, "-m", "dygmamba"]
-    first = subprocess.Popen(
-        [*line, *command(data, broken)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+def test_a_killed_study_ends_with_the_same_results_when_repeated(data, whole, tmp_path, monkeypatch, capsys):
+    broken = tmp_path / "broken"
+    line = [sys.executable, "-m", "dygmamba", *command(data, broken)]
+    first = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
     while (
         not list(broken.glob("jobs/*/result.json")) and time.monotonic() < deadline and first.poll() is None
@@ -82,8 +81,9 @@ def test_a_killed_study_ends_with_the_same_results_when_repeated(data, whole, tm
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
     done = len(list(broken.glob("jobs/*/result.json")))
-    again = subprocess.run([*line, *command(data, broken)], check=True, capture_output=True, text=True)
-    kept = re.search(r"(\d+) of them done already", again.stderr)  # a worker may have ended what it had begun
+    code, _, errors = invoke(monkeypatch, capsys, *command(data, broken))
+    assert code == 0, errors
+    kept = re.search(r"(\d+) of them done already", errors)  # a worker may have ended what it had begun
     assert (kept is not None and int(kept[1]) >= done) or first.returncode == 0
     assert result_rows(broken) == result_rows(whole)
 

@@ -179,7 +179,7 @@ def test_a_learnable_stream_is_learned(name, tmp_path):
     """
     store = labelled_stream()
     wide = replace(store.features, edge=store.features.edge.repeat(1, 4))
-    config = replace(QUICK, epochs=60, patience=60)
+    config = replace(QUICK, epochs=20, patience=20, lr=0.1)
     own = fit_of(name, tmp_path, config, replace(store, features=wide))
     own()
     assert auc(own) > 0.9

@@ -17,7 +17,7 @@ from dygmamba.runs.link_training import resume_link_run, start_link_run
 from dygmamba.runs.opening import open_run
 from torture_cases import CPU, SECONDS, SETTINGS, run_in, seeds, state, tally, train
 
-KILLS = 8 if SECONDS else 2  # of one run, before it may end
+KILLS = 8  # of one run, before it may end
 
 # children are forked from a server that has imported everything and computed nothing
 FORKS = multiprocessing.get_context("forkserver")
@@ -67,6 +67,7 @@ def undisturbed(data, tmp_path):
     return state(run)
 
 
+@pytest.mark.skipif(not SECONDS, reason="seven trainings; tests/e2e/test_train_cli.py kills a run once")
 def test_a_run_killed_again_and_again_ends_as_if_it_was_not(data, dataset, undisturbed, tmp_path):
     """For all moments t1, t2, ...: killed at each and resumed, its end is bit for bit that of the undisturbed run."""
     start = time.monotonic()

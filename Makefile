@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup browser demo test test-torch torture site results check format clean
+.PHONY: setup browser demo test test-fast test-torch torture site results lint check format clean
 
 setup: $(READY)
 
@@ -22,15 +22,26 @@ browser:
 demo: $(READY)
 	$(BIN)/dygmamba demo
 
-check: $(READY)
+TYPES := $(BIN)/basedpyright --level error
+lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/basedpyright --level error
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/codespell src tests docs examples site mkdocs.yml README.md CONTRIBUTING.md CHANGELOG.md
 
-test: $(READY) browser check
-	$(BIN)/pytest -n 2 --dist worksteal
+check: lint
+	$(TYPES)
+
+# types are checked beside the tests, because that takes one core for most of a minute
+test: $(READY) browser lint
+	@found=$$(mktemp); $(TYPES) >$$found 2>&1 & types=$$!; \
+	echo "$(BIN)/pytest -n 2 --dist worksteal"; $(BIN)/pytest -n 2 --dist worksteal; tests=$$?; \
+	wait $$types; types=$$?; echo "$(TYPES)"; cat $$found; rm $$found; [ $$tests = 0 ] && [ $$types = 0 ]
+
+# tests of single functions and layers: no command in a process of its own, no browser, no compiler
+FAST := core data nn ops sampling tasks models
+test-fast: $(READY)
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow and not e2e and not torture" $(addprefix tests/,$(FAST))
 
 # the same tests with another torch, in an environment of its own; the oldest that is claimed is 2.11
 TORCH := 2.11.0
@@ -50,6 +61,7 @@ site: $(READY)
 SECONDS := 600
 LONG := tests/e2e/test_demo.py tests/e2e/test_locales.py tests/api/test_runs.py tests/ops/test_numba_kernels.py
 LONG += tests/test_goldens.py tests/api/test_register.py tests/test_examples.py tests/lab/test_benchmarks.py
+LONG += tests/e2e/test_data_cli.py tests/e2e/test_processes.py
 torture: $(READY)
 	DYGMAMBA_TORTURE=$(SECONDS) $(BIN)/pytest -s tests/torture $(LONG)
 

@@ -19,6 +19,7 @@ HOLD = (
 )
 
 
+@pytest.mark.slow
 def test_a_second_process_is_refused_until_the_first_is_dead(tmp_path):
     """The message names the holder; after kill -9 the lock is free although its file exists."""
     path = tmp_path / ".lock"

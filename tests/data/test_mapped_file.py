@@ -116,6 +116,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_a_command_whose_file_is_truncated_ends_with_an_error(tmp_path):
     """Another process truncates the file between opening and use: exit code 2, one line, no signal."""
     path = stored(tmp_path)

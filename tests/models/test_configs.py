@@ -63,6 +63,7 @@ def fresh_warnings():
     aliases._warn_renamed.cache_clear()
 
 
+@pytest.mark.slow
 def test_registry_and_settings_are_read_without_torch():
     done = subprocess.run([sys.executable, "-c", LIGHT], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr

@@ -15,12 +15,14 @@ from scan_cases import assert_near
 pytest.importorskip("triton")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(GPU or INTERPRETED, reason="the kernels run in this process")
 def test_the_kernels_hold_under_the_interpreter() -> None:
     """Every test of this file passes where Triton interprets instead of compiling."""
     interpret(__file__)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(INTERPRETED, reason="nothing is compiled in this process")
 @pytest.mark.parametrize("taps", [1, 4])
 def test_the_kernels_compile_for_hopper(taps: int) -> None:

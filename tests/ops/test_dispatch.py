@@ -296,6 +296,7 @@ def test_compiled_code_follows_the_switch():
             assert torch.equal(compiled(*x), OPS["conv"].module("reference").conv_silu(*x))
 
 
+@pytest.mark.slow
 def test_importing_the_ops_is_light():
     """Numba and Triton are imported with the first kernel that needs them."""
     names = ", ".join(f"dygmamba.ops.{folder}" for folder in FOLDERS)

@@ -38,6 +38,7 @@ def test_a_table_elsewhere_must_be_pinned():
         gather_rows(rows, chosen.to("meta"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(GPU or INTERPRETED, reason="the kernel runs in this process")
 def test_the_kernel_holds_under_the_interpreter():
     """The kernel's tests pass where Triton interprets instead of compiling."""
@@ -59,6 +60,7 @@ def test_the_kernel_takes_the_rows_asked_for(table, index, dtype):
     assert torch.equal(found.cpu(), rows[chosen])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(INTERPRETED, reason="nothing is compiled in this process")
 def test_the_kernel_compiles_for_hopper():
     """The kernel becomes machine code, GPU or no GPU."""

@@ -21,12 +21,14 @@ from scans import adjoints, holes, inputs, padding_left
 pytest.importorskip("triton")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(GPU or INTERPRETED, reason="the kernels run in this process")
 def test_the_kernels_hold_under_the_interpreter() -> None:
     """Every test of this file passes where Triton interprets instead of compiling."""
     interpret(__file__)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(INTERPRETED, reason="nothing is compiled in this process")
 @pytest.mark.parametrize("rule", ["zoh", "euler"])
 def test_the_kernels_compile_for_hopper(rule: str) -> None:

@@ -125,7 +125,7 @@ class MambaConfig(DyGMambaConfig):
 class DyGMambaCountsConfig(DyGMambaConfig):
     """The same encoder with decayed counts and temporal walks over the whole history of each token and pair.
 
-    Runs from before the last five settings existed open with their former values (`aliases.STORED_DEFAULTS`).
+    Stored runs that lack the newer settings open with their former values (`aliases.STORED_DEFAULTS`).
     """
 
     channels: tuple[str, ...] = CHANNELS

@@ -39,7 +39,7 @@ test: $(READY) browser lint
 	wait $$types; types=$$?; echo "$(TYPES)"; cat $$found; rm $$found; [ $$tests = 0 ] && [ $$types = 0 ]
 
 # tests of single functions and layers: no command in a process of its own, no browser, no compiler
-FAST := core data nn ops sampling tasks models
+FAST := core data nn ops sampling tasks
 test-fast: $(READY)
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow and not e2e and not torture" $(addprefix tests/,$(FAST))
 

@@ -147,6 +147,7 @@ import dygmamba.ops.conv.cpu, dygmamba.ops.cooccurrence.cpu, dygmamba.ops.recent
 """
 
 
+@pytest.mark.slow
 def test_without_a_folder_every_kernel_works(tmp_path):
     """Where nothing can be written, kernels are compiled in memory, and one sentence says so."""
     (file := tmp_path / "file").write_text("no folder")

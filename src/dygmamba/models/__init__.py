@@ -134,7 +134,7 @@ MODELS: dict[str, ModelSpec] = {
         build=Builder("dygmamba.models.trees:BoostedTrees"),
         trainable=True,
         title="boosted trees on decayed counts",
-        looks_at="decayed counts of both nodes' and their neighbors' earlier events, on nine time scales",
+        looks_at="decayed counts of both nodes' and their neighbors' events, and what follows the source's last ones",
         cost="linear in the neighbors, logarithmic in the events",
     ),
     "walk-trees": ModelSpec(
@@ -142,7 +142,7 @@ MODELS: dict[str, ModelSpec] = {
         build=Builder("dygmamba.models.trees:BoostedTrees"),
         trainable=True,
         title="boosted trees on decayed counts and temporal walks",
-        looks_at="decayed counts of both nodes, the pair and their neighbors, and walks of up to three events",
+        looks_at="the features of trees, and walks of up to three events",
         cost="linear in the neighbors, logarithmic in the events",
     ),
     "popularity": ModelSpec(

@@ -41,7 +41,7 @@ from dygmamba.sampling.transitions import TransitionRequest
 from dygmamba.sampling.view import PairBatch, PairView
 from dygmamba.sampling.walks import WalkRequest
 
-TRANSITION_SCALES, STEP = 4, 8  # time scales of transitions: the training period, an eighth of it, and so on
+TRANSITION_SCALES, STEP = 3, 8  # time scales of transitions: the training period, an eighth of it, and so on
 BISECTIONS = 50  # after which the interval is as small as float64 can resolve
 
 
@@ -72,6 +72,14 @@ class CachedSums:
         """Return whether the trees that are already added to these sums are the first ones of `trees`."""
         first = trees.part(0, self.count)
         return all(map(torch.equal, first.columns, self.trees.columns))
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedTables:
+    """Feature tables that other objects own, side by side in one table."""
+
+    parts: tuple[ref[Tensor], ...]
+    table: Float32[Tensor, "p f"]
 
 
 class BoostedTrees(nn.Module):
@@ -126,6 +134,9 @@ class BoostedTrees(nn.Module):
         self.register_buffer(
             "key", torch.randint(2**62, ())
         )  # random key of the trees' samples of rows and columns
+        self._joined: dict[
+            tuple[int, ...], JoinedTables
+        ] = {}  # by the ids of the parts, while they are alive
         self._cache: dict[int, CachedSums] = {}  # by the id of the feature table, while that is alive
 
     def trees(self, first: int = 0, last: int | None = None) -> Trees:
@@ -171,8 +182,19 @@ class BoostedTrees(nn.Module):
             self.overlaps.to(view.pairs.node.device),
         )
         walked = [pair_overlaps(walks, *ends)[:, chosen] for walks in view.walks]
-        parts = [*view.counts, *walked, *view.transitions]
-        return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+        return self._join([*view.counts, *walked, *view.transitions])
+
+    def _join(self, parts: list[Tensor]) -> Float32[Tensor, "p f"]:
+        """Put feature tables side by side; tables that are used again, as in validation, give the same table again."""
+        if len(parts) == 1:
+            return parts[0]
+        key, joined = tuple(map(id, parts)), self._joined
+        found = joined.get(key)
+        # an id may be reused by another table
+        if found is None or any(part() is not own for part, own in zip(found.parts, parts, strict=True)):
+            refs = tuple(ref(part, lambda _: joined.pop(key, None)) for part in parts)
+            found = joined[key] = JoinedTables(refs, torch.cat(parts, dim=1))
+        return found.table
 
     def _sums(self, features: Float32[Tensor, "p f"]) -> Float64[Tensor, "p"]:
         """Sum the trees for a feature table; a table that is used again, as in validation, only adds new trees."""

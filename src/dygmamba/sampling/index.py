@@ -44,7 +44,7 @@ from dygmamba.sampling.transitions import TransitionRequest, TransitionTable
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch, PairView, Request
 from dygmamba.sampling.walks import TemporalWalks, WalkRequest
 
-MAX_CACHED_NUMBERS = 1 << 24  # float32 numbers of cached count features in all: 64 MiB
+MAX_CACHED_NUMBERS = 1 << 25  # float32 numbers of cached features in all: 128 MiB
 
 
 @dataclass(frozen=True, slots=True)

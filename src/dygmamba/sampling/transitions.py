@@ -12,10 +12,15 @@ from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
 from dygmamba.core.errors import ConfigError
+from dygmamba.core.memory_budget import require_memory
 from dygmamba.ops.transitions import MAX_LAGS, Transitions, last_ages, last_destinations
 from dygmamba.sampling.counts import scale_label
 
 AGES = 6  # last events of the source whose ages are features
+BYTES_PER_EVENT, BYTES_PER_LAG = (
+    150,
+    80,
+)  # of a table, where no pair of destinations repeats, beside its counts
 LEAST_COUNT, LEAST_TOTAL = (
     1e-3,
     1e-2,
@@ -105,7 +110,9 @@ class TransitionTable:
         num_nodes: int,
         request: TransitionRequest,
     ) -> "TransitionTable":
-        """Count the transitions of events in time order."""
+        """Count the transitions of events in time order; raise MemoryBudgetError if they do not fit into memory."""
+        size = len(src) * (BYTES_PER_EVENT + request.lags * (BYTES_PER_LAG + 16 * len(request.scales)))
+        require_memory(size, f"the table of transitions of {len(src):,} events (none with `transitions=0`)")
         scale = torch.tensor(request.scales, dtype=torch.float64)
         return TransitionTable(
             Transitions(src, dst, time, num_nodes, request.lags, scale), min(request.scales)

@@ -41,6 +41,7 @@ from dygmamba.ops.hash_map import HashMap
 TRANSITIONS = Dispatch(__name__, {"cpu": ("cpu",)})
 MAX_NODES = 1 << 30  # a key has 30 bits for each node
 MAX_LAGS = 7  # and 3 bits for the lag
+KEYS_PER_PART = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,7 @@ class Transitions:
         self._followed: DecayedCounts = build_decayed_counts(cell, when, len(self._cells), scale)
         self._left: DecayedCounts = build_decayed_counts(total, when, lags * num_nodes, scale)
         # the last event of each (source, destination) needs times only, so there is no scale
-        pair = torch.from_numpy(self._pairs.insert(_key(src, dst).numpy()))
+        pair = _insert(self._pairs, _key(src, dst))
         self._met: DecayedCounts = build_decayed_counts(pair, time, len(self._pairs), scale[:0])
         self._newest = float(time[-1]) if len(time) else -math.inf
 
@@ -159,7 +160,7 @@ class Transitions:
         )
         self._followed = append_events(add_groups(self._followed, len(self._cells)), cell, when)
         self._left = append_events(add_groups(self._left, self.lags * self._num_nodes), total, when)
-        pair = torch.from_numpy(self._pairs.insert(_key(src, dst).numpy()))
+        pair = _insert(self._pairs, _key(src, dst))
         self._met = append_events(add_groups(self._met, len(self._pairs)), pair, time)
         self._newest = float(time[-1])
 
@@ -172,7 +173,7 @@ class Transitions:
         lag = torch.arange(self.lags).expand_as(previous)[some]
         event = torch.arange(len(src))[:, None].expand_as(previous)[some]
         origin = previous[some]
-        cell = torch.from_numpy(self._cells.insert(_key(origin, dst[event], lag).numpy()))
+        cell = _insert(self._cells, _key(origin, dst[event], lag))
         return histories, cell, origin * self.lags + lag, time[event]
 
     def counts(
@@ -221,6 +222,12 @@ class Transitions:
         since = torch.full_like(time, -torch.inf)
         since[met] = self._met.time[self._met.start[pair[met]] + number[met] - 1]
         return torch.where(met, count_between(self.histories, src, since, time), -1)
+
+
+def _insert(table: HashMap, key: Tensor) -> Tensor:
+    """Return the slot of each key; a part at a time, as the table grows for as many new keys as it is given."""
+    parts = [torch.from_numpy(table.insert(part.numpy())) for part in key.split(KEYS_PER_PART)]
+    return torch.cat([key[:0], *parts])
 
 
 def _key(origin: Tensor, dst: Tensor, lag: Tensor | int = 0) -> Tensor:

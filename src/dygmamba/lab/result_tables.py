@@ -78,37 +78,52 @@ MEMORY_MODELS = ("jodie", "dyrep", "tgn")
 NOT_SHIPPED = "†"
 
 
-def build_headline_table(folder: Path, setting: str = "transductive") -> str:
-    """Build the table of the main models: test AP with random negatives, mean and standard deviation over seeds."""
-    head = [*(f"`{model}`" for model in HEADLINE_MODELS), "best simple rule", "best published without leaks"]
+def build_headline_table(folder: Path, setting: str = "transductive", only_shipped: bool = True) -> str:
+    """Build the table of the main models: test AP with random negatives, mean and standard deviation over seeds.
+
+    Args:
+        folder: Folder of the stored results.
+        setting: "transductive" or "inductive".
+        only_shipped: Whether to leave out records whose settings are not the shipped ones; otherwise they are marked.
+    """
+    streams = {data: _find_headline_records(folder, data, only_shipped) for data in STREAMS}
+    models = [model for model in HEADLINE_MODELS if any(groups[model] for groups in streams.values())]
     rows, notes = [], {}
-    for data, title in STREAMS.items():
-        groups = [find_records(folder, data, model) for model in HEADLINE_MODELS]
-        values = [collect_ap(group, setting) for group in groups]
-        if not any(value.by_seed for value in values):
+    for data, groups in streams.items():
+        title, values = STREAMS[data], {model: collect_ap(groups[model], setting) for model in models}
+        if not any(value.by_seed for value in values.values()):
             continue
         rule, rule_ap = _find_best_rule(folder, data, setting)
-        best = max(rule_ap, *(value.mean for value in values if value.by_seed))
+        best = max(rule_ap, *(value.mean for value in values.values() if value.by_seed))
         cells = []
-        for group, value in zip(groups, values, strict=True):
+        for model, value in values.items():
             text = f"**{value}**" if value.by_seed and value.mean == best else str(value)
+            group = groups[model]
             if group and "length" in group[0].settings:
                 text += f", L = {group[0].settings['length']}"
             if changed := _describe_changed_settings(group):
                 text += f" {NOT_SHIPPED}"
-                notes.setdefault((group[0].model, changed), []).append(title.partition(" (")[0])
+                notes.setdefault((model, changed), []).append(title.partition(" (")[0])
             cells.append(text)
         rule_cell = f"{100 * rule_ap:.2f} `{rule}`" if rule else "-"
         cells.append(f"**{rule_cell}**" if rule_ap == best else rule_cell)
-        seeds = sorted({len(value.by_seed) for value in values if value.by_seed})
+        seeds = sorted({len(value.by_seed) for value in values.values() if value.by_seed})
         rows.append([title, *cells, format_best_published(data, setting), ", ".join(map(str, seeds))])
-    table = _format_rows(["stream", *head, "seeds"], rows)
+    head = [*(f"`{model}`" for model in models), "best simple rule", "best published without leaks", "seeds"]
+    table = _format_rows(["stream", *head], rows)
     if not notes:
         return table
     texts = [
         f"`{model}` on {', '.join(streams)} with {changed}" for (model, changed), streams in notes.items()
     ]
     return f"{table}\n\n{NOT_SHIPPED} not the shipped settings: {'; '.join(texts)}."
+
+
+def _find_headline_records(folder: Path, data: str, only_shipped: bool) -> dict[str, list[ResultRecord]]:
+    found = {model: find_records(folder, data, model) for model in HEADLINE_MODELS}
+    if not only_shipped:
+        return found
+    return {model: [] if _describe_changed_settings(group) else group for model, group in found.items()}
 
 
 def build_rules_table(folder: Path, setting: str = "transductive", negatives: str = "random") -> str:

@@ -113,6 +113,8 @@ def fill_result_blocks(text: str, folder: Path) -> str:
 BLOCKS: dict[str, Callable[[Path], str]] = {
     "headline": build_headline_table,
     "headline_new_nodes": lambda folder: build_headline_table(folder, "inductive"),
+    "headline_all": lambda folder: build_headline_table(folder, only_shipped=False),
+    "headline_all_new_nodes": lambda folder: build_headline_table(folder, "inductive", only_shipped=False),
     "rules": build_rules_table,
     "rules_new_nodes": lambda folder: build_rules_table(folder, "inductive"),
     "rules_historical": lambda folder: build_rules_table(folder, "transductive", "historical"),

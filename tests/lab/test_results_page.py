@@ -167,7 +167,8 @@ def test_the_headline_table_prefers_records_of_the_shipped_settings(tmp_path):
         {"length": 7},
     )
     StudyResults("link", "dygmamba", (other,)).write(tmp_path / "all-uci.json")
-    assert "**50.00**, L = 7 †" in build_headline_table(tmp_path)
+    assert "**50.00**, L = 7 †" in build_headline_table(tmp_path, only_shipped=False)
+    assert "50.00" not in build_headline_table(tmp_path)
     write_defaults(tmp_path)
     table = build_headline_table(tmp_path)
     assert "91.00 ± 1.41, L = 32 |" in table
@@ -181,6 +182,6 @@ def test_the_headline_table_prefers_records_of_the_shipped_settings(tmp_path):
 def test_other_settings_than_the_shipped_ones_are_marked(tmp_path):
     """For all settings but those without influence: a record that differs has a dagger and a line that says how."""
     write_defaults(tmp_path, length=64, save_every=7)
-    table = build_headline_table(tmp_path)
+    table = build_headline_table(tmp_path, only_shipped=False)
     assert "L = 64 †" in table
     assert table.endswith("† not the shipped settings: `dyg-mamba` on UCI with length = 64.")

@@ -106,7 +106,7 @@ def followed() -> list[Tensor]:
 
 def walked() -> list[Tensor]:
     ids, time = torch.arange(9), torch.arange(9, dtype=torch.float64) // 2
-    table = build_walk_table(ids % 3, ids % 4, time, normal(4, 3), 3, 0.3)
+    table = build_walk_table(ids % 3, ids % 4, time, normal(4, 3), 3, (0.3,))
     return [table.key, table.rows]
 
 

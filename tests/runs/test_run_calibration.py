@@ -124,7 +124,12 @@ def test_rows_have_calibration_errors_and_ranks(run):
 
 @pytest.mark.parametrize(
     ("model", "settings", "events"),
-    [("trees", {"neighbors": 0}, 2_475), ("trees", {}, 1_237), ("graphmixer", {}, 1_000), ("tgn", {}, 1_000)],
+    [
+        ("trees", {"neighbors": 0, "transitions": 0}, 2_475),
+        ("trees", {"transitions": 0}, 1_237),
+        ("trees", {}, 1_000),
+        ("graphmixer", {}, 1_000),
+    ],
 )
 def test_the_number_of_ranked_events_depends_on_the_model_alone(model, settings, events):
     """What two seconds allow by the entries that it looks up for a pair, never by a clock; at least 1,000."""

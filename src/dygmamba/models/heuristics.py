@@ -20,6 +20,7 @@ from dygmamba.sampling.event_history import EventHistory, HistoryRequest, Stream
 from dygmamba.sampling.view import PairView
 
 POPULARITY_SCALE = 1e-3  # time scale of decayed popularity, as a share of the training period
+LOG_OF_NONE = -1e3  # below the logarithm of any positive number
 
 
 class HistoryRule(Heuristic):
@@ -118,11 +119,16 @@ class Popularity(HistoryRule):
 
 
 class DecayedPopularity(HistoryRule):
-    """Number of events a destination has received, each weighted by exp(-age / a thousandth of the training period)."""
+    """Log number of events a destination has received, each weighted by exp(-age / scale).
+
+    The scale is a thousandth of the training period.
+    """
 
     def __call__(self, view: PairView) -> Float[Tensor, "p"]:
         queries = PairQueries(view)
-        return queries.history.decayed_number("received", queries.dst, queries.time)
+        number = queries.history.decayed_number("received", queries.dst, queries.time)
+        # the logarithm keeps numbers apart that decay to almost nothing between the snapshots of a stream
+        return number.log().clamp(min=LOG_OF_NONE)
 
 
 class Recency(HistoryRule):

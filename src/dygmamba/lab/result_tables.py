@@ -110,7 +110,7 @@ def build_headline_table(folder: Path, setting: str = "transductive", only_shipp
         seeds = sorted({len(value.by_seed) for value in values.values() if value.by_seed})
         rows.append([title, *cells, format_best_published(data, setting), ", ".join(map(str, seeds))])
     head = [*(f"`{model}`" for model in models), "best simple rule", "best published without leaks", "seeds"]
-    table = _format_rows(["stream", *head], rows)
+    table = format_rows(["stream", *head], rows)
     if not notes:
         return table
     texts = [
@@ -153,7 +153,7 @@ def build_rules_table(folder: Path, setting: str = "transductive", negatives: st
         rows.append((title.partition(" (")[0], str(lagging) if lagging.by_seed else "-", cells, model_cell))
     columns = [rule for rule in rules if rule in shown]
     head = ["stream", "`edgebank` as published", *(f"`{rule}`" for rule in columns), "best trained model"]
-    return _format_rows(
+    return format_rows(
         head,
         [
             [title, lagging, *(cells.get(rule, "-") for rule in columns), model]
@@ -197,7 +197,7 @@ def build_negatives_table(folder: Path) -> str:
         ]
         if rows and rows[-1][0] == title:
             rows.append([title, "best published without leaks", *published, ""])
-    return _format_rows(head, rows)
+    return format_rows(head, rows)
 
 
 def build_parts_table(folder: Path) -> str:
@@ -216,7 +216,7 @@ def build_parts_table(folder: Path) -> str:
             seeds = len(values[0].by_seed)
             cells.append(f"{values[0]} / {values[1]} ({seeds})" if seeds else "-")
         rows.append([title, *cells])
-    return _format_rows(["stream", *(f"`{part}`" for part in PARTS)], rows)
+    return format_rows(["stream", *(f"`{part}`" for part in PARTS)], rows)
 
 
 def build_ablation_table(folder: Path) -> str:
@@ -244,7 +244,7 @@ def build_ablation_table(folder: Path) -> str:
                 text += f" / {paper - reference:+.2f}"
             cells.append(text)
         rows.append(cells)
-    return _format_rows(["", *(STREAMS[data].partition(" (")[0] for data in ABLATED_DATASETS)], rows)
+    return format_rows(["", *(STREAMS[data].partition(" (")[0] for data in ABLATED_DATASETS)], rows)
 
 
 def build_power_table(folder: Path) -> str:
@@ -287,7 +287,7 @@ def build_power_table(folder: Path) -> str:
         "95 % interval",
         "published",
     ]
-    return _format_rows(["", *head], rows)
+    return format_rows(["", *head], rows)
 
 
 def build_memory_table(folder: Path) -> str:
@@ -313,7 +313,7 @@ def build_memory_table(folder: Path) -> str:
                 [f"{STREAMS[data].partition(' (')[0]} {model}", *cells, f"{value.mean:.2f} ± {value.std:.2f}"]
             )
     head = ["dataset and model", "continued", "replayed", "continued, published visibility", "published"]
-    return _format_rows(head, rows)
+    return format_rows(head, rows)
 
 
 def build_best_published_table(_: Path) -> str:
@@ -324,7 +324,7 @@ def build_best_published_table(_: Path) -> str:
             cells = [format_best_published(data, setting, negatives) for negatives in NEGATIVES]
             if any(cell != "none" for cell in cells):
                 rows.append([title.partition(" (")[0], label, *cells])
-    return _format_rows(["stream", "nodes", *NEGATIVES], rows)
+    return format_rows(["stream", "nodes", *NEGATIVES], rows)
 
 
 def build_programs_table(_: Path) -> str:
@@ -334,7 +334,7 @@ def build_programs_table(_: Path) -> str:
         [model, words[program.has_memory], words[program.reads_padding]]
         for model, program in PROGRAMS.items()
     ]
-    return _format_rows(
+    return format_rows(
         ["program", "memory updated after each batch", "reads padding of separate calls"], rows
     )
 
@@ -353,7 +353,7 @@ def build_channels_table(_: Path) -> str:
         ]
         share = 100 * channels["own_time"]["transductive"]
         rows.append([title.partition(" (")[0], f"{share:.2f} %", ", ".join(aucs)])
-    return _format_rows(
+    return format_rows(
         ["stream", "events after a batch with their own time", "ROC-AUC of the padded length"], rows
     )
 
@@ -464,6 +464,7 @@ def _read_file(path: Path, _: int) -> tuple[ResultRecord, ...]:
     return StudyResults.read(path).records
 
 
-def _format_rows(head: list[str], rows: list[list[str]]) -> str:
+def format_rows(head: list[str], rows: list[list[str]]) -> str:
+    """Format a table as Markdown."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |".replace("|  |", "| |") for line in lines)

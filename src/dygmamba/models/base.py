@@ -202,7 +202,7 @@ class FittedHeuristic(Protocol):
 
     @property
     def requests(self) -> tuple[Request, ...]:
-        """What the heuristic looks up for each query."""
+        """Histories that the heuristic looks up for each query."""
         ...
 
     def fit(self, view: PairView) -> None:

@@ -51,7 +51,7 @@ RELEASED_EVALUATION_BATCH = 400  # with historical and inductive negatives
 
 
 class LeakLabel(StrEnum):
-    """What is known about leaks of a published value."""
+    """Whether a published value is free of the known leaks."""
 
     RETRAINED = "retrained with leaks closed"
     FREE = "free of the known leaks"
@@ -61,7 +61,7 @@ class LeakLabel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a published program does that can leak; None is not known."""
+    """Properties of a published program that can leak; None means not known."""
 
     reads_padding: bool | None  # pads each call to its longest history and does not mask the padding
     has_memory: bool | None  # a state that is updated after each batch

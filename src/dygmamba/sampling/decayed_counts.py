@@ -16,10 +16,11 @@ from torch import Tensor
 from dygmamba.core.errors import ConfigError
 from dygmamba.ops.decayed_counts import build_decayed_counts
 from dygmamba.sampling.counts import pair_key
+from dygmamba.sampling.table_request import TableRequest
 
 
 @dataclass(frozen=True, slots=True)
-class DecayedCountRequest:
+class DecayedCountRequest(TableRequest):
     """Request for a table of decayed counts on these time scales, in which any node can be looked up."""
 
     scales: tuple[float, ...]
@@ -30,18 +31,6 @@ class DecayedCountRequest:
                 f"a decayed-count request needs time scales above 0; got scales={self.scales}",
                 code="invalid-request",
             )
-
-    @property
-    def tokens(self) -> int:
-        """Entries looked up per query: none, entries of other requests are looked up in the table."""
-        return 0
-
-    @property
-    def fanout(self) -> tuple[int, ...]:
-        return (0,)
-
-    def cut(self, length: int) -> "DecayedCountRequest":
-        return self
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,11 @@ from torch import Tensor
 from dygmamba.core.errors import ConfigError
 from dygmamba.ops.decayed_counts import past_size_and_age
 from dygmamba.sampling.counts import EventCounts
+from dygmamba.sampling.table_request import TableRequest
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryRequest:
+class HistoryRequest(TableRequest):
     """Request for the history of nodes and pairs.
 
     Attributes:
@@ -34,12 +35,10 @@ class HistoryRequest:
                 f"a history request needs a time scale above 0; got {self.scale}", code="invalid-request"
             )
 
-    tokens = 1  # cost of one query in tokens of a sequence
-    fanout = (0,)
-
-    def cut(self, length: int) -> "HistoryRequest":
-        """Return the request itself: a history is not cut."""
-        return self
+    @property
+    def tokens(self) -> int:
+        """Cost of one query in tokens of a sequence."""
+        return 1
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from dygmamba.core.errors import ConfigError
 from dygmamba.core.memory_budget import require_memory
 from dygmamba.ops.transitions import MAX_LAGS, Transitions, last_ages, last_destinations
 from dygmamba.sampling.counts import scale_label
+from dygmamba.sampling.table_request import TableRequest
 
 AGES = 6  # last events of the source whose ages are features
 BYTES_PER_EVENT, BYTES_PER_LAG = (
@@ -28,7 +29,7 @@ LEAST_COUNT, LEAST_TOTAL = (
 
 
 @dataclass(frozen=True, slots=True)
-class TransitionRequest:
+class TransitionRequest(TableRequest):
     """Request for transition features of each pair.
 
     Attributes:
@@ -51,13 +52,6 @@ class TransitionRequest:
     def tokens(self) -> int:
         """Cost of one query in tokens of a sequence."""
         return 1
-
-    @property
-    def fanout(self) -> tuple[int, ...]:
-        return (0,)
-
-    def cut(self, length: int) -> "TransitionRequest":
-        return self
 
     @property
     def width(self) -> int:

@@ -16,10 +16,11 @@ from torch import Tensor
 from dygmamba.core.errors import ConfigError
 from dygmamba.ops.walks import WalkTable, build_walk_table, look_up_rows
 from dygmamba.sampling.draws import Draws
+from dygmamba.sampling.table_request import TableRequest
 
 
 @dataclass(frozen=True, slots=True)
-class WalkRequest:
+class WalkRequest(TableRequest):
     """Request for temporal walks.
 
     Attributes:
@@ -43,18 +44,6 @@ class WalkRequest:
                 f"0; got layers={self.layers}, dim={self.dim}, decays={self.decays}",
                 code="invalid-request",
             )
-
-    @property
-    def tokens(self) -> int:
-        """Entries looked up per query: none, entries of other requests are looked up in the table."""
-        return 0
-
-    @property
-    def fanout(self) -> tuple[int, ...]:
-        return (0,)
-
-    def cut(self, length: int) -> "WalkRequest":
-        return self
 
     @property
     def products(self) -> int:

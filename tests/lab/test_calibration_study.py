@@ -39,7 +39,7 @@ def test_errors_are_those_of_the_test_sets():
     """New destinations are off by two more: the single curve leaves them so, the fit with offsets does not."""
     sets = {("val", "transductive"): draw_pairs(20_000, 0, 1.0, 2.0)}
     sets["test", "transductive"] = draw_pairs(20_000, 1, 1.0, 2.0)
-    rows = {row["population"]: row for row in measure_errors(sets)}
+    rows = {row["population"]: row for row in measure_errors(sets, 1)}
     assert list(rows) == ["transductive", "new_ends"]
     assert rows["new_ends"]["pairs"] == int(sets["test", "transductive"].new_ends.any(dim=1).sum())
     for row in rows.values():
@@ -47,7 +47,7 @@ def test_errors_are_those_of_the_test_sets():
         assert not row["kept_raw"]
     assert rows["new_ends"]["fitted"] < 0.5 * rows["new_ends"]["single"]
     sets["test", "inductive"] = draw_pairs(2_000, 2, 1.0)  # without validation events of this setting
-    (new_nodes,) = [row for row in measure_errors(sets) if row["population"] == "inductive"]
+    (new_nodes,) = [row for row in measure_errors(sets, 1) if row["population"] == "inductive"]
     assert new_nodes["kept_raw"]
     assert new_nodes["raw"] == new_nodes["fitted"]
 
@@ -76,7 +76,7 @@ def test_records_are_merged_and_shown(tmp_path):
     stored = StudyResults.read(tmp_path / "calibration.json")
     assert [one.seed for one in stored.records] == [0, 1]
     _, _, line, means = build_table(tmp_path).split("\n")
-    assert line == "| uci | trees |" + " 3.0 |" * 3 + " - |" * 6
+    assert line == "| uci | trees |" + " 3.0 |" * 4 + " - |" * 8
     assert means.startswith("| **mean** | | 3.0 |")
 
 

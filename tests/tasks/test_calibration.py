@@ -1,5 +1,7 @@
 """Calibration: what it preserves, what it corrects, and how its error is measured."""
 
+from math import log
+
 import numpy as np
 import pytest
 import torch
@@ -150,9 +152,14 @@ def test_raw_logits_are_kept_if_the_pairs_do_not_show_that_a_fit_helps():
         "right": fit_calibration(z, y, order),
         "flipped": fit_calibration(flipped, y, order),
     }
-    assert {name for name, one in kept.items() if not one.is_identity} == set()
+    assert {name for name, one in kept.items() if one.is_fitted} == set()
     assert torch.equal(kept["flipped"].log_odds(z), z)
-    assert not fit_calibration(z + 1, y, order).is_identity  # a bias that lasts
+    assert fit_calibration(z + 1, y, order).is_fitted  # a bias that lasts
+    twice = fit_calibration(
+        z - log(2), y, order, negatives=2
+    )  # a bias that is known: two negatives per event
+    assert not twice.is_fitted
+    torch.testing.assert_close(twice.log_odds(z - log(2)), z.double())
 
 
 @settings(max_examples=30, deadline=None)

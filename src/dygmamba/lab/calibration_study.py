@@ -33,6 +33,7 @@ from dygmamba.core.files.writing import make_folder
 from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.report.result_records import ResultRecord, StudyResults
+from dygmamba.runs.calibration import count_training_negatives
 from dygmamba.runs.opening import choose_device, open_run
 from dygmamba.runs.provenance import describe_environment
 from dygmamba.tasks.calibration import (
@@ -47,7 +48,8 @@ from dygmamba.tasks.link import SETTINGS, build_link_set, has_events
 
 FILE = "calibration"
 COMMAND = "python -m dygmamba.lab.calibration_study"
-METHODS = ("raw", "single", "fitted")  # no calibration, the single curve of version 0.1, the fit of today
+# no calibration, the single curve of version 0.1, the fit of today, and the same fit to the test period itself
+METHODS = ("raw", "single", "fitted", "hindsight")
 # pairs with a new end among the pairs of all nodes: new nodes as predictions meet them
 POPULATIONS = (*SETTINGS, "new_ends")
 BLOCKS = 8
@@ -68,13 +70,15 @@ class ScoredPairs:
 ScoredSets = dict[tuple[str, str], ScoredPairs]  # by split and setting
 
 
-def measure_errors(sets: ScoredSets) -> list[dict[str, object]]:
-    """Fit every method on the validation sets and return the ECEs of the test sets, a row per population."""
+def measure_errors(sets: ScoredSets, negatives: int) -> list[dict[str, object]]:
+    """Fit every method on the validation sets and return the ECEs of the test sets, a row per population.
+
+    `negatives` is the number of negatives per event that the model was trained with.
+    """
     single = fit_single_curve(sets["val", "transductive"])
     fitted = {
-        setting: fit_calibration(pairs.logit, pairs.label, pairs.time, pairs.new_ends)
-        for (split, setting), pairs in sets.items()
-        if split == "val"
+        key: fit_calibration(pairs.logit, pairs.label, pairs.time, pairs.new_ends, negatives)
+        for key, pairs in sets.items()
     }
     rows = []
     for population in POPULATIONS:
@@ -83,7 +87,7 @@ def measure_errors(sets: ScoredSets) -> list[dict[str, object]]:
         if pairs is None:
             continue
         # without new-node events in validation their raw logits are kept
-        own = fitted.get(setting, Calibration.identity(0.5, 0))
+        own = fitted.get(("val", setting), Calibration.from_training(negatives))
         chosen = torch.ones(len(pairs.label), dtype=torch.bool)
         if population == "new_ends":
             chosen = pairs.new_ends.any(dim=1)
@@ -93,6 +97,7 @@ def measure_errors(sets: ScoredSets) -> list[dict[str, object]]:
             "raw": torch.sigmoid(pairs.logit),
             "single": single.probability(pairs.logit),
             "fitted": own.probability(pairs.logit, pairs.new_ends),
+            "hindsight": fitted["test", setting].probability(pairs.logit, pairs.new_ends),
         }
         errors = {
             name: compute_reliability(values[chosen], pairs.label[chosen]).ece
@@ -103,7 +108,7 @@ def measure_errors(sets: ScoredSets) -> list[dict[str, object]]:
                 "population": population,
                 "setting": setting,
                 "pairs": int(chosen.sum()),
-                "kept_raw": own.is_identity,
+                "kept_raw": not own.is_fitted,
                 **errors,
             }
         )
@@ -147,8 +152,11 @@ def _next_block_losses(
     return torch.cat(losses)
 
 
-def score_run(path: Path, device: str, data_dir: Path | None) -> ScoredSets:
-    """Score the validation and test pairs of both settings with the best weights of a run."""
+def score_run(path: Path, device: str, data_dir: Path | None) -> tuple[ScoredSets, int]:
+    """Score the validation and test pairs of both settings with the best weights of a run.
+
+    Also returns the number of negatives per event that it was trained with.
+    """
     run = open_run(RunDirectory(path), choose_device(device), data_dir)
     store, split = run.stream.store, run.stream.split
     new_nodes = NewNodes.from_events(store, split.train)
@@ -165,7 +173,7 @@ def score_run(path: Path, device: str, data_dir: Path | None) -> ScoredSets:
                 evaluation_set.event_index,
                 new_nodes.find(pairs.src, pairs.dst, pairs.time),
             )
-    return sets
+    return sets, count_training_negatives(run.scorer)
 
 
 def measure_job(stream: str, model: str, seed: int, options: Namespace) -> ResultRecord:
@@ -186,7 +194,7 @@ def measure_job(stream: str, model: str, seed: int, options: Namespace) -> Resul
             )
     config = RunDirectory(runs[-1]).config()
     about = {"visible": config["train"]["visible"], "batch": config["train"]["batch"], "negatives": "random"}
-    rows = [row | about for row in measure_errors(score_run(runs[-1], options.device, options.data))]
+    rows = [row | about for row in measure_errors(*score_run(runs[-1], options.device, options.data))]
     device = str(describe_environment(choose_device(options.device))["device"])
     settings = config["train"] | config["model"]
     return ResultRecord("calibration", stream, model, seed, {}, rows, settings, device=device)
@@ -210,7 +218,7 @@ def build_table(folder: Path) -> str:
     """Build the table of ECEs in percent: means over the seeds, a line per stream and model."""
     records = StudyResults.read(folder / f"{FILE}.json").records
     titles = ("all nodes", "new nodes", "pairs with a new end")
-    head = [f"{title}: {method}" for title in titles for method in ("raw", "0.1", "now")]
+    head = [f"{title}: {method}" for title in titles for method in ("raw", "0.1", "now", "hindsight")]
     lines = ["| stream | model | " + " | ".join(head) + " |", "|---" * 2 + "|---:" * len(head) + "|"]
     columns: list[list[float]] = [[] for _ in head]
     for stream, model in dict.fromkeys((record.data, record.model) for record in records):

@@ -36,8 +36,8 @@ MODELS: dict[str, ModelSpec] = {
         config=configs.DyGMambaCountsConfig,
         build=Builder("dygmamba.models.dyg_mamba:DyGMamba"),
         trainable=True,
-        title="DyG-Mamba with decayed counts and temporal walks",
-        looks_at="both nodes' recent events, and for each its decayed counts with both nodes and the walks to them",
+        title="DyG-Mamba with decayed counts, temporal walks and transitions",
+        looks_at="both nodes' recent events, for each its counts with both nodes, walks to them and what follows it",
         cost="linear in the length, logarithmic in the events",
     ),
     "edgebank": ModelSpec(

@@ -21,6 +21,16 @@ TREES_BEFORE_TRANSITIONS: dict[str, Any] = {"transitions": 0, "max_rows": 1_000_
 # Settings of models whose defaults are not how the model worked before the setting existed.
 STORED_DEFAULTS: dict[str, dict[str, Any]] = {
     "dyg-mamba-counts": {
+        "channels": [
+            "node",
+            "edge",
+            "time",
+            "cooccurrence",
+            "decayed-cooccurrence",
+            "decayed-counts",
+            "walks",
+        ],
+        "beside": ["decayed-pair", "walks"],
         "walk_dim": 120,
         "walk_decays": 1,
         "relation": "separate",

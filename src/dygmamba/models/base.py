@@ -20,6 +20,7 @@ from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView, Request
 
 # Longest time scale of a bank of walk decays, in training periods: the test may lie far behind them.
 SLOWEST_WALKS = 4
+TRANSITION_SCALES, TRANSITION_STEP = 3, 8  # time scales of transitions and the ratio of neighboring ones
 
 
 @runtime_checkable
@@ -66,6 +67,11 @@ class DatasetFacts:
         low, high = math.log(min(self.node_gap, self.period)), math.log(self.period)
         steps = max(count - 1, 1)
         return tuple(math.exp(low + (high - low) * step / steps) for step in range(count))
+
+    @property
+    def transition_scales(self) -> tuple[float, ...]:
+        """Time scales of transitions: the training period, an eighth of it, and so on."""
+        return tuple(self.period / TRANSITION_STEP**power for power in range(TRANSITION_SCALES))
 
     def walk_decays(self, count: int, decay: float = 0.0) -> tuple[float, ...]:
         """Return `count` decays of temporal walks per unit of time.

@@ -22,6 +22,7 @@ from dygmamba.models.base import DatasetFacts, MemorySaver, Scorer
 from dygmamba.models.configs import BlendConfig
 from dygmamba.sampling.counts import CountRequest
 from dygmamba.sampling.decayed_counts import DecayedCountRequest
+from dygmamba.sampling.transition_counts import TransitionCountRequest
 from dygmamba.sampling.transitions import TransitionRequest
 from dygmamba.sampling.view import PairView, Request
 from dygmamba.sampling.walks import WalkRequest
@@ -31,6 +32,7 @@ VIEW_FIELDS: dict[type, str] = {
     WalkRequest: "walks",
     DecayedCountRequest: "decayed_counts",
     TransitionRequest: "transitions",
+    TransitionCountRequest: "transition_counts",
 }
 NEIGHBORS = "neighbors"  # field of a view with the results of all other requests
 

@@ -12,14 +12,23 @@ from dygmamba.core.errors import ConfigError
 from dygmamba.core.settings import MAX_LENGTH, Bounds, Count, Length, Rate, Settings, Share, Width
 from dygmamba.models.aliases import current_values
 
-CHANNELS = ("node", "edge", "time", "cooccurrence", "decayed-cooccurrence", "decayed-counts", "walks")
+CHANNELS = (
+    "node",
+    "edge",
+    "time",
+    "cooccurrence",
+    "decayed-cooccurrence",
+    "decayed-counts",
+    "walks",
+    "transitions",
+)
 STACK_CHANNELS = (
     "node",
     "edge",
     "time",
     "cooccurrence",
 )  # the paper's, which make up the stack with tables="add"
-PAIR_FEATURES = ("decayed-pair", "walks")
+PAIR_FEATURES = ("decayed-pair", "walks", "transitions")
 MAX_STATES = 256  # the spectral bound is exact up to this many states (ops/spectral_bound)
 
 Decay = Annotated[float, Bounds(0, 1e12)]
@@ -63,12 +72,13 @@ class DyGMambaConfig(Settings):
     taps: Count = 4  # events that the short convolution reads at once
     out: Width = 172  # columns of a node embedding
     dropout: Rate = 0.1  # share of activations dropped in training
-    beside: tuple[str, ...] = ()  # pair features that the link head reads: decayed-pair, walks
+    beside: tuple[str, ...] = ()  # pair features that the link head reads: decayed-pair, walks, transitions
     walk_layers: Annotated[int, Bounds(1, 5)] = 3  # events of the longest temporal walks, if walks are used
     walk_dim: Width = 120  # columns of the random vector of a node, if walks are used
     walk_decay: Decay = 0.0  # decay of walks per unit of time; 0: 2 over the training period
     walk_decays: Bank = 1  # decays of walks; several: spaced from the typical time gap to 4 training periods
     walk_seed: WalkSeed = 0  # seed of the random vectors, if walks are used; 0: the seed of the run
+    transitions: Annotated[int, Bounds(1, 7)] = 3  # lags of transitions, if they are used
     relation: Literal["separate", "shared"] = (
         "separate"  # perceptrons on walks of tokens and pair: two or one
     )
@@ -123,13 +133,13 @@ class MambaConfig(DyGMambaConfig):
 
 @dataclass(frozen=True, slots=True)
 class DyGMambaCountsConfig(DyGMambaConfig):
-    """The same encoder with decayed counts and temporal walks over the whole history of each token and pair.
+    """The same encoder with decayed counts, walks and transitions over the whole history of each token and pair.
 
     Stored runs that lack the newer settings open with their former values (`aliases.STORED_DEFAULTS`).
     """
 
     channels: tuple[str, ...] = CHANNELS
-    beside: tuple[str, ...] = ("decayed-pair", "walks")
+    beside: tuple[str, ...] = PAIR_FEATURES
     walk_dim: Width = 48
     walk_decays: Bank = 5
     relation: Literal["separate", "shared"] = "shared"

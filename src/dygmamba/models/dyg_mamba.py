@@ -26,6 +26,7 @@ from dygmamba.nn.mixers import PAIR_MIXERS, POOLS
 from dygmamba.nn.ssm import SSMConfig, Stack
 from dygmamba.nn.tokens import QUERIES, Tokens, make_tokens
 from dygmamba.sampling.decayed_counts import DecayedCountRequest
+from dygmamba.sampling.transition_counts import TransitionCountRequest
 from dygmamba.sampling.view import NeighborRequest, PairView
 from dygmamba.sampling.walks import WalkRequest
 
@@ -101,6 +102,7 @@ class DyGMamba(Encoder):
                 facts.walk_decays(config.walk_decays, config.walk_decay),
                 config.walk_seed,
             ),
+            TransitionCountRequest(facts.transition_scales, config.transitions),
             config.width,
             config.table_dropout,
             config.relation_dropout,

@@ -41,7 +41,6 @@ from dygmamba.sampling.transitions import TransitionRequest
 from dygmamba.sampling.view import PairBatch, PairView
 from dygmamba.sampling.walks import WalkRequest
 
-TRANSITION_SCALES, STEP = 3, 8  # time scales of transitions: the training period, an eighth of it, and so on
 BISECTIONS = 50  # after which the interval is as small as float64 can resolve
 
 
@@ -115,8 +114,7 @@ class BoostedTrees(nn.Module):
             self.overlaps = torch.tensor([place for place, _ in walks.kinds])
             self.names = [*self.names, *(name for _, name in walks.kinds)]
         if config.transitions:
-            spans = tuple(facts.period / STEP**power for power in range(TRANSITION_SCALES))
-            steps = TransitionRequest(spans, config.transitions)
+            steps = TransitionRequest(facts.transition_scales, config.transitions)
             self.requests = (*self.requests, steps)
             self.names = [*self.names, *steps.names]
         kinds = {

@@ -1,10 +1,10 @@
-"""Features from the whole history: decayed counts and temporal walks, as channels of a token and as pair features.
+"""Features from the whole history: decayed counts, temporal walks and transitions, of a token and of a pair.
 
 Pair features are read by the link head next to the two embeddings.
 
 Legend: p pairs, r = 2 p sequences (sources, then destinations), l tokens, c channel width, b pair features; for counts
-s time scales; for walks g decays, s rows of a node for each of them (P^0..P^k), d their width, w = g (2 s)^2 overlaps
-of two nodes, o columns of a relation.
+s time scales; for transitions k lags, n numbers; for walks g decays, s rows of a node for each of them (P^0..P^k), d
+their width, w = g (2 s)^2 overlaps of two nodes, o columns of a relation.
 """
 
 from dataclasses import dataclass
@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from dygmamba.nn.tokens import Tokens
 from dygmamba.sampling.decayed_counts import DecayedCountRequest
+from dygmamba.sampling.transition_counts import TransitionCountRequest, TransitionCountTable
+from dygmamba.sampling.transitions import LEAST_COUNT, LEAST_TOTAL
 from dygmamba.sampling.view import PairView
 from dygmamba.sampling.walks import TemporalWalks, WalkRequest
 
@@ -99,6 +101,7 @@ class HistoryConfig:
 
     counts: DecayedCountRequest
     walks: WalkRequest
+    transitions: TransitionCountRequest
     width: int
     dropout: float
     relation_dropout: float = 0.0  # inside the perceptron on walks
@@ -219,12 +222,75 @@ class SharedPairWalks(nn.Module):
         return self.drop(tokens.relation.of_pairs(walks, pairs.src, pairs.dst, pairs.known))
 
 
+def transition_numbers(
+    table: TransitionCountTable,
+    lag: Int64[Tensor, "*q k"],
+    origin: Int64[Tensor, "*q k"],
+    dst: Int64[Tensor, "*q k"],
+    time: Float64[Tensor, "*q k"],
+) -> Float32[Tensor, "*q n"]:
+    """Return for each (w, v) how often v followed w, its share of all that followed w, and how often w followed v."""
+    followed, left = table.count(lag, origin, dst, time), table.count_all(lag, origin, time)
+    share = torch.log((followed + LEAST_COUNT) / (left + LEAST_TOTAL))
+    reverse = torch.log1p(table.count(lag, dst, origin, time))
+    return torch.cat([torch.log1p(followed), share, reverse], dim=-1).flatten(-2)
+
+
+class TokenTransitions(nn.Module):
+    """How often the other end of the pair came 1, 2, ... events after a token's node, over all sources."""
+
+    def __init__(self, config: HistoryConfig) -> None:
+        super().__init__()
+        self.request = config.transitions
+        self.encode = nn.Sequential(
+            nn.Linear(3 * config.transitions.lags * len(config.transitions.scales), config.width),
+            nn.ReLU(),
+            nn.Dropout(config.dropout),
+            nn.Linear(config.width, config.width),
+        )
+
+    def forward(self, tokens: Tokens, sequences: SequencePairs) -> Float[Tensor, "r l c"]:
+        (table,), node = sequences.view.transition_counts, torch.where(tokens.mask, tokens.node.long(), -1)
+        lag = torch.arange(table.lags, device=node.device).expand(*node.shape, table.lags)
+        with torch.no_grad():
+            other, time = (
+                column[:, None, None].expand(lag.shape) for column in (sequences.other, sequences.time)
+            )
+            numbers = transition_numbers(table, lag, node[:, :, None].expand(lag.shape), other, time)
+        return self.encode(numbers)
+
+
+class PairTransitions(nn.Module):
+    """How often the destination came 1, 2, ... events after the source's last, second last, ... destination."""
+
+    def __init__(self, config: HistoryConfig) -> None:
+        super().__init__()
+        self.request, self.out_dim = config.transitions, config.width
+        self.encode = nn.Sequential(
+            nn.Linear(3 * config.transitions.lags * len(config.transitions.scales), 4 * config.width),
+            nn.ReLU(),
+            nn.Dropout(config.dropout),
+            nn.Linear(4 * config.width, config.width),
+        )
+
+    def forward(self, view: PairView) -> Float[Tensor, "p b"]:
+        (table,), pairs = view.transition_counts, view.pairs
+        with torch.no_grad():
+            origin = table.last_destinations(pairs.src, pairs.known)
+            lag = torch.arange(table.lags, device=origin.device).expand(origin.shape)
+            dst, time = (column[:, None].expand(origin.shape) for column in (pairs.dst, pairs.known))
+            numbers = transition_numbers(table, lag, origin, dst, time)
+        return self.encode(numbers)
+
+
 # Channels of tokens, and features of pairs for the link head.
-HISTORY_CHANNELS: dict[str, type[TokenDecayedCounts] | type[TokenWalks]] = {
+HISTORY_CHANNELS: dict[str, type[TokenDecayedCounts] | type[TokenWalks] | type[TokenTransitions]] = {
     "decayed-counts": TokenDecayedCounts,
     "walks": TokenWalks,
+    "transitions": TokenTransitions,
 }
-PAIR_FEATURES: dict[str, type[PairDecayedCounts] | type[PairWalks]] = {
+PAIR_FEATURES: dict[str, type[PairDecayedCounts] | type[PairWalks] | type[PairTransitions]] = {
     "decayed-pair": PairDecayedCounts,
     "walks": PairWalks,
+    "transitions": PairTransitions,
 }

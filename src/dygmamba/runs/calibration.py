@@ -19,6 +19,7 @@ from dygmamba.data.storage.tensor_file import read_seal
 from dygmamba.engine.fit import Trainer
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.stream import Stream
+from dygmamba.models.base import RoundLearner, Scorer
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.calibration import (
     Calibration,
@@ -65,18 +66,24 @@ def fit_link_calibration(fit: Trainer, progress: Progress) -> tuple[LinkCalibrat
     new_nodes = NewNodes.from_events(store, split.train)
     fitted: dict[str, Calibration] = {}
     scored: ScoredSets = {}
+    negatives = count_training_negatives(fit.scorer)
     for setting in SETTINGS:
         if not has_events(store, split, "val", setting):
-            fitted[setting] = Calibration.identity(prior=0.5, pairs=0)
+            fitted[setting] = Calibration.from_training(negatives)
             continue
         evaluation_set = build_link_set(store, split, "val", setting)
         pairs = evaluation_set.pairs
         with progress.stage("calibration", len(pairs)) as stage:
             score = fit.score(evaluation_set, stage.advance)
         new_ends = new_nodes.find(pairs.src, pairs.dst, pairs.time)
-        fitted[setting] = fit_calibration(score, pairs.label, pairs.time, new_ends)
+        fitted[setting] = fit_calibration(score, pairs.label, pairs.time, new_ends, negatives)
         scored["random", "val", setting] = (evaluation_set, score)
     return LinkCalibration(**fitted, new_nodes=new_nodes), scored
+
+
+def count_training_negatives(scorer: Scorer) -> int:
+    """Return the number of negatives per event that a link model is trained with."""
+    return scorer.negatives if isinstance(scorer, RoundLearner) else 1
 
 
 def calibrate_link_run(fit: Trainer) -> None:

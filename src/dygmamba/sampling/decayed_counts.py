@@ -75,7 +75,7 @@ class DecayedCountLists:
         """
         if not len(self.key):
             return torch.zeros(*first.shape, len(scale), device=first.device)
-        last = torch.searchsorted(self.key, first + rank) - 1
+        last = torch.searchsorted(self.key, (first + rank).contiguous()) - 1
         some = (last >= 0) & (first >= 0)
         last = last.clamp(min=0)
         some &= self.key[last] >= first  # else the entry found belongs to an earlier group

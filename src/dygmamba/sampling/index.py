@@ -40,6 +40,7 @@ from dygmamba.sampling.disk_index import (
 )
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.event_history import EventHistory, HistoryRequest, StreamTotals
+from dygmamba.sampling.transition_counts import TransitionCountRequest, TransitionCountTable
 from dygmamba.sampling.transitions import TransitionRequest, TransitionTable
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch, PairView, Request
 from dygmamba.sampling.walks import TemporalWalks, WalkRequest
@@ -63,9 +64,9 @@ class NeighborIndex:
     _transitions: dict[TransitionRequest, TransitionTable] = field(
         default_factory=dict, repr=False, compare=False
     )
-    _tables: dict[WalkRequest | DecayedCountRequest, TemporalWalks | DecayedCountTable] = field(
+    _tables: dict[Any, TemporalWalks | DecayedCountTable | TransitionCountTable] = field(
         default_factory=dict, repr=False, compare=False
-    )
+    )  # by their request
 
     @staticmethod
     def build(store: EventStore, events: Int64[Tensor, "s"] | None = None) -> "NeighborIndex":
@@ -207,6 +208,10 @@ class NeighborIndex:
         """Return the decayed counts of any nodes and pairs, built once and kept on the index's device."""
         return self._table(request, DecayedCountTable)
 
+    def transition_counts(self, request: TransitionCountRequest) -> TransitionCountTable:
+        """Return the transitions between any nodes, built once and kept on the index's device."""
+        return self._table(request, TransitionCountTable)
+
     def _table(self, request: Any, kind: Any) -> Any:
         if request not in self._tables:
             edges = self.edges
@@ -294,7 +299,7 @@ def gather_view(
         requests: The model's requests.
         draws: Random numbers of the `uniform` and `time_aware` strategies; `recent` needs none.
     """
-    neighbors, counts, walks, decayed, histories, transitions = [], [], [], [], [], []
+    neighbors, counts, walks, decayed, histories, transitions, followers = [], [], [], [], [], [], []
     for request in requests:
         if isinstance(request, CountRequest):
             counts.append(index.count_features(request, pairs.at_table_time()))
@@ -306,7 +311,9 @@ def gather_view(
             histories.append(index.history(request))
         elif isinstance(request, TransitionRequest):
             transitions.append(index.transition_features(request, pairs.at_table_time()))
+        elif isinstance(request, TransitionCountRequest):
+            followers.append(index.transition_counts(request))
         else:
             neighbors.append(index.gather(request, pairs.node, pairs.when, draws))
-    tables = (counts, walks, decayed, histories, transitions)
+    tables = (counts, walks, decayed, histories, transitions, followers)
     return PairView(pairs, tuple(neighbors), features, *map(tuple, tables))

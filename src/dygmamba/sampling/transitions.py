@@ -29,12 +29,12 @@ LEAST_COUNT, LEAST_TOTAL = (
 
 
 @dataclass(frozen=True, slots=True)
-class TransitionRequest(TableRequest):
-    """Request for transition features of each pair.
+class TransitionScales(TableRequest):
+    """Base class of requests for transitions.
 
     Attributes:
         scales: Time scales of the decay exp(-age / scale).
-        lags: Number of last destinations of the source that are looked at.
+        lags: Largest number of events from the first node of a transition to the second one.
     """
 
     scales: tuple[float, ...]
@@ -47,6 +47,11 @@ class TransitionRequest(TableRequest):
                 f"scales={self.scales}, lags={self.lags}",
                 code="invalid-request",
             )
+
+
+@dataclass(frozen=True, slots=True)
+class TransitionRequest(TransitionScales):
+    """Request for transition features of each pair; `lags` last destinations of the source are looked at."""
 
     @property
     def tokens(self) -> int:

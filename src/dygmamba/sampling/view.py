@@ -17,6 +17,7 @@ from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.sampling.counts import CountRequest
 from dygmamba.sampling.decayed_counts import DecayedCountRequest, DecayedCountTable
 from dygmamba.sampling.event_history import EventHistory, HistoryRequest
+from dygmamba.sampling.transition_counts import TransitionCountRequest, TransitionCountTable
 from dygmamba.sampling.transitions import TransitionRequest
 from dygmamba.sampling.walks import TemporalWalks, WalkRequest
 
@@ -58,7 +59,13 @@ class NeighborRequest:
 
 
 Request = (
-    NeighborRequest | CountRequest | DecayedCountRequest | WalkRequest | HistoryRequest | TransitionRequest
+    NeighborRequest
+    | CountRequest
+    | DecayedCountRequest
+    | WalkRequest
+    | HistoryRequest
+    | TransitionRequest
+    | TransitionCountRequest
 )
 
 
@@ -222,6 +229,7 @@ class PairView:
         decayed_counts: Decayed counts by request, to look up likewise.
         histories: Numbers and ages of events by request, to look up likewise.
         transitions: Transition features of each pair, by request.
+        transition_counts: Transitions between nodes by request, to look up at a pair's table time.
     """
 
     pairs: PairBatch
@@ -232,6 +240,7 @@ class PairView:
     decayed_counts: tuple[DecayedCountTable, ...] = ()
     histories: tuple[EventHistory, ...] = ()
     transitions: tuple[Float32[Tensor, "p g"], ...] = ()
+    transition_counts: tuple[TransitionCountTable, ...] = ()
 
     @property
     def columns(self) -> tuple[Tensor, ...]:

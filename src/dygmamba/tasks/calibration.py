@@ -8,13 +8,14 @@ was not trained with than it should be. For given offsets the map is strictly in
 
 A calibration can do harm: the raw logits may be right already, or what was fitted does not last. So one is first fitted
 to the earlier half of the pairs and tested on the later half. Unless its log loss is significantly lower than that of
-the raw logits, they are kept.
+the raw logits, they are kept. A model that is trained with k negatives for each event has logits that are too low by
+log k, which needs no fit: they are raised by it first.
 
 Legend: p pairs, c columns, n nodes, k events.
 """
 
 from dataclasses import dataclass, replace
-from math import inf, pi, sqrt
+from math import inf, log, pi, sqrt
 
 import numpy as np
 import torch
@@ -95,14 +96,14 @@ class Calibration:
     both_new: float = 0.0
 
     @staticmethod
-    def identity(prior: float, pairs: int) -> "Calibration":
-        """Return the calibration that keeps the raw logits."""
-        return Calibration(1.0, 0.0, prior, pairs, 1.0)
+    def from_training(negatives: int, prior: float = 0.5, pairs: int = 0) -> "Calibration":
+        """Return the calibration that only corrects the share of positives in training: 1 in 1 + `negatives`."""
+        return Calibration(1.0, log(negatives), prior, pairs, 1.0)
 
     @property
-    def is_identity(self) -> bool:
-        """Whether the raw logits are kept."""
-        return self == Calibration.identity(self.prior, self.pairs)
+    def is_fitted(self) -> bool:
+        """Whether the calibration was fitted to validation pairs; if not, the raw logits are kept."""
+        return self.slope != 1.0 or bool(self.knots) or self.has_offsets
 
     @property
     def has_offsets(self) -> bool:
@@ -213,14 +214,16 @@ def fit_calibration(
     label: Float[Tensor, "p"],
     time: Float[Tensor, "p"] | Int64[Tensor, "p"],
     new_ends: Bool[Tensor, "p 2"] | None = None,
+    negatives: int = 1,
 ) -> Calibration:
-    """Fit a calibration to logits of known labels, or return the identity if they do not show that one helps.
+    """Fit a calibration to logits of known labels, or keep the raw logits if they do not show that one helps.
 
     Args:
         logit: Logits of the pairs.
         label: 1 for events, 0 for negatives.
         time: Query times; pairs of the same time are in random order.
         new_ends: Whether the source and the destination of each pair are new. Without it there are no offsets.
+        negatives: Negatives per event that the model was trained with.
     """
     if not logit.numel() or not bool(torch.isfinite(logit).all()):
         raise ScoreError(
@@ -230,8 +233,9 @@ def fit_calibration(
     order = _sort_by_time(time.cpu())
     z, y = logit.detach().cpu().double()[order], label.detach().cpu().double()[order]
     context = None if new_ends is None else new_ends.cpu()[order]
-    if not _predicts_later_half(z, y, context):
-        return Calibration.identity(float(y.mean()), len(z))
+    raw = Calibration.from_training(negatives, float(y.mean()), len(z))
+    if not _predicts_later_half(raw, z, y, context):
+        return raw
     return _fit_all(z, y, context)
 
 
@@ -252,17 +256,23 @@ def _fit_all(
 
 
 def _predicts_later_half(
-    z: Float64[Tensor, "p"], y: Float64[Tensor, "p"], new_ends: Bool[Tensor, "p 2"] | None
+    raw: Calibration,
+    z: Float64[Tensor, "p"],
+    y: Float64[Tensor, "p"],
+    new_ends: Bool[Tensor, "p 2"] | None,
 ) -> bool:
-    """Return whether a calibration of the earlier half has a significantly lower log loss on the later half."""
+    """Return whether a fit to the earlier half has a significantly lower log loss on the later half than `raw`."""
     half = len(z) // 2
     if min(_count_rarer_class(y[:half]), _count_rarer_class(y[half:])) < MIN_HALF_PAIRS:
         return False
     earlier, later = (None, None) if new_ends is None else (new_ends[:half], new_ends[half:])
     odds = _fit_all(z[:half], y[:half], earlier).log_odds(z[half:], later)
-    raw, fitted = (binary_cross_entropy_with_logits(x, y[half:], reduction="none") for x in (z[half:], odds))
+    without, fitted = (
+        binary_cross_entropy_with_logits(x, y[half:], reduction="none")
+        for x in (raw.log_odds(z[half:]), odds)
+    )
     # blocks, because pairs close in time are not independent
-    gains = torch.stack([block.mean() for block in (raw - fitted).tensor_split(BLOCKS)])
+    gains = torch.stack([block.mean() for block in (without - fitted).tensor_split(BLOCKS)])
     return float(gains.mean()) > MIN_STANDARD_ERRORS * float(gains.std()) / sqrt(BLOCKS)
 
 

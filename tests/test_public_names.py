@@ -62,7 +62,8 @@ FUNCTIONS = {
     "= None, **settings: Any) -> Run",
     "save": "(dataset: Dataset, *, data_dir: Path | str | None = None) -> Path",
     "train": "(data: Dataset | str, model: str | None = None, *, seeds: int | Sequence[int] = (0,), task: str = "
-    "link, device: str = auto, out: Path | str = runs, negatives: str | Sequence[str] = random, "
+    "link, budget: str | float | None = None, device: str = auto, out: Path | str = runs, negatives: str | "
+    "Sequence[str] = random, "
     "backbone: Path | str | None = None, finetune: bool = False, balance: bool = False, preset: str | None = None, "
     "split: str | Sequence[float | str] | None = None, protocol: str = auto, data_dir: Path | str | None = None, "
     "progress: Progress | Callable[[dict[str, Any]], None] | None = None, log: str | Sequence[str] | None = None, "
@@ -121,6 +122,7 @@ CLASSES = {
         "metrics": "",
         "results": "",
         "rules": "",
+        "selection": "",
         "score": "(self, pairs: Source, at: str | float | None = None) -> Table",
         "rank": "(self, sources: Nodes, k: int = 10, at: str | float | None = None, candidates: Iterable[str "
         "| int] | Path | None = None, only_new: bool = False) -> Table",

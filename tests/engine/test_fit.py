@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save
 
+from dygmamba.core.deadline import Deadline
 from dygmamba.core.errors import ConfigError, FileError, Interrupted, NotFoundError, ScoreError
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
@@ -20,6 +21,7 @@ from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.runs.evaluation import evaluate_link_scorer
 from dygmamba.runs.link_training import resume_link_run, start_link_run
 from dygmamba.runs.opening import choose_device, open_run
+from dygmamba.runs.provenance import extend_run
 from observers import StepCounter
 from raising import raises
 
@@ -77,6 +79,28 @@ def test_a_resumed_run_equals_an_uninterrupted_one(finished, dataset, folder, tm
         assert ours.keys() == whole.keys()
         assert all(torch.equal(ours[key], whole[key]) for key in whole)
     assert plain_metrics(again.run) == plain_metrics(finished)
+
+
+@pytest.mark.parametrize("over_after", [1, 7, 12])
+def test_a_run_that_ends_at_a_deadline_is_the_run_of_its_complete_epochs(
+    finished, dataset, folder, tmp_path, over_after
+):
+    """For all steps at which time is up: at least one epoch, the weights of a run with so many epochs, and it extends.
+
+    Two epochs of six steps were trained without a deadline, so the longer run must pass through the same weights.
+    """
+    fit, counter = start_link_run(dataset, "dyg-mamba", 0, TINY | {"epochs": 9}, CPU, tmp_path), StepCounter()
+    fit(counter, deadline=Deadline(over_after, clock=lambda: counter.steps))
+    epochs = max(1, over_after // fit.steps_per_epoch)
+    assert fit.state.finished
+    assert fit.run.config()["train"]["epochs"] == len(fit.run.metrics()) == epochs
+    assert plain_metrics(fit.run) == plain_metrics(finished)[:epochs]
+    assert resume_link_run(fit.run.path, CPU, folder).state.finished
+    extend_run(fit.run, {"epochs": 2})
+    again = resume_link_run(fit.run.path, CPU, folder)
+    again()
+    ours, whole = load_file(again.run.best), load_file(finished.best)
+    assert all(torch.equal(ours[key], whole[key]) for key in whole)
 
 
 def test_resuming_a_finished_run_changes_nothing(finished, folder):

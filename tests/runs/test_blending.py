@@ -11,7 +11,7 @@ from commands import invoke
 from door_cases import COLUMNS, letters
 from dygmamba.data.events.splits import chronological_split
 from dygmamba.engine.evaluation import score_evaluation_set
-from dygmamba.runs.blending import _enumerate_shares, find_best_weights
+from dygmamba.runs.blending import enumerate_shares, find_best_weights
 from dygmamba.runs.opening import open_run
 from dygmamba.tasks.link import build_link_set
 from raising import raises
@@ -78,11 +78,11 @@ def test_on_validation_no_part_is_better(parts, both):
 def test_all_weights_that_are_tried_add_up_to_one():
     """They are not negative; each part alone and the mean of two are among them."""
     for count in (2, 3, 4):
-        found = _enumerate_shares(count)
+        found = enumerate_shares(count)
         assert all(min(one) >= 0 and sum(one) == pytest.approx(1) for one in found)
         assert len(set(found)) == len(found)
         assert {tuple(float(k == n) for k in range(count)) for n in range(count)} <= set(found)
-    assert (0.5, 0.5) in _enumerate_shares(2)
+    assert (0.5, 0.5) in enumerate_shares(2)
 
 
 def test_among_equally_good_weights_the_mean_is_chosen(data):

@@ -14,15 +14,16 @@ from dygmamba.api.reports import write_run_page
 from dygmamba.api.validation import DEFAULT_NETWORK, check_backbone_conflicts
 from dygmamba.api.validation import check_task as check_task
 from dygmamba.config import build_config, find_size_preset, load_presets
+from dygmamba.core.deadline import NO_DEADLINE, Deadline
 from dygmamba.core.errors import ConfigError, Interrupted
 from dygmamba.core.progress import ForwardingProgress, Progress
 from dygmamba.data.events.split_spec import AUTO_PROTOCOL, check_protocol
-from dygmamba.data.events.splits import TRAIN_ON_ALL
+from dygmamba.data.events.splits import TRAIN_ON_ALL, SplitRule
 from dygmamba.data.events.times import format_rough_duration
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.checkpoint import read_checkpoint
 from dygmamba.engine.distributed import current_group
-from dygmamba.engine.fit import Trainer
+from dygmamba.engine.fit import StopCondition, Trainer, never_stop
 from dygmamba.engine.fit_config import NodeFitConfig
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.models import find_model
@@ -42,6 +43,7 @@ from dygmamba.runs.opening import (
     read_split,
 )
 from dygmamba.runs.provenance import PRESET_KEYS, StartOptions, extend_run, find_restarted_run
+from dygmamba.runs.selection import describe_selection
 from dygmamba.runs.test_predictions import make_prediction_saver
 from dygmamba.tasks.link import SETTINGS, SPLITS
 from dygmamba.tasks.node import check_labels, split_for_nodes
@@ -53,6 +55,17 @@ SHORT_SECONDS, LONG_SECONDS = 10.0, 120.0  # below the first no message, below t
 # seconds on two cores of a server, from docs/how-to/train.md: of the whole run, and of an epoch
 QUICK_PER_EVENT, SMALL_PER_EVENT = 3e-4, 9e-4
 SMALL_EPOCHS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingLimit:
+    """When a training ends before its time: at a deadline, or interrupted as soon as `stop` returns True."""
+
+    deadline: Deadline = NO_DEADLINE
+    stop: StopCondition = never_stop
+
+
+NO_LIMIT = TrainingLimit()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +81,18 @@ class TrainingPlan:
     finetune: bool = False
     balance: bool = False
     size: str | None = None  # a preset other than the published one
-    split: SplitSpec | None = None
+    split: SplitSpec | SplitRule | None = None
     protocol: str = AUTO_PROTOCOL
     why: dict[str, str] = field(default_factory=dict)  # reasons of what was chosen for the user
     log: tuple[str, ...] = ()  # loggers in addition to the run directory
+
+    def parse_split(self, dataset: Dataset) -> SplitRule:
+        """Return the split as a rule; that of a run that is continued is one already."""
+        return (
+            self.split
+            if isinstance(self.split, SplitRule)
+            else parse_split(dataset, self.split, self.protocol)
+        )
 
 
 @dataclass(slots=True)
@@ -159,24 +180,40 @@ class _TrainingProgress(ForwardingProgress):
 
 
 @contextmanager
-def _train(fit: Trainer, progress: Progress, log: Sequence[str], name: str) -> Iterator[RunLoggers]:
+def _train(
+    fit: Trainer, progress: Progress, log: Sequence[str], name: str, limit: TrainingLimit = NO_LIMIT
+) -> Iterator[RunLoggers]:
     """Train a run to its end; inside, its loggers wait for the results."""
     with open_loggers(fit.run, log, _TrainingProgress(progress, fit)) as loggers:
-        fit(loggers, name=f"{name} on {fit.stream.device}")
+        fit(loggers, name=f"{name} on {fit.stream.device}", stop=limit.stop, deadline=limit.deadline)
         yield loggers
+
+
+def train_without_evaluation(
+    fit: Trainer, progress: Progress, log: Sequence[str], limit: TrainingLimit
+) -> None:
+    """Train a link run within a limit; its results are not written."""
+    with _train(fit, progress, log, f"{fit.run.config()['run']['model']}, seed {fit.seed}", limit):
+        pass
+
+
+def start_or_restart(dataset: Dataset, plan: TrainingPlan, seed: int, progress: Progress) -> Trainer:
+    """Start one link run, or open the one that a restarted job had begun."""
+    model = plan.model or DEFAULT_NETWORK
+    options = StartOptions(plan.parse_split(dataset), plan.size, plan.why)
+    begun = current_group().run_on_first(lambda: find_restarted_run(plan.out, dataset.name, model, seed))
+    if begun is not None:
+        fit = resume_link_run(begun, plan.device)
+        report_resume(fit, progress)
+    else:
+        fit = start_link_run(dataset, model, seed, plan.settings, plan.device, plan.out, options)
+        _report_start(fit, progress)
+    return fit
 
 
 def train_link_run(dataset: Dataset, plan: TrainingPlan, seed: int, progress: Progress) -> Trainer:
     """Train and evaluate one link run, or finish the one that a restarted job had begun."""
-    model = plan.model or DEFAULT_NETWORK
-    options = StartOptions(parse_split(dataset, plan.split, plan.protocol), plan.size, plan.why)
-    begun = current_group().run_on_first(lambda: find_restarted_run(plan.out, dataset.name, model, seed))
-    if begun is not None:
-        fit = resume_link_run(begun, plan.device)
-        _report_resume(fit, progress)
-    else:
-        fit = start_link_run(dataset, model, seed, plan.settings, plan.device, plan.out, options)
-        _report_start(fit, progress)
+    fit = start_or_restart(dataset, plan, seed, progress)
     return finish_link_run(fit, dataset, plan.strategies, progress, plan.log)
 
 
@@ -202,7 +239,8 @@ def finish_link_run(
         ]
         with _explain_interrupt(fit):
             found = run_final_evaluation(fit, names, choices, progress, make_prediction_saver(fit.run))
-            fit.run.write_results(found.rows, rules=found.rules, verdict=found.verdict, **found.activity)
+            extra = found.activity | describe_selection(fit.run)
+            fit.run.write_results(found.rows, rules=found.rules, verdict=found.verdict, **extra)
             _write_report_page(fit, dataset)
         loggers.finish(fit.run.results())
     progress.message(f"finished: {fit.run.path}")
@@ -212,9 +250,7 @@ def finish_link_run(
 def train_node_run(dataset: Dataset, plan: TrainingPlan, seed: int, progress: Progress) -> Trainer:
     """Train and evaluate one node classifier; without a backbone, a link run with the task's presets comes first."""
     given = plan.backbone
-    split = (
-        parse_split(dataset, plan.split, plan.protocol) if given is None else read_split(RunDirectory(given))
-    )
+    split = plan.parse_split(dataset) if given is None else read_split(RunDirectory(given))
     check_labels(
         dataset.store, split_for_nodes(dataset.store, split)
     )  # before a backbone is trained for nothing
@@ -251,12 +287,12 @@ def resume_run(
         progress.message(extended)
     if folder.task == "link":
         fit = resume_link_run(path, device, data_dir)
-        _report_resume(fit, progress)
+        report_resume(fit, progress)
         return finish_link_run(fit, open_run_dataset(folder, data_dir), strategies, progress, log)
     dataset = open_run_dataset(folder, data_dir)
     with progress.stage("node embeddings", len(dataset.store)) as stage:
         fit = resume_node_run(path, device, data_dir, stage.advance)
-    _report_resume(fit, progress)
+    report_resume(fit, progress)
     return _finish_node_run(fit, dataset, progress, log)
 
 
@@ -350,7 +386,7 @@ def _report_start(fit: Trainer, progress: Progress) -> None:
             progress.message(chosen[name])
 
 
-def _report_resume(fit: Trainer, progress: Progress) -> None:
+def report_resume(fit: Trainer, progress: Progress) -> None:
     done, most = fit.state.epoch, fit.config.epochs
     where = "training finished" if fit.state.finished else f"epoch {done + 1} of at most {most}"
     progress.message(f"run: {fit.run.path}, {where}")

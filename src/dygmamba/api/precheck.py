@@ -20,15 +20,19 @@ from dygmamba.api.argument_checks import (
     require_writable,
 )
 from dygmamba.api.argument_checks import require_run as require_run
+from dygmamba.api.candidates import find_refused, list_candidates
 from dygmamba.api.sharing import check_target as check_target
 from dygmamba.api.validation import (
     check_backbone_conflicts,
+    check_budget,
     check_forecast,
+    check_one_seed,
     check_run_protocol,
     check_search_limits,
     check_task,
     check_visible,
     is_property_evaluation,
+    parse_budget,
     parse_loggers,
     parse_metrics,
 )
@@ -58,6 +62,9 @@ def check_train(
     model: str | None,
     settings: dict[str, Any],
     task: str,
+    budget: str | None,
+    seeds: Sequence[int],
+    processes: int,
     preset: str | None,
     split: str | None,
     protocol: str,
@@ -73,6 +80,7 @@ def check_train(
     """Check the arguments of a new training."""
     _check_training(negatives, device, log, refit, task)
     check_task(task, {"backbone": backbone is not None, "finetune": finetune, "balance": balance})
+    check_budget(task, processes, is_given=budget is not None)
     check_protocol(protocol)
     if backbone is not None:
         check_backbone_conflicts(
@@ -81,7 +89,13 @@ def check_train(
         require_run(backbone)
     else:
         check_split(split)
-        check_trainable(model, settings, task, preset, device)
+        if budget is None or model is not None:
+            check_trainable(model, settings, task, preset, device)
+    if budget is not None:
+        parse_budget(budget)
+        check_one_seed(model, seeds)
+        # whether there is a GPU is not known without torch; the networks are candidates on any machine
+        find_refused(list_candidates("cuda" if device == "cuda" else "cpu", model, preset), settings)
     require_dataset(data, data_dir)
 
 

@@ -93,6 +93,15 @@ class Run:
         """Results of heuristics, such as recency, on the same queries; rows like those of `results`."""
         return pa.Table.from_pylist(self._folder.rules())
 
+    @property
+    def selection(self) -> dict[str, Any]:
+        """What was tried before this run was chosen within a `budget`, and why it was; empty for a run trained alone.
+
+        "candidates" has a dictionary for each model, with its validation AP and standard error, seconds and megabytes,
+        or the reason why it was skipped.
+        """
+        return self._folder.selection()
+
     def score(self, pairs: "Source", at: TimeLike | None = None) -> pa.Table:
         """Score pairs: a file, a table, or a list of (src, dst) or (src, dst, time).
 

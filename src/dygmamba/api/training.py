@@ -23,14 +23,24 @@ from dygmamba.api.pipeline import (
 from dygmamba.api.processes import process_group, run_in_processes
 from dygmamba.api.reports import write_run_page
 from dygmamba.api.run import Run
+from dygmamba.api.selection import (
+    count_spent_seconds,
+    find_unfinished_selection,
+    resume_selection,
+    train_within_budget,
+)
 from dygmamba.api.validation import (
     DEFAULT_NETWORK,
     Names,
+    check_budget,
+    check_one_seed,
     check_task,
     choose_model,
+    parse_budget,
     parse_loggers,
     parse_names,
 )
+from dygmamba.core.deadline import Deadline
 from dygmamba.core.errors import DygWarning
 from dygmamba.core.process_settings import enable_determinism
 from dygmamba.core.progress import SILENT, EpochFunction, Progress, as_progress
@@ -113,6 +123,7 @@ def train(
     *,
     seeds: int | Sequence[int] = (0,),
     task: str = "link",
+    budget: str | float | None = None,
     device: str = "auto",
     out: Path | str = "runs",
     negatives: Names = "random",
@@ -138,6 +149,10 @@ def train(
             which need no GPU; a warning says so.
         seeds: One run for each.
         task: "link" (prediction) or "node" (classification).
+        budget: How long this may take, such as "10m", "1h" or 90 (seconds). Without a model, several are trained, the
+            quick ones first, and the best by validation is returned, or a blend of them if it is better by more than
+            chance; `run.selection` lists them. With a model, its training ends in time. Several seeds need a model and
+            share the time.
         device: "auto", "cpu" or "cuda".
         out: Where run directories go.
         negatives: Negative samplers of the final evaluation: random, historical, inductive.
@@ -165,6 +180,8 @@ def train(
     >>> len(runs), runs.summary.column_names[:4]
     (2, ['split', 'setting', 'negatives', 'seeds'])
     """
+    deadline = None if budget is None else Deadline.after(parse_budget(budget))
+    check_budget(task, processes, is_given=budget is not None)
     model = current_model_name(model)
     check_task(task, {"backbone": backbone is not None, "finetune": finetune, "balance": balance})
     settings |= overrides or {}
@@ -175,7 +192,9 @@ def train(
     where = choose_device(device)
     why = {"device": f"{where.type}: torch sees {'a' if where.type == 'cuda' else 'no'} GPU"}
     why = why if device == "auto" else {}
-    if model is None and backbone is None:  # a backbone brings its own model
+    if deadline is not None:
+        check_one_seed(model, numbers)
+    elif model is None and backbone is None:  # a backbone brings its own model
         choice = choose_model(where, task, settings, preset)
         model, preset, why["model"] = choice.model, choice.size, choice.sentence
         if choice.surprising and not isinstance(progress, Progress):  # which gets it as a message
@@ -217,7 +236,14 @@ def train(
             group.run_on_first(lambda: store_run_dataset(dataset, root, folder))
         if not group.is_first:
             plan = replace(plan, log=())
-        paths = [train_run(dataset, plan, seed, observer).run.path for seed in numbers]
+        paths = []
+        for place, seed in enumerate(numbers):
+            if deadline is None:
+                fit = train_run(dataset, plan, seed, observer)
+            else:
+                share = Deadline.after(max(deadline.left, 0.0) / (len(numbers) - place), deadline.clock)
+                fit = train_within_budget(dataset, plan, seed, share, observer)
+            paths.append(fit.run.path)
     return Runs([Run(path, device, folder) for path in paths])
 
 
@@ -238,6 +264,9 @@ def resume(
 
     `epochs=50` turns it, finished or not, into the run that would have been started with 50; `patience` can grow too.
     Any other setting is an error. `processes` may differ from the first time; then the last bits of the results differ.
+
+    A run that was trained within a `budget` continues the choice among models in the time that is left, and the chosen
+    run is returned. With `epochs`, or if the choice is complete, only the given run continues.
 
     >>> import dygmamba as dm
     >>> small = {"length": 4, "width": 4, "blocks": 1}
@@ -264,7 +293,14 @@ def resume(
         return Run(path, device, data)
     if deterministic:
         enable_determinism()
-    with process_group(where := choose_device(device)) as group:
+    where = choose_device(device)
+    selection = None if settings else find_unfinished_selection(path)
+    if selection is not None:
+        plan = TrainingPlan({}, where, path, strategies=strategies, log=loggers)
+        left = Deadline.after(max(selection.budget - count_spent_seconds(selection), 0.0))
+        fit = resume_selection(path, selection, plan, data, left, observer)
+        return Run(fit.run.path, device, data)
+    with process_group(where) as group:
         resume_run(path, where, strategies, observer, data, settings, loggers if group.is_first else ())
     return Run(path, device, data)
 
@@ -330,12 +366,13 @@ def blend(
 
 @dataclass(frozen=True, slots=True)
 class CollectedResults:
-    """Result rows of several runs and of the heuristics, and a verdict per run."""
+    """Result rows of several runs and of the heuristics, a verdict per run, and what was tried within a budget."""
 
     seeds: list[int]
     rows: list[dict[str, Any]]
     rules: list[dict[str, Any]]
     verdicts: list[dict[str, Any]]
+    selections: list[dict[str, Any]]
 
 
 def collect_results(runs: Sequence[Run]) -> CollectedResults:
@@ -346,6 +383,7 @@ def collect_results(runs: Sequence[Run]) -> CollectedResults:
         [row for folder in folders for row in folder.results()],
         folders[0].rules(),
         [verdict for folder in folders if (verdict := folder.verdict())],
+        [selection for folder in folders if (selection := folder.selection())],
     )
 
 

@@ -1,5 +1,6 @@
 """Validation of arguments that needs no torch: names, tasks, metrics, conflicts; and the choice of a default model."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -20,6 +21,7 @@ from dygmamba.tasks.metric_names import (
 
 Names = str | Sequence[str]
 MAX_HOURS = 24 * 365
+SECONDS_PER_UNIT = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 TASKS = ("link", "node")
 LOGGER_PACKAGES = {"tensorboard": "tensorboard", "mlflow": "mlflow-skinny"}  # logger: the package to install
 PAIRWISE_METRICS = ("ap", "auc")  # against one negative each; always computed together
@@ -169,6 +171,43 @@ def check_search_limits(trials: int | None, hours: float | None) -> None:
         )
 
 
+def parse_budget(given: str | float) -> float:
+    """Return a time budget in seconds; it is given as "10m", "1h", "90s", "1.5h", or as a number of seconds."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([a-z]*)", str(given).strip().lower())
+    unit = SECONDS_PER_UNIT.get(match[2] or "s") if match else None
+    seconds = float(match[1]) * unit if match and unit else 0.0
+    if not 0 < seconds <= MAX_HOURS * 3600:
+        raise ConfigError(
+            f"`budget` takes a time such as 10m, 1h or 90s, at most a year; got '{given}'",
+            code="invalid-budget",
+        )
+    return seconds
+
+
+def check_budget(task: str, processes: int, *, is_given: bool) -> None:
+    """Raise ConfigError where a training cannot have a time budget."""
+    if is_given and task != "link":
+        raise ConfigError(
+            "`budget` is for link prediction; leave it out, or leave out `task='node'`",
+            code="budget-of-node-task",
+        )
+    if is_given and processes != 1:
+        raise ConfigError(
+            f"`budget` is for one process; leave it out, or leave out `processes={processes}`",
+            code="budget-of-processes",
+        )
+
+
+def check_one_seed(model: str | None, seeds: Sequence[int]) -> None:
+    """Raise ConfigError if several seeds would have to choose a model."""
+    if model is None and len(seeds) != 1:
+        raise ConfigError(
+            f"`budget` chooses a model with one seed, got {len(seeds)}; leave out `seeds`, or name the `model`, and "
+            "the seeds share the time",
+            code="budget-of-seeds",
+        )
+
+
 class DeviceLike(Protocol):
     """A device as far as the choice of a model needs it; a `torch.device` is one."""
 
@@ -197,7 +236,10 @@ def choose_model(device: DeviceLike, task: str, settings: dict[str, Any], size: 
         model = read_preset_file(Path(size)).model
         return ModelChoice(model, size, f"model {model}, because the preset {size} is for it")
     if device.type != "cpu":
-        reason = f"model {network}, because there is a GPU; {trees} needs none and finishes sooner"
+        reason = (
+            f"model {network}, because there is a GPU; {trees} needs none and finishes sooner, "
+            "`budget='10m'` tries several"
+        )
         return ModelChoice(network, size, reason)
     if task == "node":
         small = size or "small"
@@ -214,8 +256,9 @@ def choose_model(device: DeviceLike, task: str, settings: dict[str, Any], size: 
         )
         return ModelChoice(network, size, reason)
     reason = (
-        f"no GPU in use: model {DEFAULT_CPU_MODEL}, boosted trees that finish in minutes on a CPU; the paper's network "
-        f"is `model='{network}'`, hours on a CPU, or with `preset='small'` less"
+        f"no GPU in use: model {DEFAULT_CPU_MODEL}, boosted trees that finish in minutes on a CPU; `budget='10m'` "
+        f"tries several models; the paper's network is `model='{network}'`, hours on a CPU, or with `preset='small'` "
+        "less"
     )
     return ModelChoice(DEFAULT_CPU_MODEL, None, reason, surprising=True)
 

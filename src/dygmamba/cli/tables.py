@@ -3,9 +3,9 @@
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
-from dygmamba.api.formatting import SETTING_LABELS
-from dygmamba.cli.console import plain_table, print_note, stdout
-from dygmamba.cli.messages import escape_text
+from dygmamba.api.formatting import SETTING_LABELS, format_rough_duration
+from dygmamba.cli.console import plain_table, print_line, print_note, stdout
+from dygmamba.cli.messages import escape_text, translate_message
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -181,6 +181,31 @@ def make_node_table(rows: Rows) -> "Table":
         cells = [mean_and_spread([row[key] for row in own if row[key] is not None]) for key in keys]
         table.add_row(name, how, *cells, f"{own[0]['positives']:,}", f"{own[0]['n']:,}")
     return table
+
+
+def print_selection(selection: dict[str, Any]) -> None:
+    """Print what was tried within a time budget: the trained models, those that were skipped, and the reason."""
+    title = f"models tried within {format_rough_duration(selection['budget'])} (validation AP ± two standard errors)"
+    table = plain_table("model", title=title, figures=("val AP", "epochs", "time", "memory"))
+    table.add_column("ended by")
+    skipped = []
+    for row in selection["candidates"]:
+        name = row["model"] + (f" (preset {row['preset']})" if row["preset"] else "")
+        if row["state"] == "skipped":
+            skipped.append(f"skipped {name}: {row['reason']}")
+            continue
+        spread = "" if row["val_ap_error"] is None else f" ± {200 * row['val_ap_error']:.2f}"
+        table.add_row(
+            name,
+            f"{100 * row['val_ap']:.2f}{spread}",
+            "" if row["epochs"] is None else str(row["epochs"]),
+            "" if row["seconds"] is None else format_rough_duration(row["seconds"]),
+            "" if row["peak_mb"] is None else f"{row['peak_mb'] / 1000:.1f} GB",
+            row["ended"] or "",
+        )
+    stdout().print(table)
+    for line in (*skipped, f"chosen: {selection['reason']}"):
+        print_line(translate_message(line))
 
 
 def print_document(document: "Document") -> None:

@@ -21,7 +21,7 @@ from dygmamba.cli.options import (
     parse_seeds,
 )
 from dygmamba.cli.progress import show_progress
-from dygmamba.cli.tables import make_result_tables
+from dygmamba.cli.tables import make_result_tables, print_selection
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.process_settings import is_first_process
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 # Options that cannot be changed with --resume. Settings (--set, --epochs ...) are checked against the run later.
 FIXED_BY_RUN = (
     "model",
+    "budget",
     "preset",
     "backbone",
     "finetune",
@@ -56,6 +57,13 @@ def train(
         str | None, typer.Argument(help="Train on this dataset: a name or a file; `generated` is built in.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="Train this model (see `dygmamba models`).")] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            help="Train several models within this time (10m, 1h, 90s), keep the best by validation; with --model, end "
+            "its training in time."
+        ),
+    ] = None,
     preset: Annotated[
         str | None,
         typer.Option(
@@ -162,9 +170,10 @@ def train(
         )
     else:
         precheck.check_train(
-            data=str(data), model=model, settings=settings, task=task, preset=preset, split=split,
-            protocol=protocol, backbone=backbone, finetune=finetune, balance=balance, negatives=negatives,
-            device=device, log=log, refit=refit, data_dir=data_dir,
+            data=str(data), model=model, settings=settings, task=task, budget=budget, seeds=numbers,
+            processes=processes, preset=preset, split=split, protocol=protocol, backbone=backbone,
+            finetune=finetune, balance=balance, negatives=negatives, device=device, log=log, refit=refit,
+            data_dir=data_dir,
         )  # fmt: skip
 
     from dygmamba.api import training
@@ -185,6 +194,7 @@ def train(
                 "model": model,
                 "seeds": numbers,
                 "task": task,
+                "budget": budget,
                 "out": out,
                 "split": split,
                 "protocol": protocol,
@@ -210,8 +220,11 @@ def _print_runs(runs: "Sequence[Run]", refits: "Sequence[Run]", as_json: bool) -
     if as_json:
         comparison = {"rules": found.rules, "verdicts": found.verdicts} if found.rules else {}
         refitted = {"refits": [str(run.path) for run in refits]} if refits else {}
-        emit_json({"results": found.rows, **comparison, **refitted})
+        tried = {"selections": found.selections} if found.selections else {}
+        emit_json({"results": found.rows, **comparison, **refitted, **tried})
     elif found.rows:
+        for selection in found.selections:
+            print_selection(selection)
         for table in make_result_tables(found.rows, found.rules):
             stdout().print(table)
         for seed, verdict in zip(found.seeds, found.verdicts, strict=False):

@@ -48,6 +48,20 @@ def get_memory_limit() -> int:
     return get_free_memory() + _read_memory_table("/proc/self/status").get("VmData", 0)
 
 
+def reset_peak_memory() -> bool:
+    """Forget the largest memory of this process so far; returns False where that is not possible."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # 5: only the peak, see proc(5)
+    except OSError:
+        return False
+    return True
+
+
+def get_peak_memory() -> int:
+    """Return the largest memory of this process since its start or the last reset, in bytes; 0 if unknown."""
+    return _read_memory_table("/proc/self/status").get("VmHWM", 0)
+
+
 def require_memory(size: float, what: str) -> None:
     """Raise MemoryBudgetError if something needs more bytes than are free."""
     if size > (free := get_free_memory()):

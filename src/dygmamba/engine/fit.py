@@ -7,11 +7,13 @@ step). Together with weights, optimizer and generators of a checkpoint it determ
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from dygmamba.core.deadline import NO_DEADLINE, Deadline
 from dygmamba.core.errors import Interrupted, ScoreError
 from dygmamba.core.interrupts import allow_interrupts, defer_interrupts, interrupt_requested
 from dygmamba.core.progress import SILENT, Advance, Progress, no_advance
@@ -85,21 +87,30 @@ class Trainer:
         )  # epochs or patience may have been raised
 
     def __call__(
-        self, progress: Progress = SILENT, *, name: str = "training", stop: StopCondition = never_stop
+        self,
+        progress: Progress = SILENT,
+        *,
+        name: str = "training",
+        stop: StopCondition = never_stop,
+        deadline: Deadline = NO_DEADLINE,
     ) -> None:
         """Train until the epochs are used up or validation stops improving; then load the best weights.
+
+        After the deadline the training ends with the epochs that are complete, but not before the first one. From then
+        on the run's setting `epochs` is their number, so it is the run that those settings give without a deadline.
 
         Args:
             progress: Observer; one unit of its stage `name` is a step.
             name: Name of that stage.
             stop: Called after every step; if it returns True, the run is saved and `Interrupted` is raised.
+            deadline: When to end the training.
         """
         self.run.lock()
         steps, state = self.steps_per_epoch, self.state
         total, done = self.config.epochs * steps, state.epoch * steps + state.step
         try:
             with defer_interrupts(), progress.stage(name, total, done=done) as stage:
-                self._run(stage, stop)
+                self._run(stage, stop, deadline)
         except PeerLostError as error:
             raise PeerLostError(
                 "another process of this training ended; checkpoints are kept, resume with: "
@@ -108,10 +119,15 @@ class Trainer:
         finally:
             self.run.unlock()
 
-    def _run(self, progress: Progress, stop: StopCondition) -> None:
+    def _run(self, progress: Progress, stop: StopCondition, deadline: Deadline) -> None:
         while not self.state.finished:
+            if self._is_over(deadline):
+                self._end_early()
+                break
             start = time.monotonic()
-            self.train_epoch(progress, stop)
+            self.train_epoch(progress, stop, deadline)
+            if self.state.step < self.steps_per_epoch:
+                continue  # the deadline came within the epoch
             train_seconds = time.monotonic() - start
             metrics = self._validate_epoch(progress)
             entry = {
@@ -126,6 +142,19 @@ class Trainer:
             self.run.write_metrics(self.state.entries)
             progress.epoch(entry | {"best_epoch": self.state.best_epoch})
         self.checkpoints.load_best()
+
+    def _is_over(self, deadline: Deadline) -> bool:
+        """Return whether the time is up and there is an epoch to end with; the first process decides for all."""
+        return self.processes.run_on_first(lambda: self.state.epoch > 0 and deadline.is_over)
+
+    def _end_early(self) -> None:
+        """Finish with the complete epochs, and record their number as the setting `epochs`."""
+        if self.run.writes:
+            self.run.extend({"epochs": self.state.epoch})
+        self.processes.barrier()
+        self.config = replace(self.config, epochs=self.state.epoch)
+        self.state.finished = True
+        self._save()
 
     def _validate_epoch(self, progress: Progress) -> dict[str, Any]:
         """Validate the epoch; if interrupted, save the trained epoch, which is validated again after a resume."""
@@ -145,8 +174,13 @@ class Trainer:
     def _interrupted(self, what: str) -> Interrupted:
         return Interrupted(f"{what} and saved; resume with: `dygmamba.resume({str(self.run.path)!r})`")
 
-    def train_epoch(self, progress: Progress = SILENT, stop: StopCondition = never_stop) -> None:
-        """Train the rest of the current epoch."""
+    def train_epoch(
+        self,
+        progress: Progress = SILENT,
+        stop: StopCondition = never_stop,
+        deadline: Deadline = NO_DEADLINE,
+    ) -> None:
+        """Train the rest of the current epoch, or the part of it before the deadline if it is not the first."""
         self.scorer.train()
         if self.state.step == 0:
             self.scorer.reset()
@@ -159,13 +193,19 @@ class Trainer:
             losses.append(self.executor.step(self.batch(epoch, step)))
             progress.advance(1)
             # true if true in any process, so that all processes stop and save at the same step
-            stopped, due = self.processes.any(stop() or interrupt_requested(), self._is_save_due)
-            if stopped or due or len(losses) == STEPS_PER_READ:
+            stopped, due, over = self.processes.any(
+                stop() or interrupt_requested(),
+                self._is_save_due,
+                self.state.epoch > 0 and step + 1 < self.steps_per_epoch and deadline.is_over,
+            )
+            if stopped or due or over or len(losses) == STEPS_PER_READ:
                 self._record_losses(losses, step + 1)
-            if stopped or due:
+            if stopped or due or over:
                 self._save()
                 if stopped:
                     raise self._interrupted("stopped")
+                if over:
+                    return
         # the last losses of the epoch; without any left the position is already right
         self._record_losses(losses, self.state.step if not losses else self.steps_per_epoch)
         if self._memory_saver is not None and self._memory_saver.saved_prefix is None:

@@ -252,6 +252,11 @@ class RunDirectory:
         rows = self._read("results.json", lambda text: [json.loads(text).get("verdict", {})])
         return rows[0] if rows else {}
 
+    def selection(self) -> dict[str, Any]:
+        """Read what was tried before this run was chosen within a budget; empty for a run that was trained alone."""
+        rows = self._read("results.json", lambda text: [json.loads(text).get("selection", {})])
+        return rows[0] if rows else {}
+
     def _read(self, name: str, parse: Callable[[str], list[dict[str, Any]]]) -> list[dict[str, Any]]:
         path = self.path / name
         try:

@@ -54,38 +54,59 @@ class CostEstimate:
     megabytes: float | None
 
 
-def estimate_cost(job: Job, device: str) -> CostEstimate:
-    """Estimate the cost of a job on a kind of device ("cpu" or "cuda")."""
-    if job.work == "heuristic":
-        return CostEstimate(*HEURISTIC_COST)
-    measurements = [entry for entry in load_measurements() if entry["model"] == job.model]
+@dataclass(frozen=True, slots=True)
+class TrainingCost:
+    """Estimated cost of a training that has the device for itself."""
+
+    epoch_seconds: float
+    epochs: float  # that were trained until validation stopped improving
+    megabytes: float
+
+
+def estimate_training(model: str, data: str, device: str, size: dict[str, float]) -> TrainingCost | None:
+    """Estimate the cost of a training on a kind of device ("cpu" or "cuda"); None if nothing comparable was measured.
+
+    Args:
+        model: Name of the model.
+        data: Name of the dataset.
+        device: Kind of device.
+        size: Events, length and patch.
+    """
+    measurements = [entry for entry in load_measurements() if entry["model"] == model]
     if not measurements:
-        return CostEstimate(None, None)
-    is_patched = job.size.get("patch", 1) > 1
+        return None
+    is_patched = size.get("patch", 1) > 1
     # Prefer measurements on this device, on this dataset and with patches like the job's, in this order. There is not
     # always one: trees run on CPU cores on any machine, and most models were measured on one dataset.
     for matches in (
         lambda entry: entry["device"] == device,
-        lambda entry: entry["data"] == job.data,
+        lambda entry: entry["data"] == data,
         lambda entry: (entry.get("patch", 1) > 1) == is_patched,
     ):
         measurements = [entry for entry in measurements if matches(entry)] or measurements
-    length = float(job.size.get("length", 1))
+    length = float(size.get("length", 1))
     memory = _interpolate_cost(length, [(entry.get("length", 1), entry["peak_mb"]) for entry in measurements])
-    if job.work == "cost":
-        return CostEstimate(COST_JOB_SECONDS, memory)
     seconds_per_event = _interpolate_cost(
         length,
         [(entry.get("length", 1), entry["epoch_seconds"] / entry["events"]) for entry in measurements],
     )
+    events = size.get("events", float(measurements[0]["events"]))
     # Early stopping ends most trainings before the maximum, so the measured epochs are an upper bound.
     measured_epochs = float(max(entry["epochs"] for entry in measurements))
-    if job.work in EPOCHS_BY_WORK:
-        epochs = EPOCHS_BY_WORK[job.work]
-    else:
-        epochs = min(measured_epochs, job.size.get("epochs", measured_epochs))
-    events = job.size.get("events", float(measurements[0]["events"]))
-    return CostEstimate(seconds_per_event * events * epochs, memory)
+    return TrainingCost(seconds_per_event * events, measured_epochs, memory)
+
+
+def estimate_cost(job: Job, device: str) -> CostEstimate:
+    """Estimate the cost of a job on a kind of device ("cpu" or "cuda")."""
+    if job.work == "heuristic":
+        return CostEstimate(*HEURISTIC_COST)
+    cost = estimate_training(job.model, job.data, device, job.size)
+    if cost is None:
+        return CostEstimate(None, None)
+    if job.work == "cost":
+        return CostEstimate(COST_JOB_SECONDS, cost.megabytes)
+    epochs = EPOCHS_BY_WORK.get(job.work, min(cost.epochs, job.size.get("epochs", cost.epochs)))
+    return CostEstimate(cost.epoch_seconds * epochs, cost.megabytes)
 
 
 def _interpolate_cost(length: float, points: Iterable[tuple[float, float]]) -> float:

@@ -36,6 +36,7 @@ from dygmamba.report.run_sections import (
     build_seeds_section,
     build_training_section,
 )
+from dygmamba.report.selection_section import build_selection_section
 from dygmamba.runs.calibration import SavedCalibration
 from dygmamba.runs.test_predictions import StoredPredictions
 
@@ -72,6 +73,7 @@ def render_report(run: RunDirectory, data_sections: Sequence[Section] = (), is_d
         sections = [
             build_results_section(results, own, task),
             build_baselines_section(results, own, verdict.get("sentence", "")),
+            build_selection_section(run.selection()),
             *data_sections,
             build_training_section(epochs, task.watched, task.caption),
             build_seeds_section(run, task.watched),

@@ -59,25 +59,34 @@ def blend_runs(
         A trainer that has nothing left to train, and the dataset.
     """
     folders = [RunDirectory(path) for path in paths]
-    _check_runs(folders)
+    check_blendable(folders)
     dataset = open_link_dataset(folders[0], data_dir)
     stream = build_link_stream(dataset, device, read_split(folders[0]))
-    runs = [_open_part(folder, dataset, stream) for folder in folders]
-    evaluation_set = build_link_set(stream.store, stream.split, "val")
-    scores = []
-    for run in runs:
-        with progress.stage(f"validation, {run.about['model']}", len(evaluation_set.pairs)) as stage:
-            score = score_evaluation_set(
-                run.scorer, stream, evaluation_set, run.rule, run.seed, stage.advance
-            )
-            scores.append(score.double())
-    weights, metrics = find_best_weights(scores, evaluation_set)
-    fit = _build_blend_fit(runs, weights, dataset, stream, root)
+    runs = [open_part(folder, dataset, stream) for folder in folders]
+    scores = [score_validation(run, progress) for run in runs]
+    return create_blend(runs, scores, root), dataset
+
+
+def score_validation(run: OpenRun, progress: Progress = SILENT) -> Tensor:
+    """Return the logits of a run for the pairs of the validation period."""
+    evaluation_set = build_link_set(run.stream.store, run.stream.split, "val")
+    with progress.stage(f"validation, {run.about['model']}", len(evaluation_set.pairs)) as stage:
+        score = score_evaluation_set(
+            run.scorer, run.stream, evaluation_set, run.rule, run.seed, stage.advance
+        )
+    return score.double()
+
+
+def create_blend(runs: list[OpenRun], scores: list[Tensor], root: Path) -> Trainer:
+    """Create the run of the weights that are best for these scores of the validation period, ready to be evaluated."""
+    stream = runs[0].stream
+    weights, metrics = find_best_weights(scores, build_link_set(stream.store, stream.split, "val"))
+    fit = _build_blend_fit(runs, weights, runs[0].dataset, stream, root)
     fit.finish_epoch(metrics)
-    return fit, dataset
+    return fit
 
 
-def _open_part(folder: RunDirectory, dataset: Dataset, stream: Stream) -> OpenRun:
+def open_part(folder: RunDirectory, dataset: Dataset, stream: Stream) -> OpenRun:
     """Open a run on a stream that all parts share."""
     open_link_dataset(folder, None, dataset)  # checks that the dataset is the one of the run
     scorer = build_scorer(folder, stream)
@@ -99,12 +108,12 @@ def find_best_weights(
     def unevenness(weights: tuple[float, ...]) -> float:
         return sum((weight - 1 / len(weights)) ** 2 for weight in weights)
 
-    results = {weights: evaluate(weights) for weights in _enumerate_shares(len(scores))}
+    results = {weights: evaluate(weights) for weights in enumerate_shares(len(scores))}
     best = max(results, key=lambda weights: (results[weights]["ap"], -unevenness(weights)))
     return best, results[best]
 
 
-def _enumerate_shares(count: int) -> list[tuple[float, ...]]:
+def enumerate_shares(count: int) -> list[tuple[float, ...]]:
     """List all weights of `count` runs that add up to 1."""
     steps = SHARE_STEPS[count]
     rest = itertools.product(range(steps + 1), repeat=count - 1)
@@ -115,8 +124,8 @@ def _enumerate_shares(count: int) -> list[tuple[float, ...]]:
     ]
 
 
-def _check_runs(folders: list[RunDirectory]) -> None:
-    """Raise ConfigError unless all runs predict the same thing on the same stream."""
+def check_blendable(folders: list[RunDirectory], *, is_evaluated: bool = True) -> None:
+    """Raise ConfigError unless all runs predict the same thing on the same stream, and are evaluated if need be."""
     if not MIN_RUNS <= len(folders) <= MAX_RUNS:
         raise ConfigError(
             f"a blend takes {MIN_RUNS} to {MAX_RUNS} runs; got {len(folders)}", code="blend-run-count"
@@ -129,7 +138,7 @@ def _check_runs(folders: list[RunDirectory]) -> None:
         about, first_about = folder.config().get("run", {}), first.config().get("run", {})
         if about.get("model") == BLEND:
             raise ConfigError(f"{path} is a blend; give the runs it was made of", code="blend-of-blend")
-        if not folder.finished:
+        if is_evaluated and not folder.finished:
             raise ConfigError(
                 f"{path} is not finished; continue it with `dygmamba.resume({str(path)!r})`",
                 code="unfinished-run",

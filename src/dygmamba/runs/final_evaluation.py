@@ -187,23 +187,35 @@ def compare_with_heuristic(
     Returns:
         The figures, `stands` ("above", "level", "below" or "unknown") and a `sentence` for people.
     """
-    events = len(evaluation_set.events)
-    blocks = min(MAX_BLOCKS, events // MIN_BLOCK_EVENTS)
+    events, blocks = len(evaluation_set.events), count_blocks(evaluation_set)
     about = {"rule": rule, "metric": "ap", "difference": gap, "blocks": blocks, **evaluation_set.about}
     if blocks < 2:
         sentence = f"the test has {events} events, too few to say whether this is above the rule `{rule}`"
         return {**about, "spread": None, "stands": "unknown", "sentence": sentence}
-    label, block = evaluation_set.pairs.label, evaluation_set.event_index * blocks // events
     gaps = [
-        average_precision(own[block == k], label[block == k])
-        - average_precision(other[block == k], label[block == k])
-        for k in range(blocks)
+        a - b
+        for a, b in zip(*(compute_block_ap(score, evaluation_set) for score in (own, other)), strict=True)
     ]
     spread = float(np.std(gaps, ddof=1)) / sqrt(blocks)
     mean, threshold = float(np.mean(gaps)), SIGNIFICANT_ERRORS * spread
     stands = "above" if mean > threshold else "below" if mean < -threshold else "level"
     sentence = _describe_verdict(stands, gap, spread, rule)
     return {**about, "spread": spread, "stands": stands, "sentence": sentence}
+
+
+def count_blocks(evaluation_set: EvaluationSet) -> int:
+    """Return into how many blocks of consecutive events an evaluation set is cut, to see how much a metric varies."""
+    return min(MAX_BLOCKS, len(evaluation_set.events) // MIN_BLOCK_EVENTS)
+
+
+def compute_block_ap(score: Tensor, evaluation_set: EvaluationSet) -> list[float]:
+    """Return the average precision of each block."""
+    blocks = count_blocks(evaluation_set)
+    label, block = (
+        evaluation_set.pairs.label,
+        evaluation_set.event_index * blocks // len(evaluation_set.events),
+    )
+    return [average_precision(score[block == k], label[block == k]) for k in range(blocks)]
 
 
 def _describe_verdict(stands: str, gap: float, spread: float, rule: str) -> str:

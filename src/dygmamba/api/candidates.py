@@ -1,0 +1,74 @@
+"""Candidates of a training with a time budget: which models are tried on a machine, and in which order; no torch."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dygmamba.api.validation import DEFAULT_CPU_MODEL, DEFAULT_NETWORK
+from dygmamba.config import check_settings, find_size_preset, is_preset_file, read_preset_file
+from dygmamba.core.errors import ConfigError
+from dygmamba.models.aliases import current_model_name
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A model, and its preset if not the published one."""
+
+    model: str
+    preset: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.model if self.preset is None else f"{self.model} (preset {self.preset})"
+
+
+# by device type, in the order of cost
+CANDIDATES = {
+    "cpu": (
+        Candidate(DEFAULT_CPU_MODEL),
+        Candidate("walk-trees"),
+        Candidate(DEFAULT_NETWORK, "small"),
+        Candidate("dyg-mamba-counts"),
+    ),
+    "cuda": (
+        Candidate(DEFAULT_CPU_MODEL),
+        Candidate("walk-trees"),
+        Candidate("dyg-mamba-counts"),
+        Candidate(DEFAULT_NETWORK),
+    ),
+}
+
+
+def list_candidates(device_type: str, model: str | None, preset: str | None) -> tuple[Candidate, ...]:
+    """Return the candidates in the order in which they are trained.
+
+    Args:
+        device_type: "cpu" or "cuda".
+        model: The model if the user named one; it is then the only candidate.
+        preset: The preset if the user named one; the candidates are then models that have it.
+    """
+    if model is not None:
+        return (Candidate(current_model_name(model), preset),)
+    if preset is not None and is_preset_file(preset):
+        return (Candidate(read_preset_file(Path(preset)).model, preset),)
+    if preset == "small":
+        return (Candidate(DEFAULT_NETWORK, preset),)
+    return tuple(Candidate(one.model, preset or one.preset) for one in CANDIDATES[device_type])
+
+
+def find_refused(candidates: tuple[Candidate, ...], settings: dict[str, Any]) -> dict[Candidate, str]:
+    """Return the candidates that do not have these settings, each with the reason.
+
+    Raises:
+        ConfigError: No candidate has them.
+    """
+    errors: dict[Candidate, ConfigError] = {}
+    for candidate in candidates:
+        try:
+            sized = {} if candidate.preset is None else find_size_preset(candidate.preset, candidate.model)
+            check_settings(candidate.model, sized | settings, "link")
+        except ConfigError as error:
+            errors[candidate] = error
+    if len(errors) == len(candidates):
+        raise errors[candidates[0]]
+    return {candidate: str(error) for candidate, error in errors.items()}

@@ -1,0 +1,374 @@
+"""Training within a time budget: candidates in the order of cost, then the best by validation, or a blend of them.
+
+The clock decides which candidates are tried and after how many epochs they end. It does not decide what a run is: a run
+that ended at the deadline has the number of its epochs as a setting, and these settings give the same bits again.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dygmamba.api.candidates import Candidate, find_refused, list_candidates
+from dygmamba.api.pipeline import (
+    SMALL_EPOCHS,
+    SMALL_PER_EVENT,
+    TrainingLimit,
+    TrainingPlan,
+    finish_link_run,
+    report_resume,
+    start_or_restart,
+    train_without_evaluation,
+)
+from dygmamba.config import find_preset
+from dygmamba.core.deadline import Deadline
+from dygmamba.core.errors import ConfigError, DygError, Interrupted
+from dygmamba.core.memory_budget import (
+    describe_shortage,
+    get_peak_memory,
+    is_out_of_memory,
+    reset_peak_memory,
+)
+from dygmamba.core.progress import Progress
+from dygmamba.data.events.times import format_rough_duration
+from dygmamba.data.storage.dataset import Dataset
+from dygmamba.engine.fit import Trainer
+from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.models import require_model
+from dygmamba.models.base import RoundLearner
+from dygmamba.runs.blending import BLEND, check_blendable, create_blend, open_part, score_validation
+from dygmamba.runs.link_training import resume_link_run
+from dygmamba.runs.opening import OpenRun, open_link_dataset, read_split
+from dygmamba.runs.selection import (
+    SKIPPED,
+    STARTED,
+    TRAINED,
+    WAITING,
+    CandidateRecord,
+    SelectionRecord,
+    compare_blend,
+    compare_scores,
+    compute_spread,
+    describe_blend_choice,
+    describe_choice,
+    get_runs_folder,
+    load_selection,
+)
+
+MIN_SHARE = 0.4  # of its expected training; a candidate that is trained for less rarely wins
+EVALUATION_SHARE, MAX_RESERVE = 0.3, 0.5  # time of the final evaluation: of a training, at most of the budget
+SPEED_RANGE = (0.2, 10.0)  # how much faster or slower than the measured one a machine is believed to be
+START_SECONDS = 5.0  # of any training: indices, compiled kernels
+MIN_STEPS, MIN_SECONDS = 8, 5.0  # before the time of an epoch is estimated
+
+
+def train_within_budget(
+    dataset: Dataset, plan: TrainingPlan, seed: int, deadline: Deadline, progress: Progress
+) -> Trainer:
+    """Train candidates until the deadline and evaluate the best one on the test.
+
+    Returns:
+        The chosen run. The other runs are trained, but not evaluated.
+    """
+    candidates = list_candidates(plan.device.type, plan.model, plan.size)
+    refused = find_refused(candidates, plan.settings)
+    records = [
+        CandidateRecord(
+            one.model, one.preset, SKIPPED if one in refused else WAITING, reason=refused.get(one)
+        )
+        for one in candidates
+    ]
+    record = SelectionRecord(round(deadline.left, 1), plan.settings, tuple(records))
+    return Selector(dataset, plan, seed, record, deadline, progress).run()
+
+
+def find_unfinished_selection(path: Path) -> SelectionRecord | None:
+    """Return the record of a choice that was interrupted, given the directory of any run in it; otherwise None."""
+    folder = RunDirectory(path)
+    record = load_selection(folder)
+    if record is None or (
+        record.run is not None and RunDirectory(get_runs_folder(folder) / record.run).finished
+    ):
+        return None
+    return record
+
+
+def resume_selection(
+    path: Path,
+    record: SelectionRecord,
+    plan: TrainingPlan,
+    data_dir: Path | None,
+    deadline: Deadline,
+    progress: Progress,
+) -> Trainer:
+    """Continue a choice that was interrupted; candidates that are trained are not trained again."""
+    folder = RunDirectory(path)
+    dataset, root = open_link_dataset(folder, data_dir), get_runs_folder(folder)
+    plan = replace(plan, settings=record.settings, out=root, split=read_split(folder))
+    seed = int(folder.config()["run"]["seed"])
+    return Selector(dataset, plan, seed, record, deadline, progress).run()
+
+
+def count_spent_seconds(record: SelectionRecord) -> float:
+    return sum(candidate.seconds or 0.0 for candidate in record.candidates)
+
+
+@dataclass(slots=True)
+class _Pace:
+    """Stop condition of a candidate: its first epoch will not end before the deadline."""
+
+    fit: Trainer
+    deadline: Deadline
+    marks: list[float] = field(default_factory=list)  # ends of steps; the first step compiles kernels
+    is_too_slow: bool = False
+
+    def __call__(self) -> bool:
+        if self.fit.state.epoch > 0:
+            return False
+        self.marks.append(self.deadline.clock())
+        steps, spent = len(self.marks) - 1, self.marks[-1] - self.marks[0]
+        rest = 0.0
+        if steps >= MIN_STEPS and spent >= MIN_SECONDS and not isinstance(self.fit.scorer, RoundLearner):
+            rest = spent / steps * (self.fit.steps_per_epoch - len(self.marks))
+        self.is_too_slow = self.deadline.left < rest or self.deadline.is_over
+        return self.is_too_slow
+
+
+class Selector:
+    """Trains the candidates of a record that are not trained yet, and chooses among all of them."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        plan: TrainingPlan,
+        seed: int,
+        record: SelectionRecord,
+        deadline: Deadline,
+        progress: Progress,
+    ) -> None:
+        self.dataset, self.plan, self.seed, self.progress = dataset, plan, seed, progress
+        self.record, self.deadline = record, deadline
+        self.speed = 1.0  # of this machine: seconds per expected second
+        self.best: tuple[float, Trainer] | None = None  # the only trained run that is kept open
+        self.scores: dict[int, Tensor] = {}  # validation logits by number of the candidate
+        self.errors: list[DygError] = []
+
+    def run(self) -> Trainer:
+        """Train, choose and evaluate."""
+        if self.record.chosen is None:
+            self._announce()
+            for number, candidate in enumerate(self.record.candidates):
+                if candidate.state in (WAITING, STARTED):
+                    self._try(number)
+            fit = self._choose()
+        else:
+            fit = resume_link_run(self.plan.out / str(self.record.run), self.plan.device)
+            report_resume(fit, self.progress)
+        return finish_link_run(fit, self.dataset, self.plan.strategies, self.progress, self.plan.log)
+
+    def _announce(self) -> None:
+        for candidate in self.record.candidates:
+            if candidate.state == SKIPPED:
+                self.progress.message(f"skipped {_name(candidate)}: {candidate.reason}")
+        names = [_name(one) for one in self.record.candidates if one.state != SKIPPED]
+        if len(names) > 1:
+            self.progress.message(
+                f"choosing among {', '.join(names)} by validation within {format_rough_duration(self.record.budget)}"
+            )
+
+    def _update(self, number: int, **changes: Any) -> None:
+        self.record = self.record.update(number, **changes)
+        self.record.save(self.plan.out)
+
+    def _skip(self, number: int, reason: str) -> None:
+        self._update(number, state=SKIPPED, reason=reason)
+        self.progress.message(f"skipped {_name(self.record.candidates[number])}: {reason}")
+
+    def _reserve(self, expected: float | None) -> float:
+        """Return the time to keep for the final evaluation, which is longer the longer a training takes."""
+        longest = max([expected or 0.0, *(one.seconds or 0.0 for one in self.record.candidates)])
+        return min(EVALUATION_SHARE * longest, MAX_RESERVE * self.record.budget)
+
+    def _try(self, number: int) -> None:
+        """Train a candidate if there is time for it."""
+        candidate = self.record.candidates[number]
+        is_first = all(one.state != TRAINED for one in self.record.candidates)
+        expected = self._estimate(candidate)
+        training = replace(self.deadline, at=self.deadline.at - self._reserve(None if is_first else expected))
+        left, needed = training.left, 0.0 if expected is None else MIN_SHARE * expected
+        if not is_first and (left <= 0 or needed > left):
+            rest = f"{format_rough_duration(left)} are left" if left > 0 else "the time is used up"
+            needs = "" if expected is None else f"it needs {format_rough_duration(needed)} or more, "
+            return self._skip(number, f"{needs}{rest}")
+        if len(self.record.candidates) > 1:
+            about = "" if expected is None else f", about {format_rough_duration(expected)}"
+            self.progress.message(
+                f"training {_name(candidate)}{about}; {format_rough_duration(left)} are left"
+            )
+        pace = None
+        try:
+            fit = self._open(number, candidate)
+            path = fit.run.path.relative_to(self.plan.out)
+            self._update(number, state=STARTED, run=str(path), expected_seconds=expected)
+            pace = None if is_first else _Pace(fit, training)
+            limit = TrainingLimit(training) if pace is None else TrainingLimit(training, pace)
+            self._train(number, fit, limit, expected)
+        except Interrupted:
+            if pace is None or not pace.is_too_slow:
+                raise  # by the user
+            self._skip(
+                number, f"its first epoch would not end in the {format_rough_duration(left)} that were left"
+            )
+        except DygError as error:
+            self.errors.append(error)
+            self._skip(number, str(error))
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            self.errors.append(ConfigError(describe_shortage(error), code="out-of-memory"))
+            self._skip(number, describe_shortage(error))
+
+    def _open(self, number: int, candidate: CandidateRecord) -> Trainer:
+        """Start the run of a candidate, or open the one that was interrupted."""
+        if candidate.run is not None:
+            fit = resume_link_run(self.plan.out / candidate.run, self.plan.device)
+            report_resume(fit, self.progress)
+            return fit
+        budget, count = format_rough_duration(self.record.budget), len(self.record.candidates)
+        place = f"candidate {number + 1} of {count}, " if count > 1 else ""
+        why = self.plan.why | {"budget": f"{place}within {budget}"}
+        plan = replace(self.plan, model=candidate.model, size=candidate.preset, why=why)
+        return start_or_restart(self.dataset, plan, self.seed, self.progress)
+
+    def _train(self, number: int, fit: Trainer, limit: TrainingLimit, expected: float | None) -> None:
+        """Train a run and record its cost and its validation."""
+        start, epochs = self.deadline.clock(), fit.config.epochs
+        before = sum(entry["seconds"] for entry in fit.state.entries)  # of an interrupted training
+        with _measure_peak(self.plan.device) as peak:
+            train_without_evaluation(fit, self.progress, self.plan.log, limit)
+            assert fit.task.validation is not None
+            score = fit.score(fit.task.validation).double()
+        state, seconds = fit.state, before + self.deadline.clock() - start
+        if expected and not before and self.plan.device.type == "cpu":
+            ratio = (seconds - START_SECONDS) / (expected - START_SECONDS)
+            self.speed = min(max(self.speed * ratio, SPEED_RANGE[0]), SPEED_RANGE[1])
+        is_cut = fit.config.epochs < epochs
+        ended = "time" if is_cut else "validation" if state.stale >= fit.config.patience else "epochs"
+        self.scores[number] = score
+        self._update(
+            number,
+            state=TRAINED,
+            seconds=seconds,
+            peak_mb=peak[0] if peak else None,
+            epochs=state.epoch,
+            best_epoch=state.best_epoch + 1,
+            ended=ended,
+            val_ap=state.best_ap,
+            val_ap_error=compute_spread(score, fit.task.validation),
+        )
+        if self.best is None or state.best_ap > self.best[0]:
+            self.best = (state.best_ap, fit)
+
+    def _estimate(self, candidate: CandidateRecord) -> float | None:
+        expected = estimate_seconds(
+            Candidate(candidate.model, candidate.preset),
+            self.dataset,
+            self.plan.device.type,
+            self.record.settings,
+        )
+        return None if expected is None else START_SECONDS + expected * self.speed
+
+    def _choose(self) -> Trainer:
+        """Choose among the trained candidates, and return the run of the chosen one."""
+        numbers = [number for number, one in enumerate(self.record.candidates) if one.state == TRAINED]
+        if not numbers:
+            raise self.errors[0]
+        rows = [self.record.candidates[number] for number in numbers]
+        paths, aps = [self.plan.out / str(row.run) for row in rows], [row.val_ap or 0.0 for row in rows]
+        best, names = aps.index(max(aps)), [_name(row) for row in rows]
+        fit = self.best[1] if self.best and self.best[1].run.path == paths[best] else None
+        if len(rows) == 1:
+            reason = describe_choice(names, aps, [None], best)
+            self.record = replace(self.record, chosen=rows[best].model, run=rows[best].run, reason=reason)
+        else:
+            fit = fit or resume_link_run(paths[best], self.plan.device)
+            parts = [open_part(RunDirectory(path), self.dataset, fit.stream) for path in paths]
+            scores = [
+                # those of candidates that were trained before an interruption are missing
+                self.scores[number] if number in self.scores else score_validation(part, self.progress)
+                for number, part in zip(numbers, parts, strict=True)
+            ]
+            assert fit.task.validation is not None
+            differences = [compare_scores(scores[best], score, fit.task.validation) for score in scores]
+            reason = describe_choice(names, aps, differences, best)
+            self.record = replace(self.record, chosen=rows[best].model, run=rows[best].run, reason=reason)
+            fit = self._blend(parts, scores, best, fit) or fit
+        self.record.save(self.plan.out)
+        self.progress.message(f"chosen: {self.record.reason}")
+        return fit or resume_link_run(paths[best], self.plan.device)
+
+    def _blend(self, parts: list[OpenRun], scores: list[Tensor], best: int, fit: Trainer) -> Trainer | None:
+        """Return the blend of all candidates if it is better than the best of them by more than chance."""
+        evaluation_set = fit.task.validation
+        assert evaluation_set is not None
+        try:
+            check_blendable([part.folder for part in parts], is_evaluated=False)
+            difference = compare_blend(scores, best, evaluation_set)
+            refusal = "the validation period has too few events to judge it"
+        except ConfigError as error:
+            difference, refusal = None, str(error)
+        if difference is None or not difference.is_significant:
+            if difference is not None:
+                refusal = (
+                    f"its difference to {parts[best].about['model']} alone, {difference}, is within chance"
+                )
+            self.record = self.record.add(CandidateRecord(BLEND, state=SKIPPED, reason=refusal))
+            return None
+        blend = create_blend(parts, scores, self.plan.out)
+        path, ap = str(blend.run.path.relative_to(self.plan.out)), blend.state.best_ap
+        formula = blend.run.config()["chosen"]["weights"].partition(":")[0]
+        error = compute_spread(blend.score(evaluation_set).double(), evaluation_set)
+        row = CandidateRecord(BLEND, state=TRAINED, run=path, val_ap=ap, val_ap_error=error)
+        reason = describe_blend_choice(formula, ap, difference, parts[best].about["model"])
+        self.record = replace(self.record.add(row), chosen=BLEND, run=path, reason=reason)
+        return blend
+
+
+def estimate_seconds(
+    candidate: Candidate, dataset: Dataset, device_type: str, settings: dict[str, Any]
+) -> float | None:
+    """Estimate the time of a training from stored measurements; None if nothing comparable was measured."""
+    from dygmamba.lab.reproduction import estimate_training  # trainings without a budget do not need it
+
+    events = len(dataset.store)
+    if candidate.preset == "small":
+        return SMALL_PER_EVENT * events * min(SMALL_EPOCHS, settings.get("epochs", inf))
+    spec = require_model(candidate.model)
+    values = ({} if spec is None else spec.settings) | find_preset(candidate.model, dataset.name) | settings
+    size = {name: float(values[name]) for name in ("length", "patch") if name in values}
+    cost = estimate_training(candidate.model, dataset.name, device_type, size | {"events": float(events)})
+    return None if cost is None else cost.epoch_seconds * min(cost.epochs, settings.get("epochs", inf))
+
+
+@contextmanager
+def _measure_peak(device: torch.device) -> Iterator[list[float]]:
+    """Fill the list, on exit, with the largest memory inside in megabytes; it stays empty where that is not known."""
+    peak: list[float] = []
+    is_known = True
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    else:
+        is_known = reset_peak_memory()
+    yield peak
+    used = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else get_peak_memory()
+    if is_known and used:
+        peak.append(used / 1e6)
+
+
+def _name(candidate: CandidateRecord) -> str:
+    return Candidate(candidate.model, candidate.preset).name

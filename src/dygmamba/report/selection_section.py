@@ -1,0 +1,65 @@
+"""What was tried within a time budget, as a section of the report."""
+
+from typing import Any
+
+from dygmamba.data.events.times import format_rough_duration
+from dygmamba.report.document import Cell, ReportTable, Section
+
+ENDED = {
+    "time": "ended by the budget",
+    "validation": "ended when validation stopped improving",
+    "epochs": "ended after all epochs",
+}
+SHOWN_ERRORS = 2  # standard errors behind ±
+
+
+def build_selection_section(selection: dict[str, Any]) -> Section | None:
+    """Show what was tried, the figures of each model, and why one was chosen; None for a run that was trained alone."""
+    if not selection:
+        return None
+    text = (
+        f"Chosen: {selection['reason']}. The test was not used: only the chosen model was evaluated on it. The "
+        "other runs are kept; resume one to evaluate it."
+    )
+    return Section("Models tried", text, (build_selection_table(selection),))
+
+
+def build_selection_table(selection: dict[str, Any]) -> ReportTable:
+    """Build a table with a row per candidate."""
+    rows = [_build_row(candidate, selection["run"]) for candidate in selection["candidates"]]
+    columns = ("model", "validation AP", "epochs", "best", "time", "memory", "outcome")
+    return ReportTable(
+        title=f"models tried within {format_rough_duration(selection['budget'])}",
+        note="AP in per cent ± two standard errors over consecutive blocks of the validation period; time of the "
+        "training; largest memory of the process (of the GPU, if there is one) during it.",
+        columns=columns,
+        rows=tuple(rows),
+    )
+
+
+def _build_row(candidate: dict[str, Any], chosen: str | None) -> tuple[Cell, ...]:
+    is_chosen = candidate["run"] is not None and candidate["run"] == chosen
+    name = candidate["model"] + (f" (preset {candidate['preset']})" if candidate["preset"] else "")
+    if candidate["state"] == "skipped":
+        return (Cell(name), *(Cell(""),) * 5, Cell(f"skipped: {candidate['reason']}", "words"))
+    return (
+        Cell(name),
+        Cell(_format_ap(candidate["val_ap"], candidate["val_ap_error"]), "best" if is_chosen else ""),
+        Cell(_format_count(candidate["epochs"])),
+        Cell(_format_count(candidate["best_epoch"])),
+        Cell("" if candidate["seconds"] is None else format_rough_duration(candidate["seconds"])),
+        Cell("" if candidate["peak_mb"] is None else f"{candidate['peak_mb'] / 1000:.1f} GB"),
+        Cell(
+            "; ".join(filter(None, ["chosen" * is_chosen, ENDED.get(candidate["ended"] or "", "")])), "words"
+        ),
+    )
+
+
+def _format_ap(ap: float | None, error: float | None) -> str:
+    if ap is None:
+        return ""
+    return f"{100 * ap:.2f}" + ("" if error is None else f" ± {100 * SHOWN_ERRORS * error:.2f}")
+
+
+def _format_count(value: int | None) -> str:
+    return "" if value is None else str(value)

@@ -1,0 +1,236 @@
+"""Choice among trained runs by validation: their figures with a spread, the best one, and whether a blend is better.
+
+The validation events are cut into consecutive blocks, as in the final evaluation. A figure varies from block to block;
+its standard error says how much of it may be chance. The record of a choice is the file selection.json, which lies in
+every run that was tried, so that any of them can be given to continue an interrupted choice.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from dygmamba.core.errors import FileError
+from dygmamba.core.files.writing import write_text
+from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.runs.blending import BLEND, enumerate_shares
+from dygmamba.runs.final_evaluation import SIGNIFICANT_ERRORS, compute_block_ap
+from dygmamba.tasks.base import EvaluationSet
+
+SELECTION_FILE = "selection.json"
+MIN_BLEND_BLOCKS = 6  # half of the blocks choose the weights of a blend, the other half judge it
+WAITING, STARTED, TRAINED, SKIPPED = "waiting", "started", "trained", "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateRecord:
+    """What is known of one candidate. The field names are keys of selection.json and results.json.
+
+    Attributes:
+        model: Name of the model.
+        preset: Its preset, if not the published settings.
+        state: "waiting", "started", "trained" or "skipped".
+        run: Its run directory, relative to the folder of all runs.
+        expected_seconds: Estimated before the training; None if nothing comparable was measured.
+        seconds: Duration of the training.
+        peak_mb: Largest memory of the process during it (of the GPU, if there is one), if it can be measured.
+        epochs: Number of epochs that were trained.
+        best_epoch: Number of epochs of the best weights.
+        ended: Why the training ended: "validation", "epochs" or "time".
+        val_ap: AP of the best weights on the validation period.
+        val_ap_error: Standard error of it over the blocks.
+        reason: Why it was skipped.
+    """
+
+    model: str
+    preset: str | None = None
+    state: str = WAITING
+    run: str | None = None
+    expected_seconds: float | None = None
+    seconds: float | None = None
+    peak_mb: float | None = None
+    epochs: int | None = None
+    best_epoch: int | None = None
+    ended: str | None = None
+    val_ap: float | None = None
+    val_ap_error: float | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionRecord:
+    """What was tried within a time budget, and what was chosen; the keys of selection.json and results.json.
+
+    Attributes:
+        budget: Seconds that the user gave.
+        settings: What the user set, for candidates that are not started yet.
+        candidates: In the order in which they are trained.
+        chosen: Name of the chosen model; None while candidates are trained.
+        run: Its run directory, relative to the folder of all runs.
+        reason: Why it was chosen, a sentence.
+    """
+
+    budget: float
+    settings: dict[str, Any] = field(default_factory=dict)
+    candidates: tuple[CandidateRecord, ...] = ()
+    chosen: str | None = None
+    run: str | None = None
+    reason: str | None = None
+
+    def update(self, number: int, **changes: Any) -> "SelectionRecord":
+        """Return the record with changed fields of one candidate."""
+        changed = list(self.candidates)
+        changed[number] = replace(changed[number], **changes)
+        return replace(self, candidates=tuple(changed))
+
+    def add(self, candidate: CandidateRecord) -> "SelectionRecord":
+        return replace(self, candidates=(*self.candidates, candidate))
+
+    def save(self, root: Path) -> None:
+        """Write the record into the directory of every run in it; the first one is read when it is continued."""
+        runs = [candidate.run for candidate in self.candidates if candidate.run is not None]
+        chosen = [] if self.run is None else [self.run]
+        for run in dict.fromkeys(runs + chosen):
+            write_text(root / run / SELECTION_FILE, json.dumps(asdict(self), indent=1) + "\n")
+
+
+def load_selection(run: RunDirectory) -> SelectionRecord | None:
+    """Read the record of the choice that a run was part of; None if it was trained alone."""
+    path = run.path / SELECTION_FILE
+    record = _read_record(path)
+    started = [] if record is None else [one.run for one in record.candidates if one.run is not None]
+    # the first run's copy is written first, so it is the newest if a write was interrupted
+    first = path if not started else get_runs_folder(run) / started[0] / SELECTION_FILE
+    return _read_record(first) or record
+
+
+def describe_selection(run: RunDirectory) -> dict[str, Any]:
+    """Return the field "selection" of the results of a chosen run; nothing for any other run."""
+    record = load_selection(run)
+    if record is None or record.run is None or (get_runs_folder(run) / record.run) != run.path:
+        return {}
+    return {"selection": asdict(record)}
+
+
+def get_runs_folder(run: RunDirectory) -> Path:
+    """Return the folder of all runs: the `out` of <out>/<dataset>/<model>/<run>."""
+    return run.path.parent.parent.parent
+
+
+def _read_record(path: Path) -> SelectionRecord | None:
+    try:
+        content = json.loads(path.read_bytes().decode("utf-8"))
+        names = {one.name for one in fields(CandidateRecord)}
+        candidates = tuple(
+            CandidateRecord(**{name: value for name, value in one.items() if name in names})
+            for one in content.pop("candidates")
+        )
+        return SelectionRecord(candidates=candidates, **content)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise FileError(
+            f"{path} is damaged ({type(error).__name__}); delete it to continue the run alone, or train again",
+            code="damaged-selection",
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Difference of the AP of two scores over the blocks of an evaluation set: its mean and standard error."""
+
+    mean: float
+    error: float
+
+    @property
+    def is_significant(self) -> bool:
+        """Whether the first score is better by more than two standard errors."""
+        return self.mean > SIGNIFICANT_ERRORS * self.error
+
+    def __str__(self) -> str:
+        return f"{100 * self.mean:.2f} ± {100 * SIGNIFICANT_ERRORS * self.error:.2f}"
+
+
+def compute_spread(score: Float64[Tensor, "p"], evaluation_set: EvaluationSet) -> float | None:
+    """Return the standard error of the AP over the blocks; None if there are too few events."""
+    values = compute_block_ap(score, evaluation_set)
+    return float(np.std(values, ddof=1)) / sqrt(len(values)) if len(values) > 1 else None
+
+
+def compare_scores(
+    first: Float64[Tensor, "p"], second: Float64[Tensor, "p"], evaluation_set: EvaluationSet
+) -> Difference | None:
+    """Compare two scores of the same pairs; None if there are too few events."""
+    values = [np.array(compute_block_ap(score, evaluation_set)) for score in (first, second)]
+    return _summarize(values[0] - values[1]) if len(values[0]) > 1 else None
+
+
+def compare_blend(
+    scores: Sequence[Float64[Tensor, "p"]], best: int, evaluation_set: EvaluationSet
+) -> Difference | None:
+    """Compare the best blend of several scores with one of them, on blocks that did not choose the weights.
+
+    Every second block chooses the weights for the others, and the other way round. Comparing on the blocks that chose
+    them would favour the blend, because each score alone is one of the blends.
+
+    Returns:
+        The difference; None if there are too few events.
+    """
+    shares = enumerate_shares(len(scores))
+    stacked = torch.stack(list(scores))
+    table = np.array(
+        [
+            compute_block_ap(
+                (torch.tensor(weights, dtype=torch.float64)[:, None] * stacked).sum(0), evaluation_set
+            )
+            for weights in shares
+        ]
+    )  # [weights, blocks]
+    if table.shape[1] < MIN_BLEND_BLOCKS:
+        return None
+    alone = shares.index(tuple(float(place == best) for place in range(len(scores))))
+    gaps, fold = np.zeros(table.shape[1]), np.arange(table.shape[1]) % 2
+    for part in (0, 1):
+        chosen = int(table[:, fold != part].mean(axis=1).argmax())
+        gaps[fold == part] = (table[chosen] - table[alone])[fold == part]
+    return _summarize(gaps)
+
+
+def _summarize(gaps: np.ndarray) -> Difference:
+    return Difference(float(gaps.mean()), float(gaps.std(ddof=1)) / sqrt(len(gaps)))
+
+
+def describe_choice(
+    names: Sequence[str], aps: Sequence[float], differences: Sequence[Difference | None], best: int
+) -> str:
+    """Say why the best of several runs was chosen; `differences` are those of the best to each of the others."""
+    text = f"{names[best]} has the best validation AP, {100 * aps[best]:.2f}"
+    others = [place for place in range(len(names)) if place != best]
+    if not others:
+        return f"{names[best]} is the only model that was trained; validation AP {100 * aps[best]:.2f}"
+    parts = []
+    for place in others:
+        difference = differences[place]
+        if difference is None:
+            parts.append(
+                f"{100 * (aps[best] - aps[place]):.2f} above {names[place]}, with too few events for an error"
+            )
+        elif difference.is_significant:
+            parts.append(f"{difference} above {names[place]}")
+        else:
+            parts.append(f"its difference to {names[place]}, {difference}, is within chance")
+    return f"{text}: {'; '.join(parts)}"
+
+
+def describe_blend_choice(formula: str, ap: float, difference: Difference, best: str) -> str:
+    return (
+        f"the {BLEND} {formula} has the best validation AP, {100 * ap:.2f}: {difference} above {best} alone, on events "
+        "that did not choose its weights"
+    )

@@ -1,0 +1,277 @@
+"""Training within a time budget: which candidates are tried, which one is chosen, and how it goes on after a stop.
+
+Clocks are fake where time decides: a clock of these tests moves by one with every step of a training.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import dygmamba as dm
+from commands import invoke
+from door_cases import COLUMNS, letters
+from dygmamba.api import selection
+from dygmamba.api.candidates import CANDIDATES, Candidate, find_refused, list_candidates
+from dygmamba.api.pipeline import TrainingPlan
+from dygmamba.api.selection import train_within_budget
+from dygmamba.api.validation import parse_budget
+from dygmamba.core.deadline import Deadline
+from dygmamba.core.errors import ConfigError, Interrupted
+from dygmamba.data.events.splits import chronological_split
+from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
+from dygmamba.data.storage.dataset import save_dataset
+from dygmamba.engine.checkpoint import read_newest
+from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.report.run_report import render_report
+from dygmamba.runs.link_training import start_link_run
+from dygmamba.runs.selection import Difference, compare_blend, compare_scores, describe_choice, load_selection
+from dygmamba.tasks.link import build_link_set
+from observers import StepCounter
+from raising import raises
+
+CPU = torch.device("cpu")
+TREES = {"trees": 6, "rounds": 3, "epochs": 2, "least": 5, "scales": 2, "neighbors": 2}
+OPTIONS = [word for name, value in TREES.items() for word in ("--set", f"{name}={value}")]
+
+
+@pytest.fixture(scope="module")
+def data():
+    return dm.read(pd.DataFrame(letters()), **COLUMNS, name="letters")
+
+
+@pytest.fixture(scope="module")
+def chosen(data, tmp_path_factory):
+    """The run that was chosen with time enough; settings of trees refuse the networks."""
+    (run,) = dm.train(data, budget="1h", device="cpu", out=tmp_path_factory.mktemp("runs"), **TREES)
+    return run
+
+
+def plan(out, **more):
+    return TrainingPlan(TREES, CPU, out, **more)
+
+
+def test_a_budget_is_a_time_with_a_unit():
+    """Minutes, hours, seconds, fractions and plain numbers; anything else is an error."""
+    given = {"10m": 600, "1h": 3600, "90s": 90, "1.5 h": 5400, "2min": 120, "45": 45, 30: 30, 0.5: 0.5}
+    assert {text: parse_budget(text) for text in given} == given
+    for text in ("", "soon", "0m", "-1h", "10 weeks", "1h30m", "nan", "2000d"):
+        with raises("invalid-budget", ConfigError):
+            parse_budget(text)
+
+
+def test_the_machine_and_the_user_decide_the_candidates():
+    """Trees come first on any machine, the flagship before the paper's model on a GPU; a model or preset narrows it."""
+    cpu, gpu = ([one.model for one in list_candidates(kind, None, None)] for kind in ("cpu", "cuda"))
+    assert cpu[:2] == gpu[:2] == ["trees", "walk-trees"]
+    assert gpu[2:] == ["dyg-mamba-counts", "dyg-mamba"]
+    assert list_candidates("cpu", "tgn", None) == (Candidate("tgn"),)
+    assert list_candidates("cpu", None, "small") == (Candidate("dyg-mamba", "small"),)
+    refused = find_refused(list_candidates("cpu", None, None), {"leaves": 5})
+    assert [one.model for one in refused] == ["dyg-mamba", "dyg-mamba-counts"]
+    with raises("unknown-setting", ConfigError):
+        find_refused(list_candidates("cpu", None, None), {"leafs": 5})
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"seeds": (0, 1)}, "budget-of-seeds"),
+        ({"task": "node"}, "budget-of-node-task"),
+        ({"processes": 2}, "budget-of-processes"),
+        ({"leafs": 3}, "unknown-setting"),
+    ],
+)
+def test_what_a_budget_cannot_have(data, tmp_path, options, code):
+    """An error before anything is trained."""
+    with raises(code, ConfigError):
+        dm.train(data, budget="1m", out=tmp_path, device="cpu", **options)
+    assert not list(tmp_path.glob("*/*/*"))
+
+
+def test_the_best_by_validation_is_chosen_and_says_so(chosen):
+    """The record has a row per candidate; the others are trained and not evaluated; the report shows the table."""
+    record = chosen.selection
+    rows = {row["model"]: row for row in record["candidates"]}
+    trained = {name: row for name, row in rows.items() if row["state"] == "trained"}
+    assert list(trained) == ["trees", "walk-trees"]
+    assert (
+        record["chosen"]
+        == max(trained, key=lambda name: trained[name]["val_ap"])
+        == chosen.config["run"]["model"]
+    )
+    assert record["reason"].startswith(f"{record['chosen']} has the best validation AP")
+    assert "unknown setting 'trees'" in rows["dyg-mamba"]["reason"]
+    assert "too few events" in rows["blend"]["reason"]
+    for row in trained.values():
+        run = RunDirectory(chosen.path.parent.parent.parent / row["run"])
+        assert row["val_ap"] == max(entry["val_ap"] for entry in run.metrics())
+        assert run.finished == (run.path == chosen.path)
+        assert row["epochs"] == run.config()["train"]["epochs"] == 2
+        assert (row["ended"], row["seconds"] > 0, row["peak_mb"] > 50) == ("epochs", True, True)
+    page = render_report(RunDirectory(chosen.path))
+    assert "Models tried" in page
+    assert "skipped: unknown setting" in page
+
+
+def test_a_chosen_run_is_the_run_that_is_trained_alone(data, chosen, tmp_path):
+    """The same weights to the bit: neither the clock nor the other candidates are part of a run."""
+    (alone,) = dm.train(data, chosen.config["run"]["model"], device="cpu", out=tmp_path, **TREES)
+    ours, whole = (load_file(RunDirectory(run.path).best) for run in (chosen, alone))
+    assert all(torch.equal(ours[name], whole[name]) for name in whole)
+    assert alone.selection == {}
+
+
+@pytest.mark.parametrize("stopped_in", ["training", "evaluation"])
+def test_a_stopped_choice_continues_where_it_was(data, chosen, tmp_path, monkeypatch, stopped_in):
+    """For a stop in the second training or in the final evaluation: nothing is trained again, the choice is equal."""
+    target = "train_without_evaluation" if stopped_in == "training" else "finish_link_run"
+    original, calls = getattr(selection, target), []
+
+    def stop_at_walks(fit, *others):
+        calls.append(fit)
+        if stopped_in == "evaluation" or len(calls) == 2:
+            raise Interrupted("stopped")
+        return original(fit, *others)
+
+    with monkeypatch.context() as patched, raises("interrupted", Interrupted):
+        patched.setattr(selection, target, stop_at_walks)
+        dm.train(data, budget="1h", device="cpu", out=tmp_path, **TREES)
+    (first,), (second,) = (list(tmp_path.glob(f"letters/{model}/*")) for model in ("trees", "walk-trees"))
+    before = RunDirectory(first).best.stat().st_mtime_ns
+    run = dm.resume(second if stopped_in == "training" else first, device="cpu")
+    assert RunDirectory(first).best.stat().st_mtime_ns == before
+    assert run.selection["chosen"] == chosen.selection["chosen"]
+    assert run.path in (first, second)
+    assert len(list(tmp_path.glob("letters/*/*/config.toml"))) == 2
+    loser = first if run.path == second else second
+    assert (
+        dm.resume(loser, device="cpu").path == loser
+    )  # a complete choice is left alone: the run is evaluated
+    assert RunDirectory(loser).finished
+
+
+@pytest.fixture
+def untested(monkeypatch):
+    """The chosen run is not evaluated, which takes longer than these trainings."""
+    monkeypatch.setattr(selection, "finish_link_run", lambda fit, *_: fit)
+
+
+@pytest.mark.parametrize(("seconds", "epochs"), [(1, 1), (7, 2)])
+@pytest.mark.usefixtures("untested")
+def test_the_clock_decides_what_is_tried_and_not_what_a_run_is(data, tmp_path, monkeypatch, seconds, epochs):
+    """A step takes a second. The first candidate has at least one epoch, an epoch that is not complete does not count.
+
+    The others are skipped with a reason. Without a clock, as many epochs give the same bits.
+    """
+    monkeypatch.setattr(selection, "START_SECONDS", 1.0)
+    counter, settings = StepCounter(), TREES | {"epochs": 4, "trees": 12}
+    deadline = Deadline(seconds, clock=lambda: float(counter.steps))
+    fit = train_within_budget(data, replace(plan(tmp_path), settings=settings), 0, deadline, counter)
+    first, second, *_ = load_selection(fit.run).candidates
+    assert (first.model, first.epochs, first.ended) == ("trees", epochs, "time")
+    assert "the time is used up" in second.reason
+    assert fit.run.config()["train"]["epochs"] == epochs
+    alone = start_link_run(data, "trees", 0, settings | {"epochs": epochs}, CPU, tmp_path / "alone")
+    alone()
+    ours, whole = (load_file(one.run.best) for one in (fit, alone))
+    assert all(torch.equal(ours[name], whole[name]) for name in whole)
+
+
+@pytest.mark.usefixtures("untested")
+def test_a_candidate_that_is_too_slow_ends_in_its_first_epoch(data, tmp_path, monkeypatch):
+    """A network whose first epoch would not end in time is skipped after a few steps, whatever was expected."""
+    monkeypatch.setattr(selection, "estimate_seconds", lambda candidate, *_: 1.0)
+    monkeypatch.setitem(CANDIDATES, "cpu", (Candidate("trees"), Candidate("graphmixer")))
+    counter = StepCounter()
+    deadline = Deadline(60, clock=lambda: float(counter.steps))
+    few = replace(plan(tmp_path), settings={"epochs": 2, "batch": 4})
+    fit = train_within_budget(data, few, 0, deadline, counter)
+    first, second, *_ = load_selection(fit.run).candidates
+    assert fit.run.config()["run"]["model"] == first.model == "trees"
+    assert second.state == "skipped"
+    assert read_newest(RunDirectory(tmp_path / second.run))[1].step < 12
+    assert "its first epoch would not end" in second.reason
+
+
+def test_a_candidate_that_cannot_be_trained_does_not_end_the_choice(data, tmp_path, monkeypatch):
+    """Its error is the reason why it was skipped; if no candidate can be trained, the first error is raised."""
+    original = selection.start_or_restart
+
+    def refuse(models):
+        def start(dataset, plan, *others):
+            if plan.model in models:
+                raise ConfigError(f"{plan.model} is too large", code="out-of-memory")
+            return original(dataset, plan, *others)
+
+        return start
+
+    monkeypatch.setattr(selection, "start_or_restart", refuse(["trees"]))
+    (run,) = dm.train(data, budget="1h", device="cpu", out=tmp_path, **TREES)
+    assert run.config["run"]["model"] == "walk-trees"
+    assert run.selection["candidates"][0]["reason"] == "trees is too large"
+    monkeypatch.setattr(selection, "start_or_restart", refuse(["trees", "walk-trees"]))
+    with raises("out-of-memory", ConfigError):
+        dm.train(data, budget="1h", device="cpu", out=tmp_path / "none", **TREES)
+
+
+@pytest.fixture(scope="module")
+def validation():
+    """Validation pairs of a stream, and two scores of them that are wrong in different places."""
+    store = generate_stream(GeneratorConfig(seed=1, nodes=40, events=3000))
+    evaluation_set = build_link_set(store, chronological_split(store), "val")
+    label, draw = evaluation_set.pairs.label.double(), np.random.default_rng(0)
+    first, second = (label + torch.from_numpy(draw.normal(0, 1, len(label))) for _ in range(2))
+    return evaluation_set, first, second
+
+
+def test_a_blend_is_chosen_if_it_is_better_by_more_than_chance(validation):
+    """Independent errors average out; with itself, or with noise, a score gains nothing."""
+    evaluation_set, first, second = validation
+    assert compare_blend([first, second], 0, evaluation_set).is_significant
+    assert compare_blend([first, first], 0, evaluation_set) == Difference(0.0, 0.0)
+    noise = torch.from_numpy(np.random.default_rng(5).normal(0, 1, len(first)))
+    assert not compare_blend([first, noise], 0, evaluation_set).is_significant
+    assert compare_scores(first, noise, evaluation_set).is_significant
+    difference = compare_scores(first, second, evaluation_set)
+    assert difference.mean == pytest.approx(-compare_scores(second, first, evaluation_set).mean)
+    assert "within chance" in describe_choice(["a", "b"], [0.8, 0.7], [None, Difference(0.01, 0.02)], 0)
+    assert "1.00 ± 0.40 above b" in describe_choice(
+        ["a", "b"], [0.8, 0.7], [None, Difference(0.01, 0.002)], 0
+    )
+
+
+def test_a_chosen_blend_is_a_run_with_the_record(data, tmp_path, monkeypatch, capsys):
+    """The command prints the table and the reason; `compare` and `open` take the run like any other."""
+    monkeypatch.setattr(selection, "compare_blend", lambda *_: Difference(0.02, 0.001))
+    monkeypatch.chdir(tmp_path)
+    save_dataset(data, tmp_path)
+    monkeypatch.setenv("DYGMAMBA_DATA", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "140")
+    words = ("train", "letters", "--budget", "1h", "--device", "cpu", *OPTIONS)
+    code, out, errors = invoke(monkeypatch, capsys, *words)
+    assert code == 0, errors
+    assert "models tried within 60 min" in out
+    assert "chosen: the blend " in out
+    assert "2.00 ± 0.20 above" in out
+    assert "skipped dyg-mamba (preset small): unknown setting" in out
+    (path,) = Path("runs/letters/blend").iterdir()
+    run = dm.open(path, device="cpu")
+    assert run.selection["chosen"] == "blend"
+    assert [row["model"] for row in run.selection["candidates"] if row["run"]] == [
+        "trees",
+        "walk-trees",
+        "blend",
+    ]
+    assert run.rank(["ann"], k=2).num_rows == 2
+    assert dm.compare([path]).sections
+    code, out, errors = invoke(monkeypatch, capsys, "train", "--resume", str(path), "--budget", "1h")
+    assert (code, "leave out --budget" in errors) == (2, True)
+    assert json.loads((path / "results.json").read_text())["selection"]["run"] == str(
+        path.relative_to("runs")
+    )

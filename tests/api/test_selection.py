@@ -186,7 +186,7 @@ def test_the_clock_decides_what_is_tried_and_not_what_a_run_is(data, tmp_path, m
 @pytest.mark.usefixtures("untested")
 def test_a_candidate_that_is_too_slow_ends_in_its_first_epoch(data, tmp_path, monkeypatch):
     """A network whose first epoch would not end in time is skipped after a few steps, whatever was expected."""
-    monkeypatch.setattr(selection, "estimate_seconds", lambda candidate, *_: 1.0)
+    monkeypatch.setattr(selection, "estimate_seconds", lambda *_, **__: 1.0)
     monkeypatch.setitem(CANDIDATES, "cpu", (Candidate("trees"), Candidate("graphmixer")))
     counter = StepCounter()
     deadline = Deadline(60, clock=lambda: float(counter.steps))

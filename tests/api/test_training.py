@@ -1,6 +1,7 @@
 """What a user gets who names no model, stops at a bad moment, or wants a run for use."""
 
 import os
+import re
 import signal
 import threading
 from contextlib import contextmanager
@@ -18,11 +19,12 @@ from dygmamba.api.pipeline import TimeEstimate, TrainingPlan, resume_run, train_
 from dygmamba.api.validation import choose_model
 from dygmamba.cli.progress import LineProgress, ProgressTask, show_progress
 from dygmamba.config import find_preset, find_size_preset
+from dygmamba.core import memory_budget
 from dygmamba.core.errors import ConfigError, DygWarning
 from dygmamba.core.progress import ForwardingProgress
 from dygmamba.data.storage.dataset import save_dataset
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.runs.link_training import start_link_run
+from dygmamba.runs.link_training import TableSize, start_link_run
 from dygmamba.runs.opening import store_run_dataset
 from dygmamba.runs.provenance import StartOptions
 from raising import raises
@@ -110,8 +112,24 @@ def test_the_command_says_what_it_chose_where_it_is_and_how_it_stands(command):
     assert "--preset small" in lines[0]
     assert lines[1].startswith("run: runs/letters/trees/")
     assert lines[2].startswith("trees on cpu: neighbors=2 (set)")
+    table = re.search(
+        r"training table: (\d+) rows of (\d+) features; about 0.00 GB of memory, about \d+ s", errors
+    )
+    rows, features = map(int, table.groups())
+    assert (rows, features > 20) == (3 * 168, True)  # each of the 168 events and two negatives
     assert "pair-recency" in out
     assert "rule" in out.splitlines()[-1]
+
+
+def test_a_table_that_memory_does_not_hold_is_an_error_before_the_run(data, tmp_path, monkeypatch):
+    """With half of the bytes that building it takes at least, nothing is written."""
+    fit = start_link_run(data, "trees", 0, TREES, CPU, tmp_path / "fits")
+    size = TableSize.of(fit.scorer, len(fit.stream.split.train))
+    assert size.rows == fit.executor.pending_queries
+    monkeypatch.setattr(memory_budget, "get_free_memory", lambda: 4 * size.rows * size.features)
+    with raises("out-of-memory", ConfigError):
+        start_link_run(data, "trees", 0, TREES, CPU, tmp_path / "none")
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_resumed_run_takes_more_epochs_and_refuses_what_it_would_ignore(command):

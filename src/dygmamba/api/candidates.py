@@ -1,13 +1,17 @@
 """Candidates of a training with a time budget: which models are tried on a machine, and in which order; no torch."""
 
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from dygmamba.api.validation import DEFAULT_CPU_MODEL, DEFAULT_NETWORK
-from dygmamba.config import check_settings, find_size_preset, is_preset_file, read_preset_file
+from dygmamba.config import check_settings, find_preset, find_size_preset, is_preset_file, read_preset_file
 from dygmamba.core.errors import ConfigError
 from dygmamba.models.aliases import current_model_name
+
+# seconds of an epoch on two cores of a server per event, and epochs, of the preset for CPUs (docs/how-to/train.md)
+SMALL_PER_EVENT, SMALL_EPOCHS = 9e-4, 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +76,27 @@ def find_refused(candidates: tuple[Candidate, ...], settings: dict[str, Any]) ->
     if len(errors) == len(candidates):
         raise errors[candidates[0]]
     return {candidate: str(error) for candidate, error in errors.items()}
+
+
+def estimate_seconds(
+    candidate: Candidate, device_type: str, settings: dict[str, Any], *, name: str, events: int
+) -> float | None:
+    """Estimate the time of a training from stored measurements; None if nothing comparable was measured.
+
+    Args:
+        candidate: The model.
+        device_type: "cpu" or "cuda".
+        settings: What the user set.
+        name: Name of the dataset.
+        events: Number of its events.
+    """
+    from dygmamba.lab.reproduction import estimate_training
+    from dygmamba.models import require_model
+
+    if candidate.preset == "small":
+        return SMALL_PER_EVENT * events * min(SMALL_EPOCHS, settings.get("epochs", inf))
+    spec = require_model(candidate.model)
+    values = ({} if spec is None else spec.settings) | find_preset(candidate.model, name) | settings
+    size = {key: float(values[key]) for key in ("length", "patch") if key in values}
+    cost = estimate_training(candidate.model, name, device_type, size | {"events": float(events)})
+    return None if cost is None else cost.epoch_seconds * min(cost.epochs, settings.get("epochs", inf))

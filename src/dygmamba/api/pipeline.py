@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from dygmamba.api.candidates import SMALL_EPOCHS, SMALL_PER_EVENT, Candidate, estimate_seconds
 from dygmamba.api.loggers import RunLoggers, open_loggers
 from dygmamba.api.reports import write_run_page
 from dygmamba.api.validation import DEFAULT_NETWORK, check_backbone_conflicts
@@ -16,6 +17,7 @@ from dygmamba.api.validation import check_task as check_task
 from dygmamba.config import build_config, find_size_preset, load_presets
 from dygmamba.core.deadline import NO_DEADLINE, Deadline
 from dygmamba.core.errors import ConfigError, Interrupted
+from dygmamba.core.memory_budget import format_bytes
 from dygmamba.core.progress import ForwardingProgress, Progress
 from dygmamba.data.events.split_spec import AUTO_PROTOCOL, check_protocol
 from dygmamba.data.events.splits import TRAIN_ON_ALL, SplitRule
@@ -28,10 +30,10 @@ from dygmamba.engine.fit_config import NodeFitConfig
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.models import find_model
 from dygmamba.models.aliases import update_stored_settings
-from dygmamba.models.base import RoundLearner
+from dygmamba.models.base import FeatureReader, RoundLearner
 from dygmamba.runs.calibration import copy_calibration
 from dygmamba.runs.final_evaluation import run_final_evaluation, run_final_node_evaluation
-from dygmamba.runs.link_training import resume_link_run, start_link_run
+from dygmamba.runs.link_training import TableSize, resume_link_run, start_link_run
 from dygmamba.runs.node_training import NodeSettings, check_backbone, resume_node_run, start_node_run
 from dygmamba.runs.opening import (
     OpenRun,
@@ -52,9 +54,7 @@ MIN_STEPS, MIN_SECONDS = 8, 5.0  # an estimate needs both, or
 LATE_STEPS, LATE_SECONDS = 2, 20.0  # two slow steps
 FORWARD_SHARE = 1 / 3  # time of a query in validation, in times of a training step
 SHORT_SECONDS, LONG_SECONDS = 10.0, 120.0  # below the first no message, below the second no advice
-# seconds on two cores of a server, from docs/how-to/train.md: of the whole run, and of an epoch
-QUICK_PER_EVENT, SMALL_PER_EVENT = 3e-4, 9e-4
-SMALL_EPOCHS = 12
+QUICK_PER_EVENT = 3e-4  # seconds of a run of trees on two cores of a server, from docs/how-to/train.md
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,6 +384,20 @@ def _report_start(fit: Trainer, progress: Progress) -> None:
     for name in PRESET_KEYS:
         if name in chosen:
             progress.message(chosen[name])
+    if isinstance(fit.scorer, FeatureReader) and fit.executor.pending_queries:
+        progress.message(_describe_table(fit, sections))
+
+
+def _describe_table(fit: Trainer, sections: dict[str, dict[str, Any]]) -> str:
+    """Describe size, memory and time of a training from one table, before it is built."""
+    assert isinstance(fit.scorer, FeatureReader)
+    size = TableSize(fit.executor.pending_queries, len(fit.scorer.names))
+    about, events = sections["run"], len(fit.stream.store)
+    seconds = estimate_seconds(
+        Candidate(about["model"]), "cpu", sections["train"], name=about["data"], events=events
+    )
+    time_needed = "" if seconds is None else f", about {format_rough_duration(seconds)} on two cores"
+    return f"training table: {size}; about {format_bytes(size.peak_bytes)} of memory{time_needed}"
 
 
 def report_resume(fit: Trainer, progress: Progress) -> None:

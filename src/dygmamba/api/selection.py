@@ -7,17 +7,14 @@ that ended at the deadline has the number of its epochs as a setting, and these 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from math import inf
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dygmamba.api.candidates import Candidate, find_refused, list_candidates
+from dygmamba.api.candidates import Candidate, estimate_seconds, find_refused, list_candidates
 from dygmamba.api.pipeline import (
-    SMALL_EPOCHS,
-    SMALL_PER_EVENT,
     TrainingLimit,
     TrainingPlan,
     finish_link_run,
@@ -25,7 +22,6 @@ from dygmamba.api.pipeline import (
     start_or_restart,
     train_without_evaluation,
 )
-from dygmamba.config import find_preset
 from dygmamba.core.deadline import Deadline
 from dygmamba.core.errors import ConfigError, DygError, Interrupted
 from dygmamba.core.memory_budget import (
@@ -39,7 +35,6 @@ from dygmamba.data.events.times import format_rough_duration
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.fit import Trainer
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.models import require_model
 from dygmamba.models.base import RoundLearner
 from dygmamba.runs.blending import BLEND, check_blendable, create_blend, open_part, score_validation
 from dygmamba.runs.link_training import resume_link_run
@@ -252,14 +247,15 @@ class Selector:
         with _measure_peak(self.plan.device) as peak:
             train_without_evaluation(fit, self.progress, self.plan.log, limit)
             assert fit.task.validation is not None
-            score = fit.score(fit.task.validation).double()
+            score = fit.score(fit.task.validation)
+        ap = float(fit.task.metrics(score, fit.task.validation)["ap"])
         state, seconds = fit.state, before + self.deadline.clock() - start
         if expected and not before and self.plan.device.type == "cpu":
             ratio = (seconds - START_SECONDS) / (expected - START_SECONDS)
             self.speed = min(max(self.speed * ratio, SPEED_RANGE[0]), SPEED_RANGE[1])
         is_cut = fit.config.epochs < epochs
         ended = "time" if is_cut else "validation" if state.stale >= fit.config.patience else "epochs"
-        self.scores[number] = score
+        self.scores[number] = score.double()
         self._update(
             number,
             state=TRAINED,
@@ -268,18 +264,16 @@ class Selector:
             epochs=state.epoch,
             best_epoch=state.best_epoch + 1,
             ended=ended,
-            val_ap=state.best_ap,
-            val_ap_error=compute_spread(score, fit.task.validation),
+            val_ap=ap,
+            val_ap_error=compute_spread(self.scores[number], fit.task.validation),
         )
-        if self.best is None or state.best_ap > self.best[0]:
-            self.best = (state.best_ap, fit)
+        if self.best is None or ap > self.best[0]:
+            self.best = (ap, fit)
 
     def _estimate(self, candidate: CandidateRecord) -> float | None:
+        size = {"name": self.dataset.name, "events": len(self.dataset.store)}
         expected = estimate_seconds(
-            Candidate(candidate.model, candidate.preset),
-            self.dataset,
-            self.plan.device.type,
-            self.record.settings,
+            Candidate(candidate.model, candidate.preset), self.plan.device.type, self.record.settings, **size
         )
         return None if expected is None else START_SECONDS + expected * self.speed
 
@@ -330,29 +324,17 @@ class Selector:
             self.record = self.record.add(CandidateRecord(BLEND, state=SKIPPED, reason=refusal))
             return None
         blend = create_blend(parts, scores, self.plan.out)
-        path, ap = str(blend.run.path.relative_to(self.plan.out)), blend.state.best_ap
+        path = str(blend.run.path.relative_to(self.plan.out))
         formula = blend.run.config()["chosen"]["weights"].partition(":")[0]
-        error = compute_spread(blend.score(evaluation_set).double(), evaluation_set)
+        score = blend.score(evaluation_set).double()
+        ap, error = (
+            float(blend.task.metrics(score, evaluation_set)["ap"]),
+            compute_spread(score, evaluation_set),
+        )
         row = CandidateRecord(BLEND, state=TRAINED, run=path, val_ap=ap, val_ap_error=error)
         reason = describe_blend_choice(formula, ap, difference, parts[best].about["model"])
         self.record = replace(self.record.add(row), chosen=BLEND, run=path, reason=reason)
         return blend
-
-
-def estimate_seconds(
-    candidate: Candidate, dataset: Dataset, device_type: str, settings: dict[str, Any]
-) -> float | None:
-    """Estimate the time of a training from stored measurements; None if nothing comparable was measured."""
-    from dygmamba.lab.reproduction import estimate_training  # trainings without a budget do not need it
-
-    events = len(dataset.store)
-    if candidate.preset == "small":
-        return SMALL_PER_EVENT * events * min(SMALL_EPOCHS, settings.get("epochs", inf))
-    spec = require_model(candidate.model)
-    values = ({} if spec is None else spec.settings) | find_preset(candidate.model, dataset.name) | settings
-    size = {name: float(values[name]) for name in ("length", "patch") if name in values}
-    cost = estimate_training(candidate.model, dataset.name, device_type, size | {"events": float(events)})
-    return None if cost is None else cost.epoch_seconds * min(cost.epochs, settings.get("epochs", inf))
 
 
 @contextmanager

@@ -178,6 +178,13 @@ class RoundLearner(Protocol):
 
 
 @runtime_checkable
+class FeatureReader(Protocol):
+    """A model that reads named features of each pair, such as boosted trees."""
+
+    names: list[str]
+
+
+@runtime_checkable
 class GrowingModule(Protocol):
     """A module with buffers that grow in training, such as boosted trees."""
 

@@ -1,6 +1,6 @@
 """Training of link predictors: start or resume a run for a dataset, a model and a seed."""
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.stream import Stream
 from dygmamba.models import find_model
 from dygmamba.models.aliases import current_model_name
-from dygmamba.models.base import RoundLearner, Scorer
+from dygmamba.models.base import FeatureReader, RoundLearner, Scorer
 from dygmamba.models.configs import resolve_walk_seed
 from dygmamba.runs.opening import (
     build_link_stream,
@@ -40,12 +40,14 @@ from dygmamba.runs.provenance import (
     explain_choices,
     merge_settings,
 )
+from dygmamba.sampling.index import MAX_CACHED_NUMBERS
 from dygmamba.sampling.view import NeighborRequest
 from dygmamba.tasks.link import LinkTask
 
 TRAINING_COPIES = (
     5  # tensors per weight in training: itself, its gradient, Adam's two moments, the best value
 )
+TABLE_COPIES = 3  # of a training table, while it is built
 BYTES_PER_ENTRY = 16  # of a neighbor sequence: node, event and time
 MIN_ENTRIES = 4  # a pair takes at least as much memory as this many entries
 
@@ -155,8 +157,35 @@ def _check_loss(model: str, scorer: Scorer, config: LinkFitConfig) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class TableSize:
+    """Size of the table of all training queries from which a round learner learns."""
+
+    rows: int
+    features: int
+
+    @staticmethod
+    def of(scorer: object, events: int) -> "TableSize | None":
+        """Return the size for so many training events; None if the model has no such table."""
+        if not isinstance(scorer, RoundLearner) or not isinstance(scorer, FeatureReader):
+            return None
+        return TableSize((1 + scorer.negatives) * events, len(scorer.names))
+
+    @property
+    def peak_bytes(self) -> int:
+        """Largest memory while it is built: its parts, all of them together, those that are kept, and cached ones."""
+        size = 4 * self.rows * self.features
+        return TABLE_COPIES * size + 2 * min(size, 4 * MAX_CACHED_NUMBERS)
+
+    def __str__(self) -> str:
+        return f"{self.rows:,} rows of {self.features} features"
+
+
 def _require_memory(scorer: Scorer, config: LinkFitConfig, events: int) -> None:
-    """Raise if the neighbor sequences of one training step do not fit into memory."""
+    """Raise if the training table, or the neighbor sequences of one training step, do not fit into memory."""
+    table = TableSize.of(scorer, events)
+    if table is not None:
+        require_memory(table.peak_bytes, f"a training table with {table}")
     batch, length = min(config.batch, events), NeighborRequest.longest(scorer.requests)
     negatives = config.train_candidates if config.loss == "ranking" else 1
     nodes = (2 + negatives) * batch  # source, destination, negatives

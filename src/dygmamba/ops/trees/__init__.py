@@ -78,8 +78,12 @@ def bin_edges(x: Float32[Tensor, "r f"]) -> Float32[Tensor, "f b"]:
 
 
 def bin_columns(x: Float32[Tensor, "r f"], edges: Float32[Tensor, "f b"]) -> UInt8[Tensor, "f r"]:
-    """Return the bin of every value, column by column."""
-    return torch.searchsorted(edges, x.T.contiguous()).to(torch.uint8)
+    """Return the bin of every value."""
+    bins = torch.empty(x.shape[1], x.shape[0], dtype=torch.uint8)
+    # one column at a time: 64-bit positions of all columns would take more memory than the table itself
+    for column in range(x.shape[1]):
+        bins[column] = torch.searchsorted(edges[column], x[:, column].contiguous(), out_int32=True)
+    return bins
 
 
 def grow_tree(

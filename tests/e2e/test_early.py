@@ -51,6 +51,13 @@ train generated --model dyg-mamba --device cpu --set blocks=101
 train generated --device tpu
 train generated --device CUDA
 train generated --device
+train generated --budget soon
+train generated --budget 0s
+train generated --budget 1m --seeds 0-2
+train generated --budget 1m --task node
+train generated --budget 1m --processes 2
+train generated --budget 1m --set lenght=3
+train --resume folder --budget 1m
 train generated --seeds x
 train generated --seeds 3-1
 train generated --seeds 0-99999999

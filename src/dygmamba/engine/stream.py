@@ -13,11 +13,12 @@ from torch import Tensor
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.events.splits import Split
 from dygmamba.engine.distributed import SINGLE_PROCESS, ProcessGroup
+from dygmamba.models.base import DatasetFacts
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import PairBatch, PairView, Request
 
-CACHED_PROPERTIES = ("events", "train", "index", "training_index")  # built on first use
+CACHED_PROPERTIES = ("events", "facts", "train", "index", "training_index")  # built on first use
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,11 @@ class Stream:
     def events(self) -> EventStore:
         """The events on the device."""
         return self.store.check_unchanged().to(self.device)
+
+    @cached_property
+    def facts(self) -> DatasetFacts:
+        """What a model may know when it is built; time statistics are those of the training events."""
+        return DatasetFacts.of(self.store, self.split.train)
 
     @cached_property
     def train(self) -> Int64[Tensor, "k"]:

@@ -28,7 +28,7 @@ from dygmamba.engine.evaluation import STRICT_RULE, rank_evaluation_set, score_e
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.models import find_model
-from dygmamba.models.base import DatasetFacts, FittedHeuristic, Scorer
+from dygmamba.models.base import FittedHeuristic, Scorer
 from dygmamba.runs.opening import build_link_stream
 from dygmamba.sampling.negatives import PUBLISHED_SEEDS
 from dygmamba.sampling.source_activity import SourceActivity
@@ -379,8 +379,7 @@ def build_heuristic(
             code="model-needs-training",
         )
     lagging = spec.build_lagging if rule.visible == "batch" else None
-    facts = DatasetFacts.of(stream.store, stream.split.train)
-    scorer = (lagging or spec.build)(build_config(spec.config, settings), facts)
+    scorer = (lagging or spec.build)(build_config(spec.config, settings), stream.facts)
     if isinstance(scorer, FittedHeuristic):
         fit_heuristic(scorer, stream)
     return scorer

@@ -45,7 +45,7 @@ from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.models import find_model
 from dygmamba.models.aliases import update_stored_settings
-from dygmamba.models.base import DatasetFacts, Encoder, EncoderWrapper, ModelSpec
+from dygmamba.models.base import Encoder, EncoderWrapper, ModelSpec
 from dygmamba.runs.queries import QueryParser
 from dygmamba.tasks.losses import LOSSES
 
@@ -151,7 +151,7 @@ def build_scorer(folder: RunDirectory, stream: Stream) -> nn.Module:
 def build_seeded_scorer(spec: ModelSpec, config: Any, seed: int, stream: Stream, copies: int = 1) -> Any:
     """Initialize a model from a seed; raise before allocating if memory does not hold `copies` of its weights."""
     torch.manual_seed(seed)
-    facts = DatasetFacts.of(stream.store, stream.split.train)
+    facts = stream.facts
     with limit_tensor_memory(f"a model with {_describe_model_size(config)}", 1 / copies):
         return spec.build(config, facts)
 

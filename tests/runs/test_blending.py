@@ -11,6 +11,7 @@ from commands import invoke
 from door_cases import COLUMNS, letters
 from dygmamba.data.events.splits import chronological_split
 from dygmamba.engine.evaluation import score_evaluation_set
+from dygmamba.engine.scoring import Ranker
 from dygmamba.runs.blending import enumerate_shares, find_best_weights
 from dygmamba.runs.opening import open_run
 from dygmamba.tasks.link import build_link_set
@@ -73,6 +74,29 @@ def test_the_score_of_a_blend_is_the_weighted_sum_of_its_parts(parts, both):
 def test_on_validation_no_part_is_better(parts, both):
     """Each part alone is among the sums that are tried."""
     assert validated(both) >= max(validated(part) for part in parts)
+
+
+def test_a_refitted_blend_is_the_blend_of_refitted_parts(parts, tmp_path):
+    """With the same weights, on every event; without the runs it was made of it is an error."""
+    both = dm.blend([part.path for part in parts], out=tmp_path)
+    made = dm.refit(both.path)
+    refitted = [dm.open(path) for path in made.config["run"]["blend_of"]]
+    assert [run.config["run"]["refit_of"] for run in refitted] == [str(part.path) for part in parts]
+    assert made.config["model"]["weights"] == both.config["model"]["weights"]
+    assert made.config["run"]["refit_of"] == str(both.path)
+    assert (made.finished, made.results.num_rows) == (True, 0)
+    total, *scores = (late_logits(run) for run in (made, *refitted))
+    weights = both.config["model"]["weights"]
+    assert torch.allclose(sum(weight * score for weight, score in zip(weights, scores, strict=True)), total)
+
+
+def late_logits(run):
+    """Logits of a run for some pairs after the last event."""
+    opened = open_run(run.path, torch.device("cpu"), dataset=run.data)
+    store = opened.stream.store
+    times = store.time[-1:].repeat(8) + 60
+    ranker = Ranker(opened.scorer, opened.stream, opened.seed)
+    return ranker.logits(store.src[-8:], store.dst[-8:], times).double()
 
 
 def test_all_weights_that_are_tried_add_up_to_one():

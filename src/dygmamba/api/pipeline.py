@@ -31,6 +31,7 @@ from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.models import find_model
 from dygmamba.models.aliases import update_stored_settings
 from dygmamba.models.base import FeatureReader, RoundLearner
+from dygmamba.runs.blending import BLEND, rebuild_blend
 from dygmamba.runs.calibration import copy_calibration
 from dygmamba.runs.final_evaluation import run_final_evaluation, run_final_node_evaluation
 from dygmamba.runs.link_training import TableSize, resume_link_run, start_link_run
@@ -297,11 +298,17 @@ def resume_run(
 
 
 def refit_link_run(
-    path: Path, device: torch.device, progress: Progress, data_dir: Path | None = None
+    path: Path,
+    device: torch.device,
+    progress: Progress,
+    data_dir: Path | None = None,
+    *,
+    is_evaluated: bool = True,
 ) -> Trainer:
     """Train a finished run's settings on every event, for as many epochs as its best weights had.
 
-    The new run directory lies beside the given one.
+    The new run directory lies beside the given one. Of a blend, every part is refitted, and blended with the same
+    weights. With `is_evaluated=False` the run needs to be trained only.
     """
     folder = RunDirectory(path)
     dataset = open_link_dataset(folder, data_dir)
@@ -310,12 +317,14 @@ def refit_link_run(
             f"{path} was already trained on every event; give the run that it was refitted from",
             code="already-refitted",
         )
-    if not folder.finished:
+    sections = folder.config()
+    about = sections["run"]
+    if is_evaluated and not folder.finished:
         raise ConfigError(
             f"{path} is not finished; resume it with `dygmamba.resume({str(path)!r})`", code="unfinished-run"
         )
-    sections = folder.config()
-    about = sections["run"]
+    if about["model"] == BLEND:
+        return _refit_blend(folder, device, progress, data_dir)
     settings = update_stored_settings(about["model"], sections["model"]) | sections["train"]
     _, best = read_checkpoint(folder, folder.best)
     epochs, trained = best.best_epoch + 1, len(folder.metrics())
@@ -330,6 +339,24 @@ def refit_link_run(
     settings |= {"epochs": epochs, "patience": max(epochs, settings["patience"])}
     root = path.parent.parent.parent
     fit = start_link_run(dataset, about["model"], int(about["seed"]), settings, device, root, options)
+    progress.message(f"refit on every event: {fit.run.path}")
+    return finish_link_run(fit, dataset, (), progress)
+
+
+def _refit_blend(
+    folder: RunDirectory, device: torch.device, progress: Progress, data_dir: Path | None
+) -> Trainer:
+    paths = [Path(part) for part in folder.config()["run"].get("blend_of", ())]
+    missing = [path for path in paths if not path.is_dir()]
+    if missing or not paths:
+        what = missing[0] if missing else "its runs"
+        raise ConfigError(
+            f"{folder.path} is a blend and {what} cannot be found; refit needs the runs that it blends",
+            code="blend-parts-missing",
+        )
+    # a part may have been chosen from within a budget, and is then not evaluated itself
+    parts = [refit_link_run(path, device, progress, data_dir, is_evaluated=False).run.path for path in paths]
+    fit, dataset = rebuild_blend(parts, folder, device, data_dir)
     progress.message(f"refit on every event: {fit.run.path}")
     return finish_link_run(fit, dataset, (), progress)
 

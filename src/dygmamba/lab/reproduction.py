@@ -110,11 +110,17 @@ def estimate_cost(job: Job, device: str) -> CostEstimate:
 
 
 def _interpolate_cost(length: float, points: Iterable[tuple[float, float]]) -> float:
-    """Return the cost at a length: log-log interpolation between (length, cost) points, LENGTH_EXPONENT outside."""
-    points = sorted(points)
-    lengths, costs = zip(*points, strict=True)
+    """Return the cost at a length: log-log interpolation between (length, cost) points, LENGTH_EXPONENT outside.
+
+    Several costs of one length, of different datasets, count as their geometric mean.
+    """
+    by_length: dict[float, list[float]] = {}
+    for measured_length, measured_cost in points:
+        by_length.setdefault(measured_length, []).append(measured_cost)
+    lengths = sorted(by_length)
+    costs = [float(np.log(by_length[own]).mean()) for own in lengths]
     nearest = float(np.clip(length, lengths[0], lengths[-1]))
-    cost = float(np.exp(np.interp(np.log(nearest), np.log(lengths), np.log(costs))))
+    cost = float(np.exp(np.interp(np.log(nearest), np.log(lengths), costs)))
     return cost * (length / nearest) ** LENGTH_EXPONENT
 
 

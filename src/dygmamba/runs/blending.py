@@ -86,6 +86,24 @@ def create_blend(runs: list[OpenRun], scores: list[Tensor], root: Path) -> Train
     return fit
 
 
+def rebuild_blend(
+    parts: list[Path], origin: RunDirectory, device: torch.device, data_dir: Path | None = None
+) -> tuple[Trainer, Dataset]:
+    """Create a blend of refitted runs with the weights of the blend `origin`; nothing is left to train.
+
+    The runs are those that `origin` blends, in the same order, trained again on every event.
+    """
+    folders = [RunDirectory(path) for path in parts]
+    dataset = open_link_dataset(folders[0], data_dir)
+    stream = build_link_stream(dataset, device, read_split(folders[0]))
+    runs = [open_part(folder, dataset, stream) for folder in folders]
+    weights = tuple(origin.config()["model"]["weights"])
+    root = origin.path.parent.parent.parent
+    fit = _build_blend_fit(runs, weights, dataset, stream, root, refit_of=origin.path)
+    fit.finish_epoch({})
+    return fit, dataset
+
+
 def open_part(folder: RunDirectory, dataset: Dataset, stream: Stream) -> OpenRun:
     """Open a run on a stream that all parts share."""
     open_link_dataset(folder, None, dataset)  # checks that the dataset is the one of the run
@@ -182,7 +200,12 @@ def _read_visibility(folder: RunDirectory) -> tuple[Any, Any]:
 
 
 def _build_blend_fit(
-    runs: list[OpenRun], weights: tuple[float, ...], dataset: Dataset, stream: Stream, root: Path
+    runs: list[OpenRun],
+    weights: tuple[float, ...],
+    dataset: Dataset,
+    stream: Stream,
+    root: Path,
+    refit_of: Path | None = None,
 ) -> Trainer:
     """Create the run directory of a blend and copy the weights of its parts."""
     config = BlendConfig(
@@ -192,7 +215,7 @@ def _build_blend_fit(
         weights,
     )
     seed = runs[0].seed
-    folder = RunDirectory.create(root, dataset.name, BLEND, seed)
+    folder = RunDirectory.create(root, dataset.name, BLEND, seed, "" if refit_of is None else "-all")
     formula = " + ".join(f"{weight:g} {part}" for weight, part in zip(weights, config.parts, strict=True))
     folder.write_config(
         {
@@ -203,7 +226,8 @@ def _build_blend_fit(
                 "seed": seed,
                 "blend_of": [str(run.folder.path) for run in runs],
             }
-            | read_split(runs[0].folder).section,
+            | read_split(runs[0].folder).section
+            | ({} if refit_of is None else {"refit_of": str(refit_of)}),
             "train": to_settings(_build_fit_config(runs)),
             "model": to_settings(config),
             "chosen": {"weights": f"{formula}: best on the validation period"},

@@ -265,16 +265,18 @@ def test_who_whom_when_are_source_destination_and_time(tmp_path, suffix):
 
 
 def test_unused_columns_are_recorded(tmp_path):
-    """The origin lists columns that were not read, except a row number without a name."""
+    """The origin lists columns that were not read with the reasons, except a row number without a name."""
     path = table(tmp_path / "t.csv", ",src,dst,time,rating,amount,y\n0,1,2,3,4,5,6\n1,2,1,4,5,6,7\n")
-    assert read_dataset(path).origin.unused_columns == ("rating", "amount", "y")
+    assert read_dataset(path).origin.unused_columns == ("y",)
     some = read_dataset(path, ReadOptions(features=("amount",), label="y"))
     assert some.origin.unused_columns == ("rating",)
-    by_position = read_dataset(table(tmp_path / "bare.csv", "a,b,1400000000,7\nb,c,1400000001,8\n"))
+    by_position = read_dataset(
+        table(tmp_path / "bare.csv", "a,b,1400000000,7\nb,c,1400000001,8\n"), ReadOptions(columns=False)
+    )
     assert by_position.origin.unused_columns == ("3",)
     every = read_dataset(path, ReadOptions(features=("rating", "amount"), label="y"))
     assert every.origin.unused_columns == ()
     in_memory = dm.read({"src": [1], "dst": [2], "time": [3], "rating": [4.0]})
-    assert in_memory.origin.unused_columns == ("rating",)
+    assert (in_memory.origin.unused_columns, in_memory.origin.unused_reasons) == (("rating",), ("is constant",))
     saved = dm.load(dm.save(some, data_dir=tmp_path / "data").stem, tmp_path / "data")
     assert saved.origin == some.origin

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dygmamba.data.events.splits import SplitCounts, SplitRule
     from dygmamba.data.events.statistics import Quantiles as Quantiles
     from dygmamba.data.events.statistics import Statistics
-    from dygmamba.data.generate.stream import GeneratorConfig
+    from dygmamba.data.generate.config import GeneratorConfig, PurchaseConfig
     from dygmamba.data.storage.dataset import Dataset as Dataset
     from dygmamba.data.storage.export import ExportResult
     from dygmamba.data.storage.library import SaveResult
@@ -34,6 +34,20 @@ def describe_nodes(dataset: "Dataset") -> str:
     nodes, sources = dataset.store.num_nodes, dataset.ids.sources
     sides = "" if sources is None else f" ({sources:,} sources, {nodes - sources:,} destinations)"
     return f"{nodes:,} nodes{sides}"
+
+
+def describe_categories(dataset: "Dataset") -> list[str]:
+    """Return each categorical column with its number of values."""
+    return [
+        f"{category.name} ({len(category.values):,} values)" for category in dataset.store.features.categories
+    ]
+
+
+def describe_columns(dataset: "Dataset", most: int = 8) -> str:
+    """Return the names of edge features and categorical columns."""
+    features = dataset.store.features
+    shown = [*features.edge_names[:most], *(["..."] if features.edge.shape[1] > most else [])]
+    return ", ".join([*shown, *describe_categories(dataset)]) or "none"
 
 
 def is_dated(dataset: "Dataset") -> bool:
@@ -67,6 +81,11 @@ class DatasetDescription:
             "name": self.dataset.name,
             "digest": self.dataset.digest,
             "duration": self.statistics.duration,
+        }
+        features = self.dataset.store.features
+        head["columns"] = {
+            "numeric": list(features.edge_names),
+            "categorical": {category.name: list(category.values) for category in features.categories},
         }
         counts = {} if self.counts is None else asdict(self.counts)
         split = {"split_by": self.split.description, "protocol": self.split.protocol, **counts}
@@ -204,19 +223,24 @@ class GeneratedFile:
 
     dataset: "Dataset"
     path: Path
-    config: "GeneratorConfig"
+    config: "GeneratorConfig | PurchaseConfig"
 
 
 def generate_file(
-    name: str, settings: dict[str, Any], *, data_dir: Path | None = None, progress: Progress = SILENT
+    name: str,
+    settings: dict[str, Any],
+    *,
+    kind: str = "forgetting",
+    data_dir: Path | None = None,
+    progress: Progress = SILENT,
 ) -> GeneratedFile:
-    """Generate a dataset whose decay law is known, and save it in the data folder."""
+    """Generate a synthetic dataset of a kind, and save it in the data folder."""
     from dygmamba.config import build_config
-    from dygmamba.data.generate.stream import GeneratorConfig
+    from dygmamba.data.generate.config import find_generator_config
     from dygmamba.data.storage.dataset import save_dataset
     from dygmamba.data.storage.library import generate_dataset
 
-    config, folder = build_config(GeneratorConfig, settings), data_folder(data_dir)
+    config, folder = build_config(find_generator_config(kind), settings), data_folder(data_dir)
     with progress.stage(f"generating {config.events:,} events"):
         dataset = generate_dataset(name, config, folder)
         return GeneratedFile(dataset, save_dataset(dataset, folder), config)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from dygmamba.config import build_config
 from dygmamba.core.errors import FileError, NotFoundError
 from dygmamba.core.memory_budget import DEFAULT_BUDGET, parse_gigabytes
-from dygmamba.data.generate.stream import GeneratorConfig
+from dygmamba.data.generate.config import find_generator_config
 from dygmamba.data.readers import ReadOptions, read_dataset
 from dygmamba.data.readers.in_memory import read_in_memory
 from dygmamba.data.storage.dataset import VERSION_SEPARATOR, Dataset
@@ -54,6 +54,8 @@ def read(
     dst: str | int | None = None,
     time: str | int | None = None,
     features: str | int | Sequence[str | int] = (),
+    types: str | int | Sequence[str | int] = (),
+    columns: bool = True,
     label: str | int | None = None,
     name: str | None = None,
     bipartite: bool | None = None,
@@ -78,7 +80,9 @@ def read(
         src: Column of source ids, a name or a position from 0; by default searched under its usual names.
         dst: Column of destination ids.
         time: Column of times, numbers or dates.
-        features: Numeric columns to use as edge features.
+        features: Numeric columns to use as edge features; without `features` and `types`, all usable columns are.
+        types: Categorical columns, such as the type of an event.
+        columns: Whether to use other columns than source, destination and time if none are named.
         label: Column of labels.
         name: Name of the dataset; by default that of the file.
         bipartite: Keep sources and destinations with the same id apart.
@@ -101,7 +105,9 @@ def read(
         src=_name_column(src),
         dst=_name_column(dst),
         time=_name_column(time),
-        features=tuple(map(str, (features,) if isinstance(features, str | int) else features)),
+        features=_name_columns(features),
+        types=_name_columns(types),
+        columns=columns,
         label=_name_column(label),
         bipartite=bool(bipartite),
         time_unit=time_unit,
@@ -120,6 +126,10 @@ def read(
     return dataset if name is None else replace(dataset, name=check_dataset_name(name))
 
 
+def _name_columns(names: str | int | Sequence[str | int]) -> tuple[str, ...]:
+    return tuple(map(str, (names,) if isinstance(names, str | int) else names))
+
+
 def _name_column(name: str | int | None) -> str | None:
     return None if name is None else str(name)
 
@@ -134,8 +144,10 @@ def load(name: str, data_dir: Path | str | None = None) -> Dataset:
     return open_dataset(str(name), None if data_dir is None else Path(data_dir))
 
 
-def generate(*, name: str = GENERATED, scratch: Path | str | None = None, **settings: Any) -> Dataset:
-    """Generate a dataset whose decay law is known.
+def generate(
+    *, name: str = GENERATED, kind: str = "forgetting", scratch: Path | str | None = None, **settings: Any
+) -> Dataset:
+    """Generate a dataset whose decay law is known, or with kind="purchases" one whose amounts and types matter.
 
     The documentation of the generated stream explains the settings. A dataset that is too large for memory is written
     to `scratch`, by default the system's temporary folder.
@@ -144,7 +156,7 @@ def generate(*, name: str = GENERATED, scratch: Path | str | None = None, **sett
     >>> dm.generate(nodes=30, events=200, communities=3, law="power").describe().events
     200
     """
-    config = build_config(GeneratorConfig, settings)
+    config = build_config(find_generator_config(kind), settings)
     return generate_dataset(name, config, None if scratch is None else Path(scratch))
 
 

@@ -53,7 +53,7 @@ def describe(
 def _make_facts_table(found: "DatasetDescription") -> "Table":
     from rich.table import Table
 
-    from dygmamba.api.data_files import describe_nodes, describe_period
+    from dygmamba.api.data_files import describe_columns, describe_nodes, describe_period
 
     def share(value: float | None, meaning: str) -> str:
         return "-" if value is None else f"{100 * value:.2f} % {meaning}"
@@ -70,6 +70,7 @@ def _make_facts_table(found: "DatasetDescription") -> "Table":
         "surprise": share(facts.surprise, "of the pairs in the last 15 % of the events are new"),
         "self-loops": f"{facts.self_loops:,}",
         "features": f"{facts.node_features} per node, {facts.edge_features} per event",
+        "columns": describe_columns(dataset),
         "labels": share(facts.label_share, "are not zero"),
         "split": f"by {found.split.label}" + ("" if counts is None else f": {counts.describe_events()}"),
         "new nodes": "-" if counts is None else counts.describe_new_nodes(),
@@ -130,6 +131,9 @@ def fetch(
 
 def generate(
     out: Annotated[str, typer.Option(help="Name the new dataset.")],
+    kind: Annotated[
+        str, typer.Option(help="Generate returning pairs (forgetting), or amounts and types (purchases).")
+    ] = "forgetting",
     nodes: Annotated[int | None, typer.Option(help="Generate this many nodes.")] = None,
     events: Annotated[int | None, typer.Option(help="Generate this many events.")] = None,
     communities: Annotated[
@@ -151,16 +155,16 @@ def generate(
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Generate a dataset of returning pairs, drift and noise whose decay law is known."""
+    """Generate a dataset of returning pairs whose decay law is known, or of purchases whose amounts matter."""
     flags = {"nodes": nodes, "events": events, "communities": communities, "law": law, "half_life": half_life}
     flags |= {"novelty": novelty, "noise": noise, "drift": drift, "seed": seed}
     chosen = parse_overrides(settings) | {key: value for key, value in flags.items() if value is not None}
-    precheck.check_generate(out, chosen)
+    precheck.check_generate(out, chosen, kind)
 
     from dygmamba.api.data_files import generate_file
 
     with show_progress() as progress:
-        made = generate_file(out, chosen, data_dir=data_dir, progress=progress)
+        made = generate_file(out, chosen, kind=kind, data_dir=data_dir, progress=progress)
     if as_json:
         facts = {"name": out, "file": str(made.path), "digest": made.dataset.digest}
         emit_json(facts | {"config": asdict(made.config)})

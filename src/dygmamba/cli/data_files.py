@@ -51,8 +51,18 @@ def import_dataset(
     dst: Annotated[str | None, typer.Option(help="Read destination ids from this column.")] = None,
     time: Annotated[str | None, typer.Option(help="Read times, numbers or dates, from this column.")] = None,
     features: Annotated[
-        str, typer.Option(help="Read features from these numeric columns (comma-separated names).")
+        str,
+        typer.Option(
+            help="Read features from these numeric columns (comma-separated names); default: every usable column."
+        ),
     ] = "",
+    types: Annotated[
+        str, typer.Option(help="Read event types from these categorical columns (comma-separated names).")
+    ] = "",
+    no_columns: Annotated[
+        bool,
+        typer.Option("--no-columns", help="Leave out all columns but source, destination, time and label."),
+    ] = False,
     label: Annotated[str | None, typer.Option(help="Read labels from this column.")] = None,
     bipartite: Annotated[
         bool, typer.Option("--bipartite", help="Keep sources and destinations with the same id apart.")
@@ -93,8 +103,9 @@ def import_dataset(
     with show_progress() as progress:
         result = import_file(
             file, format=format, name=out, memory=memory, data_dir=data_dir, progress=progress, src=src, dst=dst,
-            time=time, features=tuple(parse_list(features) or ()), label=label, bipartite=bipartite,
-            time_unit=time_unit, time_format=time_format, fill=fill, skip_bad=skip_bad, header=header,
+            time=time, features=tuple(parse_list(features) or ()), types=tuple(parse_list(types) or ()),
+            columns=not no_columns, label=label, bipartite=bipartite, time_unit=time_unit,
+            time_format=time_format, fill=fill, skip_bad=skip_bad, header=header,
             delimiter=parse_delimiter(delimiter), encoding=encoding,
         )  # fmt: skip
     _print_import_notes(result.dataset)
@@ -121,14 +132,17 @@ def _print_import_notes(dataset: "Dataset") -> None:
             f"note: {origin.out_of_order:,} rows were out of order; sorted by time, ties in the order of the file"
         )
     if origin.unused_columns:
-        print_note(f"note: {_describe_unused(origin.unused_columns)}")
+        print_note(f"note: {_describe_unused(origin.unused_columns, origin.unused_reasons)}")
 
 
-def _describe_unused(columns: tuple[str, ...], most: int = 12) -> str:
-    """Name the columns that were not read, and the option that adds them."""
+def _describe_unused(columns: tuple[str, ...], reasons: tuple[str, ...], most: int = 12) -> str:
+    """Name the columns that were not read with the reasons, and the options that add them."""
     more = f" and {len(columns) - most:,} more" if len(columns) > most else ""
-    option = f"--features {shlex.quote(','.join(columns[:most]))}"
-    return f"unused columns: {', '.join(columns[:most])}{more}; add numeric ones with {option}"
+    shown = ", ".join(
+        f"{column} ({translate_message(reason)})"
+        for column, reason in zip(columns[:most], reasons, strict=False)
+    )
+    return f"unused columns: {shown}{more}; add them with --features (numbers) or --types (categories)"
 
 
 def _print_import_json(result: "ImportResult") -> None:
@@ -144,6 +158,7 @@ def _print_import_json(result: "ImportResult") -> None:
         facts |= {"from": format_date(start), "to": format_date(end)}
     facts |= {"bipartite": store.bipartite, "labels": store.label is not None}
     facts |= {"features": store.features.edge.shape[1], "out_of_order": origin.out_of_order}
+    facts |= {"types": {category.name: len(category.values) for category in store.features.categories}}
     facts |= {"digest": dataset.digest, "understood": asdict(origin)}
     odd = [{"kind": anomaly.kind, "said": translate_message(anomaly.message)} for anomaly in result.anomalies]
     emit_json(facts | {"odd": odd})
@@ -171,6 +186,8 @@ def _print_import(result: "ImportResult", data_dir: Path | None) -> None:
 
 def _describe_origin(dataset: "Dataset") -> dict[str, str]:
     """Describe how the file was read."""
+    from dygmamba.api.data_files import describe_categories
+
     origin, store = dataset.origin, dataset.store
     number = "" if origin.header else "number "
     lines = {"columns": f"{number}{origin.src} -> {number}{origin.dst} at {number}{origin.time}"}
@@ -188,6 +205,8 @@ def _describe_origin(dataset: "Dataset") -> dict[str, str]:
     lines["nodes"] = "bipartite: sources and destinations" if store.bipartite else "of one kind"
     more = " ..." * (len(origin.features) > SHOWN_FEATURES)
     lines["features"] = ", ".join(origin.features[:SHOWN_FEATURES]) + more or "none"
+    if store.features.categories:
+        lines["types"] = ", ".join(describe_categories(dataset))
     lines["labels"] = origin.label or "none"
     return lines
 

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from dygmamba.data.events.event_store import EventStore, FeatureTable
+from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.events.splits import Split
 from dygmamba.engine.stream import Stream
 from dygmamba.sampling.draws import Draws
@@ -52,12 +52,11 @@ def insert_noise(stream: Stream, rate: float, seed: int) -> NoisyStream:
     # features of random real events, so that noise cannot be recognized by its features
     feature_row = torch.randint(e, (count,), generator=rng)
     time, order = torch.sort(torch.cat([store.time, noise_time]), stable=True)
-    edge = store.features.edge
     noisy = EventStore(
         src=torch.cat([store.src, src])[order],
         dst=torch.cat([store.dst, dst])[order],
         time=time,
-        features=FeatureTable(store.features.node, torch.cat([edge, edge[feature_row]])[order]),
+        features=store.features.select_events(torch.cat([torch.arange(e), feature_row])[order]),
         num_nodes=store.num_nodes,
         bipartite=store.bipartite,
     )

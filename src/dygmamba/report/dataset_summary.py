@@ -17,6 +17,7 @@ from dygmamba.report.document import AxisKind, Cell, Histogram, ReportTable, Sec
 from dygmamba.report.svg import format_date, format_number
 
 ACTIVE_NODE_COUNT, LONGEST_GAP_COUNT, MAX_SHADED_GAPS = 5, 3, 12
+MAX_COLUMNS = 8  # named
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,8 @@ def _build_facts_table(
         "shared timestamps": f"{facts.ties:,} events have the same timestamp as another event",
         "features": f"{facts.node_features} per node, {facts.edge_features} per event",
     }
+    if dataset.store.features.has_columns:
+        rows["columns"] = _describe_columns(dataset)
     if facts.gap is not None:
         rows["time gaps"] = (
             f"a node's next event follows within {times.format_gap(facts.gap.q50)} (median), "
@@ -110,6 +113,15 @@ def _build_facts_table(
         rows["events per node"] = f"{facts.degree.q50:,.0f} (median), {facts.degree.max:,.0f} (maximum)"
     cells = tuple((Cell(name), Cell(text, "words")) for name, text in rows.items())
     return ReportTable("", "", ("", ""), cells)
+
+
+def _describe_columns(dataset: Dataset) -> str:
+    """Name the columns of events that are not source, destination and time."""
+    features = dataset.store.features
+    more = f" and {features.edge.shape[1] - MAX_COLUMNS} more" if features.edge.shape[1] > MAX_COLUMNS else ""
+    numbers = ", ".join(features.edge_names[:MAX_COLUMNS]) + more
+    types = [f"{category.name} ({len(category.values):,} values)" for category in features.categories]
+    return ", ".join([*([numbers] if numbers else []), *types])
 
 
 def _format_percent(value: float | None) -> str:

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
-from jaxtyping import Float32, Float64, Int64
+from jaxtyping import Float32, Float64, Int32, Int64
 from torch import Tensor
 
 from dygmamba.core.errors import EventError
+from dygmamba.data.events.columns import Category
 from dygmamba.data.storage.mapped_columns import iterate_slices, release_pages
 from dygmamba.data.storage.mapped_file import MappedFile
 
@@ -21,26 +22,52 @@ MAX_GPU_SHARE = 0.5  # of a GPU's free memory that edge features may take
 
 @dataclass(frozen=True, slots=True)
 class FeatureTable:
-    """Node features (a row per node) and edge features (a row per event); zero columns if there are none."""
+    """Node features (a row per node), edge features and categorical columns (a row per event).
+
+    Attributes:
+        node: Node features; zero columns if there are none.
+        edge: Edge features: the numeric columns of the events; zero columns if there are none.
+        codes: Codes of the categorical columns; None if there are none.
+        names: Names of the edge features; empty if they are unknown.
+        categories: Names and values of the categorical columns.
+    """
 
     node: Float32[Tensor, "n dn"]
     edge: Float32[Tensor, "e de"]
+    codes: Int32[Tensor, "e dc"] | None = None
+    names: tuple[str, ...] = ()
+    categories: tuple[Category, ...] = ()
 
     @staticmethod
     def empty(num_nodes: int, num_events: int) -> "FeatureTable":
         return FeatureTable(torch.zeros(num_nodes, 0), torch.zeros(num_events, 0))
 
+    @property
+    def edge_names(self) -> tuple[str, ...]:
+        """Names of the edge features; numbered ones if they are unknown."""
+        count = self.edge.shape[1]
+        return self.names if len(self.names) == count else tuple(f"feature_{k}" for k in range(count))
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether events have anything beside source, destination and time."""
+        return bool(self.edge.shape[1]) or self.codes is not None
+
+    def select_events(self, rows: slice | Int64[Tensor, "k"]) -> "FeatureTable":
+        """Return the table of these events, with the features of all nodes."""
+        return replace(self, edge=self.edge[rows], codes=None if self.codes is None else self.codes[rows])
+
     def to(self, device: torch.device | str) -> "FeatureTable":
         """Move the features to a device; edge features too large for a GPU stay in pinned host memory.
 
-        `ops.gather_rows` reads single rows of them from there.
+        `ops.gather_rows` reads single rows of them from there. Codes stay on the host, where they are read.
         """
         target = torch.device(device)
         if target.type == "cuda" and self.edge.device.type == "cpu":
             free, _ = torch.cuda.mem_get_info(target)
             if self.edge.numel() * self.edge.element_size() > MAX_GPU_SHARE * free:
-                return FeatureTable(self.node.to(target), self.edge.pin_memory())
-        return FeatureTable(self.node.to(target), self.edge.to(target))
+                return replace(self, node=self.node.to(target), edge=self.edge.pin_memory())
+        return replace(self, node=self.node.to(target), edge=self.edge.to(target))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +114,7 @@ class EventStore:
     def __post_init__(self) -> None:
         e = self.time.shape[0]
         columns = {"src": self.src, "dst": self.dst, "edge features": self.features.edge, "label": self.label}
+        columns["codes"] = self.features.codes
         for name, column in columns.items():
             if column is not None and column.shape[0] != e:
                 raise EventError(
@@ -163,7 +191,7 @@ class EventStore:
         order = torch.argsort(time.to(torch.float64), stable=True)
         features, label = rest.pop("features", None), rest.pop("label", None)
         if features is not None:
-            features = FeatureTable(features.node, features.edge[order])
+            features = features.select_events(order)
         label = None if label is None else label[order]
         return EventStore.from_columns(
             src[order], dst[order], time[order], features=features, label=label, **rest
@@ -193,7 +221,7 @@ class EventStore:
     def with_extra_nodes(self, count: int) -> "EventStore":
         """Add nodes without events behind the others; their features are 0."""
         node = self.features.node
-        features = FeatureTable(torch.cat([node, node.new_zeros(count, node.shape[1])]), self.features.edge)
+        features = replace(self.features, node=torch.cat([node, node.new_zeros(count, node.shape[1])]))
         return self.derive(num_nodes=self.num_nodes + count, features=features)
 
     def __getitem__(self, rows: slice) -> "EventStore":
@@ -203,7 +231,7 @@ class EventStore:
             dst=self.dst[rows],
             time=self.time[rows],
             label=None if self.label is None else self.label[rows],
-            features=FeatureTable(self.features.node, self.features.edge[rows]),
+            features=self.features.select_events(rows),
             source=None if self.source is None else replace(self.source, digest=""),
         )
 

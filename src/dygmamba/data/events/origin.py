@@ -31,9 +31,9 @@ class Origin:
     zone: str = ""  # time zone of dates: given, none (taken as UTC) or mixed
     skipped: int = 0  # rows left out because they could not be read
     skipped_first: tuple[str, ...] = ()  # the first few of them
-    unused_columns: tuple[
-        str, ...
-    ] = ()  # columns of the source that were not read; `features` can take numeric ones
+    unused_columns: tuple[str, ...] = ()  # columns of the source that were not read
+    unused_reasons: tuple[str, ...] = ()  # why, for each of them
+    types: tuple[str, ...] = ()  # categorical columns
 
 
 def parse_origin(about: Mapping[str, Any]) -> Origin:

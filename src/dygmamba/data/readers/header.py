@@ -216,7 +216,7 @@ def assign_by_position(path: Path, header: Header, options: ReadOptions) -> Read
     """
     if header.named:
         return options
-    given = [options.src, options.dst, options.time, options.label, *options.features]
+    given = [options.src, options.dst, options.time, options.label, *options.features, *options.types]
     given = [require_column(path, header.names, name) for name in given if name is not None]
     free = [name for name in header.names if name not in given]
     nodes: dict[str, str] = {}

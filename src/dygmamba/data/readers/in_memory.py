@@ -18,6 +18,7 @@ from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.readers.columnar import BATCH_ROWS, encode_id_columns
 from dygmamba.data.readers.options import (
     METADATA_KEY,
+    ColumnRoles,
     ReadOptions,
     TableMetadata,
     assign_roles,
@@ -65,6 +66,17 @@ class InMemoryTable:
     metadata: TableMetadata = field(default_factory=TableMetadata)
     nodes: NodeTable | None = None
 
+    def drop_mixed_candidates(self, roles: ColumnRoles) -> ColumnRoles:
+        """Leave out candidates whose values have several types: they were not asked for."""
+        mixed = {}
+        for name in roles.candidates:
+            try:
+                self.select([name])
+            except (pa.ArrowException, TypeError, ValueError, OverflowError):
+                mixed[name] = "has values of several types"
+        kept = tuple(name for name in roles.candidates if name not in mixed)
+        return replace(roles, candidates=kept, unused={**roles.unused, **mixed})
+
     def to_arrow(self, columns: Iterable[str]) -> pa.Table:
         """Convert these columns; raise FileError naming a column whose values have several types."""
         parts: dict[str, pa.ChunkedArray] = {}
@@ -98,10 +110,10 @@ def read_in_memory(source: Any, options: ReadOptions, bipartite: bool | None = N
     """
     wrapped = wrap_table(source)
     options = wrapped.metadata.fill_options(options, (*wrapped.names, *wrapped.matrices), bipartite)
-    chosen = options.features or wrapped.features
+    chosen = options.features if options.features or options.types else wrapped.features
     features = tuple(column for name in chosen for column in wrapped.matrices.get(name, (name,)))
     options = replace(options, features=features)
-    roles = assign_roles(wrapped.source, wrapped.names, options)
+    roles = wrapped.drop_mixed_candidates(assign_roles(wrapped.source, wrapped.names, options))
     table = wrapped.to_arrow(roles.columns)
     rows = table.to_batches(max_chunksize=BATCH_ROWS)
     batches = encode_id_columns(wrapped.source, table.schema, rows, roles)
@@ -284,7 +296,6 @@ def restore_nodes(dataset: "Dataset", nodes: NodeTable) -> "Dataset":
     """Replace ids that are node numbers by the ids and features of the node table."""
     import torch
 
-    from dygmamba.data.events.event_store import FeatureTable
     from dygmamba.data.storage.dataset import Dataset
 
     number = dataset.ids.values.to_numpy(zero_copy_only=False)
@@ -295,14 +306,12 @@ def restore_nodes(dataset: "Dataset", nodes: NodeTable) -> "Dataset":
             code="node-without-id",
         )
     src, dst = (torch.from_numpy(number[column.numpy()]) for column in (dataset.store.src, dataset.store.dst))
-    features = FeatureTable(
-        torch.from_numpy(np.ascontiguousarray(nodes.features, np.float32)), dataset.store.features.edge
-    )
+    node = torch.from_numpy(np.ascontiguousarray(nodes.features, np.float32))
     store = replace(
         dataset.store,
         src=src,
         dst=dst,
-        features=features,
+        features=replace(dataset.store.features, node=node),
         num_nodes=len(nodes.ids),
         bipartite=nodes.ids.sources is not None,
     )

@@ -124,6 +124,8 @@ def _extract_fields(fields: dict[str, Any], roles: ColumnRoles) -> list[str | No
     values: list[str | None] = []
     for name in roles.columns:
         value = fields.get(name)
+        if name in roles.candidates and isinstance(value, dict | list):
+            value = None  # the column was not asked for
         if isinstance(value, dict | list) or (isinstance(value, bool) and name in (roles.src, roles.dst)):
             expected = "an id" if isinstance(value, bool) else "a single value"
             return f"has {json.dumps(value)[:60]} for {name!r}, which is not {expected}"

@@ -13,7 +13,7 @@ from typing import Any
 from dygmamba.core.errors import ConfigError, FileError, NotFoundError
 from dygmamba.core.memory_budget import DEFAULT_BUDGET
 
-COLUMN_OPTIONS = ("src", "dst", "time", "features", "label")
+COLUMN_OPTIONS = ("src", "dst", "time", "features", "types", "columns", "label")
 # options that a file of arrays has no use for: its layout is fixed
 FIXED_OPTIONS = ("bipartite", "time_unit", "time_format", "fill", "skip_bad", "header")
 FORMATS = (
@@ -40,6 +40,8 @@ USUAL_NAMES = {
     ),
 }
 
+LABEL_NAMES = ("label", "labels", "state_label", "y", "class")  # not taken as features unless they are named
+
 # wraps an iterator of batches, given how many to expect, and passes them on
 BatchObserver = Callable[[Iterator, int], Iterator]
 
@@ -55,6 +57,8 @@ class ReadOptions:
     dst: str | None = None
     time: str | None = None
     features: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()  # categorical columns
+    columns: bool = True  # read every other column that is usable, unless features or types are given
     label: str | None = None
     bipartite: bool = False
     time_unit: str = "auto"
@@ -65,6 +69,7 @@ class ReadOptions:
     time_format: str | None = None  # as in strptime; None: detected
     date_order: str = ""  # dmy or mdy, used where the dates themselves are ambiguous
     skip_bad: bool = False  # leave out rows that cannot be read
+    allow_absent: bool = False  # fill features that the table lacks as a whole, and leave categories empty
     any_id: bool = False  # accept "none" and "null" as ids, as published tables use them
     memory: int = DEFAULT_BUDGET  # bytes that rows may take before they are sorted on disk
     scratch: Path | None = None  # folder for sorting on disk; None: the system's temporary folder
@@ -98,20 +103,25 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class ColumnRoles:
-    """Which column of a file is the source, the destination, the time, a feature or the label."""
+    """Which column of a file is the source, the destination, the time, a feature, a category or the label."""
 
     src: str
     dst: str
     time: str
     features: tuple[str, ...] = ()
     label: str | None = None
-    unused: tuple[str, ...] = ()  # columns of the file that play no role
+    types: tuple[str, ...] = ()
+    candidates: tuple[str, ...] = ()  # columns that become features or categories if they are usable
+    unused: Mapping[str, str] = field(default_factory=dict)  # columns that play no role, with the reason
+    names: tuple[str, ...] = ()  # of all columns, in the order of the file
+    absent: tuple[str, ...] = ()  # features and categories that the file lacks, to be filled
 
     @property
     def columns(self) -> list[str]:
         """Every needed column, once."""
-        names = [self.src, self.dst, self.time, *self.features]
-        return list(dict.fromkeys(names if self.label is None else [*names, self.label]))
+        names = [self.src, self.dst, self.time, *self.features, *self.types, *self.candidates]
+        names = names if self.label is None else [*names, self.label]
+        return [name for name in dict.fromkeys(names) if name not in self.absent]
 
 
 def assign_roles(path: Path | str, names: Sequence[str], options: ReadOptions) -> ColumnRoles:
@@ -122,7 +132,19 @@ def assign_roles(path: Path | str, names: Sequence[str], options: ReadOptions) -
             f"{path} has more than one column {_format_names(repeated)}; rename all but one",
             code="duplicate-column",
         )
-    features = tuple(require_column(path, names, name) for name in options.features)
+    chosen = (*options.features, *options.types)
+    absent = tuple(name for name in chosen if options.allow_absent and name not in names)
+    features, types = (
+        tuple(name if name in absent else require_column(path, names, name) for name in part)
+        for part in (options.features, options.types)
+    )
+    twice = [name for name in types if name in features]
+    if twice:
+        raise ConfigError(
+            f"column {twice[0]!r} is in `features` and in `types`; a column is numeric or categorical, leave it out "
+            "of one",
+            code="columns-not-distinct",
+        )
     label = None if options.label is None else require_column(path, names, options.label)
     src, dst, time = (
         _find_column(path, names, role, getattr(options, role)) for role in ("src", "dst", "time")
@@ -133,10 +155,23 @@ def assign_roles(path: Path | str, names: Sequence[str], options: ReadOptions) -
             f"choose from {_format_names(names)}",
             code="columns-not-distinct",
         )
-    roles = ColumnRoles(src, dst, time, features, label)
+    roles = ColumnRoles(src, dst, time, features, label, types, names=tuple(names), absent=absent)
     # pandas and DyGLib write a row number into a first column without a name: nobody misses that one
     used = {*roles.columns, ""}
-    return replace(roles, unused=tuple(name for name in names if name not in used))
+    rest = [name for name in names if name not in used]
+    if not options.columns or features or types:
+        return replace(roles, unused=dict.fromkeys(rest, "is not among the chosen columns"))
+    unused = {name: reason for name in rest if (reason := _find_reason_to_skip(name))}
+    return replace(roles, candidates=tuple(name for name in rest if name not in unused), unused=unused)
+
+
+def _find_reason_to_skip(name: str) -> str:
+    """Return why a column is not read unless it is chosen, by its name; empty if nothing speaks against it."""
+    if name.lower() in LABEL_NAMES:
+        return "may be a label (`label` reads it)"
+    if any(name.lower() in usual for usual in USUAL_NAMES.values()):
+        return "may be another source, destination or time"
+    return ""
 
 
 def _find_column(path: Path | str, names: Sequence[str], role: str, chosen: str | None) -> str:
@@ -220,20 +255,28 @@ class TableMetadata:
     label: str | None = None
     bipartite: bool = False
     time_unit: str = "auto"
+    types: tuple[str, ...] = ()
+    is_complete: bool = False  # whether it names all features and types, so that none are searched
 
     def to_json(self) -> str:
         facts = {"features": list(self.features), "label": self.label, "bipartite": self.bipartite}
-        return json.dumps(facts | {"time_unit": self.time_unit})
+        types = {"types": list(self.types)} if self.types else {}
+        return json.dumps(facts | {"time_unit": self.time_unit} | types)
 
     def fill_options(
         self, options: ReadOptions, names: Sequence[str], bipartite: bool | None = None
     ) -> ReadOptions:
         """Fill in options that were left open; `bipartite` is the caller's setting, or None."""
-        features = tuple(name for name in self.features if name in names)
+        features, types = (
+            tuple(name for name in own if name in names) for own in (self.features, self.types)
+        )
+        is_chosen = bool(options.features or options.types)
         label = self.label if self.label in names else None
         return replace(
             options,
-            features=options.features or features,
+            features=options.features if is_chosen else features,
+            types=options.types if is_chosen else types,
+            columns=options.columns and not self.is_complete,
             label=options.label or label,
             bipartite=options.bipartite or (self.bipartite and bipartite is None),
             time_unit=self.time_unit if options.time_unit == "auto" else options.time_unit,
@@ -252,6 +295,8 @@ def read_table_metadata(metadata: Mapping[Any, Any] | None) -> TableMetadata:
             None if facts.get("label") is None else str(facts["label"]),
             facts.get("bipartite") is True,
             unit if unit in TIME_UNITS else "auto",
+            tuple(map(str, facts.get("types", ()))),
+            is_complete="features" in facts,
         )
     except (ValueError, TypeError, AttributeError, RecursionError):
         return TableMetadata()

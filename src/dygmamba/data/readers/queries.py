@@ -3,10 +3,10 @@
 # pyarrow.compute creates its functions at import, where pyright cannot see them
 # pyright: reportAttributeAccessIssue=false
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from csv import Error as CsvError
 from csv import reader as csv_reader
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dygmamba.core.errors import FileError, NotFoundError
+from dygmamba.data.events.columns import Category
 from dygmamba.data.events.origin import Origin
 from dygmamba.data.readers import detect_format
 from dygmamba.data.readers.columnar import COLUMNAR_FORMATS, read_columns
@@ -23,8 +24,9 @@ from dygmamba.data.readers.header import read_header
 from dygmamba.data.readers.in_memory import is_in_memory, wrap_table
 from dygmamba.data.readers.json_lines import iter_json_batches, read_keys
 from dygmamba.data.readers.options import USUAL_NAMES, ColumnRoles, ReadOptions, find_usual_column
+from dygmamba.data.readers.other_columns import as_category_text
 from dygmamba.data.readers.times import NumberTimeParser, choose_time_parser, format_iso_time
-from dygmamba.data.readers.values import BadRows, ColumnLocation, is_text_type
+from dygmamba.data.readers.values import BadRows, ColumnLocation, is_text_type, parse_floats
 
 # a file's path, or whatever `wrap_table` accepts; with a column src and, optionally, dst and time
 QuerySource = Any
@@ -44,12 +46,16 @@ class QueryTimes:
 
 @dataclass(frozen=True, slots=True)
 class QueryTable:
-    """Queries with the user's ids; `dst` and `time` are None if there is no such column."""
+    """Queries with the user's ids; `dst` and `time` are None if there is no such column.
+
+    `columns` are those of the event in question that were wanted and found, by name.
+    """
 
     source: str
     src: pa.Array
     dst: pa.Array | None
     time: QueryTimes | None
+    columns: Mapping[str, pa.Array] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.src)
@@ -58,22 +64,35 @@ class QueryTable:
         take = pa.array(rows)
         dst = None if self.dst is None else self.dst.take(take)
         time = None if self.time is None else self.time[rows]
-        return QueryTable(self.source, self.src.take(take), dst, time)
+        columns = {name: column.take(take) for name, column in self.columns.items()}
+        return QueryTable(self.source, self.src.take(take), dst, time, columns)
 
     def distinct_sources(self) -> "QueryTable":
         """Return each source, or pair of source and time, once, in order of first appearance; without dst."""
         code = self.src.dictionary_encode().indices.to_numpy()
         time = np.zeros(len(code)) if self.time is None else self.time.value
         _, first = np.unique(np.stack([code, time], axis=1), axis=0, return_index=True)
-        return replace(self, dst=None)[np.sort(first)]
+        return replace(self, dst=None, columns={})[np.sort(first)]
+
+    def parse_numbers(self, name: str, fill: float | None) -> np.ndarray:
+        """Return a column of the events in question as numbers."""
+        return parse_floats(self.columns[name], ColumnLocation(self.source, name, 0), fill)
+
+    def parse_codes(self, name: str, category: Category) -> np.ndarray:
+        """Return a column of the events in question as codes; -1 for an unknown value."""
+        values = pa.array(category.values, pa.string())
+        code = pc.index_in(as_category_text(self.columns[name]), value_set=values)
+        return pc.fill_null(code, -1).to_numpy(zero_copy_only=False)
 
 
-def read_queries(pairs: QuerySource, options: ReadOptions, origin: Origin) -> QueryTable:
-    """Read the queries of a file or table.
+def read_queries(
+    pairs: QuerySource, options: ReadOptions, origin: Origin, wanted: Sequence[str] = ()
+) -> QueryTable:
+    """Read the queries of a file or table, and the wanted columns of the events in question as far as there are any.
 
     Columns are found by the names in `options`, the names in the dataset's `origin`, or the usual names.
     """
-    source, table, roles = _read_query_columns(pairs, options, origin)
+    source, table, roles = _read_query_columns(pairs, options, origin, wanted)
     if not table.num_rows:
         raise FileError(f"{source} has no rows; give at least one pair", code="no-rows")
     columns = {role: table[name].combine_chunks() for role, name in roles.items()}
@@ -83,6 +102,7 @@ def read_queries(pairs: QuerySource, options: ReadOptions, origin: Origin) -> Qu
         parse_ids(columns["src"], locations["src"]),
         parse_ids(columns["dst"], locations["dst"]) if "dst" in roles else None,
         read_query_times(columns["time"], locations["time"], options, origin) if "time" in roles else None,
+        {name: table[name].combine_chunks() for name in wanted if name in table.column_names},
     )
 
 
@@ -118,13 +138,14 @@ def _parse_query_times(
 
 
 def _read_query_columns(
-    pairs: QuerySource, options: ReadOptions, origin: Origin
+    pairs: QuerySource, options: ReadOptions, origin: Origin, wanted: Sequence[str]
 ) -> tuple[str, pa.Table, dict[str, str]]:
     """Return the name of the source for messages, the needed columns, and the column name by role."""
     if is_in_memory(pairs):
         wrapped = wrap_table(pairs)
         roles = _assign_query_roles(wrapped.source, wrapped.names, options, origin)
-        return wrapped.source, wrapped.to_arrow(roles.values()), roles
+        columns = dict.fromkeys([*roles.values(), *(name for name in wanted if name in wrapped.names)])
+        return wrapped.source, wrapped.to_arrow(columns), roles
     path, source = Path(pairs), str(pairs)
     format = detect_format(path, options)
     if format == "npz":
@@ -133,7 +154,12 @@ def _read_query_columns(
         )
     if format in COLUMNAR_FORMATS:
         table = read_columns(
-            path, format, lambda names: [*_assign_query_roles(source, names, options, origin).values()]
+            path,
+            format,
+            lambda names: [
+                *_assign_query_roles(source, names, options, origin).values(),
+                *(name for name in wanted if name in names),
+            ],
         )
         return source, table, _assign_query_roles(source, table.column_names, options, origin)
     header = read_header(path, options) if format != "jsonl" else None
@@ -146,12 +172,14 @@ def _read_query_columns(
             role: name for role, name in own.items() if name in names
         }
     # the readers of events need three columns; the source column stands in for a missing one
-    wanted = ColumnRoles(roles["src"], roles.get("dst", roles["src"]), roles.get("time", roles["src"]))
+    present = tuple(name for name in wanted if name in names)
+    ends = (roles["src"], roles.get("dst", roles["src"]), roles.get("time", roles["src"]))
+    needed = ColumnRoles(*ends, types=present)
     bad_rows = BadRows(source, options.skip_bad)
     if header is None:
-        batches = list(iter_json_batches(path, wanted, options, bad_rows))
+        batches = list(iter_json_batches(path, needed, options, bad_rows))
     else:
-        batches = list(iter_csv_batches(path, header, wanted, options, bad_rows))
+        batches = list(iter_csv_batches(path, header, needed, options, bad_rows))
     bad_rows.raise_unless_skipped()
     return source, pa.Table.from_batches(batches), roles
 

@@ -18,9 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dygmamba.core.errors import EventError, FileError
+from dygmamba.data.events.columns import Category
 from dygmamba.data.events.ids import NodeIds, NodeNumbering
 from dygmamba.data.events.origin import Origin
 from dygmamba.data.readers.options import ColumnRoles, ReadOptions
+from dygmamba.data.readers.other_columns import OtherColumns
 from dygmamba.data.readers.times import TimeParser, choose_time_parser
 from dygmamba.data.readers.values import BadRows, BadValueError, ColumnLocation, is_text_type, parse_floats
 
@@ -42,6 +44,7 @@ class BatchColumns:
     dst: pa.DictionaryArray
     time: np.ndarray
     edge: np.ndarray
+    codes: np.ndarray
     label: np.ndarray | None
 
 
@@ -53,6 +56,7 @@ class BatchReader:
     roles: ColumnRoles
     options: ReadOptions
     time_parser: TimeParser
+    others: OtherColumns
     first_row: int
 
     def read(self, batch: pa.RecordBatch) -> BatchColumns:
@@ -62,13 +66,10 @@ class BatchReader:
             _clean_ids(batch.column(name), self._locate(name), missing) for name in (roles.src, roles.dst)
         )
         time = self.time_parser.parse(batch.column(roles.time), self._locate(roles.time))
-        edge = np.empty((batch.num_rows, len(roles.features)), np.float32)
-        for k, name in enumerate(roles.features):
-            edge[:, k] = parse_floats(batch.column(name), self._locate(name), fill)
         label = None
         if roles.label is not None:
             label = parse_floats(batch.column(roles.label), self._locate(roles.label), fill)
-        return BatchColumns(src, dst, time, edge, label)
+        return BatchColumns(src, dst, time, *self.others.read(batch, self._locate), label)
 
     def _locate(self, column: str) -> ColumnLocation:
         return ColumnLocation(str(self.path), column, self.first_row)
@@ -140,6 +141,8 @@ class EventColumns:
     label: np.ndarray | None = None
     node: np.ndarray | None = None
     out_of_order: int | None = None
+    codes: np.ndarray | None = None
+    categories: tuple[Category, ...] = ()
 
 
 @dataclass(slots=True)
@@ -150,11 +153,12 @@ class _RowBuffer:
     dst: list[pa.DictionaryArray] = field(default_factory=list)
     time: list[np.ndarray] = field(default_factory=list)
     edge: list[np.ndarray] = field(default_factory=list)
+    codes: list[np.ndarray] = field(default_factory=list)
     label: list[np.ndarray] = field(default_factory=list)
     size: int = 0
 
     def add(self, batch: BatchColumns) -> None:
-        for name in ("src", "dst", "time", "edge", "label"):
+        for name in ("src", "dst", "time", "edge", "codes", "label"):
             if (column := getattr(batch, name)) is not None:
                 getattr(self, name).append(column)
                 self.size += column.nbytes
@@ -162,7 +166,7 @@ class _RowBuffer:
     def concatenate(self, numbering: NodeNumbering) -> dict[str, np.ndarray]:
         """Join the batches; ids become provisional numbers in order of arrival."""
         src, dst = numbering.add(self.src, self.dst)
-        rest = {"time": self.time, "edge": self.edge, "label": self.label}
+        rest = {"time": self.time, "edge": self.edge, "codes": self.codes, "label": self.label}
         return {"src": src, "dst": dst} | {k: np.concatenate(v) for k, v in rest.items() if v}
 
 
@@ -190,14 +194,15 @@ class RowCollector:
             rows = self._buffer.concatenate(self._numbering)
             node_of, ids = self._numbering.finish()
             src, dst = (node_of[name][rows[name]] for name in ("src", "dst"))
-            return EventColumns(src, dst, rows["time"], rows["edge"], rows.get("label")), ids
+            columns = EventColumns(src, dst, rows["time"], rows["edge"], rows.get("label"))
+            return replace(columns, codes=rows["codes"]), ids
         if self._buffer.time:
             self._spill()
         node_of, ids = self._numbering.finish()
         self._disk = self._merge_runs(node_of)
         rows = {name: column.mapped().numpy() for name, column in self._disk.items()}
         columns = (rows["src"], rows["dst"], rows["time"], rows["edge"], rows.get("label"))
-        return EventColumns(*columns, out_of_order=self._out_of_order), ids
+        return EventColumns(*columns, out_of_order=self._out_of_order, codes=rows["codes"]), ids
 
     def _spill(self) -> None:
         """Write the buffered rows to disk as a run that is sorted by time."""
@@ -259,6 +264,7 @@ DEFAULT_NAME = "data"  # name of a dataset that was not read from a file
 class _ReadState:
     """Rows read so far, and how times are parsed, known from the first batch on."""
 
+    others: OtherColumns
     time_parser: TimeParser | None = None
     rows: int = 0
 
@@ -281,7 +287,7 @@ def read_table(
         options: how to parse values.
         bad_rows: receives rows that cannot be read.
     """
-    collector, state = RowCollector(options), _ReadState()
+    collector, state = RowCollector(options), _ReadState(OtherColumns(roles, options.fill))
     bad_rows = BadRows(str(path), options.skip_bad) if bad_rows is None else bad_rows
     for batch in batches:
         parsed = _read_batch(state, path, batch, roles, options, bad_rows)
@@ -296,6 +302,8 @@ def read_table(
         )
         raise FileError(f"{path} has {problem}; give at least one event", code="no-rows")
     columns, ids = collector.finish()
+    columns = _finish_other_columns(columns, state.others)
+    unused = state.others.list_unused()
     origin = Origin(
         file=path.name if isinstance(path, Path) else "",
         format=format,
@@ -303,8 +311,10 @@ def read_table(
         dst=roles.dst,
         time=roles.time,
         label=roles.label or "",
-        features=roles.features,
-        unused_columns=roles.unused,
+        features=tuple(state.others.numeric[k] for k in state.others.kept_numeric),
+        types=tuple(category.name for category in columns.categories),
+        unused_columns=tuple(unused),
+        unused_reasons=tuple(unused.values()),
         time_unit="s" if state.time_parser.is_unix_time else "",
         time_origin="1970-01-01T00:00:00Z" if state.time_parser.is_unix_time else "",
         skipped=bad_rows.count,
@@ -312,6 +322,20 @@ def read_table(
         **state.time_parser.describe(),
     )
     return columns, ids, origin
+
+
+def _finish_other_columns(columns: EventColumns, others: OtherColumns) -> EventColumns:
+    """Drop the candidates that are not usable after all, and give values of categorical columns their final codes."""
+    others.finish()
+    edge, codes = columns.edge, columns.codes
+    if len(others.kept_numeric) < edge.shape[1]:
+        edge = np.ascontiguousarray(edge[:, others.kept_numeric])
+    finished = [others.vocabularies[k].finish() for k in others.kept_vocabularies]
+    if codes is None or not finished:
+        return replace(columns, edge=edge, codes=None)
+    final = [order[codes[:, k]] for k, (_, order) in zip(others.kept_vocabularies, finished, strict=True)]
+    categories = tuple(category for category, _ in finished)
+    return replace(columns, edge=edge, codes=np.stack(final, axis=1), categories=categories)
 
 
 def build_dataset(path: Path | str, columns: EventColumns, ids: NodeIds, origin: Origin) -> "Dataset":
@@ -346,7 +370,13 @@ def build_dataset(path: Path | str, columns: EventColumns, ids: NodeIds, origin:
             src,
             dst,
             time,
-            features=FeatureTable(torch.from_numpy(node).to(torch.float32), edge.to(torch.float32)),
+            features=FeatureTable(
+                torch.from_numpy(node).to(torch.float32),
+                edge.to(torch.float32),
+                None if columns.codes is None else torch.from_numpy(columns.codes),
+                origin.features if len(origin.features) == edge.shape[1] else (),
+                columns.categories,
+            ),
             label=None if columns.label is None else torch.from_numpy(columns.label),
             num_nodes=len(ids),
             bipartite=ids.sources is not None,
@@ -396,7 +426,7 @@ def _read_batch(
             order=options.date_order,
             guess=True,
         )
-    reader = BatchReader(path, roles, options, state.time_parser, state.rows)
+    reader = BatchReader(path, roles, options, state.time_parser, state.others, state.rows)
     state.rows += batch.num_rows
     try:
         return reader.read(batch)

@@ -33,6 +33,11 @@ def to_arrow(dataset: "Dataset") -> pa.Table:
     edge = store.features.edge.numpy()
     for k, name in enumerate(feature_names(dataset)):
         columns[name] = pa.array(np.ascontiguousarray(edge[:, k]))
+    for k, (name, category) in enumerate(zip(type_names(dataset), store.features.categories, strict=True)):
+        assert store.features.codes is not None
+        columns[name] = pa.array(category.values, pa.large_string()).take(
+            pa.array(np.ascontiguousarray(store.features.codes[:, k].numpy()))
+        )
     return pa.table(columns).replace_schema_metadata({METADATA_KEY: build_table_metadata(dataset).to_json()})
 
 
@@ -105,16 +110,28 @@ def build_table_metadata(dataset: "Dataset", dates: bool = True) -> TableMetadat
     label = None if dataset.store.label is None else LABEL_COLUMN
     unit = "s" if dataset.origin.time_origin else "plain"
     unit = "auto" if dates and _to_microseconds(dataset) is not None else unit
-    return TableMetadata(feature_names(dataset), label, dataset.store.bipartite, unit)
+    return TableMetadata(feature_names(dataset), label, dataset.store.bipartite, unit, type_names(dataset))
 
 
 def feature_names(dataset: "Dataset") -> tuple[str, ...]:
     """Return the names of the edge features in the source; numbered ones if they are unknown or not usable."""
     own, count = dataset.origin.features, dataset.store.features.edge.shape[1]
-    plain = all(name and "," not in name and name not in (*EVENT_COLUMNS, LABEL_COLUMN) for name in own)
-    if plain and len(own) == len(set(own)) == count:
-        return own
-    return tuple(f"feature_{k}" for k in range(count))
+    return own if _are_usable(own) and len(own) == count else tuple(f"feature_{k}" for k in range(count))
+
+
+def type_names(dataset: "Dataset") -> tuple[str, ...]:
+    """Return the names of the categorical columns; numbered ones if they are not usable beside the features."""
+    own = tuple(category.name for category in dataset.store.features.categories)
+    usable = _are_usable((*own, *feature_names(dataset)))
+    return own if usable else tuple(f"type_{k}" for k in range(len(own)))
+
+
+def _are_usable(names: tuple[str, ...]) -> bool:
+    """Whether these names are distinct, can be given in a list, and are none of the other columns."""
+    taken = (*EVENT_COLUMNS, LABEL_COLUMN)
+    return len(set(names)) == len(names) and all(
+        name and "," not in name and name not in taken for name in names
+    )
 
 
 def require_package(package: str, name: str) -> None:

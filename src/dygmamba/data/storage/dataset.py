@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,7 @@ from torch import Tensor
 from dygmamba.core.errors import ConfigError, EventError, FileError, first_line
 from dygmamba.core.files.writing import make_folder
 from dygmamba.core.settings import check_value
+from dygmamba.data.events.columns import Category
 from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.origin import Origin, parse_origin
@@ -47,6 +48,7 @@ COLUMN_TYPES = {
     **dict.fromkeys(("src", "dst"), (torch.int64, 1)),
     "time": (torch.float64, 1),
     **dict.fromkeys(("edge", "node"), (torch.float32, 2)),
+    "codes": (torch.int32, 2),
     "label": (torch.float32, 1),
     **dict.fromkeys(("ids", "ids_offsets"), (torch.int64, 1)),
     **dict.fromkeys(("ids_bytes", "ids_source"), (torch.uint8, 1)),
@@ -88,7 +90,9 @@ class Dataset:
     @property
     def content(self) -> str:
         """SHA-256 of events and ids; `digest` covers the events only."""
-        about = f"{self.digest} {self.ids.sources}".encode()
+        categories = self.store.features.categories
+        named = f" {json.dumps([asdict(category) for category in categories])}" if categories else ""
+        about = f"{self.digest} {self.ids.sources}{named}".encode()
         return _hash_columns({**_get_id_columns(self.ids), "about": np.frombuffer(about, np.uint8)})
 
     @property
@@ -131,13 +135,18 @@ def save_dataset(dataset: Dataset, folder: Path) -> Path:
     path = folder / (check_dataset_name(dataset.name) + DATASET_SUFFIX)
     dataset.store.check_unchanged()
     ids = _get_id_columns(dataset.ids)
-    about = json.dumps(
-        {
-            "bipartite": dataset.store.bipartite,
-            "sources": dataset.ids.sources,
-            "origin": asdict(dataset.origin),
+    facts = {
+        "bipartite": dataset.store.bipartite,
+        "sources": dataset.ids.sources,
+        "origin": asdict(dataset.origin),
+    }
+    features = dataset.store.features
+    if features.names or features.categories:
+        facts["columns"] = {
+            "names": features.names,
+            "categories": [asdict(category) for category in features.categories],
         }
-    )
+    about = json.dumps(facts)
     metadata = {"format": FORMAT, "version": str(FORMAT_VERSION), "digest": dataset.digest, "about": about}
     metadata |= {"ids_digest": _hash_ids(ids, about), "content": dataset.content}
     id_tensors = {
@@ -198,17 +207,17 @@ def _parse_dataset(
     if _hash_ids(ids, metadata["about"]) != metadata["ids_digest"]:
         raise ValueError("its ids do not match their checksum")
     about = json.loads(metadata["about"])
+    origin = parse_origin(about["origin"])
     store = EventStore(
         src=tensors["src"],
         dst=tensors["dst"],
         time=tensors["time"],
-        features=FeatureTable(tensors["node"], tensors["edge"]),
+        features=_parse_features(tensors, about.get("columns"), origin),
         num_nodes=tensors["node"].shape[0],
         label=tensors.get("label"),
         bipartite=check_value("bipartite", about["bipartite"], bool),
         source=source,
     )
-    origin = parse_origin(about["origin"])
     is_source = pa.array(ids["ids_source"].astype(bool)) if "ids_source" in ids else None
     dataset = Dataset.from_events(
         name, store, NodeIds(_make_id_array(ids), about["sources"], is_source), origin
@@ -218,6 +227,33 @@ def _parse_dataset(
     if metadata.get("content", dataset.content) != dataset.content:
         raise ValueError("its events and ids do not match their checksum")
     return replace(dataset, path=source.path)
+
+
+def _parse_features(
+    tensors: Mapping[str, Tensor], columns: Mapping[str, Any] | None, origin: Origin
+) -> FeatureTable:
+    """Return the features with the names of their columns; files of earlier versions have them in the origin only."""
+    codes, categories = tensors.get("codes"), ()
+    names = origin.features if len(origin.features) == tensors["edge"].shape[1] else ()
+    if columns is not None:
+        names = check_value("names", columns["names"], tuple[str, ...])
+        categories = tuple(
+            Category(
+                check_value("name", category["name"], str),
+                check_value("values", category["values"], tuple[str, ...]),
+            )
+            for category in columns["categories"]
+        )
+    if len(categories) != (0 if codes is None else codes.shape[1]):
+        raise ValueError(f"it names {len(categories)} categorical columns")
+    for k, category in enumerate(categories):
+        if (
+            codes is not None
+            and len(codes)
+            and not 0 <= codes[:, k].min() <= codes[:, k].max() < len(category.values)
+        ):
+            raise ValueError(f"a code of the column {category.name[:60]!r} stands for no value")
+    return FeatureTable(tensors["node"], tensors["edge"], codes, names, categories)
 
 
 def _check_column(name: str, column: Tensor) -> None:
@@ -234,6 +270,8 @@ def _check_column(name: str, column: Tensor) -> None:
 def _get_event_columns(store: EventStore) -> dict[str, Tensor]:
     columns = {"src": store.src, "dst": store.dst, "time": store.time}
     columns |= {"edge": store.features.edge, "node": store.features.node}
+    if store.features.codes is not None:
+        columns["codes"] = store.features.codes
     return columns if store.label is None else columns | {"label": store.label}
 
 

@@ -23,7 +23,7 @@ from pyarrow import parquet
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.files.untrusted import FORMULA_PREFIXES
 from dygmamba.core.files.writing import write_file
-from dygmamba.data.storage.conversion import LABEL_COLUMN, feature_names, to_arrow
+from dygmamba.data.storage.conversion import LABEL_COLUMN, feature_names, to_arrow, type_names
 from dygmamba.data.storage.dataset import Dataset
 
 TABLE_ENDINGS = {
@@ -203,11 +203,14 @@ def export_dataset(dataset: Dataset, path: Path, raw: bool = False) -> ExportRes
     kind = parse_export_format(path)
     if kind == "npz":
         write_file(path, _write_npz_chunks(_to_arrays(dataset)))
-        return ExportResult(path, kind, (), {})
+        count = len(dataset.store.features.categories)
+        lost = (f"the {count} categorical columns were not exported",) if count else ()
+        return ExportResult(path, kind, lost, {})
     write_table(path, to_arrow(dataset), raw)
     options: dict[str, Any] = {}
     if kind in ("csv", "jsonl"):  # Parquet and Arrow files hold these options as metadata
-        options = {"features": feature_names(dataset), "bipartite": dataset.store.bipartite}
+        options = {"features": feature_names(dataset), "types": type_names(dataset)}
+        options["bipartite"] = dataset.store.bipartite
         options["label"] = None if dataset.store.label is None else LABEL_COLUMN
     return ExportResult(
         path, kind, _describe_losses(dataset, kind, raw), {key: v for key, v in options.items() if v}

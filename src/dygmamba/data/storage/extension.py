@@ -8,10 +8,11 @@ from math import inf, nextafter
 import numpy as np
 import pyarrow as pa
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float32, Float64
 from torch import Tensor
 
 from dygmamba.core.errors import EventError
+from dygmamba.data.events.columns import Category
 from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.storage.dataset import Dataset
@@ -33,23 +34,45 @@ def extend_dataset(dataset: Dataset, events: Dataset) -> Dataset:
             f"{store.features.edge.shape[1]}; give the columns it was trained with",
             code="feature-count",
         )
+    own, other = ([category.name for category in part.features.categories] for part in (store, more))
+    if own != other:
+        raise EventError(
+            f"the new events have the categorical columns {other}, those of '{dataset.name}' have {own}; give the "
+            "columns it was trained with",
+            code="feature-count",
+        )
     src, dst = (events.ids.to_user(column.numpy()) for column in (more.src, more.dst))
     ids = _extend_ids(dataset.ids, src, dst)
     new = torch.zeros(len(ids) - store.num_nodes, store.features.node.shape[1])
     label = torch.zeros(len(more)) if more.label is None else more.label
     time = torch.cat([store.time, more.time])
     order = torch.argsort(time, stable=True)  # stable: old events stay before new ones of the same time
-    edge = torch.cat([store.features.edge, more.features.edge])[order]
+    features = _merge_features(store.features, more.features, torch.cat([store.features.node, new]))
     merged = store.derive(  # both streams were checked when they were read
         src=torch.cat([store.src, torch.from_numpy(ids.to_node(src, "src"))])[order],
         dst=torch.cat([store.dst, torch.from_numpy(ids.to_node(dst, "dst"))])[order],
         time=time[order],
-        features=FeatureTable(torch.cat([store.features.node, new]), edge),
+        features=features.select_events(order),
         label=None if store.label is None else torch.cat([store.label, label])[order],
         num_nodes=len(ids),
         source=None,
     )
     return Dataset.from_events(dataset.name, merged, ids, dataset.origin)
+
+
+def _merge_features(old: FeatureTable, new: FeatureTable, node: Float32[Tensor, "n dn"]) -> FeatureTable:
+    """Put the columns of new events behind the others; unknown values get the next codes."""
+    edge = torch.cat([old.edge, new.edge])
+    if old.codes is None or new.codes is None:
+        return FeatureTable(node, edge, old.codes, old.names, old.categories)
+    categories, codes = [], []
+    for k, (known, given) in enumerate(zip(old.categories, new.categories, strict=True)):
+        values = dict.fromkeys((*known.values, *given.values))
+        number = {value: code for code, value in enumerate(values)}
+        code = torch.tensor([number[value] for value in given.values], dtype=torch.int32)
+        categories.append(Category(known.name, tuple(values)))
+        codes.append(torch.cat([old.codes[:, k], code[new.codes[:, k].long()]]))
+    return FeatureTable(node, edge, torch.stack(codes, dim=1), old.names, tuple(categories))
 
 
 def next_instant(time: Float64[Tensor, "e"], dated: bool) -> float:

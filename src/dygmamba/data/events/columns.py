@@ -1,0 +1,120 @@
+"""Columns of events beside source, destination and time: names, vocabularies, and which of them a model reads.
+
+Shapes: e events, k chosen (training) events, c numeric columns.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from dygmamba.data.events.event_store import EventStore
+
+MAX_SEPARATE_COLUMNS = (
+    32  # more numeric columns are one vector, such as a text embedding, not separate quantities
+)
+MAX_CODE_COLUMNS = 2  # categorical columns that a model reads
+MAX_EXAMINED_EVENTS = 1_000_000  # the last training events, which decide which columns are read
+MISSING_VALUE = ""  # value of a categorical column where the source has none
+
+
+@dataclass(frozen=True, slots=True)
+class Category:
+    """A categorical column: its name and its values; the code of a value is its position."""
+
+    name: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NumericColumn:
+    """A numeric column that a model reads, with mean and standard deviation over the training events."""
+
+    index: int  # in the edge features
+    name: str
+    mean: float
+    deviation: float
+
+
+@dataclass(frozen=True, slots=True)
+class TypeColumn:
+    """A categorical column that a model reads, with the most frequent values in training, the most frequent first."""
+
+    index: int  # in the codes
+    name: str
+    codes: tuple[int, ...]
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnFacts:
+    """The columns of a stream that a model may read, best first, chosen on training events."""
+
+    numeric: tuple[NumericColumn, ...] = ()
+    types: tuple[TypeColumn, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.numeric or self.types)
+
+    def first(self, numeric: int, types: int, values: int) -> "ColumnFacts":
+        """Return the first columns, and of each categorical column the `values` most frequent values."""
+        kept = tuple(
+            TypeColumn(column.index, column.name, column.codes[:values], column.values[:values])
+            for column in self.types[:types]
+            if values
+        )
+        return ColumnFacts(self.numeric[:numeric], kept)
+
+
+def rank_columns(store: "EventStore", events: Int64[Tensor, "k"] | None = None) -> ColumnFacts:
+    """Rank the columns of a stream by the given (training) events; constant columns are left out.
+
+    A numeric column comes first if source or destination explain much of its variance (adjusted R^2 of the mean per
+    node), because then the past of a node says something about its values. More than `MAX_SEPARATE_COLUMNS` of them are
+    one vector and left out. A categorical column comes first if its eight most frequent values cover most events.
+    """
+    chosen = torch.arange(len(store)) if events is None else events.cpu()
+    chosen = chosen[-MAX_EXAMINED_EVENTS:]
+    return ColumnFacts(_rank_numeric(store, chosen), _rank_types(store, chosen))
+
+
+def _rank_numeric(store: "EventStore", events: Int64[Tensor, "k"]) -> tuple[NumericColumn, ...]:
+    edge = store.features.edge
+    if not 0 < edge.shape[1] <= MAX_SEPARATE_COLUMNS or len(events) < 2:
+        return ()
+    ends = [torch.unique(node.cpu()[events], return_inverse=True)[1] for node in (store.src, store.dst)]
+    ranked = []
+    for index, name in enumerate(store.features.edge_names):
+        value = edge[:, index].cpu()[events].double()
+        mean, deviation = float(value.mean()), float(value.std(correction=0))
+        if deviation > 0:
+            share = max(_explained_variance(value - mean, node) for node in ends)
+            ranked.append((-round(share, 6), NumericColumn(index, name, mean, deviation)))
+    return tuple(column for _, column in sorted(ranked, key=lambda entry: entry[0]))
+
+
+def _explained_variance(value: Float64[Tensor, "k"], node: Int64[Tensor, "k"]) -> float:
+    """Return the adjusted R^2 of the mean of each node's values, which are centered."""
+    count = torch.bincount(node)
+    mean = torch.bincount(node, weights=value) / count
+    within, total = float(((value - mean[node]) ** 2).sum()), float((value**2).sum())
+    free = len(value) - len(count)
+    return 0.0 if free <= 0 else 1 - within / total * (len(value) - 1) / free
+
+
+def _rank_types(store: "EventStore", events: Int64[Tensor, "k"]) -> tuple[TypeColumn, ...]:
+    codes, ranked = store.features.codes, []
+    if codes is None or not len(events):
+        return ()
+    for index, category in enumerate(store.features.categories):
+        count = torch.bincount(codes[:, index].cpu()[events].long(), minlength=len(category.values))
+        order = torch.argsort(count, descending=True, stable=True)
+        used = order[: int((count > 0).sum())].tolist()
+        if len(used) > 1:
+            covered = float(count[order[:8]].sum()) / len(events)
+            values = tuple(category.values[code] for code in used)
+            ranked.append((-covered, TypeColumn(index, category.name, tuple(used), values)))
+    return tuple(column for _, column in sorted(ranked, key=lambda entry: entry[0]))

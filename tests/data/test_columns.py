@@ -1,0 +1,137 @@
+"""Columns of a log beside source, destination and time: kept by name and kind, stored, extended and exported."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+import torch
+
+import dygmamba as dm
+from dygmamba.core.errors import ConfigError, EventError, FileError
+from dygmamba.data.readers import ReadOptions, read_dataset
+from dygmamba.data.storage.dataset import load_dataset, save_dataset
+from dygmamba.data.storage.extension import extend_dataset
+from raising import raises
+
+ROWS = 40
+LOG = {
+    "src": [f"u{k % 5}" for k in range(ROWS)],
+    "dst": [f"v{k % 7}" for k in range(ROWS)],
+    "time": [1_700_000_000 + 60 * k for k in range(ROWS)],
+    "amount": [k % 9 + 0.5 for k in range(ROWS)],
+    "kind": [("card", "wire", None)[k % 3] for k in range(ROWS)],
+    "paid": [("true", "false")[k % 2] for k in range(ROWS)],
+    "row": list(range(ROWS)),
+    "memo": [f"text {k}" for k in range(ROWS)],
+    "day": [f"2024-01-{k % 9 + 10}" for k in range(ROWS)],
+    "unit": ["EUR"] * ROWS,
+    "gaps": [None if k == 30 else k % 4 for k in range(ROWS)],
+    "label": [k % 2 for k in range(ROWS)],
+    "sent": [1_700_000_001 + 60 * k for k in range(ROWS)],
+}
+REASONS = {
+    "row": "rises from row to row, like a row number",
+    "memo": "has 40 different values in 40 rows, like text or ids",
+    "day": "holds dates",
+    "unit": "is constant",
+    "gaps": "has no value",
+    "label": "may be a label (`label` reads it)",
+    "sent": "may be another source, destination or time",
+}
+
+
+def write(path, log):
+    """The log as a file of the format that the suffix names."""
+    table = pa.table(log)
+    if path.suffix == ".parquet":
+        parquet.write_table(table, path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    else:
+        lines = [
+            ",".join("" if cell is None else str(cell) for cell in row.values()) for row in table.to_pylist()
+        ]
+        path.write_text("\n".join([",".join(table.column_names), *lines]) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet", "dict"])
+def test_usable_columns_are_kept_and_the_others_named_with_the_reason(tmp_path, suffix):
+    """In every format: numbers become edge features, text becomes codes with sorted values, a missing one is ''."""
+    memory = ReadOptions().memory if suffix == "parquet" else 3000  # the others are sorted on disk
+    if suffix == "dict":
+        data = dm.read(LOG)
+    else:
+        data = read_dataset(
+            write(tmp_path / f"log.{suffix}", LOG), ReadOptions(memory=memory, scratch=tmp_path)
+        )
+    table = data.store.features
+    assert table.names == data.origin.features == ("amount", "paid")
+    assert table.edge.T.tolist() == [LOG["amount"], [float(word == "true") for word in LOG["paid"]]]
+    assert [category.name for category in table.categories] == list(data.origin.types)
+    kind = table.categories[0]
+    assert kind.values == ("", "card", "wire")
+    assert [kind.values[code] for code in table.codes[:, 0]] == [word or "" for word in LOG["kind"]]
+    assert dict(zip(data.origin.unused_columns, data.origin.unused_reasons, strict=True)) == REASONS
+
+
+def test_chosen_columns_are_exactly_these(tmp_path):
+    path = write(tmp_path / "log.csv", LOG)
+    some = read_dataset(path, ReadOptions(types=("unit",), features=("row",)))
+    assert (some.origin.features, some.origin.types) == (("row",), ("unit",))
+    none = read_dataset(path, ReadOptions(columns=False))
+    assert not none.store.features.has_columns
+    assert set(none.origin.unused_reasons) == {"is not among the chosen columns"}
+    with raises("columns-not-distinct", ConfigError):
+        read_dataset(path, ReadOptions(types=("row",), features=("row",)))
+    with raises("bad-rows", FileError):  # a column that was asked for must be complete
+        read_dataset(path, ReadOptions(features=("gaps",)))
+    filled = read_dataset(path, ReadOptions(fill=0.0))
+    assert "gaps" in filled.origin.features
+
+
+def test_columns_are_stored_and_damage_is_found(tmp_path):
+    """A dataset file holds names, codes and values; a code without a value is refused; old files have no codes."""
+    data = dm.read(LOG, name="log")
+    opened = load_dataset(save_dataset(data, tmp_path))
+    assert opened.store.features.categories == data.store.features.categories
+    assert torch.equal(opened.store.features.codes, data.store.features.codes)
+    assert (opened.digest, opened.version) == (data.digest, data.version)
+    renamed = dm.read(LOG | {"kind": [word and word.upper() for word in LOG["kind"]]}, name="log")
+    assert renamed.digest == data.digest  # the same codes
+    assert renamed.version != data.version
+    data.store.features.codes[0, 0] = 7
+    broken = type(data).from_events("log", data.store, data.ids, data.origin)
+    with raises("file-damaged", FileError):
+        load_dataset(save_dataset(broken, tmp_path / "broken"))
+
+
+def test_new_events_extend_the_vocabulary():
+    """Known values keep their codes, new ones get the next; other columns than the stream's are refused."""
+    data = dm.read(LOG, types="kind", features="amount")
+    later = {
+        "src": ["u0"] * 2,
+        "dst": ["v9"] * 2,
+        "time": [2e9, 2e9],
+        "amount": [1.0, 2.0],
+        "kind": ["gift", "card"],
+    }
+    more = extend_dataset(data, dm.read(later, types="kind", features="amount"))
+    (kind,) = more.store.features.categories
+    assert kind.values == ("", "card", "wire", "gift")
+    assert more.store.features.codes[-2:, 0].tolist() == [3, 1]
+    with raises("feature-count", EventError):
+        extend_dataset(data, dm.read(later, features="amount"))
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "arrow", "frame"])
+def test_columns_survive_an_export(tmp_path, suffix):
+    data = dm.read(LOG, name="log")
+    if suffix == "frame":
+        again = dm.read(data.to_pandas())
+    else:
+        result = data.export(tmp_path / f"out.{suffix}")
+        again = dm.read(tmp_path / f"out.{suffix}", **result.options)
+    assert (again.digest, again.version) == (data.digest, data.version)
+    assert data.export(tmp_path / "out.npz").lost  # arrays have no place for values

@@ -26,6 +26,7 @@ from dygmamba.ops.decayed_counts import (
     past_size_and_age,
     sum_neighbor_meetings,
 )
+from dygmamba.ops.decayed_sums import build_decayed_sums, sum_before
 from dygmamba.ops.dispatch import OPS, Dispatch, use_reference
 from dygmamba.ops.gated_sum import gated_sum
 from dygmamba.ops.gather_rows import gather_rows
@@ -89,6 +90,13 @@ def decayed() -> list[Tensor]:
     ]
 
 
+def summed() -> list[Tensor]:
+    group, time = torch.arange(9) % 4, torch.arange(9, dtype=torch.float64) // 2
+    sums = build_decayed_sums(group, time, normal(9, 2), 4, torch.tensor([0.5, 3.0], dtype=torch.float64))
+    asked = torch.tensor([-1, 0, 3]), torch.tensor([9.0, 4.0, 2.0], dtype=torch.float64)
+    return [sums.latest, sum_before(sums, *asked)]
+
+
 def followed() -> list[Tensor]:
     ids, time = torch.arange(12), torch.arange(12, dtype=torch.float64) // 2
     scale = torch.tensor([0.5, 3.0], dtype=torch.float64)
@@ -149,6 +157,7 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     "recent_neighbors": looked_up,
     "hash_map": mapped,
     "decayed_counts": decayed,
+    "decayed_sums": summed,
     "trees": boosted,
     "walks": walked,
     "transitions": followed,

@@ -14,6 +14,7 @@ from dygmamba.engine.scoring import StreamScorer
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import MemorySchedule, VisibilityRule
 from dygmamba.models.base import Scorer
+from dygmamba.sampling.columns import QueryColumns
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.candidates import CandidateSet
@@ -92,6 +93,7 @@ def rank_evaluation_set(
             ends = store.src[own].repeat_interleave(c), dst.flatten()
             pairs = PairBatch.from_pairs(*ends, store.time[own].repeat_interleave(c))
             pairs = pairs.with_table_time(None if table_time is None else table_time.repeat_interleave(c))
+            pairs = pairs.with_columns(QueryColumns.of_events(store.features, own.repeat_interleave(c)))
             score = stream_scorer(pairs, visible.repeat_interleave(c), advance).view(dst.shape)
             true = score[:, 0] if true is None else true
             # a list may contain the true destination: it must tie exactly, though its score may be rounded differently

@@ -30,6 +30,7 @@ from dygmamba.engine.length_buckets import max_pairs_per_pass, split_by_length
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import MEMORY_BATCH, MemorySchedule
 from dygmamba.models.base import MemorySaver, Scorer
+from dygmamba.sampling.columns import QueryColumns
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView, Request
 
@@ -259,10 +260,12 @@ class Ranker:
         dst: Int64[Tensor, "p"],
         time: Float64[Tensor, "p"],
         advance: Advance = no_advance,
+        columns: QueryColumns | None = None,
     ) -> Float[Tensor, "p"]:
-        """Return the logit of each pair in the given order, on the host."""
+        """Return the logit of each pair in the given order, on the host; `columns` are those of the queries."""
         visible = None if self.schedule is None else self.schedule.count_earlier(time)
-        return self.stream_scorer(PairBatch.from_pairs(src, dst, time), visible, advance)
+        pairs = PairBatch.from_pairs(src, dst, time).with_columns(columns)
+        return self.stream_scorer(pairs, visible, advance)
 
     def top_k(
         self,

@@ -17,7 +17,12 @@ ALIASES: dict[str, dict[str, str]] = {
     "beside": {"fading-pair": "decayed-pair"},
 }
 
-TREES_BEFORE_TRANSITIONS: dict[str, Any] = {"transitions": 0, "max_rows": 1_000_000_000}
+FIRST_TREES: dict[str, Any] = {
+    "transitions": 0,
+    "max_rows": 1_000_000_000,
+    "numeric_columns": 0,
+    "event_types": 0,
+}
 # Settings of models whose defaults are not how the model worked before the setting existed.
 STORED_DEFAULTS: dict[str, dict[str, Any]] = {
     "dyg-mamba-counts": {
@@ -37,8 +42,8 @@ STORED_DEFAULTS: dict[str, dict[str, Any]] = {
         "relation_dropout": 0.0,
         "tables": "concat",
     },
-    "trees": TREES_BEFORE_TRANSITIONS,
-    "walk-trees": TREES_BEFORE_TRANSITIONS,
+    "trees": FIRST_TREES,
+    "walk-trees": FIRST_TREES,
 }
 
 

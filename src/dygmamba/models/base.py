@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
 from dygmamba.core.errors import ConfigError
+from dygmamba.data.events.columns import ColumnFacts, rank_columns
 from dygmamba.data.events.event_store import EventBatch, EventStore
 from dygmamba.data.events.statistics import compute_median_gap
 from dygmamba.data.events.stream_prefix import StreamPrefix
@@ -61,6 +62,7 @@ class DatasetFacts:
     dst_gap: tuple[float, float] = (0.0, 1.0)
     node_gap: float = 1.0  # median time gap between two events of a node, without ties
     period: float = 1.0  # time from the first event to the last
+    columns: ColumnFacts = field(default_factory=ColumnFacts)  # of events, the best first
 
     def scales(self, count: int) -> tuple[float, ...]:
         """Return `count` time scales, log-spaced from the median time gap of a node to the training period."""
@@ -100,6 +102,7 @@ class DatasetFacts:
             dst_gap=_gap_statistics(store.dst[chosen], time),
             node_gap=compute_median_gap(torch.cat([store.src[chosen], store.dst[chosen]]), time.repeat(2)),
             period=period if period > 0 else 1.0,
+            columns=rank_columns(store, events),
         )
 
 

@@ -360,6 +360,13 @@ class TreesConfig(Settings):
     transitions: Annotated[int, Bounds(0, 7)] = (
         3  # last destinations of the source, whose followers are counted; 0: none
     )
+    numeric_columns: Annotated[int, Bounds(0, 32)] = (
+        8  # most numeric columns of events that are read; 0: none
+    )
+    event_types: Annotated[int, Bounds(0, 64)] = (
+        8  # most frequent values of a categorical column that are counted apart; 0: none
+    )
+    query_columns: bool = False  # whether a query carries the columns of its event, such as its amount
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,11 @@
 Each pair is a row of features (`sampling/counts.py`): decayed counts of both nodes' events and of their common events
 on nine time scales, counts of one node with the other's neighbors, and the ages of the last events. The time scales are
 log-spaced from the median time gap of a node to the training period. Further features say how often the destination
-followed the source's last destinations, of any source (`sampling/transitions.py`). There is no memory: a score is a
-function of the pair, the time and strictly earlier events. The trees are stored in buffers, so a checkpoint contains
-numbers and no code (decision 025). The buffers grow with the trees, so that it is no larger than they are.
+followed the source's last destinations, of any source (`sampling/transitions.py`), and summarise the columns of earlier
+events, such as amounts and types (`sampling/columns.py`). There is no memory: a score is a function of the pair, the
+time and strictly earlier events, and with `query_columns` of the columns that the query carries. The trees are stored
+in buffers, so a checkpoint contains numbers and no code (decision 025). The buffers grow with the trees, so that it is
+no larger than they are.
 
 Legend: p pairs, r rows, f features, t trees, n nodes of a tree.
 """
@@ -23,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from dygmamba.core.errors import FileError
+from dygmamba.data.events.columns import MAX_CODE_COLUMNS
 from dygmamba.data.events.event_store import EventBatch
 from dygmamba.models.base import DatasetFacts, Offset
 from dygmamba.models.configs import TreesConfig
@@ -36,11 +39,13 @@ from dygmamba.ops.trees import (
     sum_binned_leaves,
     sum_leaves,
 )
+from dygmamba.sampling.columns import ColumnRequest
 from dygmamba.sampling.counts import CountRequest
 from dygmamba.sampling.transitions import TransitionRequest
 from dygmamba.sampling.view import PairBatch, PairView
 from dygmamba.sampling.walks import WalkRequest
 
+COLUMN_SCALES = 2  # time scales of columns: the training period, and one towards the time gap of a node
 BISECTIONS = 50  # after which the interval is as small as float64 can resolve
 
 
@@ -117,6 +122,11 @@ class BoostedTrees(nn.Module):
             steps = TransitionRequest(facts.transition_scales, config.transitions)
             self.requests = (*self.requests, steps)
             self.names = [*self.names, *steps.names]
+        columns = facts.columns.first(config.numeric_columns, MAX_CODE_COLUMNS, config.event_types)
+        if columns:
+            values = ColumnRequest(columns, facts.scales(COLUMN_SCALES + 1)[1:], config.query_columns)
+            self.requests = (*self.requests, values)
+            self.names = [*self.names, *values.names]
         kinds = {
             "feature": torch.int32, "threshold": torch.float32, "left": torch.int32, "right": torch.int32,
             "value": torch.float64, "cover": torch.float64,
@@ -180,7 +190,7 @@ class BoostedTrees(nn.Module):
             self.overlaps.to(view.pairs.node.device),
         )
         walked = [pair_overlaps(walks, *ends)[:, chosen] for walks in view.walks]
-        return self._join([*view.counts, *walked, *view.transitions])
+        return self._join([*view.counts, *walked, *view.transitions, *view.column_features])
 
     def _join(self, parts: list[Tensor]) -> Float32[Tensor, "p f"]:
         """Put feature tables side by side; tables that are used again, as in validation, give the same table again."""

@@ -1,7 +1,7 @@
 """Neighbor index: recent, uniform or time-aware neighbors strictly before a query, over any number of hops.
 
 It also builds, on demand, the tables that models ask for beside sequences: counts, decayed counts, temporal walks,
-transitions.
+transitions, columns.
 
 Legend: q queries, k entries per query, p pairs, f features per pair.
 """
@@ -29,6 +29,7 @@ from dygmamba.ops.recent_neighbors import (
     last_k_before,
     time_aware_weights,
 )
+from dygmamba.sampling.columns import ColumnRequest, ColumnTable, QueryColumns
 from dygmamba.sampling.counts import CountRequest, EventCounts, PairNeighbors
 from dygmamba.sampling.decayed_counts import DecayedCountRequest, DecayedCountTable
 from dygmamba.sampling.disk_index import (
@@ -64,6 +65,7 @@ class NeighborIndex:
     _transitions: dict[TransitionRequest, TransitionTable] = field(
         default_factory=dict, repr=False, compare=False
     )
+    _columns: dict[ColumnRequest, ColumnTable] = field(default_factory=dict, repr=False, compare=False)
     _tables: dict[Any, TemporalWalks | DecayedCountTable | TransitionCountTable] = field(
         default_factory=dict, repr=False, compare=False
     )  # by their request
@@ -84,13 +86,12 @@ class NeighborIndex:
         return NeighborIndex(build_adjacency(src, dst, events, store.time, store.num_nodes), edges)
 
     def to(self, device: torch.device | str) -> "NeighborIndex":
-        """Return the index on another device; it shares the counts and transitions, which stay on the host."""
+        """Return the index on another device; it shares the tables that stay on the host."""
         entries = self.entries.to(device)
         # only entries that were not copied depend on the mapped file
         source = self.source if entries.key.data_ptr() == self.entries.key.data_ptr() else None
-        return NeighborIndex(
-            entries, self.edges, source, _counts=self._counts, _transitions=self._transitions
-        )
+        host_tables = {"_counts": self._counts, "_transitions": self._transitions, "_columns": self._columns}
+        return NeighborIndex(entries, self.edges, source, **host_tables)
 
     def check_unchanged(self) -> "NeighborIndex":
         """Return the index; raise FileError if the file its entries are mapped from was changed."""
@@ -158,6 +159,28 @@ class NeighborIndex:
     def transition_features(self, request: TransitionRequest, pairs: PairBatch) -> Float32[Tensor, "p f"]:
         """Return the transition features of each pair, from events strictly before its time."""
         return self._cached_features(request, pairs, self._compute_transition_features)
+
+    def column_features(
+        self, request: ColumnRequest, pairs: PairBatch, features: FeatureTable
+    ) -> Float32[Tensor, "p f"]:
+        """Return the column features of each pair, from events strictly before its time, whose columns are given."""
+
+        def compute(request: ColumnRequest, pairs: PairBatch) -> Float32[Tensor, "p f"]:
+            table = self._column_table(request, features)
+            queries = (pairs.src.cpu(), pairs.dst.cpu(), pairs.time.cpu())
+            return table.compute_features(*queries, pairs.columns).to(pairs.node.device)
+
+        return self._cached_features(request, pairs, compute)
+
+    def _column_table(self, request: ColumnRequest, features: FeatureTable) -> ColumnTable:
+        if request not in self._columns:
+            edges = self.edges
+            event = torch.arange(len(edges)) if edges.event is None else edges.event
+            columns = QueryColumns(event, features.edge, features.codes)
+            self._columns[request] = ColumnTable.build(
+                (edges.src, edges.dst), edges.time, columns, edges.num_nodes, request
+            )
+        return self._columns[request]
 
     def _cached_features(self, request: Any, pairs: PairBatch, compute: Callable[..., Tensor]) -> Tensor:
         """Compute features of pairs, or return those of the same queries.
@@ -234,10 +257,13 @@ class NeighborIndex:
         return self._weights[scale]
 
 
-def _query_digest(request: CountRequest | TransitionRequest, pairs: PairBatch) -> bytes:
+def _query_digest(request: CountRequest | TransitionRequest | ColumnRequest, pairs: PairBatch) -> bytes:
     """Return a digest of the queries, the key of the feature cache."""
     sha = hashlib.sha256(repr(request).encode())
-    for column in (pairs.node, pairs.when, pairs.src_row, pairs.dst_row):
+    columns = [pairs.node, pairs.when, pairs.src_row, pairs.dst_row]
+    if isinstance(request, ColumnRequest) and request.query and pairs.columns is not None:
+        columns += pairs.columns.values
+    for column in columns:
         sha.update(len(column).to_bytes(8, "little") + column.cpu().numpy().tobytes())
     return sha.digest()
 
@@ -289,8 +315,8 @@ def gather_view(
 ) -> PairView:
     """Look up what a model requests for a batch of pairs; each row is looked up once per request.
 
-    Count and transition features are those at the table time (`PairBatch.known`), sequences those at the pair's own
-    time.
+    Count, transition and column features are those at the table time (`PairBatch.known`), sequences those at the pair's
+    own time.
 
     Args:
         index: Events that are visible, each to later queries only.
@@ -299,7 +325,7 @@ def gather_view(
         requests: The model's requests.
         draws: Random numbers of the `uniform` and `time_aware` strategies; `recent` needs none.
     """
-    neighbors, counts, walks, decayed, histories, transitions, followers = [], [], [], [], [], [], []
+    neighbors, counts, walks, decayed, histories, transitions, followers, columns = ([] for _ in range(8))
     for request in requests:
         if isinstance(request, CountRequest):
             counts.append(index.count_features(request, pairs.at_table_time()))
@@ -313,7 +339,9 @@ def gather_view(
             transitions.append(index.transition_features(request, pairs.at_table_time()))
         elif isinstance(request, TransitionCountRequest):
             followers.append(index.transition_counts(request))
+        elif isinstance(request, ColumnRequest):
+            columns.append(index.column_features(request, pairs.at_table_time(), features))
         else:
             neighbors.append(index.gather(request, pairs.node, pairs.when, draws))
-    tables = (counts, walks, decayed, histories, transitions, followers)
+    tables = (counts, walks, decayed, histories, transitions, followers, columns)
     return PairView(pairs, tuple(neighbors), features, *map(tuple, tables))

@@ -1,11 +1,12 @@
 """Input of a model: a batch of pairs to score, and the neighbor sequences and tables that it requested.
 
-Legend: p pairs, q queries (rows), l sequence length, r selected pairs or rows, f, g features per pair.
+Legend: p pairs, q queries (rows), l sequence length, r selected pairs or rows, f, g, h features per pair.
 """
 
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import mul
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float32, Float64, Int32, Int64
@@ -14,6 +15,7 @@ from torch import Tensor
 from dygmamba.core.choices import Strategy as Strategy
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.event_store import FeatureTable
+from dygmamba.sampling.columns import ColumnRequest, QueryColumns
 from dygmamba.sampling.counts import CountRequest
 from dygmamba.sampling.decayed_counts import DecayedCountRequest, DecayedCountTable
 from dygmamba.sampling.event_history import EventHistory, HistoryRequest
@@ -66,6 +68,7 @@ Request = (
     | HistoryRequest
     | TransitionRequest
     | TransitionCountRequest
+    | ColumnRequest
 )
 
 
@@ -119,6 +122,8 @@ class PairBatch:
         until: Time before which tables (counts, walks) see events; None means the pair's own time. Under batch
             visibility tables lag behind the queries, as a memory that is updated after each batch does; sequences never
             lag.
+        columns: What is known of the event in question, such as its amount; None if nothing is. A negative carries
+            the columns of its positive, so that only their fit with the pair tells the two apart.
     """
 
     node: Int64[Tensor, "q"]
@@ -128,6 +133,7 @@ class PairBatch:
     label: Float32[Tensor, "p"]
     group: Int64[Tensor, "p"]
     until: Float64[Tensor, "p"] | None = None
+    columns: QueryColumns | None = None
 
     def __len__(self) -> int:
         return self.src_row.shape[0]
@@ -153,16 +159,22 @@ class PairBatch:
         """Return the pairs with these table times; None means the pairs' own times."""
         return replace(self, until=until)
 
+    def with_columns(self, columns: QueryColumns | None) -> "PairBatch":
+        """Return the pairs with these columns of the events in question."""
+        return replace(self, columns=columns)
+
     def at_table_time(self) -> "PairBatch":
         """Return the same pairs with their table times as query times."""
         if self.until is None:
             return self
-        return PairBatch.from_pairs(self.src, self.dst, self.until, self.label, self.group)
+        pairs = PairBatch.from_pairs(self.src, self.dst, self.until, self.label, self.group)
+        return pairs.with_columns(self.columns)
 
     def to(self, device: torch.device | str) -> "PairBatch":
         columns = (self.node, self.when, self.src_row, self.dst_row, self.label, self.group)
         until = None if self.until is None else self.until.to(device)
-        return PairBatch(*(column.to(device) for column in columns), until=until)
+        own = None if self.columns is None else self.columns.to(device)
+        return PairBatch(*(column.to(device) for column in columns), until=until, columns=own)
 
     def select_label(self, label: float) -> "PairBatch":
         """Return the pairs with this label, each with two rows of its own."""
@@ -171,9 +183,8 @@ class PairBatch:
     def select(self, chosen: Int64[Tensor, "r"]) -> "PairBatch":
         """Return the chosen pairs, each with two rows of its own."""
         columns = (self.src, self.dst, self.time, self.label, self.group)
-        return PairBatch.from_pairs(*(column[chosen] for column in columns)).with_table_time(
-            self._until(chosen)
-        )
+        pairs = PairBatch.from_pairs(*(column[chosen] for column in columns))
+        return replace(pairs, **self._optional(chosen))
 
     def select_shared(self, chosen: Int64[Tensor, "r"], num_nodes: int) -> "PairBatch":
         """Return the chosen pairs with equal (node, time) queries merged, so that each is encoded once."""
@@ -182,19 +193,21 @@ class PairBatch:
         keys, row = torch.unique(self.node[rows] + num_nodes * instant, return_inverse=True)
         src, dst = row.chunk(2)
         when = instants[keys // num_nodes]
-        return PairBatch(
-            keys % num_nodes, when, src, dst, self.label[chosen], self.group[chosen], self._until(chosen)
-        )
+        own = self._optional(chosen)
+        return PairBatch(keys % num_nodes, when, src, dst, self.label[chosen], self.group[chosen], **own)
 
     def select_part(self, chosen: Int64[Tensor, "r"]) -> "PairBatch":
         """Return the chosen pairs; all rows are kept, so that row numbers stay valid."""
         rows = self.src_row[chosen], self.dst_row[chosen]
-        return PairBatch(
-            self.node, self.when, *rows, self.label[chosen], self.group[chosen], self._until(chosen)
-        )
+        own = self._optional(chosen)
+        return PairBatch(self.node, self.when, *rows, self.label[chosen], self.group[chosen], **own)
 
-    def _until(self, chosen: Int64[Tensor, "r"]) -> Float64[Tensor, "r"] | None:
-        return None if self.until is None else self.until[chosen]
+    def _optional(self, chosen: Int64[Tensor, "r"]) -> dict[str, Any]:
+        """Return the table times and columns of the chosen pairs."""
+        return {
+            "until": None if self.until is None else self.until[chosen],
+            "columns": None if self.columns is None else self.columns.select(chosen),
+        }
 
     @staticmethod
     def from_pairs(
@@ -230,6 +243,7 @@ class PairView:
         histories: Numbers and ages of events by request, to look up likewise.
         transitions: Transition features of each pair, by request.
         transition_counts: Transitions between nodes by request, to look up at a pair's table time.
+        column_features: Features of each pair from the columns of events, by request.
     """
 
     pairs: PairBatch
@@ -241,6 +255,7 @@ class PairView:
     histories: tuple[EventHistory, ...] = ()
     transitions: tuple[Float32[Tensor, "p g"], ...] = ()
     transition_counts: tuple[TransitionCountTable, ...] = ()
+    column_features: tuple[Float32[Tensor, "p h"], ...] = ()
 
     @property
     def columns(self) -> tuple[Tensor, ...]:
@@ -252,8 +267,8 @@ class PairView:
     def select_part(self, chosen: Int64[Tensor, "r"], length: int | None = None) -> "PairView":
         """Return the chosen pairs, sequences cut to `length` entries; all rows are kept. Only for one-hop requests."""
         cut = tuple((hop if length is None else hop.cut(length),) for (hop,) in self.neighbors)
-        counts, steps = (
-            tuple(features[chosen] for features in tables) for tables in (self.counts, self.transitions)
-        )
-        pairs = self.pairs.select_part(chosen)
-        return replace(self, pairs=pairs, neighbors=cut, counts=counts, transitions=steps)
+        tables = {
+            name: tuple(features[chosen] for features in getattr(self, name))
+            for name in ("counts", "transitions", "column_features")
+        }
+        return replace(self, pairs=self.pairs.select_part(chosen), neighbors=cut, **tables)

@@ -4,7 +4,7 @@ Legend: k training events, b events of a batch, p pairs.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from dygmamba.core.errors import EventError
 from dygmamba.data.events.event_store import EventBatch, EventStore
 from dygmamba.data.events.splits import Split
+from dygmamba.sampling.columns import QueryColumns
 from dygmamba.sampling.negatives import (
     PUBLISHED_SEEDS,
     NegativeRequest,
@@ -92,7 +93,9 @@ class LinkTask:
 
     def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
         """Return each event as a pair of label 1, then its negatives with label 0."""
-        return self.negatives.build_queries(events, others)
+        pairs = self.negatives.build_queries(events, others)
+        # negatives carry the columns of their positive: the value alone tells nothing
+        return pairs.with_columns(QueryColumns.of_events(events.features, events.event[pairs.group]))
 
     def loss(self, logits: Float32[Tensor, "p"], label: Float32[Tensor, "p"]) -> Tensor:
         return self.loss_function(logits, label)
@@ -122,6 +125,8 @@ def merge_evaluation_sets(evaluation_sets: Sequence[EvaluationSet]) -> Evaluatio
     parts = [first.pairs, *(evaluation_set.pairs.select_label(0.0) for evaluation_set in more)]
     columns = zip(*((part.src, part.dst, part.time, part.label, part.group) for part in parts), strict=True)
     pairs = PairBatch.from_pairs(*(torch.cat(column) for column in columns))
+    if first.pairs.columns is not None:
+        pairs = pairs.with_columns(replace(first.pairs.columns, row=first.events[pairs.group]))
     kinds = "+".join(evaluation_set.about["negatives"] for evaluation_set in evaluation_sets)
     return EvaluationSet(first.about | {"negatives": kinds}, first.events, first.earlier, pairs, pairs.group)
 
@@ -187,7 +192,7 @@ def build_link_set(
         store.time[events].repeat(2),
         label=(torch.arange(2 * len(events)) < len(events)).float(),
         group=number,
-    )
+    ).with_columns(QueryColumns.of_events(store.features, events.repeat(2)))
     earlier = (split.train,) if name == "val" else (split.train, split.val)
     about = {"split": name, "setting": setting, "negatives": strategy}
     return EvaluationSet(about, events, earlier, pairs, number)

@@ -1,0 +1,364 @@
+"""Features of a pair from the columns of events: amounts, ratings and other numbers, and event types.
+
+For each numeric column and each history (events that the source sent, that the destination received, between the two)
+there are the decayed mean and sum, the last value, its deviation from the mean, and the spread. For each categorical
+column there are decayed counts per frequent value, and of all other values together. Further features compare what the
+source sent with what the destination received. Only events strictly earlier than
+the query are read: every look-up takes the query time.
+
+A query may carry columns of its own (`QueryColumns`): what is known of the event in question, such as its amount. Its
+features then say how the value differs from those of each history, and how often its type occurred there.
+
+Legend: e events, p pairs, r rows of query columns, s scales, c numeric columns, b buckets of types, f features per
+pair.
+"""
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from jaxtyping import Float32, Float64, Int32, Int64
+from torch import Tensor
+
+from dygmamba.core.errors import ConfigError
+from dygmamba.core.memory_budget import require_memory
+from dygmamba.data.events.columns import ColumnFacts, TypeColumn
+from dygmamba.data.events.event_store import FeatureTable
+from dygmamba.ops.decayed_counts import count_before
+from dygmamba.ops.decayed_sums import DecayedSums, build_decayed_sums, find_last_entry
+from dygmamba.ops.hash_map import HashMap
+from dygmamba.sampling.counts import MemoryCountGroups, pair_key, scale_label
+from dygmamba.sampling.table_request import TableRequest
+
+HISTORIES = ("that the source sent", "that the destination received", "between them")
+LEAST_COUNT, LEAST_TOTAL = 1e-3, 1e-2  # added to a count and to its total, so that a share is finite
+OTHER_VALUES = "any other value"
+
+
+@dataclass(frozen=True, slots=True)
+class QueryColumns:
+    """Columns that queries carry: `row` is the row of each query in the numbers and codes, which are on the host.
+
+    The columns are those of the stream's features, in the same order.
+    """
+
+    row: Int64[Tensor, "p"]
+    edge: Float32[Tensor, "r de"]
+    codes: Int32[Tensor, "r dc"] | None = None
+
+    @staticmethod
+    def of_events(features: FeatureTable, events: Int64[Tensor, "p"]) -> "QueryColumns | None":
+        """Return queries that carry the columns of these events; None if the stream has no columns."""
+        return QueryColumns(events, features.edge, features.codes) if features.has_columns else None
+
+    @property
+    def values(self) -> list[Tensor]:
+        """Numbers and codes of each query."""
+        row = self.row.cpu()
+        return [table.cpu()[row] for table in (self.edge, self.codes) if table is not None]
+
+    def select(self, chosen: Int64[Tensor, "k"]) -> "QueryColumns":
+        return replace(self, row=self.row[chosen])
+
+    def to(self, device: torch.device | str) -> "QueryColumns":
+        """Move the row numbers; the columns stay where they are."""
+        return replace(self, row=self.row.to(device))
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRequest(TableRequest):
+    """Request for column features of each pair.
+
+    Attributes:
+        columns: The columns to read, with their statistics in training.
+        scales: Time scales of the decay exp(-age / scale), the longest last.
+        query: Whether queries carry columns, so that there are features of them.
+    """
+
+    columns: ColumnFacts
+    scales: tuple[float, ...]
+    query: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.columns or not self.scales or min(self.scales) <= 0:
+            raise ConfigError(
+                f"a column request needs columns and time scales above 0; got {self.columns} and "
+                f"scales={self.scales}",
+                code="invalid-request",
+            )
+
+    @property
+    def tokens(self) -> int:
+        """Cost of one query in tokens of a sequence."""
+        return 1
+
+    @property
+    def names(self) -> list[str]:
+        """Description of each feature, in the order of the columns.
+
+        A checkpoint of boosted trees holds a checksum of these names: rewording one makes old runs unreadable.
+        """
+        return [
+            *(name for column in self.columns.numeric for name in self._numeric_names(column.name)),
+            *(name for column in self.columns.types for name in self._type_names(column)),
+        ]
+
+    def _numeric_names(self, column: str) -> list[str]:
+        fading = [scale_label(scale) for scale in self.scales]
+        names = []
+        for history in HISTORIES:
+            names += [f"mean {column} of the events {history}, {scale}" for scale in fading]
+            names += [f"sum of {column} over the events {history}, {scale}" for scale in fading]
+            names += [f"last {column} of the events {history}"]
+            names += [f"last {column} minus the mean of the events {history}"]
+            names += [f"spread of {column} over the events {history}"]
+        received = "the mean of those that the destination received"
+        names += [f"mean {column} that the source sent minus {received}, {scale}" for scale in fading]
+        names += [f"last {column} that the source sent minus {received}"]
+        if self.query:
+            names.append(f"{column} of the query")
+            for history in HISTORIES:
+                names += [
+                    f"{column} of the query minus the mean of the events {history}, {scale}"
+                    for scale in fading
+                ]
+                names += [f"{column} of the query minus the last of the events {history}"]
+                names += [f"{column} of the query in deviations from the mean of the events {history}"]
+        return names
+
+    def _type_names(self, column: TypeColumn) -> list[str]:
+        fading = [scale_label(scale) for scale in self.scales]
+        values = [*(f"{column.name} {value!r}" for value in column.values), f"{column.name} {OTHER_VALUES}"]
+        names = [
+            f"events of {value} {history}, {scale}"
+            for history in HISTORIES
+            for value in values
+            for scale in fading
+        ]
+        names += [
+            f"agreement of {column.name} that the source sent and the destination received, {scale}"
+            for scale in fading
+        ]
+        if self.query:
+            names.append(f"{column.name} of the query, by rank of frequency")
+            for what in ("number", "share"):
+                names += [
+                    f"{what} of events of the query's {column.name} {history}, {scale}"
+                    for history in HISTORIES
+                    for scale in fading
+                ]
+        return names
+
+
+def find_query_columns(requests: tuple[object, ...]) -> ColumnFacts:
+    """Return the columns that these requests read of each query; none if no request does."""
+    for request in requests:
+        if isinstance(request, ColumnRequest) and request.query:
+            return request.columns
+    return ColumnFacts()
+
+
+def _history_keys(src: Tensor, dst: Tensor, num_nodes: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the key of each history, in the order of `HISTORIES`."""
+    return src, dst, pair_key(src, dst, num_nodes)
+
+
+class NumericHistory:
+    """Decayed sums of numeric columns by key; each event has the values 1, z and z^2, with z standardised."""
+
+    def __init__(
+        self,
+        key: Int64[Tensor, "e"],
+        time: Float64[Tensor, "e"],
+        value: Float64[Tensor, "e c"],
+        scale: Float64[Tensor, "s"],
+    ) -> None:
+        self._slots = HashMap(max(16, len(key)))
+        slot = torch.from_numpy(self._slots.insert(key.numpy()))
+        self.sums: DecayedSums = build_decayed_sums(slot, time, value, len(self._slots), scale)
+
+    def look_up(
+        self, key: Int64[Tensor, "p"], time: Float64[Tensor, "p"]
+    ) -> tuple[Float64[Tensor, "p s c"], Float64[Tensor, "p s"], Float64[Tensor, "p c"]]:
+        """Return, strictly before each time, the sums just after the last event, its decay since, and its values.
+
+        Sums and values are 0 without an event.
+        """
+        group = torch.from_numpy(self._slots.slots(key.numpy()))
+        entry = find_last_entry(self.sums, group, time)
+        found, last = entry >= 0, entry.clamp(min=0)
+        if not len(self.sums.time):
+            s, c = self.sums.running.shape[1:]
+            return time.new_zeros(len(key), s, c), time.new_zeros(len(key), s), time.new_zeros(len(key), c)
+        age = torch.where(found, time - self.sums.time[last], torch.inf)
+        running = torch.where(found[:, None, None], self.sums.running[last], 0)
+        latest = torch.where(found[:, None], self.sums.latest[last], 0)
+        return running, torch.exp(-age[:, None] / self.sums.scale), latest
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnTable:
+    """Columns over the events of a stream (or over its training events); tensors are on the CPU."""
+
+    request: ColumnRequest
+    num_nodes: int
+    numeric: tuple[NumericHistory, ...] = field(repr=False)  # by history, if there are numeric columns
+    types: tuple[tuple[MemoryCountGroups, ...], ...] = field(repr=False)  # by categorical column and history
+
+    @staticmethod
+    def build(
+        ends: tuple[Int64[Tensor, "e"], Int64[Tensor, "e"]],
+        time: Float64[Tensor, "e"],
+        columns: QueryColumns,
+        num_nodes: int,
+        request: ColumnRequest,
+    ) -> "ColumnTable":
+        """Summarise events in time order; raise MemoryBudgetError if the sums do not fit into memory."""
+        chosen, scales = request.columns, len(request.scales)
+        width = 1 + 2 * len(chosen.numeric) if chosen.numeric else 0
+        per_event = 8 * (width * (scales + 1) + len(chosen.types) * (scales + 2)) + 40
+        require_memory(
+            len(HISTORIES) * per_event * len(time),
+            f"the table of columns of {len(time):,} events (none with `numeric_columns=0` and `event_types=0`)",
+        )
+        scale = torch.tensor(request.scales, dtype=torch.float64)
+        keys = _history_keys(*ends, num_nodes)
+        numeric: tuple[NumericHistory, ...] = ()
+        if chosen.numeric:
+            z = standardise(columns, request)
+            value = torch.cat([torch.ones_like(z[:, :1]), z, z**2], dim=1)
+            numeric = tuple(NumericHistory(key, time, value, scale) for key in keys)
+        types = tuple(
+            tuple(
+                MemoryCountGroups(key * (len(column.codes) + 1) + bucket, time, scale)
+                for key in _history_keys(*ends, num_nodes)
+            )
+            for column in chosen.types
+            for bucket in (assign_buckets(columns, column),)
+        )
+        return ColumnTable(request, num_nodes, numeric, types)
+
+    def compute_features(
+        self,
+        src: Int64[Tensor, "p"],
+        dst: Int64[Tensor, "p"],
+        time: Float64[Tensor, "p"],
+        query: QueryColumns | None = None,
+    ) -> Float32[Tensor, "p f"]:
+        """Return all features of each pair, in the order of `ColumnRequest.names`."""
+        if self.request.query and query is None:
+            columns = self.request.columns
+            names = ", ".join(column.name for column in (*columns.numeric, *columns.types))
+            raise ConfigError(
+                f"this model scores events with their columns; give {names} with each pair, or train with "
+                "`query_columns=false`",
+                code="query-columns-missing",
+            )
+        own = query if self.request.query else None
+        keys = _history_keys(src, dst, self.num_nodes)
+        parts = [
+            *self._numeric_features(keys, time, own),
+            *(
+                part
+                for column, groups in zip(self.request.columns.types, self.types, strict=True)
+                for part in self._type_features(column, groups, keys, time, own)
+            ),
+        ]
+        return torch.cat(parts, dim=1).float()
+
+    def _numeric_features(
+        self, keys: tuple[Tensor, ...], time: Tensor, query: QueryColumns | None
+    ) -> list[Tensor]:
+        columns = self.request.columns.numeric
+        if not columns:
+            return []
+        c = len(columns)
+        center = torch.tensor([column.mean for column in columns], dtype=torch.float64)
+        unit = torch.tensor([column.deviation for column in columns], dtype=torch.float64)
+        histories, differences, means, lasts = [], [], [], []
+        z = None if query is None else standardise(query, self.request)
+        for history, key in zip(self.numeric, keys, strict=True):
+            running, decay, latest = history.look_up(key, time)
+            count, total, square = running[..., :1], running[..., 1 : 1 + c], running[..., 1 + c :]
+            some = count[:, -1] > 0
+            mean = torch.where(
+                count > 0, total / count.clamp(min=1e-300), 0
+            )  # [p s c], 0 is the training mean
+            last = torch.where(some, latest[:, 1 : 1 + c], 0)
+            # shrunk to the variance of training by one event, so that a single event has a spread
+            variance = (square - total * mean).clamp(min=0)[:, -1]
+            spread = ((variance + 1) / (count[:, -1] + 1)).sqrt()
+            amount = (total * unit + count * center) * decay[..., None]
+            means.append(mean)
+            lasts.append(last)
+            histories.append(
+                torch.cat(
+                    [
+                        mean * unit + center,
+                        amount.sign() * torch.log1p(amount.abs()),
+                        (last * unit + center)[:, None],
+                        ((last - mean[:, -1]) * unit)[:, None],
+                        (spread * unit)[:, None],
+                    ],
+                    dim=1,
+                )
+            )
+            if z is not None:
+                gaps = torch.cat([z[:, None] - mean, (z - last)[:, None]], dim=1) * unit
+                differences.append(torch.cat([gaps, ((z - mean[:, -1]) / spread)[:, None]], dim=1))
+        sent, received, _ = means
+        between = torch.cat([sent - received, (lasts[0] - received[:, -1])[:, None]], dim=1) * unit
+        parts = [*histories, between]
+        if z is not None:
+            parts += [(z * unit + center)[:, None], *differences]
+        return [torch.cat(parts, dim=1).transpose(1, 2).flatten(1)]  # from [p features c]
+
+    def _type_features(
+        self,
+        column: TypeColumn,
+        groups: tuple[MemoryCountGroups, ...],
+        keys: tuple[Tensor, ...],
+        time: Tensor,
+        query: QueryColumns | None,
+    ) -> list[Tensor]:
+        buckets = len(column.codes) + 1
+        every = torch.arange(buckets)
+        counts = torch.stack(
+            [
+                count_before(
+                    own.lists,
+                    own.group((key[:, None] * buckets + every).flatten()),
+                    time.repeat_interleave(buckets),
+                ).view(len(key), buckets, -1)
+                for own, key in zip(groups, keys, strict=True)
+            ],
+            dim=1,
+        )  # [p histories b s]
+        share = counts / counts.sum(dim=2, keepdim=True).clamp(min=1e-300)
+        parts = [torch.log1p(counts).flatten(1), (share[:, 0] * share[:, 1]).sum(dim=1)]
+        if query is not None:
+            bucket = assign_buckets(query, column)
+            index = bucket[:, None, None, None].expand(-1, counts.shape[1], 1, counts.shape[3])
+            same = counts.gather(2, index)[:, :, 0]  # [p histories s]
+            own = torch.log((same + LEAST_COUNT) / (counts.sum(dim=2) + LEAST_TOTAL))
+            parts += [bucket[:, None].double(), torch.log1p(same).flatten(1), own.flatten(1)]
+        return parts
+
+
+def standardise(columns: QueryColumns, request: ColumnRequest) -> Float64[Tensor, "p c"]:
+    """Return the numeric columns of the request minus their mean in training, in deviations of training."""
+    chosen = request.columns.numeric
+    edge = columns.edge
+    index = torch.tensor([column.index for column in chosen], device=edge.device)
+    center = torch.tensor([column.mean for column in chosen], dtype=torch.float64)
+    unit = torch.tensor([column.deviation for column in chosen], dtype=torch.float64)
+    return (edge[columns.row.to(edge.device)[:, None], index].cpu().double() - center) / unit
+
+
+def assign_buckets(columns: QueryColumns, column: TypeColumn) -> Int64[Tensor, "p"]:
+    """Return the rank of each value among the frequent ones; rare and unknown values share the last bucket."""
+    assert columns.codes is not None
+    code = columns.codes[columns.row.cpu(), column.index].long()
+    largest = max(max(column.codes), int(code.max()) if len(code) else 0)
+    bucket = torch.full((largest + 1,), len(column.codes), dtype=torch.int64)
+    bucket[torch.tensor(column.codes)] = torch.arange(len(column.codes))
+    return torch.where(code >= 0, bucket[code.clamp(min=0)], len(column.codes))

@@ -33,7 +33,8 @@ FUNCTIONS = {
     "str | None = None, metrics: str | Sequence[str] | None = None, candidates: int | str | None = None, "
     "filtered: bool = False, seeds: Sequence[int] | None = None, activity: bool = False, protocol: str = auto, "
     "data_dir: Path | str | None = None, **settings: Any) -> Table",
-    "generate": "(*, name: str = generated, scratch: Path | str | None = None, **settings: Any) -> Dataset",
+    "generate": "(*, name: str = generated, kind: str = forgetting, scratch: Path | str | None = None, **settings: "
+    "Any) -> Dataset",
     "load": "(name: str, data_dir: Path | str | None = None) -> Dataset",
     "open": "(folder: Path | str, *, device: str = auto, data_dir: Path | str | None = None, time_unit: str = "
     "auto, time_format: str | None = None) -> Run",
@@ -42,7 +43,8 @@ FUNCTIONS = {
     "pull": "(source: Path | str, *, out: Path | str = runs, revision: str | None = None, device: str = auto, "
     "data_dir: Path | str | None = None) -> Run",
     "read": "(source: Source, *, src: str | int | None = None, dst: str | int | None = None, time: str | int | None = "
-    "None, features: str | int | Sequence[str | int] = (), label: str | int | None = None, name: str | None = None, "
+    "None, features: str | int | Sequence[str | int] = (), types: str | int | Sequence[str | int] = (), columns: "
+    "bool = True, label: str | int | None = None, name: str | None = None, "
     "bipartite: bool | None = None, time_unit: str = auto, time_format: str | None = None, fill: float | None = None, "
     "format: str = auto, header: bool | None = None, delimiter: str | None = None, encoding: str = utf-8, skip_bad: "
     "bool = False, memory: float = 1.0, scratch: Path | str | None = None) -> Dataset",
@@ -130,8 +132,8 @@ CLASSES = {
         "classify": "(self, nodes: Nodes | None = None, at: str | float | None = None, k: int | None = None) -> "
         "Table",
         "explain": "(self, pair: tuple[str | int, str | int] | str | int, at: str | float | None = None, *, "
-        "orders: int = 4) -> Explanation",
-        "observe": "(self, events: Source) -> Run",
+        "orders: int = 4, columns: Mapping[str, Any] | None = None) -> Explanation",
+        "observe": "(self, events: Source, fill: float | None = None) -> Run",
         "evaluate": "(self, negatives: str | Sequence[str] | None = None, split: str | Sequence[str] = test, "
         "setting: str | Sequence[str] = (transductive, inductive), visible: str | None = None, *, metrics: "
         "str | Sequence[str] | None = None, candidates: int | str | None = None, filtered: bool = False, "

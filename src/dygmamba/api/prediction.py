@@ -6,7 +6,7 @@
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,11 +152,12 @@ def explain(
     data_dir: Path | None = None,
     out: Path | None = None,
     top: int = 10,
+    columns: Mapping[str, Any] | None = None,
 ) -> Explanation:
     """Explain the score of a pair, or of a node; with `out`, also as a page (.html) or a picture (.svg)."""
     opened = open_run(run, device=device, data_dir=data_dir, time_unit=time_unit, time_format=time_format)
     opened = opened if events is None else opened.observe(events)
-    explanation = opened.explain(query, at, orders=orders)
+    explanation = opened.explain(query, at, orders=orders, columns=columns)
     if out is not None:
         write_explanation(explanation, out, top)
     return explanation

@@ -105,6 +105,8 @@ class Run:
     def score(self, pairs: "Source", at: TimeLike | None = None) -> pa.Table:
         """Score pairs: a file, a table, or a list of (src, dst) or (src, dst, time).
 
+        A model trained with `query_columns` also reads the columns of the events in question, by their names.
+
         Returns columns src, dst, time, score, in the same order. Ids without events are allowed, unless the model has a
         node memory.
         """
@@ -155,21 +157,25 @@ class Run:
         at: TimeLike | None = None,
         *,
         orders: int = DEFAULT_ORDERS,
+        columns: Mapping[str, Any] | None = None,
     ) -> Explanation:
         """Explain which past events moved the score of (src, dst), or of a node in a run of task="node".
 
         The contributions and the base add up to the logit. More sampled `orders` of the events make the errors of the
-        contributions smaller, and take longer.
+        contributions smaller, and take longer. `columns` are those of the event in question, such as {"amount": 12},
+        for a model trained with `query_columns`.
         """
-        return explain_pair(self._predictor, pair, at, orders)
+        return explain_pair(self._predictor, pair, at, orders, columns)
 
-    def observe(self, events: "Source") -> "Run":
+    def observe(self, events: "Source", fill: float | None = None) -> "Run":
         """Return a Run that also knows these events: a file, a table or a list of (src, dst, time).
 
         This run stays unchanged, and nothing is trained. Columns are searched under the names of the run's own data,
-        then under the usual ones.
+        then under the usual ones. `fill` replaces missing numbers, also of features that the events lack altogether.
         """
-        return replace(self, _extended=self._predictor.with_events(events))
+        predictor = self._predictor
+        reader = replace(predictor, options=replace(predictor.options, fill=fill))
+        return replace(self, _extended=replace(reader.with_events(events), options=predictor.options))
 
     def evaluate(
         self,

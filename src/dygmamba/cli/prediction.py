@@ -37,7 +37,11 @@ TimeUnit = Annotated[
 def predict(
     run: Annotated[Path, typer.Argument(help="Predict with this run directory.")],
     pairs: Annotated[
-        Path | None, typer.Option(help="Score the pairs of this file: columns src, dst and optionally time.")
+        Path | None,
+        typer.Option(
+            help="Score the pairs of this file: columns src, dst, optionally time, and those that the run reads of a "
+            "query (query_columns)."
+        ),
     ] = None,
     sources: Annotated[
         str | None, typer.Option(help="Rank the destinations of these ids, a,b,c or a file; with --top.")
@@ -160,6 +164,12 @@ def explain(
     events: Annotated[
         Path | None, typer.Option(help="Add the new events of this file, with the columns of the dataset.")
     ] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Give a column of the event in question, name=value, e.g. amount=12 (query_columns)."
+        ),
+    ] = None,
     time_unit: TimeUnit = "auto",
     time_format: TimeFormat = None,
     device: Device = "auto",
@@ -178,7 +188,7 @@ def explain(
 
     found = prediction.explain(
         run, query, at=at, orders=orders, events=events, time_unit=time_unit, time_format=time_format,
-        device=device, data_dir=data_dir, out=out, top=top,
+        device=device, data_dir=data_dir, out=out, top=top, columns=_parse_columns(column or []),
     )  # fmt: skip
     for text in found.notes:
         print_note(f"note: {text}")
@@ -188,6 +198,19 @@ def explain(
         emit_json(found.to_json(top))
     else:
         _print_explanation(found, top)
+
+
+def _parse_columns(given: list[str]) -> dict[str, str]:
+    """Parse columns of an event, each written as name=value."""
+    columns = {}
+    for text in given:
+        name, sign, value = text.partition("=")
+        if not sign or not name.strip():
+            raise ConfigError(
+                f"--column takes name=value, such as amount=12; got '{text}'", code="malformed-setting"
+            )
+        columns[name.strip()] = value.strip()
+    return columns
 
 
 def _parse_pair(text: str) -> tuple[str, str]:

@@ -20,6 +20,7 @@ VISIBILITY_TITLES = {
     "strict": "only strictly earlier events are visible",
     "batch": "all events of earlier batches are visible",
 }
+QUERY_TITLE = "; each query carries the columns of its event"
 # Columns that a narrow terminal does without, dropped in this order.
 OPTIONAL_COLUMNS = (
     "AP pooled",
@@ -78,7 +79,9 @@ def make_link_table(rows: Rows, rules: Rows | None = None) -> "Table":
         groups.setdefault(tuple(row[key] for key in keys), []).append(row)
     seeds = max(len(own) for own in groups.values())
     title = f"{rows[0]['model']} on {rows[0]['dataset']}" + (f", mean ± std of {seeds}" if seeds > 1 else "")
-    title += f" ({VISIBILITY_TITLES[rows[0]['visible']]})"
+    title += (
+        f" ({VISIBILITY_TITLES[rows[0]['visible']]}{QUERY_TITLE if rows[0].get('query_columns') else ''})"
+    )
     figures = ("AP", "AUC", "AP pooled", "AUC pooled", *(() if seeds > 1 else ("events",)))
     weighed = ("activity weight",) if any("activity_weight" in row for row in rows) else ()
     table = plain_table("split", "nodes", "negatives", title=title, figures=(*figures, *weighed))
@@ -138,7 +141,7 @@ def make_rank_table(rows: Rows) -> "Table":
     among = f"among the candidates of {first['board']}" if first.get("board") else among
     title = f"{first['model']} on {first['dataset']}, ranks {among}, ties: {first['ties']}"
     title += f", mean ± std of {seeds}" if seeds > 1 else ", ± standard error"
-    title += f" ({VISIBILITY_TITLES[first['visible']]})"
+    title += f" ({VISIBILITY_TITLES[first['visible']]}{QUERY_TITLE if first.get('query_columns') else ''})"
     keys = [key for key in first if (key == "mrr" or key.startswith("hits@")) and not key.endswith("_se")]
     figures = (*(key.upper() if key == "mrr" else key for key in keys), "events")
     table = plain_table("split", "nodes", title=title, figures=figures)

@@ -7,6 +7,7 @@ Shapes: n players.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +61,7 @@ def explain_pair(
     pair: tuple[Any, Any] | str | int,
     at: TimeLike | None = None,
     orders: int = DEFAULT_ORDERS,
+    columns: Mapping[str, Any] | None = None,
 ) -> Explanation:
     """Explain the score of a pair, or of a node for a node classifier.
 
@@ -70,11 +72,12 @@ def explain_pair(
         pair: (src, dst), or the id of a node.
         at: Time of the query; default: after the last event.
         orders: Antithetic pairs of orders; with 1 there are no standard errors.
+        columns: Columns of the event in question by name, for a model that reads them (`query_columns`).
     """
     if orders < 1:
         raise ConfigError(f"`orders` must be at least 1; got {orders}", code="orders-not-positive")
     stream, run = predictor.ranker.stream_scorer.stream, predictor.run
-    queries, one = _read_query(predictor, pair, at)
+    queries, one = _read_query(predictor, pair, at, columns or {})
     ids, time = _queried_ids(predictor, queries), queries.times.shown[0].as_py()
     removal = build_game(run.scorer, stream, one, run.seed, run.rule.batch_size)
     if not removal.players:
@@ -232,7 +235,9 @@ def _build_without(game: CachedGame, places: list[int], logit: float, scale: Sco
     return Without(events, logit, scale(logit))
 
 
-def _read_query(predictor: Predictor, pair: Any, at: TimeLike | None) -> tuple[QueryBatch, PairBatch]:
+def _read_query(
+    predictor: Predictor, pair: Any, at: TimeLike | None, given: Mapping[str, Any]
+) -> tuple[QueryBatch, PairBatch]:
     """Read the query; a node without a partner is paired with its last neighbor."""
     ids = list(pair) if isinstance(pair, tuple | list) else [pair]
     is_link = predictor.run.folder.task == "link"
@@ -240,6 +245,7 @@ def _read_query(predictor: Predictor, pair: Any, at: TimeLike | None) -> tuple[Q
         expected = "a pair (src, dst)" if is_link else "the id of a node"
         raise ConfigError(f"this run explains {expected}; got {pair!r}", code="not-a-pair")
     columns = {name: pa.array([str(value)]) for name, value in zip(("src", "dst"), ids, strict=False)}
+    columns |= {name: pa.array([str(value)]) for name, value in given.items() if name not in columns}
     queries, stream = predictor.query_parser.read(columns, at), predictor.ranker.stream_scorer.stream
     if len(queries.unknown_ids) == len(set(map(str, ids))):
         names = " and ".join(queries.unknown_ids)
@@ -254,7 +260,8 @@ def _read_query(predictor: Predictor, pair: Any, at: TimeLike | None) -> tuple[Q
             code="memory-needs-known-nodes",
         )
     dst = queries.dst if queries.table.dst is not None else predictor.last_neighbors(queries)
-    return queries, PairBatch.from_pairs(queries.src, dst, queries.time).to(stream.device)
+    pair = PairBatch.from_pairs(queries.src, dst, queries.time).with_columns(queries.columns)
+    return queries, pair.to(stream.device)
 
 
 class _ReasonBuilder:

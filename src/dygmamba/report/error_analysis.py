@@ -21,6 +21,7 @@ from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.report.dataset_summary import TimeFormatter, format_node_names
 from dygmamba.report.document import Cell, Histogram, LineChart, ReportTable, Section
 from dygmamba.runs.test_predictions import StoredPredictions
+from dygmamba.sampling.columns import QueryColumns
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.calibration import Reliability
 from dygmamba.tasks.metrics import average_precision
@@ -268,9 +269,9 @@ def select_examples(
     selected = _select_rows(predictions)
     rows = torch.tensor([row for _, row in selected], dtype=torch.int64)
     src, dst, time = predictions.src[rows], predictions.dst[rows], dataset.store.time[predictions.event[rows]]
-    reasons = (
-        explain(PairBatch.from_pairs(src, dst, time)) if explain and len(rows) else [[] for _ in selected]
-    )
+    pairs = PairBatch.from_pairs(src, dst, time)
+    pairs = pairs.with_columns(QueryColumns.of_events(dataset.store.features, predictions.event[rows]))
+    reasons = explain(pairs) if explain and len(rows) else [[] for _ in selected]
     times, score = TimeFormatter.from_dataset(dataset), scores[rows]
     names = (format_node_names(dataset.ids, nodes.numpy()) for nodes in (src, dst))
     return [

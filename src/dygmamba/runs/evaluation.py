@@ -30,6 +30,7 @@ from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.models import find_model
 from dygmamba.models.base import FittedHeuristic, Scorer
 from dygmamba.runs.opening import build_link_stream
+from dygmamba.sampling.columns import find_query_columns
 from dygmamba.sampling.negatives import PUBLISHED_SEEDS
 from dygmamba.sampling.source_activity import SourceActivity
 from dygmamba.tasks.activity import ActivityRate, choose_activity_weight, fit_activity
@@ -206,7 +207,8 @@ def evaluate_ranks(
     for name, setting in dict.fromkeys((name, setting) for _, name, setting in keys):
         if has_events(stream.store, stream.split, name, setting):
             evaluation_set = build_link_set(stream.store, stream.split, name, setting)
-            rows.append({**about, **ranking.evaluate(scorer, stream, evaluation_set, rule, about["seed"])})
+            ranked = ranking.evaluate(scorer, stream, evaluation_set, rule, about["seed"])
+            rows.append({**about, **describe_queries(scorer), **ranked})
     return rows
 
 
@@ -231,9 +233,14 @@ def evaluate_link_scorer(
     rows = []
     for evaluation_set, logit in score_link_sets(scorer, stream, keys, rule, about["seed"]):
         score, columns = factor(evaluation_set, logit, score_set)
-        columns = about | evaluation_set.about | rule.about | columns
+        columns = about | evaluation_set.about | rule.about | describe_queries(scorer) | columns
         rows.append(build_link_row(evaluation_set, score, columns, calibration))
     return rows
+
+
+def describe_queries(scorer: Scorer) -> Row:
+    """Return `query_columns` for a model that reads the columns of the events in question; its rows are easier."""
+    return {"query_columns": True} if find_query_columns(scorer.requests) else {}
 
 
 def score_link_sets(

@@ -27,6 +27,7 @@ from dygmamba.runs.evaluation import (
     build_link_row,
     build_score_factor,
     compute_link_metrics,
+    describe_queries,
 )
 from dygmamba.runs.node_training import build_node_row
 from dygmamba.runs.test_predictions import ScoreCallback
@@ -109,7 +110,7 @@ def run_final_evaluation(
             heuristic_scores = score_heuristics(heuristics, evaluation_set, stage.advance)
         on_scores(evaluation_set, score)
         recorder.record(evaluation_set, score, calibration.probability(score, evaluation_set))
-        columns = about | evaluation_set.about | rule.about | columns
+        columns = about | evaluation_set.about | rule.about | describe_queries(fit.scorer) | columns
         row = build_link_row(evaluation_set, score, columns, calibration)
         rows.append(row)
         shared = {

@@ -37,6 +37,7 @@ from dygmamba.runs.queries import (
     probability_column,
     score_column,
 )
+from dygmamba.sampling.columns import find_query_columns
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.calibration import Calibration, NewNodes
 
@@ -85,11 +86,18 @@ class Predictor:
 
     @property
     def query_parser(self) -> QueryParser:
-        return QueryParser(self.dataset, self.options, self.run.dataset.ids.kind == "int")
+        columns = find_query_columns(self.run.scorer.requests)
+        return QueryParser(self.dataset, self.options, self.run.dataset.ids.kind == "int", columns)
 
     def with_events(self, events: Any) -> "Predictor":
         """Return a predictor that also knows these events, from a file or table with the dataset's columns."""
-        where, more = self._read_events(events)
+        try:
+            where, more = self._read_events(events)
+        except NotFoundError as error:
+            if error.code != "unknown-column" or self.options.fill is not None:
+                raise
+            advice = "or fill features that the events lack with `fill=VALUE`"
+            raise NotFoundError(f"{error}, {advice}", code=error.code) from error
         self.query_parser.check_times(where, bool(more.origin.time_origin), more.store.time.numpy())
         try:
             dataset = extend_dataset(self.dataset, more)
@@ -113,16 +121,15 @@ class Predictor:
                 part: getattr(options, part) or _name_if_present(getattr(origin, part), table.names)
                 for part in USUAL_NAMES
             }
-            features = options.features or table.features or origin.features
-            options = replace(options, **names, features=features, bipartite=bipartite)
+            chosen = self._choose_columns(table.features)
+            options = replace(options, **names, **chosen, bipartite=bipartite)
             return table.source, read_in_memory(events, options, bipartite)
         path, kind = Path(events), detect_format(Path(events), options)
         if kind in ("jodie", "dyglib") and origin.format in TABLE_FORMATS:
             kind = "csv"  # the dataset's file was read as a plain table too
         if kind in TABLE_FORMATS:
             names = {part: getattr(options, part) or getattr(origin, part) or None for part in USUAL_NAMES}
-            features = options.features or origin.features
-            options = replace(options, **names, features=features, bipartite=bipartite)
+            options = replace(options, **names, **self._choose_columns(), bipartite=bipartite)
             time_format = origin.time_format if options.time_unit == "auto" else ""
             options = replace(
                 options, time_format=options.time_format or time_format or None, date_order=origin.order
@@ -130,6 +137,12 @@ class Predictor:
             if options.time_unit == "auto" and not origin.guessed and not origin.time_origin:
                 options = replace(options, time_unit="plain")  # the dataset's times are plain numbers
         return str(path), read_dataset(path, options, format=kind)
+
+    def _choose_columns(self, own: tuple[str, ...] = ()) -> dict[str, Any]:
+        """Return the options that read the dataset's columns; `own` are features that the table's layout fixes."""
+        origin, features = self.dataset.origin, self.options.features
+        chosen = {"features": features or own or origin.features, "types": origin.types}
+        return {**chosen, "columns": False, "allow_absent": self.options.fill is not None}
 
     def score(
         self, pairs: QuerySource, at: TimeLike | None = None, progress: Progress = SILENT
@@ -143,7 +156,7 @@ class Predictor:
                 code="column-not-recognized",
             )
         with progress.stage("scoring", len(queries.src)) as stage:
-            logit = self.ranker.logits(queries.src, queries.dst, queries.time, stage.advance)
+            logit = self.ranker.logits(queries.src, queries.dst, queries.time, stage.advance, queries.columns)
         columns = {
             "src": parser.to_user_type(queries.table.src),
             "dst": parser.to_user_type(queries.table.dst),
@@ -162,7 +175,7 @@ class Predictor:
         """Return the tensors that an exported program takes to score these pairs."""
         self._require_task("link")
         queries, stream = self._read_queries(pairs, at), self.ranker.stream_scorer.stream
-        batch = PairBatch.from_pairs(queries.src, queries.dst, queries.time)
+        batch = PairBatch.from_pairs(queries.src, queries.dst, queries.time).with_columns(queries.columns)
         require_exportable(self.run.scorer, self.run.about["model"])
         return export_inputs(
             self.run.scorer, build_view(stream, self.run.scorer.requests, batch, self.run.seed)

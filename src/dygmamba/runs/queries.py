@@ -3,7 +3,7 @@
 # pyarrow.compute makes its functions at import, where pyright cannot see them
 # pyright: reportAttributeAccessIssue=false
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from dygmamba.core.errors import ConfigError, FileError, NotFoundError
+from dygmamba.data.events.columns import ColumnFacts
 from dygmamba.data.events.times import looks_like_epoch_seconds
 from dygmamba.data.readers.options import ReadOptions
 from dygmamba.data.readers.queries import (
@@ -28,6 +29,7 @@ from dygmamba.data.readers.times import format_iso_time
 from dygmamba.data.readers.values import ColumnLocation
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.extension import next_instant
+from dygmamba.sampling.columns import QueryColumns
 from dygmamba.tasks.calibration import Calibration
 
 TimeLike = str | float  # a date or a number
@@ -47,6 +49,7 @@ class QueryBatch:
     times: QueryTimes
     assumed_time: TimeLike | None  # used for all queries if neither the table nor the user gave a time
     unknown_ids: tuple[str, ...]  # ids without events
+    columns: QueryColumns | None = None  # of the events in question, if the model reads them
 
     @property
     def time(self) -> Tensor:
@@ -60,11 +63,17 @@ class QueryParser:
     dataset: Dataset
     options: ReadOptions  # of files
     has_integer_ids: bool  # whether predictions have integer ids, as the dataset had at first
+    columns: ColumnFacts = field(
+        default_factory=ColumnFacts
+    )  # of the events in question that the model reads
 
     def read(self, pairs: QuerySource, at: TimeLike | None, sources_only: bool = False) -> QueryBatch:
         """Read the queries of a file or table; with `sources_only` each source (and time) once."""
         ids = read_id_list(pairs, self.options, self.dataset.origin) if isinstance(pairs, Path) else None
-        table = read_queries(pairs if ids is None else {"src": ids}, self.options, self.dataset.origin)
+        wanted = [column.name for column in (*self.columns.numeric, *self.columns.types)]
+        table = read_queries(
+            pairs if ids is None else {"src": ids}, self.options, self.dataset.origin, wanted
+        )
         return self._to_batch(table.distinct_sources() if sources_only else table, at)
 
     def query_all_sources(self, at: TimeLike | None) -> QueryBatch:
@@ -78,7 +87,34 @@ class QueryParser:
     def _to_batch(self, table: QueryTable, at: TimeLike | None) -> QueryBatch:
         times, assumed_time = self._resolve_times(table, at)
         src, dst, unknown_ids = self._find_nodes(table)
-        return QueryBatch(table, src, dst, times, assumed_time, unknown_ids)
+        return QueryBatch(table, src, dst, times, assumed_time, unknown_ids, self._read_columns(table))
+
+    def _read_columns(self, table: QueryTable) -> QueryColumns | None:
+        """Return the columns of the events in question that the model reads; the others are 0.
+
+        Raises:
+            NotFoundError: The table has some of them, but not all.
+        """
+        wanted = [column.name for column in (*self.columns.numeric, *self.columns.types)]
+        missing = [name for name in wanted if name not in table.columns]
+        if len(missing) == len(wanted):
+            return None
+        if missing:
+            raise NotFoundError(
+                f"{table.source} has no column {missing[0]!r}, which the run reads with each pair; add it",
+                code="query-columns-missing",
+            )
+        features = self.dataset.store.features
+        edge = torch.zeros(len(table), features.edge.shape[1])
+        for column in self.columns.numeric:
+            edge[:, column.index] = torch.from_numpy(table.parse_numbers(column.name, self.options.fill))
+        codes = None
+        if features.codes is not None:
+            codes = torch.zeros(len(table), features.codes.shape[1], dtype=torch.int32)
+            for column in self.columns.types:
+                code = table.parse_codes(column.name, features.categories[column.index])
+                codes[:, column.index] = torch.from_numpy(code.copy())  # Arrow's buffers are read-only
+        return QueryColumns(torch.arange(len(table)), edge, codes)
 
     def to_user_type(self, ids: pa.Array) -> pa.Array:
         """Cast ids to integers if the dataset has integer ids and all of them are written as integers."""

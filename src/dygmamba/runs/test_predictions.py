@@ -17,7 +17,6 @@ from dygmamba.data.storage.tensor_file import read_seal, read_sealed_tensors, wr
 from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.runs.opening import OpenRun
-from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.calibration import Calibration, NewNodes
 from dygmamba.tasks.link import build_link_set
@@ -81,9 +80,9 @@ def recompute_predictions(run: OpenRun) -> StoredPredictions:
     """Score the pairs that would be stored with the weights of a link run."""
     evaluation_set = build_link_set(run.stream.store, run.stream.split, "test")
     rows, total, pairs = _select_evenly(evaluation_set), len(evaluation_set.events), evaluation_set.pairs
-    columns = (pairs.src, pairs.dst, pairs.time, pairs.label, pairs.group)
-    pairs = PairBatch.from_pairs(*(column[rows] for column in columns))
-    evaluation_set = replace(evaluation_set, pairs=pairs, event_index=evaluation_set.event_index[rows])
+    evaluation_set = replace(
+        evaluation_set, pairs=pairs.select(rows), event_index=evaluation_set.event_index[rows]
+    )
     score = score_evaluation_set(run.scorer, run.stream, evaluation_set, run.rule, run.seed)
     return replace(StoredPredictions.from_scores(evaluation_set, score), total=total)
 

@@ -1,0 +1,109 @@
+"""Runs of trees on streams with amounts and types: they learn from them, and ask for them where they read them."""
+
+from functools import cache
+
+import pytest
+import torch
+
+import dygmamba as dm
+from dygmamba.core.errors import ConfigError, NotFoundError
+from dygmamba.data.events.splits import chronological_split
+from dygmamba.tasks.link import LinkTask, build_link_set
+from raising import raises
+
+SMALL = {"trees": 20, "rounds": 20, "epochs": 1, "leaves": 15, "rate": 0.2, "neighbors": 4, "transitions": 0}
+COUNTS_ONLY = {"numeric_columns": 0, "event_types": 0}
+
+
+@cache
+def purchases():
+    return dm.generate(kind="purchases", customers=60, shops=200, events=1600, categories=4)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A run on counts, one that reads columns of earlier events, and one that also reads those of the query."""
+    settings = {"counts": COUNTS_ONLY, "history": {}, "query": {"query_columns": True}}
+    out = tmp_path_factory.mktemp("runs")
+    return {
+        name: dm.train(purchases(), "trees", out=out / name, device="cpu", **SMALL, **more)[0]
+        for name, more in settings.items()
+    }
+
+
+def test_columns_lift_the_test_ap_by_ten_points(runs):
+    """Where amounts and types decide by construction, earlier columns give 10 points, those of the query 25."""
+    ap = {name: run.results.to_pylist()[0] for name, run in runs.items()}
+    test = {
+        name: next(row["ap"] for row in run.results.to_pylist() if row["split"] == "test")
+        for name, run in runs.items()
+    }
+    assert test["history"] > test["counts"] + 0.10
+    assert test["query"] > test["counts"] + 0.25
+    assert {name: row.get("query_columns", False) for name, row in ap.items()} == {
+        "counts": False,
+        "history": False,
+        "query": True,
+    }
+
+
+def test_negatives_carry_the_columns_of_their_positive():
+    """In training and evaluation the columns of a query say nothing about its label."""
+    store = purchases().store
+    split = chronological_split(store)
+    task = LinkTask.create(store, split, torch.device("cpu"))
+    events = store.select(split.train[:50])
+    built = task.build_queries(events, task.draw_negatives(0, 0)[:50])
+    for pairs in (built, build_link_set(store, split, "test").pairs, task.validation.pairs):
+        own = pairs.columns.edge[pairs.columns.row]
+        true, other = (
+            own[pairs.label == label][pairs.group[pairs.label == label].argsort()] for label in (1, 0)
+        )
+        assert torch.equal(true, other)
+        assert torch.equal(store.features.edge[pairs.columns.row], own)
+
+
+def test_a_query_brings_the_columns_that_the_run_reads(runs, tmp_path):
+    """Scores depend on the given columns if and only if the run reads them; a missing one is an error."""
+    store = purchases().store
+    ends = {"src": store.src[-2:].tolist(), "dst": (store.dst[-2:] - 0).tolist()}
+    ends["dst"] = purchases().ids.to_user(store.dst[-2:].numpy()).to_pylist()
+    true = {"amount": store.features.edge[-2:, 0].tolist()}
+    names = purchases().store.features.categories[0].values
+    true["type"] = [names[code] for code in store.features.codes[-2:, 0]]
+    odd = {"amount": [1e-3, 1e6], "type": ["unheard of"] * 2}
+    fits, misfits = (runs["query"].score(ends | given)["score"].to_pylist() for given in (true, odd))
+    assert min(fits) > max(misfits)
+    assert runs["history"].score(ends | true)["score"].equals(runs["history"].score(ends | odd)["score"])
+    with raises("query-columns-missing", ConfigError):
+        runs["query"].score(ends)
+    with raises("query-columns-missing", NotFoundError):
+        runs["query"].score(ends | {"amount": true["amount"]})
+    with raises("query-columns-missing", ConfigError):
+        runs["query"].rank([ends["src"][0]], k=2)
+    file = tmp_path / "pairs.csv"
+    rows = zip(*(column for column in (ends | true).values()), strict=True)
+    file.write_text("src,dst,amount,type\n" + "".join(",".join(map(str, row)) + "\n" for row in rows))
+    assert runs["query"].score(file)["score"].to_pylist() == pytest.approx(fits)
+
+
+def test_explanations_name_columns(runs):
+    store = purchases().store
+    pair = (int(store.src[-1]), purchases().ids.to_user(store.dst[-1:].numpy()).to_pylist()[0])
+    found = runs["query"].explain(pair, orders=1, columns={"amount": 1e6, "type": "type000"})
+    assert any("amount of the query" in number.name for number in found.numbers.strongest[:8])
+    assert found.numbers.base + sum(
+        number.contribution for number in found.numbers.strongest
+    ) == pytest.approx(found.logit)
+
+
+def test_new_events_need_the_columns_or_a_value_to_fill_in(runs):
+    later = {"src": [0], "dst": [60], "time": [1.9e9]}
+    with raises("unknown-column", NotFoundError) as caught:
+        runs["history"].observe(later)
+    assert "fill" in str(caught.value)
+    filled = runs["history"].observe(later, fill=3.0).data.store.features
+    assert float(filled.edge[-1, 0]) == 3.0
+    assert filled.categories[0].values[filled.codes[-1, 0]] == ""
+    given = runs["history"].observe(later | {"amount": [5.0], "type": ["type001"]}).data.store.features
+    assert (float(given.edge[-1, 0]), int(given.codes[-1, 0])) == (5.0, 1)

@@ -24,7 +24,7 @@ FUNCTIONS = {
     "tuple[NeighborRequest, ...] = 20, device: str = auto) -> Iterator[Step]",
     "blend": "(runs: Sequence[Path | str], *, device: str = auto, out: Path | str = runs, negatives: str | "
     "Sequence[str] = random, data_dir: Path | str | None = None, progress: Progress | Callable[[dict[str, Any]], None] "
-    "| None = None) -> Run",
+    "| None = None, trust: bool = False) -> Run",
     "check_model": "(name: str, **settings: Any) -> Table",
     "compare": "(runs: Sequence[Path | str], *, out: Path | str | None = None) -> Document",
     "datasets": "(*, data_dir: Path | str | None = None, runs: Path | str = runs) -> Table",
@@ -37,7 +37,7 @@ FUNCTIONS = {
     "Any) -> Dataset",
     "load": "(name: str, data_dir: Path | str | None = None) -> Dataset",
     "open": "(folder: Path | str, *, device: str = auto, data_dir: Path | str | None = None, time_unit: str = "
-    "auto, time_format: str | None = None) -> Run",
+    "auto, time_format: str | None = None, trust: bool = False) -> Run",
     "push": "(run: Run | Path | str, target: Path | str, *, data: bool = False, public: bool = False, data_dir: "
     "Path | str | None = None) -> str",
     "pull": "(source: Path | str, *, out: Path | str = runs, revision: str | None = None, device: str = auto, "
@@ -49,7 +49,7 @@ FUNCTIONS = {
     "format: str = auto, header: bool | None = None, delimiter: str | None = None, encoding: str = utf-8, skip_bad: "
     "bool = False, memory: float = 1.0, scratch: Path | str | None = None) -> Dataset",
     "refit": "(folder: Path | str, *, device: str = auto, data_dir: Path | str | None = None, progress: Progress | "
-    "Callable[[dict[str, Any]], None] | None = None, processes: int = 1) -> Run",
+    "Callable[[dict[str, Any]], None] | None = None, processes: int = 1, trust: bool = False) -> Run",
     "register": "(name: str, config: type, build: Callable[[Any, DatasetFacts], Encoder | Scorer], *, title: str "
     "= , looks_at: str = , cost: str = , trainable: bool = True) -> ModelSpec",
     "reproduce": "(study: str, *, datasets: Sequence[str] | None = None, models: Sequence[str] | None = None, seeds: "
@@ -60,8 +60,8 @@ FUNCTIONS = {
     "list[str]",
     "resume": "(folder: Path | str, *, device: str = auto, negatives: str | Sequence[str] = random, data_dir: "
     "Path | str | None = None, progress: Progress | Callable[[dict[str, Any]], None] | None = None, log: str | "
-    "Sequence[str] | None = None, processes: int = 1, deterministic: bool = False, overrides: Mapping[str, Any] | None "
-    "= None, **settings: Any) -> Run",
+    "Sequence[str] | None = None, processes: int = 1, deterministic: bool | None = None, trust: bool = False, "
+    "overrides: Mapping[str, Any] | None = None, **settings: Any) -> Run",
     "save": "(dataset: Dataset, *, data_dir: Path | str | None = None) -> Path",
     "train": "(data: Dataset | str, model: str | None = None, *, seeds: int | Sequence[int] = (0,), task: str = "
     "link, budget: str | float | None = None, device: str = auto, out: Path | str = runs, negatives: str | "

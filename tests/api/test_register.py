@@ -39,12 +39,12 @@ print(run.path, run.score([(3, 5)])["score"][0].as_py())
 
 
 def test_a_model_of_a_module_trains_and_opens_in_a_new_process(tmp_path):
-    """The run names the module; opening imports it. The contract is one call."""
+    """The run names the module; opening imports it if it is trusted. The contract is one call."""
     (tmp_path / "mine.py").write_text(TEN + REGISTER)
     first = python(f"import mine, dygmamba as dm\n{TRAIN}", tmp_path, more=tmp_path)
     path, score = first.split()
     assert 'source = "mine:Ages"' in (tmp_path / path / "config.toml").read_text()
-    ask = f"print(dm.open({path!r}).score([(3, 5)])['score'][0].as_py())"
+    ask = f"print(dm.open({path!r}, trust=True).score([(3, 5)])['score'][0].as_py())"
     check = "print(dm.check_model('ages').num_rows)"
     again, held = python(f"import dygmamba as dm; {ask}; {check}", tmp_path, more=tmp_path).split()
     assert (float(again), held) == (float(score), "7")
@@ -83,7 +83,7 @@ def test_an_installed_package_offers_its_models(tmp_path):
     assert (float(again), held) == (float(score), "{'out': 8} 7")
     assert '"name": "ages"' in told
     gone = python(f"import dygmamba as dm\ntry: {ask}\nexcept dm.DygError as error: print(error)", tmp_path)
-    assert "comes from theirs:SPEC, which cannot be imported" in gone
+    assert "is defined by 'theirs:SPEC', which is not imported by itself" in gone
 
 
 class Peeks(Sound):

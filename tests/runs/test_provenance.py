@@ -60,6 +60,7 @@ def test_deterministic_mode_restores_the_threads(begun, tmp_path):
             warnings.simplefilter("error")
             resume_link_run(run.path, CPU, tmp_path / "data")()
         assert torch.get_num_threads() == threads
+        assert provenance.is_deterministic(run)  # `dygmamba.resume` restores the mode from it
         same = state(run) == state(whole)  # compared apart: a difference would be printed byte by byte
         assert same, threads
 

@@ -19,6 +19,7 @@ from door_cases import COLUMNS, letters
 from dygmamba.core.errors import ConfigError, DownloadError, FileError, NotFoundError
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.runs import sharing
+from forged_runs import blend_of
 from raising import raises
 
 PAIRS = [("ann", "bob"), ("cid", "dora"), ("nobody", "eve")]
@@ -164,7 +165,7 @@ def test_a_file_that_differs_from_the_manifest_is_refused(place, tmp_path):
         dm.pull(tmp_path / "runs", out=tmp_path / "x")
 
 
-def resealed(place, tmp_path, **about) -> Path:
+def resealed(place, tmp_path, parts: dict | None = None, **about) -> Path:
     """A copy with other settings, and with checksums as a forger would write them."""
     copy = changed(place.bare, tmp_path)
     own = RunDirectory(tmp_path / "forged")
@@ -173,6 +174,7 @@ def resealed(place, tmp_path, **about) -> Path:
     sections["run"].pop("file", None)
     sections.pop("folder")
     sections["run"] |= about
+    sections["model"] = parts or sections["model"]
     own.write_config(sections)
     (copy / "config.toml").write_bytes((own.path / "config.toml").read_bytes())
     shutil.rmtree(own.path)
@@ -180,6 +182,7 @@ def resealed(place, tmp_path, **about) -> Path:
     facts = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     listed = json.loads((copy / "config.json").read_text())
     listed["files"]["config.toml"] = facts
+    listed["folder"] = "blend" if parts else listed["folder"]
     (copy / "config.json").write_text(json.dumps(listed))
     return copy
 
@@ -196,6 +199,10 @@ def test_a_forged_configuration_is_refused(place, tmp_path):
     for about, kind, code in cases:
         with raises(code, kind):
             dm.pull(resealed(place, tmp_path, **about), out=tmp_path / "runs")
+    for name in ("ages", "trees"):  # a module of a part of a blend, whose model is unknown or known
+        parts = blend_of(name, {}, "antigravity:x")
+        with raises("unregistered-model"):
+            dm.pull(resealed(place, tmp_path, parts, model="blend"), out=tmp_path / "runs")
     assert "antigravity" not in sys.modules
 
 

@@ -31,8 +31,8 @@ def register(
 ) -> ModelSpec:
     """Register a model under a name, so that `train` and the command line know it.
 
-    An Encoder gets a link head. A run remembers the module of `build`; opening it in another process imports that
-    module, which must register the model when it is imported.
+    An Encoder gets a link head. A run remembers the module of `build`; another process that opens it imports that
+    module first, or gives `trust` to `dygmamba.open`; the module must register the model when it is imported.
 
     Args:
         name: Letters, digits, '.', '_' and '-'.

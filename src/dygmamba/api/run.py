@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from dygmamba.api.evaluation import EvaluationRequest, evaluate_run, rows_to_table, warn_if_unfinished
 from dygmamba.api.reports import write_full_page
+from dygmamba.api.trusted_code import import_if_trusted
 from dygmamba.api.validation import Names
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.readers import ReadOptions
@@ -235,11 +236,13 @@ def open(
     data_dir: Path | str | None = None,
     time_unit: str = "auto",
     time_format: str | None = None,
+    trust: bool = False,
 ) -> Run:
     """Open the run in a directory, with its best weights.
 
     `time_unit` and `time_format` say how times in queries are read; by default dates are read as in the run's own data,
-    or as ISO dates. A registered model of another package is imported from the module that the run names.
+    or as ISO dates. A model of another package must be registered, or come from an installed entry point; with `trust`
+    the module that the run names is imported, which runs its code.
 
     >>> import dygmamba as dm
     >>> (trained,) = dm.train(dm.generate(nodes=40, events=600, communities=4), "trees", epochs=1)
@@ -250,6 +253,7 @@ def open(
     1
     """
     path = Path(folder)
+    import_if_trusted(trust, path)
     run = Run(path, device, None if data_dir is None else Path(data_dir), time_unit, time_format)
     warn_if_unfinished(run._folder)  # also raises for a folder that is not a run
     return run

@@ -29,6 +29,7 @@ from dygmamba.api.selection import (
     resume_selection,
     train_within_budget,
 )
+from dygmamba.api.trusted_code import import_if_trusted
 from dygmamba.api.validation import (
     DEFAULT_NETWORK,
     Names,
@@ -52,6 +53,8 @@ from dygmamba.explain.forgetting import Forgetting, find_known_law, measure_forg
 from dygmamba.models.aliases import current_model_name
 from dygmamba.runs.blending import blend_runs
 from dygmamba.runs.opening import SplitSpec, choose_device, open_run, store_run_dataset
+from dygmamba.runs.provenance import is_deterministic
+from dygmamba.runs.trusted_code import require_known_models
 from dygmamba.sampling.negatives import SAMPLERS
 from dygmamba.tasks.link import SETTINGS
 from dygmamba.tasks.metric_names import SETTING_LABELS
@@ -224,7 +227,7 @@ def train(
         job |= {"backbone": None if backbone is None else str(backbone), "split": split, "log": log}
         job |= {"protocol": protocol}
         job |= {"data_dir": None if folder is None else str(folder), "deterministic": deterministic}
-        job |= {"overrides": settings}
+        job |= {"overrides": settings} | ({} if backbone is None else _share_trust(Path(backbone)))
         return Runs(
             [Run(path, device, folder) for path in run_in_processes("train", processes, observer, job)]
         )
@@ -256,7 +259,8 @@ def resume(
     progress: Progress | EpochFunction | None = None,
     log: Names | None = None,
     processes: int = 1,
-    deterministic: bool = False,
+    deterministic: bool | None = None,
+    trust: bool = False,
     overrides: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Run:
@@ -264,6 +268,8 @@ def resume(
 
     `epochs=50` turns it, finished or not, into the run that would have been started with 50; `patience` can grow too.
     Any other setting is an error. `processes` may differ from the first time; then the last bits of the results differ.
+    `deterministic` is as when the run was started, unless it is given. `trust` imports the module that defines the model,
+    as in `dygmamba.open`.
 
     A run that was trained within a `budget` continues the choice among models in the time that is left, and the chosen
     run is returned. With `epochs`, or if the choice is complete, only the given run continues.
@@ -277,6 +283,8 @@ def resume(
     2
     """
     path, data = Path(folder), _path(data_dir)
+    import_if_trusted(trust, path)
+    require_known_models(RunDirectory(path))  # before the run is extended
     settings |= overrides or {}
     strategies, loggers = parse_names("negatives", negatives, SAMPLERS), parse_loggers(log)
     observer = as_progress(progress)
@@ -289,9 +297,9 @@ def resume(
             "overrides": settings,
         }
         job |= {"data_dir": None if data is None else str(data), "deterministic": deterministic}
-        run_in_processes("resume", processes, observer, job)
+        run_in_processes("resume", processes, observer, job | _share_trust(path))
         return Run(path, device, data)
-    if deterministic:
+    if deterministic or (deterministic is None and is_deterministic(RunDirectory(path))):
         enable_determinism()
     where = choose_device(device)
     selection = None if settings else find_unfinished_selection(path)
@@ -312,11 +320,12 @@ def refit(
     data_dir: Path | str | None = None,
     progress: Progress | EpochFunction | None = None,
     processes: int = 1,
+    trust: bool = False,
 ) -> Run:
     """Train a finished run's settings on every event, the test period too, for as many epochs as were best.
 
     The new run, for use in production, lies beside the old one. It has no test results: how good its settings are is in
-    the results of the old one.
+    the results of the old one. `trust` imports the module that defines the model, as in `dygmamba.open`.
 
     >>> import dygmamba as dm
     >>> (run,) = dm.train(dm.generate(nodes=40, events=600, communities=4), "trees", epochs=1)
@@ -325,9 +334,10 @@ def refit(
     (True, 0, 2)
     """
     path, data = Path(folder), _path(data_dir)
+    import_if_trusted(trust, path)
     if processes != 1:
         job = {"folder": str(path), "device": device, "data_dir": None if data is None else str(data)}
-        (refitted,) = run_in_processes("refit", processes, as_progress(progress), job)
+        (refitted,) = run_in_processes("refit", processes, as_progress(progress), job | _share_trust(path))
         return Run(refitted, device, data)
     with process_group(where := choose_device(device)):
         fit = refit_link_run(path, where, as_progress(progress), data)
@@ -342,11 +352,13 @@ def blend(
     negatives: Names = "random",
     data_dir: Path | str | None = None,
     progress: Progress | EpochFunction | None = None,
+    trust: bool = False,
 ) -> Run:
     """Combine finished link runs of one dataset: the weighted sum of their logits that is best on validation.
 
     Nothing is trained. The new run is evaluated, holds all it needs and is used like any other. It takes two to four
-    runs, of different models or of different seeds.
+    runs, of different models or of different seeds. `trust` imports the modules that define their models, as in
+    `dygmamba.open`.
 
     >>> import dygmamba as dm
     >>> data = dm.generate(nodes=40, events=600, communities=4)
@@ -355,6 +367,7 @@ def blend(
     >>> both.config["run"]["model"], sum(both.config["model"]["weights"])
     ('blend', 1.0)
     """
+    import_if_trusted(trust, *runs)
     strategies = parse_names("negatives", negatives, SAMPLERS)
     where, folder, observer = choose_device(device), _path(data_dir), as_progress(progress)
     fit, dataset = blend_runs([Path(run) for run in runs], where, Path(out), folder, observer)
@@ -362,6 +375,12 @@ def blend(
     observer.message(fit.run.config()["chosen"]["weights"])
     finish_link_run(fit, dataset, strategies, observer)
     return Run(fit.run.path, device, folder)
+
+
+def _share_trust(path: Path) -> dict[str, str]:
+    """Let workers import the modules of a run's models, if this process knows these models itself."""
+    require_known_models(RunDirectory(path))
+    return {"trusted": str(path)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ def main(name: str, encoded: str) -> int:
 
     from dygmamba.api.processes import PipeProgress, encode_error
     from dygmamba.api.training import Runs, refit, resume, train
+    from dygmamba.api.trusted_code import import_if_trusted
     from dygmamba.data.storage.dataset import load_dataset
 
     redirect_warnings(DygWarning, lambda text: send({"warning": text}))
@@ -33,6 +34,7 @@ def main(name: str, encoded: str) -> int:
     if "stored" in job:  # data that no name leads to
         job["data"] = replace(load_dataset(Path(job.pop("stored"))), name=job["data"])
     try:
+        import_if_trusted(True, job.pop("trusted", None))
         with Interrupts(progress.message):
             done = {"train": train, "resume": resume, "refit": refit}[name](**job, progress=progress)
     except DygError as error:

@@ -7,9 +7,10 @@ import typer
 
 from dygmamba.api import precheck
 from dygmamba.api.formatting import SETTING_LABELS
+from dygmamba.api.trusted_code import import_if_trusted
 from dygmamba.cli.console import emit_json, plain_table, print_line, stack_heading, stdout
 from dygmamba.cli.messages import escape_text
-from dygmamba.cli.options import DataDir, Device, Json, Overrides, Protocol, parse_overrides
+from dygmamba.cli.options import DataDir, Device, Json, Overrides, Protocol, TrustCode, parse_overrides
 from dygmamba.cli.progress import show_progress
 from dygmamba.cli.tables import make_result_tables
 from dygmamba.core.process_settings import is_first_process
@@ -86,6 +87,7 @@ def evaluate(
     ] = False,
     device: Device = "auto",
     data_dir: DataDir = None,
+    trust_code: TrustCode = False,
     as_json: Json = False,
 ) -> None:
     """Evaluate a run or a heuristic: against negatives (AP, AUC) or among many candidates (MRR, hits@K)."""
@@ -95,6 +97,7 @@ def evaluate(
         metrics=metrics, candidates=candidates, filtered=filtered, visible=visible, draws=draws, seed=seed,
         store_negatives=store_negatives, protocol=protocol, device=device, data_dir=data_dir,
     )  # fmt: skip
+    import_if_trusted(trust_code, data)
 
     from dygmamba.api.evaluation import EvaluationRequest, evaluate_target
 
@@ -126,6 +129,7 @@ def audit(
         Path | None, typer.Option(help="Also write the audit as an HTML page to this file.")
     ] = None,
     data_dir: DataDir = None,
+    trust_code: TrustCode = False,
     as_json: Json = False,
 ) -> None:
     """Show what a score on this dataset can say; exit code 1 if the model's score depends on what it must not."""
@@ -133,6 +137,7 @@ def audit(
     precheck.check_audit(
         data=data, run=run, model=model, settings=settings, protocol=protocol, data_dir=data_dir
     )
+    import_if_trusted(trust_code, data, run)
 
     from dygmamba.api import studies
 

@@ -12,7 +12,10 @@ _OPTION_NAMES = (
     "seed seeds set setting sizes skip_bad sources split src store_negatives studies task time "
     "time_format time_unit to top train_candidates train_negatives trials visible workers"
 )
-OPTIONS = {name: f"--{name.replace('_', '-')}" for name in _OPTION_NAMES.split()} | {"name": "--out"}
+OPTIONS = {name: f"--{name.replace('_', '-')}" for name in _OPTION_NAMES.split()} | {
+    "name": "--out",
+    "trust": "--trust-code",
+}
 SETTINGS_WITHOUT_OPTION = ("patience", "batch")
 # Calls of the library that messages recommend, as commands.
 COMMAND_FORMS = {

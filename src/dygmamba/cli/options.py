@@ -23,6 +23,13 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", help="Set a model or training setting, key=value, e.g. length=32."),
 ]
+TrustCode = Annotated[
+    bool,
+    typer.Option(
+        "--trust-code",
+        help="Import the module that defines the run's model, which runs its code; shows its name.",
+    ),
+]
 Delimiter = Annotated[str | None, typer.Option(help="Split lines at this delimiter; also tab, blanks.")]
 Encoding = Annotated[str, typer.Option(help="Read text files in this encoding.")]
 TimeFormat = Annotated[str | None, typer.Option(help='Read dates in this format, like "%d.%m.%Y %H:%M".')]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dygmamba.api import precheck
+from dygmamba.api.trusted_code import import_if_trusted
 from dygmamba.cli.console import emit_json, plain_table, print_line, print_note, stdout
 from dygmamba.cli.messages import escape_text
 from dygmamba.cli.options import (
@@ -19,6 +20,7 @@ from dygmamba.cli.options import (
     Fill,
     Json,
     TimeFormat,
+    TrustCode,
     parse_delimiter,
     parse_list,
 )
@@ -80,6 +82,7 @@ def predict(
     encoding: Encoding = "utf-8",
     device: Device = "auto",
     data_dir: DataDir = None,
+    trust_code: TrustCode = False,
     raw: Annotated[
         bool, typer.Option("--raw", help="Write CSV cells unchanged, even if a spreadsheet would run them.")
     ] = False,
@@ -96,6 +99,7 @@ def predict(
     precheck.check_predict(
         run, given=queries, top=top, pairs=pairs, events=events, out=out, time_unit=time_unit, device=device
     )
+    import_if_trusted(trust_code, run)
 
     from dygmamba.api import prediction
 
@@ -174,6 +178,7 @@ def explain(
     time_format: TimeFormat = None,
     device: Device = "auto",
     data_dir: DataDir = None,
+    trust_code: TrustCode = False,
     as_json: Json = False,
 ) -> None:
     """Show which past events of either side moved the score of a pair, and by how much."""
@@ -183,6 +188,7 @@ def explain(
         )
     query = _parse_pair(pair) if pair is not None else str(node)
     precheck.check_explain(run, out=out, events=events, time_unit=time_unit, device=device)
+    import_if_trusted(trust_code, run)
 
     from dygmamba.api import prediction
 

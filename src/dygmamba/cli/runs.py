@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from dygmamba.api import precheck
+from dygmamba.api.trusted_code import import_if_trusted
 from dygmamba.cli.console import emit_json, print_line
-from dygmamba.cli.options import DataDir, Json, RunsOut
+from dygmamba.cli.options import DataDir, Json, RunsOut, TrustCode
 from dygmamba.cli.progress import print_message, show_progress
 from dygmamba.cli.tables import print_document
 
@@ -21,10 +22,12 @@ def export_model(
         Path, typer.Option(help="Write to this file, .pt2 (torch.export) or .onnx.", show_default=False)
     ],
     data_dir: DataDir = None,
+    trust_code: TrustCode = False,
     as_json: Json = False,
 ) -> None:
     """Export the scorer of a run with torch.export or as ONNX, checked against the run itself."""
     precheck.check_export_model(run, to)
+    import_if_trusted(trust_code, run)
 
     from dygmamba.api.run import open as open_run
 
@@ -41,9 +44,11 @@ def report(
     run: Annotated[Path, typer.Argument(help="Write the page of this run directory.")],
     out: Annotated[Path | None, typer.Option(help="Write the page to this file.")] = None,
     data_dir: DataDir = None,
+    trust_code: TrustCode = False,
 ) -> None:
     """Write a run's results, curves, learned decay and settings as one page that opens offline."""
     precheck.require_run(run)
+    import_if_trusted(trust_code, run)
 
     from dygmamba.api.reports import write_full_page
 

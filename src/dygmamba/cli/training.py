@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dygmamba.api import precheck
+from dygmamba.api.trusted_code import import_if_trusted
 from dygmamba.cli.console import emit_json, plain_table, print_line, stdout
 from dygmamba.cli.messages import escape_text, translate_message
 from dygmamba.cli.options import (
@@ -17,6 +18,7 @@ from dygmamba.cli.options import (
     Overrides,
     Protocol,
     RunsOut,
+    TrustCode,
     parse_overrides,
     parse_seeds,
 )
@@ -126,8 +128,12 @@ def train(
     ] = None,
     device: Device = "auto",
     deterministic: Annotated[
-        bool, typer.Option(help="Fail instead of using operations that are not reproducible.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            help="Fail instead of using operations that are not reproducible; a resumed run keeps its choice.",
+            show_default=False,
+        ),
+    ] = None,
     out: RunsOut = Path("runs"),
     resume: Annotated[
         Path | None, typer.Option(help="Continue this run directory; --epochs may give it more epochs.")
@@ -146,6 +152,7 @@ def train(
         typer.Option(min=1, help="Share every batch among this many processes, one per GPU or core group."),
     ] = 1,
     data_dir: DataDir = None,
+    trust_code: TrustCode = False,
     as_json: Json = False,
 ) -> None:
     """Train a model on a dataset, evaluate it on validation and test, and compare it with simple heuristics."""
@@ -175,6 +182,7 @@ def train(
             finetune=finetune, balance=balance, negatives=negatives, device=device, log=log, refit=refit,
             data_dir=data_dir,
         )  # fmt: skip
+    import_if_trusted(trust_code, resume, backbone)
 
     from dygmamba.api import training
 
@@ -185,9 +193,9 @@ def train(
             "progress": progress,
             "processes": processes,
         }
-        shared = {**where, "negatives": negatives, "log": log, "deterministic": deterministic}
+        shared = {**where, "negatives": negatives, "log": log}
         if resume is not None:
-            runs = [training.resume(resume, **shared, overrides=settings)]
+            runs = [training.resume(resume, **shared, deterministic=deterministic, overrides=settings)]
         else:
             plan = {
                 "data": str(data),
@@ -200,7 +208,7 @@ def train(
                 "protocol": protocol,
             }
             plan |= {"backbone": backbone, "finetune": finetune, "balance": balance, "preset": preset}
-            runs = training.train(**plan, **shared, overrides=settings)
+            runs = training.train(**plan, **shared, deterministic=bool(deterministic), overrides=settings)
         refits = [training.refit(run.path, **where) for run in runs] if refit else []
     _print_runs(runs, refits, as_json)
 
@@ -240,6 +248,7 @@ def blend(
     device: Device = "auto",
     out: RunsOut = Path("runs"),
     data_dir: DataDir = None,
+    trust_code: TrustCode = False,
     as_json: Json = False,
 ) -> None:
     """Combine finished runs into one: the weighted sum of their scores that is best on validation.
@@ -247,6 +256,7 @@ def blend(
     Nothing is trained. The new run holds all it needs and is used like any other.
     """
     precheck.check_blend(runs, negatives, device)
+    import_if_trusted(trust_code, *runs)
 
     from dygmamba.api.training import blend as blend_runs
 

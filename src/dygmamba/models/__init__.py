@@ -13,7 +13,7 @@ from types import ModuleType
 from dygmamba.core.errors import ConfigError, NotFoundError
 from dygmamba.models import configs
 from dygmamba.models.aliases import ALIASES, current_model_name
-from dygmamba.models.spec import Builder, ModelSpec, import_source, list_installed, load_installed
+from dygmamba.models.spec import Builder, ModelSpec, list_installed, load_installed
 
 MODELS: dict[str, ModelSpec] = {
     "dyg-mamba": ModelSpec(
@@ -219,7 +219,12 @@ REGISTERED: dict[str, ModelSpec] = {}  # models registered in this process, and 
 
 
 def find_model(name: str, source: str | None = None) -> ModelSpec:
-    """Return the model of that name, importing an entry point or a run's `source` module if necessary.
+    """Return the model of that name, importing an installed entry point if necessary.
+
+    Args:
+        name: Name in the registry.
+        source: The module:attribute that defines it, as a run records it. It is never imported here: a run may come
+            from anybody (`runs/trusted_code.py`).
 
     Raises:
         NotFoundError: no model has that name.
@@ -230,12 +235,14 @@ def find_model(name: str, source: str | None = None) -> ModelSpec:
             return table[name]
     if name not in REGISTERED and name in (installed := list_installed()):
         REGISTERED[name] = load_installed(name, installed[name])
-    if name not in REGISTERED and source is not None:
-        import_source(name, source)
     if name not in REGISTERED:
-        detail = f" ({source} did not register it)" if source else ""
-        raise _unknown_model(name, list_names(), detail)
+        raise _unregistered_model(name, source) if source else _unknown_model(name, list_names())
     return REGISTERED[name]
+
+
+def is_known_model(name: str) -> bool:
+    """Return whether `find_model` finds the model: it is built in, registered, or offered by an installed package."""
+    return current_model_name(name) in (*COMPOSED, *list_names())
 
 
 def require_model(name: str) -> ModelSpec | None:
@@ -255,12 +262,24 @@ def list_names() -> list[str]:
     return list(dict.fromkeys([*MODELS, *REGISTERED, *list_installed()]))
 
 
-def _unknown_model(name: str, names: Iterable[str], detail: str = "") -> NotFoundError:
+def _unregistered_model(name: str, source: str) -> NotFoundError:
+    module = source.partition(":")[0]
+    if module == "__main__":
+        what = f"was registered in a script or notebook ({source}); register '{name}' again with `dygmamba.register`"
+    else:
+        what = (
+            f"is defined by {source!r:.120}, which is not imported by itself, because that would run its code; if you "
+            "trust it, give `trust=True`, or import that module first"
+        )
+    return NotFoundError(f"the model '{name}' of this run {what}", code="unregistered-model")
+
+
+def _unknown_model(name: str, names: Iterable[str]) -> NotFoundError:
     names = list(names)
     close = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean '{close[0]}'? " if close else ""
     return NotFoundError(
-        f"unknown model '{name}'{detail}; {hint}choose from {', '.join(names)}, or `dygmamba.register` it",
+        f"unknown model '{name}'; {hint}choose from {', '.join(names)}, or `dygmamba.register` it",
         code="unknown-model",
     )
 

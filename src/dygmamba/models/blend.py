@@ -20,6 +20,7 @@ from dygmamba.models import find_model
 from dygmamba.models.aliases import update_stored_settings
 from dygmamba.models.base import DatasetFacts, MemorySaver, Scorer
 from dygmamba.models.configs import BlendConfig
+from dygmamba.sampling.columns import ColumnRequest
 from dygmamba.sampling.counts import CountRequest
 from dygmamba.sampling.decayed_counts import DecayedCountRequest
 from dygmamba.sampling.transition_counts import TransitionCountRequest
@@ -33,6 +34,7 @@ VIEW_FIELDS: dict[type, str] = {
     DecayedCountRequest: "decayed_counts",
     TransitionRequest: "transitions",
     TransitionCountRequest: "transition_counts",
+    ColumnRequest: "column_features",
 }
 NEIGHBORS = "neighbors"  # field of a view with the results of all other requests
 

@@ -91,18 +91,19 @@ def load_installed(name: str, point: "EntryPoint") -> ModelSpec:
 
 
 def import_source(name: str, source: str) -> None:
-    """Import the module that defines a run's model, so that it registers the model."""
+    """Import the module that defines a run's model, so that it registers the model; only for code the user trusts.
+
+    Raises:
+        NotFoundError: The module cannot be imported, or raises an error.
+    """
     module = source.partition(":")[0]
-    hint = f"register '{name}' again with `dygmamba.register`, then open the run"
-    if module == "__main__":
-        raise NotFoundError(
-            f"model '{name}' was registered in a script or notebook ({source}); {hint}",
-            code="unregistered-model",
-        )
+    if module == "__main__" or not all(part.isidentifier() for part in module.split(".")):
+        return  # nothing to import: `find_model` says what to do
     try:
         import_module(module)
-    except ImportError as error:
+    except Exception as error:  # the module may raise anything
         raise NotFoundError(
-            f"model '{name}' comes from {source}, which cannot be imported ({error}); install that package or {hint}",
+            f"model '{name}' comes from {source}, which cannot be imported ({type(error).__name__}: {error}); install "
+            f"that package, or register '{name}' again with `dygmamba.register`",
             code="unregistered-model",
         ) from error

@@ -155,6 +155,7 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
         "device": str(device) if device.type == "cpu" else torch.cuda.get_device_name(device),
     }
     common |= {"processes": group.size} if group.is_distributed else {}
+    common |= {"deterministic": True} if torch.are_deterministic_algorithms_enabled() else {}
     if device.type != "cpu":
         return common
     return common | {
@@ -181,6 +182,11 @@ def create_run(create: Callable[[], RunDirectory], sections: dict[str, dict[str,
         return run.path
 
     return RunDirectory(group.run_on_first(create_and_write), group.is_first)
+
+
+def is_deterministic(run: RunDirectory) -> bool:
+    """Return whether a run was started in deterministic mode."""
+    return run.config().get("made_with", {}).get("deterministic") is True
 
 
 def check_environment(run: RunDirectory, device: torch.device) -> None:

@@ -27,6 +27,7 @@ from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.models import find_model
 from dygmamba.runs.calibration import load_saved_calibration, save_calibration
 from dygmamba.runs.opening import read_split, store_run_dataset
+from dygmamba.runs.trusted_code import list_run_models
 
 FORMAT = "dygmamba-run-1"
 MANIFEST_FILE = "config.json"
@@ -242,14 +243,13 @@ def _check_shared_run(copy: RunDirectory, manifest: Manifest) -> None:
             "config.toml of the shared run has paths of another machine; ask for it to be pushed again",
             code="shared-run-has-paths",
         )
-    source = about.get("source")
-    # opening the run would import that module
-    if source is not None and find_model(about["model"]).source != source:
-        raise ConfigError(
-            f"the model '{about['model']}' of the shared run is registered by {source}, not by dygmamba; import that "
-            "module first if you trust it (a pulled run imports nothing by itself)",
-            code="unregistered-model",
-        )
+    for name, source in list_run_models(copy.config()):
+        if source and find_model(name, source).source != source:
+            raise ConfigError(
+                f"the model '{name}' of the shared run is registered by {source!r:.120}, not by dygmamba; import that "
+                "module first if you trust it (a pulled run imports nothing by itself)",
+                code="unregistered-model",
+            )
     # each of these raises for a damaged file
     read_checkpoint(copy, copy.best)
     load_saved_calibration(copy)

@@ -1,5 +1,6 @@
 """Rows of a table: the definition, the kernel under the interpreter or on a GPU, and what is refused."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -29,6 +30,26 @@ def test_on_one_device_it_is_indexing(table, index):
     rows, chosen = draw(table, index)
     assert torch.equal(gather_rows(rows, chosen), rows[chosen])
     assert torch.equal(reference.gather_rows(rows, chosen), rows[chosen])
+
+
+def test_gradients_are_added_in_the_order_of_the_index():
+    """On a CPU, with several threads: the gradient of a row has the bits of a sum from the first use to the last."""
+    table, chosen = draw((50, 64), (200, 21), torch.int64)
+    weight, threads = (
+        torch.randn(200, 21, 64, generator=torch.Generator().manual_seed(1)),
+        torch.get_num_threads(),
+    )
+    expected = np.zeros((50, 64), np.float32)
+    np.add.at(expected, chosen.flatten().numpy(), weight.flatten(0, 1).numpy())
+    torch.set_num_threads(2)
+    try:
+        for _ in range(3):
+            rows = table.clone().requires_grad_()
+            gather_rows(rows, chosen).backward(weight)
+            assert rows.grad is not None
+            assert np.array_equal(rows.grad.numpy(), expected)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_a_table_elsewhere_must_be_pinned():

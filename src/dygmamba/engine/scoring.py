@@ -12,11 +12,12 @@ training.
 Legend: p pairs, k events (of `top_k`: best candidates), s sources, c candidates.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager, nullcontext
 from copy import deepcopy
 from itertools import count
 from math import inf
+from threading import Lock
 from typing import NamedTuple
 
 import torch
@@ -39,7 +40,8 @@ class StreamScorer:
     """A scorer on a stream: scores pairs at any times, with a memory that has observed what each pair may see.
 
     Queries are scored in the order of visible events, because a memory only moves forward: a query that sees fewer
-    events than the memory has observed makes it start again.
+    events than the memory has observed makes it start again. Several threads may call it: those that need the memory
+    take turns.
 
     Args:
         scorer: The model.
@@ -61,6 +63,8 @@ class StreamScorer:
             scorer.eval()
         self.scorer, self.stream, self.schedule, self.tokens = scorer, stream, schedule, tokens
         self.draws = Draws.from_seed(seed, device=stream.device)
+        # a memory is one state for all callers: only one thread at a time may move it and read from it
+        self._turn = Lock() if scorer.stateful else nullcontext()
         self._observed = -1  # events of the schedule that the memory has observed; -1: unknown
         self._saved = 0 if schedule is None else count_saved_events(scorer, stream.store, schedule)
 
@@ -81,20 +85,30 @@ class StreamScorer:
             ScoreError: A score is not finite.
         """
         queries, scores = pairs.to(self.stream.device), ScoreBuffer(len(pairs))
+        with self._turn, closing(self._group_by_visible(visible, len(pairs))) as groups:
+            self._score_groups(groups, queries, scores, advance)
+        self.stream.store.check_unchanged()  # a file that changed under the last pass would have spoiled it
+        scores.values = self.stream.processes.gather_rows(scores.values)
+        return check_finite(scores.values, pairs.time)
+
+    def _score_groups(
+        self,
+        groups: Iterable[Int64[Tensor, "_"]],
+        queries: PairBatch,
+        scores: "ScoreBuffer",
+        advance: Advance,
+    ) -> None:
         passes = count()
-        for rows in self._group_by_visible(visible, len(pairs)):
+        for rows in groups:
             for chosen, requests in self._split_passes(queries, rows.to(self.stream.device)):
                 if self.stream.processes.owns(next(passes)):
                     part = queries.select_shared(chosen, self.stream.store.num_nodes)
                     scores.put(chosen, score_view(self.scorer, self.stream.view(part, requests, self.draws)))
                 advance(len(chosen))
-        self.stream.store.check_unchanged()  # a file that changed under the last pass would have spoiled it
-        scores.values = self.stream.processes.gather_rows(scores.values)
-        return check_finite(scores.values, pairs.time)
 
     def _group_by_visible(
         self, visible: Int64[Tensor, "p"] | None, count: int
-    ) -> Iterator[Int64[Tensor, "_"]]:
+    ) -> Generator[Int64[Tensor, "_"], None, None]:
         """Iterate over groups of pairs that see the same events, with the memory advanced to each group."""
         if not self.scorer.stateful or visible is None or self.schedule is None:
             yield torch.arange(count)

@@ -9,6 +9,7 @@ Shapes: q sequences, l tokens (or patches), e inner channels, n states, d width.
 """
 
 from dataclasses import dataclass, fields
+from threading import get_ident
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -98,10 +99,12 @@ def compute_readout(direction: Direction, x: Tensor, z: Tensor, tokens: Tokens) 
 
 
 def _capture_inputs(direction: Direction, captured: list[tuple[Direction, tuple[Any, ...]]]) -> Any:
-    """Append the inputs of a module to a list whenever it runs; return the handle of the hook."""
+    """Append the inputs of a module to a list whenever it runs in this thread; return the handle of the hook."""
+    own_thread = get_ident()
 
     def append(_: nn.Module, inputs: tuple[Any, ...]) -> None:
-        captured.append((direction, inputs))
+        if get_ident() == own_thread:
+            captured.append((direction, inputs))
 
     return direction.register_forward_pre_hook(append)
 

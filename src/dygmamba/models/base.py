@@ -17,6 +17,7 @@ from dygmamba.data.events.event_store import EventBatch, EventStore
 from dygmamba.data.events.statistics import compute_median_gap
 from dygmamba.data.events.stream_prefix import StreamPrefix
 from dygmamba.models.spec import ModelSpec as ModelSpec
+from dygmamba.ops.gather_rows import gather_rows
 from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView, Request
 
 # Longest time scale of a bank of walk decays, in training periods: the test may lie far behind them.
@@ -280,7 +281,7 @@ class NodeEncoder(Encoder):
 
     def forward(self, view: PairView) -> tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]:
         rows = self.encode(view)
-        return rows[view.pairs.src_row], rows[view.pairs.dst_row]
+        return gather_rows(rows, view.pairs.src_row), gather_rows(rows, view.pairs.dst_row)
 
 
 class LinkHead(nn.Module):

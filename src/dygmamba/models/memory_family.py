@@ -29,6 +29,7 @@ from dygmamba.nn.memory import (
     RecentNeighbors,
     SavedMemory,
 )
+from dygmamba.ops.gather_rows import gather_rows
 from dygmamba.sampling.view import NeighborRequest, PairView
 
 Embeddings = tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]
@@ -49,7 +50,7 @@ class ProjectedEmbedding(nn.Module):
         state, updated = memory.read(view.pairs.node, view.features.edge)
         idle = view.pairs.when - updated
         src, dst = (
-            self.drop(state[row] * (1 + self.drift(((idle[row] - mean) / std).float()[:, None])))
+            self.drop(gather_rows(state, row) * (1 + self.drift(((idle[row] - mean) / std).float()[:, None])))
             for row, (mean, std) in zip((view.pairs.src_row, view.pairs.dst_row), self.gaps, strict=True)
         )
         return src, dst
@@ -62,7 +63,7 @@ class MemoryEmbedding(nn.Module):
 
     def forward(self, view: PairView, memory: NodeMemory) -> Embeddings:
         state, _ = memory.read(view.pairs.node, view.features.edge)
-        return state[view.pairs.src_row], state[view.pairs.dst_row]
+        return gather_rows(state, view.pairs.src_row), gather_rows(state, view.pairs.dst_row)
 
 
 def _build_attention(config: DyRepConfig, facts: DatasetFacts) -> MemoryAttention:
@@ -82,7 +83,7 @@ class AttentionEmbedding(nn.Module):
         ((near,),) = view.neighbors
         neighborhood = Neighborhood(view.pairs.node, near.node.long(), near.event.long(), near.age, near.mask)
         rows = self.attention(neighborhood, memory, view.features)  # each row once, whatever its pairs
-        return rows[view.pairs.src_row], rows[view.pairs.dst_row]
+        return gather_rows(rows, view.pairs.src_row), gather_rows(rows, view.pairs.dst_row)
 
 
 class MemoryMessage(nn.Module):

@@ -17,6 +17,7 @@ from dygmamba.data.events.stream_prefix import StreamPrefix
 from dygmamba.nn.attention import Merge, NeighborAttention, lookup
 from dygmamba.nn.encodings import TimeEncoding
 from dygmamba.nn.initialization import padded_width, uniform_parameter
+from dygmamba.ops.gather_rows import gather_rows
 
 CELLS: dict[str, type[nn.RNNCell | nn.GRUCell]] = {"rnn": nn.RNNCell, "gru": nn.GRUCell}
 
@@ -127,7 +128,7 @@ class NodeMemory(nn.Module):
             lookup(edge, self.event[rows], waiting),
         )
         fresh = self.cell(torch.cat(parts, dim=-1), state).to(state.dtype)
-        return torch.where(waiting[:, None], fresh, state)[place], when[place]
+        return gather_rows(torch.where(waiting[:, None], fresh, state), place), when[place]
 
     def _rows(self, node: Int64[Tensor, "*shape"]) -> tuple[Int64[Tensor, "u"], Int64[Tensor, "*shape"]]:
         """Return the rows to update and the position of each query among them.

@@ -190,7 +190,8 @@ class NeighborIndex:
         key = _query_digest(request, pairs)
         if key not in self._features:
             features = compute(request, pairs)
-            if sum(map(torch.numel, self._features.values())) + features.numel() > MAX_CACHED_NUMBERS:
+            stored = list(self._features.values())  # a copy: another thread may add to it
+            if sum(map(torch.numel, stored)) + features.numel() > MAX_CACHED_NUMBERS:
                 return features
             self._features[key] = features
         return self._features[key]

@@ -16,7 +16,14 @@ GATHER_ROWS = Dispatch(__name__, {"cuda": ("triton",)})
 
 
 def gather_rows(table: Float[Tensor, "n c"], index: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape c"]:
-    """Return table[index] on the index's device; a table in pinned host memory is read row by row."""
+    """Return table[index] on the index's device; a table in pinned host memory is read row by row.
+
+    On a CPU, the gradients of a row that is gathered several times are added in the order of the index, so that they
+    have the same bits whatever the number of threads.
+    """
+    if table.requires_grad and table.device.type == index.device.type == "cpu":
+        # the gradient of table[index] adds atomically, in the order in which threads happen to arrive
+        return table.index_select(0, index.flatten()).view(*index.shape, table.shape[1])
     if table.device == index.device:
         return reference.gather_rows(table, index)
     if not table.is_pinned():

@@ -36,6 +36,7 @@ FUNCTIONS = {
     "generate": "(*, name: str = generated, kind: str = forgetting, scratch: Path | str | None = None, **settings: "
     "Any) -> Dataset",
     "load": "(name: str, data_dir: Path | str | None = None) -> Dataset",
+    "load_program": "(path: Path | str) -> Callable[[dict[str, Tensor]], Tensor]",
     "open": "(folder: Path | str, *, device: str = auto, data_dir: Path | str | None = None, time_unit: str = "
     "auto, time_format: str | None = None, trust: bool = False) -> Run",
     "push": "(run: Run | Path | str, target: Path | str, *, data: bool = False, public: bool = False, data_dir: "

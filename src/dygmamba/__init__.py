@@ -9,6 +9,7 @@ DyG-Mamba here is the NeurIPS 2025 paper (openreview ja2wA4UncJ), not DyGMamba (
     tune        search for better settings, as a preset for train           -> Tuning
     resume      continue a stopped run; refit: train it on all events       -> Run
     open        open a run directory to score, rank, explain, observe       -> Run
+    load_program  load an exported scorer after checking its digest         -> function
     push, pull  share a run through a folder or the Hugging Face Hub        -> Run
     evaluate    evaluate a model without training                           -> table
     reproduce   run a study of the paper                                    -> StudyResults
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from dygmamba.api.models import register as register
     from dygmamba.api.reports import compare as compare
     from dygmamba.api.run import Run as Run
+    from dygmamba.api.run import load_program as load_program
     from dygmamba.api.run import open as open
     from dygmamba.api.sharing import pull as pull
     from dygmamba.api.sharing import push as push
@@ -83,6 +85,7 @@ _PUBLIC = {
     "evaluate": "api.evaluation",
     "generate": "api.datasets",
     "load": "api.datasets",
+    "load_program": "api.run",
     "models": "",
     "open": "api.run",
     "ops": "",

@@ -48,6 +48,32 @@ def test_a_released_lock_can_be_acquired_again(tmp_path):
     FileLock(tmp_path / ".lock").release()
 
 
+def test_a_lock_file_that_is_a_link_changes_nothing(tmp_path):
+    """A symbolic link is refused, the content of a hard link is left alone."""
+    secret, path = tmp_path / "secret", tmp_path / ".lock"
+    secret.write_text("secret")
+    path.symlink_to(secret)
+    with raises("folder-not-lockable"):
+        FileLock(path)
+    path.unlink()
+    path.hardlink_to(secret)
+    FileLock(path).release()
+    assert secret.read_text() == "secret"
+
+
+def test_a_removed_lock_file_is_no_lock(tmp_path, monkeypatch):
+    """A process that opened the file before its holder removed it locks the new file instead."""
+    path = tmp_path / ".lock"
+    first, opened = FileLock(path), os.open
+    monkeypatch.setattr(locking.os, "open", lambda *words: [opened(*words), first.release(remove=True)][0])
+    second = FileLock(path)
+    assert path.exists()
+    with raises("folder-locked", LockedError):
+        FileLock(path)
+    second.release(remove=True)
+    assert not path.exists()
+
+
 def test_a_system_without_locks_gets_a_warning(tmp_path, monkeypatch):
     """No flock in the system or in the file system: a warning, and work goes on; no folder: an error."""
     with raises("folder-not-lockable"):

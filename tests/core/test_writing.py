@@ -6,6 +6,7 @@ import socket
 import stat
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import pytest
 
@@ -18,6 +19,7 @@ from dygmamba.core.files.writing import (
     publish_path,
     remove_stale_temporaries,
     write_file,
+    write_files,
     write_text,
 )
 from raising import raises
@@ -85,6 +87,47 @@ def test_a_link_to_a_file_stays_a_link(tmp_path):
         assert (folder / "file").read_text() == "new"
 
 
+def test_a_link_in_a_foreign_folder_is_replaced(tmp_path):
+    """Where links are not followed, the file behind one stays as it is, and devices are still refused."""
+    write_text(tmp_path / "secret", "old")
+    (tmp_path / "link").symlink_to(tmp_path / "secret")
+    write_text(tmp_path / "link", "new", follow_links=False)
+    assert not (tmp_path / "link").is_symlink()
+    assert [(tmp_path / name).read_text() for name in ("secret", "link")] == ["old", "new"]
+    (tmp_path / "folder").mkdir()
+    with raises("not-a-regular-file", WriteError):
+        write_text(tmp_path / "folder", "new", follow_links=False)
+
+
+@pytest.mark.parametrize("fails_at", range(1, 8))
+def test_several_files_are_replaced_together(tmp_path, monkeypatch, fails_at):
+    """Whichever write or flush fails, none of the files has changed, and no temporary file is left."""
+    names = ("a", "b", "c")
+    write_files({tmp_path / name: [b"old"] for name in names})
+
+    class Broken(Disk):
+        calls = 0
+
+        def write(self, handle, chunk):
+            self.fail_once()
+            return super().write(handle, chunk)
+
+        def sync(self, handle):
+            self.fail_once()
+            super().sync(handle)
+
+        def fail_once(self):
+            Broken.calls += 1
+            if Broken.calls == fails_at:
+                raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(writing, "disk", Broken())
+    with raises("write-failed", WriteError) if fails_at < 7 else nullcontext():
+        write_files({tmp_path / name: [b"new"] for name in names})
+    expected = "old" if fails_at < 7 else "new"
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(names, expected)
+
+
 def test_temporary_files_of_dead_processes_are_removed(tmp_path):
     """Decided by machine, process id and start time; for other machines by age. Nothing else is touched."""
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
@@ -100,6 +143,8 @@ def test_temporary_files_of_dead_processes_are_removed(tmp_path):
     }
     for name in names.values():
         (tmp_path / name).touch()
+    (tmp_path / names["dead"]).unlink()
+    (tmp_path / names["dead"] / "of a killed pull").mkdir(parents=True)
     os.utime(tmp_path / names["forgotten"], (1, 1))
     remove_stale_temporaries(tmp_path)
     left = {path.name for path in tmp_path.iterdir()}

@@ -1,5 +1,6 @@
 """Versions of a dataset: importing again destroys nothing that a run needs."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from dygmamba.core.errors import FileError, LockedError, NotFoundError
 from dygmamba.core.files.locking import FileLock
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.library import find_dataset, list_versions, open_dataset, save_dataset_version
+from dygmamba.data.storage.mapped_file import mark_in_use
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.runs.opening import describe_dataset, open_run_dataset
 from raising import raises
@@ -120,13 +122,43 @@ def test_a_version_in_use_is_not_removed(tmp_path, monkeypatch, capsys):
 
 
 def test_two_imports_under_one_name_do_not_mix(tmp_path):
-    """While one process writes a dataset, another must wait; a damaged dataset is simply replaced."""
-    save_dataset_version(mail(1), tmp_path)
-    lock = FileLock(tmp_path / ".mail.lock")
-    with raises("folder-locked", LockedError):
-        save_dataset_version(mail(2), tmp_path)
-    lock.release()
+    """While one process writes a dataset, new or not, another must wait; a damaged dataset is simply replaced."""
+    for _ in range(2):
+        lock = FileLock(tmp_path / ".mail.lock")
+        with raises("folder-locked", LockedError):
+            save_dataset_version(mail(2), tmp_path)
+        lock.release()
+        save_dataset_version(mail(1), tmp_path)
     path = tmp_path / "mail.safetensors"
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]  # no lock file is left
     os.truncate(path, 40)
     assert save_dataset_version(mail(1), tmp_path).how == "new"
     assert open_dataset("mail", tmp_path).digest == mail(1).digest
+
+
+def test_a_dataset_without_permission_is_not_replaced(tmp_path, monkeypatch):
+    """It is not damaged: the error says what to allow, and saving leaves it alone."""
+    path, opened = save_dataset_version(mail(1), tmp_path).path, Path.open
+
+    def refuse(self, *words, **more):
+        if self == path:
+            raise PermissionError(errno.EACCES, "Permission denied", str(self))
+        return opened(self, *words, **more)
+
+    before = path.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refuse)
+        with raises("file-unreadable", FileError) as caught:
+            save_dataset_version(mail(2), tmp_path)
+    assert "allow this user to read it" in str(caught.value)
+    assert path.read_bytes() == before
+
+
+def test_a_dataset_of_a_live_training_is_not_removed(tmp_path, monkeypatch):
+    """Wherever its run is: it is in use until the training ends, unless it is forced."""
+    monkeypatch.chdir(tmp_path)
+    save_dataset_version(mail(1), tmp_path / "data")
+    source = open_dataset("mail", tmp_path / "data").store.source
+    with mark_in_use(source), raises("dataset-in-use", FileError):
+        dm.remove("mail", data_dir="data")
+    assert len(dm.remove("mail", data_dir="data")) == 1

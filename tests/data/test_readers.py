@@ -277,6 +277,9 @@ def test_unused_columns_are_recorded(tmp_path):
     every = read_dataset(path, ReadOptions(features=("rating", "amount"), label="y"))
     assert every.origin.unused_columns == ()
     in_memory = dm.read({"src": [1], "dst": [2], "time": [3], "rating": [4.0]})
-    assert (in_memory.origin.unused_columns, in_memory.origin.unused_reasons) == (("rating",), ("is constant",))
+    assert (in_memory.origin.unused_columns, in_memory.origin.unused_reasons) == (
+        ("rating",),
+        ("is constant",),
+    )
     saved = dm.load(dm.save(some, data_dir=tmp_path / "data").stem, tmp_path / "data")
     assert saved.origin == some.origin

@@ -143,10 +143,25 @@ def test_decompositions_compute_the_operators_they_replace():
     )
 
 
+def _check_digest(run, file):
+    """The program gives the run's logits; with a flipped bit, or without its digest, it does not load."""
+    inputs, content = run.inputs([(1, 2), (3, 4)]), bytearray(file.read_bytes())
+    scorer = run._predictor.run.scorer
+    assert torch.equal(dm.load_program(file)(inputs), scorer.base + scorer._sums(inputs["numbers"]))
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with raises("file-damaged"):
+        dm.load_program(file)
+    file.with_name("trees.onnx.sha256").unlink()
+    with raises("file-unreadable"):
+        dm.load_program(file)
+
+
 def test_the_onnx_graph_of_trees_is_their_sum(made, tmp_path):
     """For all pairs the graph's 64-bit sums are the run's, trees of one leaf and numbers on a threshold too."""
     run = made("trees", {"epochs": 2, "rounds": 3, "neighbors": 0, "scales": 2}, train=True)
     scorer = run._predictor.run.scorer
+    _check_digest(run, run.export(tmp_path / "trees.onnx"))
     answer, about = opened(run.export(tmp_path / "trees.onnx"))
     assert about["numbers"] == scorer.names
     assert furthest(run, answer) <= 1e-12

@@ -17,9 +17,10 @@ import dygmamba as dm
 from commands import invoke
 from door_cases import COLUMNS, letters
 from dygmamba.core.errors import ConfigError, DownloadError, FileError, NotFoundError
+from dygmamba.core.files import writing
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.runs import sharing
-from forged_runs import blend_of
+from forged_runs import blend_of, forge_run
 from raising import raises
 
 PAIRS = [("ann", "bob"), ("cid", "dora"), ("nobody", "eve")]
@@ -204,6 +205,37 @@ def test_a_forged_configuration_is_refused(place, tmp_path):
         with raises("unregistered-model"):
             dm.pull(resealed(place, tmp_path, parts, model="blend"), out=tmp_path / "runs")
     assert "antigravity" not in sys.modules
+
+
+def test_a_failed_push_leaves_the_earlier_share(place, tmp_path, monkeypatch):
+    """Whichever write fails while a run is pushed over another: what was shared before is still there, whole."""
+    target = Path(dm.push(place.run, tmp_path / "shared"))
+    before = {file.name: file.read_bytes() for file in target.iterdir()}
+
+    class Full(writing.Disk):
+        def create(self, path):
+            if path.parent == target and len(list(target.iterdir())) > len(before) + 3:
+                raise OSError(28, "No space left on device")
+            return super().create(path)
+
+    monkeypatch.setattr(writing, "disk", Full())
+    with raises("write-failed"):
+        dm.push(place.run, target, data=True)
+    assert {file.name: file.read_bytes() for file in target.iterdir()} == before
+
+
+def test_paths_of_other_runs_are_not_shared(place, tmp_path):
+    """The parts of a blend, the backbone and the origin of a refit are named without their folders."""
+    paths = {key: str(tmp_path / "private" / key) for key in ("backbone", "refit_of")}
+    about = paths | {"blend_of": [str(tmp_path / "private" / "one"), str(tmp_path / "private" / "two")]}
+    chosen = {"epochs": f"3: the best of the 9 that {paths['refit_of']} had"}
+    run = forge_run(place.run.path, place.run.path.with_name("forged"), run=about, chosen=chosen)
+    shared = Path(dm.push(run.path, tmp_path / "shared"))
+    assert not [file for file in shared.iterdir() if b"private" in file.read_bytes()]
+    assert dm.pull(shared, out=tmp_path / "runs").config["run"]["blend_of"] == ["one", "two"]
+    with raises("shared-run-has-paths", FileError):
+        dm.pull(resealed(place, tmp_path, blend_of=["/x/y"]), out=tmp_path / "runs")
+    shutil.rmtree(run.path)
 
 
 class Hub:

@@ -23,6 +23,7 @@ from dygmamba.data.storage.library import (
     save_dataset_version,
 )
 from dygmamba.data.storage.locations import GENERATED, check_dataset_name, data_folder, data_folders
+from dygmamba.data.storage.mapped_file import is_in_use
 from dygmamba.runs.dataset_usage import DatasetUse, find_dataset_uses
 
 if TYPE_CHECKING:
@@ -206,6 +207,8 @@ def remove(
 ) -> list[str]:
     """Delete NAME@VERSION, or all versions of NAME, unless a run under `runs` needs one; returns their names.
 
+    Runs in other folders are not known, except while they are being trained.
+
     >>> import dygmamba as dm
     >>> path = dm.save(dm.read([("ann", "bob", 1)], name="mail"), data_dir="data")
     >>> len(dm.remove("mail", data_dir="data"))
@@ -218,6 +221,12 @@ def remove(
         if users and not force:
             raise FileError(
                 f"{_name_version(version)} is the data of {_describe_users(users)}; remove the runs first, or give "
+                "`force=True`",
+                code="dataset-in-use",
+            )
+        if not force and is_in_use(version.path):
+            raise FileError(
+                f"{_name_version(version)} is the data of a training that is running; wait until it is done, or give "
                 "`force=True`",
                 code="dataset-in-use",
             )

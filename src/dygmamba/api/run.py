@@ -1,6 +1,6 @@
 """A trained run to query in the user's own ids and times; results are Arrow tables, which have `.to_pandas()`."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,7 @@ from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.explain.explanation import Explanation
 from dygmamba.explain.pairs import DEFAULT_ORDERS, explain_pair
 from dygmamba.runs.export import export_run
+from dygmamba.runs.export import load_program as load_exported
 from dygmamba.runs.predictor import Predictor
 from dygmamba.runs.queries import TimeLike
 from dygmamba.tasks.link import SETTINGS
@@ -215,8 +216,8 @@ class Run:
 
         The export is loaded and its scores are compared with this run's before the file is put in place. It takes what
         `inputs` returns, for any number of pairs, and returns logits: `torch.export.load(to).module()`, or
-        onnxruntime's `InferenceSession`. Networks that read sequences can be exported, and trees as ONNX, which needs
-        the extra `onnx`.
+        onnxruntime's `InferenceSession`; `dygmamba.load_program` also checks the digest, NAME.sha256. Networks that
+        read sequences can be exported, and trees as ONNX, which needs the extra `onnx`.
         """
         return export_run(self.path, Path(to), self.data_dir)
 
@@ -257,6 +258,21 @@ def open(
     run = Run(path, device, None if data_dir is None else Path(data_dir), time_unit, time_format)
     warn_if_unfinished(run._folder)  # also raises for a folder that is not a run
     return run
+
+
+def load_program(path: Path | str) -> "Callable[[dict[str, Tensor]], Tensor]":
+    """Load a program that `Run.export` wrote: a function from `Run.inputs` to logits.
+
+    The file is compared with its digest, NAME.sha256 beside it, first: a damaged ONNX graph may load and compute
+    something else.
+
+    >>> import dygmamba as dm
+    >>> (run,) = dm.train(dm.generate(nodes=40, events=600, communities=4), "trees", epochs=1, rounds=2)
+    >>> program = dm.load_program(run.export("trees.onnx"))
+    >>> program(run.inputs([(3, 5)])).shape
+    torch.Size([1])
+    """
+    return load_exported(Path(path))
 
 
 def _require_positive(k: int) -> None:

@@ -268,8 +268,8 @@ def resume(
 
     `epochs=50` turns it, finished or not, into the run that would have been started with 50; `patience` can grow too.
     Any other setting is an error. `processes` may differ from the first time; then the last bits of the results differ.
-    `deterministic` is as when the run was started, unless it is given. `trust` imports the module that defines the model,
-    as in `dygmamba.open`.
+    `deterministic` is as when the run was started, unless it is given. `trust` imports the module that defines the
+    model, as in `dygmamba.open`.
 
     A run that was trained within a `budget` continues the choice among models in the time that is left, and the chosen
     run is returned. With `epochs`, or if the choice is complete, only the given run continues.

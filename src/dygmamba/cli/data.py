@@ -230,4 +230,5 @@ def remove(
     if as_json:
         emit_json({"removed": removed})
     else:
-        print_line(f"removed {', '.join(removed)}")
+        searched = "" if force else f" (no run below {runs} needs it; other folders were not searched)"
+        print_line(f"removed {', '.join(removed)}{searched}")

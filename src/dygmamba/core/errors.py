@@ -62,5 +62,14 @@ def first_line(error: BaseException) -> str:
     return lines[0][:160] or type(error).__name__
 
 
+def make_unreadable_error(path: object, error: OSError) -> FileError:
+    """Return the error for a file that the system does not let this process read; it need not be damaged."""
+    is_forbidden = isinstance(error, PermissionError)
+    advice = "allow this user to read it" if is_forbidden else "check the disk and the path"
+    return FileError(
+        f"{path} cannot be read ({error.strerror or type(error).__name__}); {advice}", code="file-unreadable"
+    )
+
+
 class DygWarning(UserWarning):
     """Something the user should know although the work goes on; the command line prints it on stderr."""

@@ -182,6 +182,11 @@ def save_checkpoint(
 ) -> None:
     """Write a sealed checkpoint with the fingerprint of its run; the file it replaces is kept as `keep`."""
     make_folder(path.parent)
+    if path.parent.is_symlink():
+        raise FileError(
+            f"{path.parent} is a link, and checkpoints are not written through it; replace it by a folder",
+            code="linked-checkpoint-folder",
+        )
     metadata = {
         "format": FORMAT,
         "kind": _checkpoint_kind(path),

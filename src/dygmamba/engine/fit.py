@@ -18,6 +18,7 @@ from dygmamba.core.errors import Interrupted, ScoreError
 from dygmamba.core.interrupts import allow_interrupts, defer_interrupts, interrupt_requested
 from dygmamba.core.progress import SILENT, Advance, Progress, no_advance
 from dygmamba.data.events.stream_prefix import StreamPrefix
+from dygmamba.data.storage.mapped_file import mark_in_use
 from dygmamba.engine.checkpoint import CheckpointManager, TrainingState
 from dygmamba.engine.distributed import PeerLostError
 from dygmamba.engine.evaluation import score_evaluation_set
@@ -109,7 +110,11 @@ class Trainer:
         steps, state = self.steps_per_epoch, self.state
         total, done = self.config.epochs * steps, state.epoch * steps + state.step
         try:
-            with defer_interrupts(), progress.stage(name, total, done=done) as stage:
+            with (
+                mark_in_use(self.stream.store.source),
+                defer_interrupts(),
+                progress.stage(name, total, done=done) as stage,
+            ):
                 self._run(stage, stop, deadline)
         except PeerLostError as error:
             raise PeerLostError(

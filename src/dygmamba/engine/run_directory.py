@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dygmamba.core.errors import ConfigError, FileError, first_line
+from dygmamba.core.errors import ConfigError, FileError, first_line, make_unreadable_error
 from dygmamba.core.files.locking import FileLock
 from dygmamba.core.files.untrusted import MAX_NAME_BYTES, is_valid_folder_name
 from dygmamba.core.files.writing import create_new_folder, make_folder, write_text
@@ -110,6 +110,10 @@ class RunDirectory:
         if self.writes and not self._locks:
             self._locks.append(FileLock(self.path / ".lock"))
 
+    def write_file(self, name: str, text: str) -> None:
+        """Write a text file of the run; a symbolic link of that name is replaced, not followed."""
+        write_text(self.path / name, text, follow_links=False)
+
     def unlock(self) -> None:
         """Release the run lock."""
         while self._locks:
@@ -172,7 +176,7 @@ class RunDirectory:
 
     def _write_sealed(self, name: str, sections: dict[str, dict[str, Any]]) -> None:
         text = to_toml(sections)
-        write_text(self.path / name, f'{text}sha256 = "{_sha256(text)}"\n')
+        self.write_file(name, f'{text}sha256 = "{_sha256(text)}"\n')
 
     def _read_sealed(self, name: str) -> dict[str, dict[str, Any]]:
         """Return the sections of a config file, which is parsed and checked once, and again after it was replaced."""
@@ -190,9 +194,7 @@ class RunDirectory:
                 code="not-a-run",
             ) from error
         except OSError as error:
-            raise FileError(
-                f"{path} cannot be read ({error.strerror}); {RESTORE_HINT}", code="damaged-config"
-            ) from error
+            raise make_unreadable_error(path, error) from error
         except (ValueError, RecursionError) as error:  # not TOML, or not UTF-8
             raise FileError(
                 f"{path} cannot be read ({first_line(error)}); {RESTORE_HINT}", code="damaged-config"
@@ -227,7 +229,7 @@ class RunDirectory:
     def write_metrics(self, entries: list[dict[str, Any]]) -> None:
         """Replace the metrics of the finished epochs."""
         if self.writes:
-            write_text(self.path / "metrics.jsonl", "".join(json.dumps(entry) + "\n" for entry in entries))
+            self.write_file("metrics.jsonl", "".join(json.dumps(entry) + "\n" for entry in entries))
 
     @property
     def finished(self) -> bool:
@@ -237,7 +239,7 @@ class RunDirectory:
     def write_results(self, rows: list[dict[str, Any]], **extra: Any) -> None:
         """Write the rows of the final evaluation and further fields, such as the results of baselines ("rules")."""
         if self.writes:
-            write_text(self.path / "results.json", json.dumps({"results": rows, **extra}, indent=1) + "\n")
+            self.write_file("results.json", json.dumps({"results": rows, **extra}, indent=1) + "\n")
 
     def results(self) -> list[dict[str, Any]]:
         """Read the rows of the final evaluation; empty if the run is not finished."""
@@ -264,7 +266,9 @@ class RunDirectory:
             if isinstance(rows, list) and all(isinstance(row, dict) for row in rows):
                 return rows
             raise TypeError("it does not hold a list of objects")
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except OSError as error:
+            raise make_unreadable_error(path, error) from error
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             why = f"{type(error).__name__}: {first_line(error)}"
             raise FileError(
                 f"{path} is damaged ({why}); `dygmamba.resume({str(self.path)!r})` writes it again",

@@ -23,8 +23,7 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor, nn
 
-from dygmamba.core.errors import ConfigError, EventError, FileError
-from dygmamba.core.files.writing import write_text
+from dygmamba.core.errors import ConfigError, EventError, FileError, make_unreadable_error
 from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.data.generate.stream import GeneratorConfig, forgetting_law, generate_stream
 from dygmamba.data.storage.dataset import Dataset
@@ -381,7 +380,7 @@ def _sample_meetings(scorer: Scorer, stream: Stream) -> Meetings:
 
 
 def save_forgetting(run: RunDirectory, curves: Forgetting) -> None:
-    write_text(run.path / FORGETTING_FILE, json.dumps(curves.to_json(), indent=1) + "\n")
+    run.write_file(FORGETTING_FILE, json.dumps(curves.to_json(), indent=1) + "\n")
 
 
 def load_forgetting(run: RunDirectory) -> Forgetting | None:
@@ -393,6 +392,8 @@ def load_forgetting(run: RunDirectory) -> Forgetting | None:
         values = json.loads(path.read_text("utf-8"))
         closeness = values.pop("closeness")
         return Forgetting(**values, closeness=None if closeness is None else Closeness(**closeness))
+    except OSError as error:
+        raise make_unreadable_error(path, error) from error
     except (KeyError, TypeError, ValueError) as error:
         raise FileError(
             f"{path} cannot be read ({error!r}); delete it to measure again", code="damaged-forgetting"

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from dygmamba.core.files.writing import write_text
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.tensor_file import read_seal
 from dygmamba.engine.run_directory import RunDirectory
@@ -340,7 +339,7 @@ def save_examples(run: RunDirectory, examples: Sequence[Example]) -> None:
         "weights": read_seal(run.best),
         "examples": [asdict(example) for example in examples],
     }
-    write_text(run.path / EXAMPLES_FILE, json.dumps(values, indent=1) + "\n")
+    run.write_file(EXAMPLES_FILE, json.dumps(values, indent=1) + "\n")
 
 
 def load_examples(run: RunDirectory) -> list[Example] | None:

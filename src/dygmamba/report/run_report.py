@@ -59,7 +59,7 @@ def write_report(
         raise ConfigError(f"{path} is a folder; give `out` the name of a file", code="is-a-folder")
     page = render_report(run, data_sections, is_dated)
     make_folder(path.parent)
-    write_text(path, page)
+    write_text(path, page, follow_links=out is not None)
     return path
 
 

@@ -12,8 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from dygmamba.core.errors import FileError
-from dygmamba.core.files.writing import write_text
+from dygmamba.core.errors import FileError, make_unreadable_error
 from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.storage.tensor_file import read_seal
 from dygmamba.engine.fit import Trainer
@@ -102,7 +101,7 @@ def save_calibration(run: RunDirectory, saved: SavedCalibration) -> None:
     """Write calibration.json with the checksum of the run's best weights and its own."""
     content = {"weights": read_seal(run.best), **asdict(saved)}
     text = json.dumps(content | {"sha256": _compute_digest(content)}, indent=1)
-    write_text(run.path / CALIBRATION_FILE, text + "\n")
+    run.write_file(CALIBRATION_FILE, text + "\n")
 
 
 def load_saved_calibration(run: RunDirectory) -> SavedCalibration | None:
@@ -123,7 +122,9 @@ def load_saved_calibration(run: RunDirectory) -> SavedCalibration | None:
         )
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except OSError as error:
+        raise make_unreadable_error(path, error) from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FileError(
             f"{path} is damaged ({type(error).__name__}); delete it, then `dygmamba.resume({str(run.path)!r})` "
             "writes it again",

@@ -1,24 +1,34 @@
 """Export of a run's scorer as a program that needs no dygmamba: torch.export (.pt2) or ONNX (.onnx).
 
-Before the file gets its name, the program is loaded again and compared with the run.
+Before the file gets its name, the program is loaded again and compared with the run. Its SHA-256 is written beside it.
 """
 
+import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from dygmamba.core.errors import ConfigError
-from dygmamba.core.files.writing import write_file
+from dygmamba.core.errors import ConfigError, FileError, make_unreadable_error
+from dygmamba.core.files.writing import write_file, write_text
 from dygmamba.engine.stream import Stream
 from dygmamba.models.trees import BoostedTrees
 from dygmamba.runs.export_onnx import (
     EXPORTABLE_NETWORKS,
     export_onnx_network,
     export_onnx_trees,
+    load_onnx_session,
     require_onnx,
 )
-from dygmamba.runs.export_torch import ExportedScorer, Inputs, export_torch_program, view_to_inputs
+from dygmamba.runs.export_torch import (
+    ExportedScorer,
+    Inputs,
+    export_torch_program,
+    load_torch_program,
+    view_to_inputs,
+)
 from dygmamba.runs.opening import OpenRun, open_run
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView, Request
@@ -69,7 +79,34 @@ def export_run(path: Path, to: Path, data_dir: Path | None = None) -> Path:
     require_exportable(run.scorer, run.about["model"])
     content = _verify_program(run, _build_program(run, to.suffix))
     write_file(to, [content])
+    write_text(_digest_path(to), f"{hashlib.sha256(content).hexdigest()}  {to.name}\n")
     return to
+
+
+def load_program(path: Path) -> Callable[[Inputs], Tensor]:
+    """Load an exported program after comparing it with the digest in NAME.sha256.
+
+    Raises:
+        FileError: The file or its digest is missing, or they differ. A damaged ONNX graph often loads all the same.
+    """
+    check_export_path(path)
+    try:
+        content, line = path.read_bytes(), _digest_path(path).read_text("utf-8", "replace")
+    except OSError as error:
+        raise make_unreadable_error(error.filename or path, error) from error
+    if line.split()[:1] != [hashlib.sha256(content).hexdigest()]:
+        raise FileError(
+            f"{path} does not match its digest in {_digest_path(path).name}; export the run again",
+            code="file-damaged",
+        )
+    if path.suffix == ONNX_SUFFIX:
+        return load_onnx_session(content, path.name).score
+    return load_torch_program(content).score
+
+
+def _digest_path(program: Path) -> Path:
+    """Return where the digest of a program is, in the format of sha256sum."""
+    return program.with_name(f"{program.name}.sha256")
 
 
 def _build_program(run: OpenRun, suffix: str) -> ExportedScorer:

@@ -104,8 +104,11 @@ def export_torch_program(scorer: nn.Module, view: PairView, about: dict[str, Any
     """Write a scorer as .pt2 and load it again."""
     buffer = io.BytesIO()
     torch.export.save(trace_scorer(scorer, view), buffer, extra_files={METADATA_KEY: json.dumps(about)})
-    content = buffer.getvalue()
-    buffer.seek(0)
+    return load_torch_program(buffer.getvalue())
+
+
+def load_torch_program(content: bytes) -> ExportedScorer:
+    """Load the content of a .pt2 file."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return ExportedScorer(content, torch.export.load(buffer).module())
+        return ExportedScorer(content, torch.export.load(io.BytesIO(content)).module())

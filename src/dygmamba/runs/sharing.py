@@ -13,14 +13,21 @@ from pathlib import Path
 from typing import Any
 
 from dygmamba._version import __version__
-from dygmamba.core.errors import ConfigError, FileError
+from dygmamba.core.errors import ConfigError, FileError, make_unreadable_error
 from dygmamba.core.files.untrusted import (
-    copy_file,
+    describe_file,
     is_valid_folder_name,
     read_regular_file,
     read_verified_file,
 )
-from dygmamba.core.files.writing import make_folder, publish_path, write_file, write_text
+from dygmamba.core.files.writing import (
+    create_temporary_folder,
+    make_folder,
+    publish_path,
+    write_file,
+    write_files,
+    write_text,
+)
 from dygmamba.data.storage.dataset import Dataset, load_dataset, save_dataset
 from dygmamba.engine.checkpoint import read_checkpoint, save_checkpoint
 from dygmamba.engine.run_directory import RunDirectory
@@ -44,10 +51,8 @@ SHARED_FILES = {
 }
 REQUIRED_FILES = ("config.toml", WEIGHTS_FILE)
 MAX_MANIFEST_BYTES = 1 << 16
-RUN_REFERENCES = (
-    "backbone",
-    "refit_of",
-)  # entries of [run] with the path of another run; only its name is shared
+# entries of [run] with the path of another run, or with several; only names are shared
+RUN_REFERENCES = ("backbone", "refit_of", "blend_of")
 
 PROTOCOL_NOTES = {
     "benchmark": "with a tenth of the nodes held out of training (the benchmark protocol of DyGLib)",
@@ -94,11 +99,16 @@ def pack_run(run: Path, target: Path, dataset: Dataset | None = None, address: s
             save_dataset(replace(dataset, name=Path(DATA_FILE).stem), copy.path)
         files = {name: path for name, path in files.items() if path.exists()}
         make_folder(target)
-        entries = {name: copy_file(path, target / name) for name, path in files.items()}
+        entries = {name: describe_file(path) for name, path in files.items()}
+        manifest = json.dumps(_build_manifest(copy, entries), indent=1) + "\n"
+        # an earlier share stays as it is until every new file is on the disk; the manifest gets its name last
+        contents = {
+            target / name: read_verified_file(path, entries[name]["bytes"], entries[name]["sha256"])
+            for name, path in files.items()
+        }
+        write_files({**contents, target / MANIFEST_FILE: [manifest.encode()]})
         for stale in set(SHARED_FILES) - set(entries):
             (target / stale).unlink(missing_ok=True)
-        # the manifest is last: without it, an interrupted copy is not a shared run
-        write_text(target / MANIFEST_FILE, json.dumps(_build_manifest(copy, entries), indent=1) + "\n")
     return target
 
 
@@ -106,9 +116,8 @@ def unpack_run(source: Path, root: Path, data_dir: Path | None = None) -> RunDir
     """Copy a shared run into a run directory below `root`, after checking every file."""
     manifest = read_manifest(source)
     parent = root / manifest.data["name"] / manifest.model
-    make_folder(parent)
-    with tempfile.TemporaryDirectory(prefix=".pulling-", dir=parent) as scratch:
-        copy = RunDirectory(Path(scratch) / manifest.name)
+    with create_temporary_folder(parent) as scratch:
+        copy = RunDirectory(scratch / manifest.name)
         make_folder(copy.path / "checkpoint")
         for name, entry in manifest.files.items():
             inside = SHARED_FILES[name][0] or name
@@ -163,7 +172,9 @@ def read_manifest(source: Path) -> Manifest:
             f"{source} is not a shared run: it has no {MANIFEST_FILE}; give a folder that a run was pushed to",
             code="not-a-shared-run",
         ) from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except OSError as error:
+        raise make_unreadable_error(path, error) from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FileError(
             f"{path} is not the manifest of a shared run ({error!r:.80}); pull or push it again",
             code="damaged-manifest",
@@ -179,10 +190,10 @@ def read_manifest(source: Path) -> Manifest:
 def _copy_without_paths(run: RunDirectory, copy: RunDirectory) -> None:
     """Copy a run without paths of this machine; its weights are bound to the changed configuration."""
     sections = run.config()
-    about = {key: value for key, value in sections["run"].items() if key != "file"}
-    about |= {key: Path(about[key]).name for key in RUN_REFERENCES if key in about}
+    paths = {path for paths in _list_references(sections["run"]).values() for path in paths}
     folder = sections.pop("folder")
-    copy.write_config(sections | {"run": about}, folder["id"])
+    sections["run"].pop("file", None)
+    copy.write_config(_replace_paths(sections, paths), folder["id"])
     tensors, state = read_checkpoint(run, run.best)
     save_checkpoint(copy.best, tensors, state, copy.fingerprint)
     copy.write_metrics(run.metrics())
@@ -191,13 +202,22 @@ def _copy_without_paths(run: RunDirectory, copy: RunDirectory) -> None:
         save_calibration(copy, calibration)
     if run.finished:
         results = json.loads((run.path / "results.json").read_text("utf-8"))
-        paths = {value for key, value in sections["run"].items() if key in RUN_REFERENCES}
         paths |= {row["run"] for row in results["results"] if "run" in row}
-        copy.write_results(**_replace_paths(results, paths))
+        content = _replace_paths(results, paths)
+        copy.write_results(content.pop("results"), **content)
 
 
-def _replace_paths(results: dict[str, Any], paths: set[str]) -> dict[str, Any]:
-    """Replace paths of runs by their names, anywhere in the results."""
+def _list_references(about: dict[str, Any]) -> dict[str, list[str]]:
+    """Return the paths of other runs in the section [run], by entry."""
+    references = {key: about[key] for key in RUN_REFERENCES if key in about}
+    return {
+        key: [str(path) for path in value] if isinstance(value, list) else [str(value)]
+        for key, value in references.items()
+    }
+
+
+def _replace_paths(content: dict[str, Any], paths: set[str]) -> dict[str, Any]:
+    """Replace paths of runs by their names, anywhere in the content."""
 
     def replace_in(value: Any) -> Any:
         if isinstance(value, dict):
@@ -209,8 +229,7 @@ def _replace_paths(results: dict[str, Any], paths: set[str]) -> dict[str, Any]:
             value = value.replace(path, Path(path).name)
         return value
 
-    content = replace_in(results)
-    return {"rows": content.pop("results"), **content}
+    return replace_in(content)
 
 
 def _build_manifest(copy: RunDirectory, files: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -236,9 +255,8 @@ def _check_shared_run(copy: RunDirectory, manifest: Manifest) -> None:
             f"config.toml and {MANIFEST_FILE} of the shared run disagree; pull or push it again",
             code="shared-run-inconsistent",
         )
-    if "file" in about or any(
-        Path(str(about[key])).name != about[key] for key in RUN_REFERENCES if key in about
-    ):
+    paths = [path for paths in _list_references(about).values() for path in paths]
+    if "file" in about or any(Path(path).name != path for path in paths):
         raise FileError(
             "config.toml of the shared run has paths of another machine; ask for it to be pushed again",
             code="shared-run-has-paths",

@@ -7,8 +7,10 @@ temporary file behind still runs.
 import hashlib
 import os
 import socket
+import stat
 import time
 import warnings
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -35,25 +37,44 @@ class FileLock:
     """
 
     def __init__(self, path: Path) -> None:
+        self._path = path
+        while True:
+            self._handle = self._open(path)
+            try:
+                self._acquire(path)
+            except BaseException:
+                self.release()
+                raise
+            if self._is_current():
+                return
+            self.release()  # its last holder removed the file: lock the new one
+
+    @staticmethod
+    def _open(path: Path) -> int:
         try:
-            self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            # a link is not followed: the folder may come from somebody else, and the file behind it would be changed
+            return os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
         except OSError as error:
+            is_link = path.is_symlink()
+            reason = "its lock file is a link" if is_link else error.strerror
+            advice = f"delete {path}" if is_link else "choose a folder that can be written to"
             raise FileError(
-                f"cannot lock {path.parent}: {error.strerror}; choose a folder that can be written to",
-                code="folder-not-lockable",
+                f"cannot lock {path.parent}: {reason}; {advice}", code="folder-not-lockable"
             ) from error
+
+    def _is_current(self) -> bool:
+        """Return whether the locked file is still the one of that name."""
         try:
-            self._acquire(path)
-        except BaseException:
-            self.release()
-            raise
+            return os.path.samestat(os.fstat(self._handle), os.lstat(self._path))
+        except OSError:
+            return False
 
-    def release(self) -> None:
-        """Release the lock. The lock file stays.
-
-        If it were removed, one process could lock the removed file while another locks a new file of the same name.
-        """
+    def release(self, remove: bool = False) -> None:
+        """Release the lock; with `remove` the lock file is deleted first, while no other process can hold it."""
         if self._handle >= 0:
+            if remove and fcntl is not None and self._is_current():
+                with suppress(OSError):
+                    os.unlink(self._path)
             os.close(self._handle)
             self._handle = -1
 
@@ -78,6 +99,9 @@ class FileLock:
                 f"{path.parent} cannot be locked ({error.strerror}); let no second process write there"
             )
             return
+        status = os.fstat(self._handle)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+            return  # the content may be that of another file
         # The process id only serves the message above, so a full disk must not make locking fail.
         try:
             os.ftruncate(self._handle, 0)

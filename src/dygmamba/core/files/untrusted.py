@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dygmamba.core.errors import FileError
-from dygmamba.core.files.writing import write_file
+from dygmamba.core.errors import FileError, make_unreadable_error
 
 CHUNK_BYTES = 1 << 22
 RETRY_HINT = "get it again"
@@ -47,27 +46,19 @@ def read_verified_file(path: Path, size: int, digest: str) -> Iterator[bytes]:
             seen += len(chunk)
             yield chunk
     except OSError as error:
-        raise FileError(
-            f"{path} cannot be read ({error.strerror}); {RETRY_HINT}", code="file-unreadable"
-        ) from error
+        raise make_unreadable_error(path, error) from error
     if seen != size or sha.hexdigest() != digest:
         raise FileError(
             f"{path} is damaged: its content does not match its checksum; {RETRY_HINT}", code="file-damaged"
         )
 
 
-def copy_file(path: Path, target: Path) -> dict[str, Any]:
-    """Copy a file atomically and return its size and checksum as `{"bytes": ..., "sha256": ...}`."""
+def describe_file(path: Path) -> dict[str, Any]:
+    """Return the size and the checksum of a file as `{"bytes": ..., "sha256": ...}`."""
     sha, size = hashlib.sha256(), 0
-
-    def read_and_hash() -> Iterator[bytes]:
-        nonlocal size
-        for chunk in read_regular_file(path, path.stat().st_size):
-            sha.update(chunk)
-            size += len(chunk)
-            yield chunk
-
-    write_file(target, read_and_hash())
+    for chunk in read_regular_file(path, path.stat().st_size):
+        sha.update(chunk)
+        size += len(chunk)
     return {"bytes": size, "sha256": sha.hexdigest()}
 
 

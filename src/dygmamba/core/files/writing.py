@@ -9,8 +9,9 @@ import errno
 import itertools
 import os
 import re
+import shutil
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -102,8 +103,8 @@ FILE_KINDS = {
 }
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text file as UTF-8 whatever the locale; line endings stay as they are."""
+def write_text(path: Path, text: str, *, follow_links: bool = True) -> None:
+    """Write a text file as UTF-8 whatever the locale; line endings stay as they are. See `write_file`."""
     try:
         content = text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -112,19 +113,23 @@ def write_text(path: Path, text: str) -> None:
             f"cannot write {path}: {invalid!r} cannot be encoded as UTF-8; rename what contains it",
             code="not-utf8",
         ) from error
-    write_file(path, [content])
+    write_file(path, [content], follow_links=follow_links)
 
 
-def write_file(path: Path, chunks: Iterable[Bytes], keep: Path | None = None) -> None:
+def write_file(
+    path: Path, chunks: Iterable[Bytes], keep: Path | None = None, *, follow_links: bool = True
+) -> None:
     """Write a file atomically, chunk by chunk.
 
     Args:
-        path: Target; a symbolic link is followed.
+        path: Target.
         chunks: Its content in order.
         keep: Where to move the file that is replaced; by default it is overwritten.
+        follow_links: Whether a symbolic link is followed, as for a path that the user chose, or replaced, as in folders
+            that may come from somebody else.
     """
     with translate_os_errors(path):
-        target = _resolve_target(path)
+        target = _resolve_target(path) if follow_links else _require_replaceable(path)
         remove_stale_temporaries(target.parent)
         part = target.with_name(_make_temporary_name())
         try:
@@ -137,6 +142,29 @@ def write_file(path: Path, chunks: Iterable[Bytes], keep: Path | None = None) ->
                 disk.remove(part)
             raise
         disk.sync_folder(target.parent)
+
+
+def write_files(contents: Mapping[Path, Iterable[Bytes]]) -> None:
+    """Write several files of one folder: all of them are complete on the disk before the first one gets its name.
+
+    Then they are renamed in the given order. A failure before that changes none of them. Links are replaced.
+    """
+    parts: dict[Path, Path] = {}
+    try:
+        for path, chunks in contents.items():
+            with translate_os_errors(path):
+                _require_replaceable(path)
+                remove_stale_temporaries(path.parent)
+                parts[path] = path.with_name(_make_temporary_name())
+                _write_temporary(parts[path], chunks)
+        for path in contents:
+            with translate_os_errors(path):
+                disk.replace(parts[path], path)
+                disk.sync_folder(path.parent)
+    finally:
+        for part in parts.values():
+            with suppress(OSError):
+                disk.remove(part)
 
 
 def create_anonymous_file(folder: Path) -> int:
@@ -210,12 +238,29 @@ def create_new_folder(path: Path) -> bool:
 
 
 def remove_stale_temporaries(folder: Path) -> None:
-    """Delete this package's temporary files whose processes are dead."""
+    """Delete this package's temporary files and folders whose processes are dead."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             name = TEMPORARY_NAME.fullmatch(entry.name)
-            if name and is_process_dead(name[1], int(name[2]), int(name[3]), entry.stat().st_mtime):
-                disk.remove(Path(entry.path))
+            modified = entry.stat(follow_symlinks=False).st_mtime if name else 0.0
+            if name and is_process_dead(name[1], int(name[2]), int(name[3]), modified):
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                else:
+                    disk.remove(Path(entry.path))
+
+
+@contextmanager
+def create_temporary_folder(parent: Path) -> Iterator[Path]:
+    """Inside, there is an empty folder in `parent`; if the process is killed, a later one removes the folder."""
+    make_folder(parent)
+    remove_stale_temporaries(parent)
+    folder = parent / _make_temporary_name()
+    make_folder(folder)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def sync_file(handle: int, path: Path) -> None:
@@ -243,13 +288,25 @@ def describe_os_error(error: OSError, path: Path | None = None) -> str:
 def _resolve_target(path: Path) -> Path:
     """Follow symbolic links to the file that will be replaced; refuse anything but a regular file."""
     with suppress(FileNotFoundError):
-        mode = os.stat(path).st_mode
-        if not stat.S_ISREG(mode):
-            kind = FILE_KINDS.get(stat.S_IFMT(mode), "not a regular file")
-            raise WriteError(
-                f"cannot write {path}: it is {kind}; give the name of a file", code="not-a-regular-file"
-            )
+        _require_regular(path, os.stat(path).st_mode)
     return Path(os.path.realpath(path))
+
+
+def _require_replaceable(path: Path) -> Path:
+    """Return the path if nothing is there, or a regular file or a link, which will be replaced."""
+    with suppress(FileNotFoundError):
+        mode = os.lstat(path).st_mode
+        if not stat.S_ISLNK(mode):
+            _require_regular(path, mode)
+    return path
+
+
+def _require_regular(path: Path, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        kind = FILE_KINDS.get(stat.S_IFMT(mode), "not a regular file")
+        raise WriteError(
+            f"cannot write {path}: it is {kind}; give the name of a file", code="not-a-regular-file"
+        )
 
 
 def _write_temporary(part: Path, chunks: Iterable[Bytes]) -> None:

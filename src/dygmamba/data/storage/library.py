@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError, safe_open
 
-from dygmamba.core.errors import DygWarning, FileError, NotFoundError
+from dygmamba.core.errors import DygWarning, FileError, NotFoundError, make_unreadable_error
 from dygmamba.core.files.locking import FileLock
 from dygmamba.core.files.writing import make_folder, publish_path, remove_file, write_file
 from dygmamba.data.events.ids import NodeIds
@@ -88,10 +88,12 @@ def save_dataset_version(dataset: Dataset, folder: Path) -> SaveResult:
 def _save_locked(dataset: Dataset, folder: Path) -> SaveResult:
     path = folder / (check_dataset_name(dataset.name) + DATASET_SUFFIX)
     make_folder(folder)
-    if not path.exists():  # no older version to keep, so no lock file is needed
-        return SaveResult(save_dataset(dataset, folder), "new")
+    # also for a new name: of two processes that save it at once, the second must find what the first has saved
     lock = FileLock(folder / f".{dataset.name}.lock")
     try:
+        if not path.exists():
+            return SaveResult(save_dataset(dataset, folder), "new")
+        _require_readable(path)  # otherwise it would count as damaged, and be replaced
         current = read_version(path)
         if current is not None and current.version == dataset.version and _is_loadable(path):
             return SaveResult(path, "same")
@@ -103,7 +105,7 @@ def _save_locked(dataset: Dataset, folder: Path) -> SaveResult:
             remove_file(_get_versioned_path(path, dataset.version))
         return SaveResult(path, "new" if kept is None else "newer", kept)
     finally:
-        lock.release()
+        lock.release(remove=True)
 
 
 def list_versions(folder: Path, name: str | None = None) -> list[DatasetVersion]:
@@ -146,13 +148,21 @@ def remove_version(version: DatasetVersion) -> None:
             for path in find_index_files(folder, version.digest):
                 remove_file(path)
     finally:
-        lock.release()
+        lock.release(remove=True)
 
 
 def _get_versioned_path(path: Path, version: str) -> Path:
     return path.with_name(
         f"{path.name.removesuffix(DATASET_SUFFIX)}{VERSION_SEPARATOR}{version}{DATASET_SUFFIX}"
     )
+
+
+def _require_readable(path: Path) -> None:
+    try:
+        with path.open("rb"):
+            return
+    except OSError as error:
+        raise make_unreadable_error(path, error) from error
 
 
 def _is_loadable(path: Path) -> bool:

@@ -6,10 +6,17 @@ replaced or deleted by name does no harm: the mapping keeps the old content.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from dygmamba.core.errors import FileError
+
+try:
+    import fcntl
+except ImportError:  # Windows has no flock
+    fcntl = None
 
 
 class FileHandle:
@@ -65,3 +72,33 @@ class MappedFile:
             raise FileError(
                 f"{self.path} was replaced while it was opened; run the command again", code="file-replaced"
             )
+
+
+@contextmanager
+def mark_in_use(source: MappedFile | None) -> Iterator[None]:
+    """Inside, `is_in_use` is true for the file; the mark ends with the process, however that ends."""
+    _lock(source, "LOCK_SH")
+    try:
+        yield
+    finally:
+        _lock(source, "LOCK_UN")
+
+
+def _lock(source: MappedFile | None, operation: str) -> None:
+    if source is not None and fcntl is not None:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(source.handle.number, getattr(fcntl, operation) | fcntl.LOCK_NB)
+
+
+def is_in_use(path: Path) -> bool:
+    """Return whether a process has marked the file with `mark_in_use`; False where locks are not available."""
+    if fcntl is None:
+        return False
+    handle = FileHandle(path)
+    try:
+        fcntl.flock(handle.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False

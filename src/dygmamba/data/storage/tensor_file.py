@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load
 from torch import Tensor
 
-from dygmamba.core.errors import FileError
+from dygmamba.core.errors import FileError, make_unreadable_error
 from dygmamba.core.files import writing
 from dygmamba.core.files.writing import (
     create_temporary_file,
@@ -100,11 +100,11 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 def write_sealed_tensors(
     path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], keep: Path | None = None
 ) -> None:
-    """Write a sealed file; `keep` is where to move the file it replaces."""
+    """Write a sealed file; `keep` is where to move the file it replaces. A symbolic link is replaced, not followed."""
     columns = _make_sorted_columns(tensors)
     header = build_header(columns, {"sha256": "0" * 64, **metadata})
     header[SEAL_SLICE] = _hash_chunks(_iterate_file_chunks(header, columns))
-    write_file(path, _iterate_file_chunks(header, columns), keep)
+    write_file(path, _iterate_file_chunks(header, columns), keep, follow_links=False)
 
 
 def read_sealed_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -112,9 +112,7 @@ def read_sealed_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise FileError(
-            f"{path} cannot be read ({error.strerror}); restore it", code="file-unreadable"
-        ) from error
+        raise make_unreadable_error(path, error) from error
     if not content[8:].startswith(HEADER_START) or content[SEAL_SLICE] != _hash_chunks([memoryview(content)]):
         raise DamagedFileError(f"{path} is damaged: its content does not match its checksum")
     try:

@@ -1,4 +1,4 @@
-"""A run of a stranger imports nothing: only what the user trusts by name is run."""
+"""A run of a stranger imports nothing but what the user trusts by name, and leads no write out of its folder."""
 
 import sys
 import warnings
@@ -102,3 +102,31 @@ def test_a_module_that_cannot_be_imported_is_an_error(trained, source):
         with warnings.catch_warnings(), raises("unregistered-model", NotFoundError):
             warnings.simplefilter("ignore", DygWarning)
             dm.open(run, device="cpu", trust=trust).score([(1, 2)])
+
+
+def test_nothing_is_written_through_a_link(trained, tmp_path):
+    """For all files of a run: a link in a copied folder leads a resumed training or a report nowhere else."""
+    run, secret = forge_run(trained, trained.with_name("forged")).path, tmp_path / "secret"
+    secret.write_text("secret")
+    dm.open(run, device="cpu").report()
+    files = [file for file in run.rglob("*") if file.is_file() and file.name not in ("config.toml", ".lock")]
+    for file in [*files, run / "checkpoint" / "last.1.safetensors", run / "extended.toml"]:
+        if file.parent != run / "checkpoint" and file.name not in ("metrics.jsonl", "calibration.json"):
+            file.unlink(missing_ok=True)
+            file.symlink_to(secret)
+    (run / "results.json").unlink()
+    with suppress(dm.DygError):  # a file that is read through the link is damaged
+        dm.open(run, device="cpu").report()
+    (run / "extended.toml").unlink()
+    dm.resume(run, device="cpu", epochs=2)
+    dm.open(run, device="cpu").report()
+    (run / ".lock").unlink()
+    (run / ".lock").symlink_to(secret)
+    with raises("folder-not-lockable"):
+        dm.resume(run, device="cpu", epochs=3)
+    (run / ".lock").unlink()
+    (run / "checkpoint").rename(tmp_path / "elsewhere")
+    (run / "checkpoint").symlink_to(tmp_path / "elsewhere")
+    with raises("linked-checkpoint-folder"):
+        dm.resume(run, device="cpu", epochs=4)
+    assert secret.read_text() == "secret"

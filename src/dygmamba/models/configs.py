@@ -337,7 +337,7 @@ class TreesConfig(Settings):
     trees: Annotated[int, Bounds(1, 100_000)] = 2000  # largest number of trees
     rounds: Annotated[int, Bounds(1, 100_000)] = 10  # trees per epoch, between two validations
     rate: Fraction = 0.05  # learning rate: factor of each tree's output
-    leaves: Annotated[int, Bounds(2, 4096)] = 31  # largest number of leaves per tree
+    leaves: Annotated[int, Bounds(2, 4096)] = 15  # largest number of leaves per tree
     least: Annotated[int, Bounds(1, 1_000_000)] = 20  # smallest number of rows per leaf
     l2: Annotated[float, Bounds(1e-6, 1e6)] = 1.0  # L2 regularisation of leaf values
     rows: Fraction = 0.6  # share of the rows that a tree is grown from
@@ -350,7 +350,7 @@ class TreesConfig(Settings):
     )
     others: Count = 2  # negative samples per training event
     scales: Count = 9  # time scales of decayed counts
-    neighbors: Annotated[int, Bounds(0, 10_000)] = 32  # neighbors of each end whose events are counted
+    neighbors: Annotated[int, Bounds(0, 10_000)] = 64  # neighbors of each end whose events are counted
     walks: Annotated[int, Bounds(0, 5)] = (
         0  # events of the longest walks whose overlaps are features; 0: none
     )

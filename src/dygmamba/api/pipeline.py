@@ -154,9 +154,10 @@ class TimeEstimate:
 class _TrainingProgress(ForwardingProgress):
     """Add the seed to every epoch, and announce once how long the training will take."""
 
-    def __init__(self, inner: Progress, fit: Trainer) -> None:
+    def __init__(self, inner: Progress, fit: Trainer, has_deadline: bool = False) -> None:
         super().__init__(inner)
-        self._seed, self._estimate, self._depth = fit.seed, TimeEstimate(fit), 0
+        # a training with a deadline takes no longer than that
+        self._seed, self._estimate, self._depth = fit.seed, TimeEstimate(fit, is_announced=has_deadline), 0
 
     @contextmanager
     def stage(
@@ -185,7 +186,8 @@ def _train(
     fit: Trainer, progress: Progress, log: Sequence[str], name: str, limit: TrainingLimit = NO_LIMIT
 ) -> Iterator[RunLoggers]:
     """Train a run to its end; inside, its loggers wait for the results."""
-    with open_loggers(fit.run, log, _TrainingProgress(progress, fit)) as loggers:
+    watched = _TrainingProgress(progress, fit, limit.deadline is not NO_DEADLINE)
+    with open_loggers(fit.run, log, watched) as loggers:
         fit(loggers, name=f"{name} on {fit.stream.device}", stop=limit.stop, deadline=limit.deadline)
         yield loggers
 

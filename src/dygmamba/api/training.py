@@ -235,6 +235,7 @@ def train(
         enable_determinism()
     train_run = train_node_run if task == "node" else train_link_run
     with process_group(where) as group:
+        check_budget(task, group.size, is_given=budget is not None)  # torchrun may have started several
         if not isinstance(data, str):
             group.run_on_first(lambda: store_run_dataset(dataset, root, folder))
         if not group.is_first:

@@ -8,43 +8,55 @@ import torch
 import dygmamba as dm
 from dygmamba.core.errors import ConfigError, NotFoundError
 from dygmamba.data.events.splits import chronological_split
+from dygmamba.engine.evaluation import score_evaluation_set
+from dygmamba.models.base import DatasetFacts
+from dygmamba.models.configs import TreesConfig
+from dygmamba.models.trees import BoostedTrees
 from dygmamba.tasks.link import LinkTask, build_link_set
 from raising import raises
+from streams import split_stream
 
 SMALL = {"trees": 20, "rounds": 20, "epochs": 1, "leaves": 15, "rate": 0.2, "neighbors": 4, "transitions": 0}
-COUNTS_ONLY = {"numeric_columns": 0, "event_types": 0}
 
 
 @cache
 def purchases():
-    return dm.generate(kind="purchases", customers=60, shops=200, events=1600, categories=4)
+    return dm.generate(kind="purchases", customers=40, shops=150, events=1000, categories=4)
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A run on counts, one that reads columns of earlier events, and one that also reads those of the query."""
-    settings = {"counts": COUNTS_ONLY, "history": {}, "query": {"query_columns": True}}
+    """A run that reads columns of earlier events, and one that also reads those of the query."""
     out = tmp_path_factory.mktemp("runs")
     return {
-        name: dm.train(purchases(), "trees", out=out / name, device="cpu", **SMALL, **more)[0]
-        for name, more in settings.items()
+        name: dm.train(
+            purchases(), "trees", out=out / name, device="cpu", **SMALL, query_columns=name == "query"
+        )[0]
+        for name in ("history", "query")
     }
 
 
-def test_columns_lift_the_test_ap_by_ten_points(runs):
+def fit_trees(**settings):
+    """Test AP of a few trees, fitted without a run directory."""
+    stream = split_stream(purchases().store)
+    facts = DatasetFacts.of(stream.store, stream.split.train)
+    scorer = BoostedTrees(
+        TreesConfig(**{key: SMALL[key] for key in SMALL if key != "epochs"}, **settings), facts
+    )
+    task = LinkTask.create(stream.store, stream.split, stream.device)
+    pairs = task.build_queries(stream.store.select(stream.split.train), task.draw_negatives(0, 0))
+    table = scorer.study([stream.training_view(pairs, scorer.requests)])
+    for _ in range(scorer.config.trees):
+        scorer.learn(table)
+    test = build_link_set(stream.store, stream.split, "test")
+    return task.metrics(score_evaluation_set(scorer, stream, test), test)["ap"]
+
+
+def test_columns_lift_the_test_ap_by_ten_points():
     """Where amounts and types decide by construction, earlier columns give 10 points, those of the query 25."""
-    ap = {name: run.results.to_pylist()[0] for name, run in runs.items()}
-    test = {
-        name: next(row["ap"] for row in run.results.to_pylist() if row["split"] == "test")
-        for name, run in runs.items()
-    }
-    assert test["history"] > test["counts"] + 0.10
-    assert test["query"] > test["counts"] + 0.25
-    assert {name: row.get("query_columns", False) for name, row in ap.items()} == {
-        "counts": False,
-        "history": False,
-        "query": True,
-    }
+    counts = fit_trees(numeric_columns=0, event_types=0)
+    assert fit_trees() > counts + 0.10
+    assert fit_trees(query_columns=True) > counts + 0.25
 
 
 def test_negatives_carry_the_columns_of_their_positive():
@@ -98,7 +110,7 @@ def test_explanations_name_columns(runs):
 
 
 def test_new_events_need_the_columns_or_a_value_to_fill_in(runs):
-    later = {"src": [0], "dst": [60], "time": [1.9e9]}
+    later = {"src": [0], "dst": [40], "time": [1.9e9]}
     with raises("unknown-column", NotFoundError) as caught:
         runs["history"].observe(later)
     assert "fill" in str(caught.value)
@@ -107,3 +119,20 @@ def test_new_events_need_the_columns_or_a_value_to_fill_in(runs):
     assert filled.categories[0].values[filled.codes[-1, 0]] == ""
     given = runs["history"].observe(later | {"amount": [5.0], "type": ["type001"]}).data.store.features
     assert (float(given.edge[-1, 0]), int(given.codes[-1, 0])) == (5.0, 1)
+
+
+def test_every_way_to_score_reads_the_columns_of_a_query(runs, tmp_path):
+    """Evaluation, rank metrics, a blend and the checks of a model work on a run that reads query columns."""
+    rows = runs["query"].evaluate("historical", "val", "transductive").to_pylist()
+    assert [(row["negatives"], row["query_columns"]) for row in rows] == [("historical", True)]
+    assert "query_columns" not in runs["history"].results.column_names
+    assert runs["query"].results["query_columns"].to_pylist()[0]
+    (ranked,) = (
+        runs["query"].evaluate(split="val", setting="transductive", metrics="mrr", candidates=3).to_pylist()
+    )
+    assert ranked["query_columns"]
+    assert ranked["mrr"] > 0.5
+    blended = dm.blend([run.path for run in runs.values()], out=tmp_path)
+    assert blended.results.to_pylist()[0]["query_columns"]
+    checks = dm.check_model("trees", query_columns=True, trees=2, rounds=2, neighbors=4, transitions=0)
+    assert all(checks["holds"].to_pylist())

@@ -134,7 +134,8 @@ MODELS: dict[str, ModelSpec] = {
         build=Builder("dygmamba.models.trees:BoostedTrees"),
         trainable=True,
         title="boosted trees on decayed counts",
-        looks_at="decayed counts of both nodes' and their neighbors' events, and what follows the source's last ones",
+        looks_at="decayed counts of both nodes' and their neighbors' events, what follows the source's last ones, and "
+        "amounts and types of earlier events",
         cost="linear in the neighbors, logarithmic in the events",
     ),
     "walk-trees": ModelSpec(

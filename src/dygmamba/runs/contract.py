@@ -20,6 +20,7 @@ from dygmamba.engine.scoring import Ranker
 from dygmamba.engine.stream import Stream
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts, RoundLearner, Scorer
+from dygmamba.sampling.columns import QueryColumns
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.view import NeighborSequence, PairBatch, PairView
 
@@ -57,7 +58,7 @@ class CheckCase:
     ) -> Tensor:
         """Score pairs; a memory observes every event strictly before each pair."""
         ranker = Ranker(scorer or self.build(), _build_stream(self.store if store is None else store), seed=5)
-        return ranker.logits(pairs.src, pairs.dst, pairs.time)
+        return ranker.logits(pairs.src, pairs.dst, pairs.time, columns=self._columns(pairs))
 
     def view(self, scorer: Scorer, pairs: PairBatch) -> PairView:
         """Return what the model sees of pairs; a memory observes the first half of the stream."""
@@ -65,7 +66,12 @@ class CheckCase:
             half = len(self.store) // 2
             for events in self.store.batches(torch.arange(half), max(half // 5, 1)):
                 scorer.observe(events)
-        return _build_stream(self.store).view(pairs, scorer.requests, Draws.from_seed(5))
+        queries = pairs.with_columns(self._columns(pairs))
+        return _build_stream(self.store).view(queries, scorer.requests, Draws.from_seed(5))
+
+    def _columns(self, pairs: PairBatch) -> QueryColumns | None:
+        """Return the columns of the first event for every pair, for models that read those of a query."""
+        return QueryColumns.of_events(self.store.features, torch.zeros_like(pairs.src))
 
 
 def check_model(name: str, settings: dict[str, Any]) -> pa.Table:

@@ -30,6 +30,7 @@ from dygmamba.runs.export_torch import (
     view_to_inputs,
 )
 from dygmamba.runs.opening import OpenRun, open_run
+from dygmamba.sampling.columns import QueryColumns
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView, Request
 
@@ -146,6 +147,7 @@ def _recent_view(run: OpenRun, count: int) -> PairView:
     """Return what the scorer sees of the last events of the stream."""
     events = run.stream.events.select(torch.arange(len(run.stream.store))[-count:])
     pairs = PairBatch.from_pairs(events.src, events.dst, events.time)
+    pairs = pairs.with_columns(QueryColumns.of_events(run.stream.store.features, events.event))
     return build_view(run.stream, run.scorer.requests, pairs, run.seed)
 
 

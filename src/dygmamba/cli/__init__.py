@@ -255,6 +255,7 @@ def main() -> None:
     With --json the error is also printed as an object on stdout. Ctrl-C reaches typer first, which prints "Aborted" and
     exits with 130; files are written atomically anyway.
     """
+    check_output_streams()
     redirect_warnings(DygWarning, lambda text: print_error(f"note: {translate_message(text)}"))
     escape_unencodable_output()
     limit_process_memory(get_memory_limit())
@@ -262,7 +263,7 @@ def main() -> None:
         app()
     except DygError as error:
         _exit_with_error(translate_message(error), error.code, error.exit_code)
-    except (MemoryError, RuntimeError) as error:
+    except (MemoryError, RuntimeError, ImportError) as error:
         if not is_out_of_memory(error):
             raise
         _exit_with_error(describe_shortage(error), "out-of-memory")
@@ -278,8 +279,20 @@ def main() -> None:
 def _exit_with_error(message: str, code: str, exit_code: int = 2) -> None:
     print_error(f"error: {message}")
     if "--json" in sys.argv:
-        sys.stdout.write(json.dumps({"error": {"code": code, "message": message}}) + "\n")
+        with suppress(OSError):  # stdout may be what failed
+            sys.stdout.write(json.dumps({"error": {"code": code, "message": message}}) + "\n")
+            sys.stdout.flush()
     sys.exit(exit_code)
+
+
+def check_output_streams() -> None:
+    """Exit with an error if stdout is closed: files that are opened later would take its place; ignore stderr."""
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        print_error("error: stdout is closed; redirect it to a file or to /dev/null")
+        sys.exit(2)
 
 
 def command() -> None:

@@ -21,6 +21,7 @@ OUT_OF_MEMORY_MESSAGES = (
     "not enough memory",
     "bad_alloc",
     "malloc of size",
+    "failed to map segment",  # of a library, on import
 )
 TENSOR_FACTORIES = ("empty", "zeros", "ones", "full", "rand", "randn")  # functions of torch
 DEFAULT_BUDGET = 10**9  # bytes; larger columns and indexes are built and kept on disk
@@ -98,7 +99,8 @@ def limit_tensor_memory(what: str, share: float = 1.0) -> Iterator[None]:
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error of any package says that memory ran out."""
     return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY_MESSAGES)
+        isinstance(error, RuntimeError | ImportError)
+        and any(words in str(error) for words in OUT_OF_MEMORY_MESSAGES)
     )
 
 

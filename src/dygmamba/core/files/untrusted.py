@@ -6,6 +6,7 @@ only if they stay a single path component. Text is written to spreadsheets only 
 
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,22 @@ MAX_NAME_BYTES = 200  # file systems take 255; this leaves room for suffixes
 RESERVED_CHARACTERS = frozenset('/\\<>:"|?*')
 # Spreadsheets run cells that begin with these as formulas, full-width characters included.
 FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # noqa: RUF001
+
+
+def require_regular_file(path: Path) -> None:
+    """Raise FileError unless the path names a regular file, or a link to one, that can be opened for reading."""
+    # surrogates stand for bytes of the name that this locale cannot decode; Arrow cannot open such a path
+    if re.search("[\ud800-\udfff]", str(path)):
+        raise FileError(f"the name of {path} is not valid text in this locale; rename it", code="not-utf8")
+    if path.is_dir():
+        raise FileError(f"{path} is a folder; give a file in it", code="is-a-folder")
+    if not path.exists():
+        raise FileError(f"{path} does not exist; check the name and the folder", code="file-missing")
+    if not (path.is_file() and os.access(path, os.R_OK)):
+        raise FileError(
+            f"{path} cannot be opened for reading; check that it is a regular file and its permissions",
+            code="file-unreadable",
+        )
 
 
 def read_regular_file(path: Path, max_bytes: int) -> Iterator[bytes]:

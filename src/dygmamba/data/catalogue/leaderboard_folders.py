@@ -57,7 +57,7 @@ def find_tgb_seq_table(path: Path) -> Path:
 def _find_tables_with_split(path: Path) -> list[Path]:
     """Find CSV files with the columns of TGB-Seq, by their header lines."""
     tables = []
-    for file in sorted(path.glob("*.csv")):
+    for file in filter(Path.is_file, sorted(path.glob("*.csv"))):  # opening a named pipe would wait for ever
         with file.open("rb") as stream:
             header = stream.readline(4096).decode("utf-8", "replace")
         names = [name.strip().strip('"') for name in header.split(",")]

@@ -1,13 +1,12 @@
 """Readers: turn a file, folder or in-memory table of events into a `Dataset`."""
 
-import os
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dygmamba.core.errors import ConfigError, FileError
+from dygmamba.core.files.untrusted import require_regular_file
 from dygmamba.data.catalogue.leaderboard_folders import LEADERBOARD_FORMATS, detect_folder_format
 from dygmamba.data.readers import columnar, delimited, jodie_dyglib, json_lines, numpy_files, tgb
 from dygmamba.data.readers.header import read_header
@@ -54,7 +53,7 @@ def read_dataset(
     if not (
         path.is_dir() and (format in LEADERBOARD_FORMATS or (format == "auto" and detect_folder_format(path)))
     ):
-        _require_file(path)
+        require_regular_file(path)
     dataset = READERS[detect_format(path, options) if format == "auto" else format](path, options)
     return replace(
         dataset, name=dataset.name if name is None else check_dataset_name(name), path=path.absolute()
@@ -65,7 +64,7 @@ def detect_format(path: Path, options: ReadOptions | None = None) -> str:
     """Detect the format of a folder by its files, of a file by its first bytes, of text by its column names."""
     if (folder_format := detect_folder_format(path)) is not None:
         return folder_format
-    _require_file(path)
+    require_regular_file(path)
     with path.open("rb") as file:
         start = file.read(8)
     if not start:
@@ -100,18 +99,3 @@ def _detect_binary_format(path: Path, start: bytes) -> str | None:
                 f"{path} is a {kind}; save its events as CSV, JSONL or Parquet first", code="unsupported-file"
             )
     return "npz" if start.startswith(b"PK\x03\x04") or path.suffix == ".npz" else None
-
-
-def _require_file(path: Path) -> None:
-    # surrogates stand for bytes of the name that this locale cannot decode; Arrow cannot open such a path
-    if re.search("[\ud800-\udfff]", str(path)):
-        raise FileError(f"the name of {path} is not valid text in this locale; rename it", code="not-utf8")
-    if path.is_dir():
-        raise FileError(f"{path} is a folder; give a file in it", code="is-a-folder")
-    if not path.exists():
-        raise FileError(f"{path} does not exist; check the name and the folder", code="file-missing")
-    if not (path.is_file() and os.access(path, os.R_OK)):
-        raise FileError(
-            f"{path} cannot be opened for reading; check that it is a regular file and its permissions",
-            code="file-unreadable",
-        )

@@ -37,7 +37,8 @@ def encode_id_columns(
                 ids = _as_whole_ids(batch.column(name)).cast(id_type).dictionary_encode()
             except pa.ArrowInvalid as error:
                 raise FileError(
-                    f"{source}: column {name!r} holds values that are not ids ({error}); give integers or strings",
+                    f"{source}: column {name!r} holds values that are not ids ({first_line(error)}); give integers "
+                    "or strings",
                     code="column-not-ids",
                 ) from error
             batch = batch.set_column(batch.schema.get_field_index(name), name, ids)
@@ -91,11 +92,23 @@ def read_arrow(path: Path, options: ReadOptions) -> "Dataset":
             schema = file.schema
             options = read_table_metadata(schema.metadata).fill_options(options, schema.names)
             roles = assign_roles(path, schema.names, options)
-            rows = (file.get_batch(k).select(roles.columns) for k in range(file.num_record_batches))
+            rows = iter_valid_batches(file, roles.columns)
             batches = options.watch(encode_id_columns(path, schema, rows, roles), file.num_record_batches)
             return build_dataset(path, *read_table(path, "arrow", batches, roles, options))
     except DAMAGED_COLUMNAR_ERRORS as error:
         raise _damaged_error(path, "arrow", error) from error
+
+
+def iter_valid_batches(file: pa.ipc.RecordBatchFileReader, names: list[str]) -> Iterator[pa.RecordBatch]:
+    """Iterate over the batches of an Arrow file, with these columns, each validated before its first use.
+
+    Arrow maps the buffers of a file without looking into them, and its kernels trust the offsets of strings and the
+    indices of dictionaries: a flipped bit would crash the process.
+    """
+    for k in range(file.num_record_batches):
+        batch = file.get_batch(k).select(names)
+        batch.validate(full=True)
+        yield batch
 
 
 def read_columns(path: Path, format: str, choose: Callable[[list[str]], list[str]]) -> pa.Table:
@@ -105,7 +118,9 @@ def read_columns(path: Path, format: str, choose: Callable[[list[str]], list[str
             with parquet.ParquetFile(path) as file:
                 return file.read(columns=choose(file.schema_arrow.names))
         with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as file:
-            return file.read_all().select(choose(file.schema.names))
+            names = choose(file.schema.names)
+            schema = pa.schema([file.schema.field(name) for name in names])
+            return pa.Table.from_batches(iter_valid_batches(file, names), schema)
     except DAMAGED_COLUMNAR_ERRORS as error:
         raise _damaged_error(path, format, error) from error
 

@@ -17,10 +17,12 @@ from dygmamba.data.readers.header import WHITESPACE, Header, assign_by_position,
 from dygmamba.data.readers.options import ColumnRoles, ReadOptions, assign_roles
 from dygmamba.data.readers.table import EventColumns, build_dataset, read_table
 from dygmamba.data.readers.text import (
+    MAX_LINE_BYTES,
     UNDECODABLE_MARK,
     NormalizedLines,
     collapse_whitespace,
     is_utf8,
+    long_line_error,
     mark_undecodable,
     open_decompressed,
     undecodable_error,
@@ -31,7 +33,7 @@ from dygmamba.data.readers.values import BadRows
 if TYPE_CHECKING:
     from dygmamba.data.storage.dataset import Dataset
 
-BLOCK_BYTES = 4 << 20
+BLOCK_BYTES = MAX_LINE_BYTES  # Arrow cannot read a row that is longer than a block
 COLUMN_COUNT_ERROR = re.compile(r"Expected \d+ columns, got \d+")  # as Arrow words it
 
 
@@ -92,6 +94,8 @@ def iter_csv_batches(
             raise MalformedRowError(str(path)) from error
         if is_undecodable:
             raise undecodable_error(path, options.encoding) from error
+        if "straddl" in str(error):  # how Arrow words that a row is longer than a block
+            raise long_line_error(path) from error
         raise FileError(
             f"{path} is not readable as CSV ({first_line(error)}); check `delimiter` and quotes",
             code="not-delimited-text",

@@ -17,6 +17,7 @@ from dygmamba.data.readers.values import NUMBER_PATTERN
 
 SAMPLE_ROWS = 200  # rows looked at
 SAMPLE_CHARS = 1 << 16  # characters looked at to detect the delimiter
+MAX_COLUMNS = 10_000
 MIN_EQUAL_SHARE = 0.9  # share of rows that a delimiter must split into the same number of columns
 WHITESPACE = " "  # stands for runs of blanks and tabs
 DELIMITERS = ("\t", ";", "|", ",", WHITESPACE)
@@ -56,6 +57,12 @@ def read_header(path: Path, options: ReadOptions) -> Header:
         ) from error
     if not rows:
         raise FileError(f"{path} is empty; give a file with one event per line", code="empty-file")
+    if len(rows[0]) > MAX_COLUMNS:
+        raise FileError(
+            f"{path} has {len(rows[0]):,} columns in its first line, more than {MAX_COLUMNS:,}; check its line ends "
+            "and `delimiter`, or leave out columns",
+            code="too-many-columns",
+        )
     first, sample, skipped = rows[0], rows[1:], text.count("\n", 0, len(text) - len(body))
     if "\ufffd" in "".join(first) and not options.skip_bad:
         raise undecodable_error(path, options.encoding)
@@ -238,7 +245,8 @@ def _find_time_column(path: Path, header: Header, free: list[str]) -> str:
     if len(free) == 1:
         return free[0]
     rows = [row for row in header.sample if len(row) == header.width]
-    columns = {name: [row[header.names.index(name)].strip() for row in rows] for name in free}
+    position = {name: k for k, name in enumerate(header.names)}
+    columns = {name: [row[position[name]].strip() for row in rows] for name in free}
     dated = [name for name, column in columns.items() if _looks_like_time(column)]
     numeric = [name for name, column in columns.items() if {*map(classify_field, column)} == {"number"}]
     rising = [name for name in numeric if _is_increasing([float(field) for field in columns[name]])]

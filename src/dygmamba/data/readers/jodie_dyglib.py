@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyarrow import csv
 
 from dygmamba.core.errors import FileError, first_line
+from dygmamba.core.files.untrusted import require_regular_file
 from dygmamba.data.events.origin import Origin
 from dygmamba.data.readers.delimited import read_csv_rows
 from dygmamba.data.readers.header import read_header
@@ -128,6 +129,7 @@ def _read_features(path: Path, rows: np.ndarray) -> np.ndarray:
     """Read these rows of a feature file; without columns if it is missing or zero throughout."""
     if not path.exists():
         return np.zeros((len(rows), 0), np.float32)
+    require_regular_file(path)
     try:
         with path.open("rb") as file:
             header = read_array_header(file, path.stat().st_size)

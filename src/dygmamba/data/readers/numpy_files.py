@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from dygmamba.core.errors import EventError, FileError, first_line
+from dygmamba.core.memory_budget import format_bytes, require_memory
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.origin import Origin
 from dygmamba.data.readers.options import COLUMN_OPTIONS, FIXED_OPTIONS, ReadOptions
@@ -71,6 +72,8 @@ def damaged_npy_error(path: Path, error: Exception) -> FileError:
 MAX_SPARSE_NODES = 1_000_000  # any file may have this many nodes; beyond, MAX_NODES_PER_EVENT limits them
 MAX_NODES_PER_EVENT = 20
 MAX_COMPRESSION = 1100  # deflate shrinks 1032 bytes to one at best
+MAX_UNPACKED_BYTES = 1 << 30  # any archive may unpack to this much; beyond, MAX_UNPACKED_SHARE limits it
+MAX_UNPACKED_SHARE = 100  # events compress to a tenth or so, nothing but zeros to a thousandth
 ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # numpy writes no other
 
 
@@ -176,6 +179,7 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
             chosen = {name: members[name] for name in ARRAY_SPECS if name in members}
             headers = {name: _read_member_header(path, archive, info) for name, info in chosen.items()}
             _check_headers(path, headers)
+            _check_unpacked_size(path, sum(info.file_size for info in chosen.values()))
             return {name: _read_member(archive, info) for name, info in chosen.items()}
     except DAMAGED_FILE_ERRORS as error:
         raise FileError(
@@ -195,6 +199,18 @@ def _check_headers(path: Path, headers: dict[str, ArrayHeader]) -> None:
                 f"{path}: {name} has {header.shape[0]} rows for {events} events; give one row per event",
                 code="row-count-differs",
             )
+
+
+def _check_unpacked_size(path: Path, size: int) -> None:
+    """Raise FileError for an archive that unpacks to absurdly much, MemoryBudgetError for more than is free."""
+    packed = path.stat().st_size
+    if size > max(MAX_UNPACKED_BYTES, MAX_UNPACKED_SHARE * packed):
+        raise FileError(
+            f"{path} has {format_bytes(packed)} and unpacks to {format_bytes(size)}, which events do not; if it is "
+            "right, save it uncompressed with numpy.savez",
+            code="unpacks-to-too-much",
+        )
+    require_memory(size, f"reading {path}")
 
 
 def _read_member_header(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> ArrayHeader:

@@ -7,6 +7,7 @@ dictionaries, and what numpy writes for scalars and plain arrays:
 - Instructions outside `OPCODES` are rejected, among them all that create instances of classes.
 - Names lead to functions of this module (`ALLOWED_NAMES`), never to an import, so that `os.system` is just a word.
 - Every length is bounded by the file, and dictionary keys are checked before they are hashed.
+- Lists hold numbers only, and tuples nest as deep as the state of an array does: once.
 
 `pickle.Unpickler`, written in C, cannot be reduced this way: see docs/research/decisions/038-pickles.md.
 """
@@ -26,7 +27,10 @@ from typing import Any
 import numpy as np
 
 from dygmamba.core.errors import FileError, first_line
+from dygmamba.core.files.untrusted import require_regular_file
 
+MAX_AXES = 32  # of numpy; only a shape is a tuple in a tuple
+MAX_KEY = 1 << 63  # larger numbers share their hashes with small ones, which makes dictionaries slow
 NUMBER_DTYPE = re.compile(r"[<>|=]?[biuf][1248]")
 
 
@@ -170,6 +174,47 @@ class NegativesUnpickler(pickle._Unpickler):
 
     dispatch[pickle.BUILD[0]] = load_build
 
+    def load_tuple(self) -> None:
+        self._push_tuple(self.pop_mark())
+
+    dispatch[pickle.TUPLE[0]] = load_tuple
+
+    def load_tuple1(self) -> None:
+        self._push_tuple([self.stack.pop()])
+
+    dispatch[pickle.TUPLE1[0]] = load_tuple1
+
+    def load_tuple2(self) -> None:
+        self._push_tuple([self.stack.pop() for _ in range(2)][::-1])
+
+    dispatch[pickle.TUPLE2[0]] = load_tuple2
+
+    def load_tuple3(self) -> None:
+        self._push_tuple([self.stack.pop() for _ in range(3)][::-1])
+
+    dispatch[pickle.TUPLE3[0]] = load_tuple3
+
+    def _push_tuple(self, parts: list[Any]) -> None:
+        for part in parts:
+            if isinstance(part, list | dict) or (isinstance(part, tuple) and not _is_shape(part)):
+                raise ForbiddenPickleError(f"a tuple of {short_repr(part)}")
+        self.stack.append(tuple(parts))
+
+    def load_append(self) -> None:
+        self._extend([self.stack.pop()])
+
+    dispatch[pickle.APPEND[0]] = load_append
+
+    def load_appends(self) -> None:
+        self._extend(self.pop_mark())
+
+    dispatch[pickle.APPENDS[0]] = load_appends
+
+    def _extend(self, items: list[Any]) -> None:
+        if not isinstance(self.stack[-1], list) or not all(isinstance(item, int | float) for item in items):
+            raise ForbiddenPickleError("a list of something other than numbers")
+        self.stack[-1].extend(items)
+
     def load_setitem(self) -> None:
         value, key = self.stack.pop(), self.stack.pop()
         self._set_items([key, value])
@@ -185,11 +230,19 @@ class NegativesUnpickler(pickle._Unpickler):
         keys = items[::2]
         for key in keys:
             # hashing a tuple of a million nested tuples would overflow the C stack
-            if type(key) is not tuple or not all(isinstance(part, int | float) for part in key):
-                raise ForbiddenPickleError(f"the key {short_repr(key)}, not a tuple of numbers")
+            if type(key) is not tuple or not all(map(_is_key_part, key)):
+                raise ForbiddenPickleError(f"the key {short_repr(key)}, not a tuple of whole numbers")
         if not isinstance(self.stack[-1], dict):
             raise ForbiddenPickleError("items without a dictionary")
         self.stack[-1].update(zip(keys, items[1::2], strict=True))
+
+
+def _is_shape(values: tuple[Any, ...]) -> bool:
+    return len(values) <= MAX_AXES and all(isinstance(value, int) for value in values)
+
+
+def _is_key_part(part: Any) -> bool:
+    return (isinstance(part, int) or (isinstance(part, float) and part.is_integer())) and abs(part) <= MAX_KEY
 
 
 DAMAGED_PICKLE_ERRORS = (
@@ -201,6 +254,7 @@ DAMAGED_PICKLE_ERRORS = (
 def read_pickle(path: Path) -> dict[tuple[int | float, ...], Any]:
     """Read the dictionary in a pickle file; its values may be numbers, text, lists, tuples and `PickledArray`."""
     try:
+        require_regular_file(path)
         content = NegativesUnpickler(io.BytesIO(path.read_bytes())).load()
     except ForbiddenPickleError as error:
         raise FileError(

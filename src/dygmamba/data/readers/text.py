@@ -7,21 +7,27 @@ mark while the file is read.
 import codecs
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from dygmamba.core.errors import ConfigError, FileError, first_line
+from dygmamba.core.files.untrusted import require_regular_file
 
 HEAD_BYTES = 1 << 20  # enough for the column names and some rows
+MAX_LINE_BYTES = 4 << 20  # a longer line is a file without line ends, an open quote, or a hole of zeros
 COMPRESSION_MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "zstd"}
+# codecs of Python for names and source code; they decode nearly any file to nonsense
+NOT_FOR_FILES = {"idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape"}
 TAR_MAGIC = slice(257, 262)  # where a tar archive says "ustar"
 
 
 def detect_compression(path: Path) -> str | None:
     """Detect the compression by the first bytes; file names are often wrong about it."""
+    require_regular_file(path)  # a named pipe would wait for its writer for ever
     with path.open("rb") as file:
         start = file.read(4)
     return next((kind for magic, kind in COMPRESSION_MAGIC.items() if start.startswith(magic)), None)
@@ -54,6 +60,8 @@ def read_head(path: Path, encoding: str) -> tuple[str, bool]:
         text = decoder.decode(start)
     except UnicodeError as error:  # UTF-16 and UTF-32 need a byte order mark even when errors are replaced
         raise undecodable_error(path, encoding) from error
+    if b"\n" in start and start.isascii() and "\n" not in text:
+        raise FileError(f"{path} is ASCII text, not {encoding}; leave out `encoding`", code="wrong-encoding")
     if "\0" in text:
         raise FileError(
             f"{path} is a binary file, not delimited text; give a CSV, JSONL or Parquet file",
@@ -64,16 +72,12 @@ def read_head(path: Path, encoding: str) -> tuple[str, bool]:
 
 def create_decoder(encoding: str, errors: str = "strict") -> codecs.IncrementalDecoder:
     """Create the decoder of a text encoding; codecs that do not yield text, such as hex, are rejected."""
-    try:
-        decoder = codecs.getincrementaldecoder(encoding)(errors)
-        if isinstance(decoder.decode(b""), str):
-            return decoder
-    except (
-        LookupError,
-        ValueError,
-        AssertionError,
-    ):  # unknown, not a name, or it supports strict errors only
-        pass
+    # LookupError: unknown; ValueError: not a name
+    with suppress(LookupError, ValueError):
+        codec = codecs.lookup(encoding)
+        is_text = getattr(codec, "_is_text_encoding", True)  # False for rot13 and hex; open() asks for it too
+        if is_text and codec.name.replace("_", "-") not in NOT_FOR_FILES and codec.incrementaldecoder:
+            return codec.incrementaldecoder(errors)
     raise ConfigError(
         f"encoding {encoding!r} is unknown; try utf-8, latin-1 or utf-16", code="unknown-encoding"
     )
@@ -81,6 +85,14 @@ def create_decoder(encoding: str, errors: str = "strict") -> codecs.IncrementalD
 
 def is_utf8(encoding: str) -> bool:
     return codecs.lookup(encoding).name == "utf-8"
+
+
+def long_line_error(path: Path) -> FileError:
+    return FileError(
+        f"{path} has a line of more than {MAX_LINE_BYTES >> 20} MB, no event is that long; check its line ends and "
+        "quotes, and remove the line",
+        code="line-too-long",
+    )
 
 
 def unreadable_error(path: Path, error: OSError) -> FileError:
@@ -147,13 +159,18 @@ class NormalizedLines(io.RawIOBase):
     """A text file re-encoded as UTF-8 while it is read, with filters applied to runs of whole lines."""
 
     def __init__(self, path: Path, encoding: str, block: int, *filters: LineFilter) -> None:
-        self._stream, self._block, self._filters = open_decompressed(path), block, filters
+        self._path, self._stream, self._block, self._filters = path, open_decompressed(path), block, filters
         self._decoder = None if is_utf8(encoding) else create_decoder(encoding)
         self._rest, self._ready, self._done = b"", memoryview(b""), False
 
     @property
     def at_end(self) -> bool:
         return self._done and not self._ready
+
+    def iter_blocks(self) -> Iterator[bytes]:
+        """Iterate over runs of whole lines; iterating over the file itself would read it byte by byte."""
+        while not self._done:
+            yield self._read_lines()
 
     def readable(self) -> bool:
         return True
@@ -183,6 +200,8 @@ class NormalizedLines(io.RawIOBase):
             block = self._decoder.decode(block, final=self._done).encode()
         whole, end, rest = (self._rest + block).rpartition(b"\n")
         lines, self._rest = (whole + end, rest) if not self._done else (self._rest + block, b"")
+        if len(self._rest) > MAX_LINE_BYTES:
+            raise long_line_error(self._path)
         for line_filter in self._filters:
             lines = line_filter(lines)
         return lines

@@ -28,6 +28,7 @@ import pyarrow.csv as arrow_csv
 from pyarrow import parquet
 
 from dygmamba.core.errors import FileError, first_line
+from dygmamba.core.files.untrusted import require_regular_file
 from dygmamba.data.catalogue.leaderboard_folders import (
     RELBENCH_EVENTS,
     find_tgb_edge_list,
@@ -335,6 +336,7 @@ def read_matrix(path: Path, kinds: str = "fiu", dtype: type = np.float32) -> np.
     """Read a matrix of numbers, its header checked first; None if there is no such file."""
     if not path.exists():
         return None
+    require_regular_file(path)
     try:
         with path.open("rb") as file:
             header = read_array_header(file, path.stat().st_size)

@@ -9,26 +9,29 @@ import re
 import subprocess
 import sys
 import tomllib
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 import dygmamba as dm
 from dygmamba import api
 
 FUNCTIONS = {
-    "audit": "(data: Dataset | str | Path, model: str | None = None, *, run: Run | Path | str | None = None, protocol: "
+    "audit": "(data: Dataset | Source, model: str | None = None, *, run: Run | Path | str | None = None, protocol: "
     "str = auto, data_dir: Path | str | None = None, progress: Progress | None = None, overrides: "
     "Mapping[str, Any] | None = None, **settings: Any) -> Audit",
-    "batches": "(data: Dataset | Stream, size: int = 200, split: str = train, seed: int = 0, *, neighbors: int | "
-    "tuple[NeighborRequest, ...] = 20, device: str = auto) -> Iterator[Step]",
+    "batches": "(data: Dataset | Stream | Source, size: int = 200, split: str = train, seed: int = 0, *, neighbors: "
+    "int | tuple[NeighborRequest, ...] = 20, device: str = auto) -> Iterator[Step]",
     "blend": "(runs: Sequence[Path | str], *, device: str = auto, out: Path | str = runs, negatives: str | "
     "Sequence[str] = random, data_dir: Path | str | None = None, progress: Progress | Callable[[dict[str, Any]], None] "
     "| None = None, trust: bool = False) -> Run",
     "check_model": "(name: str, **settings: Any) -> Table",
     "compare": "(runs: Sequence[Path | str], *, out: Path | str | None = None) -> Document",
     "datasets": "(*, data_dir: Path | str | None = None, runs: Path | str = runs) -> Table",
-    "evaluate": "(data: Dataset | str, model: str = edgebank, *, negatives: str | Sequence[str] = random, split: "
+    "evaluate": "(data: Dataset | Source, model: str = edgebank, *, negatives: str | Sequence[str] = random, split: "
     "str | Sequence[str] = test, setting: str | Sequence[str] = (transductive, inductive), visible: "
     "str | None = None, metrics: str | Sequence[str] | None = None, candidates: int | str | None = None, "
     "filtered: bool = False, seeds: Sequence[int] | None = None, activity: bool = False, protocol: str = auto, "
@@ -64,7 +67,7 @@ FUNCTIONS = {
     "Sequence[str] | None = None, processes: int = 1, deterministic: bool | None = None, trust: bool = False, "
     "overrides: Mapping[str, Any] | None = None, **settings: Any) -> Run",
     "save": "(dataset: Dataset, *, data_dir: Path | str | None = None) -> Path",
-    "train": "(data: Dataset | str, model: str | None = None, *, seeds: int | Sequence[int] = (0,), task: str = "
+    "train": "(data: Dataset | Source, model: str | None = None, *, seeds: int | Sequence[int] = (0,), task: str = "
     "link, budget: str | float | None = None, device: str = auto, out: Path | str = runs, negatives: str | "
     "Sequence[str] = random, "
     "backbone: Path | str | None = None, finetune: bool = False, balance: bool = False, preset: str | None = None, "
@@ -72,8 +75,8 @@ FUNCTIONS = {
     "progress: Progress | Callable[[dict[str, Any]], None] | None = None, log: str | Sequence[str] | None = None, "
     "processes: int = 1, deterministic: bool = False, overrides: Mapping[str, Any] | None = None, **settings: Any) -> "
     "Runs",
-    "tune": "(data: Dataset | str, model: str | None = None, *, trials: int | None = None, hours: float | None = None, "
-    "out: Path | str | None = None, resume: bool = False, seed: int = 0, preset: str | None = None, split: "
+    "tune": "(data: Dataset | Source, model: str | None = None, *, trials: int | None = None, hours: float | None = "
+    "None, out: Path | str | None = None, resume: bool = False, seed: int = 0, preset: str | None = None, split: "
     "str | Sequence[float | str] | None = None, protocol: str = auto, device: str = auto, studies: Path | str = "
     "studies, data_dir: Path | str | None = None, progress: Progress | Callable[[dict[str, Any]], None] | None = None, "
     "train_command: Callable[[Path], str] | None = None, overrides: Mapping[str, Any] | None = None, **settings: Any) "
@@ -238,6 +241,16 @@ def test_the_version_is_written_once():
         in (root / project["tool"]["hatch"]["version"]["path"]).read_text()
     )
     assert dm.__version__ not in (root / "CITATION.cff").read_text().replace("1.2.0", "")
+
+
+def test_dependencies_have_upper_bounds_that_the_tested_versions_meet():
+    """For all dependencies, optional ones too: a lower and an upper bound, and the version in use between them."""
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    extras = [item for name, own in project["optional-dependencies"].items() if name != "dev" for item in own]
+    for requirement in map(Requirement, [*project["dependencies"], *extras]):
+        assert {bound.operator for bound in requirement.specifier} == {">=", "<"}, requirement
+        with suppress(PackageNotFoundError):
+            assert version(requirement.name) in requirement.specifier
 
 
 def test_help_fits_on_a_screen():

@@ -6,9 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dygmamba.api.argument_types import check_arguments
+from dygmamba.api.datasets import Source, resolve_data
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.event_store import EventBatch
 from dygmamba.data.storage.dataset import Dataset
+from dygmamba.data.storage.library import open_dataset
 from dygmamba.engine.stream import Stream
 from dygmamba.runs.opening import build_link_stream, choose_device
 from dygmamba.sampling.draws import Draws
@@ -31,8 +34,9 @@ class Step:
         return self.view.pairs.label
 
 
+@check_arguments
 def batches(
-    data: Dataset | Stream,
+    data: "Dataset | Stream | Source",
     size: int = 200,
     split: str = "train",
     seed: int = 0,
@@ -46,7 +50,7 @@ def batches(
     epoch. A model with node memory scores a step first and then observes `step.events`.
 
     Args:
-        data: A dataset, or a stream.
+        data: A dataset, its name, a stream, or anything that `read` takes.
         size: Events per batch.
         split: "train", "val" or "test".
         seed: Seed of the negatives and of sampled neighbors.
@@ -63,7 +67,12 @@ def batches(
         raise ConfigError(f"`split` takes {', '.join(SPLIT_NAMES)}, got '{split}'", code="unknown-split")
     if size < 1:
         raise ConfigError(f"`size` must be at least 1, got {size}", code="size-not-positive")
-    stream = data if isinstance(data, Stream) else build_link_stream(data, choose_device(device))
+    if isinstance(data, Stream):
+        stream = data
+    else:
+        named = resolve_data(data)
+        dataset = open_dataset(named) if isinstance(named, str) else named
+        stream = build_link_stream(dataset, choose_device(device))
     requests = (NeighborRequest((neighbors,)),) if isinstance(neighbors, int) else neighbors
     if split == "train":
         queries, build_view = _iterate_training(stream, size, seed), stream.training_view

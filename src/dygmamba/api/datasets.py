@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from dygmamba.api.argument_types import check_arguments
 from dygmamba.config import build_config
 from dygmamba.core.errors import FileError, NotFoundError
 from dygmamba.core.memory_budget import DEFAULT_BUDGET, parse_gigabytes
@@ -48,6 +49,7 @@ else:
     Source = Any
 
 
+@check_arguments
 def read(
     source: "Source",
     *,
@@ -131,10 +133,18 @@ def _name_columns(names: str | int | Sequence[str | int]) -> tuple[str, ...]:
     return tuple(map(str, (names,) if isinstance(names, str | int) else names))
 
 
+def resolve_data(data: "Dataset | Source") -> Dataset | str:
+    """Return a dataset as it is and a name or path as a string; any other table is read with the defaults."""
+    if isinstance(data, Dataset):
+        return data
+    return str(data) if isinstance(data, str | Path) else read(data)
+
+
 def _name_column(name: str | int | None) -> str | None:
     return None if name is None else str(name)
 
 
+@check_arguments
 def load(name: str, data_dir: Path | str | None = None) -> Dataset:
     """Load a dataset by name from `data_dir`, $DYGMAMBA_DATA or the user's cache; "generated" is built in.
 
@@ -145,6 +155,7 @@ def load(name: str, data_dir: Path | str | None = None) -> Dataset:
     return open_dataset(str(name), None if data_dir is None else Path(data_dir))
 
 
+@check_arguments
 def generate(
     *, name: str = GENERATED, kind: str = "forgetting", scratch: Path | str | None = None, **settings: Any
 ) -> Dataset:
@@ -171,6 +182,7 @@ DATASET_COLUMNS = {
 DATASET_COLUMNS |= {"runs": pa.list_(pa.string()), "path": pa.string()}
 
 
+@check_arguments
 def save(dataset: Dataset, *, data_dir: Path | str | None = None) -> Path:
     """Save a dataset in the data folder under its name; another one of that name is kept as NAME@VERSION.
 
@@ -182,6 +194,7 @@ def save(dataset: Dataset, *, data_dir: Path | str | None = None) -> Path:
     return save_dataset_version(dataset, data_folder(None if data_dir is None else Path(data_dir))).path
 
 
+@check_arguments
 def datasets(*, data_dir: Path | str | None = None, runs: Path | str = "runs") -> pa.Table:
     """List the imported datasets in all versions, with the runs under `runs` that were trained on each.
 
@@ -202,6 +215,7 @@ def datasets(*, data_dir: Path | str | None = None, runs: Path | str = "runs") -
     return pa.Table.from_pylist(rows, pa.schema(DATASET_COLUMNS))
 
 
+@check_arguments
 def remove(
     name: str, *, data_dir: Path | str | None = None, runs: Path | str = "runs", force: bool = False
 ) -> list[str]:

@@ -8,6 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from dygmamba.api.argument_types import check_arguments
+from dygmamba.api.datasets import Source, resolve_data
 from dygmamba.api.processes import process_group
 from dygmamba.api.validation import (
     Names,
@@ -48,8 +50,9 @@ ALL_NEGATIVES = ("random", "historical", "inductive")
 Row = dict[str, Any]
 
 
+@check_arguments
 def evaluate(
-    data: Dataset | str,
+    data: "Dataset | Source",
     model: str = "edgebank",
     *,
     negatives: Names = "random",
@@ -68,7 +71,7 @@ def evaluate(
     """Evaluate a model that needs no training (edgebank, recency, ...): a row per negatives, split and setting.
 
     Args:
-        data: A dataset, or its name.
+        data: A dataset, its name, or anything that `read` takes.
         model: A heuristic, or with metrics="ndcg@10" a forecast: "persistent" or "moving-average".
         negatives: Negative samplers: random, historical, inductive.
         split: "val", "test" or both.
@@ -94,7 +97,9 @@ def evaluate(
     request = EvaluationRequest(negatives, split, setting, visible, metrics, candidates, filtered, activity)
     folder = None if data_dir is None else Path(data_dir)
     return rows_to_table(
-        evaluate_untrained(data, model, request, settings, seeds=seeds, protocol=protocol, data_dir=folder)
+        evaluate_untrained(
+            resolve_data(data), model, request, settings, seeds=seeds, protocol=protocol, data_dir=folder
+        )
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 from torch import nn
 
+from dygmamba.api.argument_types import check_arguments
 from dygmamba.config import build_config, find_preset
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.storage.leaderboard import get_default_split
@@ -19,6 +20,7 @@ from dygmamba.runs.contract import check_model as check_contract
 from dygmamba.runs.link_training import separate_settings
 
 
+@check_arguments
 def register(
     name: str,
     config: type,
@@ -76,6 +78,7 @@ def register(
     return add_model(name, spec)
 
 
+@check_arguments
 def check_model(name: str, **settings: Any) -> pa.Table:
     """Check that a model keeps the contract of all models; returns a row per check, or raises a ContractError.
 

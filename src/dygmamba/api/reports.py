@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from dygmamba.api.argument_types import check_arguments
 from dygmamba.api.evaluation import require_test_split, warn_if_unfinished
 from dygmamba.core.errors import ConfigError, DygError
 from dygmamba.core.progress import SILENT, Progress
@@ -115,6 +116,7 @@ def _measure_missing(folder: RunDirectory, dataset: Dataset, progress: Progress)
         progress.message(f"no decay curve: {error}")
 
 
+@check_arguments
 def compare(runs: Sequence[Path | str], *, out: Path | str | None = None) -> Document:
     """Compare finished runs: mean and spread over seeds, rank, paired test, published values, curves.
 

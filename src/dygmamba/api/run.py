@@ -1,6 +1,6 @@
 """A trained run to query in the user's own ids and times; results are Arrow tables, which have `.to_pandas()`."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from dygmamba.api.argument_types import check_arguments, parse_ids
 from dygmamba.api.evaluation import EvaluationRequest, evaluate_run, rows_to_table, warn_if_unfinished
 from dygmamba.api.reports import write_full_page
 from dygmamba.api.trusted_code import import_if_trusted
@@ -104,6 +105,7 @@ class Run:
         """
         return self._folder.selection()
 
+    @check_arguments
     def score(self, pairs: "Source", at: TimeLike | None = None) -> pa.Table:
         """Score pairs: a file, a table, or a list of (src, dst) or (src, dst, time).
 
@@ -114,6 +116,7 @@ class Run:
         """
         return self._predictor.score(pairs, at).table
 
+    @check_arguments
     def rank(
         self,
         sources: "Nodes",
@@ -130,17 +133,23 @@ class Run:
         """
         _require_positive(k)
         among = (
-            candidates if candidates is None or isinstance(candidates, Path) else _as_id_column(candidates)
+            candidates
+            if candidates is None or isinstance(candidates, Path)
+            else _as_id_column("candidates", candidates)
         )
-        return self._predictor.top(_as_sources(sources), k, at, candidates=among, only_new=only_new).table
+        return self._predictor.top(
+            _as_sources("sources", sources), k, at, candidates=among, only_new=only_new
+        ).table
 
+    @check_arguments
     def embed(self, nodes: "Nodes", at: TimeLike | None = None) -> pa.Table:
         """Embed each node as a source: columns node, time, embedding.
 
         A model that encodes pairs needs a partner: the destination in the table, or else the last neighbor of the node.
         """
-        return self._predictor.embed(_as_sources(nodes), at).table
+        return self._predictor.embed(_as_sources("nodes", nodes), at).table
 
+    @check_arguments
     def classify(
         self, nodes: "Nodes | None" = None, at: TimeLike | None = None, k: int | None = None
     ) -> pa.Table:
@@ -151,8 +160,9 @@ class Run:
         """
         if k is not None:
             _require_positive(k)
-        return self._predictor.classify(None if nodes is None else _as_sources(nodes), at, k).table
+        return self._predictor.classify(None if nodes is None else _as_sources("nodes", nodes), at, k).table
 
+    @check_arguments
     def explain(
         self,
         pair: tuple[str | int, str | int] | str | int,
@@ -169,6 +179,7 @@ class Run:
         """
         return explain_pair(self._predictor, pair, at, orders, columns)
 
+    @check_arguments
     def observe(self, events: "Source", fill: float | None = None) -> "Run":
         """Return a Run that also knows these events: a file, a table or a list of (src, dst, time).
 
@@ -179,6 +190,7 @@ class Run:
         reader = replace(predictor, options=replace(predictor.options, fill=fill))
         return replace(self, _extended=replace(reader.with_events(events), options=predictor.options))
 
+    @check_arguments
     def evaluate(
         self,
         negatives: Names | None = None,
@@ -211,6 +223,7 @@ class Run:
         )
         return rows_to_table(evaluate_run(self.path, request, self.device, self.data_dir))
 
+    @check_arguments
     def export(self, to: Path | str) -> Path:
         """Export the scorer as a torch program, NAME.pt2, or as an ONNX graph, NAME.onnx; returns the path.
 
@@ -221,15 +234,18 @@ class Run:
         """
         return export_run(self.path, Path(to), self.data_dir)
 
+    @check_arguments
     def inputs(self, pairs: "Source", at: TimeLike | None = None) -> "dict[str, Tensor]":
         """Return what an exported program takes for these pairs: node numbers, times, neighbor sequences, features."""
         return self._predictor.inputs(pairs, at)
 
+    @check_arguments
     def report(self, out: Path | str | None = None) -> Path:
         """Write results, curves, learned decay and settings as one page that opens offline; returns the path."""
         return write_full_page(self.path, None if out is None else Path(out), self.data_dir)
 
 
+@check_arguments
 def open(
     folder: Path | str,
     *,
@@ -280,19 +296,19 @@ def _require_positive(k: int) -> None:
         raise ConfigError(f"`k` must be at least 1, got {k}", code="k-not-positive")
 
 
-def _as_sources(nodes: Any) -> Any:
+def _as_sources(name: str, nodes: Any) -> Any:
     """Return a file or table as it is, one id or several as a column of sources."""
     if isinstance(nodes, Path | Mapping) or hasattr(nodes, "columns"):
         return nodes
-    listed = [nodes] if isinstance(nodes, str | int) else list(nodes)
-    return listed if listed and isinstance(listed[0], tuple | list) else {"src": _as_id_column(listed)}
+    if isinstance(nodes, Sequence) and nodes and isinstance(nodes[0], tuple | list):
+        return list(nodes)
+    return {"src": _as_id_column(name, nodes)}
 
 
-def _as_id_column(values: Iterable[Any]) -> pa.Array:
-    """Return ids as one column: integers if all are, otherwise strings."""
-    listed = [value.as_py() if isinstance(value, pa.Scalar) else value for value in values]
-    plain = [value.item() if hasattr(value, "item") else value for value in listed]
-    whole = all(isinstance(value, int) and not isinstance(value, bool) for value in plain)
-    return (
-        pa.array(plain, pa.int64()) if whole else pa.array([str(value) for value in plain], pa.large_string())
-    )
+def _as_id_column(name: str, values: Any) -> pa.Array:
+    """Return ids as one column: integers if all are and fit into 64 bits, otherwise strings."""
+    ids = parse_ids(name, values)
+    if not ids:
+        raise ConfigError(f"`{name}` is empty; give at least one id", code="no-ids")
+    whole = all(isinstance(value, int) and -(2**63) <= value < 2**63 for value in ids)
+    return pa.array(ids, pa.int64()) if whole else pa.array(list(map(str, ids)), pa.large_string())

@@ -6,11 +6,13 @@ line can check a target at once.
 
 import re
 import tempfile
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dygmamba.core.errors import ConfigError, DownloadError, first_line
+from dygmamba.api.argument_types import check_arguments, get_run_path
+from dygmamba.core.errors import ConfigError, DownloadError, DygWarning, first_line
 
 if TYPE_CHECKING:
     from dygmamba.api.run import Run
@@ -108,6 +110,7 @@ def _make_hub_error(action: str, repository: str, error: Exception) -> DownloadE
     )
 
 
+@check_arguments
 def push(
     run: "Run | Path | str",
     target: Path | str,
@@ -132,7 +135,7 @@ def push(
     from dygmamba.runs.opening import open_run_dataset
     from dygmamba.runs.sharing import pack_run
 
-    path, place = Path(run) if isinstance(run, str | Path) else run.path, parse_target(target)
+    path, place = get_run_path(run), parse_target(target)
     if isinstance(place, str):
         require_hub_client()
     warn_if_unfinished(path)
@@ -144,6 +147,7 @@ def push(
         return upload_folder(pack_run(path, Path(packed) / "run", dataset, place), place, not public)
 
 
+@check_arguments
 def pull(
     source: Path | str,
     *,
@@ -172,6 +176,9 @@ def pull(
     if isinstance(place, Path):
         return Run(unpack_run(place, root, folder).path, device, folder)
     require_hub_client()
+    if not str(source).startswith(HUB_PREFIX):
+        note = f"{source} is not a folder here, so it is pulled from the Hugging Face Hub; ./{source} is a folder"
+        warnings.warn(DygWarning(note), stacklevel=3)
     limits = {name: limit for name, (_, limit) in SHARED_FILES.items()} | {MANIFEST_FILE: MAX_MANIFEST_BYTES}
     with tempfile.TemporaryDirectory() as fetched:
         download_files(place, revision, limits, Path(fetched))

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dygmamba.api.argument_types import check_arguments, get_run_path
+from dygmamba.api.datasets import Source, resolve_data
 from dygmamba.api.validation import check_run_protocol
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.files.writing import make_folder
@@ -45,6 +47,7 @@ else:
     Run = Any
 
 
+@check_arguments
 def reproduce(
     study: str,
     *,
@@ -219,8 +222,9 @@ def _follow_jobs(progress: Progress, total: int) -> Iterator[JobCallback]:
                 close(key)
 
 
+@check_arguments
 def audit(
-    data: "Dataset | str | Path",
+    data: "Dataset | Source",
     model: str | None = None,
     *,
     run: "Run | Path | str | None" = None,
@@ -232,9 +236,9 @@ def audit(
 ) -> Audit:
     """Compare a dataset's test period with oracles and simple rules, and check what a model's score depends on.
 
-    `data` is a dataset, its name, a file, or a run directory, which brings its own dataset. `protocol` decides which
-    nodes are new, as in `evaluate`. The result has `ceilings`,
-    `checks`, `sound`, `to_dict()` and `page(out)`.
+    `data` is a dataset, its name, anything that `read` takes, or a run directory, which brings its own dataset.
+    `protocol` decides which nodes are new, as in `evaluate`. The result has `ceilings`, `checks`, `sound`, `to_dict()`
+    and `page(out)`.
 
     >>> import dygmamba as dm
     >>> found = dm.audit(dm.generate(nodes=40, events=800, communities=4), "edgebank")
@@ -243,8 +247,9 @@ def audit(
     """
     folder, cpu, settings = _path(data_dir), torch.device("cpu"), settings | dict(overrides or {})
     observer = progress or SILENT
-    given: Dataset | str | Path | None = data
-    if run is None and isinstance(data, str | Path) and (Path(data) / "config.toml").is_file():
+    data = resolve_data(data)
+    given: Dataset | str | None = data
+    if run is None and isinstance(data, str) and (Path(data) / "config.toml").is_file():
         given, run = None, data
     if model is not None and run is not None:
         raise ConfigError(
@@ -255,10 +260,10 @@ def audit(
             f"settings ({', '.join(settings)}) need a model; name it with `model`",
             code="settings-without-model",
         )
-    dataset = given if given is None or isinstance(given, Dataset) else open_dataset(str(given), folder)
+    dataset = given if given is None or isinstance(given, Dataset) else open_dataset(given, folder)
     if run is not None:
         check_run_protocol(protocol)
-        path = Path(run) if isinstance(run, str | Path) else run.path
+        path = get_run_path(run)
         opened = open_run(path, cpu, folder, dataset)
         return audit_stream(
             opened.stream, opened.dataset.name, build_audited_run(opened, path), progress=observer

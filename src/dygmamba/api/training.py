@@ -10,6 +10,8 @@ from typing import Any, overload
 import pyarrow as pa
 import torch
 
+from dygmamba.api.argument_types import check_arguments
+from dygmamba.api.datasets import Source, resolve_data
 from dygmamba.api.evaluation import rows_to_table
 from dygmamba.api.pipeline import (
     TrainingPlan,
@@ -120,8 +122,9 @@ class Runs(Sequence[Run]):
         return pa.Table.from_pylist(rows)
 
 
+@check_arguments
 def train(
-    data: Dataset | str,
+    data: "Dataset | Source",
     model: str | None = None,
     *,
     seeds: int | Sequence[int] = (0,),
@@ -147,7 +150,8 @@ def train(
     """Train a model, one run directory per seed under `out`, and compare its best weights with simple heuristics.
 
     Args:
-        data: A dataset, or its name. A dataset that has no name on disk is stored beside the runs.
+        data: A dataset, its name, or anything that `read` takes. A dataset that has no name on disk is stored beside
+            the runs.
         model: A registered model. By default "dyg-mamba" with a GPU or if a setting is one of its own, else "trees",
             which need no GPU; a warning says so.
         seeds: One run for each.
@@ -190,7 +194,7 @@ def train(
     settings |= overrides or {}
     strategies, loggers = parse_names("negatives", negatives, SAMPLERS), parse_loggers(log)
     observer, numbers = as_progress(progress), (seeds,) if isinstance(seeds, int) else tuple(seeds)
-    folder, root = _path(data_dir), Path(out)
+    folder, root, data = _path(data_dir), Path(out), resolve_data(data)
     dataset = open_dataset(data, folder) if isinstance(data, str) else data
     where = choose_device(device)
     why = {"device": f"{where.type}: torch sees {'a' if where.type == 'cuda' else 'no'} GPU"}
@@ -201,7 +205,7 @@ def train(
         choice = choose_model(where, task, settings, preset)
         model, preset, why["model"] = choice.model, choice.size, choice.sentence
         if choice.surprising and not isinstance(progress, Progress):  # which gets it as a message
-            warnings.warn(DygWarning(choice.sentence), stacklevel=2)
+            warnings.warn(DygWarning(choice.sentence), stacklevel=3)
     plan = TrainingPlan(
         settings=settings,
         device=where,
@@ -251,6 +255,7 @@ def train(
     return Runs([Run(path, device, folder) for path in paths])
 
 
+@check_arguments
 def resume(
     folder: Path | str,
     *,
@@ -314,6 +319,7 @@ def resume(
     return Run(path, device, data)
 
 
+@check_arguments
 def refit(
     folder: Path | str,
     *,
@@ -345,6 +351,7 @@ def refit(
     return Run(fit.run.path, device, data)
 
 
+@check_arguments
 def blend(
     runs: Sequence[Path | str],
     *,

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from dygmamba.api.argument_types import check_arguments
+from dygmamba.api.datasets import Source, resolve_data
 from dygmamba.api.validation import check_search_limits, choose_model
 from dygmamba.core.errors import ConfigError, Interrupted
 from dygmamba.core.progress import EpochFunction, Progress, as_progress
@@ -30,8 +32,9 @@ from dygmamba.runs.tuning_trials import JOURNAL_FILE
 DEFAULT_TRIALS = 30  # if neither trials nor hours are given
 
 
+@check_arguments
 def tune(
-    data: Dataset | str,
+    data: "Dataset | Source",
     model: str | None = None,
     *,
     trials: int | None = None,
@@ -57,7 +60,7 @@ def tune(
     `tuning.page` shows all trials.
 
     Args:
-        data: A dataset, or its name.
+        data: A dataset, its name, or anything that `read` takes.
         model: A registered model; chosen as in `train` by default.
         trials: Trials of the whole study, 30 unless `hours` is given. The first one is the model as it is.
         hours: Stop after this time.
@@ -81,6 +84,7 @@ def tune(
     >>> len(found.trials), found.preset.name
     (2, 'preset.toml')
     """
+    data = resolve_data(data)
     dataset = (
         open_dataset(data, None if data_dir is None else Path(data_dir)) if isinstance(data, str) else data
     )

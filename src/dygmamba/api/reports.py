@@ -127,6 +127,8 @@ def compare(runs: Sequence[Path | str], *, out: Path | str | None = None) -> Doc
     >>> dm.compare([run.path for run in runs]).sections[0].tables[0].columns[:2]
     ('model', 'AP')
     """
+    for run in runs:
+        require_test_split(Path(run), "compare")
     document = compare_runs([Path(run) for run in runs])
     if out is not None:
         write_document(document, Path(out), Path(COMPARE_PAGE).stem)

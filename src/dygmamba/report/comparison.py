@@ -1,13 +1,16 @@
 """Tables of results over seeds, with published values and ceilings, and the comparison of finished runs."""
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from statistics import mean
 from typing import Any, TypeVar
 
-from dygmamba.core.errors import ConfigError, FileError
+from dygmamba.core.errors import ConfigError, DygWarning, FileError
 from dygmamba.data.catalogue.known_datasets import normalize_name
+from dygmamba.data.storage.dataset import VERSION_SEPARATOR
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.explain.forgetting import load_forgetting
 from dygmamba.report.document import Cell, Document, LineChart, ReportTable, Section, Tone
@@ -250,11 +253,14 @@ def format_or_dash(value: float | None, form: str, tone: Tone = "") -> Cell:
 
 
 def compare_runs(paths: Sequence[Path]) -> Document:
-    """Compare finished runs: test metrics, training curves and learned decay. Runs that differ by seed share a row."""
+    """Compare finished runs: test metrics, training curves and learned decay. Runs that differ by seed share a row.
+
+    Versions of a dataset are datasets of their own, named NAME@VERSION, because their results do not compare.
+    """
     directories = [RunDirectory(path) for path in paths]
     if not directories:
         raise ConfigError("give at least one run directory to compare", code="no-runs")
-    records = label_records([read_run_record(directory) for directory in directories])
+    records = label_records(separate_versions([read_run_record(directory) for directory in directories]))
     sections = [
         section
         for data, group in group_records(records, lambda record: record.data).items()
@@ -281,13 +287,35 @@ def read_run_record(directory: RunDirectory) -> ResultRecord:
         about["data"],
         about["model"],
         int(about["seed"]),
-        {"model": about["model"], "validation": [epoch["val_ap"] for epoch in epochs]},
+        {
+            "model": about["model"],
+            # runs from before datasets had versions have the digest of their events only
+            "version": str(about.get("version") or about["digest"])[:8],
+            "validation": [epoch["val_ap"] for epoch in epochs],
+        },
         [{name: value for name, value in row.items() if name not in PATH_FIELDS} for row in rows],
         config.get("train", {}) | config.get("model", {}) | read_split(directory).stamp,
         {"epochs": len(epochs)},
         [epoch["loss"] for epoch in epochs],
         config.get("made_with", {}).get("device", ""),
     )
+
+
+def separate_versions(records: list[ResultRecord]) -> list[ResultRecord]:
+    """Rename the dataset of records to NAME@VERSION where runs of several versions are compared, and warn."""
+    versions: dict[str, set[str]] = {}
+    for record in records:
+        versions.setdefault(record.data, set()).add(record.about["version"])
+    mixed = {data: sorted(found) for data, found in versions.items() if len(found) > 1}
+    for data, found in mixed.items():
+        note = f"the runs on '{data}' used {len(found)} versions of it ({', '.join(found)}), which are compared apart"
+        warnings.warn(DygWarning(note), stacklevel=5)
+    return [
+        replace(record, data=f"{record.data}{VERSION_SEPARATOR}{record.about['version']}")
+        if record.data in mixed
+        else record
+        for record in records
+    ]
 
 
 def label_records(records: list[ResultRecord]) -> list[ResultRecord]:

@@ -85,7 +85,7 @@ def iter_csv_batches(
             blocks = _iter_blocks(stream, encoding, header, roles, handler, threads=bad_rows is None)
             yield from options.watch(blocks, 1 + path.stat().st_size // BLOCK_BYTES)
     except UnicodeError as error:
-        raise undecodable_error(path, options.encoding) from error
+        raise undecodable_error(path, options.encoding, options.skip_bad) from error
     except OSError as error:
         raise unreadable_error(path, error) from error
     except pa.ArrowInvalid as error:
@@ -93,7 +93,7 @@ def iter_csv_batches(
         if bad_rows is None and (is_malformed or (is_undecodable and options.skip_bad)):
             raise MalformedRowError(str(path)) from error
         if is_undecodable:
-            raise undecodable_error(path, options.encoding) from error
+            raise undecodable_error(path, options.encoding, options.skip_bad) from error
         if "straddl" in str(error):  # how Arrow words that a row is longer than a block
             raise long_line_error(path) from error
         raise FileError(

@@ -65,7 +65,7 @@ def read_header(path: Path, options: ReadOptions) -> Header:
         )
     first, sample, skipped = rows[0], rows[1:], text.count("\n", 0, len(text) - len(body))
     if "\ufffd" in "".join(first) and not options.skip_bad:
-        raise undecodable_error(path, options.encoding)
+        raise undecodable_error(path, options.encoding, options.skip_bad)
     if options.header is False or (
         options.header is None and not _is_header_line(path, first, sample, options)
     ):

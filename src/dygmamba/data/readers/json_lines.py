@@ -59,7 +59,7 @@ def read_json_lines(path: Path, options: ReadOptions) -> "Dataset":
     try:
         columns, ids, origin = read_table(path, "jsonl", batches, roles, options, bad_rows)
     except UnicodeError as error:
-        raise undecodable_error(path, options.encoding) from error
+        raise undecodable_error(path, options.encoding, options.skip_bad) from error
     except OSError as error:
         raise unreadable_error(path, error) from error
     return build_dataset(path, columns, ids, replace(origin, header=True))
@@ -71,7 +71,7 @@ def read_keys(path: Path, options: ReadOptions) -> list[str]:
     try:
         lines = [fields for _, fields in islice(_iter_objects(path, options), SAMPLE_OBJECTS)]
     except UnicodeError as error:
-        raise undecodable_error(path, options.encoding) from error
+        raise undecodable_error(path, options.encoding, options.skip_bad) from error
     except OSError as error:
         raise unreadable_error(path, error) from error
     objects = [fields for fields in lines if isinstance(fields, dict)]

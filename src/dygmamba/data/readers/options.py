@@ -68,7 +68,7 @@ class ReadOptions:
     header: bool | None = None  # whether the first line names the columns; None: detected
     time_format: str | None = None  # as in strptime; None: detected
     date_order: str = ""  # dmy or mdy, used where the dates themselves are ambiguous
-    skip_bad: bool = False  # leave out rows that cannot be read
+    skip_bad: bool | None = None  # leave out rows that cannot be read; None: the caller has no such option
     allow_absent: bool = False  # fill features that the table lacks as a whole, and leave categories empty
     any_id: bool = False  # accept "none" and "null" as ids, as published tables use them
     memory: int = DEFAULT_BUDGET  # bytes that rows may take before they are sorted on disk
@@ -92,7 +92,7 @@ class ReadOptions:
 
     def reject(self, kind: str, *names: str) -> None:
         """Raise ConfigError if one of these options is set; a file of this kind would ignore it."""
-        default = ReadOptions()
+        default = ReadOptions(skip_bad=None if self.skip_bad else self.skip_bad)
         given = [name for name in names if getattr(self, name) != getattr(default, name)]
         if given:
             raise ConfigError(

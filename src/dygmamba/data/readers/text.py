@@ -59,7 +59,7 @@ def read_head(path: Path, encoding: str) -> tuple[str, bool]:
     try:
         text = decoder.decode(start)
     except UnicodeError as error:  # UTF-16 and UTF-32 need a byte order mark even when errors are replaced
-        raise undecodable_error(path, encoding) from error
+        raise undecodable_error(path, encoding, skip_bad=False) from error
     if b"\n" in start and start.isascii() and "\n" not in text:
         raise FileError(f"{path} is ASCII text, not {encoding}; leave out `encoding`", code="wrong-encoding")
     if "\0" in text:
@@ -100,8 +100,14 @@ def unreadable_error(path: Path, error: OSError) -> FileError:
     return FileError(f"{path} cannot be read ({first_line(error)}); check the file", code="file-unreadable")
 
 
-def undecodable_error(path: Path, encoding: str) -> FileError:
-    """Build the error for the first undecodable byte; a second pass over the file finds it."""
+def undecodable_error(path: Path, encoding: str, skip_bad: bool | None) -> FileError:
+    """Build the error for the first undecodable byte; a second pass over the file finds it.
+
+    Without an option `skip_bad` (None) the caller has none for encodings either.
+    """
+    advice = "convert it to UTF-8 with iconv"
+    if skip_bad is not None:
+        advice = f"read it with `encoding='latin-1'`, {advice}, or leave out such rows with `skip_bad=True`"
     decoder = create_decoder(encoding)
     offset, lines = 0, 1
     with open_decompressed(path) as stream:
@@ -114,16 +120,13 @@ def undecodable_error(path: Path, encoding: str) -> FileError:
                 lines += block[: max(error.start - pending, 0)].count(b"\n")
                 position = f"byte {offset - pending + error.start} (line {lines})"
                 return FileError(
-                    f"{path} is not {encoding}: {position} cannot be decoded; read it with `encoding='latin-1'`, "
-                    "convert it with iconv, or leave out such rows with `skip_bad=True`",
+                    f"{path} is not {encoding}: {position} cannot be decoded; {advice}",
                     code="wrong-encoding",
                 )
             except UnicodeError as error:
-                return FileError(
-                    f"{path} is not {encoding} ({error}); give its `encoding`", code="wrong-encoding"
-                )
+                return FileError(f"{path} is not {encoding} ({error}); {advice}", code="wrong-encoding")
             if not block:
-                return FileError(f"{path} is not {encoding}; give its `encoding`", code="wrong-encoding")
+                return FileError(f"{path} is not {encoding}; {advice}", code="wrong-encoding")
             offset, lines = offset + len(block), lines + block.count(b"\n")
 
 

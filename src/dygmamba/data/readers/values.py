@@ -166,7 +166,7 @@ class BadRows:
     """The bad rows of one file: how many, and the first few; with `skip` they are left out."""
 
     source: str
-    skip: bool
+    skip: bool | None  # None: the user has no option for it, so that messages do not name it
     count: int = 0
     first: list[BadRow] = field(default_factory=list)
     rows_read: int = 0  # good and bad
@@ -205,13 +205,13 @@ class BadRows:
             raise FileError(self._message(f"{self.count:,} bad rows"), code="bad-rows")
 
     def _message(self, number: str) -> str:
-        skip_hint = "or leave out bad rows with `skip_bad=True`"
+        skip_hint = "" if self.skip is None else ", or leave out bad rows with `skip_bad=True`"
         if self.count == 1:
             (only,) = self.first
-            return f"{self.source}: {only}; {only.advice}, {skip_hint}"
+            return f"{self.source}: {only}; {only.advice}{skip_hint}"
         hints = {bad_row.advice for bad_row in self.first}
         advice = hints.pop() if len(hints) == 1 else "correct them"
-        return f"{self.source} has {number}: {self.summarize()}; {advice}, {skip_hint}"
+        return f"{self.source} has {number}: {self.summarize()}; {advice}{skip_hint}"
 
     def summarize(self) -> str:
         """Return the first few, and how many more there are."""

@@ -46,7 +46,7 @@ from dygmamba.data.catalogue.known_datasets import find_entry
 from dygmamba.data.catalogue.leaderboard_folders import detect_folder_format
 from dygmamba.data.events.split_spec import AUTO_PROTOCOL, check_protocol
 from dygmamba.data.generate.config import GeneratorConfig, find_generator_config
-from dygmamba.data.storage.locations import check_dataset_name
+from dygmamba.data.storage.locations import check_dataset_name, parse_table_format
 from dygmamba.data.storage.locations import require_dataset as require_dataset
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.lab import STUDY_NAMES
@@ -266,6 +266,7 @@ def check_predict(
             f"`{ranking[0]}` needs a ranking; say how many to keep with `top`", code="top-missing"
         )
     if out is not None:
+        parse_table_format(out)
         require_writable(out, "out")
     require_run(run)
     check_device(device)

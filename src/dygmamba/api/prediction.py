@@ -16,10 +16,9 @@ import pyarrow as pa
 from dygmamba.api.evaluation import warn_if_unfinished
 from dygmamba.api.run import open as open_run
 from dygmamba.core.files.untrusted import escape_formula
-from dygmamba.core.files.writing import write_text
 from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.readers import ReadOptions
-from dygmamba.data.storage.export import TABLE_ENDINGS, write_table
+from dygmamba.data.storage.export import write_table
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.explain.explanation import Explanation, Reason
 from dygmamba.report.explanation_page import (
@@ -111,14 +110,20 @@ def _is_file(text: str) -> bool:
 
 
 def write_predictions(path: Path, table: pa.Table, raw: bool = False) -> None:
-    """Write predictions in the format of the file's suffix, else as CSV; formulas in CSV are escaped unless `raw`."""
-    kind = TABLE_ENDINGS.get(path.suffix.lower(), "csv")
-    if kind in ("parquet", "arrow"):
-        write_table(path, table)
-    elif kind == "jsonl":
-        write_text(path, "".join(json.dumps(row) + "\n" for row in iterate_rows(table)))
-    else:
-        write_text(path, format_csv(table, str if raw else escape_formula))
+    """Write predictions in the format of the file's suffix, such as .csv, .jsonl.gz or .parquet.
+
+    In text, scores have nine significant digits; formulas in CSV are escaped unless `raw`.
+    """
+    write_table(path, table, raw, {"csv": _make_csv_chunks, "jsonl": _make_jsonl_chunks})
+
+
+def _make_csv_chunks(table: pa.Table, raw: bool) -> Iterator[bytes]:
+    yield format_csv(table, str if raw else escape_formula).encode()
+
+
+def _make_jsonl_chunks(table: pa.Table, raw: bool) -> Iterator[bytes]:
+    for row in iterate_rows(table):
+        yield f"{json.dumps(row)}\n".encode()
 
 
 def iterate_rows(table: pa.Table) -> Iterator[dict[str, Any]]:

@@ -38,6 +38,7 @@ OPTION_DEFAULTS = {
     "import time": "detected",
     "import out": "the file's name",
     "models data": "uci",
+    "predict candidates": "all destinations",
     "predict out": "stdout",
     "report out": "RUN/report.html",
     "tune trials": "30 unless --hours is given",

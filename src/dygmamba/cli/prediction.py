@@ -55,7 +55,10 @@ def predict(
         Path | None, typer.Option(help="Add the new events of this file, with the columns of the dataset.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Write the scores to this file: .parquet, .arrow, .jsonl or CSV.")
+        Path | None,
+        typer.Option(
+            help="Write the scores to this file: .csv, .jsonl, .csv.gz, .jsonl.gz, .parquet or .arrow."
+        ),
     ] = None,
     top: Annotated[
         int | None, typer.Option(min=1, help="Rank destinations per source, or nodes, and keep this many.")

@@ -168,7 +168,7 @@ MODELS: dict[str, ModelSpec] = {
         build=Builder("dygmamba.models.heuristics:Recency"),
         build_lagging=Builder("dygmamba.models.lagging_heuristics:LaggingRecency"),
         trainable=False,
-        title="recency",
+        title="recency of the directed pair, then of the destination as receiver",
         looks_at="the last event from source to destination, then the last event the destination received",
         cost="one look-up of the pair and one of the destination",
     ),

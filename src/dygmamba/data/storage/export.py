@@ -9,6 +9,7 @@ Numbers are written so that reading them back gives the same bits.
 import io
 import json
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,21 +21,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from dygmamba.core.errors import ConfigError
 from dygmamba.core.files.untrusted import FORMULA_PREFIXES
 from dygmamba.core.files.writing import write_file
 from dygmamba.data.storage.conversion import LABEL_COLUMN, feature_names, to_arrow, type_names
 from dygmamba.data.storage.dataset import Dataset
+from dygmamba.data.storage.locations import parse_table_format
 
-TABLE_ENDINGS = {
-    ".csv": "csv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".arrow": "arrow",
-    ".feather": "arrow",
-}
+TableWriter = Callable[[pa.Table, bool], Iterator[bytes]]
 NPZ_SUFFIX = ".npz"
 ROWS_PER_BATCH = 1 << 16
 WHOLE_NUMBER = r"^-?\d+$"
@@ -65,20 +58,28 @@ class ChunkBuffer(io.RawIOBase):
         return chunks
 
 
-def parse_table_format(path: Path) -> str:
-    """Return the format of a table file by its suffix; raise ConfigError for an unknown one."""
-    kind = TABLE_ENDINGS.get(path.suffix.lower())
-    if kind is None:
-        raise ConfigError(
-            f"the suffix of {path} is not a known format; use one of {', '.join(TABLE_ENDINGS)}",
-            code="unknown-file-suffix",
-        )
-    return kind
+def write_table(
+    path: Path, table: pa.Table, raw: bool = False, writers: "dict[str, TableWriter] | None" = None
+) -> None:
+    """Write a table in the format of the file's suffix, compressed if it ends in .gz; the one writer of all tables.
+
+    Args:
+        path: The file; an unknown suffix raises ConfigError.
+        table: The table.
+        raw: Leave cells in CSV as they are that a spreadsheet would run as formulas.
+        writers: Writers to use in place of `WRITERS`, by format.
+    """
+    kind, is_compressed = parse_table_format(path)
+    chunks = ((writers or {}).get(kind) or WRITERS[kind])(table, raw)
+    write_file(path, _compress(chunks) if is_compressed else chunks)
 
 
-def write_table(path: Path, table: pa.Table, raw: bool = False) -> None:
-    """Write a table in the format of the file's suffix; formulas in CSV are escaped unless `raw`."""
-    write_file(path, WRITERS[parse_table_format(path)](table, raw))
+def _compress(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Compress with gzip; without a time stamp, so that the same table gives the same bytes."""
+    compressor = zlib.compressobj(wbits=31)
+    for chunk in chunks:
+        yield compressor.compress(chunk)
+    yield compressor.flush()
 
 
 def _make_csv_chunks(table: pa.Table, raw: bool) -> Iterator[bytes]:
@@ -166,7 +167,7 @@ def _is_text(kind: pa.DataType) -> bool:
     return pa.types.is_large_string(kind) or pa.types.is_string(kind)
 
 
-WRITERS: dict[str, Callable[[pa.Table, bool], Iterator[bytes]]] = {
+WRITERS: dict[str, TableWriter] = {
     "csv": _make_csv_chunks,
     "jsonl": _make_jsonl_chunks,
     "parquet": _make_parquet_chunks,
@@ -186,13 +187,7 @@ class ExportResult:
 
 def parse_export_format(path: Path) -> str:
     """Return the export format by the file's suffix; raise ConfigError for an unknown one."""
-    kind = "npz" if path.suffix.lower() == NPZ_SUFFIX else TABLE_ENDINGS.get(path.suffix.lower())
-    if kind is None:
-        endings = ", ".join([*TABLE_ENDINGS, NPZ_SUFFIX])
-        raise ConfigError(
-            f"the suffix of {path} is not a known format; use one of {endings}", code="unknown-file-suffix"
-        )
-    return kind
+    return "npz" if path.suffix.lower() == NPZ_SUFFIX else parse_table_format(path, NPZ_SUFFIX)[0]
 
 
 def export_dataset(dataset: Dataset, path: Path, raw: bool = False) -> ExportResult:

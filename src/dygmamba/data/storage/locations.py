@@ -17,7 +17,39 @@ from dygmamba.data.catalogue.known_datasets import load_catalogue
 DATASET_SUFFIX = ".safetensors"
 INDEX_FOLDER = ".index"  # subfolder of a data folder with the disk indices of its large datasets
 GENERATED = "generated"  # name of the built-in synthetic dataset; a file of that name takes precedence
+# formats of tables that are written, by suffix; text may be compressed, which adds .gz
+TABLE_ENDINGS = {
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+}
+GZIP_SUFFIX = ".gz"
+TEXT_FORMATS = ("csv", "jsonl")
 TABLE_SUFFIXES = {".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".parquet", ".pq", ".arrow", ".feather", ".gz"}
+
+
+def parse_table_format(path: Path, *others: str) -> tuple[str, bool]:
+    """Return the format of a table to write by the suffix of its file, and whether it is compressed.
+
+    A file without a suffix, such as /dev/stdout, is CSV. An unknown suffix raises ConfigError, which also lists the
+    suffixes `others`.
+    """
+    if not path.suffix:
+        return "csv", False
+    is_compressed = path.suffix.lower() == GZIP_SUFFIX
+    kind = TABLE_ENDINGS.get((path.with_suffix("") if is_compressed else path).suffix.lower())
+    if kind is None or (is_compressed and kind not in TEXT_FORMATS):
+        endings = ", ".join([*TABLE_ENDINGS, *others, ".csv.gz", ".jsonl.gz"])
+        excel = "; spreadsheets open .csv" if path.suffix.lower() in (".xlsx", ".xls", ".ods") else ""
+        raise ConfigError(
+            f"the suffix of {path} is not a format that can be written; use one of {endings}{excel}",
+            code="unknown-file-suffix",
+        )
+    return kind, is_compressed
 
 
 def data_folders(data_dir: Path | None = None) -> list[Path]:

@@ -1,0 +1,57 @@
+"""Tables are written as what the suffix of the file says, by one function for all commands."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import feather, parquet
+
+from dygmamba.api.precheck import check_predict
+from dygmamba.api.prediction import write_predictions
+from dygmamba.cli.help_defaults import _find_default
+from dygmamba.data.storage.export import write_table
+from raising import raises
+
+TABLE = pa.table({"src": ["ann", "=cmd()"], "dst": ["bob", "cid"], "score": [0.25, 1 / 3]})
+CSV = b"src,dst,score\nann,bob,0.25\n'=cmd(),cid,0.333333333\n"
+
+
+def read_json(content: bytes) -> list[dict]:
+    return [json.loads(line) for line in content.splitlines()]
+
+
+def test_a_file_holds_what_its_suffix_says(tmp_path):
+    """For all suffixes; compressed files have the same bytes each time."""
+    for name in ("a.csv", "a.CSV", "plain", "a.csv.gz", "a.jsonl.gz", "a.ndjson", "a.pq", "a.feather"):
+        write_predictions(tmp_path / name, TABLE)
+    assert [(tmp_path / name).read_bytes() for name in ("a.csv", "a.CSV", "plain")] == [CSV] * 3
+    assert gzip.decompress((tmp_path / "a.csv.gz").read_bytes()) == CSV
+    rows = [
+        {"src": "ann", "dst": "bob", "score": 0.25},
+        {"src": "=cmd()", "dst": "cid", "score": 0.333333333},
+    ]
+    assert read_json(gzip.decompress((tmp_path / "a.jsonl.gz").read_bytes())) == rows
+    assert read_json((tmp_path / "a.ndjson").read_bytes()) == rows
+    assert parquet.read_table(tmp_path / "a.pq").equals(TABLE)
+    assert feather.read_table(tmp_path / "a.feather").equals(TABLE)
+    write_predictions(tmp_path / "b.csv.gz", TABLE)
+    assert (tmp_path / "a.csv.gz").read_bytes() == (tmp_path / "b.csv.gz").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["a.xlsx", "a.json", "a.parquet.gz", "a.txt", "a.gz", "a.zip"])
+def test_a_suffix_that_says_something_else_is_refused(tmp_path, name):
+    """At once, before a run is opened, and no file is written."""
+    with raises("unknown-file-suffix"):
+        write_table(tmp_path / name, TABLE)
+    options = {"given": ["pairs"], "top": None, "pairs": None, "events": None, "time_unit": "auto"}
+    with raises("unknown-file-suffix"):
+        check_predict(Path("none"), out=tmp_path / name, device="cpu", **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_help_shows_the_default_of_candidates():
+    """`evaluate` draws 100, `predict` ranks all."""
+    assert _find_default("evaluate", "candidates") == "100"
+    assert _find_default("predict", "candidates") == "all destinations"

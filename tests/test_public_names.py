@@ -24,7 +24,8 @@ FUNCTIONS = {
     "str = auto, data_dir: Path | str | None = None, progress: Progress | None = None, overrides: "
     "Mapping[str, Any] | None = None, **settings: Any) -> Audit",
     "batches": "(data: Dataset | Stream | Source, size: int = 200, split: str = train, seed: int = 0, *, neighbors: "
-    "int | tuple[NeighborRequest, ...] = 20, device: str = auto) -> Iterator[Step]",
+    "int | tuple[NeighborRequest, ...] = 20, device: str = auto, negatives: str = random, setting: str = transductive) "
+    "-> Iterator[Step]",
     "blend": "(runs: Sequence[Path | str], *, device: str = auto, out: Path | str = runs, negatives: str | "
     "Sequence[str] = random, data_dir: Path | str | None = None, progress: Progress | Callable[[dict[str, Any]], None] "
     "| None = None, trust: bool = False) -> Run",

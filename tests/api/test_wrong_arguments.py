@@ -2,10 +2,12 @@
 
 import inspect
 import math
+import pickle
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
+import torch
 
 import dygmamba as dm
 from dygmamba.api import training, tuning
@@ -173,3 +175,33 @@ def test_numbers_of_numpy_fit_and_strings_are_no_lists():
     assert not fits("abc", Sequence[str])
     assert not fits([1, "a"], Sequence[int])
     assert describe(int | Sequence[int] | None) == "an integer or a list of integers or None"
+
+
+def test_a_used_run_can_be_pickled(run):
+    """The copy answers the same; what was only observed is not in the run directory, and says so."""
+    scores = run.score([(1, 2)])
+    assert pickle.loads(pickle.dumps(run)).score([(1, 2)]) == scores
+    with raises("run-not-picklable"):
+        pickle.dumps(run.observe([(1, 2, 2e9)]))
+
+
+def test_batches_have_the_queries_of_an_evaluation(data):
+    """Other negatives give other pairs for the same events; the training split has its own negatives."""
+    found = [
+        next(dm.batches(data, 20, "test", device="cpu", negatives=name)).view.pairs
+        for name in ("random", "historical")
+    ]
+    assert torch.equal(found[0].src[:20], found[1].src[:20])
+    assert not torch.equal(found[0].dst[20:], found[1].dst[20:])
+    with raises("unknown-negatives"):
+        dm.batches(data, split="test", negatives="hard")
+    with raises("option-of-evaluation"):
+        dm.batches(data, negatives="historical")
+
+
+def test_a_library_call_logs_and_prints_nothing(data, tmp_path, capsys, caplog):
+    with caplog.at_level("DEBUG", logger="dygmamba"):
+        dm.train(data, "trees", epochs=1, rounds=1, out=tmp_path, device="cpu")
+    assert "run: " in caplog.text
+    assert "epoch {" in caplog.text
+    assert capsys.readouterr() == ("", "")

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from dygmamba.api.argument_types import check_arguments
 from dygmamba.api.datasets import Source, resolve_data
+from dygmamba.api.validation import check_choice
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.event_store import EventBatch
 from dygmamba.data.storage.dataset import Dataset
@@ -15,8 +16,9 @@ from dygmamba.data.storage.library import open_dataset
 from dygmamba.engine.stream import Stream
 from dygmamba.runs.opening import build_link_stream, choose_device
 from dygmamba.sampling.draws import Draws
+from dygmamba.sampling.negatives import SAMPLERS
 from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView
-from dygmamba.tasks.link import LinkTask, build_link_set
+from dygmamba.tasks.link import SETTINGS, LinkTask, build_link_set
 
 SPLIT_NAMES = ("train", "val", "test")
 
@@ -43,6 +45,8 @@ def batches(
     *,
     neighbors: int | tuple[NeighborRequest, ...] = 20,
     device: str = "auto",
+    negatives: str = "random",
+    setting: str = "transductive",
 ) -> Iterator[Step]:
     """Iterate over the events of a split in batches, each with a negative; only strictly earlier events are visible.
 
@@ -56,6 +60,8 @@ def batches(
         seed: Seed of the negatives and of sampled neighbors.
         neighbors: Recent events per node to look up, or the requests of a model.
         device: "auto", "cpu" or "cuda".
+        negatives: Negative sampler of validation and test: "random", "historical" or "inductive".
+        setting: Events of validation and test: "transductive" (all) or "inductive" (those of new nodes).
 
     >>> import dygmamba as dm
     >>> data = dm.generate(nodes=40, events=600, communities=4)
@@ -65,6 +71,12 @@ def batches(
     """
     if split not in SPLIT_NAMES:
         raise ConfigError(f"`split` takes {', '.join(SPLIT_NAMES)}, got '{split}'", code="unknown-split")
+    sampler, kind = check_choice("negatives", negatives, SAMPLERS), check_choice("setting", setting, SETTINGS)
+    if split == "train" and (sampler, kind) != ("random", "transductive"):
+        raise ConfigError(
+            "`negatives` and `setting` are for the splits val and test; leave them out for train",
+            code="option-of-evaluation",
+        )
     if size < 1:
         raise ConfigError(f"`size` must be at least 1, got {size}", code="size-not-positive")
     if isinstance(data, Stream):
@@ -77,7 +89,7 @@ def batches(
     if split == "train":
         queries, build_view = _iterate_training(stream, size, seed), stream.training_view
     else:
-        queries, build_view = _iterate_evaluation(stream, size, split), stream.view
+        queries, build_view = _iterate_evaluation(stream, size, (split, kind, sampler)), stream.view
     draws = Draws.from_seed(seed, device=stream.device)
     return (Step(build_view(pairs, requests, draws), events) for pairs, events in queries)
 
@@ -90,9 +102,11 @@ def _iterate_training(stream: Stream, size: int, seed: int) -> Iterator[tuple[Pa
         yield task.build_queries(events, others[rows]), events
 
 
-def _iterate_evaluation(stream: Stream, size: int, split: str) -> Iterator[tuple[PairBatch, EventBatch]]:
-    """Yield the published queries of a split: its events and their random negatives."""
-    evaluation_set = build_link_set(stream.store, stream.split, split)
+def _iterate_evaluation(
+    stream: Stream, size: int, chosen: tuple[str, str, str]
+) -> Iterator[tuple[PairBatch, EventBatch]]:
+    """Yield the published queries of a split, setting and negative sampler: its events and their negatives."""
+    evaluation_set = build_link_set(stream.store, stream.split, *chosen)
     pairs, count = evaluation_set.pairs.to(stream.device), len(evaluation_set.events)
     for rows in torch.arange(count, device=stream.device).split(size):
         both = torch.cat([rows, rows + count])

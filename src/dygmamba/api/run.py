@@ -1,7 +1,7 @@
 """A trained run to query in the user's own ids and times; results are Arrow tables, which have `.to_pandas()`."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,6 +56,15 @@ class Run:
     def _predictor(self) -> Predictor:
         options = ReadOptions(time_unit=self.time_unit, time_format=self.time_format)
         return self._extended or Predictor.open(self._folder, self.device, self.data_dir, options)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields, without the opened model, which the copy opens again from the run directory."""
+        if self._extended is not None:
+            raise ConfigError(
+                f"a run that observed events cannot be pickled; pickle the one of {self.path} and observe them again",
+                code="run-not-picklable",
+            )
+        return {item.name: getattr(self, item.name) for item in fields(self)}
 
     @cached_property
     def _folder(self) -> RunDirectory:

@@ -40,6 +40,16 @@ def parse_names(parameter: str, given: Names, known: Iterable[str]) -> tuple[str
     return names
 
 
+def check_choice(parameter: str, given: str, known: Iterable[str]) -> str:
+    """Return one known name; raise ConfigError for any other."""
+    if given not in known:
+        raise ConfigError(
+            f"`{parameter}` takes one of {', '.join(known)}; got '{given}'",
+            code=f"unknown-{parameter.replace('_', '-')}",
+        )
+    return given
+
+
 def check_task(task: str, given: dict[str, bool]) -> None:
     """Raise ConfigError for an unknown task, and for options that only node classification has."""
     if task not in TASKS:

@@ -1,5 +1,6 @@
 """Progress of long computations: one protocol for terminals, plain lines, notebooks, loggers and Python callers."""
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from copy import copy
@@ -7,6 +8,8 @@ from typing import Any
 
 Advance = Callable[[int], None]  # called with the number of units done since the previous call
 EpochFunction = Callable[[dict[str, Any]], None]
+LOGGER = logging.getLogger("dygmamba")
+LOGGER.addHandler(logging.NullHandler())  # nothing is printed unless the program configures logging
 
 
 def no_advance(count: int) -> None:
@@ -61,13 +64,26 @@ class _Unchanged(AbstractContextManager[Progress]):
 
 
 class EpochCallback(Progress):
-    """Call a plain function with the entry of every epoch."""
+    """Call a plain function with the entry of every epoch; messages are logged."""
 
     def __init__(self, function: EpochFunction) -> None:
         self._function = function
 
     def epoch(self, entry: dict[str, Any]) -> None:
         self._function(entry)
+
+    def message(self, text: str) -> None:
+        LOGGER.info("%s", text)
+
+
+class LoggedProgress(Progress):
+    """Log messages (level INFO) and epochs (DEBUG) to the logger "dygmamba"; what Python callers get by default."""
+
+    def epoch(self, entry: dict[str, Any]) -> None:
+        LOGGER.debug("epoch %s", entry)
+
+    def message(self, text: str) -> None:
+        LOGGER.info("%s", text)
 
 
 class ForwardingProgress(Progress):
@@ -110,7 +126,7 @@ class LabelledProgress(ForwardingProgress):
 
 
 def as_progress(given: "Progress | EpochFunction | None") -> Progress:
-    """Return the progress that a caller gave: an observer, a function for epochs, or None."""
+    """Return the progress that a caller gave: an observer, or a function for epochs; None: the package's logger."""
     if given is None:
-        return SILENT
+        return LoggedProgress()
     return given if isinstance(given, Progress) else EpochCallback(given)

@@ -20,14 +20,6 @@ dm.register("stray", NoSettings, Sound)
 """
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """A run of two rounds of trees."""
-    folder = tmp_path_factory.mktemp("trusted")
-    data = dm.generate(nodes=30, events=300, communities=3)
-    return dm.train(data, "trees", epochs=1, rounds=2, device="cpu", out=folder / "runs")[0].path
-
-
 @pytest.fixture
 def stray(tmp_path, monkeypatch):
     """A module beside the user's shell that registers a model when it is imported."""

@@ -14,13 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dygmamba.core.errors import DygWarning, FileError
+from dygmamba.core.errors import DygWarning, FileError, first_line
 from dygmamba.core.files.writing import make_folder
 from dygmamba.data.storage.tensor_file import DamagedFileError, read_sealed_tensors, write_sealed_tensors
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.models.base import GrowingModule
+from dygmamba.engine.stored_values import is_count, is_number, is_result_row, is_share
+from dygmamba.models.base import CheckedModule, GrowingModule
 
 FORMAT = "dygmamba-checkpoint-2"
+MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # of torch.optim.Adam
 
 Tensors = dict[str, Tensor]
 
@@ -41,6 +43,29 @@ class TrainingState:
     finished: bool = False
     losses: list[float] = field(default_factory=list)  # of the current epoch
     entries: list[dict[str, Any]] = field(default_factory=list)  # metrics of the finished epochs
+
+    @staticmethod
+    def parse(text: str) -> "TrainingState":
+        """Parse the JSON of a checkpoint; raise ValueError for a position that no training has."""
+        values = json.loads(text)
+        if not isinstance(values, dict):
+            raise ValueError("its progress is not an object")
+        if unknown := sorted(set(values) - set(TrainingState.__dataclass_fields__)):
+            raise ValueError(f"its progress has an unknown entry {unknown[0]!r:.40}")
+        state = TrainingState(**values)
+        is_valid = (
+            all(is_count(value) for value in (state.epoch, state.step, state.stale))
+            and is_count(state.best_epoch, low=-1)
+            and all(is_share(value, low=-1) for value in (state.best_ap, state.best_auc))
+            and isinstance(state.finished, bool)
+            and isinstance(state.losses, list)
+            and all(map(is_number, state.losses))
+            and isinstance(state.entries, list)
+            and all(map(is_result_row, state.entries))
+        )
+        if not is_valid:
+            raise ValueError("its progress has a value that no training has")
+        return state
 
     def end_epoch(self, ap: float, auc: float, better: bool, epochs: int, patience: int) -> None:
         """Record the validation of an epoch and move on to the next one."""
@@ -93,9 +118,12 @@ class CheckpointManager:
             return TrainingState()
         tensors, state, path = read_newest(self.run)
         _load_weights(self.model, tensors, "model.", path)
-        if self.optimizer is not None:
-            _restore_optimizer(self.optimizer, tensors)
-        _restore_generators(tensors)
+        try:
+            if self.optimizer is not None:
+                _restore_optimizer(self.optimizer, tensors)
+            _restore_generators(tensors)
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise _unusable_checkpoint(path, error) from error
         self._last_is_valid = path == self.run.last
         self._best = {name: value for name, value in tensors.items() if name.startswith("best.")}
         if self.run.writes and self._best and not self._best_is_current(state):
@@ -208,17 +236,28 @@ def read_checkpoint(run: RunDirectory, path: Path) -> tuple[Tensors, TrainingSta
             f"{path} is not a checkpoint of this version of dygmamba; train again",
             code="unknown-checkpoint-format",
         )
-    if metadata["kind"] != _checkpoint_kind(path):
+    if metadata.get("kind") != _checkpoint_kind(path):
         raise FileError(
-            f"{path} is a copy of the run's '{metadata['kind']}' checkpoint; restore the original, or train again",
+            f"{path} is a copy of the run's {metadata.get('kind')!r:.40} checkpoint; restore the original, or "
+            "train again",
             code="wrong-checkpoint",
         )
-    if metadata["bond"] != run.fingerprint:
+    if metadata.get("bond") != run.fingerprint:
         raise FileError(
             f"{path} belongs to another run or to other settings; restore the run's own checkpoint, or train again",
             code="wrong-checkpoint",
         )
-    return tensors, TrainingState(**json.loads(metadata["progress"]))
+    try:
+        return tensors, TrainingState.parse(metadata["progress"])
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise _unusable_checkpoint(path, error) from error
+
+
+def _unusable_checkpoint(path: Path, error: Exception) -> FileError:
+    return FileError(
+        f"{path} cannot be used ({first_line(error)}); restore the run's own checkpoint, or train again",
+        code="damaged-checkpoint",
+    )
 
 
 def _checkpoint_kind(path: Path) -> str:
@@ -237,14 +276,30 @@ def _load_weights(model: nn.Module, tensors: Tensors, prefix: str, path: Path) -
         if isinstance(module, GrowingModule):
             module.allocate(_without_prefix(stored, f"{name}." if name else ""))
     own = model.state_dict()
-    wrong = [name for name in own if name not in stored or stored[name].shape != own[name].shape]
+    wrong = [
+        name
+        for name, tensor in own.items()
+        if name not in stored or (stored[name].shape, stored[name].dtype) != (tensor.shape, tensor.dtype)
+    ]
     if wrong or set(stored) - set(own):
         name = (wrong or sorted(set(stored) - set(own)))[0]
         raise FileError(
             f"{path} belongs to another model: tensor '{name}' does not fit; use the settings of the run",
             code="wrong-model",
         )
+    for name, _ in model.named_parameters():
+        if not bool(torch.isfinite(stored[name]).all()):
+            raise FileError(
+                f"{path} cannot be used: the weights '{name}' are not finite numbers; train again, with a smaller lr",
+                code="not-finite",
+            )
     model.load_state_dict(stored)
+    for module in model.modules():
+        if isinstance(module, CheckedModule):
+            try:
+                module.check_buffers()
+            except ValueError as error:
+                raise _unusable_checkpoint(path, error) from error
 
 
 def _without_prefix(tensors: Tensors, prefix: str) -> Tensors:
@@ -252,11 +307,21 @@ def _without_prefix(tensors: Tensors, prefix: str) -> Tensors:
 
 
 def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Tensors) -> None:
+    """Restore the moments of each parameter; raise ValueError for tensors that do not fit the parameters."""
     state: dict[int, Tensors] = {}
     for name, value in tensors.items():
         if name.startswith("optimizer."):
             _, number, key = name.split(".", 2)
             state.setdefault(int(number), {})[key] = value
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for number, values in state.items():
+        if not 0 <= number < len(parameters) or set(values) != set(MOMENTS):
+            raise ValueError(f"it has no complete state of parameter {number}")
+        shape = parameters[number].shape
+        if any(value.shape != (shape if key != "step" else ()) for key, value in values.items()) or not all(
+            value.is_floating_point() and bool(torch.isfinite(value).all()) for value in values.values()
+        ):
+            raise ValueError(f"its state of parameter {number} does not fit")
     optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
 
 

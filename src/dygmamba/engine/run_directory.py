@@ -20,6 +20,7 @@ from dygmamba.core.errors import ConfigError, FileError, first_line, make_unread
 from dygmamba.core.files.locking import FileLock
 from dygmamba.core.files.untrusted import MAX_NAME_BYTES, is_valid_folder_name
 from dygmamba.core.files.writing import create_new_folder, make_folder, write_text
+from dygmamba.engine.stored_values import find_config_fault, is_result_row
 
 TOML_ESCAPES = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 
@@ -193,14 +194,16 @@ class RunDirectory:
                 f"{self.path} is not a run directory: it has no {name}; give a directory under runs/",
                 code="not-a-run",
             ) from error
-        except OSError as error:
+        except PermissionError as error:
             raise make_unreadable_error(path, error) from error
-        except (ValueError, RecursionError) as error:  # not TOML, or not UTF-8
+        except (OSError, ValueError, RecursionError) as error:  # not a file, not TOML, or not UTF-8
             raise FileError(
                 f"{path} cannot be read ({first_line(error)}); {RESTORE_HINT}", code="damaged-config"
             ) from error
         if not all(isinstance(section, dict) for section in sections.values()):
             raise FileError(f"{path} has settings outside of sections; {RESTORE_HINT}", code="damaged-config")
+        if (fault := find_config_fault(sections)) is not None:
+            raise FileError(f"{path} cannot be used: {fault}; {RESTORE_HINT}", code="damaged-config")
         seal = sections.get("folder", {}).get("sha256")
         if seal is None:
             raise FileError(
@@ -263,12 +266,12 @@ class RunDirectory:
         path = self.path / name
         try:
             rows = parse(path.read_bytes().decode("utf-8")) if path.exists() else []
-            if isinstance(rows, list) and all(isinstance(row, dict) for row in rows):
+            if isinstance(rows, list) and all(map(is_result_row, rows)):
                 return rows
-            raise TypeError("it does not hold a list of objects")
-        except OSError as error:
+            raise TypeError("its rows are none of a run")
+        except PermissionError as error:
             raise make_unreadable_error(path, error) from error
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             why = f"{type(error).__name__}: {first_line(error)}"
             raise FileError(
                 f"{path} is damaged ({why}); `dygmamba.resume({str(self.path)!r})` writes it again",

@@ -235,6 +235,12 @@ def check_finite(scores: Tensor, time: Float64[Tensor, "p"]) -> Tensor:
     return scores
 
 
+def _to_float32(scores: Float[Tensor, "s k"]) -> Float[Tensor, "s k"]:
+    """Round to 32 bits; a finite score beyond them stays finite, because -inf means that there is no candidate."""
+    most = torch.finfo(torch.float32).max
+    return torch.where(torch.isfinite(scores), scores.clamp(-most, most), scores).float()
+
+
 class TopCandidates(NamedTuple):
     """The best candidates of each source, their logits, and the log of the summed odds of all its candidates."""
 
@@ -318,7 +324,7 @@ class Ranker:
             if only_new:
                 scores[self.has_met(src[rows], time[rows], candidates)] = -inf
             ranked, order = scores.sort(dim=1, descending=True, stable=True)
-            node[rows], logit[rows] = candidates[order[:, :k]], ranked[:, :k].float()
+            node[rows], logit[rows] = candidates[order[:, :k]], _to_float32(ranked[:, :k])
             odds = scores.double() if log_odds is None else log_odds(scores, rows)
             total[rows] = odds.logsumexp(dim=1) if c else total[rows]
         return TopCandidates(node, logit, total)

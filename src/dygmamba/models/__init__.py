@@ -266,13 +266,14 @@ def list_names() -> list[str]:
 def _unregistered_model(name: str, source: str) -> NotFoundError:
     module = source.partition(":")[0]
     if module == "__main__":
-        what = f"was registered in a script or notebook ({source}); register '{name}' again with `dygmamba.register`"
+        hint = f"register {name[:80]!r} again with `dygmamba.register`"
+        what = f"was registered in a script or notebook ({source:.120}); {hint}"
     else:
         what = (
             f"is defined by {source!r:.120}, which is not imported by itself, because that would run its code; if you "
             "trust it, give `trust=True`, or import that module first"
         )
-    return NotFoundError(f"the model '{name}' of this run {what}", code="unregistered-model")
+    return NotFoundError(f"the model {name[:80]!r} of this run {what}", code="unregistered-model")
 
 
 def _unknown_model(name: str, names: Iterable[str]) -> NotFoundError:
@@ -280,7 +281,7 @@ def _unknown_model(name: str, names: Iterable[str]) -> NotFoundError:
     close = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean '{close[0]}'? " if close else ""
     return NotFoundError(
-        f"unknown model '{name}'; {hint}choose from {', '.join(names)}, or `dygmamba.register` it",
+        f"unknown model {name[:80]!r}; {hint}choose from {', '.join(names)}, or `dygmamba.register` it",
         code="unknown-model",
     )
 

@@ -197,6 +197,15 @@ class GrowingModule(Protocol):
         ...
 
 
+@runtime_checkable
+class CheckedModule(Protocol):
+    """A module with buffers that are indices or tables, which loaded values may break."""
+
+    def check_buffers(self) -> None:
+        """Raise ValueError for values that no training gives."""
+        ...
+
+
 class Heuristic:
     """Base class of scorers without weights that use observed events only."""
 

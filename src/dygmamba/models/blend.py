@@ -14,11 +14,13 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
+from dygmamba.core.errors import ConfigError, first_line
+from dygmamba.core.settings import check_value, get_setting_hints
 from dygmamba.data.events.event_store import EventBatch
 from dygmamba.data.events.stream_prefix import StreamPrefix
-from dygmamba.models import find_model
+from dygmamba.models import COMPOSED, find_model
 from dygmamba.models.aliases import update_stored_settings
-from dygmamba.models.base import DatasetFacts, MemorySaver, Scorer
+from dygmamba.models.base import DatasetFacts, MemorySaver, ModelSpec, Scorer
 from dygmamba.models.configs import BlendConfig
 from dygmamba.sampling.columns import ColumnRequest
 from dygmamba.sampling.counts import CountRequest
@@ -115,17 +117,35 @@ class Blend(nn.Module):
 
 def build_blend(config: BlendConfig, facts: DatasetFacts) -> Scorer:
     """Build the models of a blend and weight them."""
+    if not config.parts or any(name in COMPOSED for name in config.parts):
+        raise ConfigError("a blend needs models, and none of them may be a blend", code="blend-of-blend")
     specs = [
         find_model(name, source or None) for name, source in zip(config.parts, config.sources, strict=True)
     ]
-    parts = [
-        spec.build(spec.config(**_parse_settings(name, text)), facts)
+    parts: list[Any] = [
+        spec.build(spec.config(**_parse_settings(name, spec, text)), facts)
         for name, spec, text in zip(config.parts, specs, config.settings, strict=True)
     ]
+    if not all(isinstance(part, nn.Module) for part in parts):
+        raise ConfigError("a blend takes models with weights only", code="model-without-weights")
     return Blend(parts, config.weights)
 
 
-def _parse_settings(name: str, text: str) -> dict[str, Any]:
-    """Parse the stored settings of a model; a list of JSON becomes a tuple, former names become current ones."""
-    settings = update_stored_settings(name, json.loads(text))
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+def _parse_settings(name: str, spec: ModelSpec, text: str) -> dict[str, Any]:
+    """Parse the stored settings of a model, as strictly as those that a user types; former names become current."""
+    try:
+        stored = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"the settings of '{name}' in this blend are not JSON ({first_line(error)}); blend the runs again",
+            code="damaged-config",
+        ) from error
+    hints = get_setting_hints(spec.config)
+    if not isinstance(stored, dict) or not set(settings := update_stored_settings(name, stored)) <= set(
+        hints
+    ):
+        raise ConfigError(
+            f"the settings of '{name}' in this blend are not those of the model; blend the runs again",
+            code="unknown-setting",
+        )
+    return {key: check_value(key, value, hints[key]) for key, value in settings.items()}

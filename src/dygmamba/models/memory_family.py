@@ -28,6 +28,7 @@ from dygmamba.nn.memory import (
     NodeMemory,
     RecentNeighbors,
     SavedMemory,
+    check_memory_tables,
 )
 from dygmamba.ops.gather_rows import gather_rows
 from dygmamba.sampling.view import NeighborRequest, PairView
@@ -169,6 +170,13 @@ class MemoryEncoder(Encoder):
         nodes, rows = snapshot
         for table, row in zip(self._tables(), rows, strict=True):
             table[nodes] = row
+
+    def check_buffers(self) -> None:
+        """Raise ValueError for a saved memory with values that none has."""
+        if self.saved_prefix is not None and self.kept is not None:  # else its tables are not used
+            names = [name for part in (self.memory, self.partner) for name, _ in part.named_buffers()]
+            events, _ = self.kept.mark.tolist()
+            check_memory_tables(dict(zip(names, self.kept.list_tables(), strict=True)), events)
 
     @property
     def saved_prefix(self) -> StreamPrefix | None:

@@ -5,7 +5,7 @@ from dataclasses import MISSING, dataclass, fields, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from dygmamba.core.errors import ConfigError, NotFoundError
+from dygmamba.core.errors import ConfigError, NotFoundError, first_line
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -103,7 +103,7 @@ def import_source(name: str, source: str) -> None:
         import_module(module)
     except Exception as error:  # the module may raise anything
         raise NotFoundError(
-            f"model '{name}' comes from {source}, which cannot be imported ({type(error).__name__}: {error}); install "
-            f"that package, or register '{name}' again with `dygmamba.register`",
+            f"model {name[:80]!r} comes from {source[:120]!r}, which cannot be imported ({type(error).__name__}: "
+            f"{first_line(error)}); install that package, or register the model again with `dygmamba.register`",
             code="unregistered-model",
         ) from error

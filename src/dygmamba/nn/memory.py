@@ -4,7 +4,7 @@ Legend: n nodes, u nodes that a batch touches, q queries, l neighbors, k stored 
 features.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from dygmamba.core.settings import MAX_LENGTH
 from dygmamba.data.events.event_store import EventBatch, FeatureTable
 from dygmamba.data.events.stream_prefix import StreamPrefix
 from dygmamba.nn.attention import Merge, NeighborAttention, lookup
@@ -177,20 +178,36 @@ class SavedMemory(nn.Module):
         return StreamPrefix(rows, seal) if rows else None
 
     def save(self, tables: Iterable[Tensor], mark: StreamPrefix) -> None:
-        for own, table in zip(self._tables(), tables, strict=True):
+        for own, table in zip(self.list_tables(), tables, strict=True):
             own.copy_(table)
         self.mark.copy_(torch.tensor(mark))
 
     def restore(self, tables: Iterable[Tensor]) -> None:
         """Copy the saved memory back into the tables."""
-        for own, table in zip(self._tables(), tables, strict=True):
+        for own, table in zip(self.list_tables(), tables, strict=True):
             table.copy_(own)
 
     def clear(self) -> None:
         self.mark.zero_()
 
-    def _tables(self) -> list[Tensor]:
+    def list_tables(self) -> list[Tensor]:
         return [buffer for name, buffer in self.named_buffers() if name != "mark"]
+
+
+def check_memory_tables(tables: Mapping[str, Tensor], events: int) -> None:
+    """Raise ValueError if a table of a memory has a value that no memory of so many events has.
+
+    Args:
+        tables: Buffers of `NodeMemory` and `RecentNeighbors`; the last part of a name says what is in it.
+        events: Number of events that the memory may refer to.
+    """
+    for name, table in tables.items():
+        stops = {"event": max(events, 1), "node": len(table), "count": MAX_LENGTH}
+        kind = name.rpartition(".")[2]
+        if table.is_floating_point() and not bool(torch.isfinite(table).all()):
+            raise ValueError("its memory has numbers that are not finite")
+        if kind in stops and table.numel() and not 0 <= int(table.min()) <= int(table.max()) < stops[kind]:
+            raise ValueError(f"its memory has a {kind} that does not exist")
 
 
 class RecentNeighbors(nn.Module):

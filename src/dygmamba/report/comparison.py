@@ -282,6 +282,13 @@ def read_run_record(directory: RunDirectory) -> ResultRecord:
             code="run-not-finished",
         )
     about, epochs = config["run"], directory.metrics()
+    if not all({"val_ap", "loss"} <= set(epoch) for epoch in epochs) or not all(
+        "split" in row for row in rows
+    ):
+        raise FileError(
+            f"the results of {directory.path} are incomplete; restore them or train again",
+            code="damaged-results",
+        )
     return ResultRecord(
         directory.task,
         about["data"],

@@ -6,9 +6,12 @@ heavy.
 """
 
 import csv
+import re
 from dataclasses import dataclass, field, replace
 from io import StringIO
 from typing import Literal
+
+from dygmamba.core.files.untrusted import escape_formula, escape_latex, escape_markdown, to_one_line
 
 # "count": whole numbers only; "date": seconds since 1970, shown as dates; "log": logarithmic;
 # "span": seconds on a logarithmic axis, shown as durations
@@ -92,7 +95,6 @@ Chart = LineChart | Histogram | BarChart | ContributionChart | HeatMap
 
 # CSS classes of style.css; "words" is a cell of text that may wrap
 Tone = Literal["", "best", "good", "bad", "soft", "words"]
-LATEX_ESCAPES = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "±": r"$\pm$"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,13 @@ class Document:
     sections: tuple[Section, ...] = field(default_factory=tuple)
 
 
+def escape_table(table: ReportTable) -> ReportTable:
+    """Return the table for Markdown, with all text shown as it is; names may come from runs of other people."""
+    rows = tuple(tuple(replace(cell, text=escape_markdown(cell.text)) for cell in row) for row in table.rows)
+    columns = tuple(map(escape_markdown, table.columns))
+    return ReportTable(escape_markdown(table.title), escape_markdown(table.note), columns, rows)
+
+
 def format_markdown(table: ReportTable) -> str:
     """Format a table as GitHub Markdown, best values in bold."""
     lines = [table.columns, ("---",) * len(table.columns)]
@@ -162,25 +171,27 @@ def format_markdown(table: ReportTable) -> str:
 def format_csv(table: ReportTable) -> str:
     text = StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(table.columns)
-    writer.writerows([cell.text for cell in row] for row in table.rows)
+    writer.writerow([_to_csv_cell(name) for name in table.columns])
+    writer.writerows([_to_csv_cell(cell.text) for cell in row] for row in table.rows)
     return text.getvalue()
+
+
+def _to_csv_cell(text: str) -> str:
+    """Return a cell that no spreadsheet runs as a formula; numbers stay numbers."""
+    return text if re.match(r"[+-]?\d", text) or text in ("-", "") else escape_formula(text)
 
 
 def format_latex(table: ReportTable) -> str:
     """Format a table for a paper; it needs the LaTeX package booktabs."""
     body = "".join(" & ".join(_format_latex_cell(cell) for cell in row) + " \\\\\n" for row in table.rows)
-    head = " & ".join(_escape_latex(name) for name in table.columns)
-    return (
-        f"% {table.title}: {table.note}\n\\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}\n\\toprule\n"
+    head = " & ".join(escape_latex(name) for name in table.columns)
+    caption = f"% {to_one_line(table.title)}: {to_one_line(table.note)}\n"
+    return caption + (
+        f"\\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}\n\\toprule\n"
         f"{head} \\\\\n\\midrule\n{body}\\bottomrule\n\\end{{tabular}}\n"
     )
 
 
 def _format_latex_cell(cell: Cell) -> str:
-    text = _escape_latex(cell.text)
+    text = escape_latex(cell.text)
     return rf"\textbf{{{text}}}" if cell.tone == "best" else text
-
-
-def _escape_latex(text: str) -> str:
-    return "".join(LATEX_ESCAPES.get(letter, letter) for letter in text)

@@ -4,9 +4,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from dygmamba.core.files.untrusted import to_one_line
 from dygmamba.core.files.writing import make_folder, write_text
 from dygmamba.report.charts import draw_chart, load_chart_css
-from dygmamba.report.document import Document, format_csv, format_latex, format_markdown
+from dygmamba.report.document import Document, escape_table, format_csv, format_latex, format_markdown
 
 # A page may run no script and send no request, whatever a dataset or a node is named.
 CONTENT_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -51,8 +52,11 @@ def write_document(document: Document, folder: Path, name: str) -> list[Path]:
     tables = [table for section in document.sections for table in section.tables]
     texts = {
         "html": render_document(document),
-        "md": "\n".join(f"## {table.title}\n\n{table.note}\n\n{format_markdown(table)}" for table in tables),
-        "csv": "\n".join(f"# {table.title}\n{format_csv(table)}" for table in tables),
+        "md": "\n".join(
+            f"## {table.title}\n\n{table.note}\n\n{format_markdown(table)}"
+            for table in map(escape_table, tables)
+        ),
+        "csv": "\n".join(f"# {to_one_line(table.title)}\n{format_csv(table)}" for table in tables),
         "tex": "\n".join(format_latex(table) for table in tables),
     }
     paths = [folder / f"{name}.{suffix}" for suffix in texts]

@@ -187,7 +187,7 @@ def check_blendable(folders: list[RunDirectory], *, is_evaluated: bool = True) -
 def _check_memories(folders: list[RunDirectory]) -> None:
     # a carried memory starts from its state after training, a replayed one from the first event: at the same step of
     # an evaluation they have observed different events
-    if {"carried", "replayed"} <= {folder.config().get("model", {}).get("memory") for folder in folders}:
+    if {"carried", "replayed"} <= {str(folder.config().get("model", {}).get("memory")) for folder in folders}:
         raise ConfigError(
             "some runs have `memory='carried'` and some 'replayed'; give runs with the same",
             code="blend-other-memory",

@@ -8,6 +8,7 @@ to. A run that was trained further since, or trained before this file existed, c
 import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from torch import Tensor
@@ -17,6 +18,7 @@ from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.storage.tensor_file import read_seal
 from dygmamba.engine.fit import Trainer
 from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.engine.stored_values import is_count, is_number
 from dygmamba.engine.stream import Stream
 from dygmamba.models.base import RoundLearner, Scorer
 from dygmamba.tasks.base import EvaluationSet
@@ -31,6 +33,7 @@ from dygmamba.tasks.calibration import (
 from dygmamba.tasks.link import SETTINGS, build_link_set, has_events
 
 CALIBRATION_FILE = "calibration.json"
+LARGEST_NUMBER = 1e9  # of logits, log-odds and slopes; products of two stay finite
 ScoredSets = dict[tuple[str, str, str], tuple[EvaluationSet, Tensor]]  # by negatives, split and setting
 
 
@@ -124,7 +127,7 @@ def load_saved_calibration(run: RunDirectory) -> SavedCalibration | None:
         return None
     except OSError as error:
         raise make_unreadable_error(path, error) from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise FileError(
             f"{path} is damaged ({type(error).__name__}); delete it, then `dygmamba.resume({str(run.path)!r})` "
             "writes it again",
@@ -134,12 +137,37 @@ def load_saved_calibration(run: RunDirectory) -> SavedCalibration | None:
 
 
 def _read_calibration(values: dict[str, Any]) -> Calibration:
-    fields: dict[str, Any] = values | {"knots": tuple((float(x), float(odds)) for x, odds in values["knots"])}
+    """Build a calibration from JSON; raise ValueError for numbers that none of ours has."""
+    knots = tuple((float(x), float(odds)) for x, odds in values["knots"])
+    numbers = {name: value for name, value in values.items() if name not in ("knots", "pairs")}
+    is_valid = (
+        all(
+            is_number(value, -LARGEST_NUMBER, LARGEST_NUMBER)
+            for value in (*numbers.values(), *sum(knots, ()))
+        )
+        and is_count(values["pairs"])
+        and values["slope"] > 0
+        and all(is_number(values[name], 0, 1) for name in ("prior", "stretch"))
+        and all(left[0] < right[0] and left[1] <= right[1] for left, right in pairwise(knots))
+    )
+    if not is_valid:
+        raise ValueError("it has numbers that no calibration has")
+    fields: dict[str, Any] = values | {"knots": knots}
     return Calibration(**fields)
 
 
 def _read_diagram(values: dict[str, Any] | None) -> Reliability | None:
-    return None if values is None else Reliability(**{name: tuple(column) for name, column in values.items()})
+    if values is None:
+        return None
+    diagram = Reliability(**{name: tuple(column) for name, column in values.items()})
+    is_valid = (
+        all(is_number(value, 0, 1) for value in (*diagram.score, *diagram.share))
+        and all(is_count(value, low=1) for value in diagram.count)
+        and len(diagram.score) == len(diagram.share) == len(diagram.count) > 0
+    )
+    if not is_valid:
+        raise ValueError("a reliability diagram has numbers that none has")
+    return diagram
 
 
 def load_calibration(run: RunDirectory) -> Calibration | None:

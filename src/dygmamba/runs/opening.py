@@ -105,7 +105,7 @@ def as_directory(run: Path | RunDirectory) -> RunDirectory:
 def read_split(folder: RunDirectory) -> SplitRule:
     try:
         return SplitRule.read(folder.config().get("run", {}))
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise FileError(
             f"{folder.path}/config.toml has an incomplete split ({error!r}); restore it or train again",
             code="damaged-config",
@@ -184,10 +184,9 @@ def describe_training(folder: RunDirectory) -> dict[str, Any]:
 
     Runs that were trained before these settings existed have the defaults.
     """
-    settings = folder.config()["train"]
-    loss = LOSSES[settings.get("loss", "pairwise")].create(int(settings.get("train_candidates", 1)))
-    negatives = settings.get("train_negatives", "random")
-    return {"train_negatives": negatives, **loss.about, **read_split(folder).stamp}
+    settings = build_config(LinkFitConfig, require_complete_config(folder)["train"])
+    loss = LOSSES[settings.loss].create(settings.train_candidates)
+    return {"train_negatives": settings.train_negatives, **loss.about, **read_split(folder).stamp}
 
 
 def open_link_dataset(folder: RunDirectory, data_dir: Path | None, dataset: Dataset | None = None) -> Dataset:
@@ -201,14 +200,26 @@ def open_link_dataset(folder: RunDirectory, data_dir: Path | None, dataset: Data
     return open_run_dataset(folder, data_dir, dataset)
 
 
-def open_run_dataset(folder: RunDirectory, data_dir: Path | None, dataset: Dataset | None = None) -> Dataset:
-    """Open the dataset that a run was trained on, or check that the given one is that."""
-    about = folder.config().get("run", {})
-    if not {"data", "digest", "model", "seed"} <= set(about):
+def require_complete_config(folder: RunDirectory) -> dict[str, dict[str, Any]]:
+    """Return the sections of a run's configuration; raise FileError if one that every run has is missing."""
+    sections = folder.config()
+    if not {"data", "digest", "model", "seed"} <= set(sections.get("run", {})):
         raise FileError(
             f"{folder.path}/config.toml has no complete [run] section; restore it or train again",
             code="damaged-config",
         )
+    for name in ("train", "model"):
+        if name not in sections:
+            raise FileError(
+                f"{folder.path}/config.toml has no section [{name}]; restore it or train again",
+                code="damaged-config",
+            )
+    return sections
+
+
+def open_run_dataset(folder: RunDirectory, data_dir: Path | None, dataset: Dataset | None = None) -> Dataset:
+    """Open the dataset that a run was trained on, or check that the given one is that."""
+    about = require_complete_config(folder)["run"]
     if dataset is None:
         dataset = _find_run_dataset(folder, about, data_dir)
     if dataset.digest != about["digest"]:

@@ -41,6 +41,7 @@ PRESET_KEYS = (
 LENGTH_SETTINGS = ("length", "neighbors", "walks")  # what models call the length of the history they read
 # everything else decides what a training step computes, and steps that are done cannot change
 EXTENDABLE_SETTINGS = ("epochs", "patience", "save_every")
+MAX_THREADS = 1_024  # a number beyond it was not written by a training
 COMPARED_KEYS = ("device", "processes", "threads", "processor", "torch", "numba", "dygmamba")
 
 SettingLayers = dict[str, dict[str, Any]]  # settings by the name of their source, the first source wins
@@ -198,8 +199,9 @@ def check_environment(run: RunDirectory, device: torch.device) -> None:
     started, exact = run.config().get("made_with", {}), torch.are_deterministic_algorithms_enabled()
     if not exact and device.type != "cpu":
         return
-    if exact and device.type == "cpu" and started.get("threads"):
-        set_thread_count(int(started["threads"]))
+    threads = started.get("threads")
+    if exact and device.type == "cpu" and type(threads) is int and 0 < threads <= MAX_THREADS:
+        set_thread_count(threads)
     started, now = ({"processes": 1} | about for about in (started, describe_environment(device)))
     changed = [key for key in COMPARED_KEYS if key in started and key in now and started[key] != now[key]]
     if not changed:

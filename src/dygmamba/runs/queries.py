@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from dygmamba.core.errors import ConfigError, FileError, NotFoundError
+from dygmamba.core.errors import ConfigError, FileError, NotFoundError, ScoreError
 from dygmamba.data.events.columns import ColumnFacts
 from dygmamba.data.events.times import looks_like_epoch_seconds
 from dygmamba.data.readers.options import ReadOptions
@@ -235,8 +235,19 @@ def score_column(
     The arguments are those of `Calibration.probability`.
     """
     if calibration is None:
-        return {RAW_SCORE_COLUMN: pa.array(torch.sigmoid(logit.double()).numpy())}
-    return {SCORE_COLUMN: pa.array(calibration.probability(logit, new_ends).numpy())}
+        return {RAW_SCORE_COLUMN: _finite_column(torch.sigmoid(logit.double()))}
+    return {SCORE_COLUMN: _finite_column(calibration.probability(logit, new_ends))}
+
+
+def _finite_column(values: Tensor) -> pa.Array:
+    """Return values as a column; raise ScoreError if one of them is not a finite number."""
+    if not bool(torch.isfinite(values).all()):
+        raise ScoreError(
+            "a probability is not a finite number, so the logits of the model or its calibration are absurd; delete "
+            "calibration.json of the run to see raw scores, or train again",
+            code="not-finite",
+        )
+    return pa.array(values.numpy())
 
 
 def probability_column(
@@ -256,7 +267,7 @@ def probability_column(
     """
     if calibration is None:
         return {}
-    return {"probability": pa.array((calibration.log_odds(logit, new_ends) - total).exp().numpy())}
+    return {"probability": _finite_column((calibration.log_odds(logit, new_ends) - total).exp())}
 
 
 def build_predictions(

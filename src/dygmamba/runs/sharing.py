@@ -16,6 +16,8 @@ from dygmamba._version import __version__
 from dygmamba.core.errors import ConfigError, FileError, make_unreadable_error
 from dygmamba.core.files.untrusted import (
     describe_file,
+    escape_markdown,
+    format_markdown_code,
     is_valid_folder_name,
     read_regular_file,
     read_verified_file,
@@ -33,7 +35,7 @@ from dygmamba.engine.checkpoint import read_checkpoint, save_checkpoint
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.models import find_model
 from dygmamba.runs.calibration import load_saved_calibration, save_calibration
-from dygmamba.runs.opening import read_split, store_run_dataset
+from dygmamba.runs.opening import read_split, require_complete_config, store_run_dataset
 from dygmamba.runs.trusted_code import list_run_models
 
 FORMAT = "dygmamba-run-1"
@@ -201,8 +203,9 @@ def _copy_without_paths(run: RunDirectory, copy: RunDirectory) -> None:
     if calibration is not None:
         save_calibration(copy, calibration)
     if run.finished:
+        rows = [*run.results(), *run.rules(), run.verdict()]  # raises if the file is damaged
         results = json.loads((run.path / "results.json").read_text("utf-8"))
-        paths |= {row["run"] for row in results["results"] if "run" in row}
+        paths |= {row["run"] for row in rows if "run" in row}
         content = _replace_paths(results, paths)
         copy.write_results(content.pop("results"), **content)
 
@@ -289,9 +292,9 @@ def render_card(run: RunDirectory, address: str, with_data: bool) -> str:
         address: Where others pull the run from.
         with_data: Whether the dataset is included.
     """
-    sections = run.config()
-    about, tests = sections["run"], [row for row in run.results() if row["split"] == "test"]
-    title = f"{about['model']} on {about['data']}"
+    sections = require_complete_config(run)
+    about, tests = sections["run"], [row for row in run.results() if row.get("split") == "test"]
+    title = escape_markdown(f"{about['model']} on {about['data']}")
     parts = [
         _render_metadata(about, run.task, tests),
         f"# {title}\n",
@@ -332,9 +335,10 @@ def _model_index_entry(about: dict[str, Any], kind: str, row: dict[str, Any]) ->
 
 
 def _render_task(about: dict[str, Any], task: str) -> str:
+    data = format_markdown_code(about["data"])
     if task == "node":
-        return f"Predicts the state of nodes in `{about['data']}` at any time from strictly earlier events.\n"
-    return f"Predicts the next links in `{about['data']}` from strictly earlier events.\n"
+        return f"Predicts the state of nodes in {data} at any time from strictly earlier events.\n"
+    return f"Predicts the next links in {data} from strictly earlier events.\n"
 
 
 def _render_results(run: RunDirectory, tests: list[dict[str, Any]]) -> str:
@@ -346,8 +350,10 @@ def _render_results(run: RunDirectory, tests: list[dict[str, Any]]) -> str:
     lines.append(_table_row(["---"] * (len(heads) + len(keys) + 1)))
     for row in tests:
         cells = ["-" if row.get(key) is None else f"{100 * row[key]:.2f}" for key in keys]
-        lines.append(_table_row([*(str(row.get(key)) for key in heads), *cells, f"{row['n']:,}"]))
-    verdict = run.verdict().get("sentence", "")
+        lines.append(
+            _table_row([*(escape_markdown(row.get(key)) for key in heads), *cells, f"{row.get('n', 0):,}"])
+        )
+    verdict = escape_markdown(run.verdict().get("sentence", ""))
     note = (
         "In percent. AP and AUC are means over the batches of the test period; `visible` says which events a node "
         "memory may have observed.\n"
@@ -361,7 +367,7 @@ def _table_row(cells: list[str]) -> str:
 
 def _render_usage(address: str, task: str, about: dict[str, Any], with_data: bool) -> str:
     call = "run.classify(k=10)" if task == "node" else 'run.score([("SOURCE", "DESTINATION")])'
-    note = "" if with_data else f"  # needs the dataset `{about['data']}`, see below"
+    note = "" if with_data else f"  # needs the dataset {format_markdown_code(about['data'])}, see below"
     lines = [
         "```python",
         "import dygmamba as dm",
@@ -381,17 +387,22 @@ def _render_details(sections: dict[str, dict[str, Any]], run: RunDirectory, with
     where = (
         ""
         if with_data
-        else f"; store it under that name with `dygmamba.save`, version {about.get('version', '?')}"
+        else f"; store it under that name with `dygmamba.save`, version {escape_markdown(about.get('version', '?'))}"
     )
     rows = {
-        "dataset": f"`{about['data']}`, sha256 of its events `{about['digest']}`{where}",
-        "split": f"{split}, sha256 `{about['split']}`",
+        "dataset": f"{format_markdown_code(about['data'])}, sha256 of its events "
+        f"{format_markdown_code(about['digest'])}{where}",
+        "split": f"{escape_markdown(split)}, sha256 {format_markdown_code(about.get('split', '?'))}",
         "seed": str(about["seed"]),
-        "negatives in training": str(train.get("train_negatives", "random")),
-        "events visible to a memory": str(train.get("visible", "strict")),
-        "environment": ", ".join(f"{key} {value}" for key, value in sections.get("made_with", {}).items()),
-        "settings": ", ".join(f"{key} = {value}" for key, value in sections["model"].items()),
+        "negatives in training": escape_markdown(train.get("train_negatives", "random")),
+        "events visible to a memory": escape_markdown(train.get("visible", "strict")),
+        "environment": _list_settings(sections.get("made_with", {}), " "),
+        "settings": _list_settings(sections["model"], " = "),
     }
     lines = [f"- {key}: {value}" for key, value in rows.items()]
     paper = f"\nThe model and its protocol: {PAPER_URL}. Written by dygmamba {__version__}.\n"
     return "\n".join([*lines, paper])
+
+
+def _list_settings(settings: dict[str, Any], sign: str) -> str:
+    return escape_markdown(", ".join(f"{key}{sign}{value}" for key, value in settings.items()))

@@ -1,7 +1,8 @@
 """Files, names and text from untrusted sources.
 
 Files are read only if they are regular, of bounded size, not a symbolic link, and match their checksum. Names are used
-only if they stay a single path component. Text is written to spreadsheets only after escaping formulas.
+only if they stay a single path component. Text is written to spreadsheets, Markdown and LaTeX only after escaping what
+these would not show as text.
 """
 
 import hashlib
@@ -89,3 +90,32 @@ def is_valid_folder_name(name: str) -> bool:
 def escape_formula(text: str) -> str:
     """Put a single quote in front of text that a spreadsheet would run as a formula (OWASP, CSV injection)."""
     return f"'{text}" if text.startswith(FORMULA_PREFIXES) else text
+
+
+# The ends of a word: an underscore inside of one is no markup in Markdown.
+MARKDOWN_MARKUP = re.compile(r"[\\`*\[\]<>|~]|(?<!\w)_|_(?!\w)|^[#+-](?=\s|#)|^(?=\d+[.)]\s)")
+LATEX_ESCAPES = {
+    "&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}", "±": r"$\pm$",
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+}  # fmt: skip
+
+
+def to_one_line(text: object) -> str:
+    """Return text as one line: line ends and other white space become blanks, control characters are left out."""
+    joined = " ".join(str(text).split())
+    return joined if joined.isprintable() else "".join(letter for letter in joined if letter.isprintable())
+
+
+def escape_markdown(text: object) -> str:
+    """Return text that Markdown shows as it is, on one line and inside of a table cell."""
+    return MARKDOWN_MARKUP.sub(lambda match: f"\\{match[0]}", to_one_line(text))
+
+
+def format_markdown_code(text: object) -> str:
+    """Return text as a code span of Markdown; back quotes, which would end it, become single quotes."""
+    return f"`{to_one_line(text).replace('`', chr(39)).replace('|', '/')}`"
+
+
+def escape_latex(text: object) -> str:
+    """Return text that LaTeX prints as it is, on one line."""
+    return "".join(LATEX_ESCAPES.get(letter, letter) for letter in to_one_line(text))

@@ -1,0 +1,94 @@
+"""Checks of what the files of a run may hold: a valid checksum says who wrote a file last, not that it makes sense."""
+
+import math
+from typing import Any
+
+TASKS = ("link", "node")
+# types of entries of the section [run]; other entries are checked where they are used
+RUN_TYPES = {
+    "data": str, "digest": str, "version": str, "file": str, "split": str, "model": str, "source": str, "seed": int,
+    "task": str, "backbone": str, "refit_of": str,
+}  # fmt: skip
+SEED_RANGE = range(-(2**63), 2**64)  # of torch's generators
+MAX_ITEMS, MAX_DEPTH = 1_000_000, 4  # of lists
+# entries of the rows of results.json and metrics.jsonl
+TEXTS = {
+    "dataset",
+    "model",
+    "run",
+    "protocol",
+    "train_negatives",
+    "split",
+    "setting",
+    "negatives",
+    "visible",
+    "sentence",
+}
+COUNTS = {"batch", "n", "epoch"}
+SHARES = {
+    "ap", "auc", "ap_pooled", "auc_pooled", "ece", "ece_raw", "mrr", "hits@10", "val_ap", "val_auc", "val_ap_pooled",
+    "val_auc_pooled",
+}  # fmt: skip
+
+
+def find_config_fault(sections: dict[str, Any]) -> str | None:
+    """Return what is wrong with the sections of a configuration, in words; None if every value can be used."""
+    for name, settings in sections.items():
+        if not isinstance(settings, dict):
+            return "it has settings outside of sections"
+        for key, value in settings.items():
+            if not _is_plain(value):
+                return f"[{name}] {key!r:.60} is not a plain value"
+    about = sections.get("run", {})
+    for key, kind in RUN_TYPES.items():
+        if key in about and type(about[key]) is not kind:
+            return f"[run] {key} must be {'a whole number' if kind is int else 'text'}"
+    if about.get("seed", 0) not in SEED_RANGE:
+        return "[run] seed has more than 64 bits"
+    if about.get("task", "link") not in TASKS:
+        return f"[run] task must be one of {', '.join(TASKS)}"
+    return None
+
+
+def _is_plain(value: Any, depth: int = 0) -> bool:
+    if isinstance(value, list):
+        return (
+            depth < MAX_DEPTH
+            and len(value) <= MAX_ITEMS
+            and all(_is_plain(item, depth + 1) for item in value)
+        )
+    return isinstance(value, bool | int | float | str)
+
+
+def is_number(value: Any, low: float = -math.inf, high: float = math.inf) -> bool:
+    """Return whether a value of JSON is a finite number between two bounds."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return low <= value <= high and abs(value) < math.inf
+
+
+def is_share(value: Any, low: float = 0) -> bool:
+    """Return whether a value of JSON is a number of at most 1, or NaN, as the AUC of a period without positives."""
+    return is_number(value, low, 1) or (isinstance(value, float) and math.isnan(value))
+
+
+def is_count(value: Any, low: int = 0) -> bool:
+    """Return whether a value of JSON is a whole number of at least `low`, in 64 bits."""
+    return type(value) is int and low <= value < 2**63
+
+
+def is_result_row(row: Any) -> bool:
+    """Return whether a value can be a row of results or of metrics: flat, and known entries have their types."""
+    if not isinstance(row, dict):
+        return False
+    return all(_is_result_value(name, value) for name, value in row.items())
+
+
+def _is_result_value(name: str, value: Any) -> bool:
+    if name in TEXTS:
+        return isinstance(value, str)
+    if name in COUNTS:
+        return is_count(value)
+    if name in SHARES:
+        return value is None or is_share(value)
+    return value is None or isinstance(value, str | bool) or is_number(value) or is_share(value)

@@ -9,7 +9,7 @@ from typing import Any
 
 from dygmamba.core.errors import DygWarning
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.models import find_model, is_known_model
+from dygmamba.models import COMPOSED, find_model, is_known_model
 from dygmamba.models.spec import import_source
 
 
@@ -18,7 +18,7 @@ def list_run_models(sections: dict[str, dict[str, Any]]) -> list[tuple[str, str]
     about, settings = sections.get("run", {}), sections.get("model", {})
     parts, sources = settings.get("parts"), settings.get("sources")
     models = [(about.get("model"), about.get("source", ""))]
-    if isinstance(parts, list) and isinstance(sources, list):  # of a blend
+    if about.get("model") in COMPOSED and isinstance(parts, list) and isinstance(sources, list):
         models += zip(parts, sources, strict=False)
     return [(str(name), str(source)) for name, source in models]
 

@@ -387,6 +387,8 @@ def blend(
 
 def _share_trust(path: Path) -> dict[str, str]:
     """Let workers import the modules of a run's models, if this process knows these models itself."""
+    if not (path / "config.toml").is_file():
+        return {}  # the workers say what is wrong
     require_known_models(RunDirectory(path))
     return {"trusted": str(path)}
 

@@ -7,7 +7,7 @@ package, an installed entry point or this process has registered it; `import_run
 import warnings
 from typing import Any
 
-from dygmamba.core.errors import DygWarning
+from dygmamba.core.errors import DygWarning, NotFoundError
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.models import COMPOSED, find_model, is_known_model
 from dygmamba.models.spec import import_source
@@ -40,4 +40,9 @@ def import_run_code(folder: RunDirectory) -> None:
                 stacklevel=3,
             )
             import_source(name, source)
+            if not is_known_model(name) and not source.startswith("__main__"):
+                raise NotFoundError(
+                    f"{source:.120} did not register the model {name[:80]!r}; register it with `dygmamba.register`",
+                    code="unregistered-model",
+                )
             find_model(name, source)

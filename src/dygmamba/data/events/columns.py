@@ -85,10 +85,11 @@ def _rank_numeric(store: "EventStore", events: Int64[Tensor, "k"]) -> tuple[Nume
     edge = store.features.edge
     if not 0 < edge.shape[1] <= MAX_SEPARATE_COLUMNS or len(events) < 2:
         return ()
-    ends = [torch.unique(node.cpu()[events], return_inverse=True)[1] for node in (store.src, store.dst)]
+    events = events.to(edge.device)
+    ends = [torch.unique(node[events].cpu(), return_inverse=True)[1] for node in (store.src, store.dst)]
     ranked = []
     for index, name in enumerate(store.features.edge_names):
-        value = edge[:, index].cpu()[events].double()
+        value = edge[events, index].cpu().double()
         mean, deviation = float(value.mean()), float(value.std(correction=0))
         if deviation > 0:
             share = max(_explained_variance(value - mean, node) for node in ends)
@@ -110,7 +111,7 @@ def _rank_types(store: "EventStore", events: Int64[Tensor, "k"]) -> tuple[TypeCo
     if codes is None or not len(events):
         return ()
     for index, category in enumerate(store.features.categories):
-        count = torch.bincount(codes[:, index].cpu()[events].long(), minlength=len(category.values))
+        count = torch.bincount(codes[events, index].long(), minlength=len(category.values))
         order = torch.argsort(count, descending=True, stable=True)
         used = order[: int((count > 0).sum())].tolist()
         if len(used) > 1:

@@ -137,7 +137,7 @@ DATA_COMMANDS = {
     "generate": CommandEntry(
         "data",
         "generate",
-        "Generate a dataset of returning pairs, drift and noise whose decay law is known.",
+        "Generate a dataset of returning pairs whose decay law is known, or of purchases whose amounts matter.",
     ),
 }
 DATA_SUMMARY = "Import, fetch, generate, describe and export streams of events."

@@ -189,8 +189,8 @@ def test_a_candidate_that_is_too_slow_ends_in_its_first_epoch(data, tmp_path, mo
     monkeypatch.setattr(selection, "estimate_seconds", lambda *_, **__: 1.0)
     monkeypatch.setitem(CANDIDATES, "cpu", (Candidate("trees"), Candidate("graphmixer")))
     counter = StepCounter()
-    deadline = Deadline(60, clock=lambda: float(counter.steps))
-    few = replace(plan(tmp_path), settings={"epochs": 2, "batch": 4})
+    deadline = Deadline(45, clock=lambda: float(counter.steps))
+    few = replace(plan(tmp_path), settings={"epochs": 1, "batch": 4})
     fit = train_within_budget(data, few, 0, deadline, counter)
     first, second, *_ = load_selection(fit.run).candidates
     assert fit.run.config()["run"]["model"] == first.model == "trees"

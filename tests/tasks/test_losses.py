@@ -1,4 +1,6 @@
-"""Ranking loss: torch's cross-entropy for every model; nothing else of a run changes."""
+"""Ranking loss: torch's cross-entropy for every model, networks and trees."""
+
+import math
 
 import pytest
 import torch
@@ -9,9 +11,10 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 import dygmamba as dm
 from contract_cases import TINY, TRAINABLE
 from dygmamba.config import build_config
-from dygmamba.core.errors import ConfigError
+from dygmamba.core.errors import ConfigError, Interrupted
 from dygmamba.data.events.splits import chronological_split
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
+from dygmamba.engine.checkpoint import read_checkpoint
 from dygmamba.engine.executor import Epoch, choose_executor
 from dygmamba.engine.executor.eager import Batch, BatchExecutor, BucketedExecutor
 from dygmamba.engine.fit_config import LinkFitConfig
@@ -19,10 +22,15 @@ from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import MemorySchedule
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts, RoundLearner
+from dygmamba.models.configs import TreesConfig
+from dygmamba.models.objectives import LogisticObjective, SoftmaxObjective
+from dygmamba.runs.link_training import resolve_ranking, resume_link_run, start_link_run
+from dygmamba.runs.opening import store_run_dataset
 from dygmamba.sampling.draws import Draws
 from dygmamba.tasks.link import LinkTask
 from dygmamba.tasks.losses import RankingLoss
 from dygmamba.tasks.training_negatives import CandidateDestinations, RandomDestinations
+from observers import StepCounter
 from raising import raises
 
 CPU = torch.device("cpu")
@@ -70,6 +78,91 @@ def test_candidates_share_the_source_and_exclude_the_true_destination(stream):
     assert not torch.equal(task.build_queries(store.select(train), task.draw_negatives(3, 2)).dst, whole.dst)
     counts = torch.bincount(dst[1:].flatten(), minlength=store.num_nodes)[store.dst[train].unique()]
     assert float(counts.float().std()) < 5 * float(counts.float().mean()) ** 0.5
+
+
+@settings(deadline=None, max_examples=10)
+@given(b=st.integers(1, 5), c=st.integers(1, 4), seed=st.integers(0, 2**31))
+def test_objectives_of_trees_have_the_derivatives_of_the_losses(b, c, seed):
+    """For all scores: loss, gradient and diagonal of the Hessian equal those that autograd finds."""
+    score = torch.randn((1 + c) * b, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    label = (torch.arange(len(score)) % (1 + c) == 0).double()
+
+    def softmax(score):
+        return cross_entropy(score.view(b, 1 + c), torch.zeros(b, dtype=torch.int64), reduction="sum")
+
+    def logistic(score):
+        return binary_cross_entropy_with_logits(score, label, reduction="sum")
+
+    for objective, loss, count in (
+        (SoftmaxObjective(1 + c), softmax, b),
+        (LogisticObjective(label), logistic, len(score)),
+    ):
+        torch.testing.assert_close(objective.loss(score), (loss(score) / count).float())
+        wanted = (
+            torch.autograd.functional.jacobian(loss, score),
+            torch.autograd.functional.hessian(loss, score),
+        )
+        found = objective.derivatives(score)
+        torch.testing.assert_close(found, torch.stack([wanted[0], wanted[1].diagonal()], dim=1))
+
+
+@pytest.mark.parametrize("negatives", ["random", "popular-odds"])
+def test_trees_learn_to_rank_and_resume_to_the_same_bits(tmp_path, negatives):
+    """The best epoch has the best validation MRR; a resumed run, an exported, explained and blended one work."""
+    data = dm.generate(nodes=40, events=900, communities=4)
+    tiny = {"trees": 12, "rounds": 4, "least": 5, "scales": 3, "neighbors": 4, "epochs": 3}
+    how = {"loss": "ranking", "train_negatives": negatives} | tiny
+    whole = start_link_run(data, "trees", 0, how, CPU, tmp_path)
+    whole()
+    entries = whole.run.metrics()
+    assert max(entry["val_mrr"] for entry in entries) == entries[whole.state.best_epoch]["val_mrr"]
+    losses = [entry["loss"] for entry in entries]
+    assert losses == sorted(losses, reverse=True)
+    if negatives == "random":
+        assert losses[0] == pytest.approx(math.log(21), abs=0.5)  # 20 candidates, before the first trees
+    fit, counter = start_link_run(data, "trees", 0, how, CPU, tmp_path / "stopped"), StepCounter()
+    with pytest.raises(Interrupted):
+        fit(counter, stop=lambda: counter.steps >= 6)
+    fit.run.unlock()
+    store_run_dataset(data, tmp_path / "stopped")
+    again = resume_link_run(fit.run.path, CPU)
+    again()
+    first, second = (read_checkpoint(run, run.best)[0] for run in (whole.run, again.run))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert again.state.best == whole.state.best
+
+
+def test_ranking_trees_are_blended_exported_and_explained(tmp_path):
+    """A ranking run beside a pairwise one; Shapley values add up to the logit."""
+    data = dm.generate(nodes=40, events=900, communities=4)
+    how = {"out": tmp_path, "device": "cpu", "epochs": 1}
+    how |= {"trees": 4, "rounds": 4, "least": 5, "scales": 3, "neighbors": 4}
+    (pairwise,) = dm.train(data, "trees", **how)
+    (ranking,) = dm.train(data, "trees", loss="ranking", **how)
+    train = ranking.config["train"]
+    assert (train["best_metric"], train["train_candidates"], train["loss"]) == ("mrr", 20, "ranking")
+    assert pairwise.config["train"]["best_metric"] == "ap"
+    blend = dm.blend([ranking.path, pairwise.path], out=tmp_path, device="cpu")
+    assert blend.config["train"]["loss"] == "pairwise"
+    row = ranking.results.to_pylist()[0]
+    assert (row["loss"], row["train_candidates"]) == ("ranking", 20)
+    assert 0 <= ranking.score([("0", "1")]).to_pylist()[0]["score"] <= 1
+    assert ranking.explain(("0", "1")).reasons
+    assert ranking.export(tmp_path / "trees.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("events", "given", "candidates"),
+    [(1_000, {}, 20), (50_000, {}, 11), (10**7, {}, 3), (10**7, {"train_candidates": 20}, 20)],
+)
+def test_trees_rank_among_fewer_candidates_on_long_streams(events, given, candidates):
+    """The table stays within three times `max_rows`, with three candidates at least, unless the number is set."""
+    config = resolve_ranking(LinkFitConfig(loss="ranking"), given, TreesConfig(), events)
+    assert (config.train_candidates, config.best_metric) == (candidates, "mrr")
+    network = resolve_ranking(
+        LinkFitConfig(loss="ranking"), {}, build_config(find_model("jodie").config, {}), 1
+    )
+    assert (network.train_candidates, network.best_metric) == (20, "ap")
 
 
 @pytest.mark.parametrize("name", TRAINABLE)
@@ -142,14 +235,14 @@ def test_config_and_result_rows_hold_the_loss(tmp_path):
 @pytest.mark.parametrize(
     ("model", "settings", "code"),
     [
-        ("trees", {}, "loss-not-supported"),
+        ("trees", {"train_negatives": "mixed"}, "loss-needs-random-negatives"),
         ("jodie", {"train_negatives": "mixed"}, "loss-needs-random-negatives"),
         ("jodie", {"train_negatives": "mixed-odds"}, "loss-needs-random-negatives"),
         ("jodie", {"train_candidates": 0}, "setting-out-of-bounds"),
     ],
 )
 def test_settings_that_the_ranking_loss_cannot_use_are_an_error(tmp_path, model, settings, code):
-    """Trees, negatives of other sources, no candidates: an error, and no run directory."""
+    """Negatives of other sources, no candidates: an error, and no run directory."""
     data = dm.generate(nodes=40, events=600, communities=4)
     with raises(code, ConfigError):
         dm.train(data, model, loss="ranking", out=tmp_path, device="cpu", **settings)

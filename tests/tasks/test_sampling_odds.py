@@ -24,7 +24,7 @@ from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import MemorySchedule
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts, RoundLearner
-from dygmamba.models.trees import fit_base_logit
+from dygmamba.models.objectives import fit_base_logit
 from dygmamba.runs.link_training import resume_link_run, start_link_run
 from dygmamba.runs.opening import describe_training, store_run_dataset
 from dygmamba.sampling.decayed_counts import DecayedCountLists
@@ -168,7 +168,7 @@ def test_shares_are_fitted_rates_and_sum_to_one(dense):
 def test_other_negatives_have_no_offset(dense):
     """Random, historical and mixed negatives leave the logits as they are."""
     pairs = all_pairs(dense, dense.time[-1:])
-    for kind in TRAINING_NEGATIVES.keys() - {"mixed-odds"}:
+    for kind in TRAINING_NEGATIVES.keys() - {"mixed-odds", "popular-odds"}:
         assert LinkTask.create(dense, trained_on(dense), CPU, kind).offset(pairs) is None
 
 

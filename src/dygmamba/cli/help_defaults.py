@@ -15,7 +15,7 @@ OPTION_DEFAULTS = {
     "visible": "strict",
     "train_negatives": "random",
     "loss": "pairwise",
-    "train_candidates": "20",
+    "train_candidates": "20; fewer for trees on long streams",
     "negatives": "random; all three for a run",
     "metrics": "ap,auc",
     "candidates": "100",

@@ -102,8 +102,8 @@ def train(
     train_negatives: Annotated[
         str | None,
         typer.Option(
-            help="Train against random, historical or mixed negatives, or mixed-odds (mixed, with the loss corrected "
-            "for how often each kind is drawn)."
+            help="Train against random, historical or mixed negatives, mixed-odds (mixed, with the loss corrected "
+            "for how often each kind is drawn), or popular-odds (recently popular destinations, corrected likewise)."
         ),
     ] = None,
     activity: Annotated[
@@ -114,11 +114,11 @@ def train(
         ),
     ] = False,
     loss: Annotated[
-        str | None, typer.Option(help="Train with a pairwise or a ranking loss (see --train-candidates).")
+        str | None, typer.Option(help="Train with a pairwise loss, or a ranking loss (for MRR and Hits@k).")
     ] = None,
     train_candidates: Annotated[
         int | None,
-        typer.Option(min=1, help="Rank each event among this many destinations with --loss ranking."),
+        typer.Option(min=1, help="With --loss ranking, rank each event among this many destinations."),
     ] = None,
     visible: Annotated[
         str | None,

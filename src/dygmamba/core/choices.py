@@ -8,7 +8,8 @@ from typing import Literal
 Strategy = Literal["recent", "uniform", "time_aware"]  # of neighbor sampling
 Visibility = Literal["strict", "batch"]  # which earlier events a memory may know
 LossName = Literal["pairwise", "ranking"]
-TrainNegativesName = Literal["random", "historical", "mixed", "mixed-odds"]
+TrainNegativesName = Literal["random", "historical", "mixed", "mixed-odds", "popular-odds"]
+BestMetric = Literal["ap", "mrr"]  # of the validation, which chooses the best epoch
 
 NEGATIVES = ("random", "historical", "inductive")
 SPLITS = ("val", "test")

@@ -39,6 +39,7 @@ class TrainingState:
     best_epoch: int = -1
     best_ap: float = -1.0
     best_auc: float = -1.0
+    best_mrr: float = -1.0  # of runs whose best epoch has the best MRR
     stale: int = 0  # epochs since the best one
     finished: bool = False
     losses: list[float] = field(default_factory=list)  # of the current epoch
@@ -56,7 +57,7 @@ class TrainingState:
         is_valid = (
             all(is_count(value) for value in (state.epoch, state.step, state.stale))
             and is_count(state.best_epoch, low=-1)
-            and all(is_share(value, low=-1) for value in (state.best_ap, state.best_auc))
+            and all(is_share(value, low=-1) for value in (state.best_ap, state.best_auc, state.best_mrr))
             and isinstance(state.finished, bool)
             and isinstance(state.losses, list)
             and all(map(is_number, state.losses))
@@ -67,10 +68,17 @@ class TrainingState:
             raise ValueError("its progress has a value that no training has")
         return state
 
-    def end_epoch(self, ap: float, auc: float, better: bool, epochs: int, patience: int) -> None:
+    @property
+    def best(self) -> dict[str, float]:
+        """Validation metrics of the best epoch; -1 without one."""
+        return {"ap": self.best_ap, "auc": self.best_auc, "mrr": self.best_mrr}
+
+    def end_epoch(self, metrics: dict[str, Any], better: bool, epochs: int, patience: int) -> None:
         """Record the validation of an epoch and move on to the next one."""
         if better:
-            self.best_epoch, self.best_ap, self.best_auc, self.stale = self.epoch, ap, auc, 0
+            best = self.best | metrics
+            self.best_ap, self.best_auc, self.best_mrr = best["ap"], best["auc"], best["mrr"]
+            self.best_epoch, self.stale = self.epoch, 0
         else:
             self.stale += 1
         self.epoch, self.step, self.losses = self.epoch + 1, 0, []

@@ -254,9 +254,8 @@ class Trainer:
 
     def finish_epoch(self, metrics: dict[str, Any]) -> None:
         """Record the validation metrics of an epoch and save; without validation the last weights are the best."""
-        ap, auc = metrics.get("ap", self.state.best_ap), metrics.get("auc", self.state.best_auc)
-        better = not metrics or self.task.is_better(metrics, self.state.best_ap, self.state.best_auc)
-        self.state.end_epoch(ap, auc, better, self.config.epochs, self.config.patience)
+        better = not metrics or self.task.is_better(metrics, self.state.best)
+        self.state.end_epoch(metrics, better, self.config.epochs, self.config.patience)
         self._save(better)
 
     def _record_losses(self, losses: list[Tensor], step: int) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from dygmamba.core.choices import LossName, TrainNegativesName, Visibility
+from dygmamba.core.choices import BestMetric, LossName, TrainNegativesName, Visibility
 from dygmamba.core.settings import Bounds, Settings
 
 if TYPE_CHECKING:  # this module is imported without torch, to check options
@@ -44,13 +44,14 @@ class LinkFitConfig(FitConfig):
     """Settings of link prediction: negatives, activity rate and loss."""
 
     train_negatives: TrainNegativesName = (
-        "random"  # random destinations, historical pairs, both, or both corrected by known odds
+        "random"  # random destinations, historical pairs, both; both or popular destinations with known odds
     )
     activity: bool = (
         False  # add the source's log activity rate to the score where negatives replace the source
     )
     loss: LossName = "pairwise"  # loss of each pair, or of each event among candidates of its source
     train_candidates: Annotated[int, Bounds(1, 1_000_000)] = 20  # candidates per event of the ranking loss
+    best_metric: BestMetric = "ap"  # the best epoch has the best validation AP and AUC, or MRR
 
     @property
     def loss_function(self) -> "Loss":

@@ -189,6 +189,18 @@ class FeatureReader(Protocol):
 
 
 @runtime_checkable
+class GroupLearner(RoundLearner, Protocol):
+    """A round learner that can also learn to rank each event among its candidates."""
+
+    def study_groups(self, views: Iterable[PairView], offset: Offset | None = None) -> Any:
+        """Prepare a table as `study` does, for a softmax over each event and its candidates.
+
+        All queries of an event have the same number in `group` and are in one view, and every event has equally many.
+        """
+        ...
+
+
+@runtime_checkable
 class GrowingModule(Protocol):
     """A module with buffers that grow in training, such as boosted trees."""
 

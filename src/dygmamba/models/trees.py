@@ -20,15 +20,15 @@ from weakref import ref
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Float64, UInt8
+from jaxtyping import Float, Float32, Float64, Int64, UInt8
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 from dygmamba.core.errors import FileError
 from dygmamba.data.events.columns import MAX_CODE_COLUMNS
 from dygmamba.data.events.event_store import EventBatch
 from dygmamba.models.base import DatasetFacts, Offset
 from dygmamba.models.configs import TreesConfig
+from dygmamba.models.objectives import LogisticObjective, Objective, SoftmaxObjective
 from dygmamba.nn.history_features import pair_overlaps
 from dygmamba.ops.trees import (
     GrowthConfig,
@@ -46,16 +46,37 @@ from dygmamba.sampling.view import PairBatch, PairView
 from dygmamba.sampling.walks import WalkRequest
 
 COLUMN_SCALES = 2  # time scales of columns: the training period, and one towards the time gap of a node
-BISECTIONS = 50  # after which the interval is as small as float64 can resolve
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRows:
+    """Training queries: features, label, offset and time."""
+
+    features: Float32[Tensor, "r f"]
+    label: Float64[Tensor, "r"]
+    start: Float64[Tensor, "r"]
+    time: Float64[Tensor, "r"]
+
+    @property
+    def columns(self) -> tuple[Tensor, ...]:
+        return self.features, self.label, self.start, self.time
+
+    def __getitem__(self, chosen: Tensor) -> "TrainingRows":
+        return TrainingRows(*(column[chosen] for column in self.columns))
+
+    def sort_by_event(self, group: Int64[Tensor, "r"]) -> "TrainingRows":
+        """Return the rows of each event, numbered by `group`, side by side, the event itself first."""
+        first = torch.argsort(-self.label, stable=True)
+        return self[first[torch.argsort(group.cpu()[first], stable=True)]]
 
 
 @dataclass(slots=True)
 class TrainingTable:
-    """The training queries as a table of bins, their labels, and their scores by the trees grown so far."""
+    """The training queries as a table of bins, their loss, and their scores by the trees grown so far."""
 
     edges: Float32[Tensor, "f b"]
     bins: UInt8[Tensor, "f r"]
-    label: Float64[Tensor, "r"]
+    objective: Objective
     score: Float64[Tensor, "r"]
     known: int  # number of trees in the score
 
@@ -235,28 +256,40 @@ class BoostedTrees(nn.Module):
 
     def study(self, views: Iterable[PairView], offset: Offset | None = None) -> TrainingTable:
         """Put all training queries into one table of bins; the trees are fitted on top of the offsets."""
-        parts = [
-            (
-                self.features(view).cpu(),
-                *(column.cpu() for column in _labels_offsets_times(view.pairs, offset)),
-            )
-            for view in views
-        ]
-        x, label, start, time = (torch.cat(column) for column in zip(*parts, strict=True))
-        late = time >= time.sort().values[int(self.config.skip * len(time))]
-        x, label, start = x[late], label[late], start[late]
-        self.base.copy_(fit_base_logit(label, start))
-        edges = bin_edges(x)
-        return TrainingTable(edges, bin_columns(x, edges), label, self.base.cpu() + start, 0)
+        rows = self._join_rows(self._read_rows(view, offset) for view in views)
+        return self._build_table(rows, LogisticObjective(rows.label))
+
+    def study_groups(self, views: Iterable[PairView], offset: Offset | None = None) -> TrainingTable:
+        """Put all training queries into one table of bins, in which each event competes with its candidates."""
+        rows = self._join_rows(
+            self._read_rows(view, offset).sort_by_event(view.pairs.group) for view in views
+        )
+        return self._build_table(rows, SoftmaxObjective(len(rows.label) // int(rows.label.sum())))
+
+    def _read_rows(self, view: PairView, offset: Offset | None) -> TrainingRows:
+        columns = _labels_offsets_times(view.pairs, offset)
+        return TrainingRows(self.features(view).cpu(), *(column.cpu() for column in columns))
+
+    def _join_rows(self, parts: Iterable[TrainingRows]) -> TrainingRows:
+        """Join the rows of all views and leave out the earliest ones."""
+        columns = zip(*(part.columns for part in parts), strict=True)
+        rows = TrainingRows(*map(torch.cat, columns))
+        return rows[rows.time >= rows.time.sort().values[int(self.config.skip * len(rows.time))]]
+
+    def _build_table(self, rows: TrainingRows, objective: Objective) -> TrainingTable:
+        self.base.copy_(objective.fit_base(rows.start))
+        edges = bin_edges(rows.features)
+        bins = bin_columns(rows.features, edges)
+        return TrainingTable(edges, bins, objective, self.base.cpu() + rows.start, 0)
 
     def learn(self, table: TrainingTable) -> Float[Tensor, ""]:
-        """Grow one more tree on the gradient of the logistic loss, unless there are `trees` already."""
+        """Grow one more tree on the derivatives of the loss, unless there are `trees` already."""
         # one tree after another, so that a resumed run adds up in the same order
         while table.known < int(self.grown):
             tree = self.trees(table.known, table.known + 1)
             table.score = sum_binned_leaves(_to_cpu(tree), table.bins, table.edges, table.score)
             table.known += 1
-        loss = binary_cross_entropy_with_logits(table.score, table.label).float()
+        loss = table.objective.loss(table.score)
         at = int(self.grown)
         if at < self.config.trees:
             if at == len(self.feature):  # room for the rest of the epoch
@@ -268,8 +301,7 @@ class BoostedTrees(nn.Module):
         return loss
 
     def _next(self, table: TrainingTable, draw: np.random.Generator) -> Trees:
-        chance = torch.sigmoid(table.score)
-        slopes = torch.stack([chance - table.label, chance * (1 - chance)], dim=1)
+        slopes = table.objective.derivatives(table.score)
         width, count = table.bins.shape
         share = min(self.config.rows, self.config.max_rows / max(count, 1))
         rows = np.flatnonzero(draw.random(count) < share)
@@ -297,16 +329,6 @@ def _labels_offsets_times(pairs: PairBatch, offset: Offset | None) -> tuple[Tens
     start = None if offset is None else offset(pairs)
     start = torch.zeros_like(pairs.label) if start is None else start
     return pairs.label.double(), start.double(), pairs.time
-
-
-def fit_base_logit(label: Float64[Tensor, "r"], start: Float64[Tensor, "r"]) -> Float64[Tensor, ""]:
-    """Return the constant logit that, added to the offsets, gives the mean label; by bisection, as it is monotone."""
-    share = label.mean().clamp(1e-6, 1 - 1e-6)
-    low, high = torch.logit(share) - start.max(), torch.logit(share) - start.min()
-    for _ in range(BISECTIONS if low < high else 0):
-        middle = (low + high) / 2
-        low, high = (middle, high) if torch.sigmoid(middle + start).mean() < share else (low, middle)
-    return (low + high) / 2
 
 
 def _to_cpu(trees: Trees) -> Trees:

@@ -40,6 +40,7 @@ from dygmamba.runs.provenance import describe_environment
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.link import build_link_set
 from dygmamba.tasks.metrics import link_metrics
+from dygmamba.tasks.training_negatives import RANKING_NEGATIVES
 
 BLEND = "blend"
 MIN_RUNS, MAX_RUNS = 2, 4
@@ -241,8 +242,15 @@ def _build_blend_fit(
 
 
 def _build_fit_config(runs: list[OpenRun]) -> LinkFitConfig:
-    """Return the settings of the first run, for one epoch; negatives that differ between runs become mixed."""
+    """Return the settings of the first run, for one epoch; negatives that differ between runs become mixed.
+
+    A loss that differs becomes pairwise, as the weights are chosen by AP.
+    """
     config: Any = runs[0].fit_config
-    negatives = {run.folder.config()["train"].get("train_negatives", "random") for run in runs}
+    trained = [run.folder.config()["train"] for run in runs]
+    negatives = {settings.get("train_negatives", "random") for settings in trained}
     train_negatives = negatives.pop() if len(negatives) == 1 else "mixed"
-    return replace(config, epochs=1, train_negatives=train_negatives, graphs=False)
+    losses = {settings.get("loss", "pairwise") for settings in trained}
+    loss = losses.pop() if len(losses) == 1 and train_negatives in RANKING_NEGATIVES else "pairwise"
+    changes = {"epochs": 1, "train_negatives": train_negatives, "loss": loss, "best_metric": "ap"}
+    return replace(config, **changes, graphs=False)

@@ -1,6 +1,6 @@
 """Training of link predictors: start or resume a run for a dataset, a model and a seed."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,8 @@ from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.stream import Stream
 from dygmamba.models import find_model
 from dygmamba.models.aliases import current_model_name
-from dygmamba.models.base import FeatureReader, RoundLearner, Scorer
-from dygmamba.models.configs import resolve_walk_seed
+from dygmamba.models.base import FeatureReader, GroupLearner, RoundLearner, Scorer
+from dygmamba.models.configs import TreesConfig, resolve_walk_seed
 from dygmamba.runs.opening import (
     build_link_stream,
     build_scorer,
@@ -43,6 +43,7 @@ from dygmamba.runs.provenance import (
 from dygmamba.sampling.index import MAX_CACHED_NUMBERS
 from dygmamba.sampling.view import NeighborRequest
 from dygmamba.tasks.link import LinkTask
+from dygmamba.tasks.training_negatives import RANKING_NEGATIVES
 
 TRAINING_COPIES = (
     5  # tensors per weight in training: itself, its gradient, Adam's two moments, the best value
@@ -50,6 +51,8 @@ TRAINING_COPIES = (
 TABLE_COPIES = 3  # of a training table, while it is built
 BYTES_PER_ENTRY = 16  # of a neighbor sequence: node, event and time
 MIN_ENTRIES = 4  # a pair takes at least as much memory as this many entries
+TABLE_SAMPLES = 3  # rows of a ranking table per row that a tree may be grown from (`max_rows`)
+MIN_CANDIDATES = 3  # of the ranking loss of trees, however long the stream is
 
 
 def separate_settings(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -85,6 +88,7 @@ def start_link_run(
     _require_events(stream.split, rule)
     scorer = build_seeded_scorer(spec, model_config, seed, stream, TRAINING_COPIES)
     _check_loss(model, scorer, fit_config)
+    fit_config = resolve_ranking(fit_config, loop, model_config, len(stream.split.train))
     check_distributable(scorer, stream.processes, fit_config.batch)
     _require_memory(scorer, fit_config, len(stream.split.train))
     reasons = explain_choices(dataset, stream, scorer, fit_config, model_config, layers)
@@ -123,7 +127,12 @@ def build_link_fit(run: RunDirectory, stream: Stream, scorer: nn.Module) -> Trai
     sections = run.config()
     config, seed = build_config(LinkFitConfig, sections["train"]), int(sections["run"]["seed"])
     task = LinkTask.create(
-        stream.store, stream.split, stream.device, config.train_negatives, config.loss_function
+        stream.store,
+        stream.split,
+        stream.device,
+        config.train_negatives,
+        config.loss_function,
+        config.best_metric,
     )
     return Trainer(task, scorer.to(stream.device), stream, config, run, seed)
 
@@ -144,15 +153,15 @@ def _check_loss(model: str, scorer: Scorer, config: LinkFitConfig) -> None:
     """Raise ConfigError for a loss over candidates that would have no effect."""
     if config.loss == "pairwise":
         return
-    if isinstance(scorer, RoundLearner):
+    if isinstance(scorer, RoundLearner) and not isinstance(scorer, GroupLearner):
         raise ConfigError(
             f"model '{model}' is trained on single pairs and takes no `loss`; got {config.loss!r}, leave it out",
             code="loss-not-supported",
         )
-    if config.train_negatives != "random":
+    if config.train_negatives not in RANKING_NEGATIVES:
         raise ConfigError(
             f"`loss={config.loss!r}` compares destinations of the same source, but `train_negatives="
-            f"{config.train_negatives!r}` replaces the source; leave out one of them",
+            f"{config.train_negatives!r}` replaces the source; use {' or '.join(map(repr, RANKING_NEGATIVES))}",
             code="loss-needs-random-negatives",
         )
 
@@ -179,6 +188,25 @@ class TableSize:
 
     def __str__(self) -> str:
         return f"{self.rows:,} rows of {self.features} features"
+
+
+def resolve_ranking(
+    config: LinkFitConfig, given: dict[str, Any], model_config: Any, events: int
+) -> LinkFitConfig:
+    """Return the settings of a new run, with what the ranking loss of trees uses unless it was `given`.
+
+    Their table has a row per candidate, so a long stream gets fewer candidates; the best epoch has the best MRR. A
+    network looks up its candidates again in every step and would have to rank the validation in every epoch, so it
+    keeps its settings.
+    """
+    if config.loss != "ranking" or not isinstance(model_config, TreesConfig):
+        return config
+    affordable = TABLE_SAMPLES * model_config.max_rows // max(events, 1) - 1
+    chosen = {
+        "train_candidates": max(MIN_CANDIDATES, min(config.train_candidates, affordable)),
+        "best_metric": "mrr",
+    }
+    return replace(config, **{name: value for name, value in chosen.items() if name not in given})
 
 
 def _require_memory(scorer: Scorer, config: LinkFitConfig, events: int) -> None:

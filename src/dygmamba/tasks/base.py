@@ -3,6 +3,7 @@
 Legend: k events, b events of a batch, p pairs.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -66,6 +67,6 @@ class Task(Protocol):
         """Return the metrics of scores on an evaluation set, "ap" and "auc" among them."""
         ...
 
-    def is_better(self, metrics: dict[str, Any], best_ap: float, best_auc: float) -> bool:
-        """Return whether these validation metrics are at least as good as the best so far."""
+    def is_better(self, metrics: dict[str, Any], best: Mapping[str, float]) -> bool:
+        """Return whether these validation metrics are at least as good as those of the best epoch so far."""
         ...

@@ -1,9 +1,9 @@
 """Link prediction: will this pair interact at this time?
 
-Legend: k training events, b events of a batch, p pairs.
+Legend: k training events, b events of a batch, p pairs, g ranked events, c candidates.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
+from dygmamba.core.choices import BestMetric
 from dygmamba.core.errors import EventError
 from dygmamba.data.events.event_store import EventBatch, EventStore
 from dygmamba.data.events.splits import Split
@@ -24,11 +25,12 @@ from dygmamba.sampling.negatives import (
 )
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.base import EvaluationSet
+from dygmamba.tasks.candidates import SampledCandidates
 from dygmamba.tasks.losses import PAIRWISE_LOSS, Loss, RankingLoss
-from dygmamba.tasks.metrics import link_metrics
+from dygmamba.tasks.metrics import count_ranked_above, link_metrics, rank_metrics
 from dygmamba.tasks.training_negatives import (
+    RANKING_NEGATIVES,
     TRAINING_NEGATIVES,
-    CandidateDestinations,
     TrainingNegatives,
     TrainNegativesName,
 )
@@ -42,16 +44,36 @@ VALIDATION_NEGATIVES: dict[TrainNegativesName, tuple[str, ...]] = {
     "mixed-odds": (
         "random",
     ),  # it learns which destination a source chooses, and random negatives keep the source
+    "popular-odds": ("random",),
 }
+# Events of the validation that are ranked after every epoch, and candidates of each
+RANKED_EVENTS, RANKED_CANDIDATES = 1_000, 50
+
+
+@dataclass(frozen=True, slots=True)
+class RankedEvents:
+    """Events of an evaluation set whose last pairs are their candidates, equally many for each."""
+
+    event: Int64[Tensor, "g"]  # index into the events of the set
+    width: int  # candidates of each
+
+    def mrr(self, score: Float[Tensor, "p"]) -> float:
+        """Return the mean reciprocal rank, given the scores of all pairs of the set."""
+        candidates = score[len(score) - len(self.event) * self.width :].view(len(self.event), self.width)
+        return rank_metrics(1 + count_ranked_above(score[self.event], candidates), ("mrr",))["mrr"]
 
 
 @dataclass(frozen=True, slots=True)
 class LinkTask:
-    """Tell training events from negative pairs; the best epoch must reach both the best AP and the best AUC."""
+    """Tell training events from negative pairs.
+
+    The best epoch must reach both the best AP and the best AUC, or, if events are `ranked`, the best MRR.
+    """
 
     negatives: TrainingNegatives
     validation: EvaluationSet | None
     loss_function: Loss = PAIRWISE_LOSS
+    ranked: RankedEvents | None = None
 
     @staticmethod
     def create(
@@ -60,6 +82,7 @@ class LinkTask:
         device: torch.device,
         train_negatives: TrainNegativesName = "random",
         loss_function: Loss = PAIRWISE_LOSS,
+        best_metric: BestMetric = "ap",
     ) -> "LinkTask":
         """Create the task for a stream.
 
@@ -68,7 +91,8 @@ class LinkTask:
             split: Its training, validation and test events.
             device: Device of the training negatives.
             train_negatives: Kind of training negatives; validation uses the matching kinds (`VALIDATION_NEGATIVES`).
-            loss_function: Training loss; a `RankingLoss` samples its own candidates instead of `train_negatives`.
+            loss_function: Training loss; a `RankingLoss` samples several candidates of the event's source.
+            best_metric: Validation metric that chooses the best epoch; "mrr" ranks a sample of the events as well.
         """
         if not len(split.train):
             raise EventError(
@@ -76,7 +100,7 @@ class LinkTask:
                 code="no-training-events",
             )
         negatives = (
-            CandidateDestinations.create(store, split, device, loss_function.candidates)
+            RANKING_NEGATIVES[train_negatives].create(store, split, device, loss_function.candidates)
             if isinstance(loss_function, RankingLoss)
             else TRAINING_NEGATIVES[train_negatives].create(store, split, device)
         )
@@ -86,7 +110,10 @@ class LinkTask:
             build_link_set(store, split, "val", strategy=kind)
             for kind in VALIDATION_NEGATIVES[train_negatives]
         ]
-        return LinkTask(negatives, merge_evaluation_sets(evaluation_sets), loss_function)
+        validation, ranked = merge_evaluation_sets(evaluation_sets), None
+        if best_metric == "mrr":
+            validation, ranked = add_candidates(store, validation)
+        return LinkTask(negatives, validation, loss_function, ranked)
 
     def draw_negatives(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
         return self.negatives.draw_negatives(seed, epoch)
@@ -109,12 +136,37 @@ class LinkTask:
         return self.loss_function.needs_joint_pairs
 
     def metrics(self, score: Float[Tensor, "p"], evaluation_set: EvaluationSet) -> dict[str, Any]:
-        """Return AP and AUC as the mean over published batches and over all pairs at once."""
-        return asdict(link_metrics(score, evaluation_set.pairs.label, evaluation_set.pairs.group))
+        """Return AP and AUC as the mean over published batches and over all pairs at once, and MRR of ranked events."""
+        pairs, ranked = evaluation_set.pairs, self.ranked
+        if ranked is None:
+            return asdict(link_metrics(score, pairs.label, pairs.group))
+        own = slice(len(score) - len(ranked.event) * ranked.width)  # without the candidates
+        metrics = asdict(link_metrics(score[own], pairs.label[own], pairs.group[own]))
+        return metrics | {"mrr": ranked.mrr(score)}
 
-    def is_better(self, metrics: dict[str, Any], best_ap: float, best_auc: float) -> bool:
-        """Return whether both AP and AUC are at least as high as in the best epoch so far, as DyGLib requires."""
-        return metrics["ap"] >= best_ap and metrics["auc"] >= best_auc
+    def is_better(self, metrics: dict[str, Any], best: Mapping[str, float]) -> bool:
+        """Return whether MRR, or without it both AP and AUC (as in DyGLib), are at least those of the best epoch."""
+        names = ("ap", "auc") if self.ranked is None else ("mrr",)
+        return all(metrics[name] >= best[name] for name in names)
+
+
+def add_candidates(store: EventStore, evaluation_set: EvaluationSet) -> tuple[EvaluationSet, RankedEvents]:
+    """Add random candidates for some events of an evaluation set, evenly spread over its period."""
+    events, pairs = evaluation_set.events, evaluation_set.pairs
+    chosen = torch.linspace(0, len(events) - 1, min(RANKED_EVENTS, len(events)), dtype=torch.float64).long()
+    node, _ = SampledCandidates.create(store, RANKED_CANDIDATES, seed=0).for_events(events[chosen])
+    width = node.shape[1]
+    own = events[chosen].repeat_interleave(width)
+    index = chosen.repeat_interleave(width)
+    merged = PairBatch.from_pairs(
+        torch.cat([pairs.src, store.src[own]]),
+        torch.cat([pairs.dst, node.flatten()]),
+        torch.cat([pairs.time, store.time[own]]),
+        torch.cat([pairs.label, torch.zeros(len(own))]),
+        torch.cat([pairs.group, index]),
+    )
+    event_index = torch.cat([evaluation_set.event_index, index])
+    return replace(evaluation_set, pairs=merged, event_index=event_index), RankedEvents(chosen, width)
 
 
 def merge_evaluation_sets(evaluation_sets: Sequence[EvaluationSet]) -> EvaluationSet:

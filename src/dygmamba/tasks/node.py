@@ -3,6 +3,7 @@
 Legend: e events, k training events, b events of a batch, p pairs.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -86,8 +87,8 @@ class NodeTask:
     def metrics(self, score: Float[Tensor, "p"], evaluation_set: EvaluationSet) -> dict[str, Any]:
         return asdict(node_metrics(score, evaluation_set.pairs.label))
 
-    def is_better(self, metrics: dict[str, Any], best_ap: float, best_auc: float) -> bool:
-        return metrics["auc"] >= best_auc
+    def is_better(self, metrics: dict[str, Any], best: Mapping[str, float]) -> bool:
+        return metrics["auc"] >= best["auc"]
 
 
 def build_node_set(store: EventStore, split: Split, name: str) -> EvaluationSet:

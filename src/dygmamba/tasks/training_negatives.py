@@ -13,6 +13,11 @@ the share of source u in the activity of the moment. All of this is meant at one
 q must depend on these events only: odds that depend on events at or after the query time would tell the label of the
 query, which no model can know (`docs/research/known-odds.md` measures what that costs).
 
+The same holds among candidates ("popular-odds"): if one of several destinations is drawn from p(v | u) and the others
+independently from q(v), then which one it was has odds p(v | u) / q(v). A softmax over logits minus log(m q(v))
+therefore learns log p(v | u) up to a constant of the event (Bengio and Senecal, "Adaptive Importance Sampling to
+Accelerate Training of a Neural Probabilistic Language Model", 2008).
+
 Legend: k training events, b events of a batch, t instants of training, s distinct training pairs, m destinations,
 c (window, pair) combinations that occur, p pairs.
 """
@@ -29,6 +34,7 @@ from dygmamba.core.errors import EventError
 from dygmamba.data.events.event_store import EventBatch, EventStore
 from dygmamba.data.events.splits import Split
 from dygmamba.sampling.decayed_counts import DecayedCountLists
+from dygmamba.sampling.destination_popularity import DestinationPopularity
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.source_activity import SourceActivity
 from dygmamba.sampling.view import PairBatch
@@ -342,44 +348,103 @@ class CandidateDestinations(NoOffset):
 
     @staticmethod
     def create(store: EventStore, split: Split, device: torch.device, count: int) -> "CandidateDestinations":
-        destinations = torch.unique(store.dst[split.train]).to(device)
-        if len(destinations) < 2:
-            raise EventError(
-                "training has only one destination, so there is nothing to rank it against; use another stream",
-                code="one-destination",
-            )
+        destinations = _require_candidates(torch.unique(store.dst[split.train])).to(device)
         return CandidateDestinations(len(split.train), destinations, count, Draws.from_seed(0, device=device))
 
     def draw_negatives(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
-        """Draw one key per training event."""
-        rng = torch.Generator().manual_seed((seed << 20) + epoch)
-        return torch.randint(1 << 62, (self.events,), generator=rng).to(self.destinations.device)
+        return _draw_keys(self.events, seed, epoch).to(self.destinations.device)
 
     def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
-        """Return the queries in the order of `RankingLoss`; all pairs of an event share the source's row."""
-        b, c = others.shape[0], self.count
-        drawn = self.draws.uniform(others, events.time, 0, c).T * (len(self.destinations) - 1)
+        """Return the queries in the order of `RankingLoss`."""
+        drawn = self.draws.uniform(others, events.time, 0, self.count).T * (len(self.destinations) - 1)
         index = drawn.long()  # [c b]
         own = torch.searchsorted(self.destinations, events.dst)
-        node = self.destinations[index + (index >= own)]  # skips the event's own destination
-        row = torch.arange(b, device=others.device)
-        every = torch.arange((1 + c) * b, device=others.device)
-        return PairBatch(
-            node=torch.cat([events.src, events.dst, node.flatten()]),
-            when=events.time.repeat(2 + c),
-            src_row=row.repeat(1 + c),
-            dst_row=every + b,
-            label=(every < b).float(),
-            group=row.repeat(1 + c),
+        return build_candidate_queries(
+            events, self.destinations[index + (index >= own)]
+        )  # skips the event's own destination
+
+
+@dataclass(frozen=True, slots=True)
+class PopularDestinations:
+    """The event's source with `count` training destinations by recent popularity, corrected by known odds.
+
+    Each is drawn independently (`sampling/destination_popularity.py`), whether or not it is the event's own: only then
+    are the odds exact. The drawn number is a key from which the destinations follow.
+    """
+
+    events: int
+    count: int
+    popularity: DestinationPopularity
+    draws: Draws
+
+    @staticmethod
+    def create(
+        store: EventStore, split: Split, device: torch.device, count: int = 1
+    ) -> "PopularDestinations":
+        dst = store.dst[split.train]
+        _require_candidates(torch.unique(dst))
+        popularity = DestinationPopularity.fit(dst, store.time[split.train], device)
+        return PopularDestinations(len(dst), count, popularity, Draws.from_seed(0, device=device))
+
+    def draw_negatives(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
+        return _draw_keys(self.events, seed, epoch).to(self.popularity.destinations.device)
+
+    def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
+        """Return the queries in the order of `RankingLoss`."""
+        chance = self.draws.uniform(others, events.time, 0, self.count).T  # [c b]
+        node = self.popularity.sample(chance.flatten(), events.time.repeat(self.count))
+        return build_candidate_queries(events, node.view(chance.shape))
+
+    def offset(self, pairs: PairBatch) -> Float32[Tensor, "p"]:
+        """Return minus the log odds of each destination, which depend on no other pair of the batch."""
+        return -self.popularity.log_odds(pairs.dst, pairs.time).float()
+
+
+def build_candidate_queries(events: EventBatch, node: Int64[Tensor, "c b"]) -> PairBatch:
+    """Return all events, then the first candidate of each, and so on; the pairs of an event share the source's row."""
+    c, b = node.shape
+    row, every = torch.arange(b, device=node.device), torch.arange((1 + c) * b, device=node.device)
+    return PairBatch(
+        node=torch.cat([events.src, events.dst, node.flatten()]),
+        when=events.time.repeat(2 + c),
+        src_row=row.repeat(1 + c),
+        dst_row=every + b,
+        label=(every < b).float(),
+        group=row.repeat(1 + c),
+    )
+
+
+def _draw_keys(events: int, seed: int, epoch: int) -> Int64[Tensor, "k"]:
+    """Draw one key per training event."""
+    rng = torch.Generator().manual_seed((seed << 20) + epoch)
+    return torch.randint(1 << 62, (events,), generator=rng)
+
+
+def _require_candidates(destinations: Int64[Tensor, "m"]) -> Int64[Tensor, "m"]:
+    if len(destinations) < 2:
+        raise EventError(
+            "training has only one destination, so there is nothing to rank it against; use another stream",
+            code="one-destination",
         )
+    return destinations
 
 
 TRAINING_NEGATIVES: dict[
     TrainNegativesName,
-    type[RandomDestinations] | type[HistoricalPairs] | type[MixedNegatives] | type[MixedOddsNegatives],
+    type[RandomDestinations]
+    | type[HistoricalPairs]
+    | type[MixedNegatives]
+    | type[MixedOddsNegatives]
+    | type[PopularDestinations],
 ] = {
     "random": RandomDestinations,
     "historical": HistoricalPairs,
     "mixed": MixedNegatives,
     "mixed-odds": MixedOddsNegatives,
+    "popular-odds": PopularDestinations,
+}
+# Candidates of the same source, which the ranking loss compares
+RANKING_NEGATIVES: dict[TrainNegativesName, type[CandidateDestinations] | type[PopularDestinations]] = {
+    "random": CandidateDestinations,
+    "popular-odds": PopularDestinations,
 }

@@ -11,7 +11,7 @@ from dygmamba.core.errors import ConfigError
 from dygmamba.core.progress import Advance, no_advance
 from dygmamba.engine.executor.eager import Batch, Epoch, QueryBuilder
 from dygmamba.engine.stream import Stream
-from dygmamba.models.base import RoundLearner
+from dygmamba.models.base import GroupLearner, RoundLearner
 from dygmamba.sampling.view import PairView
 
 EVENTS_PER_PASS = 4096  # training events looked up in one pass; does not change any result
@@ -20,7 +20,8 @@ EVENTS_PER_PASS = 4096  # training events looked up in one pass; does not change
 class RoundExecutor:
     """Executor of a round learner: a step is one round on a table of all training queries.
 
-    The table has the negatives of as many first epochs as the learner wants.
+    The table has the negatives of as many first epochs as the learner wants; if an event competes with its candidates,
+    those of the first epoch only.
     """
 
     optimizer = None  # no gradients
@@ -29,6 +30,12 @@ class RoundExecutor:
         self, build_queries: QueryBuilder, scorer: RoundLearner, stream: Stream, epoch: Callable[[int], Epoch]
     ) -> None:
         self.build_queries, self.scorer, self.stream, self.epoch = build_queries, scorer, stream, epoch
+        self.is_grouped = build_queries.task.needs_joint_pairs
+        if self.is_grouped and not isinstance(scorer, GroupLearner):
+            raise ConfigError(
+                "this model learns from single pairs and cannot be trained with `loss='ranking'`; leave it out",
+                code="loss-not-supported",
+            )
         self._table: Any = None
 
     @property
@@ -37,7 +44,16 @@ class RoundExecutor:
 
     @property
     def pending_queries(self) -> int:
-        return 0 if self._table is not None else (1 + self.scorer.negatives) * len(self.stream.train)
+        if self._table is not None:
+            return 0
+        return len(self.stream.train) * (
+            self._pairs_per_event if self.is_grouped else 1 + self.scorer.negatives
+        )
+
+    @property
+    def _pairs_per_event(self) -> int:
+        first = self.stream.train[:1]
+        return len(self.build_queries(first, self.epoch(0).others[:1]))
 
     def build_table(self, advance: Advance) -> None:
         """Look up all training queries and let the learner build its table from them."""
@@ -47,7 +63,9 @@ class RoundExecutor:
                 yield view
                 advance(len(view.pairs))
 
-        self._table = self.scorer.study(watched_views(), self.build_queries.task.offset)
+        scorer = self.scorer
+        study = scorer.study_groups if self.is_grouped and isinstance(scorer, GroupLearner) else scorer.study
+        self._table = study(watched_views(), self.build_queries.task.offset)
 
     def catch_up(self, batch: Batch) -> None:
         """Do nothing: there is no memory."""
@@ -62,7 +80,7 @@ class RoundExecutor:
     def _views(self) -> Iterator[PairView]:
         """Iterate over views of the training events with their negatives; positives occur once, in the first epoch."""
         stream, requests = self.stream, getattr(self.scorer, "requests")  # noqa: B009
-        for number in range(self.scorer.negatives):
+        for number in range(1 if self.is_grouped else self.scorer.negatives):
             epoch = self.epoch(number)
             for events, others in zip(
                 stream.train.split(EVENTS_PER_PASS), epoch.others.split(EVENTS_PER_PASS), strict=True

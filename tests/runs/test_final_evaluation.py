@@ -1,13 +1,19 @@
 """A run compared with heuristics: the same evaluation sets, and a verdict by the spread over blocks."""
 
+import json
+
 import pytest
 import torch
 
 import dygmamba as dm
+from commands import invoke
+from dygmamba.cli.tables import make_result_tables
 from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.report.comparison import compare_runs
 from dygmamba.runs.final_evaluation import HEURISTICS, compare_with_heuristic
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.base import EvaluationSet
+from dygmamba.tasks.metric_names import QUERY_TYPE_LABELS
 
 TREES = {"trees": 6, "rounds": 3, "epochs": 1, "least": 5, "scales": 2, "neighbors": 2}
 
@@ -55,6 +61,36 @@ def test_the_verdict_is_about_the_best_heuristic_of_the_test(run):
     assert verdict["rule"] == best["model"]
     assert verdict["difference"] == own["ap"] - best["ap"]
     assert best["model"] in verdict["sentence"]
+
+
+def test_results_report_and_tables_have_the_query_types(run, monkeypatch, capsys):
+    """Counts add up to the events; `evaluate` gives the same AP; report, terminal and comparison show all types."""
+    _, trained = run
+    stored = json.loads((trained.path / "results.json").read_text())
+    for row in stored["results"] + stored["rules"]:
+        assert sum(values["n"] for values in row["by_type"].values()) == row["n"]
+    test = next(row for row in stored["results"] if row["split"] == "test")
+    assert sum(values["ranked"] for values in test["by_type"].values()) == test["ranked"]
+    parts = [values for values in test["by_type"].values() if values["ranked"]]
+    assert sum(one["ranked"] * one["mrr"] for one in parts) / test["ranked"] == pytest.approx(test["mrr"])
+    code, out, _ = invoke(
+        monkeypatch, capsys, "evaluate", str(trained.path), "--negatives", "random", "--json"
+    )
+    again = json.loads(out)["results"][0]["by_type"]
+    assert code == 0
+    assert {name: values["ap"] for name, values in again.items()} == {
+        name: values["ap"] for name, values in test["by_type"].items()
+    }
+    (table,) = [
+        str(one.title) for one in make_result_tables(stored["results"]) if "query type" in str(one.title)
+    ]
+    assert "all nodes" in table
+    page = (trained.path / "report.html").read_text()
+    assert "Results by query type" in page
+    assert all(label in page for label in QUERY_TYPE_LABELS.values())
+    (tables,) = [section.tables for section in compare_runs([trained.path]).sections if section.tables]
+    assert "by query type" in tables[-1].title
+    assert f"{100 * test['by_type']['new_pair']['mrr']:.2f}" in [cell.text for cell in tables[-1].rows[0]]
 
 
 def build_set(count):

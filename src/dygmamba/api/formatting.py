@@ -3,4 +3,5 @@
 from dygmamba.data.events.times import format_date as format_date
 from dygmamba.data.events.times import format_duration as format_duration
 from dygmamba.data.events.times import format_rough_duration as format_rough_duration
+from dygmamba.tasks.metric_names import QUERY_TYPE_LABELS as QUERY_TYPE_LABELS
 from dygmamba.tasks.metric_names import SETTING_LABELS as SETTING_LABELS

@@ -3,7 +3,7 @@
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
-from dygmamba.api.formatting import SETTING_LABELS, format_rough_duration
+from dygmamba.api.formatting import QUERY_TYPE_LABELS, SETTING_LABELS, format_rough_duration
 from dygmamba.cli.console import plain_table, print_line, print_note, stdout
 from dygmamba.cli.messages import escape_text, translate_message
 
@@ -16,6 +16,8 @@ Rows = list[dict[str, Any]]
 MEASURED_KEYS = ("ap", "auc", "ap_pooled", "auc_pooled")
 # columns of the second table of link prediction, if the rows have them
 SCORE_TITLES = {"mrr": "MRR", "hits@10": "Hits@10", "ece_raw": "ECE of logits", "ece": "ECE"}
+SIZE_TITLES = {"n": "events", "ranked": "ranked events"}  # by key of the values of a query type
+TYPE_TITLES = {"ap": "AP", "mrr": "MRR", **SIZE_TITLES}
 VISIBILITY_TITLES = {
     "strict": "only strictly earlier events are visible",
     "batch": "all events of earlier batches are visible",
@@ -51,7 +53,7 @@ def format_with_error(values: list[float], errors: list[float | None]) -> str:
 
 
 def make_result_tables(rows: Rows, rules: Rows | None = None) -> "list[Table]":
-    """Make the tables of an evaluation: results, ranks among few candidates and calibration, ranking metrics."""
+    """Make the tables of an evaluation: results, ranks and calibration, ranking metrics, and both by query type."""
     if rows[0].get("task") == "property":
         return [make_property_table(rows)]
     ranks = [row for row in rows if "ties" in row]
@@ -61,6 +63,7 @@ def make_result_tables(rows: Rows, rules: Rows | None = None) -> "list[Table]":
         (lambda own: make_task_table(own, rules), rest),
         (make_score_table, judged),
         (make_rank_table, ranks),
+        *((make_type_table, own) for own in map(_select_typed_rows, (rest, ranks))),
     )
     return [table(own) for table, own in kinds if own]
 
@@ -155,6 +158,32 @@ def make_rank_table(rows: Rows) -> "Table":
             ),
             f"{own[0]['n']:,}",
         )
+    return table
+
+
+def _select_typed_rows(rows: Rows) -> Rows:
+    """Return the rows that the table by query type shows: all nodes, of the test if it was evaluated."""
+    typed = [row for row in rows if "by_type" in row and row["setting"] == "transductive"]
+    return [row for row in typed if row["split"] == "test"] or typed
+
+
+def make_type_table(rows: Rows) -> "Table":
+    """Make a table with a line per negatives and query type, for all nodes; several seeds become mean ± std."""
+    groups: dict[tuple[str, ...], Rows] = {}
+    for row in rows:
+        groups.setdefault((row["split"], row.get("negatives", "")), []).append(row)
+    first = rows[0]["by_type"]
+    names: list[str] = list(next(iter(first.values())))
+    sizes = [name for name in names if name in SIZE_TITLES]
+    keys = [name for name in names if name not in SIZE_TITLES]
+    figures = tuple(TYPE_TITLES.get(key, key.capitalize()) for key in (*keys, *sizes))
+    table = plain_table("split", "negatives", "query type", title="by query type, all nodes", figures=figures)
+    for (split, negatives), own in groups.items():
+        for name, label in QUERY_TYPE_LABELS.items():
+            values = [row["by_type"][name] for row in own]
+            known = {key: [one[key] for one in values if one.get(key) is not None] for key in keys}
+            counts = [f"{values[0][key]:,}" for key in sizes]
+            table.add_row(split, negatives, label, *map(mean_and_spread, known.values()), *counts)
     return table
 
 

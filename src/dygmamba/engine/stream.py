@@ -1,13 +1,13 @@
 """An event stream as the engine drives it: the events, their split, the neighbor indices and the device.
 
-Legend: k training events.
+Legend: e events, k training events.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Int8, Int64
 from torch import Tensor
 
 from dygmamba.data.events.event_store import EventStore
@@ -17,8 +17,9 @@ from dygmamba.models.base import DatasetFacts
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import PairBatch, PairView, Request
+from dygmamba.tasks.query_types import find_query_types
 
-CACHED_PROPERTIES = ("events", "facts", "train", "index", "training_index")  # built on first use
+CACHED_PROPERTIES = ("events", "facts", "train", "index", "training_index", "query_types")  # built on first use
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,14 @@ class Stream:
     def training_index(self) -> NeighborIndex:
         """Index of the training events only."""
         return NeighborIndex.build(self.store.check_unchanged(), self.split.train).to(self.device)
+
+    @cached_property
+    def query_types(self) -> Int8[Tensor, "e"]:
+        """Type of each validation and test event (`tasks/query_types.py`), -1 for training events; on the host."""
+        types = torch.full((len(self.store),), -1, dtype=torch.int8)
+        evaluated = torch.cat([self.split.val, self.split.test])
+        types[evaluated] = find_query_types(self.store.check_unchanged(), evaluated)
+        return types
 
     def view(self, pairs: PairBatch, requests: tuple[Request, ...], draws: Draws | None = None) -> PairView:
         """Gather the requests of a model about these pairs from strictly earlier events."""

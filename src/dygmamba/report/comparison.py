@@ -16,6 +16,7 @@ from dygmamba.explain.forgetting import load_forgetting
 from dygmamba.report.document import Cell, Document, LineChart, ReportTable, Section, Tone
 from dygmamba.report.published import PublishedValue, published_values, retrained_values
 from dygmamba.report.published_leaks import LeakLabel, judge_published_values
+from dygmamba.report.query_type_tables import build_query_type_table
 from dygmamba.report.result_records import (
     PATH_FIELDS,
     ResultRecord,
@@ -57,7 +58,7 @@ def build_link_tables(
     show_published: bool,
     reference: str | None = None,
 ) -> Iterable[ReportTable]:
-    """Yield a table for every setting and negative sampler that the records contain."""
+    """Yield a table for every setting and negative sampler that the records contain, then one by query type."""
     for setting in SETTING_LABELS:
         for negatives in NEGATIVES:
             table = build_link_table(
@@ -70,6 +71,9 @@ def build_link_tables(
             )
             if table is not None:
                 yield table
+    by_type = build_query_type_table(records, label)
+    if by_type is not None:
+        yield by_type
 
 
 def build_link_table(

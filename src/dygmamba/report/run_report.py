@@ -25,7 +25,9 @@ from dygmamba.report.error_analysis import (
     list_reliability_bins,
 )
 from dygmamba.report.html import render_template
+from dygmamba.report.query_type_tables import build_query_type_section
 from dygmamba.report.run_sections import (
+    LOSS_NAMES,
     REPORT_TASKS,
     Card,
     Records,
@@ -70,16 +72,20 @@ def render_report(run: RunDirectory, data_sections: Sequence[Section] = (), is_d
         epochs, about, verdict = run.metrics(), config["run"], run.verdict()
         results = [*run.results(), *run.rules()]
         task, own = REPORT_TASKS[run.task], about["model"]
+        settings = config.get("train", {})
+        watched = "mrr" if settings.get("best_metric") == "mrr" else task.watched
+        loss = LOSS_NAMES[settings.get("loss", "pairwise")]
         sections = [
             build_results_section(results, own, task),
+            build_query_type_section(results, own),
             build_baselines_section(results, own, verdict.get("sentence", "")),
             build_selection_section(run.selection()),
             *data_sections,
-            build_training_section(epochs, task.watched, task.caption),
-            build_seeds_section(run, task.watched),
+            build_training_section(epochs, watched, task.caption, loss),
+            build_seeds_section(run, watched),
             build_forgetting_section(forgetting, is_dated),
         ]
-        cards = [*task.build_cards(results, own), *build_run_cards(epochs, task.watched, forgetting)]
+        cards = [*task.build_cards(results, own), *build_run_cards(epochs, watched, forgetting)]
         title, seed = f"{own} on {about['data']}", about["seed"]
     except (KeyError, TypeError, ValueError) as error:
         raise FileError(

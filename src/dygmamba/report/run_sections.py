@@ -22,6 +22,8 @@ SEED_METRICS = {
     "test AUC (%)": ("auc", "transductive"),
 }
 
+LOSS_NAMES = {"pairwise": "binary cross-entropy", "ranking": "softmax cross-entropy"}  # by the setting `loss`
+
 Records = list[dict[str, Any]]
 
 
@@ -233,7 +235,9 @@ def _format_metric_cell(row: dict[str, Any], key: str, best: bool, optional: boo
     return Cell(text, "best" if best else "")
 
 
-def build_training_section(epochs: Records, watched: str, caption: str) -> Section:
+def build_training_section(
+    epochs: Records, watched: str, caption: str, loss_name: str = LOSS_NAMES["pairwise"]
+) -> Section:
     """Plot the training loss and the watched validation metric by epoch."""
     if not epochs:
         return Section("Training", "No epoch is finished yet.")
@@ -241,7 +245,7 @@ def build_training_section(epochs: Records, watched: str, caption: str) -> Secti
     loss = LineChart(
         title="Training loss",
         x="epoch",
-        y="loss (binary cross-entropy, nats)",
+        y=f"loss ({loss_name}, nats)",
         series={"training loss": [(entry["epoch"] + 1, entry["loss"]) for entry in epochs]},
         x_kind="count",
         note="Mean over the batches of an epoch. Lower is better.",

@@ -40,6 +40,7 @@ from dygmamba.tasks.candidates import BoardCandidates, CandidateSet, SampledCand
 from dygmamba.tasks.link import build_link_set, has_events
 from dygmamba.tasks.metric_names import BOARD_CANDIDATES, DEFAULT_CANDIDATES
 from dygmamba.tasks.metrics import link_metrics, rank_errors, rank_metrics
+from dygmamba.tasks.query_types import compute_ap_by_type, compute_ranks_by_type
 from dygmamba.tasks.training_negatives import TRAINING_NEGATIVES
 
 SAME_SOURCE_NEGATIVES = ("random",)  # kinds of negatives that keep the source of the event
@@ -166,11 +167,13 @@ class Ranking:
         sample = self._sample_events(len(evaluation_set.events), candidate_seed)
         rank = rank_evaluation_set(scorer, stream, evaluation_set, candidates, rule, seed, advance, sample)
         about = {"split": name, "setting": setting, **candidates.about, **rule.about}
+        types = stream.query_types[evaluation_set.events if sample is None else evaluation_set.events[sample]]
         return {
             **about,
             **rank_metrics(rank, self.metrics),
             **rank_errors(rank, self.metrics),
             "n": len(rank),
+            "by_type": compute_ranks_by_type(types, rank, self.metrics),
         }
 
     def _build_candidates(self, stream: Stream, evaluation_set: EvaluationSet, seed: int) -> CandidateSet:
@@ -234,7 +237,7 @@ def evaluate_link_scorer(
     for evaluation_set, logit in score_link_sets(scorer, stream, keys, rule, about["seed"]):
         score, columns = factor(evaluation_set, logit, score_set)
         columns = about | evaluation_set.about | rule.about | describe_queries(scorer) | columns
-        rows.append(build_link_row(evaluation_set, score, columns, calibration))
+        rows.append(build_link_row(stream, evaluation_set, score, columns, calibration))
     return rows
 
 
@@ -254,14 +257,18 @@ def score_link_sets(
 
 
 def build_link_row(
-    evaluation_set: EvaluationSet, score: Tensor, about: Row, calibration: LinkCalibration | None
+    stream: Stream,
+    evaluation_set: EvaluationSet,
+    score: Tensor,
+    about: Row,
+    calibration: LinkCalibration | None,
 ) -> Row:
     """Compute the metrics of a result row, with calibration errors if there is a calibration.
 
     A calibrated score is the probability of the event against a random pair of the row's setting, so the errors are
     None for other negatives.
     """
-    row = about | compute_link_metrics(score, evaluation_set)
+    row = about | compute_link_metrics(stream, evaluation_set, score)
     if calibration is None:
         return row
     if evaluation_set.about["negatives"] != "random":
@@ -271,8 +278,11 @@ def build_link_row(
     )
 
 
-def compute_link_metrics(score: Tensor, evaluation_set: EvaluationSet) -> Row:
-    return asdict(link_metrics(score, evaluation_set.pairs.label, evaluation_set.pairs.group))
+def compute_link_metrics(stream: Stream, evaluation_set: EvaluationSet, score: Tensor) -> Row:
+    """Compute AP and AUC of an evaluation set, and AP by query type."""
+    metrics = asdict(link_metrics(score, evaluation_set.pairs.label, evaluation_set.pairs.group))
+    types = stream.query_types[evaluation_set.events]
+    return metrics | {"by_type": compute_ap_by_type(types, score, evaluation_set)}
 
 
 def compute_calibration_errors(
@@ -324,7 +334,8 @@ class HeuristicEvaluator:
         )
         negative_seed = PUBLISHED_SEEDS[name, setting] if seed is None else seed
         about = {"dataset": self.name, "model": model, "seed": negative_seed, **evaluation_set.about}
-        return {**about, **self.rule.about, **columns, **compute_link_metrics(score, evaluation_set)}
+        metrics = compute_link_metrics(self.stream, evaluation_set, score)
+        return {**about, **self.rule.about, **columns, **metrics}
 
     def score(
         self,

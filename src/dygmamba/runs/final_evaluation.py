@@ -38,6 +38,7 @@ from dygmamba.tasks.link import SETTINGS, SPLITS, build_link_set, has_events
 from dygmamba.tasks.metric_names import DEFAULT_CANDIDATES
 from dygmamba.tasks.metrics import average_precision, get_error_name
 from dygmamba.tasks.node import NodeTask
+from dygmamba.tasks.query_types import merge_by_type
 
 HEURISTICS = (
     "edgebank",
@@ -111,7 +112,7 @@ def run_final_evaluation(
         on_scores(evaluation_set, score)
         recorder.record(evaluation_set, score, calibration.probability(score, evaluation_set))
         columns = about | evaluation_set.about | rule.about | describe_queries(fit.scorer) | columns
-        row = build_link_row(evaluation_set, score, columns, calibration)
+        row = build_link_row(stream, evaluation_set, score, columns, calibration)
         rows.append(row)
         shared = {
             "dataset": about["dataset"],
@@ -120,7 +121,8 @@ def run_final_evaluation(
             **rule.about,
         }
         metrics = {
-            model: compute_link_metrics(scores, evaluation_set) for model, scores in heuristic_scores.items()
+            model: compute_link_metrics(stream, evaluation_set, scores)
+            for model, scores in heuristic_scores.items()
         }
         heuristic_rows += [{"model": model, **shared, **values} for model, values in metrics.items()]
         if name == "test" and not verdict:
@@ -244,12 +246,13 @@ def add_rank_metrics(fit: Trainer, rows: list[Row], progress: Progress) -> list[
                 ranks["test", setting] = ranking.evaluate(
                     scorer, fit.stream, evaluation_set, fit.config.rule, fit.seed, stage.advance
                 )
-    return [row | _rank_columns(ranks.get((row["split"], row["setting"]), {})) for row in rows]
+    return [_add_rank_columns(row, ranks.get((row["split"], row["setting"]), {})) for row in rows]
 
 
-def _rank_columns(row: Row) -> Row:
+def _add_rank_columns(row: Row, ranks: Row) -> Row:
     names = (*RANK_METRICS, *map(get_error_name, RANK_METRICS), "candidates", "candidate_seed")
-    return {name: row.get(name) for name in names} | {"ranked": row.get("n")}
+    by_type = merge_by_type(row["by_type"], ranks.get("by_type", {}))
+    return row | {name: ranks.get(name) for name in names} | {"ranked": ranks.get("n"), "by_type": by_type}
 
 
 def count_affordable_events(scorer: Scorer) -> int:

@@ -4,6 +4,12 @@ from dygmamba.core.errors import ConfigError
 
 # Labels of the settings in tables and reports: "inductive" also names a negative sampler, which would be confusing.
 SETTING_LABELS = {"transductive": "all nodes", "inductive": "new nodes"}
+# Types of events by what their nodes did before (`tasks/query_types.py`)
+QUERY_TYPE_LABELS = {
+    "repeated_pair": "repeated pair",
+    "new_pair": "new pair of known nodes",
+    "new_node": "pair with a new node",
+}
 DEFAULT_CANDIDATES = 100  # candidates sampled per event by default
 BOARD_CANDIDATES = "board"  # instead of a number of candidates: those listed by the dataset's leaderboard
 NDCG_METRIC = "ndcg@10"  # metric of node property prediction

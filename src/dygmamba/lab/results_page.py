@@ -23,7 +23,7 @@ from pathlib import Path
 
 from dygmamba.core.errors import FileError
 from dygmamba.core.files.writing import write_text
-from dygmamba.lab import calibration_study, ceilings_page, known_odds, stored_runs
+from dygmamba.lab import calibration_study, ceilings_page, known_odds, ranking_study, stored_runs
 from dygmamba.lab.result_tables import (
     build_ablation_table,
     build_best_published_table,
@@ -127,6 +127,8 @@ BLOCKS: dict[str, Callable[[Path], str]] = {
     "programs": build_programs_table,
     "channels": build_channels_table,
     "known_odds": known_odds.build_table,
+    "ranking": ranking_study.build_table,
+    "ranking_types": ranking_study.build_type_table,
     "activity": stored_runs.build_activity_table,
     "blends": stored_runs.build_blend_table,
     "calibration": calibration_study.build_table,

@@ -92,6 +92,7 @@ def start_link_run(
     check_distributable(scorer, stream.processes, fit_config.batch)
     _require_memory(scorer, fit_config, len(stream.split.train))
     reasons = explain_choices(dataset, stream, scorer, fit_config, model_config, layers)
+    reasons |= _explain_ranking(fit_config, loop, len(stream.split.train))
     about = stream.processes.run_on_first(lambda: describe_dataset(dataset, root))
     suffix = "" if options.refit_of is None else "-all"
     run = create_run(
@@ -207,6 +208,15 @@ def resolve_ranking(
         "best_metric": "mrr",
     }
     return replace(config, **{name: value for name, value in chosen.items() if name not in given})
+
+
+def _explain_ranking(config: LinkFitConfig, given: dict[str, Any], events: int) -> dict[str, str]:
+    """Describe the candidates of the ranking loss if they were not given."""
+    count, default = config.train_candidates, LinkFitConfig().train_candidates
+    if config.loss != "ranking" or "train_candidates" in given:
+        return {}
+    fewer = f" instead of {default}, so that the table of {events:,} training events stays small"
+    return {"train_candidates": f"{count} (default)" if count == default else f"{count}{fewer}"}
 
 
 def _require_memory(scorer: Scorer, config: LinkFitConfig, events: int) -> None:

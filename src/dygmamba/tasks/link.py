@@ -31,6 +31,7 @@ from dygmamba.tasks.metrics import count_ranked_above, link_metrics, rank_metric
 from dygmamba.tasks.training_negatives import (
     RANKING_NEGATIVES,
     TRAINING_NEGATIVES,
+    CandidateDestinations,
     TrainingNegatives,
     TrainNegativesName,
 )
@@ -100,7 +101,10 @@ class LinkTask:
                 code="no-training-events",
             )
         negatives = (
-            RANKING_NEGATIVES[train_negatives].create(store, split, device, loss_function.candidates)
+            # blends of version 0.1 may have this loss and mixed negatives
+            RANKING_NEGATIVES.get(train_negatives, CandidateDestinations).create(
+                store, split, device, loss_function.candidates
+            )
             if isinstance(loss_function, RankingLoss)
             else TRAINING_NEGATIVES[train_negatives].create(store, split, device)
         )

@@ -359,9 +359,8 @@ class CandidateDestinations(NoOffset):
         drawn = self.draws.uniform(others, events.time, 0, self.count).T * (len(self.destinations) - 1)
         index = drawn.long()  # [c b]
         own = torch.searchsorted(self.destinations, events.dst)
-        return build_candidate_queries(
-            events, self.destinations[index + (index >= own)]
-        )  # skips the event's own destination
+        node = self.destinations[index + (index >= own)]  # skips the event's own destination
+        return build_candidate_queries(events, node)
 
 
 @dataclass(frozen=True, slots=True)

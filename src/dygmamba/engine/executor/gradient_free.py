@@ -31,11 +31,6 @@ class RoundExecutor:
     ) -> None:
         self.build_queries, self.scorer, self.stream, self.epoch = build_queries, scorer, stream, epoch
         self.is_grouped = build_queries.task.needs_joint_pairs
-        if self.is_grouped and not isinstance(scorer, GroupLearner):
-            raise ConfigError(
-                "this model learns from single pairs and cannot be trained with `loss='ranking'`; leave it out",
-                code="loss-not-supported",
-            )
         self._table: Any = None
 
     @property
@@ -46,14 +41,8 @@ class RoundExecutor:
     def pending_queries(self) -> int:
         if self._table is not None:
             return 0
-        return len(self.stream.train) * (
-            self._pairs_per_event if self.is_grouped else 1 + self.scorer.negatives
-        )
-
-    @property
-    def _pairs_per_event(self) -> int:
-        first = self.stream.train[:1]
-        return len(self.build_queries(first, self.epoch(0).others[:1]))
+        pairs = len(self.build_queries(self.stream.train[:1], self.epoch(0).others[:1]))
+        return len(self.stream.train) * (pairs if self.is_grouped else 1 + self.scorer.negatives)
 
     def build_table(self, advance: Advance) -> None:
         """Look up all training queries and let the learner build its table from them."""
@@ -63,8 +52,10 @@ class RoundExecutor:
                 yield view
                 advance(len(view.pairs))
 
-        scorer = self.scorer
-        study = scorer.study_groups if self.is_grouped and isinstance(scorer, GroupLearner) else scorer.study
+        study = self.scorer.study
+        if self.is_grouped:
+            assert isinstance(self.scorer, GroupLearner)  # a run with another model is refused when it starts
+            study = self.scorer.study_groups
         self._table = study(watched_views(), self.build_queries.task.offset)
 
     def catch_up(self, batch: Batch) -> None:

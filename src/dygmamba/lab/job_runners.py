@@ -35,7 +35,13 @@ from dygmamba.lab.job import Job, ResultCache
 from dygmamba.lab.noise import OverwrittenHistoryStream, insert_noise, supports_overwriting
 from dygmamba.models.base import MemorySaver, Scorer
 from dygmamba.runs.calibration import calibrate_link_run
-from dygmamba.runs.evaluation import HeuristicEvaluator, evaluate_link_scorer
+from dygmamba.runs.evaluation import HeuristicEvaluator, Ranking, evaluate_link_scorer
+from dygmamba.runs.final_evaluation import (
+    MIN_RANKED_EVENTS,
+    RANK_METRICS,
+    add_rank_columns,
+    add_rank_metrics,
+)
 from dygmamba.runs.link_training import resume_link_run, start_link_run
 from dygmamba.runs.node_training import evaluate_node_fit, resume_node_run, start_node_run
 from dygmamba.runs.opening import choose_device, open_run, read_split, store_run_dataset
@@ -44,6 +50,7 @@ from dygmamba.tasks.link import SETTINGS, build_link_set
 from dygmamba.tasks.metrics import link_metrics
 
 NEGATIVES = ("random", "historical", "inductive")
+RANKED_SETTING = "transductive"  # of which the test events are ranked too
 LOCK_TIMEOUT = 120.0  # seconds to wait for a run that a worker of a killed study is still saving
 
 # How much of an epoch is timed. On a CPU always some steps, on a GPU whole epochs unless they are long.
@@ -96,6 +103,7 @@ def run_link(job: Job, context: JobContext) -> JobResult:
     about = {"dataset": job.data, "model": job.model, "seed": job.seed, **read_split(fit.run).stamp}
     assert isinstance(fit.scorer, Scorer)
     rows = evaluate_link_scorer(fit.scorer, fit.stream, about, _list_evaluations(job), fit.config.rule)
+    rows = add_rank_metrics(fit, rows, SILENT, (RANKED_SETTING,))
     calibrate_link_run(fit)
     fit.run.write_results(rows)
     return {"rows": rows, **summarize_training_cost(fit)}
@@ -111,6 +119,11 @@ def run_heuristic(job: Job, context: JobContext) -> JobResult:
         for evaluation in _list_evaluations(job)
         if evaluator.has_events(evaluation)
     ]
+    # with a single destination there is no candidate to rank against
+    if len(dataset.store.dst.unique()) > 1:
+        ranking = Ranking(RANK_METRICS, max_events=MIN_RANKED_EVENTS)
+        ranks = evaluator.evaluate_ranks(job.model, job.settings, ("random", "test", RANKED_SETTING), ranking)
+        rows = [add_rank_columns(row, ranks if row["setting"] == RANKED_SETTING else {}) for row in rows]
     return {"rows": rows, "made_with": describe_environment(torch.device("cpu"))}
 
 

@@ -5,6 +5,7 @@ precision of both is computed in each block, and a mean difference beyond two st
 Blocks are consecutive so that an unusual week affects few of them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Any
@@ -232,13 +233,15 @@ def _describe_verdict(stands: str, gap: float, spread: float, rule: str) -> str:
     return f"a simple rule is as good: use `{rule}`; {points} {side} it is within chance {error}"
 
 
-def add_rank_metrics(fit: Trainer, rows: list[Row], progress: Progress) -> list[Row]:
-    """Add MRR and Hits@10 with their standard errors to the rows of the test period; None in the other rows."""
+def add_rank_metrics(
+    fit: Trainer, rows: list[Row], progress: Progress, settings: Sequence[str] = SETTINGS
+) -> list[Row]:
+    """Add MRR and Hits@10 with their standard errors to the rows of these settings' test; None in the other rows."""
     store, split = fit.stream.store, fit.stream.split
     scorer: Any = fit.scorer
     ranking = Ranking(RANK_METRICS, max_events=count_affordable_events(scorer))
     ranks: dict[tuple[str, str], Row] = {}
-    for setting in SETTINGS:
+    for setting in settings:
         # with a single destination there is no candidate to rank against
         if has_events(store, split, "test", setting) and len(store.dst.unique()) > 1:
             evaluation_set = build_link_set(store, split, "test", setting)
@@ -246,10 +249,11 @@ def add_rank_metrics(fit: Trainer, rows: list[Row], progress: Progress) -> list[
                 ranks["test", setting] = ranking.evaluate(
                     scorer, fit.stream, evaluation_set, fit.config.rule, fit.seed, stage.advance
                 )
-    return [_add_rank_columns(row, ranks.get((row["split"], row["setting"]), {})) for row in rows]
+    return [add_rank_columns(row, ranks.get((row["split"], row["setting"]), {})) for row in rows]
 
 
-def _add_rank_columns(row: Row, ranks: Row) -> Row:
+def add_rank_columns(row: Row, ranks: Row) -> Row:
+    """Return a result row with the rank metrics of the same events; None if they were not ranked."""
     names = (*RANK_METRICS, *map(get_error_name, RANK_METRICS), "candidates", "candidate_seed")
     by_type = merge_by_type(row["by_type"], ranks.get("by_type", {}))
     return row | {name: ranks.get(name) for name in names} | {"ranked": ranks.get("n"), "by_type": by_type}

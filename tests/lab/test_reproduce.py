@@ -34,9 +34,19 @@ from dygmamba.report.document import (
 from dygmamba.report.result_records import StudyResults
 from dygmamba.runs.evaluation import evaluate_link_scorer
 from dygmamba.runs.opening import open_run
+from thread_worker import use_thread_workers
 
 SIZES = {"length": 6, "width": 4}
 SMALL = ("--set", "length=6", "--set", "width=6", "--set", "blocks=1", "--set", "batch=300", "--epochs", "2")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    """Workers are threads, except those of the command that is killed; few steps are timed."""
+    with pytest.MonkeyPatch.context() as patch:
+        use_thread_workers(patch)
+        patch.setattr(job_runners, "CPU_STEPS", job_runners.MIN_STEPS)
+        yield
 
 
 @pytest.fixture(scope="module")

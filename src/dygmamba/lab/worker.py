@@ -22,20 +22,32 @@ from dygmamba.core.progress import EpochCallback
 def main(root: str, device: str, data_dir: str) -> None:
     """Run the jobs that arrive on stdin until it closes."""
     use_passive_wait_policy()  # must be set before torch is imported
+    events = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # anything a library prints goes to the log, not between the events
+    stop = threading.Event()
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches the parent too, which then terminates the workers
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    serve_jobs(sys.stdin, events, (root, device, data_dir), stop)
+
+
+def serve_jobs(lines: TextIO, events: TextIO, places: tuple[str, str, str], stop: threading.Event) -> None:
+    """Run one job per line and write its events until the lines end or `stop` is set.
+
+    Args:
+        lines: Jobs as JSON.
+        events: Where each event goes, as JSON.
+        places: Folder of the results, device, and data folder or "".
+        stop: Set when the run in progress should be saved and ended; also set at the end of `lines`.
+    """
     import torch
 
     from dygmamba.lab.job import Job, ResultCache
     from dygmamba.lab.job_runners import JOB_RUNNERS, JobContext
 
-    events = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # anything a library prints goes to the log, not between the events
-    stop = threading.Event()
-    jobs = _read_jobs(stop)
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches the parent too, which then terminates the workers
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    results = ResultCache(Path(root))
+    root, device, data_dir = places
+    jobs, results = _read_jobs(lines, stop), ResultCache(Path(root))
     _send_event(events, event="ready")
     while (line := jobs.get()) is not None:
         job = Job.from_json(line)
@@ -71,18 +83,18 @@ def main(root: str, device: str, data_dir: str) -> None:
             _send_event(events, event="done")
 
 
-def _read_jobs(stop: threading.Event) -> "queue.Queue[str | None]":
-    """Queue the lines of stdin from a thread; at its end set `stop` and queue None."""
-    lines: queue.Queue[str | None] = queue.Queue()
+def _read_jobs(lines: TextIO, stop: threading.Event) -> "queue.Queue[str | None]":
+    """Queue the lines from a thread; at their end set `stop` and queue None."""
+    jobs: queue.Queue[str | None] = queue.Queue()
 
     def read() -> None:
-        for line in sys.stdin:
-            lines.put(line)
+        for line in lines:
+            jobs.put(line)
         stop.set()
-        lines.put(None)
+        jobs.put(None)
 
     threading.Thread(target=read, daemon=True).start()
-    return lines
+    return jobs
 
 
 def _send_event(out: TextIO, **event: Any) -> None:

@@ -4,7 +4,6 @@ import os
 import random
 import re
 import subprocess
-import sys
 import tomllib
 import warnings
 from datetime import datetime, timedelta
@@ -78,21 +77,19 @@ def bash(line: str, known: dict[str, str]) -> str:
     return subprocess.run(command, env=known, capture_output=True, text=True, check=True).stdout
 
 
-def executed(page: str, folder: Path) -> str:
-    """What all blocks of Python print, one after another in a fresh process without a GPU."""
-    script = folder / "blocks.py"
-    script.write_text("\n".join(blocks(page, "python")))
-    variables = {
-        "PYTHONPATH": str(Path(dygmamba.__file__).parents[1]),
-        "OMP_NUM_THREADS": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
-    command = [sys.executable, str(script)]
-    done = subprocess.run(
-        command, cwd=folder, env=os.environ | variables, capture_output=True, text=True, timeout=280
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+@pytest.fixture
+def executed(place, monkeypatch, capsys):
+    """What all blocks of Python of a page print, one after another, without a GPU."""
+    monkeypatch.chdir(place)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+
+    def printed(page: str) -> str:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PyG's own, of torch.jit
+            exec("\n".join(blocks(page, "python")), {"__name__": "__main__"})
+        return capsys.readouterr().out
+
+    return printed
 
 
 @pytest.mark.timeout(300)
@@ -104,9 +101,9 @@ def test_the_commands_of_the_readme_run(place, typed):
 
 
 @pytest.mark.timeout(300)
-def test_the_python_of_the_readme_runs(place):
+def test_the_python_of_the_readme_runs(place, executed):
     """A log is read and trained on; an observed event changes what is ranked and explained."""
-    out = executed(README, place)
+    out = executed(README)
     assert "ap_std" in out
     assert "dora" in out
     assert list(place.glob("runs/mail/trees/*/report.html"))
@@ -122,9 +119,9 @@ def test_the_commands_of_ten_minutes_run(place, typed):
 
 
 @pytest.mark.timeout(300)
-def test_the_python_of_ten_minutes_runs(place):
+def test_the_python_of_ten_minutes_runs(executed):
     """The same by Python; one more message is enough to ask about a pair."""
-    out = executed(TEN_MINUTES, place)
+    out = executed(TEN_MINUTES)
     assert "transductive" in out
     assert "2024-03-01T10:00" in out
 
@@ -140,13 +137,9 @@ def test_the_commands_of_interoperate_run(place, typed):
     assert list(place.glob("elsewhere/mail/trees/*/checkpoint/best.safetensors"))
 
 
-def test_the_python_of_interoperate_runs(place, monkeypatch, capsys):
+def test_the_python_of_interoperate_runs(executed):
     """Every way out leads back, as the page asserts."""
-    monkeypatch.chdir(place)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyG's own, of torch.jit
-        exec("\n".join(blocks(INTEROPERATE, "python")), {})
-    assert "150" in capsys.readouterr().out
+    assert "150" in executed(INTEROPERATE)
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from commands import error_code, invoke
+from dygmamba.cli import app
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
 from dygmamba.data.storage.dataset import Dataset, Origin, save_dataset
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.e2e
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("data")
-    store = generate_stream(GeneratorConfig(seed=3, nodes=60, events=3000))
+    store = generate_stream(GeneratorConfig(seed=3, nodes=60, events=1500))
     save_dataset(Dataset.from_events("small", store, NodeIds.identity(60), Origin(format="generated")), path)
     return path
 
@@ -36,39 +37,26 @@ def command(folder, *words):
     return [sys.executable, "-m", "dygmamba", *words, "--data-dir", str(folder)]
 
 
-def call(folder, *words):
-    done = subprocess.run(command(folder, *words), capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)["results"]
+TRAINING = ("train", "small", *BENCHMARK, "--epochs", "2", *SETTINGS)
 
 
 @pytest.fixture(scope="module")
 def whole(folder, tmp_path_factory):
     """The results of a run nobody disturbed."""
-    out = str(tmp_path_factory.mktemp("runs"))
-    return call(
-        folder,
-        "train",
-        "small",
-        *BENCHMARK,
-        "--epochs",
-        "2",
-        *SETTINGS,
-        "--device",
-        "cpu",
-        "--out",
-        out,
-        "--json",
-    )
+    out = tmp_path_factory.mktemp("runs")
+    words = [*TRAINING, "--out", str(out), "--device", "cpu", "--data-dir", str(folder)]
+    app(words, standalone_mode=False)
+    (path,) = out.glob("*/*/*")
+    return json.loads((path / "results.json").read_text())["results"]
 
 
 def disturbed(folder, out, signal_number):
     """A run that gets a signal in its first epoch, after its first checkpoint."""
-    words = ("train", "small", *BENCHMARK, "--epochs", "2", *SETTINGS, "--device", "cpu", "--out", str(out))
+    words = (*TRAINING, "--device", "cpu", "--out", str(out))
     process = subprocess.Popen(
         command(folder, *words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 240
     while not list(out.glob("*/*/*/checkpoint/last.safetensors")) and time.monotonic() < deadline:
         time.sleep(0.01)
     process.send_signal(signal_number)
@@ -95,11 +83,11 @@ def same(ours, whole):
         assert all(torch.equal(files[0][key], files[1][key]) for key in files[1])
 
 
-def test_a_killed_run_resumes_to_identical_weights_and_metrics(whole, folder, tmp_path):
+def test_a_killed_run_resumes_to_identical_weights_and_metrics(whole, folder, tmp_path, monkeypatch, capsys):
     """SIGKILL in the middle of an epoch, then --resume: bit for bit the undisturbed run."""
     path, code, _ = disturbed(folder, tmp_path, signal.SIGKILL)
     assert code == -signal.SIGKILL
-    same(call(folder, "train", "--resume", str(path), "--device", "cpu", "--json"), whole)
+    same(answer(folder, monkeypatch, capsys, "train", "--resume", str(path)), whole)
 
 
 def test_ctrl_c_saves_says_how_to_go_on_and_exits_130(whole, folder, tmp_path, monkeypatch, capsys):

@@ -1,11 +1,15 @@
 """Study of calibration errors: what it fits and measures, how records are merged, and its table."""
 
+import sys
 from argparse import Namespace
+from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import dygmamba as dm
+from dygmamba.cli import app
 from dygmamba.core.errors import FileError
 from dygmamba.data.storage.dataset import save_dataset
 from dygmamba.lab import calibration_study
@@ -23,6 +27,31 @@ from raising import raises
 
 PROVENANCE = ("visible", "batch", "negatives", "setting")
 STUDY = ["--streams", "people", "--models", "trees", "--device", "cpu", "--epochs", "1"]
+
+
+class RunHere:
+    """Stands in for a pool of processes, each of which would import torch."""
+
+    def __init__(self, jobs, mp_context):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def submit(self, function, *arguments):
+        future = Future()
+        future.set_result(function(*arguments))
+        return future
+
+
+def train_here(command, **how):
+    """Run the training command in this process, which has imported torch already."""
+    assert command[:4] == [sys.executable, "-m", "dygmamba", "train"]
+    app(command[3:], standalone_mode=False)
+    return SimpleNamespace(returncode=0, stderr="")
 
 
 def draw_pairs(pairs, seed, shift=0.0, new_shift=0.0):
@@ -86,6 +115,8 @@ def test_a_run_is_trained_once_and_measured_like_its_rows(tmp_path, monkeypatch)
     columns = zip(made.src.tolist(), made.dst.tolist(), (made.time - made.time[0]).tolist(), strict=True)
     save_dataset(dm.read(list(columns), name="people"), tmp_path / "data")
     options = ["--data", str(tmp_path / "data"), "--runs", str(tmp_path / "runs"), "--out", str(tmp_path)]
+    monkeypatch.setattr(calibration_study.subprocess, "run", train_here)
+    monkeypatch.setattr(calibration_study, "ProcessPoolExecutor", RunHere)
     main([*STUDY, *options])
     (record,) = StudyResults.read(tmp_path / "calibration.json").records
     (path,) = (tmp_path / "runs").rglob("config.toml")

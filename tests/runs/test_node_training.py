@@ -179,7 +179,7 @@ def test_a_learnable_stream_is_learned(name, tmp_path):
     """
     store = labelled_stream()
     wide = replace(store.features, edge=store.features.edge.repeat(1, 4))
-    config = replace(QUICK, epochs=20, patience=20, lr=0.1)
+    config = replace(QUICK, epochs=12, patience=12, lr=0.1)
     own = fit_of(name, tmp_path, config, replace(store, features=wide))
     own()
     assert auc(own) > 0.9
@@ -188,7 +188,7 @@ def test_a_learnable_stream_is_learned(name, tmp_path):
 @pytest.mark.parametrize("name", ["dyg-mamba", "tgn"])
 def test_fine_tuning_learns_too(name, tmp_path):
     """The same stream with the backbone trained along."""
-    own = fit_of(name, tmp_path, replace(QUICK, epochs=15, finetune=True))
+    own = fit_of(name, tmp_path, replace(QUICK, epochs=6, lr=3e-2, finetune=True))
     own()
     assert auc(own) > 0.9
 

@@ -3,6 +3,7 @@
 import json
 import os
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -81,11 +82,22 @@ class NoisyScorer(LawScorer):
         return score + 0.2 * torch.randn(len(score), generator=self.rng, dtype=score.dtype)
 
 
+@pytest.fixture(scope="module")
+def measured(stream):
+    """What is measured of a perfect classifier, by the name of the law; each law once."""
+
+    @cache
+    def measure(name):
+        law = forgetting_law(replace(CONFIG, law=name))
+        return measure_forgetting(LawScorer(law), stream, (name, law))
+
+    return measure
+
+
 @pytest.mark.parametrize("name", sorted(LAWS))
-def test_the_probe_recovers_the_law_of_a_perfect_classifier(stream, name):
+def test_the_probe_recovers_the_law_of_a_perfect_classifier(measured, name):
     """For all laws R: if the logit is log n P(v | u, t), the fitted return weight is R, scaled at the first span."""
-    law = forgetting_law(replace(CONFIG, law=name))
-    found = measure_forgetting(LawScorer(law), stream, (name, law))
+    found = measured(name)
     assert found.closeness is not None
     assert found.closeness.max_gap < 0.015
     assert found.retention is None
@@ -97,15 +109,14 @@ def test_the_probe_recovers_the_law_of_a_perfect_classifier(stream, name):
         assert found.closeness.half_life == pytest.approx(found.closeness.true_half_life, rel=0.03)
 
 
-def test_the_probe_needs_no_knowledge_of_the_negatives(stream):
+def test_the_probe_needs_no_knowledge_of_the_negatives(stream, measured):
     """For all factors k: logits shifted by log k (more negatives, a smaller pool) give the same curve."""
-    law = forgetting_law(CONFIG)
-    one, other = (measure_forgetting(LawScorer(law, factor=factor), stream) for factor in (240.0, 3.0))
-    assert one.learned == pytest.approx(other.learned, abs=2e-3)
-    assert one.closeness is None
+    other = measure_forgetting(LawScorer(forgetting_law(CONFIG), factor=3.0), stream)
+    assert measured(CONFIG.law).learned == pytest.approx(other.learned, abs=2e-3)
+    assert other.closeness is None
 
 
-def test_noisy_scores_widen_the_error_and_do_not_shift_the_curve(stream):
+def test_noisy_scores_widen_the_error_and_do_not_shift_the_curve(stream, measured):
     """With normal noise on every logit the mean curve is the law, and the standard error is the curves' spread."""
     law = forgetting_law(CONFIG)
     found = [measure_forgetting(NoisyScorer(law), stream) for _ in range(6)]
@@ -114,7 +125,7 @@ def test_noisy_scores_widen_the_error_and_do_not_shift_the_curve(stream):
     assert np.abs(curves.mean(axis=0) - law(span) / law(span[:1])).max() < 0.06
     ratio = errors[:, 1:].mean(axis=0) / curves[:, 1:].std(axis=0)
     assert 0.4 < ratio.min() < ratio.max() < 2.5
-    assert max(errors[:, 1]) > 5 * measure_forgetting(LawScorer(law), stream).error[1]
+    assert max(errors[:, 1]) > 5 * measured(CONFIG.law).error[1]
 
 
 @pytest.fixture(scope="module")
@@ -217,10 +228,9 @@ def test_a_stream_that_is_too_short_is_refused(store):
         measure_forgetting(scorer, split_stream(store))
 
 
-def test_curves_are_kept_until_the_weights_change(stream, tmp_path):
+def test_curves_are_kept_until_the_weights_change(measured, tmp_path):
     """Saved curves are loaded unless there is a newer checkpoint; a damaged file is an error."""
-    run, law = RunDirectory(tmp_path), forgetting_law(CONFIG)
-    found = measure_forgetting(LawScorer(law), stream, ("exponential", law))
+    run, found = RunDirectory(tmp_path), measured("exponential")
     assert load_forgetting(run) is None
     save_forgetting(run, found)
     assert load_forgetting(run) == found

@@ -35,7 +35,14 @@ SIZES = {
         "PAIRS": 20,
         "CASES": {"cpu": (epoch.EpochCase("dyg-mamba", 6),)},
     },
-    length: {"NODES": 8, "BATCH": {"cpu": 2}, "LENGTHS": {"cpu": (8, 16)}, "CHECK_LENGTH": 8, "REPEATS": 1},
+    length: {
+        "NODES": 8,
+        "BATCH": {"cpu": 2},
+        "LENGTHS": {"cpu": (8, 16)},
+        "CHECK_LENGTH": 8,
+        "REPEATS": 1,
+        "MODELS": {"dygformer": {"patch": 1, "width": 4, "out": 8, "time_dim": 4}, "dyg-mamba": TOY},
+    },
     memory: {"SIZES": {"cpu": ((2, 8),)}, "LENGTHS": (4, 8), "BATCH": {"cpu": 4}, "PAIRS": 20},
     candidates: {
         "MODELS": {"dyg-mamba": TOY},
@@ -48,10 +55,14 @@ SIZES = {
 }
 
 
-@pytest.fixture(autouse=True)
-def toy_sizes(monkeypatch):
+@pytest.fixture(scope="module")
+def toy():
     store = generate_stream(GeneratorConfig(seed=2, nodes=40, events=1_500))
-    toy = Stream(store, chronological_split(store), torch.device("cpu"))
+    return Stream(store, chronological_split(store), torch.device("cpu"))
+
+
+@pytest.fixture(autouse=True)
+def toy_sizes(toy, monkeypatch):
     for module in (step, epoch, memory, candidates):
         monkeypatch.setattr(module, "open_benchmark_stream", lambda device: ("toy", toy))
     for module, sizes in SIZES.items():

@@ -1,7 +1,9 @@
 """Random scans, and what is asked of every implementation of them: the definition's results, in float64."""
 
+import os
 from collections.abc import Callable
 from importlib import import_module
+from itertools import product
 from typing import Any
 
 import pytest
@@ -13,6 +15,15 @@ from dygmamba.ops.scan.inputs import Inputs, Upstream
 from interpreted import DEVICE
 
 Masks = Callable[[int, int], Tensor]
+RULES, ENTRIES = ("zoh", "euler"), ("span", "delta")
+
+
+def combine(few: list[tuple], *axes: tuple) -> list[tuple]:
+    """Return these few combinations, which hold every value; in `make torture` all combinations of the axes."""
+    every = list(product(*axes))
+    assert set(few) <= set(every)
+    assert all({one[at] for one in few} == set(axis) for at, axis in enumerate(axes))
+    return every if os.environ.get("DYGMAMBA_TORTURE") else few
 
 
 def padding_left(q: int, length: int) -> Tensor:
@@ -135,24 +146,46 @@ class Laws:
     states: int
     ragged: tuple[int, int]  # sequences and steps of the masked ones
 
-    @pytest.mark.parametrize("rule", ["zoh", "euler"])
-    @pytest.mark.parametrize("mask", [padding_left, padding_right, holes])
-    @pytest.mark.parametrize("entry", ["span", "delta"])
+    @pytest.mark.parametrize(
+        ("mask", "entry", "rule"),
+        combine(
+            # every pair of two values
+            [
+                (padding_left, "span", "zoh"),
+                (padding_left, "delta", "euler"),
+                (padding_right, "span", "euler"),
+                (padding_right, "delta", "zoh"),
+                (holes, "span", "zoh"),
+                (holes, "delta", "euler"),
+            ],
+            (padding_left, padding_right, holes),
+            ENTRIES,
+            RULES,
+        ),
+    )
     def test_what_lies_under_a_mask_reaches_nothing(self, mask: Masks, entry: str, rule: str) -> None:
         """For all masks: a masked step keeps the state and outputs 0, and NaN there stays there."""
         x = inputs(*self.ragged, self.channels, self.states, entry, mask)
         assert_exact(self.kernels, x, rule, reverse=mask is holes)
 
-    @pytest.mark.parametrize("missing", ["D", "z", "state", "all"])
-    @pytest.mark.parametrize("rule", ["zoh", "euler"])
+    @pytest.mark.parametrize(
+        ("missing", "rule"),
+        combine(
+            [("D", "zoh"), ("z", "euler"), ("state", "zoh"), ("all", "zoh"), ("all", "euler")],
+            ("D", "z", "state", "all"),
+            RULES,
+        ),
+    )
     def test_every_optional_input_may_be_missing(self, missing: str, rule: str) -> None:
         """Without D, z, the initial state, or any of them, the rest is as defined."""
         entry, optional = ("delta", False) if missing == "all" else ("span", True)
         x = inputs(2, 11, self.channels, self.states, entry, optional=optional)
         assert_exact(self.kernels, x if missing == "all" else x._replace(**{missing: None}), rule)
 
-    @pytest.mark.parametrize("scale", [1e-6, 1e-3, 0.05, 10.0])
-    @pytest.mark.parametrize("length", [1, 6])
+    @pytest.mark.parametrize(
+        ("scale", "length"),
+        combine([(1e-6, 6), (1e-3, 1), (0.05, 6), (10.0, 6)], (1e-6, 1e-3, 0.05, 10.0), (1, 6)),
+    )
     def test_the_exact_rule_is_exact_for_small_and_large_steps(self, scale: float, length: int) -> None:
         """Where delta A is near 0 no digits cancel, not even in the gradient of A; nor where it is large."""
         assert_exact(self.kernels, inputs(2, length, self.channels, self.states, "delta", scale=scale))

@@ -18,7 +18,7 @@ from dygmamba.ops import nvrtc
 from dygmamba.ops import scan as op
 from dygmamba.ops.scan import cuda
 from interpreted import DEVICE, GPU, on_gpu, poison
-from scans import adjoints, holes, inputs, padding_left
+from scans import ENTRIES, RULES, adjoints, combine, holes, inputs, padding_left
 
 assert_exact: Any = partial(scans.assert_exact, "cuda")
 fused_results: Any = partial(scans.fused_results, "cuda")
@@ -67,9 +67,21 @@ def anywhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.skipif(GPU, reason="compiled for the GPU that is here")
-@pytest.mark.parametrize("architecture", ["80", "90"])
-@pytest.mark.parametrize("name", ["scan_forward", "scan_backward"])
-@pytest.mark.parametrize("flags", [(1, 1, 1, 0, 1), (0, 0, 0, 1, 0)])
+@pytest.mark.parametrize(
+    ("architecture", "name", "flags"),
+    combine(
+        # every pair of two values
+        [
+            ("80", "scan_forward", (1, 1, 1, 0, 1)),
+            ("90", "scan_forward", (0, 0, 0, 1, 0)),
+            ("80", "scan_backward", (0, 0, 0, 1, 0)),
+            ("90", "scan_backward", (1, 1, 1, 0, 1)),
+        ],
+        ("80", "90"),
+        ("scan_forward", "scan_backward"),
+        ((1, 1, 1, 0, 1), (0, 0, 0, 1, 0)),
+    ),
+)
 def test_torch_compiles_the_kernels_without_gpu_and_toolkit(
     architecture: str, name: str, flags: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,9 +97,21 @@ def test_torch_compiles_the_kernels_without_gpu_and_toolkit(
 
 
 @kernels_run
-@pytest.mark.parametrize("rule", ["zoh", "euler"])
-@pytest.mark.parametrize("entry", ["span", "delta"])
-@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(
+    ("rule", "entry", "reverse"),
+    combine(
+        # every pair of two values
+        [
+            ("zoh", "span", False),
+            ("zoh", "delta", True),
+            ("euler", "span", True),
+            ("euler", "delta", False),
+        ],
+        RULES,
+        ENTRIES,
+        (False, True),
+    ),
+)
 @pytest.mark.parametrize(("q", "length", "d"), [(1, 1, 4), (2, 8, 32), (2, 9, 36), (1, 31, 68)])
 def test_every_shape_matches_the_definition(
     q: int, length: int, d: int, entry: str, rule: str, reverse: bool

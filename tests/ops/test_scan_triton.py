@@ -16,7 +16,7 @@ import scans
 from dygmamba.core.errors import ConfigError
 from interpreted import DEVICE, GPU, INTERPRETED, compile_for_hopper, interpret, kernels_run, on_gpu, poison
 from raising import raises
-from scans import adjoints, holes, inputs, padding_left
+from scans import RULES, adjoints, combine, holes, inputs, padding_left
 
 pytest.importorskip("triton")
 
@@ -56,6 +56,10 @@ def poisoned() -> Iterator[None]:
         yield
 
 
+CUTS = {
+    "small": {"interval": 4, "window": 1},
+    "large": {"interval": 8, "step": 4, "window": 800},
+}
 assert_exact: Any = partial(scans.assert_exact, "triton")
 fused_results: Any = partial(scans.fused_results, "triton")
 
@@ -77,10 +81,13 @@ def test_every_length_matches_the_definition(length: int, entry: str, rule: str,
 
 
 @kernels_run
-@pytest.mark.parametrize("rule", ["zoh", "euler"])
-@pytest.mark.parametrize(("d", "n"), [(5, 1), (33, 4), (20, 24)])
-def test_every_width_matches_the_definition(d: int, n: int, rule: str) -> None:
+@pytest.mark.parametrize(
+    ("size", "rule"),
+    combine([((5, 1), "zoh"), ((33, 4), "euler"), ((20, 24), "zoh")], ((5, 1), (33, 4), (20, 24)), RULES),
+)
+def test_every_width_matches_the_definition(size: tuple[int, int], rule: str) -> None:
     """For all numbers of channels and states, powers of two or not, padding reaches no result."""
+    d, n = size
     assert_exact(inputs(1, 5, d, n, "span" if n > 1 else "delta"), rule)
 
 
@@ -92,14 +99,15 @@ class TestLaws(scans.Laws):
 
 
 @kernels_run
-@pytest.mark.parametrize("rule", ["zoh", "euler"])
-@pytest.mark.parametrize("cut", [{"interval": 4, "window": 1}, {"interval": 8, "step": 4, "window": 800}])
-def test_how_the_work_is_cut_does_not_matter(rule: str, cut: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    ("rule", "cut"), combine([("zoh", "small"), ("euler", "large")], RULES, ("small", "large"))
+)
+def test_how_the_work_is_cut_does_not_matter(rule: str, cut: str) -> None:
     """For all chunks, windows and tiles, with masks and backwards in time: the definition again."""
     from dygmamba.ops.scan import triton as fused
 
     x = inputs(2, 19, 4, 3, "span", holes)
-    plan = replace(fused.plan_for(x), **cut)
+    plan = replace(fused.plan_for(x), **CUTS[cut])
     assert len(fused.BackwardGrid.from_inputs(x, plan).windows) > 1
     assert_exact(x, rule, reverse=True, plan=plan)
 

@@ -23,7 +23,10 @@ from golden_cases import (
     stream,
     training_cases,
 )
+from thread_worker import use_thread_workers
 from torture_cases import SECONDS
+
+pytestmark = pytest.mark.usefixtures("rank_all_events")  # the recorded figures are a user's
 
 GOLDENS = json.loads((HERE / "goldens.json").read_text())
 SAME_MACHINE = fingerprint() == GOLDENS["fingerprint"]
@@ -73,8 +76,9 @@ def test_readers_are_unchanged(tmp_path):
     assert record_readers(tmp_path) == GOLDENS["readers"]
 
 
-def test_commands_are_unchanged(tmp_path):
+def test_commands_are_unchanged(tmp_path, monkeypatch):
     """For all commands: exit code and `--json` output, but for sentences, paths and timings."""
+    use_thread_workers(monkeypatch)
     found = record_commands(tmp_path)
     expected = GOLDENS["commands"]
     assert list(found) == sorted(expected, key=list(found).index)

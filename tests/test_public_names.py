@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 
 import dygmamba as dm
 from dygmamba import api
+from thread_worker import use_thread_workers
 
 FUNCTIONS = {
     "audit": "(data: Dataset | Source, model: str | None = None, *, run: Run | Path | str | None = None, protocol: "
@@ -278,6 +279,7 @@ def test_examples_run(name, tmp_path, monkeypatch):
     """Every example of a docstring gives what it says."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DYGMAMBA_DATA", str(tmp_path))
+    use_thread_workers(monkeypatch)
     module = importlib.import_module(f"dygmamba.{name}")
     finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner()
     for test in finder.find(module, globs={}):

@@ -22,11 +22,6 @@ LONG = {**SMALL, "epochs": 1000, "patience": 1000, "save_every": 0.0, "device": 
 WATCHED = ("loss", "val_ap", "val_auc")
 
 
-@pytest.fixture(autouse=True)
-def _rank_few_events(monkeypatch):
-    monkeypatch.setattr("dygmamba.runs.final_evaluation.count_affordable_events", lambda scorer: 5)
-
-
 @pytest.fixture(scope="module")
 def data():
     """A small stream."""

@@ -16,6 +16,11 @@ from dygmamba.models.base import Heuristic
 from dygmamba.report.published import list_published_values
 from outside_models import NoSettings, Sound
 from raising import raises
+from torture_cases import SECONDS
+
+long_run = pytest.mark.skipif(
+    not SECONDS, reason="`make torture` audits it; test_ceiling_bounds has its oracles"
+)
 
 
 class CountsTheBatch(Sound):
@@ -188,7 +193,10 @@ def test_every_published_value_above_the_edge_oracle_is_listed():
 
 @pytest.mark.parametrize(
     ("name", "low", "high", "counts"),
-    [("USLegis", 0.777, 0.779, (2, 2, 0, 0)), ("CanParl", 0.937, 0.9395, (30, 26, 4, 0))],
+    [
+        ("USLegis", 0.777, 0.779, (2, 2, 0, 0)),
+        pytest.param("CanParl", 0.937, 0.9395, (30, 26, 4, 0), marks=long_run),
+    ],
 )
 def test_ceilings_of_the_two_datasets_of_snapshots(name, low, high, counts, real_data):
     """Edge oracle with random negatives; published values above it, above the best oracle, and above both bounds."""

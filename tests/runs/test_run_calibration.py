@@ -38,6 +38,8 @@ from raising import raises
 SETTINGS = {"epochs": 2, "trees": 6, "rounds": 3, "least": 5, "scales": 3, "neighbors": 4, "device": "cpu"}
 CPU = torch.device("cpu")
 
+pytestmark = pytest.mark.usefixtures("rank_all_events")
+
 
 @pytest.fixture(scope="module")
 def people():

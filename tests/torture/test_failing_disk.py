@@ -26,7 +26,7 @@ def calls(dataset, tmp_path_factory):
 def test_a_run_survives_an_error_at_any_call(dataset, data, expected, calls, tmp_path, monkeypatch):
     """For all calls k and errors e, once or from then on: FileError; on a good disk it ends bit for bit the same."""
     real = writing.disk
-    for seed in seeds("failing disk, training", 5):
+    for seed in seeds("failing disk, training", 3):
         rng = random.Random(seed)
         failing = CountingDisk(rng.randint(1, calls), rng.choice(ERRORS), rng.random() < 0.5)
         root = tmp_path / str(seed)

@@ -45,7 +45,7 @@ def test_a_hostile_archive_is_files_in_their_folder_or_one_sentence(tmp_path):
     """For all archives: the asked files under their own names, or nothing at all beside the archive."""
     archive, out = tmp_path / "a.zip", tmp_path / "out"
     out.mkdir()
-    for seed in seeds("archives", 60):
+    for seed in seeds("archives", 30):
         rng = random.Random(seed)
         archive.write_bytes(rng.choice(ARCHIVES)(rng))
         lost = refused(unpack_archive, archive, out / str(seed), MEMBERS, (), LIMIT)

@@ -47,7 +47,7 @@ def trained(dataset, tmp_path_factory):
 
 def test_every_prefix_leaves_a_run_that_resumes_or_none(trained, data, expected, tmp_path):
     """For all prefixes of the calls and ways to lose what was not flushed: no commit is lost, nothing is refused."""
-    for seed in seeds("power cut, training", 40):
+    for seed in seeds("power cut, training", 24):
         rng = random.Random(seed)
         at = rng.randint(0, len(trained.log))
         root = tmp_path / str(seed)

@@ -19,7 +19,14 @@ from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import PairBatch, PairView, Request
 from dygmamba.tasks.query_types import find_query_types
 
-CACHED_PROPERTIES = ("events", "facts", "train", "index", "training_index", "query_types")  # built on first use
+CACHED_PROPERTIES = (
+    "events",
+    "facts",
+    "train",
+    "index",
+    "training_index",
+    "query_types",
+)  # built on first use
 
 
 @dataclass(frozen=True)

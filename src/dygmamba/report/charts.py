@@ -6,6 +6,7 @@ contains it.
 """
 
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.resources import files
@@ -17,6 +18,7 @@ from dygmamba.report.svg import (
     BOTTOM,
     CHAR_WIDTH,
     COLOR_COUNT,
+    DIGIT_WIDTH,
     HEIGHT,
     LEFT,
     RIGHT,
@@ -28,6 +30,7 @@ from dygmamba.report.svg import (
 
 MAX_VISIBLE_POINTS = 24  # a longer curve shows a point only while the pointer is on it
 MAX_HOVER_POINTS = 120  # a longer curve has no hover text: the page would grow too large
+LINE_HEIGHT = 17  # of a line of text
 HEADER_HEIGHT = 40  # space for title and legend above a chart in a file of its own
 
 
@@ -108,17 +111,17 @@ def _draw_lines(chart: LineChart) -> list[str]:
         else:
             parts += _draw_line(number, line, tooltips, project, y.is_log)
     if chart.level is not None:
-        parts += _draw_level(*chart.level, points, x, project)
+        parts += _draw_level(*chart.level, points, x, y)
     return parts
 
 
-def _draw_level(name: str, level: float, points: list[Point], x: Axis, project: svg.Projection) -> list[str]:
+def _draw_level(name: str, level: float, points: list[Point], x: Axis, y: Axis) -> list[str]:
     """Draw a horizontal line with its name, at the side where fewer points are in the way."""
-    up = project(x.start, level)[1]
-    ends = [(LEFT, up), (WIDTH - RIGHT, up)]
+    start, up = svg.make_projection(x, y)(x.start, level)
+    ends = [(start, up), (WIDTH - RIGHT, up)]
     line = svg.draw_polyline(ends, "level", tooltip=f"{name}: {format_number(level)}")
     left, right = (_distance_to_level(points, level, x, half) for half in (0, 1))
-    across, anchor = (LEFT + 4, "start") if left > right else (WIDTH - RIGHT, "end")
+    across, anchor = (start + 4, "start") if left > right else (WIDTH - RIGHT, "end")
     # above the line, or below it if the name of the y axis is there
     text_up = up - 5 if up > TOP + 14 else up + 14
     return [line, svg.draw_text(across, text_up, name, anchor, "over")]
@@ -189,10 +192,10 @@ def draw_bar_chart(chart: BarChart) -> str:
     rows = [(name, value) for group in chart.values.values() for name, value in group.items()]
     if not rows:
         return ""
-    max_chars = int(0.4 * WIDTH / CHAR_WIDTH)
-    # 1.25: style.css makes the text of charts larger on phones
-    left = 12 + 1.25 * CHAR_WIDTH * min(max_chars, max(len(name) for name, _ in rows))
-    scale = (WIDTH - left - 56) / max(max(value for _, value in rows) - chart.low, 1e-9)
+    max_chars = int(0.45 * WIDTH / CHAR_WIDTH)
+    left = 12 + CHAR_WIDTH * min(max_chars, max(len(name) for name, _ in rows))
+    margin = 8 + DIGIT_WIDTH * max(len(f"{value:.2f}") for _, value in rows)  # for the value next to a bar
+    scale = (WIDTH - left - margin) / max(max(value for _, value in rows) - chart.low, 1e-9)
     up, parts = 14.0, []
     for heading, group in chart.values.items():
         parts.append(svg.draw_text(0, up, heading, "start", "head"))
@@ -205,7 +208,7 @@ def draw_bar_chart(chart: BarChart) -> str:
             up += 21
         up += 26
     axis = f"{chart.x}; bars start at {format_number(chart.low)}"
-    parts.append(svg.draw_text(left, up - 4, axis, "start"))
+    parts.append(svg.draw_text(min(left, max(0, WIDTH - CHAR_WIDTH * len(axis))), up - 4, axis, "start"))
     return svg.wrap_svg(parts, chart.title, up + 6)
 
 
@@ -233,20 +236,20 @@ def _draw_contributions(chart: ContributionChart) -> tuple[list[str], float]:
     rows = [*chart.parts, chart.base]
     values = [0.0, *(value for _, value in rows)]
     low, high = min(values), max(values)
-    margin = 9 * CHAR_WIDTH  # for the value next to a bar, which has about six characters
+    margin = 8 + DIGIT_WIDTH * max(len(f"{value:+.3f}") for value in values)  # for the value next to a bar
     scale = (WIDTH - 2 * margin) / ((high - low) or 1.0)
-    zero, up = margin - low * scale, 4.0
-    parts = [svg.draw_polyline([(zero, 2), (zero, 36 * len(rows))], "axis")]
+    zero, up, parts = margin - low * scale, 4.0, []
     for number, (name, value) in enumerate(rows):
         left, right = sorted((zero, zero + value * scale))
         color = "faint" if number == len(chart.parts) else "c0" if value >= 0 else "c1"
-        label, tooltip = _truncate(name, int(WIDTH / CHAR_WIDTH)), f"{name}: {value:+.3f}"
-        parts.append(svg.draw_text(4, up + 12, label, "start", "over"))
-        parts.append(svg.draw_rect((left, up + 17), (right, up + 30), f"bar {color}", tooltip))
+        for line in _wrap(name, int(WIDTH / DIGIT_WIDTH)):
+            parts.append(svg.draw_text(4, up + 12, line, "start", "over"))
+            up += LINE_HEIGHT
+        parts.append(svg.draw_rect((left, up + 2), (right, up + 15), f"bar {color}", f"{name}: {value:+.3f}"))
         across, anchor = (right + 5, "start") if value >= 0 else (left - 5, "end")
-        parts.append(svg.draw_text(across, up + 28, f"{value:+.3f}", anchor))
-        up += 36
-    return parts, up + 4
+        parts.append(svg.draw_text(across, up + 13, f"{value:+.3f}", anchor))
+        up += 19
+    return [svg.draw_polyline([(zero, 2), (zero, up)], "axis"), *parts], up + 4
 
 
 def draw_heat_map(chart: HeatMap) -> str:
@@ -275,6 +278,12 @@ def draw_heat_map(chart: HeatMap) -> str:
         svg.draw_text(LEFT - 8, TOP + rows * side / 2, chart.y, "end"),
     ]
     return svg.wrap_svg(parts, chart.title, max(TOP + rows * side + 30, TOP + 172))
+
+
+def _wrap(name: str, max_chars: int) -> list[str]:
+    """Break a long name into at most two lines."""
+    lines = textwrap.wrap(name, max_chars) or [""]
+    return lines if len(lines) <= 2 else [lines[0], _truncate(" ".join(lines[1:]), max_chars)]
 
 
 def _truncate(name: str, max_chars: int) -> str:

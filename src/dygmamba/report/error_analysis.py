@@ -311,15 +311,15 @@ def build_examples_section(examples: Sequence[Example]) -> Section | None:
     if not examples:
         return None
     explained = any(example.reasons for example in examples)
-    columns = ("pair", "time", "score", "real event", "kind", *(("reasons",) if explained else ()))
+    columns = ("pair", "score", "real event", "time", "kind", *(("reasons",) if explained else ()))
     rows = []
     for example in examples:
         correct = example.true == (example.score >= 0.5)
         row = (
             Cell(f"{example.src} → {example.dst}"),
-            Cell(example.time),
             Cell(f"{example.score:.3f}", "good" if correct else "bad"),
             Cell("yes" if example.true else "no"),
+            Cell(example.time),
             Cell(example.kind, "words"),
         )
         reasons = "; ".join(f"{text} ({value:+.2f})" for text, value in example.reasons[:REASONS_PER_EXAMPLE])

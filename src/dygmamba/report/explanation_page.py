@@ -148,15 +148,15 @@ def write_explanation(explanation: Explanation, out: Path, top: int = 10) -> Pat
 
 
 def _build_reasons_table(explanation: Explanation, top: int) -> ReportTable:
-    columns = ("event", "time", "contribution", "standard error", "score without it", "left in the state")
+    columns = ("event", "contribution", "standard error", "score without it", "left in the state", "time")
     rows = tuple(
         (
             Cell(describe_event(explanation, reason)),
-            Cell(describe_time(explanation, reason), "words"),
             Cell(f"{reason.contribution:+.3f}"),
             Cell("" if reason.error is None else f"{reason.error:.3f}"),
             Cell("" if reason.score_without is None else f"{reason.score_without:.3f}"),
             Cell("" if reason.left is None else f"{100 * reason.left:.0f} %"),
+            Cell(describe_time(explanation, reason), "words"),
         )
         for reason in explanation.reasons[:top]
     )

@@ -38,9 +38,16 @@ DURATION_TICKS = {
 }
 
 WIDTH, HEIGHT = 440, 290  # about the width of a phone, so that text is readable there without zooming
-LEFT, RIGHT, TOP, BOTTOM = 56, 14, 26, 46  # margins around the plotting area
+LEFT, RIGHT, TOP, BOTTOM = (
+    56,
+    14,
+    26,
+    46,
+)  # margins around the plotting area; LEFT grows with long tick labels
 COLOR_COUNT, DASH_PATTERNS = 8, ("", "6 3", "2 3")
-CHAR_WIDTH = 6.6  # estimate: without a browser the width of a text cannot be measured
+# Without a browser the width of a text cannot be measured. These are the widths in the widest usual font (DejaVu Sans,
+# Verdana) at the size of text on phones (style.css), so that no text is cut off.
+CHAR_WIDTH, DIGIT_WIDTH = 8.3, 9.0
 
 Position = tuple[float, float]
 Projection = Callable[[float, float], Position]
@@ -175,11 +182,17 @@ def _month_ticks(low: float, high: float, months: int) -> list[tuple[float, str]
         month += months
 
 
+def measure_left_margin(y: Axis) -> float:
+    """Return the margin that holds the longest tick label of the y axis."""
+    return max([LEFT, *(8 + DIGIT_WIDTH * len(label) for _, label in y.ticks())])
+
+
 def make_projection(x: Axis, y: Axis) -> Projection:
     """Return a function from a pair of values to its position in the picture."""
+    left = measure_left_margin(y)
 
     def project(x_value: float, y_value: float) -> Position:
-        across = LEFT + x.fraction(x_value) * (WIDTH - LEFT - RIGHT)
+        across = left + x.fraction(x_value) * (WIDTH - left - RIGHT)
         return across, HEIGHT - BOTTOM - y.fraction(y_value) * (HEIGHT - TOP - BOTTOM)
 
     return project
@@ -187,22 +200,27 @@ def make_projection(x: Axis, y: Axis) -> Projection:
 
 def draw_axes(x_name: str, y_name: str, x: Axis, y: Axis, data_values: tuple[float, ...] = ()) -> list[str]:
     """Draw both axes with their names, ticks and horizontal grid lines."""
-    parts, project, floor = [], make_projection(x, y), HEIGHT - BOTTOM
+    parts, project, floor, left = [], make_projection(x, y), HEIGHT - BOTTOM, measure_left_margin(y)
     for value, label in y.ticks():
         up = project(x.start, value)[1]
-        parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{up:.1f}" y2="{up:.1f}" class="grid"/>')
-        parts.append(draw_text(LEFT - 6, up + 4, label, "end"))
+        parts.append(f'<line x1="{left:.0f}" x2="{WIDTH - RIGHT}" y1="{up:.1f}" y2="{up:.1f}" class="grid"/>')
+        parts.append(draw_text(left - 6, up + 4, label, "end"))
     for value, label in x.ticks(data_values):
-        across, half = project(value, y.start)[0], CHAR_WIDTH / 2 * len(label)
+        across = project(value, y.start)[0]
         parts.append(
             f'<line x1="{across:.1f}" x2="{across:.1f}" y1="{floor}" y2="{floor + 4}" class="axis"/>'
         )
-        inside = min(max(across, half), WIDTH - half)  # a long label at an edge would be cut off
-        parts.append(draw_text(inside, floor + 17, label, "middle"))
-    parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{floor}" y2="{floor}" class="axis"/>')
-    parts.append(draw_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, x_name, "middle"))
+        parts.append(draw_text(_keep_inside(across, label), floor + 17, label, "middle"))
+    parts.append(f'<line x1="{left:.0f}" x2="{WIDTH - RIGHT}" y1="{floor}" y2="{floor}" class="axis"/>')
+    parts.append(draw_text(_keep_inside((left + WIDTH - RIGHT) / 2, x_name), HEIGHT - 8, x_name, "middle"))
     parts.append(draw_text(4, 14, y_name, "start"))
     return parts
+
+
+def _keep_inside(middle: float, text: str) -> float:
+    """Move the middle of a text so that neither end is cut off at the edge of the picture."""
+    half = DIGIT_WIDTH / 2 * len(text)
+    return min(max(middle, half), max(WIDTH - half, WIDTH / 2))
 
 
 def draw_polyline(positions: Sequence[Position], css: str, dash: str = "", tooltip: str = "") -> str:

@@ -22,6 +22,7 @@ from dygmamba.models.base import DatasetFacts
 from dygmamba.runs.calibration import (
     CALIBRATION_FILE,
     SavedCalibration,
+    count_training_negatives,
     load_calibration,
     load_link_calibration,
     load_saved_calibration,
@@ -94,7 +95,9 @@ def test_the_calibrations_are_fitted_on_the_validation_period(held_out):
         logit = score_evaluation_set(opened.scorer, opened.stream, evaluation_set, opened.rule, opened.seed)
         pairs = evaluation_set.pairs
         new_ends = new_nodes.find(pairs.src, pairs.dst, pairs.time)
-        assert found == fit_calibration(logit, pairs.label, pairs.time, new_ends)
+        assert found == fit_calibration(
+            logit, pairs.label, pairs.time, new_ends, count_training_negatives(opened.scorer)
+        )
         assert torch.equal(new_ends, split.new_nodes[torch.stack([pairs.src, pairs.dst], dim=1)])
         assert found.prior == 0.5
     for curve in (kept.before, kept.after):

@@ -3,6 +3,8 @@
 import math
 from typing import Any
 
+from dygmamba.tasks.query_types import QUERY_TYPES
+
 TASKS = ("link", "node")
 # types of entries of the section [run]; other entries are checked where they are used
 RUN_TYPES = {
@@ -78,13 +80,24 @@ def is_count(value: Any, low: int = 0) -> bool:
 
 
 def is_result_row(row: Any) -> bool:
-    """Return whether a value can be a row of results or of metrics: flat, and known entries have their types."""
+    """Return whether a value can be a row of results or of metrics: known entries have their types.
+
+    Rows are flat, except for the metrics of each query type and for the candidates of a selection.
+    """
     if not isinstance(row, dict):
         return False
     return all(_is_result_value(name, value) for name, value in row.items())
 
 
 def _is_result_value(name: str, value: Any) -> bool:
+    if name == "by_type":
+        return (
+            isinstance(value, dict)
+            and set(value) == set(QUERY_TYPES)
+            and all(map(is_result_row, value.values()))
+        )
+    if name == "candidates" and isinstance(value, list):
+        return len(value) <= MAX_ITEMS and all(map(is_result_row, value))
     if name in TEXTS:
         return isinstance(value, str)
     if name in COUNTS:

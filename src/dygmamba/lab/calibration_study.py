@@ -225,7 +225,13 @@ def build_table(folder: Path) -> str:
         runs = [record.rows for record in records if (record.data, record.model) == (stream, model)]
         cells = []
         for column, (population, method) in zip(columns, product(POPULATIONS, METHODS), strict=True):
-            values = [row[method] for rows in runs for row in rows if row["population"] == population]
+            # records of stored logits have no fit to the test period
+            values = [
+                row[method]
+                for rows in runs
+                for row in rows
+                if row["population"] == population and method in row
+            ]
             column += [mean(values)] if values else []
             cells.append(f"{100 * mean(values):.1f}" if values else "-")
         lines.append(f"| {stream} | {model} | " + " | ".join(cells) + " |")

@@ -131,7 +131,7 @@ def test_rows_have_calibration_errors_and_ranks(run):
     ("model", "settings", "events"),
     [
         ("trees", {"neighbors": 0, "transitions": 0}, 2_475),
-        ("trees", {"transitions": 0}, 1_237),
+        ("trees", {"neighbors": 32, "transitions": 0}, 1_237),
         ("trees", {}, 1_000),
         ("graphmixer", {}, 1_000),
     ],

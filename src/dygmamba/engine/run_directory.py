@@ -20,7 +20,7 @@ from dygmamba.core.errors import ConfigError, FileError, first_line, make_unread
 from dygmamba.core.files.locking import FileLock
 from dygmamba.core.files.untrusted import MAX_NAME_BYTES, is_valid_folder_name
 from dygmamba.core.files.writing import create_new_folder, make_folder, write_text
-from dygmamba.engine.stored_values import find_config_fault, is_result_row
+from dygmamba.engine.stored_values import find_config_fault, is_plain_object, is_result_row
 
 TOML_ESCAPES = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 
@@ -259,14 +259,21 @@ class RunDirectory:
 
     def selection(self) -> dict[str, Any]:
         """Read what was tried before this run was chosen within a budget; empty for a run that was trained alone."""
-        rows = self._read("results.json", lambda text: [json.loads(text).get("selection", {})])
+        rows = self._read(
+            "results.json", lambda text: [json.loads(text).get("selection", {})], is_plain_object
+        )
         return rows[0] if rows else {}
 
-    def _read(self, name: str, parse: Callable[[str], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    def _read(
+        self,
+        name: str,
+        parse: Callable[[str], list[dict[str, Any]]],
+        is_valid: Callable[[Any], bool] = is_result_row,
+    ) -> list[dict[str, Any]]:
         path = self.path / name
         try:
             rows = parse(path.read_bytes().decode("utf-8")) if path.exists() else []
-            if isinstance(rows, list) and all(map(is_result_row, rows)):
+            if isinstance(rows, list) and all(map(is_valid, rows)):
                 return rows
             raise TypeError("its rows are none of a run")
         except PermissionError as error:

@@ -62,6 +62,19 @@ def _is_plain(value: Any, depth: int = 0) -> bool:
     return isinstance(value, bool | int | float | str)
 
 
+def is_plain_object(value: Any, depth: int = 0) -> bool:
+    """Return whether a value of JSON is an object of plain values, None, and lists and objects of them."""
+    if isinstance(value, dict) and depth < MAX_DEPTH:
+        return all(_is_plain_or_object(item, depth + 1) for item in value.values())
+    return False
+
+
+def _is_plain_or_object(value: Any, depth: int) -> bool:
+    if isinstance(value, list):
+        return len(value) <= MAX_ITEMS and all(_is_plain_or_object(item, depth) for item in value)
+    return value is None or _is_plain(value) or is_plain_object(value, depth)
+
+
 def is_number(value: Any, low: float = -math.inf, high: float = math.inf) -> bool:
     """Return whether a value of JSON is a finite number between two bounds."""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -82,7 +95,7 @@ def is_count(value: Any, low: int = 0) -> bool:
 def is_result_row(row: Any) -> bool:
     """Return whether a value can be a row of results or of metrics: known entries have their types.
 
-    Rows are flat, except for the metrics of each query type and for the candidates of a selection.
+    Rows are flat, except for the metrics of each query type.
     """
     if not isinstance(row, dict):
         return False
@@ -96,8 +109,6 @@ def _is_result_value(name: str, value: Any) -> bool:
             and set(value) == set(QUERY_TYPES)
             and all(map(is_result_row, value.values()))
         )
-    if name == "candidates" and isinstance(value, list):
-        return len(value) <= MAX_ITEMS and all(map(is_result_row, value))
     if name in TEXTS:
         return isinstance(value, str)
     if name in COUNTS:

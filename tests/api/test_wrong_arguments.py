@@ -62,6 +62,7 @@ def good(data, run, tmp_path, monkeypatch):
 
     for name in ("train_link_run", "train_node_run", "resume_run", "refit_link_run", "blend_runs"):
         monkeypatch.setattr(training, name, reach)
+    monkeypatch.setattr("dygmamba.models.REGISTERED", {})  # of models that are registered here
     monkeypatch.setattr(training, "run_in_processes", reach)
     monkeypatch.setattr(training, "enable_determinism", lambda: None)
     monkeypatch.setattr(tuning, "choose_device", reach)
@@ -81,6 +82,7 @@ def good(data, run, tmp_path, monkeypatch):
         "evaluate": {"data": data, "model": "recency"},
         "generate": {"nodes": 20, "events": 50, "communities": 2},
         "load": {"name": "generated"},
+        "load_program": {"path": tmp_path / "none.onnx"},
         "open": {"folder": run.path},
         "pull": {"source": "./none"},
         "push": {"run": run, "target": "./shared"},

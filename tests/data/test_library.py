@@ -27,7 +27,7 @@ def run_on(dataset: Dataset, root: Path) -> RunDirectory:
     """A run folder that refers to a dataset as a trained one does."""
     about = describe_dataset(dataset, root)
     folder = RunDirectory.create(root, dataset.name, "trees", 0)
-    folder.write_config({"run": {**about, "model": "trees", "seed": 0}})
+    folder.write_config({"run": {**about, "model": "trees", "seed": 0}, "train": {}, "model": {}})
     return folder
 
 

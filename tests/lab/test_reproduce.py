@@ -72,7 +72,7 @@ def result_rows(out):
 
 
 @pytest.fixture(scope="module")
-def whole(data, tmp_path_factory):
+def whole(data, tmp_path_factory, rank_all_events):
     """A study that one command ran without interruption."""
     out = tmp_path_factory.mktemp("whole")
     app(command(data, out), standalone_mode=False)

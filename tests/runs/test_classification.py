@@ -57,7 +57,7 @@ def test_all_sources_are_ranked_by_their_score(run):
 
 def test_nothing_at_or_after_the_time_is_seen(run):
     """Sources and scores at T do not depend on events at T or later; a node first seen then is missing."""
-    more = run.observe(LATE)
+    more = run.observe(LATE, fill=0.0)  # without the column of the other events
     for at in ("2024-05-05", "2024-05-20"):
         before, after = (one.classify(at=at).to_pandas() for one in (run, more))
         assert before["node"].tolist() == after["node"].tolist()

@@ -284,7 +284,7 @@ def test_to_the_hub_and_back(place, hub, tmp_path):
     """One private repository, one commit, only known files down, of one revision; the same bits."""
     assert dm.push(place.run, "ann/mail-model", data=True) == "hf://ann/mail-model"
     (hub.root / "ann" / "mail-model" / "evil.py").write_text("raise SystemExit")
-    pulled = dm.pull("ann/mail-model", out=tmp_path / "runs", device="cpu")
+    pulled = dm.pull("hf://ann/mail-model", out=tmp_path / "runs", device="cpu")
     assert pulled.score(PAIRS) == place.run.score(PAIRS)
     assert [call[0] for call in hub.calls] == ["create", "upload", "download"]
     assert hub.calls[0] == ("create", "ann/mail-model", "model", True, True)
@@ -296,7 +296,7 @@ def test_to_the_hub_and_back(place, hub, tmp_path):
     with (hub.root / "ann" / "mail-model" / "README.md").open("ab") as file:
         file.truncate(1 << 21)
     with raises("shared-file-too-large", DownloadError) as caught:
-        dm.pull("ann/mail-model", out=tmp_path / "runs")
+        dm.pull("hf://ann/mail-model", out=tmp_path / "runs")
     assert "1,048,576" in str(caught.value)
 
 

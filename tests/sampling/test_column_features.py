@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dygmamba.core.errors import ConfigError
-from dygmamba.data.events.columns import Category, ColumnFacts, NumericColumn, TypeColumn, rank_columns
+from dygmamba.data.events.categories import Category
+from dygmamba.data.events.columns import ColumnFacts, NumericColumn, TypeColumn, rank_columns
 from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.data.generate.config import PurchaseConfig
 from dygmamba.data.generate.purchases import generate_purchases

@@ -48,6 +48,7 @@ from dygmamba.runs.opening import (
 from dygmamba.runs.provenance import PRESET_KEYS, StartOptions, extend_run, find_restarted_run
 from dygmamba.runs.selection import describe_selection
 from dygmamba.runs.test_predictions import make_prediction_saver
+from dygmamba.runs.trusted_code import require_known_models
 from dygmamba.tasks.link import SETTINGS, SPLITS
 from dygmamba.tasks.node import check_labels, split_for_nodes
 
@@ -348,6 +349,7 @@ def refit_link_run(
 def _refit_blend(
     folder: RunDirectory, device: torch.device, progress: Progress, data_dir: Path | None
 ) -> Trainer:
+    require_known_models(folder)
     paths = [Path(part) for part in folder.config()["run"].get("blend_of", ())]
     missing = [path for path in paths if not path.is_dir()]
     if missing or not paths:

@@ -285,6 +285,7 @@ def open(
     return run
 
 
+@check_arguments
 def load_program(path: Path | str) -> "Callable[[dict[str, Tensor]], Tensor]":
     """Load a program that `Run.export` wrote: a function from `Run.inputs` to logits.
 

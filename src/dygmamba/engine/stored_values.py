@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from dygmamba.tasks.query_types import QUERY_TYPES
+from dygmamba.tasks.metric_names import QUERY_TYPE_LABELS
 
 TASKS = ("link", "node")
 # types of entries of the section [run]; other entries are checked where they are used
@@ -106,7 +106,7 @@ def _is_result_value(name: str, value: Any) -> bool:
     if name == "by_type":
         return (
             isinstance(value, dict)
-            and set(value) == set(QUERY_TYPES)
+            and set(value) == set(QUERY_TYPE_LABELS)
             and all(map(is_result_row, value.values()))
         )
     if name in TEXTS:

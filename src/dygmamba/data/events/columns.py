@@ -18,15 +18,6 @@ MAX_SEPARATE_COLUMNS = (
 )
 MAX_CODE_COLUMNS = 2  # categorical columns that a model reads
 MAX_EXAMINED_EVENTS = 1_000_000  # the last training events, which decide which columns are read
-MISSING_VALUE = ""  # value of a categorical column where the source has none
-
-
-@dataclass(frozen=True, slots=True)
-class Category:
-    """A categorical column: its name and its values; the code of a value is its position."""
-
-    name: str
-    values: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

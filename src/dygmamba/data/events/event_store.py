@@ -13,7 +13,7 @@ from jaxtyping import Float32, Float64, Int32, Int64
 from torch import Tensor
 
 from dygmamba.core.errors import EventError
-from dygmamba.data.events.columns import Category
+from dygmamba.data.events.categories import Category
 from dygmamba.data.storage.mapped_columns import iterate_slices, release_pages
 from dygmamba.data.storage.mapped_file import MappedFile
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from dygmamba.core.memory_budget import require_memory
-from dygmamba.data.events.columns import Category
+from dygmamba.data.events.categories import Category
 from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.data.generate.config import PurchaseConfig
 

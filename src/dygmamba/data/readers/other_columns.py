@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dygmamba.core.errors import FileError
-from dygmamba.data.events.columns import MISSING_VALUE, Category
+from dygmamba.data.events.categories import MISSING_VALUE, Category
 from dygmamba.data.readers.header import classify_field
 from dygmamba.data.readers.options import ColumnRoles
 from dygmamba.data.readers.values import (

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dygmamba.core.errors import FileError, NotFoundError
-from dygmamba.data.events.columns import Category
+from dygmamba.data.events.categories import Category
 from dygmamba.data.events.origin import Origin
 from dygmamba.data.readers import detect_format
 from dygmamba.data.readers.columnar import COLUMNAR_FORMATS, read_columns

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dygmamba.core.errors import EventError, FileError
-from dygmamba.data.events.columns import Category
+from dygmamba.data.events.categories import Category
 from dygmamba.data.events.ids import NodeIds, NodeNumbering
 from dygmamba.data.events.origin import Origin
 from dygmamba.data.readers.options import ColumnRoles, ReadOptions

@@ -21,7 +21,7 @@ from torch import Tensor
 from dygmamba.core.errors import ConfigError, EventError, FileError, first_line
 from dygmamba.core.files.writing import make_folder
 from dygmamba.core.settings import check_value
-from dygmamba.data.events.columns import Category
+from dygmamba.data.events.categories import Category
 from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.origin import Origin, parse_origin

@@ -12,7 +12,7 @@ from jaxtyping import Float32, Float64
 from torch import Tensor
 
 from dygmamba.core.errors import EventError
-from dygmamba.data.events.columns import Category
+from dygmamba.data.events.categories import Category
 from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.storage.dataset import Dataset

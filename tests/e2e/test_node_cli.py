@@ -18,6 +18,7 @@ from dygmamba.cli import app
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.storage.dataset import Dataset, Origin, save_dataset
 from node_cases import labelled_stream
+from torture_cases import SECONDS
 
 SMALL = ["length=5", "width=4", "states=2", "blocks=1", "out=8", "time_dim=4"]
 SETTINGS = [part for setting in SMALL for part in ("--set", setting)]
@@ -232,6 +233,7 @@ def test_a_run_that_is_no_backbone_is_refused(call, backbone, tmp_path, edit, ex
     assert (code, error_code(out), errors.count("\n")) == (2, expected, 1), errors
 
 
+@pytest.mark.skipif(not SECONDS, reason="a command that is interrupted; `make torture` runs it")
 def test_ctrl_c_while_fine_tuning_exits_130_and_keeps_the_best(folder, backbone, tmp_path):
     """Ctrl-C after the first epochs: one sentence, exit code 130, the best weights on disk."""
     words = ["train", "small", "--task", "node", "--backbone", str(backbone), "--finetune", "--device", "cpu"]

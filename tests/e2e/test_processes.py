@@ -69,6 +69,7 @@ def test_a_run_that_lost_a_process_resumes_with_any_number_of_them(tmp_path, dat
         assert [value or 0 for value in there] == pytest.approx([value or 0 for value in here], abs=1e-5)
 
 
+@pytest.mark.skipif(not SECONDS, reason="two processes that train; `make torture` runs it")
 def test_ctrl_c_saves_the_run_and_keeps_its_exit_code(tmp_path, data):
     """SIGINT in the parent: the workers save, the error is `Interrupted`, and handlers are what they were."""
     before = signal.getsignal(signal.SIGINT)

@@ -20,7 +20,7 @@ def stage(whole, tmp_path_factory):
 def test_every_option_set_works_or_is_one_sentence(stage):
     """For all option sets: exit code 0, or 2 with one sentence; no traceback, no hang, no gigabytes."""
     environment = {"DYGMAMBA_DATA": str(stage), "DYGMAMBA_MIRROR": "http://127.0.0.1:9", "COLUMNS": "200"}
-    calls = ((option_set(random.Random(seed)), environment, stage) for seed in seeds("option sets", 12))
+    calls = ((option_set(random.Random(seed)), environment, stage) for seed in seeds("option sets", 6))
     wrong = []
     for end in side_by_side(calls, watched_command):
         tally("option sets", end.verdict)

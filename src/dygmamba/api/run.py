@@ -107,7 +107,7 @@ class Run:
 
     @property
     def selection(self) -> dict[str, Any]:
-        """What was tried before this run was chosen within a `budget`, and why it was; empty for a run trained alone.
+        """The models tried within a `budget` and why this run was chosen; empty for a run trained alone.
 
         "candidates" has a dictionary for each model, with its validation AP and standard error, seconds and megabytes,
         or the reason why it was skipped.

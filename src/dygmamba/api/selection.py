@@ -15,6 +15,8 @@ from torch import Tensor
 
 from dygmamba.api.candidates import Candidate, estimate_seconds, find_refused, list_candidates
 from dygmamba.api.pipeline import (
+    MIN_SECONDS,
+    MIN_STEPS,
     TrainingLimit,
     TrainingPlan,
     finish_link_run,
@@ -59,7 +61,6 @@ MIN_SHARE = 0.4  # of its expected training; a candidate that is trained for les
 EVALUATION_SHARE, MAX_RESERVE = 0.3, 0.5  # time of the final evaluation: of a training, at most of the budget
 SPEED_RANGE = (0.2, 10.0)  # how much faster or slower than the measured one a machine is believed to be
 START_SECONDS = 5.0  # of any training: indices, compiled kernels
-MIN_STEPS, MIN_SECONDS = 8, 5.0  # before the time of an epoch is estimated
 
 
 def train_within_budget(

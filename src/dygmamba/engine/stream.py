@@ -48,7 +48,7 @@ class Stream:
 
     @cached_property
     def facts(self) -> DatasetFacts:
-        """What a model may know when it is built; time statistics are those of the training events."""
+        """Facts that a model may read when it is built; time statistics are those of the training events."""
         return DatasetFacts.of(self.store, self.split.train)
 
     @cached_property

@@ -13,7 +13,7 @@ Legend: p pairs.
 import os
 import subprocess
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -29,9 +29,9 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from dygmamba.core.errors import FileError
-from dygmamba.core.files.writing import make_folder
 from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.lab.study_command import format_study_command, make_study_parser, merge_records
 from dygmamba.report.result_records import ResultRecord, StudyResults
 from dygmamba.runs.calibration import count_training_negatives
 from dygmamba.runs.opening import choose_device, open_run
@@ -207,11 +207,7 @@ def _list_finished_runs(folder: Path) -> list[Path]:
 
 def add_records(folder: Path, command: str, records: Iterable[ResultRecord]) -> None:
     """Add records to calibration.json in a folder; one of the same stream, model and seed is replaced."""
-    path = folder / f"{FILE}.json"
-    make_folder(folder)
-    stored = StudyResults.read(path).records if path.exists() else ()
-    merged = {(one.data, one.model, one.seed): one for one in (*stored, *records)}
-    StudyResults(FILE, command, tuple(merged[key] for key in sorted(merged))).write(path)
+    merge_records(folder / f"{FILE}.json", command, records, lambda one: (one.data, one.model, one.seed))
 
 
 def build_table(folder: Path) -> str:
@@ -240,30 +236,7 @@ def build_table(folder: Path) -> str:
 
 
 def _parse_options(arguments: list[str]) -> Namespace:
-    def names(text: str) -> list[str]:
-        return text.split(",")
-
-    parser = ArgumentParser(prog=COMMAND, description="Measure calibration errors of trained runs.")
-    parser.add_argument(
-        "--streams", type=names, required=True, help="Train on these datasets, separated by commas."
-    )
-    parser.add_argument(
-        "--models", type=names, required=True, help="Train these models, separated by commas."
-    )
-    parser.add_argument(
-        "--seeds", type=names, default=["0"], help="Train with these seeds, separated by commas."
-    )
-    parser.add_argument("--data", type=Path, help="Look for datasets in this folder.")
-    parser.add_argument(
-        "--runs", type=Path, default=Path("runs/calibration"), help="Keep run directories here."
-    )
-    parser.add_argument(
-        "--out", type=Path, default=Path("docs/research/results"), help="Write calibration.json here."
-    )
-    parser.add_argument("--jobs", type=int, default=1, help="Train this many runs at the same time.")
-    parser.add_argument("--threads", type=int, default=1, help="Give each run this many threads.")
-    parser.add_argument("--device", default="auto", help="Run on auto, cpu or cuda.")
-    parser.add_argument("--epochs", type=int, help="Train at most this many epochs.")
+    parser = make_study_parser(COMMAND, "Measure calibration errors of trained runs.", FILE, None)
     return parser.parse_args(arguments)
 
 
@@ -271,8 +244,7 @@ def main(arguments: list[str]) -> None:
     """Run the study and store each record as soon as it is measured."""
     options = _parse_options(arguments)
     jobs = list(product(options.streams, options.models, options.seeds))
-    command = f"{COMMAND} --streams {','.join(options.streams)} --models {','.join(options.models)}"
-    command += f" --seeds {','.join(options.seeds)}"
+    command = format_study_command(COMMAND, options)
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
         futures = [
             pool.submit(measure_job, stream, model, int(seed), options) for stream, model, seed in jobs

@@ -8,7 +8,6 @@ import gc
 import shutil
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 
 from dygmamba.config import build_config
+from dygmamba.core import memory_budget
 from dygmamba.core.errors import DygError, FileError, LockedError
 from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.events.splits import PUBLISHED_SPLIT, SplitRule
@@ -353,8 +353,7 @@ def reset_peak_memory(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
         return
-    with suppress(OSError):  # only Linux can reset the peak of a process
-        Path("/proc/self/clear_refs").write_text("5")
+    memory_budget.reset_peak_memory()
 
 
 def _count_parameters(fit: Trainer) -> int:
@@ -368,10 +367,8 @@ def _measure_peak_mb(stream: Stream) -> float:
     """
     if stream.device.type == "cuda":
         return round(torch.cuda.max_memory_allocated() / 2**20, 1)
+    if peak := memory_budget.get_peak_memory():
+        return round(peak / 2**20, 1)
     import resource
 
-    status = Path("/proc/self/status")  # on Linux ru_maxrss starts from the parent's peak, VmHWM does not
-    if status.exists():
-        (peak,) = [line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmHWM")]
-        return round(int(peak) / 2**10, 1)
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10, 1)

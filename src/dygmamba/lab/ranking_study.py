@@ -9,7 +9,7 @@ tables to docs/research/ranking.md. The loss of a stream and model is chosen by 
 """
 
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from itertools import product
@@ -21,11 +21,11 @@ from typing import Any
 import torch
 
 from dygmamba.core.errors import DygError
-from dygmamba.core.files.writing import make_folder
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.leaderboard import get_default_split
 from dygmamba.data.storage.library import open_dataset
 from dygmamba.engine.fit import Trainer
+from dygmamba.lab.study_command import format_study_command, make_study_parser, merge_records
 from dygmamba.models.base import Scorer
 from dygmamba.report.result_records import ResultRecord, StudyResults
 from dygmamba.runs.evaluation import Ranking, Row, evaluate_link_scorer, evaluate_ranks
@@ -97,14 +97,11 @@ def measure_job(stream: str, model: str, loss: str, seed: int, options: Namespac
 
 def add_records(folder: Path, command: str, records: Iterable[ResultRecord]) -> None:
     """Add records to ranking.json in a folder; one of the same stream, model, loss and seed is replaced."""
-    path = folder / f"{FILE}.json"
-    make_folder(folder)
-    stored = StudyResults.read(path).records if path.exists() else ()
-    merged = {
-        (one.data, one.model, list(LOSSES).index(one.about["loss"]), one.seed or 0): one
-        for one in (*stored, *records)
-    }
-    StudyResults(FILE, command, tuple(merged[key] for key in sorted(merged))).write(path)
+
+    def key(record: ResultRecord) -> tuple[str, str, int, int]:
+        return record.data, record.model, list(LOSSES).index(record.about["loss"]), record.seed or 0
+
+    merge_records(folder / f"{FILE}.json", command, records, key)
 
 
 def build_table(folder: Path) -> str:
@@ -173,30 +170,9 @@ def _format(values: list[float]) -> str:
 
 
 def _parse_options(arguments: list[str]) -> Namespace:
-    def names(text: str) -> list[str]:
-        return text.split(",")
-
-    parser = ArgumentParser(prog=COMMAND, description="Compare the pairwise loss with the ranking loss.")
-    parser.add_argument(
-        "--streams", type=names, required=True, help="Train on these datasets, separated by commas."
-    )
-    parser.add_argument(
-        "--models", type=names, default=["trees"], help="Train these models, separated by commas."
-    )
-    parser.add_argument(
-        "--seeds", type=names, default=["0"], help="Train with these seeds, separated by commas."
-    )
-    parser.add_argument("--data", type=Path, help="Look for datasets in this folder.")
-    parser.add_argument("--runs", type=Path, default=Path("runs/ranking"), help="Keep run directories here.")
-    parser.add_argument(
-        "--out", type=Path, default=Path("docs/research/results"), help="Write ranking.json here."
-    )
+    parser = make_study_parser(COMMAND, "Compare the pairwise loss with the ranking loss.", FILE, ["trees"])
     parser.add_argument("--events", type=int, help="Use the first events of a stream that has more.")
     parser.add_argument("--ranked", type=int, help="Rank this many events of each split instead of all.")
-    parser.add_argument("--jobs", type=int, default=1, help="Train this many runs at the same time.")
-    parser.add_argument("--threads", type=int, default=1, help="Give each run this many threads.")
-    parser.add_argument("--device", default="auto", help="Run on auto, cpu or cuda.")
-    parser.add_argument("--epochs", type=int, help="Train at most this many epochs.")
     return parser.parse_args(arguments)
 
 
@@ -204,8 +180,7 @@ def main(arguments: list[str]) -> int:
     """Run the study and store each record as soon as it is measured; return 1 if a job failed, after all others."""
     options = _parse_options(arguments)
     jobs = list(product(options.streams, options.models, LOSSES, options.seeds))
-    command = f"{COMMAND} --streams {','.join(options.streams)} --models {','.join(options.models)}"
-    command += f" --seeds {','.join(options.seeds)}"
+    command = format_study_command(COMMAND, options)
     for name in ("events", "ranked", "epochs"):
         value = getattr(options, name)
         command += "" if value is None else f" --{name} {value}"

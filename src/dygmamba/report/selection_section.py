@@ -1,4 +1,4 @@
-"""What was tried within a time budget, as a section of the report."""
+"""The models tried within a time budget, as a section of the report."""
 
 from typing import Any
 

@@ -31,7 +31,7 @@ WAITING, STARTED, TRAINED, SKIPPED = "waiting", "started", "trained", "skipped"
 
 @dataclass(frozen=True, slots=True)
 class CandidateRecord:
-    """What is known of one candidate. The field names are keys of selection.json and results.json.
+    """State, cost and validation of one candidate. The field names are keys of selection.json and results.json.
 
     Attributes:
         model: Name of the model.
@@ -66,7 +66,7 @@ class CandidateRecord:
 
 @dataclass(frozen=True, slots=True)
 class SelectionRecord:
-    """What was tried within a time budget, and what was chosen; the keys of selection.json and results.json.
+    """The candidates tried within a time budget, and the chosen one; the keys of selection.json and results.json.
 
     Attributes:
         budget: Seconds that the user gave.

@@ -10,7 +10,7 @@ Legend: e events, t instants, m entries, g groups, s scales, q queries.
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float32, Float64, Int, Int64
+from jaxtyping import Bool, Float32, Float64, Int, Int64
 from torch import Tensor
 
 from dygmamba.core.errors import ConfigError
@@ -33,6 +33,29 @@ class DecayedCountRequest(TableRequest):
             )
 
 
+def compute_entry_keys(
+    size: Int64[Tensor, "g"], time: Float64[Tensor, "m"], instant: Float64[Tensor, "t"]
+) -> Int64[Tensor, "m"]:
+    """Return the key of each entry: its group, in which it is one of `size` entries, and the index of its instant."""
+    return torch.repeat_interleave(size) * (len(instant) + 1) + torch.searchsorted(instant, time)
+
+
+def find_last_entries(
+    key: Int64[Tensor, "m"], first: Int64[Tensor, "*q"], rank: Int64[Tensor, "*q"]
+) -> tuple[Int64[Tensor, "*q"], Bool[Tensor, "*q"]]:
+    """Return the index of each group's last entry strictly before a time, and whether there is one.
+
+    Args:
+        key: Sorted keys of all entries, at least one.
+        first: Smallest key of the group; negative for no group.
+        rank: Number of instants strictly earlier than the time.
+    """
+    last = torch.searchsorted(key, (first + rank).contiguous()) - 1
+    exists = (last >= 0) & (first >= 0)
+    last = last.clamp(min=0)
+    return last, exists & (key[last] >= first)  # else the entry found belongs to an earlier group
+
+
 @dataclass(frozen=True, slots=True)
 class DecayedCountLists:
     """Entries of all groups in the order of their keys, with the group's decayed count just after each entry."""
@@ -51,8 +74,7 @@ class DecayedCountLists:
     ) -> "DecayedCountLists":
         """Count events in time order; `instant` are the distinct times of the stream, sorted."""
         counts = build_decayed_counts(group, time, groups, scale)
-        owner = torch.repeat_interleave(counts.size)
-        key = owner * (len(instant) + 1) + torch.searchsorted(instant, counts.time)
+        key = compute_entry_keys(counts.size, counts.time, instant)
         return DecayedCountLists(key, counts.time, counts.running.float())
 
     def to(self, device: torch.device | str) -> "DecayedCountLists":
@@ -75,17 +97,37 @@ class DecayedCountLists:
         """
         if not len(self.key):
             return torch.zeros(*first.shape, len(scale), device=first.device)
-        last = torch.searchsorted(self.key, (first + rank).contiguous()) - 1
-        some = (last >= 0) & (first >= 0)
-        last = last.clamp(min=0)
-        some &= self.key[last] >= first  # else the entry found belongs to an earlier group
+        last, some = find_last_entries(self.key, first, rank)
         age = torch.where(some, time - self.time[last], 0.0)
         decay = torch.exp(-age[..., None] / scale).float()
         return torch.where(some[..., None], self.running[last] * decay, 0.0)
 
 
+class KeyedTable:
+    """Base class of tables whose groups are sorted keys and whose entries are numbered by instants."""
+
+    __slots__ = ()
+    instant: Float64[Tensor, "t"]
+    known: Int64[Tensor, "g"]  # keys of the groups, sorted
+
+    @property
+    def _stride(self) -> int:
+        return len(self.instant) + 1
+
+    def _rank(self, time: Float64[Tensor, "*q"]) -> Int64[Tensor, "*q"]:
+        """Return the number of instants strictly earlier than each time."""
+        return torch.searchsorted(self.instant, time.contiguous())
+
+    def _find_first(self, key: Int64[Tensor, "*q"], is_given: Bool[Tensor, "*q"]) -> Int64[Tensor, "*q"]:
+        """Return the smallest entry key of each group; -1 if it does not exist or none is given."""
+        if not len(self.known):
+            return torch.full_like(key, -1)
+        group = torch.searchsorted(self.known, key.contiguous()).clamp(max=len(self.known) - 1)
+        return torch.where((self.known[group] == key) & is_given, group * self._stride, -1)
+
+
 @dataclass(frozen=True, slots=True)
-class DecayedCountTable:
+class DecayedCountTable(KeyedTable):
     """Decayed counts of every node and every undirected pair of a stream (or of its training events)."""
 
     num_nodes: int
@@ -126,17 +168,5 @@ class DecayedCountTable:
         self, a: Int[Tensor, "*q"], b: Int[Tensor, "*q"], time: Float64[Tensor, "*q"]
     ) -> Float32[Tensor, "*q s"]:
         """Return the decayed count of events between two nodes strictly before each time; zeros if one is -1."""
-        if not len(self.known):
-            return torch.zeros(*a.shape, len(self.scale), device=a.device)
-        key = pair_key(a.long(), b.long(), self.num_nodes)
-        group = torch.searchsorted(self.known, key).clamp(max=len(self.known) - 1)
-        met = (self.known[group] == key) & (a >= 0) & (b >= 0)
-        first = torch.where(met, group * self._stride, -1)
+        first = self._find_first(pair_key(a.long(), b.long(), self.num_nodes), (a >= 0) & (b >= 0))
         return self.pairs.before(first, self._rank(time), time, self.scale)
-
-    @property
-    def _stride(self) -> int:
-        return len(self.instant) + 1
-
-    def _rank(self, time: Float64[Tensor, "*q"]) -> Int64[Tensor, "*q"]:
-        return torch.searchsorted(self.instant, time.contiguous())

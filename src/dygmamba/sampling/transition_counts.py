@@ -14,7 +14,12 @@ from jaxtyping import Float32, Float64, Int, Int64
 from torch import Tensor
 
 from dygmamba.ops.transitions import create_histories, extend_histories
-from dygmamba.sampling.decayed_counts import DecayedCountLists
+from dygmamba.sampling.decayed_counts import (
+    DecayedCountLists,
+    KeyedTable,
+    compute_entry_keys,
+    find_last_entries,
+)
 from dygmamba.sampling.transitions import TransitionScales
 
 
@@ -24,7 +29,7 @@ class TransitionCountRequest(TransitionScales):
 
 
 @dataclass(frozen=True, slots=True)
-class TransitionCountTable:
+class TransitionCountTable(KeyedTable):
     """Decayed transitions of a stream (or of its training events), and the last destinations of its sources."""
 
     num_nodes: int
@@ -49,8 +54,7 @@ class TransitionCountTable:
         lags, scale, instant = request.lags, torch.tensor(request.scales).double(), torch.unique(time)
         empty = create_histories(torch.bincount(src, minlength=num_nodes), lags)
         histories, previous = extend_histories(empty, src, dst, time)
-        owner = torch.repeat_interleave(histories.size)  # each block is full
-        entry = owner * (len(instant) + 1) + torch.searchsorted(instant, histories.time)
+        entry = compute_entry_keys(histories.size, histories.time, instant)  # each block is full
         some = previous >= 0
         event, lag = some.nonzero().unbind(1)
         origin, when = previous[some], time[event]
@@ -80,11 +84,7 @@ class TransitionCountTable:
         """Return the last destinations of each source strictly before each time, the last one first; -1 if none."""
         if not len(self.entry):
             return torch.full((*source.shape, self.lags), -1, device=source.device)
-        first = source * self._stride
-        last = torch.searchsorted(self.entry, (first + self._rank(time)).contiguous()) - 1
-        some = (last >= 0) & (source >= 0)
-        last = last.clamp(min=0)
-        some &= self.entry[last] >= first  # else the entry found belongs to an earlier source
+        last, some = find_last_entries(self.entry, source * self._stride, self._rank(time))
         return torch.where(some[..., None], self.recent[last], -1)
 
     def count(
@@ -95,12 +95,8 @@ class TransitionCountTable:
         time: Float64[Tensor, "*q"],
     ) -> Float32[Tensor, "*q s"]:
         """Return T_l(w, v) strictly before each time, `lag` from 0 on; zeros if a node is -1."""
-        if not len(self.known):
-            return torch.zeros(*origin.shape, len(self.scale), device=origin.device)
         key = (lag * self.num_nodes + origin) * self.num_nodes + dst
-        cell = torch.searchsorted(self.known, key.contiguous()).clamp(max=len(self.known) - 1)
-        occurred = (self.known[cell] == key) & (origin >= 0) & (dst >= 0)
-        first = torch.where(occurred, cell * self._stride, -1)
+        first = self._find_first(key, (origin >= 0) & (dst >= 0))
         return self.followed.before(first, self._rank(time), time, self.scale)
 
     def count_all(
@@ -109,10 +105,3 @@ class TransitionCountTable:
         """Return the sum of T_l(w, v) over all v strictly before each time; zeros for node -1."""
         first = torch.where(origin >= 0, (lag * self.num_nodes + origin) * self._stride, -1)
         return self.left.before(first, self._rank(time), time, self.scale)
-
-    @property
-    def _stride(self) -> int:
-        return len(self.instant) + 1
-
-    def _rank(self, time: Float64[Tensor, "*q"]) -> Int64[Tensor, "*q"]:
-        return torch.searchsorted(self.instant, time.contiguous())

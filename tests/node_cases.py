@@ -9,7 +9,7 @@ from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts, Encoder
 
-# boosted trees have no encoder, so they cannot classify nodes
+# boosted trees have no encoder
 TRAINABLE = [name for name, spec in MODELS.items() if spec.trainable and spec.build != MODELS["trees"].build]
 SMALL = {
     "length": 6,

@@ -141,14 +141,17 @@ def check_settings(model: str, settings: dict[str, Any], task: str | None = "lin
 
     Models of other packages are checked when they are built. Without a task only settings of the model are accepted.
     """
+    from dygmamba.engine.fit_config import NodeFitConfig
     from dygmamba.models import require_model  # 30 ms that the help need not wait for
 
     spec = require_model(model)
     if spec is None:
         return
-    loop = get_training_hints(task)
+    loop, config = get_training_hints(task), spec.config
+    if task == "node" and spec.for_nodes is not None:  # it has no backbone and no settings of link training
+        loop, config = get_setting_hints(NodeFitConfig), spec.for_nodes.config
     own = {name: value for name, value in settings.items() if name not in loop}
-    validate_settings(spec.config.__name__, get_setting_hints(spec.config), own)
+    validate_settings(config.__name__, get_setting_hints(config), own)
     validate_settings("training", loop, {name: value for name, value in settings.items() if name in loop})
 
 

@@ -64,7 +64,9 @@ def command(folder, tmp_path, monkeypatch, capsys):
         (CPU, "link", {"length": 16}, None, "dyg-mamba", None),
         (CPU, "link", {"lenght": 16}, None, "dyg-mamba", None),
         (CPU, "link", {}, "small", "dyg-mamba", "small"),
-        (CPU, "node", {}, None, "dyg-mamba", "small"),
+        (CPU, "node", {}, None, "trees", None),
+        (CPU, "node", {"values": 3, "balance": True}, None, "trees", None),
+        (CPU, "node", {"length": 16}, None, "dyg-mamba", "small"),
         (CPU, "node", {}, "paper", "dyg-mamba", "paper"),
     ],
 )

@@ -1,8 +1,13 @@
 """Finished runs become stored records, and tables are built from them."""
 
+import pyarrow as pa
+
 import dygmamba as dm
-from dygmamba.lab.stored_runs import add_runs, build_activity_table, build_blend_table
+from dygmamba.data.events.ids import NodeIds
+from dygmamba.data.storage.dataset import Dataset
+from dygmamba.lab.stored_runs import add_runs, build_activity_table, build_blend_table, build_node_table
 from dygmamba.report.result_records import StudyResults
+from node_cases import labelled_stream
 
 TREES = {"trees": 4, "rounds": 2, "epochs": 1, "least": 5, "scales": 2, "neighbors": 2, "transitions": 0}
 
@@ -29,3 +34,15 @@ def test_a_run_is_stored_with_its_rows_and_replaced_by_a_newer_one(tmp_path):
     for kind in kinds:
         assert f"{100 * rows['val', kind]:.2f} / {100 * rows['test', kind]:.2f}" in table
     assert build_blend_table(folder).count("UCI") == 1
+
+
+def test_a_run_of_a_node_task_is_a_row_beside_the_published_value(tmp_path):
+    """Its AUC and AP as in the results of the run, one row per model, and the best published AUC of the stream."""
+    store = labelled_stream()
+    data = Dataset.from_events("wikipedia", store, NodeIds(pa.array(range(store.num_nodes))))
+    (run,) = dm.train(data, "trees", task="node", out=tmp_path / "a", device="cpu", **TREES)
+    add_runs(tmp_path, [run.path])
+    (row,) = build_node_table(tmp_path).splitlines()[2:]
+    val, test = run.results.to_pylist()
+    assert row.split(" | ")[2:5] == [f"{100 * value:.2f}" for value in (val["auc"], test["auc"], test["ap"])]
+    assert "88.99 ± 1.05 JODIE" in row

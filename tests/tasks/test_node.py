@@ -2,13 +2,22 @@ from dataclasses import replace
 
 import pytest
 import torch
+from sklearn.metrics import accuracy_score, f1_score
 
 from dygmamba.config import build_config, find_node_preset, find_preset, load_presets
-from dygmamba.core.errors import EventError
+from dygmamba.core.errors import ConfigError, EventError
 from dygmamba.models import MODELS
 from dygmamba.models.classifiers import NodeHead
 from dygmamba.runs.link_training import separate_settings
-from dygmamba.tasks.node import NodeTask, check_labels, compute_positive_weight, node_metrics, split_for_nodes
+from dygmamba.tasks.node import NodeTask, split_for_nodes
+from dygmamba.tasks.node_targets import (
+    ClassTarget,
+    RegressionTarget,
+    compute_positive_weight,
+    create_target,
+    infer_kind,
+    node_metrics,
+)
 from node_cases import labelled_stream
 from raising import raises
 
@@ -60,30 +69,94 @@ def test_the_head_is_the_published_one():
 
 
 @pytest.mark.parametrize(
-    ("change", "code", "value"),
+    ("change", "kind", "code", "value"),
     [
-        (lambda label, split: None, "no-labels", ""),
-        (lambda label, split: label * 2, "invalid-labels", "has 2"),
-        (lambda label, split: torch.zeros_like(label), "one-class", "training period has 0 positives"),
+        (lambda label, split: None, "auto", "no-labels", ""),
+        (lambda label, split: label + torch.arange(len(label)) % 2, "binary", "invalid-labels", "has 3"),
+        (
+            lambda label, split: torch.zeros_like(label),
+            "auto",
+            "one-class",
+            "training period has 0 positives",
+        ),
         (
             lambda label, split: label.index_fill(0, split.train, 1.0),
+            "auto",
             "one-class",
             "training period has 168 positives",
         ),
         (
             lambda label, split: label.index_fill(0, split.val, 0.0),
+            "auto",
             "one-class",
             "validation period has 0 positives",
         ),
+        (lambda label, split: torch.zeros_like(label), "classes", "one-class", "has 1 classes"),
+        (lambda label, split: torch.zeros_like(label), "regression", "constant-labels", "equal"),
     ],
 )
-def test_labels_that_cannot_be_learned_are_an_error(change, code, value):
-    """No labels, values other than 0 and 1, or only one class in training or validation."""
+def test_labels_that_cannot_be_learned_are_an_error(change, kind, code, value):
+    """No labels, not two values of a binary target, or one class or value only."""
     store = labelled_stream()
     split = split_for_nodes(store)
     with raises(code, EventError) as error:
-        check_labels(replace(store, label=change(store.label, split)), split)
+        create_target(replace(store, label=change(store.label, split)), split, kind)
     assert value in str(error.value)
+
+
+def test_the_kind_of_a_target_follows_from_the_labels():
+    """Two values: binary; at most 50 whole numbers: classes; anything else: regression."""
+    numbers = torch.arange(60.0)
+    for label, kind in (
+        (numbers % 2, "binary"),
+        (numbers % 2 + 4.5, "binary"),
+        (numbers % 3, "classes"),
+        (numbers % 50, "classes"),
+        (numbers % 51, "regression"),
+        (numbers % 3 + 0.5, "regression"),
+    ):
+        assert infer_kind(label) == kind
+    store = labelled_stream()
+    split = split_for_nodes(store)
+    with raises("unknown-target", ConfigError):
+        create_target(store, split, "ranking")
+    with raises("balance-without-classes", ConfigError):
+        create_target(store, split, "regression", balance=True)
+
+
+def test_a_class_that_training_lacks_counts_as_an_error():
+    """Classes are those of training; accuracy and macro-F1 equal scikit-learn's with the unknown class as another."""
+    store = labelled_stream()
+    split = split_for_nodes(store)
+    label = (store.src % 3).float().index_fill(0, split.test[:5], 9.0)
+    target = create_target(replace(store, label=label), split, balance=True)
+    assert isinstance(target, ClassTarget)
+    assert target.values == (0.0, 1.0, 2.0)
+    count = torch.bincount(label[split.train].long())
+    torch.testing.assert_close(torch.tensor(target.weights) * count, torch.full((3,), len(split.train) / 3))
+    true = target.encode(label[split.test])
+    assert true[:5].tolist() == [3.0] * 5
+    output = torch.randn(len(true), 3, generator=torch.Generator().manual_seed(0))
+    found, guess = target.metrics(output, true), output.argmax(dim=1)
+    assert found["accuracy"] == pytest.approx(accuracy_score(true, guess))
+    assert found["macro_f1"] == pytest.approx(f1_score(true, guess, average="macro"))
+    assert target.is_better({"macro_f1": 0.5}, {"macro_f1": 0.5})
+    assert not target.is_better({"macro_f1": 0.4}, {"macro_f1": 0.5})
+
+
+def test_errors_of_numbers_are_in_the_unit_of_the_labels():
+    """Mean and scale are those of training; decoding inverts encoding; a lower error is better."""
+    store = labelled_stream()
+    split = split_for_nodes(store)
+    label = 1000 + 50 * torch.randn(len(store), generator=torch.Generator().manual_seed(0))
+    target = create_target(replace(store, label=label), split)
+    assert isinstance(target, RegressionTarget)
+    encoded = target.encode(label)
+    assert float(encoded[split.train].std(correction=0)) == pytest.approx(1.0, abs=1e-5)
+    torch.testing.assert_close(target.decode(encoded).float(), label)
+    found = target.metrics(encoded + 0.1, encoded)
+    assert found["mae"] == pytest.approx(0.1 * target.scale, rel=1e-4)
+    assert not target.is_better({"mae": 2.0}, {"mae": 1.0})
 
 
 @pytest.mark.parametrize("dataset", ["wikipedia", "reddit", "mooc", "mine"])

@@ -9,11 +9,19 @@ from hypothesis import strategies as st
 from sklearn.metrics import ndcg_score
 
 import dygmamba as dm
-from board_cases import table_rows, tgb_folder, write_table
+from board_cases import HEADERS, table_rows, tgb_folder, write_table
 from commands import invoke
 from dygmamba.core.errors import ConfigError, EventError
 from dygmamba.data.storage.leaderboard import load_leaderboard
-from dygmamba.tasks.node_properties import NDCG_TOP, ndcg
+from dygmamba.tasks.metric_names import FORECAST_NAMES
+from dygmamba.tasks.node_properties import FORECASTS, NDCG_TOP, NodePropertyLabels, ndcg
+from dygmamba.tasks.state_space_forecast import (
+    EVENT_SPANS,
+    LABEL_DECAYS,
+    PropertyEvents,
+    StateSpaceForecast,
+    special_weights,
+)
 from raising import raises
 
 # rows of truth and of forecasts with ties, and what py-tgb 2.3.0's evaluator of tgbn-trade made of both together
@@ -94,6 +102,89 @@ def test_forecasts_equal_tgb(tmp_path, name):
             figure, moments = theirs[row["split"]]
             assert abs(row["ndcg@10"] - figure) < 1e-12
             assert (row["moments"], row["visible"], row["board"]) == (moments, "strict", "tgb")
+
+
+def preference_folder(folder, users=12, kinds=15, weeks=24, seed=0):
+    """A folder of tgbn-genre whose users keep their tastes: a label is the share of each kind in the week after it."""
+    rng, rows, labels = np.random.default_rng(seed), [], []
+    taste = rng.dirichlet(np.full(kinds, 0.4), users)
+    for week in range(weeks):
+        for user in range(users):
+            drawn, count = np.unique(rng.choice(kinds, 6, p=taste[user]), return_counts=True)
+            days = rng.integers(1, 7, len(drawn))
+            rows += [
+                [10 * week + day, f"u{user}", f"k{kind}", float(number)]
+                for day, kind, number in zip(days, drawn, count, strict=True)
+            ]
+            labels += [
+                [10 * week, f"u{user}", f"k{kind}", number / 6]
+                for kind, number in zip(drawn, count, strict=True)
+                if week
+            ]
+    folder.mkdir(parents=True)
+    write_table(
+        folder / "tgbn-genre_edgelist.csv", HEADERS["tgbn-genre"], sorted(rows, key=lambda row: row[0])
+    )
+    write_table(folder / "tgbn-genre_node_labels.csv", "ts,src,dst,weight", labels)
+    return folder
+
+
+def property_labels(data):
+    return NodePropertyLabels.from_board(data.store, load_leaderboard(data))
+
+
+def test_baselines_are_special_cases_of_the_state_space(tmp_path):
+    """With all weight on one label state: the forecasts and the NDCG of persistence and of the moving average."""
+    labelled(tmp_path / "genre", "tgbn-genre")
+    data = dm.read(tmp_path / "genre")
+    labels = property_labels(data)
+    events = PropertyEvents.from_labels(data.store, labels)
+    for name, kind in FORECASTS.items():
+        ours = StateSpaceForecast(labels, events, special_weights(name))
+        theirs, every = kind(labels.nodes, labels.kinds), np.arange(labels.nodes)
+        for _, time, rows, truth in labels.moments():
+            ours.advance(time)
+            assert np.abs(ours(every) - theirs(every)).max() < 1e-12
+            ours.learn(rows, truth)
+            theirs.learn(rows, truth)
+        found = labels.score_forecast(StateSpaceForecast(labels, events, special_weights(name)))
+        expected = labels.score_forecast(kind(labels.nodes, labels.kinds))
+        for period, scores in expected.items():
+            assert np.abs(np.array(found[period]) - np.array(scores)).max(initial=0) < 1e-9
+
+
+def test_event_states_are_decayed_shares_of_strictly_earlier_events(tmp_path):
+    """At each label time: by hand over all events before it, on both time scales, of numbers and of weights."""
+    data = dm.read(preference_folder(tmp_path / "genre", users=3, kinds=4, weeks=8))
+    labels = property_labels(data)
+    events = PropertyEvents.from_labels(data.store, labels)
+    forecast, every = StateSpaceForecast(labels, events, np.ones(9)), np.arange(labels.nodes)
+    for _, time, rows, truth in labels.moments():
+        forecast.advance(time)
+        states = forecast.read_states(every)[..., len(LABEL_DECAYS) :]
+        for place, span in enumerate(EVENT_SPANS):
+            earlier = events.time < time
+            decay = np.exp(-(time - events.time[earlier]) / (10 * span))
+            for k, amount in enumerate((decay, decay * events.weight[earlier])):
+                counts = np.zeros((labels.nodes, labels.kinds))
+                np.add.at(counts, (events.row[earlier], events.column[earlier]), amount)
+                expected = counts / np.maximum(counts.sum(1, keepdims=True), 1e-300)
+                assert np.abs(states[..., 2 * place + k] - expected).max() < 1e-9
+        forecast.learn(rows, truth)
+
+
+def test_the_state_space_beats_its_special_cases_where_tastes_last(tmp_path):
+    """Labels with sampling noise: on the test above persistence and not below the average; the choice is reported."""
+    data = dm.read(preference_folder(tmp_path / "genre"))
+    found = {
+        model: dm.evaluate(data, model, metrics="ndcg@10", split="test").to_pylist()[0]
+        for model in FORECAST_NAMES
+    }
+    scores = {model: row["ndcg@10"] for model, row in found.items()}
+    assert scores["state-space"] > scores["persistent"] + 0.03
+    assert scores["state-space"] >= scores["moving-average"] - 0.005
+    assert found["state-space"]["chosen"] in ("fit", "moving-average")
+    assert set(found["persistent"]) | {"chosen", "weights"} >= set(found["state-space"])
 
 
 def test_property_evaluation_by_command_and_its_errors(monkeypatch, capsys, tmp_path):

@@ -84,7 +84,12 @@ def check_split(given: str | None) -> None:
 
 
 def check_trainable(
-    model: str | None, settings: dict[str, Any], task: str, preset: str | None, device: str
+    model: str | None,
+    settings: dict[str, Any],
+    task: str,
+    preset: str | None,
+    device: str,
+    finetune: bool = False,
 ) -> None:
     """Raise an error if the model, or the one that would be chosen, cannot be trained with these settings."""
     if preset is not None and is_preset_file(preset):
@@ -95,7 +100,7 @@ def check_trainable(
     kinds = {"cpu": ("cpu",), "cuda": ("cuda",)}.get(device, ("cpu", "cuda"))
     errors = []
     for kind in kinds:
-        choice = choose_model(DeviceKind(kind), task, settings, preset)
+        choice = choose_model(DeviceKind(kind), task, settings, preset, finetune)
         try:
             _check_model_choice(choice.model, settings, task, choice.size)
         except ConfigError as error:

@@ -44,7 +44,8 @@ from dygmamba.runs.opening import as_directory, choose_device, describe_training
 from dygmamba.sampling.negatives import SAMPLERS
 from dygmamba.tasks.link import SETTINGS, SPLITS
 from dygmamba.tasks.metric_names import NDCG_METRIC
-from dygmamba.tasks.node_properties import FORECASTS, NodePropertyLabels
+from dygmamba.tasks.node_properties import NodePropertyLabels
+from dygmamba.tasks.state_space_forecast import build_forecast
 
 ALL_NEGATIVES = ("random", "historical", "inductive")
 Row = dict[str, Any]
@@ -72,7 +73,7 @@ def evaluate(
 
     Args:
         data: A dataset, its name, or anything that `read` takes.
-        model: A heuristic, or with metrics="ndcg@10" a forecast: "persistent" or "moving-average".
+        model: A heuristic, or with metrics="ndcg@10" a forecast: "persistent", "moving-average" or "state-space".
         negatives: Negative samplers: random, historical, inductive.
         split: "val", "test" or both.
         setting: "transductive" (all nodes), "inductive" (new nodes) or both.
@@ -280,7 +281,8 @@ def evaluate_node_properties(dataset: Dataset, model: str, split: Names = "test"
     names: Sequence[str] = parse_names("split", split, SPLITS)
     board = load_leaderboard(dataset)
     labels = NodePropertyLabels.from_board(dataset.store, board)
-    judged = labels.score_forecast(FORECASTS[model](labels.nodes, labels.kinds))
+    forecast, chosen = build_forecast(model, dataset.store, labels)
+    judged = labels.score_forecast(forecast)
     rows = []
     for name in (name for name in names if judged[name]):
         scores = [score for score, _ in judged[name]]
@@ -292,7 +294,9 @@ def evaluate_node_properties(dataset: Dataset, model: str, split: Names = "test"
             "board": board.name,
         }
         counts = {"moments": len(scores), "n": sum(count for _, count in judged[name])}
-        rows.append({**about, "visible": "strict", NDCG_METRIC: sum(scores) / len(scores), **counts})
+        rows.append(
+            {**about, "visible": "strict", NDCG_METRIC: sum(scores) / len(scores), **counts, **chosen}
+        )
     if not rows:
         raise EventError("the chosen splits have no labels; choose others", code="no-labels")
     return rows

@@ -3,5 +3,9 @@
 from dygmamba.data.events.times import format_date as format_date
 from dygmamba.data.events.times import format_duration as format_duration
 from dygmamba.data.events.times import format_rough_duration as format_rough_duration
+from dygmamba.tasks.metric_names import ERROR_METRICS as ERROR_METRICS
+from dygmamba.tasks.metric_names import NODE_METRICS as NODE_METRICS
 from dygmamba.tasks.metric_names import QUERY_TYPE_LABELS as QUERY_TYPE_LABELS
 from dygmamba.tasks.metric_names import SETTING_LABELS as SETTING_LABELS
+from dygmamba.tasks.metric_names import get_metric_scale as get_metric_scale
+from dygmamba.tasks.metric_names import get_metric_title as get_metric_title

@@ -111,6 +111,7 @@ def get_final_metrics(row: dict[str, Any]) -> dict[str, float]:
     """Return the metrics of a result row, keyed split/setting/negatives/metric."""
     about = "/".join(str(row[key]) for key in ("split", "setting", "negatives") if row.get(key) is not None)
     measures = ("ap", "auc", "ap_pooled", "auc_pooled", "mrr", "hits@10", "ece")
+    measures += ("macro_f1", "accuracy", "mae", "rmse")
     return {f"{about}/{key}": float(row[key]) for key in measures if row.get(key) is not None}
 
 

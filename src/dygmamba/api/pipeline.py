@@ -35,6 +35,8 @@ from dygmamba.runs.blending import BLEND, rebuild_blend
 from dygmamba.runs.calibration import copy_calibration
 from dygmamba.runs.final_evaluation import run_final_evaluation, run_final_node_evaluation
 from dygmamba.runs.link_training import TableSize, resume_link_run, start_link_run
+from dygmamba.runs.node_direct import start_direct_node_run
+from dygmamba.runs.node_streams import choose_target
 from dygmamba.runs.node_training import NodeSettings, check_backbone, resume_node_run, start_node_run
 from dygmamba.runs.opening import (
     OpenRun,
@@ -50,7 +52,7 @@ from dygmamba.runs.selection import describe_selection
 from dygmamba.runs.test_predictions import make_prediction_saver
 from dygmamba.runs.trusted_code import require_known_models
 from dygmamba.tasks.link import SETTINGS, SPLITS
-from dygmamba.tasks.node import check_labels, split_for_nodes
+from dygmamba.tasks.node import split_for_nodes
 
 MIN_STEPS, MIN_SECONDS = 8, 5.0  # an estimate needs both, or
 LATE_STEPS, LATE_SECONDS = 2, 20.0  # two slow steps
@@ -252,12 +254,35 @@ def finish_link_run(
 
 
 def train_node_run(dataset: Dataset, plan: TrainingPlan, seed: int, progress: Progress) -> Trainer:
-    """Train and evaluate one node classifier; without a backbone, a link run with the task's presets comes first."""
+    """Train and evaluate one node run.
+
+    A model that learns labels directly needs no backbone. For others, without one given, a link run with the task's
+    presets comes first.
+    """
     given = plan.backbone
     split = plan.parse_split(dataset) if given is None else read_split(RunDirectory(given))
-    check_labels(
-        dataset.store, split_for_nodes(dataset.store, split)
-    )  # before a backbone is trained for nothing
+    # before a backbone is trained for nothing
+    choose_target(
+        dataset,
+        split_for_nodes(dataset.store, split),
+        plan.settings.get("target", "auto"),
+        plan.balance or bool(plan.settings.get("balance", False)),
+    )
+    model = plan.model or DEFAULT_NETWORK
+    if given is None and find_model(model).for_nodes is not None:
+        if plan.size is not None:
+            find_size_preset(plan.size, model)  # raises unless it changes nothing
+        if plan.finetune:
+            raise ConfigError(
+                f"model '{model}' has no backbone to train; leave out `finetune`",
+                code="model-without-encoder",
+            )
+        settings = plan.settings | ({"balance": True} if plan.balance else {})
+        fit = start_direct_node_run(dataset, model, settings, seed, plan.device, plan.out, split)
+        for line in (plan.why.get("model"), f"run: {fit.run.path}", _describe_table(fit)):
+            if line:
+                progress.message(line)
+        return _finish_node_run(fit, dataset, progress, plan.log)
     if given is not None:
         check_backbone(given, dataset, plan.model)
         backbone, config = given, build_config(NodeFitConfig, plan.settings)
@@ -415,18 +440,19 @@ def _report_start(fit: Trainer, progress: Progress) -> None:
     for name in PRESET_KEYS:
         if name in chosen:
             progress.message(chosen[name])
-    if isinstance(fit.scorer, FeatureReader) and fit.executor.pending_queries:
-        progress.message(_describe_table(fit, sections))
-
-
-def _describe_table(fit: Trainer, sections: dict[str, dict[str, Any]]) -> str:
-    """Describe size, memory and time of a training from one table, before it is built."""
-    assert isinstance(fit.scorer, FeatureReader)
-    size = TableSize(fit.executor.pending_queries, len(fit.scorer.names))
     about, events = sections["run"], len(fit.stream.store)
     seconds = estimate_seconds(
         Candidate(about["model"]), "cpu", sections["train"], name=about["data"], events=events
     )
+    if table := _describe_table(fit, seconds):
+        progress.message(table)
+
+
+def _describe_table(fit: Trainer, seconds: float | None = None) -> str:
+    """Describe size, memory and time of a training from one table, before it is built; empty without a table."""
+    if not isinstance(fit.scorer, FeatureReader) or not fit.executor.pending_queries:
+        return ""
+    size = TableSize(fit.executor.pending_queries, len(fit.scorer.names))
     time_needed = "" if seconds is None else f", about {format_rough_duration(seconds)} on two cores"
     return f"training table: {size}; about {format_bytes(size.peak_bytes)} of memory{time_needed}"
 

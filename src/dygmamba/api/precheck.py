@@ -90,7 +90,7 @@ def check_train(
     else:
         check_split(split)
         if budget is None or model is not None:
-            check_trainable(model, settings, task, preset, device)
+            check_trainable(model, settings, task, preset, device, finetune)
     if budget is not None:
         parse_budget(budget)
         check_one_seed(model, seeds)
@@ -407,4 +407,4 @@ def describe_model(name: str) -> dict[str, Any]:
         "trainable": spec.trainable,
         "settings": describe_settings(spec.config),
         "training": describe_settings(LinkFitConfig) if spec.trainable else {},
-    }
+    } | ({} if spec.for_nodes is None else {"node_settings": describe_settings(spec.for_nodes.config)})

@@ -33,7 +33,7 @@ from dygmamba.report.explanation_page import (
 from dygmamba.runs.predictor import Predictor
 from dygmamba.runs.queries import Predictions
 
-SCORE_COLUMNS = ("score", "uncalibrated_score", "probability")
+SCORE_COLUMNS = ("score", "uncalibrated_score", "probability", "value")  # also `uncalibrated_score CLASS`
 
 
 def predict(
@@ -128,7 +128,10 @@ def _make_jsonl_chunks(table: pa.Table, raw: bool) -> Iterator[bytes]:
 
 def iterate_rows(table: pa.Table) -> Iterator[dict[str, Any]]:
     """Yield predictions as dictionaries, with scores to nine significant digits."""
-    names = [name for name in SCORE_COLUMNS if name in table.column_names]
+    fields = (
+        (field.name, field.type) for field in table.schema if field.name.partition(" ")[0] in SCORE_COLUMNS
+    )
+    names = [name for name, kind in fields if pa.types.is_floating(kind)]
     for batch in table.to_batches(max_chunksize=1 << 14):
         for row in batch.to_pylist():
             yield row | {name: float(f"{row[name]:.9g}") for name in names}

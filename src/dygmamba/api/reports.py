@@ -27,8 +27,8 @@ from dygmamba.report.error_analysis import (
     select_examples,
 )
 from dygmamba.report.html import write_document
+from dygmamba.report.node_sections import find_report_task
 from dygmamba.report.run_report import build_data_sections, write_report
-from dygmamba.report.run_sections import REPORT_TASKS
 from dygmamba.runs.calibration import load_calibration, load_saved_calibration
 from dygmamba.runs.opening import OpenRun, open_run, open_run_dataset, read_split
 from dygmamba.runs.test_predictions import load_predictions, recompute_predictions, save_predictions
@@ -69,7 +69,7 @@ def write_full_page(
 def assemble_page(folder: RunDirectory, dataset: Dataset, split: Split, out: Path | None = None) -> Path:
     """Write the page from the files of the run directory and from the dataset."""
     saved = (load_predictions(folder), load_examples(folder) or (), load_saved_calibration(folder))
-    sections = build_data_sections(dataset, split, REPORT_TASKS[folder.task], *saved)
+    sections = build_data_sections(dataset, split, find_report_task(folder), *saved)
     return write_report(folder, out, sections, TimeFormatter.from_dataset(dataset).is_dated)
 
 

@@ -162,10 +162,12 @@ class Run:
     def classify(
         self, nodes: "Nodes | None" = None, at: TimeLike | None = None, k: int | None = None
     ) -> pa.Table:
-        """Return the probability that each node is in state 1, from a run of task="node": columns node, time, score.
+        """Predict the label of each node, from a run of task="node": columns node, time and those of the label.
 
-        Without `nodes`, every node that was a source before is scored. Then, or with `k`, rows are sorted by descending
-        score and numbered in a column rank. Only strictly earlier events are visible.
+        Two states have the column score, the probability of state 1. Classes have class, uncalibrated_score (of that
+        class) and, if they are few, the score of each class. A number has value. Without `nodes`, every node that was
+        a source before is scored. Then, or with `k`, rows are sorted by descending score (or value) and numbered in a
+        column rank. Only strictly earlier events are visible.
         """
         if k is not None:
             _require_positive(k)

@@ -59,10 +59,14 @@ from dygmamba.runs.provenance import is_deterministic
 from dygmamba.runs.trusted_code import require_known_models
 from dygmamba.sampling.negatives import SAMPLERS
 from dygmamba.tasks.link import SETTINGS
-from dygmamba.tasks.metric_names import SETTING_LABELS
+from dygmamba.tasks.metric_names import SETTING_LABELS, get_metric_scale, get_metric_title
 
 GROUP_KEYS = ("split", "setting", "negatives")
-METRIC_KEYS = ("ap", "auc", "ap_pooled", "auc_pooled", "mrr", "hits@10", "ece", "ece_raw")
+METRIC_KEYS = (
+    *("ap", "auc", "ap_pooled", "auc_pooled", "mrr", "hits@10", "ece", "ece_raw"),
+    *("macro_f1", "accuracy", "mae", "rmse"),
+)
+SHOWN_METRICS = ("ap", "auc", "macro_f1", "accuracy", "mae")  # where a row has them
 
 
 class Runs(Sequence[Run]):
@@ -89,8 +93,12 @@ class Runs(Sequence[Run]):
                 for key in GROUP_KEYS
                 if key in row
             )
-            figures = ((row["ap"], row["ap_std"]), (row["auc"], row["auc_std"]))
-            text += f"; {about}: AP {_format_percent(*figures[0])}, AUC {_format_percent(*figures[1])}"
+            figures = (
+                f"{get_metric_title(key)} {_format_metric(key, row[key], row[f'{key}_std'])}"
+                for key in SHOWN_METRICS
+                if key in row
+            )
+            text += f"; {about}: {', '.join(figures)}"
         return f"{text}>"
 
     @property
@@ -155,7 +163,7 @@ def train(
         model: A registered model. By default "dyg-mamba" with a GPU or if a setting is one of its own, else "trees",
             which need no GPU; a warning says so.
         seeds: One run for each.
-        task: "link" (prediction) or "node" (classification).
+        task: "link" (prediction) or "node" (labels of sources: two states, classes or numbers).
         budget: How long this may take, such as "10m", "1h" or 90 (seconds). Without a model, several are trained, the
             quick ones first, and the best by validation is returned, or a blend of them if it is better by more than
             chance; `run.selection` lists them. With a model, its training ends in time. Several seeds need a model and
@@ -165,7 +173,7 @@ def train(
         negatives: Negative samplers of the final evaluation: random, historical, inductive.
         backbone: With task="node", a finished link run to build on; by default one is trained first.
         finetune: With task="node", train the backbone too.
-        balance: With task="node", weigh both classes the same.
+        balance: With task="node", weigh all classes the same.
         preset: "small" for a DyG-Mamba that suits a CPU, "paper", or a file that `tune` wrote.
         split: Three shares, (0.7, 0.15, 0.15), or the times at which validation and test start,
             ("2024-01-01", "2024-06-01").
@@ -202,7 +210,7 @@ def train(
     if deadline is not None:
         check_one_seed(model, numbers)
     elif model is None and backbone is None:  # a backbone brings its own model
-        choice = choose_model(where, task, settings, preset)
+        choice = choose_model(where, task, settings, preset, finetune)
         model, preset, why["model"] = choice.model, choice.size, choice.sentence
         if choice.surprising and not isinstance(progress, Progress):  # which gets it as a message
             warnings.warn(DygWarning(choice.sentence), stacklevel=3)
@@ -466,7 +474,8 @@ def _path(given: Path | str | None) -> Path | None:
     return None if given is None else Path(given)
 
 
-def _format_percent(value: float | None, spread: float | None) -> str:
+def _format_metric(name: str, value: float | None, spread: float | None) -> str:
     if value is None:
         return "-"
-    return f"{100 * value:.2f}" + ("" if spread is None else f"±{100 * spread:.2f}")
+    scale = get_metric_scale(name)
+    return f"{scale * value:.2f}" + ("" if spread is None else f"±{scale * spread:.2f}")

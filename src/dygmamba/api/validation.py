@@ -235,11 +235,13 @@ class ModelChoice:
     surprising: bool = False  # whether a reader of the paper would expect another one
 
 
-def choose_model(device: DeviceLike, task: str, settings: dict[str, Any], size: str | None) -> ModelChoice:
+def choose_model(
+    device: DeviceLike, task: str, settings: dict[str, Any], size: str | None, finetune: bool = False
+) -> ModelChoice:
     """Choose a model for a user who named none.
 
-    DyG-Mamba with a GPU, or if only it has the task, the preset or a setting; otherwise boosted trees, which finish in
-    minutes on a CPU.
+    DyG-Mamba with a GPU, or if only it has the preset, a setting or a backbone to finetune; otherwise boosted trees,
+    which finish in minutes on a CPU.
     """
     network, trees = DEFAULT_NETWORK, f"`model='{DEFAULT_CPU_MODEL}'`"
     if size is not None and is_preset_file(size):
@@ -251,15 +253,18 @@ def choose_model(device: DeviceLike, task: str, settings: dict[str, Any], size: 
             "`budget='10m'` tries several"
         )
         return ModelChoice(network, size, reason)
-    if task == "node":
+    setting = _find_network_setting(settings, task) or ("finetune" if finetune else None)
+    if task == "node" and (size is not None or setting is not None):
         small = size or "small"
         why = "the one for CPUs (`preset='paper'` is the published size)" if size is None else "as given"
-        reason = f"no GPU in use: model {network}, because {DEFAULT_CPU_MODEL} have no node embeddings; "
-        return ModelChoice(network, small, f"{reason}preset {small}, {why}", surprising=size is None)
+        cause = f"it has the setting {setting}" if size is None else f"the preset {size} is for it"
+        reason = (
+            f"no GPU in use: model {network}, because {cause}; preset {small}, {why}; {trees} finishes sooner"
+        )
+        return ModelChoice(network, small, reason, surprising=size is None)
     if size is not None:
         reason = f"model {network}, because the preset {size} is for it; {trees} finishes sooner"
         return ModelChoice(network, size, reason)
-    setting = _find_network_setting(settings)
     if setting is not None:
         reason = (
             f"model {network}, because it has the setting {setting}; without a GPU {trees} finishes sooner"
@@ -273,12 +278,14 @@ def choose_model(device: DeviceLike, task: str, settings: dict[str, Any], size: 
     return ModelChoice(DEFAULT_CPU_MODEL, None, reason, surprising=True)
 
 
-def _find_network_setting(settings: dict[str, Any]) -> str | None:
+def _find_network_setting(settings: dict[str, Any], task: str) -> str | None:
     """Return the first setting that the network has and the trees have not, even if it is misspelt."""
     from dygmamba.models import MODELS
 
-    loop = set(get_training_hints("node"))
-    network, quick = (loop | set(MODELS[name].settings) for name in (DEFAULT_NETWORK, DEFAULT_CPU_MODEL))
+    loop, spec = set(get_training_hints("node")), MODELS[DEFAULT_CPU_MODEL]
+    network, quick = loop | set(MODELS[DEFAULT_NETWORK].settings), loop | set(spec.settings)
+    if task == "node" and spec.for_nodes is not None:
+        quick = loop | set(spec.for_nodes.settings)
     for name in settings:
         if name not in quick and (
             name in network or _find_closest_name(name, network | quick) in network - quick

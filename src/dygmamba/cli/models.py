@@ -49,6 +49,7 @@ def _print_model(about: dict[str, Any], as_json: bool) -> None:
     for title, settings in (
         ("settings of the model", about["settings"]),
         ("of its training", about["training"]),
+        ("of the model for `--task node`", about.get("node_settings", {})),
     ):
         if settings:
             table = plain_table("setting", "default", "allowed", "meaning", title=title)

@@ -49,7 +49,8 @@ def predict(
         str | None, typer.Option(help="Rank the destinations of these ids, a,b,c or a file; with --top.")
     ] = None,
     nodes: Annotated[
-        str | None, typer.Option(help="Classify these ids, a,b,c or a file; for runs of the node task.")
+        str | None,
+        typer.Option(help="Predict the labels of these ids, a,b,c or a file; for runs of the node task."),
     ] = None,
     events: Annotated[
         Path | None, typer.Option(help="Add the new events of this file, with the columns of the dataset.")

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from dygmamba.api.formatting import format_rough_duration
+from dygmamba.api.formatting import ERROR_METRICS, format_rough_duration, get_metric_title
 from dygmamba.cli.console import print_note, stderr
 from dygmamba.cli.messages import escape_text, translate_message
 from dygmamba.core.errors import DygWarning
@@ -82,9 +82,11 @@ class ConsoleProgress(Progress):
 def describe_epoch(entry: dict[str, Any]) -> str:
     """Return an epoch's number, loss and validation metrics in a few words."""
     text = f"epoch {entry['epoch'] + 1}: loss {entry['loss']:.4f}"
-    for key, title in (("val_ap", "val AP"), ("val_auc", "val AUC")):
-        if entry.get(key) is not None:
-            text += f", {title} {100 * entry[key]:.2f}"
+    for name in ("ap", "auc", "macro_f1", "accuracy", "mae"):
+        value = entry.get(f"val_{name}")
+        if value is not None:
+            shown = f"{value:.4g}" if name in ERROR_METRICS else f"{100 * value:.2f}"
+            text += f", val {get_metric_title(name)} {shown}"
     return text
 
 

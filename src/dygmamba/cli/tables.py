@@ -3,7 +3,14 @@
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
-from dygmamba.api.formatting import QUERY_TYPE_LABELS, SETTING_LABELS, format_rough_duration
+from dygmamba.api.formatting import (
+    ERROR_METRICS,
+    NODE_METRICS,
+    QUERY_TYPE_LABELS,
+    SETTING_LABELS,
+    format_rough_duration,
+    get_metric_title,
+)
 from dygmamba.cli.console import plain_table, print_line, print_note, stdout
 from dygmamba.cli.messages import escape_text, translate_message
 
@@ -69,7 +76,7 @@ def make_result_tables(rows: Rows, rules: Rows | None = None) -> "list[Table]":
 
 
 def make_task_table(rows: Rows, rules: Rows | None = None) -> "Table":
-    """Make the table of link prediction or of node classification."""
+    """Make the table of link prediction or of a node task."""
     return make_node_table(rows) if rows[0].get("task") == "node" else make_link_table(rows, rules or [])
 
 
@@ -192,6 +199,7 @@ def make_property_table(rows: Rows) -> "Table":
     first = rows[0]
     title = f"{first['model']} on {first['dataset']}, node properties of {first['board']}"
     title += " (only strictly earlier labels are visible)"
+    title += f", chosen on validation: {first['chosen']}" if "chosen" in first else ""
     table = plain_table("split", title=title, figures=("NDCG@10", "moments", "nodes queried"))
     for row in rows:
         table.add_row(row["split"], f"{100 * row['ndcg@10']:.2f}", f"{row['moments']:,}", f"{row['n']:,}")
@@ -199,20 +207,31 @@ def make_property_table(rows: Rows) -> "Table":
 
 
 def make_node_table(rows: Rows) -> "Table":
-    """Make a table of node classification with a line per split."""
+    """Make a table of a node task with a line per split; runs with a backbone say whether it was trained too."""
     first, groups = rows[0], {}
     for row in rows:
         groups.setdefault(row["split"], []).append(row)
     seeds = len(groups[first["split"]])
     title = f"{first['model']} on {first['dataset']}" + (f", mean ± std of {seeds}" if seeds > 1 else "")
-    how = ("fine-tuned" if first["finetune"] else "frozen") + (", balanced" if first["balance"] else "")
     title += f" ({VISIBILITY_TITLES[first['visible']]})"
-    keys = {"auc": "AUC", "ap": "AP"} | ({"ece": "ECE"} if "ece" in first else {})
-    table = plain_table("split", "backbone", title=title, figures=(*keys.values(), "positives", "events"))
-    for name, own in groups.items():
-        cells = [mean_and_spread([row[key] for row in own if row[key] is not None]) for key in keys]
-        table.add_row(name, how, *cells, f"{own[0]['positives']:,}", f"{own[0]['n']:,}")
+    how = [("fine-tuned" if first["finetune"] else "frozen")] if "finetune" in first else ["none"]
+    how += ["balanced"] * first["balance"]
+    names = [*NODE_METRICS[first.get("target", "binary")], *(["ece"] if "ece" in first else [])]
+    counts = [name for name in ("positives", "classes") if name in first]
+    figures = (*map(get_metric_title, names), *counts, "events")
+    table = plain_table("split", "backbone", title=title, figures=figures)
+    for split, own in groups.items():
+        cells = [_format_metric(name, [row[name] for row in own if row[name] is not None]) for name in names]
+        sizes = (f"{own[0][name]:,}" for name in (*counts, "n"))
+        table.add_row(split, ", ".join(how), *cells, *sizes)
     return table
+
+
+def _format_metric(name: str, values: list[float]) -> str:
+    """Format a metric of several runs: shares in per cent, errors in the unit of the labels."""
+    if name not in ERROR_METRICS:
+        return mean_and_spread(values)
+    return "-" if not values else f"{mean(values):.4g}" + (f"±{stdev(values):.2g}" if len(values) > 1 else "")
 
 
 def print_selection(selection: dict[str, Any]) -> None:

@@ -73,7 +73,7 @@ def train(
         ),
     ] = None,
     task: Annotated[
-        str, typer.Option(help="Predict links (link), or classify sources by their events' labels (node).")
+        str, typer.Option(help="Predict links (link), or labels of sources: states, classes, numbers (node).")
     ] = "link",
     backbone: Annotated[
         Path | None, typer.Option(help="Build the node classifier on this finished link run.")
@@ -82,7 +82,7 @@ def train(
         bool, typer.Option("--finetune", help="Train the backbone of the node classifier too.")
     ] = False,
     balance: Annotated[
-        bool, typer.Option("--balance", help="Weigh both classes of the node classifier the same.")
+        bool, typer.Option("--balance", help="Weigh all classes of a node task the same.")
     ] = False,
     seeds: Annotated[str, typer.Option(help="Train one run for each seed, e.g. 0 or 0-4 or 0,3,7.")] = "0",
     epochs: Annotated[int | None, typer.Option(min=1, help="Train at most this many epochs.")] = None,

@@ -8,6 +8,7 @@ from typing import Literal
 Strategy = Literal["recent", "uniform", "time_aware"]  # of neighbor sampling
 Visibility = Literal["strict", "batch"]  # which earlier events a memory may know
 LossName = Literal["pairwise", "ranking"]
+TargetKind = Literal["binary", "classes", "regression"]  # of node labels
 TrainNegativesName = Literal["random", "historical", "mixed", "mixed-odds", "popular-odds"]
 BestMetric = Literal["ap", "mrr"]  # of the validation, which chooses the best epoch
 

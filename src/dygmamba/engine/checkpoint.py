@@ -70,14 +70,17 @@ class TrainingState:
 
     @property
     def best(self) -> dict[str, float]:
-        """Validation metrics of the best epoch; -1 without one."""
-        return {"ap": self.best_ap, "auc": self.best_auc, "mrr": self.best_mrr}
+        """Validation metrics of the best epoch; AP, AUC and MRR are -1 without one."""
+        entry = self.entries[self.best_epoch] if 0 <= self.best_epoch < len(self.entries) else {}
+        metrics = {key.removeprefix("val_"): entry[key] for key in entry if key.startswith("val_")}
+        return {"ap": self.best_ap, "auc": self.best_auc, "mrr": self.best_mrr} | metrics
 
     def end_epoch(self, metrics: dict[str, Any], better: bool, epochs: int, patience: int) -> None:
         """Record the validation of an epoch and move on to the next one."""
         if better:
-            best = self.best | metrics
-            self.best_ap, self.best_auc, self.best_mrr = best["ap"], best["auc"], best["mrr"]
+            self.best_ap, self.best_auc, self.best_mrr = (
+                metrics.get(name, self.best[name]) for name in ("ap", "auc", "mrr")
+            )
             self.best_epoch, self.stale = self.epoch, 0
         else:
             self.stale += 1

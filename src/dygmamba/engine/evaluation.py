@@ -31,7 +31,7 @@ def score_evaluation_set(
     rule: VisibilityRule = STRICT_RULE,
     seed: int = 0,
     advance: Advance = no_advance,
-) -> Float[Tensor, "p"]:
+) -> Float[Tensor, "p *c"]:
     """Return the score of each pair of an evaluation set, on the host.
 
     A memory observes the periods before the set and the events of the set, as far as each query may see them.

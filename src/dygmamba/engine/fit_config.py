@@ -62,7 +62,10 @@ class LinkFitConfig(FitConfig):
 
 @dataclass(frozen=True, slots=True)
 class NodeFitConfig(FitConfig):
-    """Settings of node classification."""
+    """Settings of node tasks."""
 
     finetune: bool = False  # train the backbone too
-    balance: bool = False  # weight positives so that both classes count the same
+    balance: bool = False  # weight classes so that all count the same
+    target: Literal["auto", "binary", "classes", "regression"] = (
+        "auto"  # what a label is: one of two states, a class or a number; auto finds it from the labels
+    )

@@ -1,15 +1,16 @@
 """Checks of what the files of a run may hold: a valid checksum says who wrote a file last, not that it makes sense."""
 
 import math
-from typing import Any
+from typing import Any, get_args
 
+from dygmamba.core.choices import TargetKind
 from dygmamba.tasks.metric_names import QUERY_TYPE_LABELS
 
-TASKS = ("link", "node")
+TASKS, TARGETS = ("link", "node"), get_args(TargetKind)
 # types of entries of the section [run]; other entries are checked where they are used
 RUN_TYPES = {
     "data": str, "digest": str, "version": str, "file": str, "split": str, "model": str, "source": str, "seed": int,
-    "task": str, "backbone": str, "refit_of": str,
+    "task": str, "backbone": str, "refit_of": str, "target": str,
 }  # fmt: skip
 SEED_RANGE = range(-(2**63), 2**64)  # of torch's generators
 MAX_ITEMS, MAX_DEPTH = 1_000_000, 4  # of lists
@@ -25,11 +26,12 @@ TEXTS = {
     "negatives",
     "visible",
     "sentence",
+    "target",
 }
-COUNTS = {"batch", "n", "epoch"}
+COUNTS = {"batch", "n", "epoch", "positives", "classes"}
 SHARES = {
     "ap", "auc", "ap_pooled", "auc_pooled", "ece", "ece_raw", "mrr", "hits@10", "val_ap", "val_auc", "val_ap_pooled",
-    "val_auc_pooled",
+    "val_auc_pooled", "macro_f1", "accuracy", "val_macro_f1", "val_accuracy",
 }  # fmt: skip
 
 
@@ -49,6 +51,8 @@ def find_config_fault(sections: dict[str, Any]) -> str | None:
         return "[run] seed has more than 64 bits"
     if about.get("task", "link") not in TASKS:
         return f"[run] task must be one of {', '.join(TASKS)}"
+    if about.get("target", "binary") not in TARGETS:
+        return f"[run] target must be one of {', '.join(TARGETS)}"
     return None
 
 

@@ -77,6 +77,12 @@ def explain_pair(
     if orders < 1:
         raise ConfigError(f"`orders` must be at least 1; got {orders}", code="orders-not-positive")
     stream, run = predictor.ranker.stream_scorer.stream, predictor.run
+    if run.target is not None and run.target.kind != "binary":
+        raise ConfigError(
+            f"{run.folder.path} has the target '{run.target.kind}', but only links and labels of two states can be "
+            "explained; give another run",
+            code="target-without-explanation",
+        )
     queries, one = _read_query(predictor, pair, at, columns or {})
     ids, time = _queried_ids(predictor, queries), queries.times.shown[0].as_py()
     removal = build_game(run.scorer, stream, one, run.seed, run.rule.batch_size)

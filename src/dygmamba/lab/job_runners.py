@@ -43,6 +43,7 @@ from dygmamba.runs.final_evaluation import (
     add_rank_metrics,
 )
 from dygmamba.runs.link_training import resume_link_run, start_link_run
+from dygmamba.runs.node_direct import start_direct_node_run
 from dygmamba.runs.node_training import evaluate_node_fit, resume_node_run, start_node_run
 from dygmamba.runs.opening import choose_device, open_run, read_split, store_run_dataset
 from dygmamba.runs.provenance import StartOptions, describe_environment
@@ -133,10 +134,16 @@ def _list_evaluations(job: Job) -> list[tuple[str, str, str]]:
 
 
 def run_node(job: Job, context: JobContext) -> JobResult:
-    """Train a node classifier on the frozen encoder of another job's run."""
-    backbone = context.find_needed_run(job)
+    """Train a node classifier on the frozen encoder of another job's run, or a model that needs no encoder."""
+    backbone = None if job.needs is None else context.find_needed_run(job)
 
     def start(root: Path) -> Trainer:
+        if backbone is None:
+            dataset, device = context.open_dataset(job), choose_device(context.device)
+            rule = _read_job_split(job, dataset)
+            return start_direct_node_run(
+                dataset, job.model, job.settings, int(job.seed or 0), device, root, rule
+            )
         config = build_config(NodeFitConfig, job.settings)
         return start_node_run(
             context.open_dataset(job),

@@ -131,6 +131,7 @@ BLOCKS: dict[str, Callable[[Path], str]] = {
     "ranking_types": ranking_study.build_type_table,
     "activity": stored_runs.build_activity_table,
     "blends": stored_runs.build_blend_table,
+    "nodes": stored_runs.build_node_table,
     "calibration": calibration_study.build_table,
     **ceilings_page.BLOCKS,
 }

@@ -1,7 +1,7 @@
 """The studies of the paper (`STUDIES` by name) and the jobs that each of them consists of."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,12 @@ from dygmamba.data.storage.dataset import Dataset, save_dataset
 from dygmamba.data.storage.leaderboard import get_default_split
 from dygmamba.data.storage.library import generate_dataset, open_dataset
 from dygmamba.data.storage.locations import data_folder, data_folders, has_dataset
-from dygmamba.engine.fit_config import LinkFitConfig
+from dygmamba.engine.fit_config import LinkFitConfig, NodeFitConfig
 from dygmamba.lab.job import Job
 from dygmamba.lab.noise import NOISE_KINDS
 from dygmamba.models import all_models, find_model
 from dygmamba.models.aliases import current_model_name
+from dygmamba.models.spec import NodeSpec
 from dygmamba.runs.link_training import separate_settings
 from dygmamba.runs.node_training import NodeSettings
 
@@ -146,10 +147,17 @@ def _with_asks(job: Job, **asks: Any) -> Job:
 
 
 def node_jobs(request: StudyRequest) -> list[Job]:
-    """Plan node classification: a link-trained encoder per model and seed, and a classifier on it."""
+    """Plan node classification: a link-trained encoder per model and seed, and a classifier on it.
+
+    A model that learns labels without an encoder, such as trees, is one job.
+    """
     jobs = []
     for dataset in request.open_datasets(("wikipedia",)):
         for model in request.choose_models(list_trained_models()):
+            spec = find_model(model).for_nodes
+            if spec is not None:
+                jobs += [_direct_node_job(request, dataset, model, spec, seed) for seed in request.seeds]
+                continue
             parts = NodeSettings.from_settings(dataset.name, model, request.settings)
             classifier_settings = to_settings(parts.node)
             for seed in request.seeds:
@@ -158,6 +166,16 @@ def node_jobs(request: StudyRequest) -> list[Job]:
                 )
                 jobs += [backbone, _follow_up_job(backbone, "node", {}, classifier_settings)]
     return jobs
+
+
+def _direct_node_job(request: StudyRequest, dataset: Dataset, model: str, spec: NodeSpec, seed: int) -> Job:
+    names = {field.name for field in fields(NodeFitConfig)}
+    loop = {name: value for name, value in request.settings.items() if name in names}
+    own = {name: value for name, value in request.settings.items() if name not in names}
+    settings = to_settings(build_config(NodeFitConfig, loop)) | to_settings(build_config(spec.config, own))
+    asks = get_default_split(dataset, request.protocol).stamp
+    size = {"events": float(len(dataset.store))}
+    return Job("node", dataset.name, dataset.digest, model, seed, settings, asks, {"model": model}, size=size)
 
 
 def ablation_jobs(request: StudyRequest) -> list[Job]:

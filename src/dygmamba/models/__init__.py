@@ -13,7 +13,7 @@ from types import ModuleType
 from dygmamba.core.errors import ConfigError, NotFoundError
 from dygmamba.models import configs
 from dygmamba.models.aliases import ALIASES, current_model_name
-from dygmamba.models.spec import Builder, ModelSpec, list_installed, load_installed
+from dygmamba.models.spec import Builder, ModelSpec, NodeSpec, list_installed, load_installed
 
 MODELS: dict[str, ModelSpec] = {
     "dyg-mamba": ModelSpec(
@@ -137,6 +137,7 @@ MODELS: dict[str, ModelSpec] = {
         looks_at="decayed counts of both nodes' and their neighbors' events, what follows the source's last ones, and "
         "amounts and types of earlier events",
         cost="linear in the neighbors, logarithmic in the events",
+        for_nodes=NodeSpec(configs.NodeTreesConfig, "dygmamba.models.node_trees:NodeTrees"),
     ),
     "walk-trees": ModelSpec(
         config=configs.WalkTreesConfig,

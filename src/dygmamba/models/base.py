@@ -11,6 +11,7 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
+from dygmamba.core.choices import TargetKind
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.columns import ColumnFacts, rank_columns
 from dygmamba.data.events.event_store import EventBatch, EventStore
@@ -105,6 +106,23 @@ class DatasetFacts:
             period=period if period > 0 else 1.0,
             columns=rank_columns(store, events),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class TargetFacts:
+    """What a model of nodes may know about its target when it is built.
+
+    Attributes:
+        kind: Two states, classes or a number.
+        outputs: Number of outputs of the model.
+        weights: Weights of the classes in the loss; none for equal ones.
+        label_columns: Columns behind the edge features that hold the labels of events; 0 if labels are hidden.
+    """
+
+    kind: TargetKind = "binary"
+    outputs: int = 1
+    weights: tuple[float, ...] = ()
+    label_columns: int = 0
 
 
 def _gap_statistics(node: Int64[Tensor, "k"], time: Float64[Tensor, "k"]) -> tuple[float, float]:

@@ -1,6 +1,6 @@
 """Source embeddings of an encoder, and node classifiers on a frozen or trained backbone.
 
-Legend: p pairs, e events, d width.
+Legend: p pairs, e events, d width, c outputs if there are several.
 """
 
 from jaxtyping import Float
@@ -18,28 +18,28 @@ class SourceEmbedding(MemorySavingWrapper):
 
 
 class NodeHead(nn.Module):
-    """One logit per embedding: d -> 80 -> 10 -> 1 with ReLU and dropout (DyGLib)."""
+    """One output per embedding, or several: d -> 80 -> 10 -> outputs with ReLU and dropout (DyGLib)."""
 
-    def __init__(self, dim: int, dropout: float = 0.1) -> None:
+    def __init__(self, dim: int, dropout: float = 0.1, outputs: int = 1) -> None:
         super().__init__()
         self.layers = nn.Sequential(
             *(nn.Linear(dim, 80), nn.ReLU(), nn.Dropout(dropout)),
             *(nn.Linear(80, 10), nn.ReLU(), nn.Dropout(dropout)),
-            nn.Linear(10, 1),
+            nn.Linear(10, outputs),
         )
 
-    def forward(self, embedding: Float[Tensor, "p d"]) -> Float[Tensor, "p"]:
+    def forward(self, embedding: Float[Tensor, "p d"]) -> Float[Tensor, "p *c"]:
         return self.layers(embedding).squeeze(-1)
 
 
 class NodeClassifier(EncoderWrapper):
     """A trained backbone with a node head on its source embeddings."""
 
-    def __init__(self, encoder: Encoder) -> None:
+    def __init__(self, encoder: Encoder, outputs: int = 1) -> None:
         super().__init__(encoder)
-        self.head = NodeHead(encoder.out_dim)
+        self.head = NodeHead(encoder.out_dim, outputs=outputs)
 
-    def forward(self, view: PairView) -> Float[Tensor, "p"]:
+    def forward(self, view: PairView) -> Float[Tensor, "p *c"]:
         return self.head(self.encoder(view)[0])
 
 
@@ -49,8 +49,8 @@ class FrozenClassifier(NodeClassifier):
     Without a table (`use`) it computes the embeddings as its parent does.
     """
 
-    def __init__(self, encoder: Encoder) -> None:
-        super().__init__(encoder.requires_grad_(False))
+    def __init__(self, encoder: Encoder, outputs: int = 1) -> None:
+        super().__init__(encoder.requires_grad_(False), outputs)
         self.table: Tensor | None = None
 
     def use(self, table: Float[Tensor, "e d"]) -> None:
@@ -63,5 +63,5 @@ class FrozenClassifier(NodeClassifier):
         self.encoder.eval()
         return self
 
-    def forward(self, view: PairView) -> Float[Tensor, "p"]:
+    def forward(self, view: PairView) -> Float[Tensor, "p *c"]:
         return super().forward(view) if self.table is None else self.head(self.table[view.pairs.group])

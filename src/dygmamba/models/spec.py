@@ -10,9 +10,25 @@ from dygmamba.core.errors import ConfigError, NotFoundError, first_line
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-    from dygmamba.models.base import DatasetFacts, Encoder, Scorer
+    from dygmamba.models.base import DatasetFacts, Encoder, Scorer, TargetFacts
 
 ENTRY_POINT_GROUP = "dygmamba.models"  # the object of each entry point is a ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """How a model that learns labels of nodes without a backbone is configured and built."""
+
+    config: type
+    target: str  # import path "module:attribute" of its class, which is imported when it is built
+
+    def build(self, config: Any, facts: "DatasetFacts", target: "TargetFacts") -> "Scorer":
+        return _import_path(self.target)(config, facts, target)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Its settings with their defaults."""
+        return _list_defaults(self.config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +42,14 @@ class ModelSpec:
     looks_at: str
     cost: str
     source: str | None = None  # module:attribute of a model from another package
+    for_nodes: "NodeSpec | None" = None  # how it learns labels of nodes without a backbone, if it can
     # a heuristic's published form, which observes whole batches; used under `batch` visibility
     build_lagging: "Callable[[Any, DatasetFacts], Scorer] | None" = None
 
     @property
     def settings(self) -> dict[str, Any]:
         """Its settings with their defaults."""
-        return {
-            field.name: field.default if field.default_factory is MISSING else field.default_factory()
-            for field in fields(self.config)
-        }
+        return _list_defaults(self.config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +70,19 @@ class Builder:
         """Return the class or function, importing its module if necessary."""
         if not isinstance(self.target, str):
             return self.target
-        module, _, attribute = self.target.partition(":")
-        return getattr(import_module(module), attribute)
+        return _import_path(self.target)
+
+
+def _list_defaults(config: type) -> dict[str, Any]:
+    return {
+        field.name: field.default if field.default_factory is MISSING else field.default_factory()
+        for field in fields(config)
+    }
+
+
+def _import_path(path: str) -> Any:
+    module, _, attribute = path.partition(":")
+    return getattr(import_module(module), attribute)
 
 
 def import_path(target: Any) -> str:

@@ -187,20 +187,12 @@ class BoostedTrees(nn.Module):
             self._resize(count)
 
     def check_buffers(self) -> None:
-        """Raise ValueError unless each node leads on to later nodes of its tree, and all numbers are finite."""
-        trees, nodes = self.trees(), self.feature.shape[1]
+        """Raise ValueError for trees that no training gives."""
         if not 0 <= int(self.grown) <= len(self.feature):
             raise ValueError("it has fewer trees than it counts")
-        numbers = (trees.value, trees.cover, self.base, trees.threshold[trees.feature >= 0])
-        if not all(bool(torch.isfinite(column).all()) for column in numbers):
+        if not bool(torch.isfinite(self.base)):
             raise ValueError("its trees have numbers that are not finite")
-        place = torch.arange(nodes, device=trees.feature.device)
-        for child in (trees.left, trees.right):
-            is_later = (child > place) & (child < nodes)
-            if not bool((is_later | (trees.feature < 0)).all()):
-                raise ValueError("its trees have branches that lead nowhere")
-        if not bool(((trees.feature >= -1) & (trees.feature < len(self.names))).all()):
-            raise ValueError("its trees use features that do not exist")
+        self.trees().check(len(self.names))
 
     def _load_from_state_dict(
         self, state_dict: Mapping[str, Any], prefix: str, *args: Any, **others: Any

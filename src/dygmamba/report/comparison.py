@@ -25,7 +25,13 @@ from dygmamba.report.result_records import (
     rank_by_mean,
 )
 from dygmamba.runs.opening import read_split
-from dygmamba.tasks.metric_names import SETTING_LABELS
+from dygmamba.tasks.metric_names import (
+    NODE_METRICS,
+    SETTING_LABELS,
+    get_metric_scale,
+    get_metric_title,
+    get_metric_unit,
+)
 
 NEGATIVES = ("random", "historical", "inductive")
 NEUTRAL_SETTINGS = ("save_every", "graphs", "walk_seed")  # do not influence a result, or vary with the seed
@@ -286,7 +292,8 @@ def read_run_record(directory: RunDirectory) -> ResultRecord:
             code="run-not-finished",
         )
     about, epochs = config["run"], directory.metrics()
-    if not all({"val_ap", "loss"} <= set(epoch) for epoch in epochs) or not all(
+    plotted = f"val_{_get_plotted_metric(directory)}"
+    if not all({plotted, "loss"} <= set(epoch) for epoch in epochs) or not all(
         "split" in row for row in rows
     ):
         raise FileError(
@@ -302,7 +309,8 @@ def read_run_record(directory: RunDirectory) -> ResultRecord:
             "model": about["model"],
             # runs from before datasets had versions have the digest of their events only
             "version": str(about.get("version") or about["digest"])[:8],
-            "validation": [epoch["val_ap"] for epoch in epochs],
+            "validation": [epoch[plotted] for epoch in epochs],
+            **({} if directory.task == "link" else {"target": about.get("target", "binary")}),
         },
         [{name: value for name, value in row.items() if name not in PATH_FIELDS} for row in rows],
         config.get("train", {}) | config.get("model", {}) | read_split(directory).stamp,
@@ -351,33 +359,56 @@ def _build_sections(data: str, records: list[ResultRecord]) -> list[Section]:
         )
         tables = tuple(build_link_tables(link, _label, ceilings={}, show_published=is_published))
         sections.append(Section(data, "", tables, _training_charts(data, link)))
-    if node := by_task.get("node"):
-        auc, ap = (collect_values(node, _label, {"split": "test"}, metric) for metric in ("auc", "ap"))
-        rows = tuple(
-            (Cell(name), Cell(str(values)), Cell(str(ap[name])), Cell(str(len(values.by_seed))))
-            for name, values in auc.items()
-        )
-        table = ReportTable(
-            "Node classification on the test split",
-            describe_conditions(node),
-            ("model", "AUC", "AP", "seeds"),
-            rows,
-        )
-        sections.append(Section(f"{data}, node classification", "", (table,), _training_charts(data, node)))
+    nodes = group_records(by_task.get("node", []), lambda record: record.about["target"])
+    sections += [_build_node_section(data, group, kind) for kind, group in nodes.items()]
     return sections
 
 
-def _training_charts(data: str, records: list[ResultRecord]) -> tuple[LineChart, ...]:
+def _build_node_section(data: str, records: list[ResultRecord], kind: str) -> Section:
+    """Compare node runs with the same kind of target."""
+    names = NODE_METRICS[kind]
+    values = {name: collect_values(records, _label, {"split": "test"}, name) for name in names}
+    rows = tuple(
+        (
+            Cell(label),
+            *(Cell(own[label].format(get_metric_scale(name))) for name, own in values.items()),
+            Cell(str(len(first.by_seed))),
+        )
+        for label, first in values[names[0]].items()
+    )
+    table = ReportTable(
+        "Node classification on the test split"
+        if kind != "regression"
+        else "Node regression on the test split",
+        describe_conditions(records),
+        ("model", *map(get_metric_title, names), "seeds"),
+        rows,
+    )
+    title = f"{data}, node {'regression' if kind == 'regression' else 'classification'}"
+    return Section(title, "", (table,), _training_charts(data, records, names[-1]))
+
+
+def _get_plotted_metric(directory: RunDirectory) -> str:
+    """Return the validation metric of the training curves; two states keep AP, as links have it."""
+    if directory.task == "link":
+        return "ap"
+    return NODE_METRICS[directory.config()["run"].get("target", "binary")][-1]
+
+
+def _training_charts(data: str, records: list[ResultRecord], metric: str = "ap") -> tuple[LineChart, ...]:
+    scale, title = get_metric_scale(metric), get_metric_title(metric)
     loss = {
         _label_run(record): [(float(n + 1), y) for n, y in enumerate(record.losses)] for record in records
     }
     validation = {
-        _label_run(record): [(float(n + 1), 100 * y) for n, y in enumerate(record.about["validation"])]
+        _label_run(record): [(float(n + 1), scale * y) for n, y in enumerate(record.about["validation"])]
         for record in records
     }
     return (
         LineChart(f"{data}: training loss", "epoch", "loss", loss, "count"),
-        LineChart(f"{data}: validation AP", "epoch", "AP (%)", validation, "count"),
+        LineChart(
+            f"{data}: validation {title}", "epoch", f"{title}{get_metric_unit(metric)}", validation, "count"
+        ),
     )
 
 

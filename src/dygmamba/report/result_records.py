@@ -118,7 +118,7 @@ def select_work(records: Iterable[ResultRecord], *works: str) -> list[ResultReco
 
 @dataclass(frozen=True, slots=True)
 class SeedValues:
-    """A metric between 0 and 1 by seed. A model without training has one value, under the seed None."""
+    """A metric by seed, most of them between 0 and 1. A model without training has one value, under the seed None."""
 
     by_seed: dict[int | None, float] = field(default_factory=dict)
 
@@ -132,8 +132,12 @@ class SeedValues:
         return stdev(self.by_seed.values()) if len(self.by_seed) > 1 else None
 
     def __str__(self) -> str:
-        spread = "" if self.std is None else f" ± {100 * self.std:.2f}"
-        return f"{100 * self.mean:.2f}{spread}" if self.by_seed else "-"
+        return self.format(100)
+
+    def format(self, scale: float) -> str:
+        """Return mean ± standard deviation, each times `scale`; "-" without values."""
+        spread = "" if self.std is None else f" ± {scale * self.std:.2f}"
+        return f"{scale * self.mean:.2f}{spread}" if self.by_seed else "-"
 
 
 def rank_by_mean(values: Mapping[str, SeedValues]) -> dict[str, float]:

@@ -25,10 +25,9 @@ from dygmamba.report.error_analysis import (
     list_reliability_bins,
 )
 from dygmamba.report.html import render_template
+from dygmamba.report.node_sections import find_report_task
 from dygmamba.report.query_type_tables import build_query_type_section
 from dygmamba.report.run_sections import (
-    LOSS_NAMES,
-    REPORT_TASKS,
     Card,
     Records,
     ReportTask,
@@ -37,10 +36,12 @@ from dygmamba.report.run_sections import (
     build_results_section,
     build_seeds_section,
     build_training_section,
+    find_best_value,
 )
 from dygmamba.report.selection_section import build_selection_section
 from dygmamba.runs.calibration import SavedCalibration
 from dygmamba.runs.test_predictions import StoredPredictions
+from dygmamba.tasks.metric_names import get_metric_title
 
 REPORT_FILE, REPORT_TEMPLATE = "report.html", "run.html"
 
@@ -71,21 +72,18 @@ def render_report(run: RunDirectory, data_sections: Sequence[Section] = (), is_d
     try:
         epochs, about, verdict = run.metrics(), config["run"], run.verdict()
         results = [*run.results(), *run.rules()]
-        task, own = REPORT_TASKS[run.task], about["model"]
-        settings = config.get("train", {})
-        watched = "mrr" if settings.get("best_metric") == "mrr" else task.watched
-        loss = LOSS_NAMES[settings.get("loss", "pairwise")]
+        task, own = find_report_task(run), about["model"]
         sections = [
             build_results_section(results, own, task),
             build_query_type_section(results, own),
             build_baselines_section(results, own, verdict.get("sentence", "")),
             build_selection_section(run.selection()),
             *data_sections,
-            build_training_section(epochs, watched, task.caption, loss),
-            build_seeds_section(run, watched),
+            build_training_section(epochs, task),
+            build_seeds_section(run, task.watched),
             build_forgetting_section(forgetting, is_dated),
         ]
-        cards = [*task.build_cards(results, own), *build_run_cards(epochs, watched, forgetting)]
+        cards = [*task.build_cards(results, own), *build_run_cards(epochs, task.watched, forgetting)]
         title, seed = f"{own} on {about['data']}", about["seed"]
     except (KeyError, TypeError, ValueError) as error:
         raise FileError(
@@ -112,8 +110,9 @@ def build_run_cards(epochs: Records, watched: str, forgetting: Forgetting | None
         cards.append(Card("Learned decay", f"{close.correlation:.3f}", note))
     if epochs:
         duration = format_duration(float(f"{sum(entry['seconds'] for entry in epochs):.3g}"))
-        best = max(epochs, key=lambda entry: entry[f"val_{watched}"])["epoch"] + 1
-        note = f"{duration} of training; best validation {watched.upper()} in epoch {best}"
+        values = [entry[f"val_{watched}"] for entry in epochs]
+        best = epochs[values.index(find_best_value(watched, values))]["epoch"] + 1
+        note = f"{duration} of training; best validation {get_metric_title(watched)} in epoch {best}"
         cards.append(Card("Epochs", str(len(epochs)), note))
     return cards
 

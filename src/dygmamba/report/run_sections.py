@@ -3,7 +3,7 @@
 Result rows are plain dictionaries, as `RunDirectory.results` returns them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from statistics import mean, stdev
 from typing import Any
@@ -13,16 +13,23 @@ from dygmamba.data.events.times import format_duration
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.explain.forgetting import QUANTILES, Forgetting
 from dygmamba.report.document import AxisKind, BarChart, Cell, LineChart, Point, ReportTable, Section
-from dygmamba.tasks.metric_names import SETTING_LABELS
+from dygmamba.tasks.metric_names import (
+    ERROR_METRICS,
+    SETTING_LABELS,
+    get_metric_scale,
+    get_metric_title,
+    get_metric_unit,
+)
 
 MAX_SEED_RUNS = 20  # rows of the table of seeds
 SEED_METRICS = {
     "test AP (%)": ("ap", "transductive"),
     "test AP, new nodes (%)": ("ap", "inductive"),
     "test AUC (%)": ("auc", "transductive"),
+    "test macro-F1 (%)": ("macro_f1", "transductive"),
+    "test accuracy (%)": ("accuracy", "transductive"),
+    "test MAE": ("mae", "transductive"),
 }
-
-LOSS_NAMES = {"pairwise": "binary cross-entropy", "ranking": "softmax cross-entropy"}  # by the setting `loss`
 
 Records = list[dict[str, Any]]
 
@@ -48,6 +55,7 @@ class ReportTask:
     build_cards: Callable[[Records, str], list[Card]]
     summarize: Callable[[Records, str], str]
     ranked: bool  # whether events are ranked against random pairs
+    loss: str = "binary cross-entropy, nats"
 
 
 def describe_link_row(row: dict[str, Any]) -> tuple[str, str]:
@@ -55,11 +63,6 @@ def describe_link_row(row: dict[str, Any]) -> tuple[str, str]:
     title = f"{row['split']}, {SETTING_LABELS[row['setting']]} ({row['setting']})"
     against = f"{row['negatives']} negatives" if "negatives" in row else f"{row.get('candidates')} candidates"
     return title, f"{row['n']:,} events, {against}"
-
-
-def describe_node_row(row: dict[str, Any]) -> tuple[str, str]:
-    """Return the title of the table that a result row belongs to, and a note on its size and positives."""
-    return row["split"], f"{row['n']:,} events, {row['positives']:,} of them positive"
 
 
 def build_link_cards(results: Records, own: str) -> list[Card]:
@@ -75,19 +78,6 @@ def build_link_cards(results: Records, own: str) -> list[Card]:
     return cards
 
 
-def build_node_cards(results: Records, own: str) -> list[Card]:
-    """Show test AUC, and test AP next to the share of positives, which is the AP of random guessing."""
-    cards = []
-    for row in results:
-        if row["split"] == "test" and row["auc"] is not None:
-            share = 100 * row["positives"] / row["n"]
-            cards += [
-                Card("Test AUC", f"{100 * row['auc']:.2f}", describe_node_row(row)[1]),
-                Card("Test AP", f"{100 * row['ap']:.2f}", f"random guessing: {share:.2f}"),
-            ]
-    return cards
-
-
 def summarize_link_results(results: Records, own: str) -> str:
     """State the result in one sentence; empty if the test has no result."""
     for row in results:
@@ -96,17 +86,6 @@ def summarize_link_results(results: Records, own: str) -> str:
             return (
                 f"The model gives a test event a higher score than a random pair in {100 * row['auc_pooled']:.0f} of "
                 "100 cases; random guessing does so in 50."
-            )
-    return ""
-
-
-def summarize_node_results(results: Records, own: str) -> str:
-    """State the result in one sentence; empty if the test has no result."""
-    for row in results:
-        if row["split"] == "test" and row["auc"] is not None:
-            return (
-                f"The model gives a test event of state 1 a higher score than one of state 0 in {100 * row['auc']:.0f} "
-                "of 100 cases; random guessing does so in 50."
             )
     return ""
 
@@ -122,17 +101,6 @@ REPORT_TASKS = {
         build_cards=build_link_cards,
         summarize=summarize_link_results,
         ranked=True,
-    ),
-    "node": ReportTask(
-        metrics={"auc": "AUC", "ap": "AP"},
-        explanation="All values are percentages and say how well events of state 1 are ranked above the others, over "
-        "the whole period at once. If positives are rare, AUC can be high although AP is low.",
-        watched="auc",
-        caption="Over the whole period. The run keeps the weights of the best epoch. Higher is better.",
-        describe_row=describe_node_row,
-        build_cards=build_node_cards,
-        summarize=summarize_node_results,
-        ranked=False,
     ),
 }
 
@@ -188,7 +156,7 @@ def _build_results_table(title: str, note: str, rows: Records, own: str, task: R
     metrics = task.metrics | {
         key: headings[key] for key in ranks if any(row.get(key) is not None for row in rows)
     }
-    best = {key: max(row.get(key) or 0.0 for row in rows) for key in metrics}
+    best = {key: find_best_value(key, [row.get(key) for row in rows]) for key in metrics}
     cells = []
     for row in rows:
         name = Cell(f"{row['model']}{' (this run)' if row['model'] == own and len(rows) > 1 else ''}")
@@ -199,6 +167,12 @@ def _build_results_table(title: str, note: str, rows: Records, own: str, task: R
         cells.append((name, *values))
     note = ". ".join(filter(None, (note, _describe_ranked_events(rows))))
     return ReportTable(title, note, ("model", *metrics.values()), tuple(cells))
+
+
+def find_best_value(metric: str, values: Iterable[float | None]) -> float | None:
+    """Return the best value of a metric: the lowest of an error, else the highest; None without values."""
+    known = [value for value in values if value is not None]
+    return (min if metric in ERROR_METRICS else max)(known, default=None)
 
 
 def _describe_ranked_events(rows: Records) -> str:
@@ -227,43 +201,48 @@ def _get_test_ap(results: Records, setting: str) -> dict[str, float]:
 
 
 def _format_metric_cell(row: dict[str, Any], key: str, best: bool, optional: bool) -> Cell:
-    """Format a metric in percent: "none" if it is undefined, empty if an optional one was not computed."""
+    """Format a metric, shares in percent: "none" if it is undefined, empty if an optional one was not computed."""
     if row.get(key) is None:
         return Cell("" if optional else "none")
     error = row.get(f"{key}_se")
-    text = f"{100 * row[key]:.2f}" if error is None else f"{100 * row[key]:.1f} ± {100 * error:.1f}"
+    text = format_metric(key, row[key]) if error is None else f"{100 * row[key]:.1f} ± {100 * error:.1f}"
     return Cell(text, "best" if best else "")
 
 
-def build_training_section(
-    epochs: Records, watched: str, caption: str, loss_name: str = LOSS_NAMES["pairwise"]
-) -> Section:
+def format_metric(name: str, value: float) -> str:
+    """Format a metric: a share of 1 in percent, an error in the unit of the labels."""
+    return f"{value:.4g}" if name in ERROR_METRICS else f"{100 * value:.2f}"
+
+
+def build_training_section(epochs: Records, task: ReportTask) -> Section:
     """Plot the training loss and the watched validation metric by epoch."""
     if not epochs:
         return Section("Training", "No epoch is finished yet.")
-    name = f"validation {watched.upper()}"
+    watched = get_metric_title(task.watched)
+    name = f"validation {watched}"
     loss = LineChart(
         title="Training loss",
         x="epoch",
-        y=f"loss ({loss_name}, nats)",
+        y=f"loss ({task.loss})",
         series={"training loss": [(entry["epoch"] + 1, entry["loss"]) for entry in epochs]},
         x_kind="count",
         note="Mean over the batches of an epoch. Lower is better.",
     )
     quality = LineChart(
-        title=f"Validation {watched.upper()}",
+        title=f"Validation {watched}",
         x="epoch",
-        y=f"{name} (%)",
-        series={name: get_validation_curve(epochs, watched)},
+        y=f"{name}{get_metric_unit(task.watched)}",
+        series={name: get_validation_curve(epochs, task.watched)},
         x_kind="count",
-        note=caption,
+        note=task.caption,
     )
     return Section("Training", "", (), (loss, quality))
 
 
 def get_validation_curve(epochs: Records, watched: str) -> list[Point]:
-    """Return the watched metric by epoch, in percent."""
-    return [(entry["epoch"] + 1, 100 * entry[f"val_{watched}"]) for entry in epochs]
+    """Return the watched metric by epoch, shares in percent."""
+    scale = get_metric_scale(watched)
+    return [(entry["epoch"] + 1, scale * entry[f"val_{watched}"]) for entry in epochs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,12 +255,12 @@ class SeedRun:
     results: Records
 
     def get_metric(self, metric: str, setting: str) -> float | None:
-        """Return a test metric in percent; link prediction is taken with random negatives."""
+        """Return a test metric, shares in percent; link prediction is taken with random negatives."""
         for row in self.results:
-            # rows of node classification have neither a setting nor negatives
+            # rows of node tasks have neither a setting nor negatives
             protocol = (row.get("split"), row.get("setting", setting), row.get("negatives", "random"))
             if protocol == ("test", setting, "random") and row.get(metric) is not None:
-                return 100 * row[metric]
+                return get_metric_scale(metric) * row[metric]
         return None
 
 
@@ -339,9 +318,9 @@ def build_seeds_section(run: RunDirectory, watched: str) -> Section | None:
     except (KeyError, TypeError):  # another run's metrics may be damaged; the table is still right
         curves = {}
     chart = LineChart(
-        title=f"Validation {watched.upper()} by seed",
+        title=f"Validation {get_metric_title(watched)} by seed",
         x="epoch",
-        y=f"validation {watched.upper()} (%)",
+        y=f"validation {get_metric_title(watched)}{get_metric_unit(watched)}",
         series=curves,
         x_kind="count",
         note="If the curves are close together, the result does not depend on the seed.",

@@ -155,16 +155,20 @@ def tells_pairs_apart(score: Tensor, evaluation_set: EvaluationSet) -> bool:
 
 
 def run_final_node_evaluation(fit: Trainer, progress: Progress, on_scores: ScoreCallback) -> list[Row]:
-    """Calibrate a node classifier on the validation period and evaluate it on every split.
+    """Evaluate a node run on every split; one with two states is first calibrated on the validation period.
 
-    `on_scores` is called with each evaluation set and its scores.
+    `on_scores` is called with each evaluation set and its scores if the target has two states.
     """
     assert isinstance(fit.task, NodeTask)
+    is_binary = fit.task.target.kind == "binary"
     sets, scores = {name: fit.task.evaluation_set(name) for name in SPLITS}, {}
     for name, evaluation_set in sets.items():
         with progress.stage(name, len(evaluation_set.pairs)) as stage:
             scores[name] = fit.score(evaluation_set, stage.advance)
-        on_scores(evaluation_set, scores[name])
+        if is_binary:
+            on_scores(evaluation_set, scores[name])
+    if not is_binary:
+        return [build_node_row(fit, one, scores[name], None) for name, one in sets.items()]
     calibration = fit_calibration(scores["val"], sets["val"].pairs.label, sets["val"].pairs.time)
     recorder = ReliabilityRecorder(fit.run, calibration)
     if len(sets["test"].events):

@@ -1,8 +1,12 @@
-"""Training of node classifiers on the encoder of a finished link run, and opening of such a classifier."""
+"""Training and opening of models of nodes: a head on the encoder of a finished link run, or a model without one.
+
+A run of the first kind names its backbone in its configuration. A model of the second kind, such as boosted trees,
+learns labels directly (`ModelSpec.for_nodes`).
+"""
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +16,7 @@ from torch import Tensor, nn
 from dygmamba.config import build_config, find_node_preset, to_settings
 from dygmamba.core.errors import ConfigError, FileError, Interrupted
 from dygmamba.core.progress import Advance, no_advance
-from dygmamba.data.events.splits import PUBLISHED_SPLIT, SplitRule
+from dygmamba.data.events.splits import SplitRule
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.checkpoint import load_best, load_newest
 from dygmamba.engine.distributed import current_group
@@ -26,6 +30,8 @@ from dygmamba.models.aliases import current_model_name
 from dygmamba.models.base import Encoder
 from dygmamba.models.classifiers import FrozenClassifier, NodeClassifier, SourceEmbedding
 from dygmamba.runs.evaluation import compute_calibration_errors
+from dygmamba.runs.node_direct import learns_directly, read_direct_run
+from dygmamba.runs.node_streams import build_node_stream, choose_target
 from dygmamba.runs.opening import (
     OpenRun,
     as_directory,
@@ -43,6 +49,7 @@ from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.calibration import Calibration
 from dygmamba.tasks.link import SPLITS
 from dygmamba.tasks.node import NodeTask, split_for_nodes
+from dygmamba.tasks.node_targets import NodeTarget
 
 CLASSIFIER_SETTINGS = ("finetune", "balance")  # stored in [run], not in [train]: they say what the run is
 
@@ -62,12 +69,6 @@ class NodeSettings:
         node = {key: value for key, value in settings.items() if key in node_names}
         link = {key: value for key, value in settings.items() if key not in node_names or key in shared_names}
         return NodeSettings(find_node_preset(model, dataset) | link, build_config(NodeFitConfig, node))
-
-
-def build_node_stream(dataset: Dataset, device: torch.device, rule: SplitRule = PUBLISHED_SPLIT) -> Stream:
-    """Build a stream in which no node is held out of training; it has no labels that a backbone could see."""
-    split = split_for_nodes(dataset.store, rule)
-    return Stream(dataset.store, split, device, current_group()).without_labels()
 
 
 def check_backbone(path: Path, dataset: Dataset, model: str | None) -> None:
@@ -113,21 +114,23 @@ def start_node_run(
     trained = open_run(backbone, device, dataset=dataset)
     model, rule = trained.about["model"], read_split(trained.folder)
     about = current_group().run_on_first(lambda: describe_dataset(dataset, root))
-    settings = to_settings(config)
+    split = split_for_nodes(dataset.store, rule)
+    target = choose_target(dataset, split, config.target, config.balance)
+    settings = to_settings(replace(config, target=target.kind))
     run = create_run(
         lambda: RunDirectory.create(root, dataset.name, f"{model}-node", seed),
         {
             "run": {
                 "task": "node",
                 **about,
-                "split": split_for_nodes(dataset.store, rule).digest,
+                "split": split.digest,
                 "model": model,
                 "seed": seed,
                 "backbone": str(backbone),
             }
             | rule.section
             | {key: value for key, value in trained.about.items() if key == "source"}
-            | {name: settings.pop(name) for name in CLASSIFIER_SETTINGS},
+            | {name: settings.pop(name) for name in (*CLASSIFIER_SETTINGS, "target")},
             "train": settings,
             "model": trained.folder.config()["model"],
             "made_with": describe_environment(device),
@@ -139,8 +142,15 @@ def start_node_run(
 def resume_node_run(
     path: Path, device: torch.device, data_dir: Path | None = None, advance: Advance = no_advance
 ) -> Trainer:
-    """Return a trainer at the last checkpoint of a classifier; without one, it starts from its backbone again."""
-    run, dataset, encoder = _open_parts(RunDirectory(path, current_group().is_first), device, data_dir)
+    """Return a trainer at the last checkpoint of a node run; without one, it starts again, from its backbone if any."""
+    folder = RunDirectory(path, current_group().is_first)
+    if learns_directly(folder):
+        fit = read_direct_run(folder, open_run_dataset(folder, data_dir)).build_trainer(device)
+        current_group().run_on_first(folder.lock)
+        check_environment(folder, device)
+        fit.resume()
+        return fit
+    run, dataset, encoder = _open_parts(folder, device, data_dir)
     current_group().run_on_first(run.lock)
     check_environment(run, device)
     if not run.started:
@@ -155,19 +165,35 @@ def resume_node_run(
 def open_node_run(
     path: Path, device: torch.device, data_dir: Path | None = None, advance: Advance = no_advance
 ) -> Trainer:
-    """Open a classifier with its best weights, to evaluate it; its backbone run is not needed."""
-    run, dataset, encoder = _open_parts(RunDirectory(path, current_group().is_first), device, data_dir)
+    """Open a node run with its best weights, to evaluate it; its backbone run is not needed."""
+    folder = RunDirectory(path, current_group().is_first)
+    if learns_directly(folder):
+        fit = read_direct_run(folder, open_run_dataset(folder, data_dir)).build_trainer(device)
+        load_best(folder, fit.scorer)
+        return fit
+    run, dataset, encoder = _open_parts(folder, device, data_dir)
     return _build_node_fit(run, dataset, encoder, device, load_best, advance)
 
 
 def open_classifier(run: Path | RunDirectory, device: torch.device, data_dir: Path | None = None) -> OpenRun:
-    """Open a classifier with its best weights, for queries about any node at any time."""
-    folder, dataset, encoder = _open_parts(as_directory(run), device, data_dir)
+    """Open a node run with its best weights, for queries about any node at any time."""
+    folder = as_directory(run)
+    if learns_directly(folder):
+        return read_direct_run(folder, open_run_dataset(folder, data_dir)).open(device)
+    folder, dataset, encoder = _open_parts(folder, device, data_dir)
+    target = read_target(folder, dataset)
     finetune = bool(folder.config()["run"]["finetune"])
-    model = (NodeClassifier if finetune else FrozenClassifier)(encoder)
+    model = (NodeClassifier if finetune else FrozenClassifier)(encoder, target.outputs)
     load_best(folder, model)
     stream = build_node_stream(dataset, device, read_split(folder))
-    return OpenRun(folder, dataset, stream, model.to(device).eval())
+    return OpenRun(folder, dataset, stream, model.to(device).eval(), target=target)
+
+
+def read_target(run: RunDirectory, dataset: Dataset) -> NodeTarget:
+    """Return the target of a node run; runs of version 0.1 do not name it and have two states."""
+    about = run.config()["run"]
+    split = split_for_nodes(dataset.store, read_split(run))
+    return choose_target(dataset, split, about.get("target", "binary"), bool(about["balance"]))
 
 
 def _open_parts(
@@ -200,9 +226,11 @@ def _build_node_fit(
         NodeFitConfig, sections["train"] | {name: about[name] for name in CLASSIFIER_SETTINGS}
     )
     stream = build_node_stream(dataset, device, read_split(run))
-    task = NodeTask.create(dataset.store, stream.split, device, config.balance)
+    kind = about.get("target", "binary")  # runs of version 0.1 do not name it
+    task = NodeTask.create(dataset.store, stream.split, device, config.balance, kind)
     torch.manual_seed(seed)
-    model = (NodeClassifier if config.finetune else FrozenClassifier)(encoder).to(device)
+    outputs = task.target.outputs
+    model = (NodeClassifier if config.finetune else FrozenClassifier)(encoder, outputs).to(device)
     if load_weights is not None:
         load_weights(run, model)
     # a classifier learns from the whole training period, so its memory must observe it from the first event on
@@ -230,6 +258,12 @@ def embed_sources(
     return StreamScorer(SourceEmbedding(encoder), stream, seed, schedule)(pairs, visible, advance)
 
 
+def get_target(fit: Trainer) -> NodeTarget:
+    """Return what a node run predicts."""
+    assert isinstance(fit.task, NodeTask)
+    return fit.task.target
+
+
 def evaluate_node_fit(
     fit: Trainer, splits: tuple[str, ...] = SPLITS, calibration: Calibration | None = None
 ) -> list[dict[str, Any]]:
@@ -244,8 +278,8 @@ def evaluate_node_fit(
 def build_node_row(
     fit: Trainer, evaluation_set: EvaluationSet, score: Tensor, calibration: Calibration | None
 ) -> dict[str, Any]:
-    """Compute a result row; a metric is None if the split has no positive label."""
-    about = fit.run.config()["run"]
+    """Compute a result row; a metric is None if the split cannot have it, such as AUC without a positive label."""
+    about, kind = fit.run.config()["run"], get_target(fit).kind
     metrics = fit.task.metrics(score, evaluation_set)
     if calibration is not None:
         metrics |= compute_calibration_errors(score, evaluation_set, calibration.probability(score))
@@ -255,7 +289,8 @@ def build_node_row(
         "task": "node",
         "seed": about["seed"],
         "run": str(fit.run.path),
-        **{key: about[key] for key in ("backbone", *CLASSIFIER_SETTINGS)},
+        **{key: about[key] for key in ("backbone", *CLASSIFIER_SETTINGS) if key in about},
+        **({} if kind == "binary" else {"target": kind}),
         **read_split(fit.run).stamp,
         **evaluation_set.about,
         **fit.config.rule.about,

@@ -48,6 +48,7 @@ from dygmamba.models.aliases import update_stored_settings
 from dygmamba.models.base import Encoder, EncoderWrapper, ModelSpec
 from dygmamba.runs.queries import QueryParser
 from dygmamba.tasks.losses import LOSSES
+from dygmamba.tasks.node_targets import NodeTarget
 
 
 @dataclass(frozen=True)  # not slotted: `about` and `fit_config` are computed once, on demand
@@ -58,6 +59,8 @@ class OpenRun:
     dataset: Dataset
     stream: Stream
     scorer: Any  # a Scorer: with a link head, a node classifier, or one without an encoder
+    target: NodeTarget | None = None  # of a node task
+    shown: NodeTarget | None = None  # the target, if the model reads labels of earlier events
 
     @cached_property
     def about(self) -> dict[str, Any]:
@@ -192,12 +195,15 @@ def describe_training(folder: RunDirectory) -> dict[str, Any]:
 def open_link_dataset(folder: RunDirectory, data_dir: Path | None, dataset: Dataset | None = None) -> Dataset:
     """Open the dataset of a link run; raise ConfigError for a node classifier."""
     if folder.task == "node":
-        backbone = folder.config()["run"].get("backbone")
-        raise ConfigError(
-            f"{folder.path} classifies nodes; give a link run, such as its backbone {backbone}",
-            code="not-a-link-run",
-        )
+        raise ConfigError(describe_node_run(folder), code="not-a-link-run")
     return open_run_dataset(folder, data_dir, dataset)
+
+
+def describe_node_run(folder: RunDirectory) -> str:
+    """Say that a run cannot score links, and which run can."""
+    backbone = folder.config()["run"].get("backbone")
+    hint = "" if backbone is None else f", such as its backbone {backbone}"
+    return f"{folder.path} classifies nodes; give a link run{hint}"
 
 
 def require_complete_config(folder: RunDirectory) -> dict[str, dict[str, Any]]:

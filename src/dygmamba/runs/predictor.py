@@ -2,6 +2,7 @@
 
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,21 @@ from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.scoring import Ranker, StreamScorer
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import MemorySchedule
-from dygmamba.models.base import EncoderScorer
-from dygmamba.models.classifiers import NodeClassifier, SourceEmbedding
+from dygmamba.models.base import Scorer
+from dygmamba.models.classifiers import SourceEmbedding
 from dygmamba.runs.calibration import load_calibration
 from dygmamba.runs.export import build_view, export_inputs, require_exportable
+from dygmamba.runs.node_predictions import label_columns
+from dygmamba.runs.node_streams import hide_labels
 from dygmamba.runs.node_training import open_classifier
-from dygmamba.runs.opening import OpenRun, as_directory, choose_device, get_encoder, open_run
+from dygmamba.runs.opening import (
+    OpenRun,
+    as_directory,
+    choose_device,
+    describe_node_run,
+    get_encoder,
+    open_run,
+)
 from dygmamba.runs.queries import (
     PLACEHOLDER_NODES,
     Predictions,
@@ -100,7 +110,9 @@ class Predictor:
             raise NotFoundError(f"{error}, {advice}", code=error.code) from error
         self.query_parser.check_times(where, bool(more.origin.time_origin), more.store.time.numpy())
         try:
-            dataset = extend_dataset(self.dataset, more)
+            # a model that reads labels must not take a missing one for 0
+            missing_label = 0.0 if self.run.shown is None else nan
+            dataset = extend_dataset(self.dataset, more, missing_label)
         except EventError as error:
             raise FileError(f"{where}: {error}", code=error.code) from error
         self._require_known_nodes(dataset.store.num_nodes - self.dataset.store.num_nodes)
@@ -229,22 +241,26 @@ class Predictor:
         k: int | None = None,
         progress: Progress = SILENT,
     ) -> Predictions:
-        """Compute the probability that each node, as a source, is in state 1: columns node, time, score.
+        """Predict the label of each node, as a source: columns node, time and those of `label_columns`.
 
         Without `nodes`, all nodes that were a source before are scored. Then, or with `k`, rows are sorted by
-        descending score and numbered in a column rank.
+        descending score (of numbers: by descending value) and numbered in a column rank.
         """
         self._require_task("node")
         queries = self._query_all_sources(at) if nodes is None else self._read_queries(nodes, at)
         with progress.stage("scoring", len(queries.src)) as stage:
-            logit = self._run_on_sources(queries, self.run.scorer, stage.advance)
-        columns = self._key_columns(queries) | score_column(logit, self.calibration)
-        if nodes is not None and k is None:
-            return build_predictions(queries, columns, self.calibration)
-        order = pa.array(torch.sort(logit, descending=True, stable=True).indices[:k].numpy())
-        ranked = {name: column.take(order) for name, column in columns.items()}
-        ranked["rank"] = pa.array(range(1, len(order) + 1), pa.int64())
-        return build_predictions(queries, ranked, self.calibration)
+            output = self._run_on_sources(queries, self.run.scorer, stage.advance)
+        target = self.run.target
+        assert target is not None
+        labels, key = label_columns(target, output, self.calibration, self.dataset.origin.classes)
+        columns = self._key_columns(queries) | labels
+        if nodes is None or k is not None:
+            order = pa.array(torch.sort(key, descending=True, stable=True).indices[:k].numpy())
+            columns = {name: column.take(order) for name, column in columns.items()}
+            columns["rank"] = pa.array(range(1, len(order) + 1), pa.int64())
+        # classes and numbers have no calibration that could be missing
+        is_complete = target.kind != "binary" or self.calibration is not None
+        return replace(build_predictions(queries, columns, self.calibration), calibrated=is_complete)
 
     def embed(self, nodes: QuerySource, at: TimeLike | None = None) -> Predictions:
         """Compute the embedding of each node, as a source: columns node, time, embedding."""
@@ -259,7 +275,7 @@ class Predictor:
     def _run_on_sources(
         self,
         queries: QueryBatch,
-        scorer: SourceEmbedding | NodeClassifier | EncoderScorer,
+        scorer: Scorer,
         advance: Advance = no_advance,
     ) -> Tensor:
         """Run a model on each source, paired with the given destination or its last neighbor."""
@@ -298,7 +314,7 @@ class Predictor:
         return queries
 
     def _require_task(self, task: str) -> None:
-        if (task == "node") == isinstance(self.run.scorer, NodeClassifier):
+        if (task == "node") == (self.run.target is not None):
             return
         path = self.run.folder.path
         if task == "node":
@@ -306,11 +322,7 @@ class Predictor:
                 f"{path} predicts links and has no node states; give a run with task 'node'",
                 code="not-a-node-run",
             )
-        backbone = self.run.about.get("backbone")
-        raise ConfigError(
-            f"{path} classifies nodes; give a link run, such as its backbone {backbone}",
-            code="not-a-link-run",
-        )
+        raise ConfigError(describe_node_run(self.run.folder), code="not-a-link-run")
 
     def _require_known_nodes(self, new_nodes: int) -> None:
         if new_nodes and self.run.scorer.stateful:
@@ -326,7 +338,10 @@ def _name_if_present(name: str, names: tuple[str, ...]) -> str | None:
 
 
 def _build_ranker(run: OpenRun, dataset: Dataset, tokens: int | None) -> Ranker:
-    """Build a ranker on the stream without labels, with extra nodes that stand for unknown ids."""
-    store = dataset.store.without_labels().with_extra_nodes(PLACEHOLDER_NODES)
+    """Build a ranker on the stream, with extra nodes that stand for unknown ids.
+
+    Labels are hidden unless the model reads those of earlier events.
+    """
+    store = hide_labels(dataset.store, run.shown).with_extra_nodes(PLACEHOLDER_NODES)
     stream = Stream(store, run.stream.split, run.stream.device)
     return Ranker(run.scorer, stream, run.seed, tokens, run.rule.batch_size)

@@ -24,7 +24,7 @@ from dygmamba.core.memory_budget import require_memory
 from dygmamba.data.events.columns import ColumnFacts, TypeColumn
 from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.ops.decayed_counts import count_before
-from dygmamba.ops.decayed_sums import DecayedSums, build_decayed_sums, find_last_entry
+from dygmamba.ops.decayed_sums import DecayedSums, build_decayed_sums, look_up_before
 from dygmamba.ops.hash_map import HashMap
 from dygmamba.sampling.counts import MemoryCountGroups, pair_key, scale_label
 from dygmamba.sampling.table_request import TableRequest
@@ -183,16 +183,7 @@ class NumericHistory:
 
         Sums and values are 0 without an event.
         """
-        group = torch.from_numpy(self._slots.slots(key.numpy()))
-        entry = find_last_entry(self.sums, group, time)
-        found, last = entry >= 0, entry.clamp(min=0)
-        if not len(self.sums.time):
-            s, c = self.sums.running.shape[1:]
-            return time.new_zeros(len(key), s, c), time.new_zeros(len(key), s), time.new_zeros(len(key), c)
-        age = torch.where(found, time - self.sums.time[last], torch.inf)
-        running = torch.where(found[:, None, None], self.sums.running[last], 0)
-        latest = torch.where(found[:, None], self.sums.latest[last], 0)
-        return running, torch.exp(-age[:, None] / self.sums.scale), latest
+        return look_up_before(self.sums, torch.from_numpy(self._slots.slots(key.numpy())), time)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ from dygmamba.sampling.disk_index import (
 )
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.event_history import EventHistory, HistoryRequest, StreamTotals
+from dygmamba.sampling.node_values import NodeValueRequest, NodeValueTable
 from dygmamba.sampling.transition_counts import TransitionCountRequest, TransitionCountTable
 from dygmamba.sampling.transitions import TransitionRequest, TransitionTable
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch, PairView, Request
@@ -66,6 +67,9 @@ class NeighborIndex:
         default_factory=dict, repr=False, compare=False
     )
     _columns: dict[ColumnRequest, ColumnTable] = field(default_factory=dict, repr=False, compare=False)
+    _node_values: dict[NodeValueRequest, NodeValueTable] = field(
+        default_factory=dict, repr=False, compare=False
+    )
     _tables: dict[Any, TemporalWalks | DecayedCountTable | TransitionCountTable] = field(
         default_factory=dict, repr=False, compare=False
     )  # by their request
@@ -90,8 +94,8 @@ class NeighborIndex:
         entries = self.entries.to(device)
         # only entries that were not copied depend on the mapped file
         source = self.source if entries.key.data_ptr() == self.entries.key.data_ptr() else None
-        host_tables = {"_counts": self._counts, "_transitions": self._transitions, "_columns": self._columns}
-        return NeighborIndex(entries, self.edges, source, **host_tables)
+        names = ("_counts", "_transitions", "_columns", "_node_values")
+        return NeighborIndex(entries, self.edges, source, **{name: getattr(self, name) for name in names})
 
     def check_unchanged(self) -> "NeighborIndex":
         """Return the index; raise FileError if the file its entries are mapped from was changed."""
@@ -182,6 +186,28 @@ class NeighborIndex:
             )
         return self._columns[request]
 
+    def node_value_features(
+        self, request: NodeValueRequest, pairs: PairBatch, features: FeatureTable
+    ) -> Float32[Tensor, "p f"]:
+        """Return the features of event values of each pair's nodes, from events strictly before its time."""
+
+        def compute(request: NodeValueRequest, pairs: PairBatch) -> Float32[Tensor, "p f"]:
+            table = self._node_value_table(request, features)
+            queries = (pairs.src.cpu(), pairs.dst.cpu(), pairs.time.cpu())
+            return table.compute_features(*queries).to(pairs.node.device)
+
+        return self._cached_features(request, pairs, compute)
+
+    def _node_value_table(self, request: NodeValueRequest, features: FeatureTable) -> NodeValueTable:
+        if request not in self._node_values:
+            edges = self.edges
+            event = slice(None) if edges.event is None else edges.event.to(features.edge.device)
+            value = features.edge[event][:, list(request.columns)].cpu()
+            self._node_values[request] = NodeValueTable.build(
+                edges.src, edges.dst, edges.time, value, edges.num_nodes, request
+            )
+        return self._node_values[request]
+
     def _cached_features(self, request: Any, pairs: PairBatch, compute: Callable[..., Tensor]) -> Tensor:
         """Compute features of pairs, or return those of the same queries.
 
@@ -258,7 +284,9 @@ class NeighborIndex:
         return self._weights[scale]
 
 
-def _query_digest(request: CountRequest | TransitionRequest | ColumnRequest, pairs: PairBatch) -> bytes:
+def _query_digest(
+    request: CountRequest | TransitionRequest | ColumnRequest | NodeValueRequest, pairs: PairBatch
+) -> bytes:
     """Return a digest of the queries, the key of the feature cache."""
     sha = hashlib.sha256(repr(request).encode())
     columns = [pairs.node, pairs.when, pairs.src_row, pairs.dst_row]
@@ -316,8 +344,8 @@ def gather_view(
 ) -> PairView:
     """Look up what a model requests for a batch of pairs; each row is looked up once per request.
 
-    Count, transition and column features are those at the table time (`PairBatch.known`), sequences those at the pair's
-    own time.
+    Count, transition, column and value features are those at the table time (`PairBatch.known`), sequences those at
+    the pair's own time.
 
     Args:
         index: Events that are visible, each to later queries only.
@@ -326,7 +354,9 @@ def gather_view(
         requests: The model's requests.
         draws: Random numbers of the `uniform` and `time_aware` strategies; `recent` needs none.
     """
-    neighbors, counts, walks, decayed, histories, transitions, followers, columns = ([] for _ in range(8))
+    neighbors, counts, walks, decayed, histories, transitions, followers, columns, values = (
+        [] for _ in range(9)
+    )
     for request in requests:
         if isinstance(request, CountRequest):
             counts.append(index.count_features(request, pairs.at_table_time()))
@@ -342,7 +372,9 @@ def gather_view(
             followers.append(index.transition_counts(request))
         elif isinstance(request, ColumnRequest):
             columns.append(index.column_features(request, pairs.at_table_time(), features))
+        elif isinstance(request, NodeValueRequest):
+            values.append(index.node_value_features(request, pairs.at_table_time(), features))
         else:
             neighbors.append(index.gather(request, pairs.node, pairs.when, draws))
-    tables = (counts, walks, decayed, histories, transitions, followers, columns)
+    tables = (counts, walks, decayed, histories, transitions, followers, columns, values)
     return PairView(pairs, tuple(neighbors), features, *map(tuple, tables))

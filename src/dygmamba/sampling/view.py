@@ -19,6 +19,7 @@ from dygmamba.sampling.columns import ColumnRequest, QueryColumns
 from dygmamba.sampling.counts import CountRequest
 from dygmamba.sampling.decayed_counts import DecayedCountRequest, DecayedCountTable
 from dygmamba.sampling.event_history import EventHistory, HistoryRequest
+from dygmamba.sampling.node_values import NodeValueRequest
 from dygmamba.sampling.transition_counts import TransitionCountRequest, TransitionCountTable
 from dygmamba.sampling.transitions import TransitionRequest
 from dygmamba.sampling.walks import TemporalWalks, WalkRequest
@@ -69,6 +70,7 @@ Request = (
     | TransitionRequest
     | TransitionCountRequest
     | ColumnRequest
+    | NodeValueRequest
 )
 
 
@@ -244,6 +246,7 @@ class PairView:
         transitions: Transition features of each pair, by request.
         transition_counts: Transitions between nodes by request, to look up at a pair's table time.
         column_features: Features of each pair from the columns of events, by request.
+        node_values: Features of the values of earlier events of each pair's nodes, by request.
     """
 
     pairs: PairBatch
@@ -256,6 +259,7 @@ class PairView:
     transitions: tuple[Float32[Tensor, "p g"], ...] = ()
     transition_counts: tuple[TransitionCountTable, ...] = ()
     column_features: tuple[Float32[Tensor, "p h"], ...] = ()
+    node_values: tuple[Float32[Tensor, "p h"], ...] = ()
 
     @property
     def columns(self) -> tuple[Tensor, ...]:
@@ -269,6 +273,6 @@ class PairView:
         cut = tuple((hop if length is None else hop.cut(length),) for (hop,) in self.neighbors)
         tables = {
             name: tuple(features[chosen] for features in getattr(self, name))
-            for name in ("counts", "transitions", "column_features")
+            for name in ("counts", "transitions", "column_features", "node_values")
         }
         return replace(self, pairs=self.pairs.select_part(chosen), neighbors=cut, **tables)

@@ -59,12 +59,12 @@ class Task(Protocol):
         """Return what is added to the logits in the training loss only, or None."""
         ...
 
-    def loss(self, logits: Float32[Tensor, "p"], label: Float32[Tensor, "p"]) -> Tensor:
+    def loss(self, logits: Float32[Tensor, "p *c"], label: Float32[Tensor, "p"]) -> Tensor:
         """Return the sum of the losses of all pairs."""
         ...
 
-    def metrics(self, score: Float[Tensor, "p"], evaluation_set: EvaluationSet) -> dict[str, Any]:
-        """Return the metrics of scores on an evaluation set, "ap" and "auc" among them."""
+    def metrics(self, score: Float[Tensor, "p *c"], evaluation_set: EvaluationSet) -> dict[str, Any]:
+        """Return the metrics of scores on an evaluation set."""
         ...
 
     def is_better(self, metrics: dict[str, Any], best: Mapping[str, float]) -> bool:

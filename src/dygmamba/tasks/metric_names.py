@@ -13,7 +13,40 @@ QUERY_TYPE_LABELS = {
 DEFAULT_CANDIDATES = 100  # candidates sampled per event by default
 BOARD_CANDIDATES = "board"  # instead of a number of candidates: those listed by the dataset's leaderboard
 NDCG_METRIC = "ndcg@10"  # metric of node property prediction
-FORECAST_NAMES = ("persistent", "moving-average")  # its baselines
+FORECAST_NAMES = (
+    "persistent",
+    "moving-average",
+    "state-space",
+)  # its baselines, and a linear mixture of states
+
+METRIC_TITLES = {
+    "macro_f1": "macro-F1",
+    "accuracy": "accuracy",
+    "mae": "MAE",
+    "rmse": "RMSE",
+    NDCG_METRIC: "NDCG@10",
+}
+ERROR_METRICS = ("mae", "rmse")  # in the unit of the labels, lower is better; all others are shares of 1
+NODE_METRICS = {  # by the kind of the target, the one that selects the best epoch first
+    "binary": ("auc", "ap"),
+    "classes": ("macro_f1", "accuracy"),
+    "regression": ("mae", "rmse"),
+}
+
+
+def get_metric_title(name: str) -> str:
+    """Return the name of a metric in tables."""
+    return METRIC_TITLES.get(name, name.upper())
+
+
+def get_metric_scale(name: str) -> float:
+    """Return the factor by which a metric is shown: 100 for per cent, 1 for errors in the unit of the labels."""
+    return 1.0 if name in ERROR_METRICS else 100.0
+
+
+def get_metric_unit(name: str) -> str:
+    """Return what is written behind the name of a metric."""
+    return "" if name in ERROR_METRICS else " (%)"
 
 
 def parse_hits_k(name: str) -> int:

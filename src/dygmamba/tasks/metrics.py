@@ -1,5 +1,7 @@
 """Metrics: average precision, ROC-AUC, mean reciprocal rank and hits@k, with ties as scikit-learn and TGB handle them.
 
+Also those of classes (accuracy, macro-F1) and of numbers (mean absolute error).
+
 Legend: p pairs, g positives (groups), c candidates per positive.
 """
 
@@ -100,6 +102,26 @@ def _require_finite(score: Tensor) -> None:
             f"{float(score[wrong][0])}; remove or replace them before computing metrics",
             code="not-finite",
         )
+
+
+def classification_metrics(predicted: Int64[Tensor, "p"], true: Int64[Tensor, "p"]) -> dict[str, float | int]:
+    """Return accuracy and macro-F1: the mean of F1 over the classes that occur among predictions or labels."""
+    if not len(true):
+        return {"macro_f1": float("nan"), "accuracy": float("nan"), "n": 0}
+    count = 1 + int(torch.maximum(predicted.max(), true.max()))
+    hits = torch.bincount(true[predicted == true], minlength=count).double()
+    total = torch.bincount(predicted, minlength=count) + torch.bincount(true, minlength=count)
+    f1 = 2 * hits[total > 0] / total[total > 0]
+    return {"macro_f1": float(f1.mean()), "accuracy": float(hits.sum() / len(true)), "n": len(true)}
+
+
+def regression_metrics(predicted: Float[Tensor, "p"], true: Float[Tensor, "p"]) -> dict[str, float | int]:
+    """Return the mean absolute error and the root of the mean squared error."""
+    if not len(true):
+        return {"mae": float("nan"), "rmse": float("nan"), "n": 0}
+    _require_finite(predicted)
+    error = predicted.double() - true.double()
+    return {"mae": float(error.abs().mean()), "rmse": float(error.square().mean().sqrt()), "n": len(true)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ Legend: m labels.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -39,12 +40,32 @@ def ndcg(score: np.ndarray, truth: np.ndarray, top: int = NDCG_TOP) -> np.ndarra
     return np.divide(gained, best, out=np.zeros(len(score)), where=best > 0)
 
 
+@runtime_checkable
+class PropertyForecast(Protocol):
+    """A forecast of the label matrix of some nodes (rows) at the current time."""
+
+    def advance(self, time: float) -> None:
+        """Go on to a time; events strictly before it may be observed."""
+        ...
+
+    def __call__(self, rows: np.ndarray) -> np.ndarray:
+        """Return a score per node and kind."""
+        ...
+
+    def learn(self, rows: np.ndarray, truth: np.ndarray) -> None:
+        """Observe the labels of the current time."""
+        ...
+
+
 class PersistentForecast:
     """Forecast of TGB's `PersistentForecaster`: the node's last label."""
 
     def __init__(self, nodes: int, kinds: int) -> None:
         require_memory(8 * nodes * kinds, f"the last labels of {nodes:,} nodes among {kinds:,} kinds")
         self.state = np.zeros((nodes, kinds))
+
+    def advance(self, time: float) -> None:
+        """Do nothing: only labels count."""
 
     def __call__(self, rows: np.ndarray) -> np.ndarray:
         return self.state[rows]
@@ -82,6 +103,7 @@ class NodePropertyLabels:
     nodes: int
     kinds: int
     ends: tuple[float, float, float]  # time of the last event of each period
+    kind_nodes: np.ndarray  # node of each column
 
     @staticmethod
     def from_board(store: EventStore, board: Leaderboard) -> "NodePropertyLabels":
@@ -98,7 +120,7 @@ class NodePropertyLabels:
         last = np.cumsum(board.sizes) - 1
         ends = (float(store.time[last[0]]), float(store.time[last[1]]), float(store.time[last[2]]))
         return NodePropertyLabels(
-            board.labels, row, column[board.labels.kind.numpy()], len(nodes), len(kinds), ends
+            board.labels, row, column[board.labels.kind.numpy()], len(nodes), len(kinds), ends, kinds
         )
 
     def period(self, time: float) -> str | None:
@@ -106,25 +128,31 @@ class NodePropertyLabels:
         later = [name for name, end in zip(("train", "val", "test"), self.ends, strict=True) if time < end]
         return later[0] if later else None
 
-    def moments(self) -> Iterator[tuple[str | None, np.ndarray, np.ndarray]]:
-        """Iterate over the times: period, rows of the labelled nodes, and their label matrix."""
+    def moments(self) -> Iterator[tuple[str | None, float, np.ndarray, np.ndarray]]:
+        """Iterate over the times: period, time, rows of the labelled nodes, and their label matrix."""
         time, weight = self.labels.time.numpy(), self.labels.weight.numpy()
         starts = np.flatnonzero(np.diff(time, prepend=np.nan) != 0)
         for begin, end in zip(starts, [*starts[1:], len(time)], strict=True):
             rows, own = np.unique(self.row[begin:end], return_inverse=True)
             truth = np.zeros((len(rows), self.kinds))
             truth[own, self.column[begin:end]] = weight[begin:end]  # the last of several labels holds
-            yield self.period(float(time[begin])), rows, truth
+            yield self.period(float(time[begin])), float(time[begin]), rows, truth
 
-    def score_forecast(self, forecast: PersistentForecast) -> dict[str, list[tuple[float, int]]]:
+    def score_forecast(self, forecast: PropertyForecast) -> dict[str, list[tuple[float, int]]]:
         """Return (mean NDCG, nodes) of each time by period; the forecast learns each time after it is scored."""
         scored: dict[str, list[tuple[float, int]]] = {"train": [], "val": [], "test": []}
-        step = max(1, NUMBERS_PER_PASS // max(1, self.kinds))
-        for period, rows, truth in self.moments():
+        for period, time, rows, truth in self.moments():
             if period is None:
                 continue
-            parts = [slice(at, at + step) for at in range(0, len(rows), step)]
+            forecast.advance(time)
+            parts = split_rows(rows, self.kinds)
             scores = np.concatenate([ndcg(forecast(rows[part]), truth[part]) for part in parts])
             forecast.learn(rows, truth)
             scored[period].append((float(scores.mean()), len(rows)))
         return scored
+
+
+def split_rows(rows: np.ndarray, width: int) -> list[slice]:
+    """Split rows of `width` numbers so that a part of them has at most `NUMBERS_PER_PASS` numbers."""
+    step = max(1, NUMBERS_PER_PASS // max(1, width))
+    return [slice(at, at + step) for at in range(0, len(rows), step)]

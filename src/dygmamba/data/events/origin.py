@@ -34,6 +34,7 @@ class Origin:
     unused_columns: tuple[str, ...] = ()  # columns of the source that were not read
     unused_reasons: tuple[str, ...] = ()  # why, for each of them
     types: tuple[str, ...] = ()  # categorical columns
+    classes: tuple[str, ...] = ()  # names of the labels 0, 1, ... if the label column was text
 
 
 def parse_origin(about: Mapping[str, Any]) -> Origin:

@@ -21,10 +21,11 @@ from dygmamba.core.errors import EventError, FileError
 from dygmamba.data.events.categories import Category
 from dygmamba.data.events.ids import NodeIds, NodeNumbering
 from dygmamba.data.events.origin import Origin
+from dygmamba.data.readers.labels import LabelParser
 from dygmamba.data.readers.options import ColumnRoles, ReadOptions
 from dygmamba.data.readers.other_columns import OtherColumns
 from dygmamba.data.readers.times import TimeParser, choose_time_parser
-from dygmamba.data.readers.values import BadRows, BadValueError, ColumnLocation, is_text_type, parse_floats
+from dygmamba.data.readers.values import BadRows, BadValueError, ColumnLocation, is_text_type
 
 if TYPE_CHECKING:  # torch is imported only after a file was read: errors in a file are reported at once
     from dygmamba.data.storage.dataset import Dataset
@@ -57,6 +58,7 @@ class BatchReader:
     options: ReadOptions
     time_parser: TimeParser
     others: OtherColumns
+    label_parser: LabelParser
     first_row: int
 
     def read(self, batch: pa.RecordBatch) -> BatchColumns:
@@ -68,7 +70,7 @@ class BatchReader:
         time = self.time_parser.parse(batch.column(roles.time), self._locate(roles.time))
         label = None
         if roles.label is not None:
-            label = parse_floats(batch.column(roles.label), self._locate(roles.label), fill)
+            label = self.label_parser.parse(batch.column(roles.label), self._locate(roles.label), fill)
         return BatchColumns(src, dst, time, *self.others.read(batch, self._locate), label)
 
     def _locate(self, column: str) -> ColumnLocation:
@@ -262,10 +264,11 @@ DEFAULT_NAME = "data"  # name of a dataset that was not read from a file
 
 @dataclass(slots=True)
 class _ReadState:
-    """Rows read so far, and how times are parsed, known from the first batch on."""
+    """Rows read so far, and how times and labels are parsed, known from the first batch on."""
 
     others: OtherColumns
     time_parser: TimeParser | None = None
+    label_parser: LabelParser = field(default_factory=LabelParser)
     rows: int = 0
 
 
@@ -303,6 +306,7 @@ def read_table(
         raise FileError(f"{path} has {problem}; give at least one event", code="no-rows")
     columns, ids = collector.finish()
     columns = _finish_other_columns(columns, state.others)
+    columns = replace(columns, label=state.label_parser.finish(columns.label))
     unused = state.others.list_unused()
     origin = Origin(
         file=path.name if isinstance(path, Path) else "",
@@ -311,6 +315,7 @@ def read_table(
         dst=roles.dst,
         time=roles.time,
         label=roles.label or "",
+        classes=state.label_parser.classes,
         features=tuple(state.others.numeric[k] for k in state.others.kept_numeric),
         types=tuple(category.name for category in columns.categories),
         unused_columns=tuple(unused),
@@ -426,7 +431,8 @@ def _read_batch(
             order=options.date_order,
             guess=True,
         )
-    reader = BatchReader(path, roles, options, state.time_parser, state.others, state.rows)
+    parsers = (state.time_parser, state.others, state.label_parser)
+    reader = BatchReader(path, roles, options, *parsers, state.rows)
     state.rows += batch.num_rows
     try:
         return reader.read(batch)

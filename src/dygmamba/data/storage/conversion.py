@@ -29,7 +29,7 @@ def to_arrow(dataset: "Dataset") -> pa.Table:
     ends = {name: dataset.ids.to_user(getattr(store, name).numpy()) for name in ("src", "dst")}
     columns: dict[str, Any] = ends | {"time": _make_time_column(dataset)}
     if store.label is not None:
-        columns[LABEL_COLUMN] = pa.array(store.label.numpy())
+        columns[LABEL_COLUMN] = _label_array(dataset)
     edge = store.features.edge.numpy()
     for k, name in enumerate(feature_names(dataset)):
         columns[name] = pa.array(np.ascontiguousarray(edge[:, k]))
@@ -39,6 +39,17 @@ def to_arrow(dataset: "Dataset") -> pa.Table:
             pa.array(np.ascontiguousarray(store.features.codes[:, k].numpy()))
         )
     return pa.table(columns).replace_schema_metadata({METADATA_KEY: build_table_metadata(dataset).to_json()})
+
+
+def _label_array(dataset: "Dataset") -> pa.Array:
+    """Return the labels as numbers, or as text if the source had text; null where a label is unknown."""
+    assert dataset.store.label is not None
+    label = dataset.store.label.numpy()
+    unknown = np.isnan(label)
+    if not dataset.origin.classes:
+        return pa.array(label, mask=unknown if unknown.any() else None)
+    number = pa.array(np.nan_to_num(label).astype(np.int64), mask=unknown)
+    return pa.array(dataset.origin.classes).take(number)
 
 
 def to_pandas(dataset: "Dataset") -> Any:

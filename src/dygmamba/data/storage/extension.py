@@ -18,11 +18,12 @@ from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.storage.dataset import Dataset
 
 
-def extend_dataset(dataset: Dataset, events: Dataset) -> Dataset:
+def extend_dataset(dataset: Dataset, events: Dataset, missing_label: float = 0.0) -> Dataset:
     """Merge new events into a dataset by time, behind existing events of the same time.
 
     Unknown ids become new nodes without features. Existing nodes keep their numbers, and the number of a new node
-    depends only on earlier events, because random draws are a function of it (decision 022).
+    depends only on earlier events, because random draws are a function of it (decision 022). `missing_label` is the
+    label of new events if they have none and the dataset has labels.
 
     Raises:
         EventError: The new events have another number of edge features.
@@ -44,7 +45,7 @@ def extend_dataset(dataset: Dataset, events: Dataset) -> Dataset:
     src, dst = (events.ids.to_user(column.numpy()) for column in (more.src, more.dst))
     ids = _extend_ids(dataset.ids, src, dst)
     new = torch.zeros(len(ids) - store.num_nodes, store.features.node.shape[1])
-    label = torch.zeros(len(more)) if more.label is None else more.label
+    label = torch.full((len(more),), missing_label) if more.label is None else more.label
     time = torch.cat([store.time, more.time])
     order = torch.argsort(time, stable=True)  # stable: old events stay before new ones of the same time
     features = _merge_features(store.features, more.features, torch.cat([store.features.node, new]))

@@ -71,7 +71,7 @@ class RoundExecutor:
     def _views(self) -> Iterator[PairView]:
         """Iterate over views of the training events with their negatives; positives occur once, in the first epoch."""
         stream, requests = self.stream, getattr(self.scorer, "requests")  # noqa: B009
-        for number in range(1 if self.is_grouped else self.scorer.negatives):
+        for number in range(1 if self.is_grouped else max(1, self.scorer.negatives)):
             epoch = self.epoch(number)
             for events, others in zip(
                 stream.train.split(EVENTS_PER_PASS), epoch.others.split(EVENTS_PER_PASS), strict=True

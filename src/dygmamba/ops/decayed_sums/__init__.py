@@ -65,9 +65,23 @@ def sum_before(
     sums: DecayedSums, group: Int64[Tensor, "q"], time: Float64[Tensor, "q"]
 ) -> Float64[Tensor, "q s c"]:
     """Return the decayed sums of each group strictly before each time, on every scale; 0 without events."""
+    running, decay, _ = look_up_before(sums, group, time)
+    return running * decay[..., None]
+
+
+def look_up_before(
+    sums: DecayedSums, group: Int64[Tensor, "q"], time: Float64[Tensor, "q"]
+) -> tuple[Float64[Tensor, "q s c"], Float64[Tensor, "q s"], Float64[Tensor, "q c"]]:
+    """Return, strictly before each time, the sums just after the last entry, the decay since, and the latest values.
+
+    All are 0 for a group without an earlier entry and for group -1.
+    """
     entry = find_last_entry(sums, group, time)
     if not len(sums.time):
-        return time.new_zeros(len(group), *sums.running.shape[1:])
-    last = entry.clamp(min=0)
-    age = torch.where(entry >= 0, time - sums.time[last], torch.inf)
-    return sums.running[last] * torch.exp(-age[:, None] / sums.scale)[..., None]
+        s, c = sums.running.shape[1:]
+        return time.new_zeros(len(group), s, c), time.new_zeros(len(group), s), time.new_zeros(len(group), c)
+    found, last = entry >= 0, entry.clamp(min=0)
+    age = torch.where(found, time - sums.time[last], torch.inf)
+    running = torch.where(found[:, None, None], sums.running[last], 0)
+    latest = torch.where(found[:, None], sums.latest[last], 0)
+    return running, torch.exp(-age[:, None] / sums.scale), latest

@@ -45,6 +45,20 @@ class Trees:
         """Return the trees `first` to `last - 1`."""
         return Trees(*(column[first:last] for column in self.columns))
 
+    def check(self, features: int) -> None:
+        """Raise ValueError unless each node leads on to later nodes of its tree, and all numbers are finite."""
+        nodes, split = self.feature.shape[1], self.feature >= 0
+        if not all(
+            bool(column.isfinite().all()) for column in (self.value, self.cover, self.threshold[split])
+        ):
+            raise ValueError("its trees have numbers that are not finite")
+        place = torch.arange(nodes, device=self.feature.device)
+        for child in (self.left, self.right):
+            if not bool((((child > place) & (child < nodes)) | ~split).all()):
+                raise ValueError("its trees have branches that lead nowhere")
+        if not bool(((self.feature >= -1) & (self.feature < features)).all()):
+            raise ValueError("its trees use features that do not exist")
+
     def clone(self) -> "Trees":
         return Trees(*(column.clone() for column in self.columns))
 

@@ -1,0 +1,78 @@
+"""Labels of events as numbers: a column of numbers as it is, a column of text as numbers of its classes."""
+
+# pyarrow.compute creates its functions at import, where pyright cannot see them
+# pyright: reportAttributeAccessIssue=false
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dygmamba.data.readers.values import (
+    MISSING_WORDS,
+    ColumnLocation,
+    is_text_type,
+    parse_floats,
+    strip_whitespace,
+    try_cast,
+)
+
+MAX_CLASSES = 1_000
+NUMBER = r"^[+-]?((\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|inf|infinity)$"
+
+
+@dataclass(slots=True)
+class LabelParser:
+    """Parser of one label column, batch by batch.
+
+    The first batch decides what the column is: text if it has no number at all, so that a typing error in a column of
+    numbers stays an error.
+    """
+
+    is_text: bool | None = None
+    _numbers: dict[str, int] = field(default_factory=dict)  # of the classes, in order of arrival
+
+    def parse(self, array: pa.Array, location: ColumnLocation, fill: float | None) -> np.ndarray:
+        """Return labels as 32-bit floats; classes are numbered in order of arrival until `finish`."""
+        array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+        if self.is_text is None and array.null_count < len(array):
+            self.is_text = is_text_type(array.type) and _has_no_number(strip_whitespace(array))
+        if not self.is_text:
+            return parse_floats(array, location, fill)
+        text = strip_whitespace(array)
+        missing = pc.fill_null(pc.is_in(pc.utf8_lower(text), value_set=MISSING_WORDS), True)
+        if pc.any(missing).as_py():
+            row = pc.index(missing, True).as_py()
+            raise location.bad_value(row, "has no value", "fill it in")
+        for name in pc.unique(text).to_pylist():
+            self._numbers.setdefault(name, len(self._numbers))
+        if len(self._numbers) > MAX_CLASSES:
+            raise location.bad_column(
+                f"has more than {MAX_CLASSES:,} different texts",
+                "choose a column with fewer classes, or group them",
+                "too-many-classes",
+            )
+        number = pc.index_in(text, value_set=pa.array(list(self._numbers), text.type))
+        return number.to_numpy(zero_copy_only=False).astype(np.float32)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes in alphabetical order; none for a column of numbers."""
+        return tuple(sorted(self._numbers))
+
+    def finish(self, label: np.ndarray | None) -> np.ndarray | None:
+        """Return the labels of all batches with classes numbered in alphabetical order."""
+        if label is None or not self._numbers:
+            return label
+        position = {name: place for place, name in enumerate(self.classes)}
+        return np.array([position[name] for name in self._numbers], np.float32)[label.astype(np.int64)]
+
+
+def _has_no_number(text: pa.Array) -> bool:
+    """Return whether text has values, none of them is a number, and they are not all true or false."""
+    missing = pc.fill_null(pc.is_in(pc.utf8_lower(text), value_set=MISSING_WORDS), True)
+    values = pc.unique(text.filter(pc.invert(missing)))
+    if not len(values) or try_cast(values, pa.bool_()) is not None:
+        return False
+    return not pc.any(pc.match_substring_regex(values, NUMBER, ignore_case=True)).as_py()

@@ -1,0 +1,250 @@
+"""Boosted trees for labels of nodes: objectives, what they see, learning, resuming, and runs of every kind."""
+
+import json
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+
+import dygmamba as dm
+from commands import invoke
+from dygmamba.core.errors import ConfigError, FileError, Interrupted
+from dygmamba.data.events.event_store import EventStore
+from dygmamba.data.events.ids import NodeIds
+from dygmamba.data.events.splits import PUBLISHED_SPLIT
+from dygmamba.data.storage.dataset import Dataset
+from dygmamba.models.node_objectives import OBJECTIVES
+from dygmamba.runs.node_direct import start_direct_node_run
+from dygmamba.runs.node_streams import hide_labels
+from dygmamba.runs.node_training import open_node_run, resume_node_run
+from dygmamba.sampling.node_values import is_first_meeting
+from dygmamba.tasks.node import split_for_nodes
+from dygmamba.tasks.node_targets import create_target
+from node_cases import labelled_stream
+from observers import StepCounter
+from raising import raises
+
+CPU = torch.device("cpu")
+FAST = {"epochs": 3, "rounds": 4, "least": 5, "rate": 0.2, "scales": 3, "neighbors": 4}
+LABELS = {  # of a source, given away by its earlier events' features or only by its earlier labels
+    "binary": lambda store: store.label,
+    "classes": lambda store: (store.src % 3).float() + 4,
+    "regression": lambda store: 100 + 7.5 * (store.src % 4).float() + 0.25 * store.label,
+}
+WATCHED = {"binary": "auc", "classes": "macro_f1", "regression": "mae"}
+
+
+def labelled_data(kind, store=None):
+    store = labelled_stream(400) if store is None else store
+    store = replace(store, label=LABELS[kind](store))
+    return Dataset.from_events("small", store, NodeIds(pa.array(range(store.num_nodes))))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The runs of a training of each kind."""
+    folder = tmp_path_factory.mktemp("runs")
+    return {
+        kind: dm.train(labelled_data(kind), "trees", task="node", out=folder, device="cpu", **FAST)
+        for kind in LABELS
+    }
+
+
+def start(data, folder, **settings):
+    return start_direct_node_run(data, "trees", FAST | settings, 0, CPU, folder, PUBLISHED_SPLIT)
+
+
+@pytest.mark.parametrize(("kind", "outputs"), [("binary", 1), ("classes", 3), ("regression", 1)])
+@pytest.mark.parametrize("balanced", [False, True])
+def test_derivatives_are_those_of_the_loss(kind, outputs, balanced):
+    """First derivatives by autograd; the base has none in total; second ones are at least 0."""
+    weights = {"binary": (1.0, 3.0), "classes": (0.5, 1.0, 2.0), "regression": ()}[kind] if balanced else ()
+    objective = OBJECTIVES[kind](outputs, weights)
+    rng = torch.Generator().manual_seed(0)
+    target = torch.randint(2 if kind == "binary" else 3, (50,), generator=rng).double()
+    base = objective.fit_base(target).repeat(50, 1)
+    assert float(objective.derivatives(base, target)[..., 0].sum(0).abs().max()) < 1e-6
+    score = torch.randn(50, outputs, generator=rng, dtype=torch.float64).requires_grad_()
+    (50 * objective.loss(score, target)).backward()
+    slopes = objective.derivatives(score.detach(), target)
+    torch.testing.assert_close(slopes[..., 0], score.grad)
+    assert bool((slopes[..., 1] >= 0).all())
+    plain = {
+        "binary": lambda: binary_cross_entropy_with_logits(score[:, 0], target),
+        "classes": lambda: cross_entropy(score, target.long()),
+        "regression": lambda: (score[:, 0] - target).square().mean(),
+    }
+    if not balanced:
+        torch.testing.assert_close(objective.loss(score, target), plain[kind]())
+
+
+@pytest.mark.parametrize("kind", list(LABELS))
+def test_a_learnable_stream_is_learned_and_reopened(kind, trained):
+    """Better than without a tree; the same metrics and predictions after opening; a page that names the metric."""
+    (run,) = runs = trained[kind]
+    rows = {row["split"]: row for row in run.results.to_pylist()}
+    better = rows["test"][WATCHED[kind]] - {"auc": 0.9, "macro_f1": 0.8, "mae": 4.0}[WATCHED[kind]]
+    assert better < 0 if kind == "regression" else better > 0
+    assert rows["test"].get("target", "binary") == kind
+    again = dm.open(run.path, device="cpu")
+    assert again.evaluate(split="test").to_pylist()[0][WATCHED[kind]] == rows["test"][WATCHED[kind]]
+    assert again.classify().to_pylist() == run.classify().to_pylist()
+    title = {"auc": "AUC", "macro_f1": "macro-F1", "mae": "MAE"}[WATCHED[kind]]
+    page = (run.path / "report.html").read_text()
+    assert f"Test {title}" in page
+    assert f"Validation {title}" in page
+    assert title in repr(runs)
+    (table,) = dm.compare([run.path]).sections[0].tables
+    assert table.columns[1] == title
+
+
+def test_numbers_are_predicted_in_their_unit_and_ranked(trained):
+    """Values between those of training, in descending order."""
+    ranked = trained["regression"][0].classify(k=4).to_pandas()
+    assert list(ranked.columns) == ["node", "time", "value", "rank"]
+    assert ranked["value"].is_monotonic_decreasing
+    assert ranked["value"].between(95, 130).all()
+
+
+def changed_after(store, cut):
+    """The stream with other events from `cut` on, and other labels from `cut - 1` on."""
+    other, number = labelled_stream(len(store), seed=9), torch.arange(len(store))
+    later, edge = number >= cut, store.features.edge
+    return EventStore.from_columns(
+        torch.where(later, other.src, store.src),
+        torch.where(later, other.dst, store.dst),
+        store.time,
+        num_nodes=store.num_nodes,
+        features=replace(store.features, edge=torch.where(later[:, None], -edge, edge)),
+        label=torch.where(number >= cut - 1, 1 - store.label, store.label),
+    )
+
+
+@pytest.mark.parametrize("labels", [False, True])
+def test_features_see_strictly_earlier_events_and_labels_only(labels, tmp_path):
+    """Causal: other events from c on and other labels from c - 1 on change no feature before c.
+
+    With `labels`, another label of an earlier event does change one; without it, no label does.
+    """
+    data, cut = labelled_data("binary"), 350
+    fit = start(data, tmp_path, labels=labels)
+    target = create_target(data.store, split_for_nodes(data.store))
+
+    def features(store):
+        own = replace(fit.stream, store=hide_labels(store, target if labels else None))
+        pairs = fit.task.build_queries(own.store.select(torch.arange(cut)), own.store.dst[:cut])
+        return fit.scorer.features(own.view(pairs, fit.scorer.requests))
+
+    ours = features(data.store)
+    assert ours.shape[1] == len(fit.scorer.names)
+    assert torch.equal(features(changed_after(data.store, cut)), ours)
+    flipped = features(replace(data.store, label=1 - data.store.label))
+    assert torch.equal(flipped, ours) is not labels
+
+
+def test_a_missing_label_is_zero_in_every_column():
+    """An event without a label (nan) is shown as no class and no number; the others are as they were."""
+    for kind in LABELS:
+        store = labelled_data(kind).store
+        target = create_target(store, split_for_nodes(store))
+        known = hide_labels(store, target).features.edge[:, 2:]
+        label = store.label.index_fill(0, torch.tensor([7]), torch.nan)
+        found = hide_labels(replace(store, label=label), target).features.edge[:, 2:]
+        assert found.shape[1] == target.outputs
+        assert not found[7].any()
+        assert torch.equal(found[8:], known[8:])
+
+
+def test_first_meetings_are_the_first_of_their_key():
+    """In time order, whatever the keys."""
+    key = torch.tensor([3, 1, 3, 2, 1, 1])
+    assert is_first_meeting(key).tolist() == [True, True, False, True, False, False]
+
+
+def test_a_stopped_run_ends_as_if_it_was_not(tmp_path):
+    """Stop after five rounds, resume, finish: trees of every class, metrics and best epoch are bit-identical."""
+    data, folders = labelled_data("classes"), []
+    for stop_after in (None, 5):
+        fit = start(data, tmp_path / str(stop_after))
+        if stop_after is not None:
+            counter = StepCounter()
+            with pytest.raises(Interrupted):
+                fit(counter, stop=lambda counter=counter: counter.steps >= 5)
+            dm.save(data, data_dir=tmp_path / "data")
+            fit = resume_node_run(fit.run.path, CPU, tmp_path / "data")
+        fit()
+        folders.append(fit.run)
+    whole, again = (load_file(run.best) for run in folders)
+    assert whole.keys() == again.keys()
+    assert all(torch.equal(whole[name], again[name]) for name in whole)
+    assert [entry["val_macro_f1"] for entry in folders[0].metrics()] == [
+        entry["val_macro_f1"] for entry in folders[1].metrics()
+    ]
+
+
+def test_a_damaged_or_unfitting_request_is_an_error(tmp_path):
+    """No backbone to finetune, other feature names than stored, and a config without its target."""
+    data = labelled_data("binary")
+    with raises("model-without-encoder", ConfigError):
+        dm.train(data, "trees", task="node", finetune=True, out=tmp_path, device="cpu", **FAST)
+    fit = start(data, tmp_path, epochs=1)
+    fit()
+    fit.scorer.names[0] = "another feature"
+    with raises("tree-features-changed", FileError):
+        fit.score(fit.task.test)
+    config = fit.run.path / "config.toml"
+    config.write_text(config.read_text().replace("target = ", "other = "))
+    with raises("damaged-config", FileError):
+        dm.save(data, data_dir=tmp_path / "data")
+        open_node_run(fit.run.path, CPU, tmp_path / "data")
+
+
+def test_the_command_trains_and_predicts_classes(monkeypatch, capsys, tmp_path):
+    """`train --task node --model trees` on a column of text, then `predict`: exit code 0, classes by name."""
+    store = labelled_stream(300)
+    rows = zip(store.src.tolist(), store.dst.tolist(), range(300), strict=True)
+    lines = [f"{u},{v},{t},{('calm', 'loud', 'sad')[u % 3]}" for u, v, t in rows]
+    (tmp_path / "moods.csv").write_text("src,dst,time,mood\n" + "\n".join(lines) + "\n")
+    where = ("--data-dir", str(tmp_path))
+    code, _, error = invoke(
+        monkeypatch, capsys, "data", "import", str(tmp_path / "moods.csv"), "--label", "mood", *where
+    )
+    assert code == 0, error
+    settings = FAST | {"labels": "true"}
+    fast = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    words = (
+        "train",
+        "moods",
+        "--task",
+        "node",
+        "--model",
+        "trees",
+        "--device",
+        "cpu",
+        "--out",
+        str(tmp_path / "runs"),
+    )
+    code, out, error = invoke(monkeypatch, capsys, *words, *fast, *where)
+    assert code == 0, error
+    assert "macro-F1" in out
+    (run,) = (tmp_path / "runs" / "moods" / "trees-node").iterdir()
+    code, out, error = invoke(monkeypatch, capsys, "predict", str(run), "--nodes", "1,2", *where, "--json")
+    assert code == 0, error
+    assert "calibrat" not in error  # classes have no calibration that a user could add
+    for row, expected in zip(json.loads(out)["predictions"], ("loud", "sad"), strict=True):
+        scores = {name: row[f"uncalibrated_score {name}"] for name in ("calm", "loud", "sad")}
+        assert sum(scores.values()) == pytest.approx(1.0, abs=1e-8)
+        assert row["class"] == max(scores, key=scores.get) == expected
+        assert row["uncalibrated_score"] == pytest.approx(max(scores.values()), abs=1e-8)
+
+
+def test_two_states_are_explained_and_other_labels_refused(trained):
+    """The contributions of earlier events add up to the logit; classes and numbers are one sentence."""
+    found = trained["binary"][0].explain(3, orders=1)
+    total = found.base + sum(reason.contribution for reason in found.reasons)
+    assert total == pytest.approx(found.logit, abs=1e-6)
+    with raises("target-without-explanation", ConfigError):
+        trained["classes"][0].explain(3)

@@ -139,11 +139,11 @@ CLASSES = {
         "Table",
         "explain": "(self, pair: tuple[str | int, str | int] | str | int, at: str | float | None = None, *, "
         "orders: int = 4, columns: Mapping[str, Any] | None = None) -> Explanation",
-        "observe": "(self, events: Source, fill: float | None = None) -> Run",
+        "observe": "(self, events: Source, fill: float | None = None, **options: Any) -> Run",
         "evaluate": "(self, negatives: str | Sequence[str] | None = None, split: str | Sequence[str] = test, "
         "setting: str | Sequence[str] = (transductive, inductive), visible: str | None = None, *, metrics: "
         "str | Sequence[str] | None = None, candidates: int | str | None = None, filtered: bool = False, "
-        "activity: bool = False) -> Table",
+        "activity: bool = False, events: Source | None = None, period: str = auto, **options: Any) -> Table",
         "export": "(self, to: Path | str) -> Path",
         "inputs": "(self, pairs: Source, at: str | float | None = None) -> dict[str, Tensor]",
         "report": "(self, out: Path | str | None = None) -> Path",

@@ -23,16 +23,20 @@ from dygmamba.api.argument_checks import require_run as require_run
 from dygmamba.api.candidates import find_refused, list_candidates
 from dygmamba.api.sharing import check_target as check_target
 from dygmamba.api.validation import (
+    LOWER_LIMITS,
+    UPPER_LIMITS,
     check_backbone_conflicts,
     check_budget,
     check_forecast,
     check_one_seed,
+    check_period,
     check_run_protocol,
     check_search_limits,
     check_task,
     check_visible,
     is_property_evaluation,
     parse_budget,
+    parse_limits,
     parse_loggers,
     parse_metrics,
 )
@@ -206,6 +210,26 @@ def check_evaluate(
     else:
         check_untrained_model(model, target, settings)
         require_dataset(target, data_dir)
+
+
+def check_monitoring(
+    run: Path,
+    *,
+    events: Path,
+    period: str,
+    fail_below: Sequence[str] | None,
+    fail_above: Sequence[str] | None,
+    time_unit: str,
+    device: str,
+) -> None:
+    """Check the arguments of an evaluation on new events."""
+    check_period(period)
+    parse_limits("fail_below", fail_below, LOWER_LIMITS)
+    parse_limits("fail_above", fail_above, UPPER_LIMITS)
+    check_device(device)
+    check_choice("time_unit", time_unit)
+    require_run(run)
+    require_file(events, "events")
 
 
 def check_audit(

@@ -6,7 +6,7 @@
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,38 +47,19 @@ def predict(
     candidates: str | None = None,
     only_new: bool = False,
     at: str | None = None,
-    src: str | None = None,
-    dst: str | None = None,
-    time: str | None = None,
-    features: Sequence[str] = (),
-    time_unit: str = "auto",
-    time_format: str | None = None,
-    fill: float | None = None,
-    delimiter: str | None = None,
-    encoding: str = "utf-8",
     device: str = "auto",
     data_dir: Path | None = None,
     progress: Progress = SILENT,
+    **reading: Any,
 ) -> Predictions:
     """Score pairs, rank the `top` destinations per source, or classify nodes, as the task of the run demands.
 
     `sources`, `nodes` and `candidates` are ids separated by commas, or a file of them. `events` is a file of new events
-    that the model sees. The other arguments say how files are read, as in `dygmamba.read`.
+    that the model sees. `reading` says how files are read, with the fields of `ReadOptions`.
     """
     folder = RunDirectory(run)
     warn_if_unfinished(folder)
-    options = ReadOptions(
-        src=src,
-        dst=dst,
-        time=time,
-        features=tuple(features),
-        time_unit=time_unit,
-        time_format=time_format,
-        fill=fill,
-        delimiter=delimiter,
-        encoding=encoding,
-    )
-    predictor = Predictor.open(folder, device, data_dir, options)
+    predictor = Predictor.open(folder, device, data_dir, ReadOptions(**reading))
     if events is not None:
         predictor = predictor.with_events(events)
     if folder.task == "node":
@@ -151,17 +132,21 @@ def explain(
     at: str | None = None,
     orders: int = 4,
     events: Path | None = None,
-    time_unit: str = "auto",
-    time_format: str | None = None,
     device: str = "auto",
     data_dir: Path | None = None,
     out: Path | None = None,
     top: int = 10,
     columns: Mapping[str, Any] | None = None,
+    time_unit: str = "auto",
+    time_format: str | None = None,
+    **reading: Any,
 ) -> Explanation:
-    """Explain the score of a pair, or of a node; with `out`, also as a page (.html) or a picture (.svg)."""
+    """Explain the score of a pair, or of a node; with `out`, also as a page (.html) or a picture (.svg).
+
+    `reading` says how `events` are read, with the other fields of `ReadOptions`.
+    """
     opened = open_run(run, device=device, data_dir=data_dir, time_unit=time_unit, time_format=time_format)
-    opened = opened if events is None else opened.observe(events)
+    opened = opened if events is None else opened.observe(events, **reading)
     explanation = opened.explain(query, at, orders=orders, columns=columns)
     if out is not None:
         write_explanation(explanation, out, top)

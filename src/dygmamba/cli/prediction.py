@@ -16,13 +16,17 @@ from dygmamba.cli.options import (
     DataDir,
     Delimiter,
     Device,
+    Dst,
     Encoding,
+    Features,
     Fill,
     Json,
+    Src,
+    Time,
     TimeFormat,
+    TimeUnit,
     TrustCode,
-    parse_delimiter,
-    parse_list,
+    parse_reading,
 )
 from dygmamba.cli.progress import show_progress
 from dygmamba.core.errors import ConfigError
@@ -31,9 +35,6 @@ if TYPE_CHECKING:
     from dygmamba.api.prediction import Explanation, Predictions
 
 SHOWN_IDS = 3  # in a note
-TimeUnit = Annotated[
-    str, typer.Option(help="Read numeric times as they are (auto), or as s, ms, us, ns since 1970.")
-]
 
 
 def predict(
@@ -72,12 +73,10 @@ def predict(
     at: Annotated[
         str | None, typer.Option(help="Predict for this time (default: just after the last event).")
     ] = None,
-    src: Annotated[str | None, typer.Option(help="Read source ids from this column.")] = None,
-    dst: Annotated[str | None, typer.Option(help="Read destination ids from this column.")] = None,
-    time: Annotated[str | None, typer.Option(help="Read times from this column.")] = None,
-    features: Annotated[
-        str, typer.Option(help="Read the features of --events from these columns (comma-separated names).")
-    ] = "",
+    src: Src = None,
+    dst: Dst = None,
+    time: Time = None,
+    features: Features = "",
     time_unit: TimeUnit = "auto",
     time_format: TimeFormat = None,
     fill: Fill = None,
@@ -99,6 +98,10 @@ def predict(
     queries = [name for name, value in given.items() if value is not None] + (
         ["only_new"] if only_new else []
     )
+    reading = parse_reading(
+        features, delimiter, src=src, dst=dst, time=time, time_unit=time_unit, time_format=time_format, fill=fill,
+        encoding=encoding,
+    )  # fmt: skip
     precheck.check_predict(
         run, given=queries, top=top, pairs=pairs, events=events, out=out, time_unit=time_unit, device=device
     )
@@ -108,10 +111,8 @@ def predict(
 
     with show_progress() as progress:
         found = prediction.predict(
-            run, **given, events=events, top=top, only_new=only_new, at=at, src=src, dst=dst, time=time,
-            features=parse_list(features) or (), time_unit=time_unit, time_format=time_format, fill=fill,
-            delimiter=parse_delimiter(delimiter), encoding=encoding, device=device, data_dir=data_dir,
-            progress=progress,
+            run, **given, events=events, top=top, only_new=only_new, at=at, device=device, data_dir=data_dir,
+            progress=progress, **reading,
         )  # fmt: skip
     _print_notes(found, run)
     if out is not None:
@@ -177,8 +178,15 @@ def explain(
             help="Give a column of the event in question, name=value, e.g. amount=12 (query_columns)."
         ),
     ] = None,
+    src: Src = None,
+    dst: Dst = None,
+    time: Time = None,
+    features: Features = "",
     time_unit: TimeUnit = "auto",
     time_format: TimeFormat = None,
+    fill: Fill = None,
+    delimiter: Delimiter = None,
+    encoding: Encoding = "utf-8",
     device: Device = "auto",
     data_dir: DataDir = None,
     trust_code: TrustCode = False,
@@ -195,9 +203,13 @@ def explain(
 
     from dygmamba.api import prediction
 
+    reading = parse_reading(
+        features, delimiter, src=src, dst=dst, time=time, time_unit=time_unit, time_format=time_format, fill=fill,
+        encoding=encoding,
+    )  # fmt: skip
     found = prediction.explain(
-        run, query, at=at, orders=orders, events=events, time_unit=time_unit, time_format=time_format,
-        device=device, data_dir=data_dir, out=out, top=top, columns=_parse_columns(column or []),
+        run, query, at=at, orders=orders, events=events, device=device, data_dir=data_dir, out=out, top=top,
+        columns=_parse_columns(column or []), **reading,
     )  # fmt: skip
     for text in found.notes:
         print_note(f"note: {text}")

@@ -91,29 +91,36 @@ class Predictor:
 
     def with_events(self, events: Any) -> "Predictor":
         """Return a predictor that also knows these events, from a file or table with the dataset's columns."""
-        try:
-            where, more = self._read_events(events)
-        except NotFoundError as error:
-            if error.code != "unknown-column" or self.options.fill is not None:
-                raise
-            advice = "or fill features that the events lack with `fill=VALUE`"
-            raise NotFoundError(f"{error}, {advice}", code=error.code) from error
+        dataset = self.extend(*self.read_events(events))
+        return replace(
+            self, dataset=dataset, ranker=_build_ranker(self.run, dataset, self.ranker.stream_scorer.tokens)
+        )
+
+    def extend(self, where: str, more: Dataset) -> Dataset:
+        """Return the known events and these ones; `where` names their source in messages."""
         self.query_parser.check_times(where, bool(more.origin.time_origin), more.store.time.numpy())
         try:
             dataset = extend_dataset(self.dataset, more)
         except EventError as error:
             raise FileError(f"{where}: {error}", code=error.code) from error
         self._require_known_nodes(dataset.store.num_nodes - self.dataset.store.num_nodes)
-        return replace(
-            self, dataset=dataset, ranker=_build_ranker(self.run, dataset, self.ranker.stream_scorer.tokens)
-        )
+        return dataset
 
-    def _read_events(self, events: Any) -> tuple[str, Dataset]:
+    def read_events(self, events: Any) -> tuple[str, Dataset]:
         """Read events. Column names and time format come from the options, or else from how the dataset was read.
 
         Returns:
             A name for messages, and the events.
         """
+        try:
+            return self._read_file_or_table(events)
+        except NotFoundError as error:
+            if error.code != "unknown-column" or self.options.fill is not None:
+                raise
+            advice = "or fill features that the events lack with `fill=VALUE`"
+            raise NotFoundError(f"{error}, {advice}", code=error.code) from error
+
+    def _read_file_or_table(self, events: Any) -> tuple[str, Dataset]:
         origin, options, bipartite = self.dataset.origin, self.options, self.dataset.store.bipartite
         if is_in_memory(events):
             table = wrap_table(events)

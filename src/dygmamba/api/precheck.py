@@ -42,6 +42,7 @@ from dygmamba.api.validation import (
 )
 from dygmamba.config import check_device, validate_settings
 from dygmamba.core.choices import LAWS
+from dygmamba.core.costs import choose_threshold, parse_costs
 from dygmamba.core.errors import ConfigError, NotFoundError
 from dygmamba.core.setting_descriptions import describe_allowed as describe_allowed
 from dygmamba.core.setting_descriptions import describe_settings
@@ -277,6 +278,8 @@ def check_predict(
     out: Path | None,
     time_unit: str,
     device: str,
+    threshold: float | None = None,
+    costs: str | None = None,
 ) -> None:
     """Check the arguments of a prediction; `given` are the options that say what to predict."""
     if "pairs" in given and "sources" in given:
@@ -284,6 +287,7 @@ def check_predict(
             "give `pairs` to score pairs, or `sources` and `top` to rank destinations, not both",
             code="pairs-and-sources",
         )
+    choose_threshold(threshold, costs)
     ranking = [name for name in given if name in ("sources", "candidates", "only_new")]
     if ranking and top is None:
         raise ConfigError(
@@ -319,6 +323,13 @@ def _check_predicted_task(run: Path, task: str, given: Sequence[str]) -> None:
         raise ConfigError(
             "give `pairs` to score pairs, or `sources` and `top` to rank destinations", code="pairs-missing"
         )
+
+
+def check_report(run: Path, costs: str | None) -> None:
+    """Check the arguments of a report."""
+    if costs is not None:
+        parse_costs(costs)
+    require_run(run)
 
 
 def check_explain(run: Path, *, out: Path | None, events: Path | None, time_unit: str, device: str) -> None:

@@ -278,9 +278,12 @@ class Run:
         return self._predictor.inputs(pairs, at)
 
     @check_arguments
-    def report(self, out: Path | str | None = None) -> Path:
-        """Write results, curves, learned decay and settings as one page that opens offline; returns the path."""
-        return write_full_page(self.path, None if out is None else Path(out), self.data_dir)
+    def report(self, out: Path | str | None = None, costs: str | None = None) -> Path:
+        """Write results, curves, learned decay and settings as one page that opens offline; returns the path.
+
+        `costs`, such as "1,20", are those of a false alarm and of a miss; they choose a threshold for alerts.
+        """
+        return write_full_page(self.path, None if out is None else Path(out), self.data_dir, costs=costs)
 
 
 @check_arguments

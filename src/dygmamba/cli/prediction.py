@@ -64,6 +64,17 @@ def predict(
     top: Annotated[
         int | None, typer.Option(min=1, help="Rank destinations per source, or nodes, and keep this many.")
     ] = None,
+    threshold: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Keep only rows with at least this score.")
+    ] = None,
+    costs: Annotated[
+        str | None,
+        typer.Option(help="Keep only rows that pay, by the costs FALSE_ALARM,MISS of an alert, e.g. 1,20."),
+    ] = None,
+    top_per_day: Annotated[
+        int | None,
+        typer.Option(min=1, help="Keep only this many rows of each day (UTC), highest scores first."),
+    ] = None,
     candidates: Annotated[
         str | None, typer.Option(help="Rank only these ids, a,b,c or a file; with --top.")
     ] = None,
@@ -103,8 +114,9 @@ def predict(
         encoding=encoding,
     )  # fmt: skip
     precheck.check_predict(
-        run, given=queries, top=top, pairs=pairs, events=events, out=out, time_unit=time_unit, device=device
-    )
+        run, given=queries, top=top, pairs=pairs, events=events, out=out, time_unit=time_unit, device=device,
+        threshold=threshold, costs=costs,
+    )  # fmt: skip
     import_if_trusted(trust_code, run)
 
     from dygmamba.api import prediction
@@ -114,7 +126,10 @@ def predict(
             run, **given, events=events, top=top, only_new=only_new, at=at, device=device, data_dir=data_dir,
             progress=progress, **reading,
         )  # fmt: skip
+    found, chosen = prediction.select_alerts(found, threshold, costs, top_per_day)
     _print_notes(found, run)
+    if chosen is not None:
+        print_note(f"note: {chosen}")
     if out is not None:
         prediction.write_predictions(out, found.table, raw)
         print_note(f"{found.table.num_rows:,} scores written to {out}")

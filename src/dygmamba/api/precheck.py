@@ -355,10 +355,26 @@ def check_export_model(run: Path, to: Path) -> None:
     require_run(run)
 
 
-def check_import(file: Path, *, format: str, time_unit: str, name: str | None) -> None:
+def check_import(
+    files: Sequence[Path],
+    *,
+    format: str,
+    time_unit: str,
+    name: str | None,
+    append: str | None = None,
+    data_dir: Path | None = None,
+) -> None:
     """Check the arguments of a data import."""
-    if detect_folder_format(file.expanduser()) is None:
-        require_file(file, "")
+    is_alone = len(files) == 1 and append is None
+    for file in files:
+        if not is_alone or detect_folder_format(file.expanduser()) is None:
+            require_file(file, "")
+    if append is not None and name is not None:
+        raise ConfigError(
+            "`append` adds to a dataset and keeps its name; leave out `name`", code="append-and-name"
+        )
+    if append is not None:
+        require_dataset(append, data_dir)
     check_choice("format", format)
     check_choice("time_unit", time_unit)
     if name is not None:

@@ -28,8 +28,8 @@ from dygmamba.tasks.link import SETTINGS
 
 # options that say how a file of events is read; the others of `ReadOptions` are decided by the run's dataset
 READING_NAMES = (
-    "src", "dst", "time", "label", "features", "time_unit", "time_format", "fill", "skip_bad", "header", "delimiter",
-    "encoding",
+    "src", "dst", "time", "label", "features", "types", "time_unit", "time_format", "fill", "decimal", "skip_bad", "header",
+    "delimiter", "encoding",
 )  # fmt: skip
 
 if TYPE_CHECKING:

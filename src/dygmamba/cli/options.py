@@ -44,6 +44,11 @@ Encoding = Annotated[str, typer.Option(help="Read text files in this encoding.")
 TimeFormat = Annotated[str | None, typer.Option(help='Read dates in this format, like "%d.%m.%Y %H:%M".')]
 Fill = Annotated[float | None, typer.Option(help="Replace missing features and labels by this value.")]
 
+Decimal = Annotated[
+    str | None,
+    typer.Option(help='Read feature values with this decimal mark, "." or "," (default: detected).'),
+]
+
 DELIMITERS = {
     "\\t": "\t",
     "tab": "\t",

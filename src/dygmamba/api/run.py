@@ -24,12 +24,13 @@ from dygmamba.runs.export import export_run
 from dygmamba.runs.export import load_program as load_exported
 from dygmamba.runs.predictor import Predictor
 from dygmamba.runs.queries import TimeLike
+from dygmamba.runs.run_names import find_run
 from dygmamba.tasks.link import SETTINGS
 
 # options that say how a file of events is read; the others of `ReadOptions` are decided by the run's dataset
 READING_NAMES = (
-    "src", "dst", "time", "label", "features", "types", "time_unit", "time_format", "fill", "decimal", "skip_bad", "header",
-    "delimiter", "encoding",
+    "src", "dst", "time", "label", "features", "types", "time_unit", "time_format", "fill", "decimal", "skip_bad",
+    "header", "delimiter", "encoding",
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -298,6 +299,8 @@ def open(
 ) -> Run:
     """Open the run in a directory, with its best weights.
 
+    The name of a dataset stands for its newest finished run under runs/, and "latest" for the newest of all datasets.
+
     `time_unit` and `time_format` say how times in queries are read; by default dates are read as in the run's own data,
     or as ISO dates. A model of another package must be registered, or come from an installed entry point; with `trust`
     the module that the run names is imported, which runs its code.
@@ -310,7 +313,7 @@ def open(
     >>> run.observe([(3, 39, 1.8e9)]).score([(3, 39)]).num_rows
     1
     """
-    path = Path(folder)
+    path = find_run(folder)
     import_if_trusted(trust, path)
     run = Run(path, device, None if data_dir is None else Path(data_dir), time_unit, time_format)
     warn_if_unfinished(run._folder)  # also raises for a folder that is not a run

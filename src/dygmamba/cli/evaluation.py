@@ -142,7 +142,8 @@ def evaluate(
             encoding=encoding,
         )  # fmt: skip
         limits = {"period": period, "fail_below": fail_below, "fail_above": fail_above}
-        _evaluate_events(Path(data), events, limits, reading, device, data_dir, trust_code, as_json)
+        run = precheck.find_run(data)
+        _evaluate_events(run, events, limits, reading, device, data_dir, trust_code, as_json)
         return
     settings = parse_overrides(overrides)
     precheck.check_evaluate(

@@ -38,7 +38,9 @@ SHOWN_IDS = 3  # in a note
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(help="Predict with this run directory.")],
+    run: Annotated[
+        Path, typer.Argument(parser=precheck.find_run, metavar="RUN", help="Predict with this run directory.")
+    ],
     pairs: Annotated[
         Path | None,
         typer.Option(
@@ -168,7 +170,12 @@ def _shorten(ids: tuple[str, ...]) -> str:
 
 
 def explain(
-    run: Annotated[Path, typer.Argument(help="Explain a score of this run directory.")],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            parser=precheck.find_run, metavar="RUN", help="Explain a score of this run directory."
+        ),
+    ],
     pair: Annotated[
         str | None, typer.Option(help="Explain the score of two ids, a,b; quote an id that holds a comma.")
     ] = None,

@@ -17,7 +17,10 @@ LOADING_CODE = {".pt2": "torch.export.load({!r}).module()", ".onnx": "onnxruntim
 
 
 def export_model(
-    run: Annotated[Path, typer.Argument(help="Export the model of this link run.")],
+    run: Annotated[
+        Path,
+        typer.Argument(parser=precheck.find_run, metavar="RUN", help="Export the model of this link run."),
+    ],
     to: Annotated[
         Path, typer.Option(help="Write to this file, .pt2 (torch.export) or .onnx.", show_default=False)
     ],
@@ -41,7 +44,10 @@ def export_model(
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="Write the page of this run directory.")],
+    run: Annotated[
+        Path,
+        typer.Argument(parser=precheck.find_run, metavar="RUN", help="Write the page of this run directory."),
+    ],
     out: Annotated[Path | None, typer.Option(help="Write the page to this file.")] = None,
     costs: Annotated[
         str | None,
@@ -80,7 +86,9 @@ def compare(
 
 
 def push(
-    run: Annotated[Path, typer.Argument(help="Share this run directory.")],
+    run: Annotated[
+        Path, typer.Argument(parser=precheck.find_run, metavar="RUN", help="Share this run directory.")
+    ],
     target: Annotated[
         str,
         typer.Argument(

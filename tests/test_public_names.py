@@ -53,7 +53,8 @@ FUNCTIONS = {
     "bool = True, label: str | int | None = None, name: str | None = None, "
     "bipartite: bool | None = None, time_unit: str = auto, time_format: str | None = None, fill: float | None = None, "
     "format: str = auto, header: bool | None = None, delimiter: str | None = None, encoding: str = utf-8, skip_bad: "
-    "bool = False, memory: float = 1.0, scratch: Path | str | None = None) -> Dataset",
+    "bool = False, memory: float = 1.0, scratch: Path | str | None = None, decimal: str | None = None, "
+    "drop_duplicates: bool = False) -> Dataset",
     "refit": "(folder: Path | str, *, device: str = auto, data_dir: Path | str | None = None, progress: Progress | "
     "Callable[[dict[str, Any]], None] | None = None, processes: int = 1, trust: bool = False) -> Run",
     "register": "(name: str, config: type, build: Callable[[Any, DatasetFacts], Encoder | Scorer], *, title: str "
@@ -139,14 +140,14 @@ CLASSES = {
         "Table",
         "explain": "(self, pair: tuple[str | int, str | int] | str | int, at: str | float | None = None, *, "
         "orders: int = 4, columns: Mapping[str, Any] | None = None) -> Explanation",
-        "observe": "(self, events: Source, fill: float | None = None) -> Run",
+        "observe": "(self, events: Source, fill: float | None = None, **options: Any) -> Run",
         "evaluate": "(self, negatives: str | Sequence[str] | None = None, split: str | Sequence[str] = test, "
         "setting: str | Sequence[str] = (transductive, inductive), visible: str | None = None, *, metrics: "
         "str | Sequence[str] | None = None, candidates: int | str | None = None, filtered: bool = False, "
-        "activity: bool = False) -> Table",
+        "activity: bool = False, events: Source | None = None, period: str = auto, **options: Any) -> Table",
         "export": "(self, to: Path | str) -> Path",
         "inputs": "(self, pairs: Source, at: str | float | None = None) -> dict[str, Tensor]",
-        "report": "(self, out: Path | str | None = None) -> Path",
+        "report": "(self, out: Path | str | None = None, costs: str | None = None) -> Path",
     },
     "Runs": {"metrics": "", "results": "", "summary": ""},
     "Step": {"label": "", "events": "", "view": ""},

@@ -3,7 +3,7 @@
 Modules that need torch are imported where they are used: a file that cannot be read is reported without it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from dygmamba.data.storage.dataset import Dataset as Dataset
     from dygmamba.data.storage.export import ExportResult
     from dygmamba.data.storage.library import SaveResult
+
+MAX_COUNTED_EVENTS = 2_000_000  # of longer streams, duplicates are counted only if they are to be left out
 
 
 def describe_nodes(dataset: "Dataset") -> str:
@@ -118,32 +120,39 @@ class ImportResult:
     dataset: "Dataset"
     saved: "SaveResult"
     anomalies: "list[Anomaly]"
+    duplicates: int | None  # events that repeat another in every column; None for streams too large to count
+    dropped: bool  # whether they were left out
 
 
 def import_file(
-    file: Path,
+    file: "Path | Sequence[Path]",
     *,
     format: str = "auto",
     name: str | None = None,
     memory: float,
+    append: str | None = None,
+    drop_duplicates: bool = False,
     data_dir: Path | None = None,
     progress: Progress = SILENT,
     **options: Any,
 ) -> ImportResult:
-    """Read a file of events, check it, and save it in the data folder.
+    """Read files of events, check them, and save them as one dataset in the data folder.
 
     Args:
-        file: A file, or the folder of a leaderboard dataset.
+        file: A file, several files with the same columns, or the folder of a leaderboard dataset.
         format: "auto", or one of the formats of `dygmamba.read`.
-        name: Name of the dataset; by default the leaderboard's, or that of the file.
+        name: Name of the dataset; by default the leaderboard's, or that of the (first) file.
         memory: GB that rows may take; more are sorted on disk.
+        append: Add the events to this dataset, as a new version of it; files are read as its own was.
+        drop_duplicates: Leave out events that repeat another one in every column.
         data_dir: The data folder.
         progress: Observer.
         **options: Other fields of `ReadOptions`.
     """
-    from dygmamba.data.readers import ReadOptions, read_dataset
+    from dygmamba.data.readers import ReadOptions
+    from dygmamba.data.readers.several_files import append_file, read_files
 
-    folder = data_folder(data_dir)
+    folder, files = data_folder(data_dir), [file] if isinstance(file, Path) else list(file)
 
     def count_batches(batches: Iterator[Any], expected: int) -> Iterator[Any]:
         with progress.stage("reading", expected) as stage:
@@ -152,16 +161,30 @@ def import_file(
                 stage.advance(1)
 
     read_options = ReadOptions(**options, memory=parse_gigabytes(memory), scratch=folder, watch=count_batches)
-    format = detect_folder_format(file) or format if format == "auto" else format
-    own = None if format in LEADERBOARD_FORMATS else file.name.split(".")[0].removeprefix("ml_")
-    chosen = None if name is None and own is None else check_dataset_name(name or str(own))
-    dataset = read_dataset(file, read_options, format=format, name=chosen)
+    if append is None:
+        format = detect_folder_format(files[0]) or format if format == "auto" else format
+        own = None if format in LEADERBOARD_FORMATS else files[0].name.split(".")[0].removeprefix("ml_")
+        chosen = None if name is None and own is None else check_dataset_name(name or str(own))
+        dataset = read_files(files, read_options, format=format, name=chosen)
+    else:
+        from dygmamba.data.storage.library import open_dataset
+
+        dataset = open_dataset(append, data_dir)
+        for path in files:
+            dataset = append_file(dataset, path, read_options)
 
     from dygmamba.data.events.anomalies import find_anomalies
+    from dygmamba.data.storage.extension import drop_events, find_duplicates
     from dygmamba.data.storage.library import save_dataset_version
 
-    anomalies = find_anomalies(dataset)
-    return ImportResult(dataset, save_dataset_version(dataset, folder), anomalies)
+    is_counted = drop_duplicates or len(dataset.store) <= MAX_COUNTED_EVENTS
+    repeated = find_duplicates(dataset) if is_counted else None
+    if repeated is not None and drop_duplicates:
+        dataset = drop_events(dataset, repeated)
+    anomalies, saved = find_anomalies(dataset), save_dataset_version(dataset, folder)
+    return ImportResult(
+        dataset, saved, anomalies, None if repeated is None else int(repeated.sum()), drop_duplicates
+    )
 
 
 @dataclass(frozen=True, slots=True)

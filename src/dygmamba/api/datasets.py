@@ -12,9 +12,11 @@ from dygmamba.config import build_config
 from dygmamba.core.errors import FileError, NotFoundError
 from dygmamba.core.memory_budget import DEFAULT_BUDGET, parse_gigabytes
 from dygmamba.data.generate.config import find_generator_config
-from dygmamba.data.readers import ReadOptions, read_dataset
+from dygmamba.data.readers import ReadOptions
 from dygmamba.data.readers.in_memory import read_in_memory
+from dygmamba.data.readers.several_files import read_files
 from dygmamba.data.storage.dataset import VERSION_SEPARATOR, Dataset
+from dygmamba.data.storage.extension import drop_events, find_duplicates
 from dygmamba.data.storage.library import (
     DatasetVersion,
     generate_dataset,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     Source = (
         str
         | Path
+        | Sequence[str | Path]
         | pandas.DataFrame
         | polars.DataFrame
         | pyarrow.Table
@@ -72,6 +75,8 @@ def read(
     skip_bad: bool = False,
     memory: float = DEFAULT_BUDGET / 1e9,
     scratch: Path | str | None = None,
+    decimal: str | None = None,
+    drop_duplicates: bool = False,
 ) -> Dataset:
     """Read events from a file, a data frame, an Arrow table, a dict of columns, a TemporalData, a graph or rows.
 
@@ -79,7 +84,8 @@ def read(
     `origin` of the dataset says how the source was read, and `origin.unused_columns` which columns were not.
 
     Args:
-        source: A file, or a table in memory. The columns of a NetworkX graph are the attributes of its edges.
+        source: A file, several files with the same columns, or a table in memory. The columns of a NetworkX graph are
+            the attributes of its edges.
         src: Column of source ids, a name or a position from 0; by default searched under its usual names.
         dst: Column of destination ids.
         time: Column of times, numbers or dates.
@@ -99,6 +105,8 @@ def read(
         skip_bad: Leave out rows that cannot be read.
         memory: GB that the rows of a file may take; more are sorted on disk.
         scratch: Folder for sorting on disk; by default the system's temporary folder.
+        decimal: Decimal mark of features that are text, "." or ","; by default detected.
+        drop_duplicates: Leave out events that repeat another one in every column.
 
     >>> import dygmamba as dm
     >>> dm.read([("ann", "bob", "2024-05-01"), ("bob", "cid", "2024-05-02")], name="mail")
@@ -115,6 +123,7 @@ def read(
         bipartite=bool(bipartite),
         time_unit=time_unit,
         fill=fill,
+        decimal=decimal,
         delimiter=delimiter,
         encoding=encoding,
         header=header,
@@ -123,10 +132,20 @@ def read(
         memory=parse_gigabytes(memory),
         scratch=None if scratch is None else Path(scratch),
     )
-    if isinstance(source, str | Path):
-        return read_dataset(Path(source), options, format=format, name=name)
-    dataset = read_in_memory(source, options, bipartite)
-    return dataset if name is None else replace(dataset, name=check_dataset_name(name))
+    files = _list_files(source)
+    if files:
+        dataset = read_files(files, options, format=format, name=name)
+    else:
+        dataset = read_in_memory(source, options, bipartite)
+        dataset = dataset if name is None else replace(dataset, name=check_dataset_name(name))
+    return drop_events(dataset, find_duplicates(dataset)) if drop_duplicates else dataset
+
+
+def _list_files(source: "Source") -> list[Path]:
+    """Return the files that are given, one or several; none for a table."""
+    parts = [source] if isinstance(source, str | Path) else source if isinstance(source, list | tuple) else []
+    files = [Path(part) for part in parts if isinstance(part, str | Path)]
+    return files if len(files) == len(parts) else []
 
 
 def _name_columns(names: str | int | Sequence[str | int]) -> tuple[str, ...]:

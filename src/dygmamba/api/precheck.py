@@ -23,21 +23,26 @@ from dygmamba.api.argument_checks import require_run as require_run
 from dygmamba.api.candidates import find_refused, list_candidates
 from dygmamba.api.sharing import check_target as check_target
 from dygmamba.api.validation import (
+    LOWER_LIMITS,
+    UPPER_LIMITS,
     check_backbone_conflicts,
     check_budget,
     check_forecast,
     check_one_seed,
+    check_period,
     check_run_protocol,
     check_search_limits,
     check_task,
     check_visible,
     is_property_evaluation,
     parse_budget,
+    parse_limits,
     parse_loggers,
     parse_metrics,
 )
 from dygmamba.config import check_device, validate_settings
 from dygmamba.core.choices import LAWS
+from dygmamba.core.costs import choose_threshold, parse_costs
 from dygmamba.core.errors import ConfigError, NotFoundError
 from dygmamba.core.setting_descriptions import describe_allowed as describe_allowed
 from dygmamba.core.setting_descriptions import describe_settings
@@ -50,6 +55,7 @@ from dygmamba.data.storage.locations import check_dataset_name, parse_table_form
 from dygmamba.data.storage.locations import require_dataset as require_dataset
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.lab import STUDY_NAMES
+from dygmamba.runs.run_names import find_run as find_run
 
 BENCHMARKS = ("sampling", "scan", "step", "epoch", "length", "memory", "candidates", "size", "scaling")
 MODEL_FILE_SUFFIXES = (".pt2", ".onnx")
@@ -208,6 +214,26 @@ def check_evaluate(
         require_dataset(target, data_dir)
 
 
+def check_monitoring(
+    run: Path,
+    *,
+    events: Path,
+    period: str,
+    fail_below: Sequence[str] | None,
+    fail_above: Sequence[str] | None,
+    time_unit: str,
+    device: str,
+) -> None:
+    """Check the arguments of an evaluation on new events."""
+    check_period(period)
+    parse_limits("fail_below", fail_below, LOWER_LIMITS)
+    parse_limits("fail_above", fail_above, UPPER_LIMITS)
+    check_device(device)
+    check_choice("time_unit", time_unit)
+    require_run(run)
+    require_file(events, "events")
+
+
 def check_audit(
     *,
     data: str,
@@ -253,6 +279,8 @@ def check_predict(
     out: Path | None,
     time_unit: str,
     device: str,
+    threshold: float | None = None,
+    costs: str | None = None,
 ) -> None:
     """Check the arguments of a prediction; `given` are the options that say what to predict."""
     if "pairs" in given and "sources" in given:
@@ -260,6 +288,7 @@ def check_predict(
             "give `pairs` to score pairs, or `sources` and `top` to rank destinations, not both",
             code="pairs-and-sources",
         )
+    choose_threshold(threshold, costs)
     ranking = [name for name in given if name in ("sources", "candidates", "only_new")]
     if ranking and top is None:
         raise ConfigError(
@@ -297,6 +326,13 @@ def _check_predicted_task(run: Path, task: str, given: Sequence[str]) -> None:
         )
 
 
+def check_report(run: Path, costs: str | None) -> None:
+    """Check the arguments of a report."""
+    if costs is not None:
+        parse_costs(costs)
+    require_run(run)
+
+
 def check_explain(run: Path, *, out: Path | None, events: Path | None, time_unit: str, device: str) -> None:
     """Check the arguments of an explanation."""
     if out is not None and out.suffix.lower() not in PICTURE_SUFFIXES:
@@ -320,10 +356,26 @@ def check_export_model(run: Path, to: Path) -> None:
     require_run(run)
 
 
-def check_import(file: Path, *, format: str, time_unit: str, name: str | None) -> None:
+def check_import(
+    files: Sequence[Path],
+    *,
+    format: str,
+    time_unit: str,
+    name: str | None,
+    append: str | None = None,
+    data_dir: Path | None = None,
+) -> None:
     """Check the arguments of a data import."""
-    if detect_folder_format(file.expanduser()) is None:
-        require_file(file, "")
+    is_alone = len(files) == 1 and append is None
+    for file in files:
+        if not is_alone or detect_folder_format(file.expanduser()) is None:
+            require_file(file, "")
+    if append is not None and name is not None:
+        raise ConfigError(
+            "`append` adds to a dataset and keeps its name; leave out `name`", code="append-and-name"
+        )
+    if append is not None:
+        require_dataset(append, data_dir)
     check_choice("format", format)
     check_choice("time_unit", time_unit)
     if name is not None:

@@ -6,8 +6,10 @@
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,11 @@ import pyarrow as pa
 
 from dygmamba.api.evaluation import warn_if_unfinished
 from dygmamba.api.run import open as open_run
+from dygmamba.core.costs import choose_threshold
+from dygmamba.core.errors import ConfigError
 from dygmamba.core.files.untrusted import escape_formula
 from dygmamba.core.progress import SILENT, Progress
+from dygmamba.data.events.times import looks_like_epoch_seconds
 from dygmamba.data.readers import ReadOptions
 from dygmamba.data.storage.export import write_table
 from dygmamba.engine.run_directory import RunDirectory
@@ -47,38 +52,19 @@ def predict(
     candidates: str | None = None,
     only_new: bool = False,
     at: str | None = None,
-    src: str | None = None,
-    dst: str | None = None,
-    time: str | None = None,
-    features: Sequence[str] = (),
-    time_unit: str = "auto",
-    time_format: str | None = None,
-    fill: float | None = None,
-    delimiter: str | None = None,
-    encoding: str = "utf-8",
     device: str = "auto",
     data_dir: Path | None = None,
     progress: Progress = SILENT,
+    **reading: Any,
 ) -> Predictions:
     """Score pairs, rank the `top` destinations per source, or classify nodes, as the task of the run demands.
 
     `sources`, `nodes` and `candidates` are ids separated by commas, or a file of them. `events` is a file of new events
-    that the model sees. The other arguments say how files are read, as in `dygmamba.read`.
+    that the model sees. `reading` says how files are read, with the fields of `ReadOptions`.
     """
     folder = RunDirectory(run)
     warn_if_unfinished(folder)
-    options = ReadOptions(
-        src=src,
-        dst=dst,
-        time=time,
-        features=tuple(features),
-        time_unit=time_unit,
-        time_format=time_format,
-        fill=fill,
-        delimiter=delimiter,
-        encoding=encoding,
-    )
-    predictor = Predictor.open(folder, device, data_dir, options)
+    predictor = Predictor.open(folder, device, data_dir, ReadOptions(**reading))
     if events is not None:
         predictor = predictor.with_events(events)
     if folder.task == "node":
@@ -88,6 +74,68 @@ def predict(
         return predictor.score(pairs, at, progress)
     among = None if candidates is None else _read_candidates(candidates)
     return predictor.top(pairs or _read_ids(sources or ""), top, at, progress, among, only_new)
+
+
+def select_alerts(
+    found: Predictions, threshold: float | None = None, costs: str | None = None, per_day: int | None = None
+) -> tuple[Predictions, str | None]:
+    """Keep the rows that deserve an alert.
+
+    Args:
+        found: Scores of pairs or nodes.
+        threshold: Least score.
+        costs: Costs of a false alarm and of a miss, such as "1,20"; they give the threshold.
+        per_day: Number of rows to keep of each day (UTC), those with the highest scores.
+
+    Returns:
+        The predictions with these rows only, and a sentence for the user; None if every row is kept.
+    """
+    limit = choose_threshold(threshold, costs)
+    if limit is None and per_day is None:
+        return found, None
+    if costs is not None and not found.calibrated:
+        raise ConfigError(
+            "`costs` need calibrated scores, which this run does not have; give `threshold`",
+            code="not-calibrated",
+        )
+    table, total = found.table, found.table.num_rows
+    name = next(name for name in SCORE_COLUMNS if name in table.column_names)
+    if limit is not None:
+        table = table.filter(pa.array(table[name].to_numpy() >= limit))
+    if per_day is not None:
+        table = _keep_best_of_each_day(table, name, per_day)
+    words = [] if limit is None else [f"score of at least {limit:.4g}"]
+    words += [] if per_day is None else [f"the {per_day:,} highest scores of each day"]
+    return replace(found, table=table), f"{table.num_rows:,} of {total:,} rows kept: {', '.join(words)}"
+
+
+def _keep_best_of_each_day(table: pa.Table, name: str, count: int) -> pa.Table:
+    """Return the rows with the highest scores of each day, in day order and by falling score."""
+    days = [_find_day(time) for time in table["time"].to_pylist()]
+    scores, kept = table[name].to_pylist(), Counter[str]()
+    rows = []
+    for row in sorted(range(len(days)), key=lambda row: (days[row], -scores[row])):
+        kept[days[row]] += 1
+        if kept[days[row]] <= count:
+            rows.append(row)
+    return table.take(pa.array(rows, pa.int64()))
+
+
+def _find_day(time: Any) -> str:
+    """Return the day (UTC) of a time of a prediction, which is an ISO date or seconds since 1970."""
+    if isinstance(time, str):
+        try:
+            moment = datetime.fromisoformat(time)
+        except ValueError:
+            moment = None
+        if moment is not None:
+            return (moment.astimezone(UTC) if moment.tzinfo else moment).strftime("%Y-%m-%d")
+    elif looks_like_epoch_seconds(float(time), float(time)):
+        return datetime.fromtimestamp(float(time), UTC).strftime("%Y-%m-%d")
+    raise ConfigError(
+        f"`top_per_day` needs times that are dates; got {time}, use `threshold` instead",
+        code="times-without-days",
+    )
 
 
 def _read_ids(text: str) -> "Path | dict[str, list[str]]":
@@ -154,17 +202,21 @@ def explain(
     at: str | None = None,
     orders: int = 4,
     events: Path | None = None,
-    time_unit: str = "auto",
-    time_format: str | None = None,
     device: str = "auto",
     data_dir: Path | None = None,
     out: Path | None = None,
     top: int = 10,
     columns: Mapping[str, Any] | None = None,
+    time_unit: str = "auto",
+    time_format: str | None = None,
+    **reading: Any,
 ) -> Explanation:
-    """Explain the score of a pair, or of a node; with `out`, also as a page (.html) or a picture (.svg)."""
+    """Explain the score of a pair, or of a node; with `out`, also as a page (.html) or a picture (.svg).
+
+    `reading` says how `events` are read, with the other fields of `ReadOptions`.
+    """
     opened = open_run(run, device=device, data_dir=data_dir, time_unit=time_unit, time_format=time_format)
-    opened = opened if events is None else opened.observe(events)
+    opened = opened if events is None else opened.observe(events, **reading)
     explanation = opened.explain(query, at, orders=orders, columns=columns)
     if out is not None:
         write_explanation(explanation, out, top)

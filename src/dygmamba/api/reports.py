@@ -7,6 +7,7 @@ import torch
 
 from dygmamba.api.argument_types import check_arguments
 from dygmamba.api.evaluation import require_test_split, warn_if_unfinished
+from dygmamba.core.costs import Costs, parse_costs
 from dygmamba.core.errors import ConfigError, DygError
 from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.events.splits import Split
@@ -45,12 +46,18 @@ def write_run_page(run: OpenRun) -> Path:
 
 
 def write_full_page(
-    path: Path, out: Path | None = None, data_dir: Path | None = None, progress: Progress = SILENT
+    path: Path,
+    out: Path | None = None,
+    data_dir: Path | None = None,
+    progress: Progress = SILENT,
+    costs: str | None = None,
 ) -> Path:
     """Write a run's results, data, errors, curves, learned decay and settings as one page that opens offline.
 
-    What the run directory lacks is measured first. Without the dataset the page has no sections about it.
+    What the run directory lacks is measured first. Without the dataset the page has no sections about it. `costs` of a
+    false alarm and of a miss, such as "1,20", choose a threshold.
     """
+    parsed = None if costs is None else parse_costs(costs)
     folder = RunDirectory(path)
     require_test_split(folder, "write the page of")
     warn_if_unfinished(folder)
@@ -63,13 +70,19 @@ def write_full_page(
         _measure_missing(folder, dataset, progress)
     rule = read_split(folder)
     split = rule.split(dataset.store) if folder.task == "link" else split_for_nodes(dataset.store, rule)
-    return assemble_page(folder, dataset, split, out)
+    return assemble_page(folder, dataset, split, out, parsed)
 
 
-def assemble_page(folder: RunDirectory, dataset: Dataset, split: Split, out: Path | None = None) -> Path:
+def assemble_page(
+    folder: RunDirectory,
+    dataset: Dataset,
+    split: Split,
+    out: Path | None = None,
+    costs: Costs | None = None,
+) -> Path:
     """Write the page from the files of the run directory and from the dataset."""
     saved = (load_predictions(folder), load_examples(folder) or (), load_saved_calibration(folder))
-    sections = build_data_sections(dataset, split, find_report_task(folder), *saved)
+    sections = build_data_sections(dataset, split, find_report_task(folder), *saved, costs)
     return write_report(folder, out, sections, TimeFormatter.from_dataset(dataset).is_dated)
 
 

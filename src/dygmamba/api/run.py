@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from dygmamba.api.argument_types import check_arguments, parse_ids
 from dygmamba.api.evaluation import EvaluationRequest, evaluate_run, rows_to_table, warn_if_unfinished
+from dygmamba.api.monitoring import evaluate_events
 from dygmamba.api.reports import write_full_page
 from dygmamba.api.trusted_code import import_if_trusted
 from dygmamba.api.validation import Names
@@ -23,7 +24,14 @@ from dygmamba.runs.export import export_run
 from dygmamba.runs.export import load_program as load_exported
 from dygmamba.runs.predictor import Predictor
 from dygmamba.runs.queries import TimeLike
+from dygmamba.runs.run_names import find_run
 from dygmamba.tasks.link import SETTINGS
+
+# options that say how a file of events is read; the others of `ReadOptions` are decided by the run's dataset
+READING_NAMES = (
+    "src", "dst", "time", "label", "features", "types", "time_unit", "time_format", "fill", "decimal", "skip_bad",
+    "header", "delimiter", "encoding",
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -191,14 +199,15 @@ class Run:
         return explain_pair(self._predictor, pair, at, orders, columns)
 
     @check_arguments
-    def observe(self, events: "Source", fill: float | None = None) -> "Run":
+    def observe(self, events: "Source", fill: float | None = None, **options: Any) -> "Run":
         """Return a Run that also knows these events: a file, a table or a list of (src, dst, time).
 
-        This run stays unchanged, and nothing is trained. Columns are searched under the names of the run's own data,
-        then under the usual ones. `fill` replaces missing numbers, also of features that the events lack altogether.
+        This run stays unchanged, and nothing is trained. A file is read as the run's own data was. `fill` replaces
+        missing numbers, also of features that the events lack altogether; `options` are those of `dygmamba.read` (src,
+        dst, time, features, delimiter, encoding, ...), where the file differs.
         """
         predictor = self._predictor
-        reader = replace(predictor, options=replace(predictor.options, fill=fill))
+        reader = replace(predictor, options=_add_options(predictor.options, options | {"fill": fill}))
         return replace(self, _extended=replace(reader.with_events(events), options=predictor.options))
 
     @check_arguments
@@ -213,10 +222,17 @@ class Run:
         candidates: int | str | None = None,
         filtered: bool = False,
         activity: bool = False,
+        events: "Source | None" = None,
+        period: str = "auto",
+        **options: Any,
     ) -> pa.Table:
         """Evaluate by the published protocol: a row per negatives (random, historical, inductive), split and setting.
 
         A run of the node task has a row per split. Events added by `observe` are ignored.
+
+        With `events`, a file or table of events after those of the run's dataset, the rows are the test period
+        ("test"), all new events ("new") and each period of them, with AP, AUC, log loss, ECE, the AP of the best
+        simple rule, the events per day and the share of events with an unknown id. Only `period` applies then.
 
         Args:
             negatives: Which negatives: random, historical, inductive.
@@ -228,7 +244,21 @@ class Run:
             filtered: Leave out candidates that are true destinations at the same time.
             activity: Add the source's activity rate to the score for negatives that replace the source (historical,
                 inductive); a run trained with `activity` always adds it.
+            events: New events to evaluate on instead.
+            period: Group new events by "hour", "day", "week", "month", "all", or by one that fits ("auto").
+            **options: How `events` are read, as in `observe`.
         """
+        if events is not None:
+            reading = {"time_unit": self.time_unit, "time_format": self.time_format} | options
+            found = evaluate_events(
+                self.path, events, period=period, device=self.device, data_dir=self.data_dir, **reading
+            )
+            return rows_to_table(found.monitoring.rows)
+        if options:
+            raise ConfigError(
+                f"`{next(iter(options))}` says how new events are read; give `events` too, or leave it out",
+                code="option-without-events",
+            )
         request = EvaluationRequest(
             negatives, split, setting, visible, metrics, candidates, filtered, activity
         )
@@ -251,9 +281,12 @@ class Run:
         return self._predictor.inputs(pairs, at)
 
     @check_arguments
-    def report(self, out: Path | str | None = None) -> Path:
-        """Write results, curves, learned decay and settings as one page that opens offline; returns the path."""
-        return write_full_page(self.path, None if out is None else Path(out), self.data_dir)
+    def report(self, out: Path | str | None = None, costs: str | None = None) -> Path:
+        """Write results, curves, learned decay and settings as one page that opens offline; returns the path.
+
+        `costs`, such as "1,20", are those of a false alarm and of a miss; they choose a threshold for alerts.
+        """
+        return write_full_page(self.path, None if out is None else Path(out), self.data_dir, costs=costs)
 
 
 @check_arguments
@@ -268,6 +301,8 @@ def open(
 ) -> Run:
     """Open the run in a directory, with its best weights.
 
+    The name of a dataset stands for its newest finished run under runs/, and "latest" for the newest of all datasets.
+
     `time_unit` and `time_format` say how times in queries are read; by default dates are read as in the run's own data,
     or as ISO dates. A model of another package must be registered, or come from an installed entry point; with `trust`
     the module that the run names is imported, which runs its code.
@@ -280,7 +315,7 @@ def open(
     >>> run.observe([(3, 39, 1.8e9)]).score([(3, 39)]).num_rows
     1
     """
-    path = Path(folder)
+    path = find_run(folder)
     import_if_trusted(trust, path)
     run = Run(path, device, None if data_dir is None else Path(data_dir), time_unit, time_format)
     warn_if_unfinished(run._folder)  # also raises for a folder that is not a run
@@ -301,6 +336,16 @@ def load_program(path: Path | str) -> "Callable[[dict[str, Tensor]], Tensor]":
     torch.Size([1])
     """
     return load_exported(Path(path))
+
+
+def _add_options(given: ReadOptions, more: dict[str, Any]) -> ReadOptions:
+    unknown = [name for name in more if name not in READING_NAMES]
+    if unknown:
+        raise ConfigError(
+            f"`{unknown[0]}` is not an option of reading; choose from {', '.join(READING_NAMES)}",
+            code="unknown-option",
+        )
+    return replace(given, **more)
 
 
 def _require_positive(k: int) -> None:

@@ -25,6 +25,8 @@ SECONDS_PER_UNIT = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 TASKS = ("link", "node")
 LOGGER_PACKAGES = {"tensorboard": "tensorboard", "mlflow": "mlflow-skinny"}  # logger: the package to install
 PAIRWISE_METRICS = ("ap", "auc")  # against one negative each; always computed together
+PERIODS = ("auto", "hour", "day", "week", "month", "all")
+LOWER_LIMITS, UPPER_LIMITS = ("ap", "auc", "lead"), ("log_loss", "ece", "unknown_share")
 DEFAULT_NETWORK, DEFAULT_CPU_MODEL = "dyg-mamba", "trees"
 
 
@@ -296,3 +298,27 @@ def _find_network_setting(settings: dict[str, Any], task: str) -> str | None:
 
 def _find_closest_name(name: str, known: set[str]) -> str | None:
     return next(iter(get_close_matches(name, sorted(known), n=1)), None)
+
+
+def check_period(period: str) -> None:
+    """Raise ConfigError unless new events can be grouped by this period."""
+    if period not in PERIODS:
+        raise ConfigError(f"`period` takes {', '.join(PERIODS)}; got '{period}'", code="unknown-period")
+
+
+def parse_limits(option: str, given: Iterable[str] | None, names: Sequence[str]) -> dict[str, float]:
+    """Parse limits such as "ap=0.8" or "ap=80"; numbers above 1 are per cent, except for the log loss."""
+    limits = {}
+    for text in given or ():
+        name, _, number = text.partition("=")
+        try:
+            value = float(number)
+        except ValueError:
+            value = float("nan")
+        if name not in names or not value >= 0:
+            raise ConfigError(
+                f"`{option}` takes METRIC=VALUE with one of {', '.join(names)}, such as {names[0]}=0.8; got '{text}'",
+                code="malformed-limit",
+            )
+        limits[name] = value / 100 if value > 1 and name != "log_loss" else value
+    return limits

@@ -13,6 +13,7 @@ from dygmamba.cli.console import emit_json, print_line, print_note
 from dygmamba.cli.messages import translate_message
 from dygmamba.cli.options import (
     DataDir,
+    Decimal,
     Delimiter,
     Encoding,
     Fill,
@@ -39,10 +40,10 @@ SHOWN_FEATURES = 8
 
 def import_dataset(
     file: Annotated[
-        Path,
+        list[Path],
         typer.Argument(
             help="Import this file (CSV, SNAP, KONECT, JSONL, Parquet, Arrow, JODIE, DyGLib, npz) or folder (TGB, "
-            "TGB-Seq, RelBench)."
+            "TGB-Seq, RelBench); several files with the same columns become one dataset."
         ),
     ],
     src: Annotated[
@@ -75,6 +76,13 @@ def import_dataset(
     ] = "auto",
     time_format: TimeFormat = None,
     fill: Fill = None,
+    decimal: Decimal = None,
+    append: Annotated[
+        str | None, typer.Option(help="Add the events to this dataset, as a new version of it.")
+    ] = None,
+    drop_duplicates: Annotated[
+        bool, typer.Option("--drop-duplicates", help="Leave out events that repeat another in every column.")
+    ] = False,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that cannot be read.")] = False,
     format: Annotated[
         str,
@@ -96,7 +104,9 @@ def import_dataset(
     json: Json = False,
 ) -> None:
     """Import a file of events as a dataset, and show how it was read and what looks suspicious."""
-    precheck.check_import(file, format=format, time_unit=time_unit, name=out)
+    precheck.check_import(
+        file, format=format, time_unit=time_unit, name=out, append=append, data_dir=data_dir
+    )
 
     from dygmamba.api.data_files import import_file
 
@@ -106,7 +116,8 @@ def import_dataset(
             time=time, features=tuple(parse_list(features) or ()), types=tuple(parse_list(types) or ()),
             columns=not no_columns, label=label, bipartite=bipartite, time_unit=time_unit,
             time_format=time_format, fill=fill, skip_bad=skip_bad, header=header,
-            delimiter=parse_delimiter(delimiter), encoding=encoding,
+            delimiter=parse_delimiter(delimiter), encoding=encoding, decimal=decimal, append=append,
+            drop_duplicates=drop_duplicates,
         )  # fmt: skip
     _print_import_notes(result.dataset)
     if json:
@@ -159,6 +170,7 @@ def _print_import_json(result: "ImportResult") -> None:
     facts |= {"bipartite": store.bipartite, "labels": store.label is not None}
     facts |= {"features": store.features.edge.shape[1], "out_of_order": origin.out_of_order}
     facts |= {"types": {category.name: len(category.values) for category in store.features.categories}}
+    facts |= {"duplicates": result.duplicates, "dropped_duplicates": result.dropped}
     facts |= {"digest": dataset.digest, "understood": asdict(origin)}
     odd = [{"kind": anomaly.kind, "said": translate_message(anomaly.message)} for anomaly in result.anomalies]
     emit_json(facts | {"odd": odd})
@@ -173,6 +185,9 @@ def _print_import(result: "ImportResult", data_dir: Path | None) -> None:
     print_line(f"{dataset.name}: {describe_nodes(dataset)}, {count}, {describe_period(dataset)}")
     for title, text in _describe_origin(dataset).items():
         print_line(f"  {title:<9}{text}")
+    if result.duplicates:
+        done = "were left out" if result.dropped else "repeat another in every column (--drop-duplicates)"
+        print_line(f"  {'repeats':<9}{result.duplicates:,} duplicate events {done}")
     for anomaly in result.anomalies:
         print_line(f"  warning: {translate_message(anomaly.message)}")
     if not result.anomalies:

@@ -1,16 +1,35 @@
 """Commands that judge: `evaluate` a run or a heuristic, `audit` what a score on a dataset can say."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dygmamba.api import precheck
 from dygmamba.api.formatting import SETTING_LABELS
 from dygmamba.api.trusted_code import import_if_trusted
-from dygmamba.cli.console import emit_json, plain_table, print_line, stack_heading, stdout
+from dygmamba.cli.console import emit_json, plain_table, print_line, print_note, stack_heading, stdout
 from dygmamba.cli.messages import escape_text
-from dygmamba.cli.options import DataDir, Device, Json, Overrides, Protocol, TrustCode, parse_overrides
+from dygmamba.cli.monitoring import describe_monitoring, make_monitoring_tables
+from dygmamba.cli.options import (
+    DataDir,
+    Delimiter,
+    Device,
+    Dst,
+    Encoding,
+    Features,
+    Fill,
+    Json,
+    Overrides,
+    Protocol,
+    Src,
+    Time,
+    TimeFormat,
+    TimeUnit,
+    TrustCode,
+    parse_overrides,
+    parse_reading,
+)
 from dygmamba.cli.progress import show_progress
 from dygmamba.cli.tables import make_result_tables
 from dygmamba.core.process_settings import is_first_process
@@ -85,12 +104,47 @@ def evaluate(
             help="Add the source's activity rate to the score (helps with historical and inductive negatives).",
         ),
     ] = False,
+    events: Annotated[
+        Path | None,
+        typer.Option(
+            help="Evaluate a run on the events of this file, which came after its dataset, by period."
+        ),
+    ] = None,
+    period: Annotated[
+        str, typer.Option(help="Group --events by hour, day, week, month, all, or a period that fits (auto).")
+    ] = "auto",
+    fail_below: Annotated[
+        list[str] | None,
+        typer.Option(help="Exit with code 1 if METRIC=VALUE is not reached on --events: ap, auc, lead."),
+    ] = None,
+    fail_above: Annotated[
+        list[str] | None,
+        typer.Option(help="Exit with code 1 above METRIC=VALUE on --events: log_loss, ece, unknown_share."),
+    ] = None,
+    src: Src = None,
+    dst: Dst = None,
+    time: Time = None,
+    features: Features = "",
+    time_unit: TimeUnit = "auto",
+    time_format: TimeFormat = None,
+    fill: Fill = None,
+    delimiter: Delimiter = None,
+    encoding: Encoding = "utf-8",
     device: Device = "auto",
     data_dir: DataDir = None,
     trust_code: TrustCode = False,
     as_json: Json = False,
 ) -> None:
     """Evaluate a run or a heuristic: against negatives (AP, AUC) or among many candidates (MRR, hits@K)."""
+    if events is not None:
+        reading = parse_reading(
+            features, delimiter, src=src, dst=dst, time=time, time_unit=time_unit, time_format=time_format, fill=fill,
+            encoding=encoding,
+        )  # fmt: skip
+        limits = {"period": period, "fail_below": fail_below, "fail_above": fail_above}
+        run = precheck.find_run(data)
+        _evaluate_events(run, events, limits, reading, device, data_dir, trust_code, as_json)
+        return
     settings = parse_overrides(overrides)
     precheck.check_evaluate(
         target=data, model=model, settings=settings, negatives=negatives, split=split, setting=setting,
@@ -115,6 +169,39 @@ def evaluate(
     else:
         for table in make_result_tables(rows):
             stdout().print(table)
+
+
+def _evaluate_events(
+    run: Path,
+    events: Path,
+    limits: dict[str, Any],
+    reading: dict[str, Any],
+    device: str,
+    data_dir: Path | None,
+    trust_code: bool,
+    as_json: bool,
+) -> None:
+    precheck.check_monitoring(run, events=events, time_unit=reading["time_unit"], device=device, **limits)
+    import_if_trusted(trust_code, run)
+
+    from dygmamba.api.monitoring import evaluate_events
+
+    with show_progress() as progress:
+        found = evaluate_events(
+            run, events, **limits, **reading, device=device, data_dir=data_dir, progress=progress
+        )
+    if as_json:
+        result = {"results": found.monitoring.rows, "columns": found.monitoring.columns}
+        emit_json(result | {"left_out": found.monitoring.earlier, "crossed": found.crossed})
+    else:
+        for table in make_monitoring_tables(found.monitoring):
+            stdout().print(table)
+        for line in describe_monitoring(found.monitoring):
+            print_line(line)
+    for text in found.crossed:
+        print_note(f"failed: {text}")
+    if found.crossed:
+        raise typer.Exit(1)
 
 
 def audit(

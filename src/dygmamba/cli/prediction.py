@@ -16,13 +16,17 @@ from dygmamba.cli.options import (
     DataDir,
     Delimiter,
     Device,
+    Dst,
     Encoding,
+    Features,
     Fill,
     Json,
+    Src,
+    Time,
     TimeFormat,
+    TimeUnit,
     TrustCode,
-    parse_delimiter,
-    parse_list,
+    parse_reading,
 )
 from dygmamba.cli.progress import show_progress
 from dygmamba.core.errors import ConfigError
@@ -31,13 +35,12 @@ if TYPE_CHECKING:
     from dygmamba.api.prediction import Explanation, Predictions
 
 SHOWN_IDS = 3  # in a note
-TimeUnit = Annotated[
-    str, typer.Option(help="Read numeric times as they are (auto), or as s, ms, us, ns since 1970.")
-]
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(help="Predict with this run directory.")],
+    run: Annotated[
+        Path, typer.Argument(parser=precheck.find_run, metavar="RUN", help="Predict with this run directory.")
+    ],
     pairs: Annotated[
         Path | None,
         typer.Option(
@@ -64,6 +67,17 @@ def predict(
     top: Annotated[
         int | None, typer.Option(min=1, help="Rank destinations per source, or nodes, and keep this many.")
     ] = None,
+    threshold: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Keep only rows with at least this score.")
+    ] = None,
+    costs: Annotated[
+        str | None,
+        typer.Option(help="Keep only rows that pay, by the costs FALSE_ALARM,MISS of an alert, e.g. 1,20."),
+    ] = None,
+    top_per_day: Annotated[
+        int | None,
+        typer.Option(min=1, help="Keep only this many rows of each day (UTC), highest scores first."),
+    ] = None,
     candidates: Annotated[
         str | None, typer.Option(help="Rank only these ids, a,b,c or a file; with --top.")
     ] = None,
@@ -73,12 +87,10 @@ def predict(
     at: Annotated[
         str | None, typer.Option(help="Predict for this time (default: just after the last event).")
     ] = None,
-    src: Annotated[str | None, typer.Option(help="Read source ids from this column.")] = None,
-    dst: Annotated[str | None, typer.Option(help="Read destination ids from this column.")] = None,
-    time: Annotated[str | None, typer.Option(help="Read times from this column.")] = None,
-    features: Annotated[
-        str, typer.Option(help="Read the features of --events from these columns (comma-separated names).")
-    ] = "",
+    src: Src = None,
+    dst: Dst = None,
+    time: Time = None,
+    features: Features = "",
     time_unit: TimeUnit = "auto",
     time_format: TimeFormat = None,
     fill: Fill = None,
@@ -100,21 +112,27 @@ def predict(
     queries = [name for name, value in given.items() if value is not None] + (
         ["only_new"] if only_new else []
     )
+    reading = parse_reading(
+        features, delimiter, src=src, dst=dst, time=time, time_unit=time_unit, time_format=time_format, fill=fill,
+        encoding=encoding,
+    )  # fmt: skip
     precheck.check_predict(
-        run, given=queries, top=top, pairs=pairs, events=events, out=out, time_unit=time_unit, device=device
-    )
+        run, given=queries, top=top, pairs=pairs, events=events, out=out, time_unit=time_unit, device=device,
+        threshold=threshold, costs=costs,
+    )  # fmt: skip
     import_if_trusted(trust_code, run)
 
     from dygmamba.api import prediction
 
     with show_progress() as progress:
         found = prediction.predict(
-            run, **given, events=events, top=top, only_new=only_new, at=at, src=src, dst=dst, time=time,
-            features=parse_list(features) or (), time_unit=time_unit, time_format=time_format, fill=fill,
-            delimiter=parse_delimiter(delimiter), encoding=encoding, device=device, data_dir=data_dir,
-            progress=progress,
+            run, **given, events=events, top=top, only_new=only_new, at=at, device=device, data_dir=data_dir,
+            progress=progress, **reading,
         )  # fmt: skip
+    found, chosen = prediction.select_alerts(found, threshold, costs, top_per_day)
     _print_notes(found, run)
+    if chosen is not None:
+        print_note(f"note: {chosen}")
     if out is not None:
         prediction.write_predictions(out, found.table, raw)
         print_note(f"{found.table.num_rows:,} scores written to {out}")
@@ -153,7 +171,12 @@ def _shorten(ids: tuple[str, ...]) -> str:
 
 
 def explain(
-    run: Annotated[Path, typer.Argument(help="Explain a score of this run directory.")],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            parser=precheck.find_run, metavar="RUN", help="Explain a score of this run directory."
+        ),
+    ],
     pair: Annotated[
         str | None, typer.Option(help="Explain the score of two ids, a,b; quote an id that holds a comma.")
     ] = None,
@@ -178,8 +201,15 @@ def explain(
             help="Give a column of the event in question, name=value, e.g. amount=12 (query_columns)."
         ),
     ] = None,
+    src: Src = None,
+    dst: Dst = None,
+    time: Time = None,
+    features: Features = "",
     time_unit: TimeUnit = "auto",
     time_format: TimeFormat = None,
+    fill: Fill = None,
+    delimiter: Delimiter = None,
+    encoding: Encoding = "utf-8",
     device: Device = "auto",
     data_dir: DataDir = None,
     trust_code: TrustCode = False,
@@ -196,9 +226,13 @@ def explain(
 
     from dygmamba.api import prediction
 
+    reading = parse_reading(
+        features, delimiter, src=src, dst=dst, time=time, time_unit=time_unit, time_format=time_format, fill=fill,
+        encoding=encoding,
+    )  # fmt: skip
     found = prediction.explain(
-        run, query, at=at, orders=orders, events=events, time_unit=time_unit, time_format=time_format,
-        device=device, data_dir=data_dir, out=out, top=top, columns=_parse_columns(column or []),
+        run, query, at=at, orders=orders, events=events, device=device, data_dir=data_dir, out=out, top=top,
+        columns=_parse_columns(column or []), **reading,
     )  # fmt: skip
     for text in found.notes:
         print_note(f"note: {text}")

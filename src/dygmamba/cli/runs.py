@@ -17,7 +17,10 @@ LOADING_CODE = {".pt2": "torch.export.load({!r}).module()", ".onnx": "onnxruntim
 
 
 def export_model(
-    run: Annotated[Path, typer.Argument(help="Export the model of this link run.")],
+    run: Annotated[
+        Path,
+        typer.Argument(parser=precheck.find_run, metavar="RUN", help="Export the model of this link run."),
+    ],
     to: Annotated[
         Path, typer.Option(help="Write to this file, .pt2 (torch.export) or .onnx.", show_default=False)
     ],
@@ -41,19 +44,26 @@ def export_model(
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="Write the page of this run directory.")],
+    run: Annotated[
+        Path,
+        typer.Argument(parser=precheck.find_run, metavar="RUN", help="Write the page of this run directory."),
+    ],
     out: Annotated[Path | None, typer.Option(help="Write the page to this file.")] = None,
+    costs: Annotated[
+        str | None,
+        typer.Option(help="Choose the threshold of alerts by the costs FALSE_ALARM,MISS, e.g. 1,20."),
+    ] = None,
     data_dir: DataDir = None,
     trust_code: TrustCode = False,
 ) -> None:
     """Write a run's results, curves, learned decay and settings as one page that opens offline."""
-    precheck.require_run(run)
+    precheck.check_report(run, costs)
     import_if_trusted(trust_code, run)
 
     from dygmamba.api.reports import write_full_page
 
     with show_progress() as progress:
-        path = write_full_page(run, out, data_dir, progress)
+        path = write_full_page(run, out, data_dir, progress, costs)
     print_line(f"report: {path}")
 
 
@@ -76,7 +86,9 @@ def compare(
 
 
 def push(
-    run: Annotated[Path, typer.Argument(help="Share this run directory.")],
+    run: Annotated[
+        Path, typer.Argument(parser=precheck.find_run, metavar="RUN", help="Share this run directory.")
+    ],
     target: Annotated[
         str,
         typer.Argument(

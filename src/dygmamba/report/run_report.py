@@ -5,6 +5,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from dygmamba.core.costs import Costs
 from dygmamba.core.errors import ConfigError, FileError
 from dygmamba.core.files.writing import make_folder, write_text
 from dygmamba.data.events.splits import Split
@@ -13,6 +14,7 @@ from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.explain.forgetting import Forgetting, load_forgetting
 from dygmamba.report.dataset_summary import build_dataset_section
+from dygmamba.report.decisions import build_decisions_section
 from dygmamba.report.document import Section
 from dygmamba.report.error_analysis import (
     Example,
@@ -124,8 +126,12 @@ def build_data_sections(
     predictions: StoredPredictions | None = None,
     examples: Sequence[Example] = (),
     calibration: SavedCalibration | None = None,
+    costs: Costs | None = None,
 ) -> tuple[Section, ...]:
-    """Build the sections that need the dataset: the data itself, and the errors if there are predictions."""
+    """Build the sections that need the dataset: the data itself, and the errors if there are predictions.
+
+    `costs` of a false alarm and of a miss choose a threshold in the section on decisions.
+    """
     if predictions is None:
         return (build_dataset_section(dataset, split),)
     others = " and as many random pairs at the same times" if task.ranked else ""
@@ -148,6 +154,7 @@ def build_data_sections(
             intro,
             _list_new_node_bins(calibration),
         ),
+        build_decisions_section(predictions, dataset, scores, costs),
         build_examples_section(examples),
     )
     return tuple(section for section in sections if section is not None)

@@ -29,6 +29,7 @@ from dygmamba.data.readers import ReadOptions
 from dygmamba.data.readers.queries import read_query_times
 from dygmamba.data.readers.values import ColumnLocation
 from dygmamba.data.storage.dataset import Dataset, load_dataset, save_dataset
+from dygmamba.data.storage.extension import check_time_scale
 from dygmamba.data.storage.leaderboard import (
     get_default_split,
     load_leaderboard,
@@ -46,7 +47,6 @@ from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.models import find_model
 from dygmamba.models.aliases import update_stored_settings
 from dygmamba.models.base import Encoder, EncoderWrapper, ModelSpec
-from dygmamba.runs.queries import QueryParser
 from dygmamba.tasks.losses import LOSSES
 from dygmamba.tasks.node_targets import NodeTarget
 
@@ -330,9 +330,7 @@ def _parse_split_times(dataset: Dataset, parts: list[str], text: str) -> tuple[f
         )
     except (FileError, UnicodeEncodeError) as error:
         raise ConfigError(f"{SPLIT_SPEC_HELP}; got '{text[:80]}'", code="invalid-split") from error
-    QueryParser(dataset, ReadOptions(), has_integer_ids=False).check_times(
-        "`split`", times.is_unix_time, times.value
-    )
+    check_time_scale(dataset, "`split`", times.is_unix_time, times.value)
     first, second = (float(time) for time in times.value)
     if not first < second:
         raise ConfigError(

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from dygmamba.core.errors import ConfigError, EventError, FileError, NotFoundError
 from dygmamba.core.progress import SILENT, Advance, Progress, no_advance
-from dygmamba.data.readers import ReadOptions, detect_format, read_dataset
-from dygmamba.data.readers.in_memory import TABLE_FORMAT, is_in_memory, read_in_memory, wrap_table
+from dygmamba.data.readers import ReadOptions, read_more_events
+from dygmamba.data.readers.in_memory import is_in_memory, read_in_memory, wrap_table
 from dygmamba.data.readers.options import USUAL_NAMES
 from dygmamba.data.readers.queries import QuerySource
 from dygmamba.data.storage.dataset import Dataset
-from dygmamba.data.storage.extension import extend_dataset
+from dygmamba.data.storage.extension import check_time_scale, extend_dataset
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.scoring import Ranker, StreamScorer
 from dygmamba.engine.stream import Stream
@@ -50,8 +50,6 @@ from dygmamba.runs.queries import (
 from dygmamba.sampling.columns import find_query_columns
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.calibration import Calibration, NewNodes
-
-TABLE_FORMATS = ("csv", "jsonl", "parquet", "arrow", TABLE_FORMAT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,18 +95,23 @@ class Predictor:
     @property
     def query_parser(self) -> QueryParser:
         columns = find_query_columns(self.run.scorer.requests)
-        return QueryParser(self.dataset, self.options, self.run.dataset.ids.kind == "int", columns)
+        return QueryParser(
+            self.dataset,
+            self.options.recall(self.dataset.origin),
+            self.run.dataset.ids.kind == "int",
+            columns,
+        )
 
     def with_events(self, events: Any) -> "Predictor":
         """Return a predictor that also knows these events, from a file or table with the dataset's columns."""
-        try:
-            where, more = self._read_events(events)
-        except NotFoundError as error:
-            if error.code != "unknown-column" or self.options.fill is not None:
-                raise
-            advice = "or fill features that the events lack with `fill=VALUE`"
-            raise NotFoundError(f"{error}, {advice}", code=error.code) from error
-        self.query_parser.check_times(where, bool(more.origin.time_origin), more.store.time.numpy())
+        dataset = self.extend(*self.read_events(events))
+        return replace(
+            self, dataset=dataset, ranker=_build_ranker(self.run, dataset, self.ranker.stream_scorer.tokens)
+        )
+
+    def extend(self, where: str, more: Dataset) -> Dataset:
+        """Return the known events and these ones; `where` names their source in messages."""
+        check_time_scale(self.dataset, where, bool(more.origin.time_origin), more.store.time.numpy())
         try:
             # a model that reads labels must not take a missing one for 0
             missing_label = 0.0 if self.run.shown is None else nan
@@ -116,45 +119,38 @@ class Predictor:
         except EventError as error:
             raise FileError(f"{where}: {error}", code=error.code) from error
         self._require_known_nodes(dataset.store.num_nodes - self.dataset.store.num_nodes)
-        return replace(
-            self, dataset=dataset, ranker=_build_ranker(self.run, dataset, self.ranker.stream_scorer.tokens)
-        )
+        return dataset
 
-    def _read_events(self, events: Any) -> tuple[str, Dataset]:
+    def read_events(self, events: Any) -> tuple[str, Dataset]:
         """Read events. Column names and time format come from the options, or else from how the dataset was read.
 
         Returns:
             A name for messages, and the events.
         """
-        origin, options, bipartite = self.dataset.origin, self.options, self.dataset.store.bipartite
-        if is_in_memory(events):
-            table = wrap_table(events)
-            names = {
-                part: getattr(options, part) or _name_if_present(getattr(origin, part), table.names)
-                for part in USUAL_NAMES
-            }
-            chosen = self._choose_columns(table.features)
-            options = replace(options, **names, **chosen, bipartite=bipartite)
-            return table.source, read_in_memory(events, options, bipartite)
-        path, kind = Path(events), detect_format(Path(events), options)
-        if kind in ("jodie", "dyglib") and origin.format in TABLE_FORMATS:
-            kind = "csv"  # the dataset's file was read as a plain table too
-        if kind in TABLE_FORMATS:
-            names = {part: getattr(options, part) or getattr(origin, part) or None for part in USUAL_NAMES}
-            options = replace(options, **names, **self._choose_columns(), bipartite=bipartite)
-            time_format = origin.time_format if options.time_unit == "auto" else ""
-            options = replace(
-                options, time_format=options.time_format or time_format or None, date_order=origin.order
-            )
-            if options.time_unit == "auto" and not origin.guessed and not origin.time_origin:
-                options = replace(options, time_unit="plain")  # the dataset's times are plain numbers
-        return str(path), read_dataset(path, options, format=kind)
+        try:
+            return self._read_file_or_table(events)
+        except NotFoundError as error:
+            if error.code != "unknown-column" or self.options.fill is not None:
+                raise
+            advice = "or fill features that the events lack with `fill=VALUE`"
+            raise NotFoundError(f"{error}, {advice}", code=error.code) from error
 
-    def _choose_columns(self, own: tuple[str, ...] = ()) -> dict[str, Any]:
-        """Return the options that read the dataset's columns; `own` are features that the table's layout fixes."""
-        origin, features = self.dataset.origin, self.options.features
-        chosen = {"features": features or own or origin.features, "types": origin.types}
-        return {**chosen, "columns": False, "allow_absent": self.options.fill is not None}
+    def _read_file_or_table(self, events: Any) -> tuple[str, Dataset]:
+        if not is_in_memory(events):
+            path = Path(events)
+            return str(path), read_more_events(path, self.options, self.dataset)
+        table, origin, bipartite = wrap_table(events), self.dataset.origin, self.dataset.store.bipartite
+        like = self.options.resemble(origin, bipartite)
+        names = {
+            part: getattr(self.options, part) or _name_if_present(getattr(origin, part), table.names)
+            for part in USUAL_NAMES
+        }
+        # times in memory have a type, so only what the user says of them counts
+        times = {part: getattr(self.options, part) for part in ("time_unit", "time_format", "date_order")}
+        features = self.options.features or table.features or origin.features
+        return table.source, read_in_memory(
+            events, replace(like, **names, **times, features=features), bipartite
+        )
 
     def score(
         self, pairs: QuerySource, at: TimeLike | None = None, progress: Progress = SILENT

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from dygmamba.core.errors import ConfigError, FileError, NotFoundError, ScoreError
 from dygmamba.data.events.columns import ColumnFacts
-from dygmamba.data.events.times import looks_like_epoch_seconds
 from dygmamba.data.readers.options import ReadOptions
 from dygmamba.data.readers.queries import (
     QuerySource,
@@ -28,13 +27,12 @@ from dygmamba.data.readers.queries import (
 from dygmamba.data.readers.times import format_iso_time
 from dygmamba.data.readers.values import ColumnLocation
 from dygmamba.data.storage.dataset import Dataset
-from dygmamba.data.storage.extension import next_instant
+from dygmamba.data.storage.extension import check_time_scale, next_instant
 from dygmamba.sampling.columns import QueryColumns
 from dygmamba.tasks.calibration import Calibration
 
 TimeLike = str | float  # a date or a number
 
-MAX_EPOCH_SECONDS = 1e11  # the year 5138: a larger number must be milliseconds or finer
 PLACEHOLDER_NODES = 2  # nodes without events that stand for unknown ids; a pair has at most two of them
 SCORE_COLUMN, RAW_SCORE_COLUMN = "score", "uncalibrated_score"  # of runs with and without a calibration
 
@@ -107,7 +105,7 @@ class QueryParser:
         features = self.dataset.store.features
         edge = torch.zeros(len(table), features.edge.shape[1])
         for column in self.columns.numeric:
-            edge[:, column.index] = torch.from_numpy(table.parse_numbers(column.name, self.options.fill))
+            edge[:, column.index] = torch.from_numpy(table.parse_numbers(column.name, self.options))
         codes = None
         if features.codes is not None:
             codes = torch.zeros(len(table), features.codes.shape[1], dtype=torch.int32)
@@ -141,31 +139,6 @@ class QueryParser:
             )
         return torch.from_numpy(np.unique(node))
 
-    def check_times(self, where: str, epoch: bool, time: np.ndarray) -> None:
-        """Raise FileError for times that cannot be on the time scale of the stream.
-
-        Args:
-            where: What has the times, for the message.
-            epoch: Whether they were dates, that is, are seconds since 1970.
-            time: The times.
-        """
-        stream = self.dataset.store.time
-        is_dated = bool(self.dataset.origin.time_origin) or looks_like_epoch_seconds(
-            float(stream[0]), float(stream[-1])
-        )
-        if epoch and not is_dated:
-            raise FileError(
-                f"{where} has dates, but the times of '{self.dataset.name}' are plain numbers up to "
-                f"{float(stream[-1]):.12g}; give numbers on that scale",
-                code="dates-for-plain-times",
-            )
-        if is_dated and not epoch and np.abs(time).max(initial=0) > MAX_EPOCH_SECONDS:
-            raise FileError(
-                f"{where} has the time {time[np.abs(time).argmax()]:.12g}, too large for seconds since 1970; "
-                "give `time_unit='ms'`, 'us' or 'ns'",
-                code="time-out-of-range",
-            )
-
     def _resolve_times(self, table: QueryTable, at: TimeLike | None) -> tuple[QueryTimes, TimeLike | None]:
         """Return the times of the table, or `at` for all, or the first time that sees the whole stream."""
         if table.time is not None:
@@ -174,7 +147,7 @@ class QueryParser:
                     f"{table.source} has a column of times; leave out that column or `at`",
                     code="time-given-twice",
                 )
-            self.check_times(table.source, table.time.is_unix_time, table.time.value)
+            check_time_scale(self.dataset, table.source, table.time.is_unix_time, table.time.value)
             return table.time, None
         if at is not None:
             return self._parse_time(at)[np.zeros(len(table), np.int64)], None
@@ -194,7 +167,7 @@ class QueryParser:
                 "a date like 2024-05-31T12:00:00Z or a number" if form is None else f"a date like {form}"
             )
             raise ConfigError(f"`at` takes {expected}; got '{at}'", code="invalid-time") from error
-        self.check_times("`at`", time.is_unix_time, time.value)
+        check_time_scale(self.dataset, "`at`", time.is_unix_time, time.value)
         return time
 
     def _find_nodes(self, table: QueryTable) -> tuple[Tensor, Tensor, tuple[str, ...]]:

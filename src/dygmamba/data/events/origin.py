@@ -29,6 +29,9 @@ class Origin:
     order: str = ""  # order of year, month and day in dates: ymd, dmy, mdy
     time_format: str = ""  # format of dates, if given
     zone: str = ""  # time zone of dates: given, none (taken as UTC) or mixed
+    encoding: str = ""  # of text, if it is not UTF-8
+    decimal: str = ""  # decimal mark of feature values, if given
+    fill: str = ""  # what replaced missing feature values, if given
     skipped: int = 0  # rows left out because they could not be read
     skipped_first: tuple[str, ...] = ()  # the first few of them
     unused_columns: tuple[str, ...] = ()  # columns of the source that were not read

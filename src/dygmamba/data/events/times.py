@@ -9,6 +9,7 @@ from itertools import pairwise
 # Numbers in this range count as seconds since 1970: the years 1980 to 2100. Earlier ones are more likely counters,
 # or times that start at 0. The windows of s, ms, us and ns do not overlap.
 EPOCH_RANGE = (315_532_800, 4_102_444_800)
+MAX_EPOCH_SECONDS = 1e11  # the year 5138: a larger number must be milliseconds or finer
 
 
 def looks_like_epoch_seconds(start: float, end: float) -> bool:

@@ -10,7 +10,8 @@ from dygmamba.core.files.untrusted import require_regular_file
 from dygmamba.data.catalogue.leaderboard_folders import LEADERBOARD_FORMATS, detect_folder_format
 from dygmamba.data.readers import columnar, delimited, jodie_dyglib, json_lines, numpy_files, tgb
 from dygmamba.data.readers.header import read_header
-from dygmamba.data.readers.options import FORMATS, ReadOptions
+from dygmamba.data.readers.options import FORMATS, TABLE_FORMAT, ReadOptions
+from dygmamba.data.readers.text import ZIP_MAGIC, is_zipped_text
 from dygmamba.data.storage.locations import DATASET_SUFFIX, check_dataset_name
 
 if TYPE_CHECKING:  # torch is imported only after a file was read: errors in a file are reported at once
@@ -29,9 +30,10 @@ READERS: dict[str, Callable[[Path, ReadOptions], "Dataset"]] = {
     "relbench": tgb.read_relbench,
 }
 
+TABLE_FORMATS = ("csv", "jsonl", "parquet", "arrow", TABLE_FORMAT)  # their columns have names
 UNSUPPORTED_FILES = {b"SQLite f": "database", b"\x89HDF": "HDF5 file", b"%PDF": "PDF document"}
 
-__all__ = ["FORMATS", "READERS", "ReadOptions", "detect_format", "read_dataset"]
+__all__ = ["FORMATS", "READERS", "ReadOptions", "detect_format", "read_dataset", "read_more_events"]
 
 
 def read_dataset(
@@ -55,9 +57,24 @@ def read_dataset(
     ):
         require_regular_file(path)
     dataset = READERS[detect_format(path, options) if format == "auto" else format](path, options)
-    return replace(
-        dataset, name=dataset.name if name is None else check_dataset_name(name), path=path.absolute()
+    origin = replace(
+        dataset.origin,
+        encoding="" if options.encoding == "utf-8" else options.encoding,
+        decimal=options.decimal or dataset.origin.decimal,
+        fill="" if options.fill is None else repr(options.fill),
     )
+    name = dataset.name if name is None else check_dataset_name(name)
+    return replace(dataset, name=name, origin=origin, path=path.absolute())
+
+
+def read_more_events(path: Path, options: ReadOptions, dataset: "Dataset") -> "Dataset":
+    """Read another file of a dataset's events: as its own file was read, except for what the options say."""
+    origin, kind = dataset.origin, detect_format(path, options.recall(dataset.origin))
+    if kind in ("jodie", "dyglib") and origin.format in TABLE_FORMATS:
+        kind = "csv"  # the dataset's file was read as a plain table too
+    if kind in TABLE_FORMATS:
+        options = options.resemble(origin, dataset.store.bipartite)
+    return read_dataset(path, options, format=kind)
 
 
 def detect_format(path: Path, options: ReadOptions | None = None) -> str:
@@ -98,4 +115,6 @@ def _detect_binary_format(path: Path, start: bytes) -> str | None:
             raise FileError(
                 f"{path} is a {kind}; save its events as CSV, JSONL or Parquet first", code="unsupported-file"
             )
-    return "npz" if start.startswith(b"PK\x03\x04") or path.suffix == ".npz" else None
+    if start.startswith(ZIP_MAGIC) and is_zipped_text(path):
+        return None
+    return "npz" if start.startswith(ZIP_MAGIC) or path.suffix == ".npz" else None

@@ -13,7 +13,13 @@ import pyarrow.csv as arrow_csv
 from dygmamba.core.errors import FileError, first_line
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.origin import Origin
-from dygmamba.data.readers.header import WHITESPACE, Header, assign_by_position, read_header
+from dygmamba.data.readers.header import (
+    WHITESPACE,
+    Header,
+    assign_by_content,
+    assign_by_position,
+    read_header,
+)
 from dygmamba.data.readers.options import ColumnRoles, ReadOptions, assign_roles
 from dygmamba.data.readers.table import EventColumns, build_dataset, read_table
 from dygmamba.data.readers.text import (
@@ -49,7 +55,8 @@ class MalformedRowError(FileError):
 def read_csv(path: Path, options: ReadOptions) -> "Dataset":
     """Read a file with one event per line, with or without a line of column names."""
     header = read_header(path, options)
-    roles = assign_roles(path, header.names, assign_by_position(path, header, options))
+    chosen = assign_by_content(header, assign_by_position(path, header, options))
+    roles = assign_roles(path, header.names, chosen)
     columns, ids, origin = read_csv_rows(path, "csv", header, roles, options)
     origin = replace(origin, header=header.named, delimiter=header.delimiter, comments=header.comments)
     return build_dataset(path, columns, ids, origin)

@@ -240,6 +240,31 @@ def assign_by_position(path: Path, header: Header, options: ReadOptions) -> Read
     return replace(options, **nodes, time=time)
 
 
+def assign_by_content(header: Header, options: ReadOptions) -> ReadOptions:
+    """Choose the columns of a file whose names say nothing: one column of times, and two others with ids before it.
+
+    Only where a single column can be the time and exactly two columns are left; else the names decide, or the user.
+    """
+    roles = ("src", "dst", "time")
+    if not header.named or any(
+        getattr(options, role) is not None or find_usual_column(header.names, role) is not None
+        for role in roles
+    ):
+        return options
+    rows = [row for row in header.sample if len(row) == header.width]
+    used = {*options.features, *([options.label] if options.label else [])}
+    columns = {
+        name: [row[at].strip() for row in rows]
+        for at, name in enumerate(header.names)
+        if name and name not in used
+    }
+    times = [name for name, column in columns.items() if _looks_like_time(column)]
+    rest = [name for name in columns if name not in times]
+    if len(times) != 1 or len(rest) != 2:
+        return options
+    return replace(options, src=rest[0], dst=rest[1], time=times[0])
+
+
 def _find_time_column(path: Path, header: Header, free: list[str]) -> str:
     """Find the only free column of dates or times since 1970, else of numbers, else of numbers that never fall."""
     if len(free) == 1:

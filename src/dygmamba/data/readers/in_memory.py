@@ -18,6 +18,7 @@ from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.readers.columnar import BATCH_ROWS, encode_id_columns
 from dygmamba.data.readers.options import (
     METADATA_KEY,
+    TABLE_FORMAT,
     ColumnRoles,
     ReadOptions,
     TableMetadata,
@@ -29,7 +30,6 @@ from dygmamba.data.readers.table import build_dataset, read_table
 if TYPE_CHECKING:
     from dygmamba.data.storage.dataset import Dataset
 
-TABLE_FORMAT = "table"
 ROW_NAMES = ("src", "dst", "time")
 ENDPOINTS = ("src", "dst")
 SIDE_ATTRIBUTE = "bipartite"  # NetworkX's convention: 0 for sources, 1 for destinations

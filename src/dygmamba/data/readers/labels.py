@@ -33,13 +33,18 @@ class LabelParser:
     is_text: bool | None = None
     _numbers: dict[str, int] = field(default_factory=dict)  # of the classes, in order of arrival
 
-    def parse(self, array: pa.Array, location: ColumnLocation, fill: float | None) -> np.ndarray:
-        """Return labels as 32-bit floats; classes are numbered in order of arrival until `finish`."""
+    def parse(
+        self, array: pa.Array, location: ColumnLocation, fill: float | None, decimal: str | None = None
+    ) -> np.ndarray:
+        """Return labels as 32-bit floats; classes are numbered in order of arrival until `finish`.
+
+        `decimal` is the decimal mark of numbers, as in `parse_floats`.
+        """
         array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
         if self.is_text is None and array.null_count < len(array):
-            self.is_text = is_text_type(array.type) and _has_no_number(strip_whitespace(array))
+            self.is_text = is_text_type(array.type) and _has_no_number(strip_whitespace(array), decimal)
         if not self.is_text:
-            return parse_floats(array, location, fill)
+            return parse_floats(array, location, fill, decimal)
         text = strip_whitespace(array)
         missing = pc.fill_null(pc.is_in(pc.utf8_lower(text), value_set=MISSING_WORDS), True)
         if pc.any(missing).as_py():
@@ -69,10 +74,12 @@ class LabelParser:
         return np.array([position[name] for name in self._numbers], np.float32)[label.astype(np.int64)]
 
 
-def _has_no_number(text: pa.Array) -> bool:
+def _has_no_number(text: pa.Array, decimal: str | None) -> bool:
     """Return whether text has values, none of them is a number, and they are not all true or false."""
     missing = pc.fill_null(pc.is_in(pc.utf8_lower(text), value_set=MISSING_WORDS), True)
     values = pc.unique(text.filter(pc.invert(missing)))
     if not len(values) or try_cast(values, pa.bool_()) is not None:
         return False
+    if decimal == ",":
+        values = pc.replace_substring(values, ",", ".")
     return not pc.any(pc.match_substring_regex(values, NUMBER, ignore_case=True)).as_py()

@@ -12,6 +12,7 @@ from typing import Any
 
 from dygmamba.core.errors import ConfigError, FileError, NotFoundError
 from dygmamba.core.memory_budget import DEFAULT_BUDGET
+from dygmamba.data.events.origin import Origin
 
 COLUMN_OPTIONS = ("src", "dst", "time", "features", "types", "columns", "label")
 # options that a file of arrays has no use for: its layout is fixed
@@ -20,6 +21,7 @@ FORMATS = (
     *("auto", "csv", "jsonl", "parquet", "arrow", "jodie", "dyglib", "npz"),
     *("tgb", "tgb-seq", "relbench"),
 )
+TABLE_FORMAT = "table"  # of the origin of a dataset that was read from memory
 # ticks per second; auto: detected from their size, plain: numbers that do not count from 1970
 TIME_UNITS = {"auto": 0, "s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000, "plain": 0}
 
@@ -63,6 +65,7 @@ class ReadOptions:
     bipartite: bool = False
     time_unit: str = "auto"
     fill: float | None = None  # replaces missing feature values
+    decimal: str | None = None  # decimal mark of feature values, "." or ","; None: detected
     delimiter: str | None = None  # None: detected; a blank stands for runs of blanks and tabs
     encoding: str = "utf-8"
     header: bool | None = None  # whether the first line names the columns; None: detected
@@ -83,12 +86,46 @@ class ReadOptions:
             )
         if self.time_format is not None:
             check_time_format(self.time_format)
+        if self.decimal not in (None, ".", ","):
+            raise ConfigError(
+                f"`decimal` takes '.' or ','; got {self.decimal!r}", code="unknown-decimal-mark"
+            )
         plain = self.delimiter is None or (len(self.delimiter) == 1 and self.delimiter.isascii())
         if not plain or self.delimiter in ('"', "\r", "\n", "\0"):
             raise ConfigError(
                 f"delimiter {self.delimiter!r} is not one plain character; try ',', ';' or tab",
                 code="bad-delimiter",
             )
+
+    def recall(self, origin: Origin) -> "ReadOptions":
+        """Fill in what was said when the dataset's own file was read: encoding, decimal mark and fill value."""
+        return replace(
+            self,
+            encoding=origin.encoding or self.encoding if self.encoding == "utf-8" else self.encoding,
+            decimal=self.decimal or origin.decimal or None,
+            fill=float(origin.fill) if self.fill is None and origin.fill else self.fill,
+        )
+
+    def resemble(self, origin: Origin, bipartite: bool) -> "ReadOptions":
+        """Fill in how the dataset's own file was read: also its columns and its times.
+
+        Features that a file lacks altogether are filled only if a fill value is given with this file.
+        """
+        names = {role: getattr(self, role) or getattr(origin, role) or None for role in USUAL_NAMES}
+        time_format = origin.time_format if self.time_unit == "auto" else ""
+        is_plain = self.time_unit == "auto" and not origin.guessed and not origin.time_origin
+        return replace(
+            self.recall(origin),
+            **names,
+            features=self.features or origin.features,
+            types=self.types or origin.types,
+            columns=False,
+            allow_absent=self.fill is not None,
+            bipartite=bipartite,
+            time_format=self.time_format or time_format or None,
+            date_order=origin.order,
+            time_unit="plain" if is_plain and not (self.time_format or time_format) else self.time_unit,
+        )
 
     def reject(self, kind: str, *names: str) -> None:
         """Raise ConfigError if one of these options is set; a file of this kind would ignore it."""
@@ -188,9 +225,13 @@ def _find_column(path: Path | str, names: Sequence[str], role: str, chosen: str 
 
 
 def find_usual_column(names: Sequence[str], role: str) -> str | None:
-    """Find the column with a usual name for this role, ignoring case."""
+    """Find the column with a usual name for this role, ignoring case, else with one behind a prefix (item.u)."""
     by_lower_case = {name.lower(): name for name in reversed(names)}
-    return next((by_lower_case[usual] for usual in USUAL_NAMES[role] if usual in by_lower_case), None)
+    without_prefix = {re.split(r"[.:/]", name.lower())[-1]: name for name in reversed(names)}
+    found = [
+        by[usual] for by in (by_lower_case, without_prefix) for usual in USUAL_NAMES[role] if usual in by
+    ]
+    return found[0] if found else None
 
 
 def require_column(path: Path | str, names: Sequence[str], name: str) -> str:

@@ -23,6 +23,7 @@ from dygmamba.data.readers.values import (
     MISSING_WORDS,
     BadValueError,
     ColumnLocation,
+    find_decimal_mark,
     is_text_type,
     parse_floats,
     strip_whitespace,
@@ -98,8 +99,10 @@ class OtherColumns:
 
     roles: ColumnRoles
     fill: float | None = None
+    decimal: str | None = None  # decimal mark of numbers that are text; None: detected
     numeric: list[str] = field(default_factory=list)  # edge features, in order
     vocabularies: list[Vocabulary] = field(default_factory=list)  # categorical columns, in order
+    marks: dict[str, str | None] = field(default_factory=dict)  # decimal marks of numeric columns
     reasons: dict[str, str] = field(default_factory=dict)  # of candidates that are left out
     ranges: dict[str, NumberRange] = field(default_factory=dict)  # of numeric candidates
     rows: int = 0
@@ -115,7 +118,7 @@ class OtherColumns:
         for name in self.roles.candidates:
             column = batch.column(name)
             kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-            if is_text_type(kind) and not _is_numeric_text(column):
+            if is_text_type(kind) and not self._is_numeric_text(column):
                 if _looks_like_dates(column):
                     self.reasons[name] = "holds dates"
                 else:
@@ -125,6 +128,18 @@ class OtherColumns:
             else:
                 self.numeric.append(name)
                 self.ranges[name] = NumberRange()
+        for name in self.numeric:
+            if name not in self.roles.absent:
+                self.marks[name] = self.decimal or find_decimal_mark(batch.column(name))
+
+    def _is_numeric_text(self, column: pa.Array) -> bool:
+        """Whether text is numbers: the first values that are not missing all are, or there is none."""
+        words = [word for word in as_category_text(column.slice(0, SAMPLE_ROWS)).to_pylist() if word]
+        is_plain = bool(words) and all(
+            classify_field(word) == "number" or word.lower() in ("true", "false", "inf", "-inf")
+            for word in words
+        )
+        return is_plain or find_decimal_mark(column) is not None
 
     def read(
         self, batch: pa.RecordBatch, locate: Callable[[str], ColumnLocation]
@@ -137,11 +152,11 @@ class OtherColumns:
             if name in self.roles.absent:
                 edge[:, k] = self.fill
             else:
-                edge[:, k] = parse_floats(batch.column(name), locate(name), self.fill)
+                edge[:, k] = self._parse_floats(batch, name, locate)
         for k, name in enumerate(self.numeric[len(self.roles.features) :], len(self.roles.features)):
             if name not in self.reasons:
                 try:
-                    edge[:, k] = parse_floats(batch.column(name), locate(name), self.fill)
+                    edge[:, k] = self._parse_floats(batch, name, locate)
                     self.ranges[name].add(edge[:, k])
                 except FileError as error:
                     problem = error.problem if isinstance(error, BadValueError) else "is not numeric"
@@ -158,6 +173,11 @@ class OtherColumns:
                     )
         self.rows += batch.num_rows
         return edge, codes
+
+    def _parse_floats(
+        self, batch: pa.RecordBatch, name: str, locate: Callable[[str], ColumnLocation]
+    ) -> np.ndarray:
+        return parse_floats(batch.column(name), locate(name), self.fill, self.marks[name])
 
     def finish(self) -> None:
         """Leave out candidates that say nothing: constants, row numbers, and text that hardly repeats."""
@@ -190,14 +210,6 @@ class OtherColumns:
         """Return every column of the table that is not read, with the reason, in the order of the table."""
         reasons = {**self.reasons, **self.roles.unused}
         return {name: reasons[name] for name in self.roles.names if name in reasons}
-
-
-def _is_numeric_text(column: pa.Array) -> bool:
-    """Whether text is numbers: the first values that are not missing all are, or there is none."""
-    words = [word for word in as_category_text(column.slice(0, SAMPLE_ROWS)).to_pylist() if word]
-    return bool(words) and all(
-        classify_field(word) == "number" or word.lower() in ("true", "false", "inf", "-inf") for word in words
-    )
 
 
 def _looks_like_dates(column: pa.Array) -> bool:

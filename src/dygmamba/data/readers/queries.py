@@ -74,9 +74,10 @@ class QueryTable:
         _, first = np.unique(np.stack([code, time], axis=1), axis=0, return_index=True)
         return replace(self, dst=None, columns={})[np.sort(first)]
 
-    def parse_numbers(self, name: str, fill: float | None) -> np.ndarray:
+    def parse_numbers(self, name: str, options: ReadOptions) -> np.ndarray:
         """Return a column of the events in question as numbers."""
-        return parse_floats(self.columns[name], ColumnLocation(self.source, name, 0), fill)
+        location = ColumnLocation(self.source, name, 0)
+        return parse_floats(self.columns[name], location, options.fill, options.decimal)
 
     def parse_codes(self, name: str, category: Category) -> np.ndarray:
         """Return a column of the events in question as codes; -1 for an unknown value."""

@@ -70,7 +70,8 @@ class BatchReader:
         time = self.time_parser.parse(batch.column(roles.time), self._locate(roles.time))
         label = None
         if roles.label is not None:
-            label = self.label_parser.parse(batch.column(roles.label), self._locate(roles.label), fill)
+            column = batch.column(roles.label)
+            label = self.label_parser.parse(column, self._locate(roles.label), fill, self.options.decimal)
         return BatchColumns(src, dst, time, *self.others.read(batch, self._locate), label)
 
     def _locate(self, column: str) -> ColumnLocation:
@@ -290,7 +291,7 @@ def read_table(
         options: how to parse values.
         bad_rows: receives rows that cannot be read.
     """
-    collector, state = RowCollector(options), _ReadState(OtherColumns(roles, options.fill))
+    collector, state = RowCollector(options), _ReadState(OtherColumns(roles, options.fill, options.decimal))
     bad_rows = BadRows(str(path), options.skip_bad) if bad_rows is None else bad_rows
     for batch in batches:
         parsed = _read_batch(state, path, batch, roles, options, bad_rows)
@@ -318,6 +319,7 @@ def read_table(
         classes=state.label_parser.classes,
         features=tuple(state.others.numeric[k] for k in state.others.kept_numeric),
         types=tuple(category.name for category in columns.categories),
+        decimal="," if {*state.others.marks.values()} - {None} == {","} else "",
         unused_columns=tuple(unused),
         unused_reasons=tuple(unused.values()),
         time_unit="s" if state.time_parser.is_unix_time else "",

@@ -7,8 +7,10 @@ mark while the file is read.
 import codecs
 import io
 import re
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ MAX_LINE_BYTES = 4 << 20  # a longer line is a file without line ends, an open q
 COMPRESSION_MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "zstd"}
 # codecs of Python for names and source code; they decode nearly any file to nonsense
 NOT_FOR_FILES = {"idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape"}
+ZIP_MAGIC = b"PK\x03\x04"
 TAR_MAGIC = slice(257, 262)  # where a tar archive says "ustar"
 
 
@@ -30,12 +33,72 @@ def detect_compression(path: Path) -> str | None:
     require_regular_file(path)  # a named pipe would wait for its writer for ever
     with path.open("rb") as file:
         start = file.read(4)
+    if start == ZIP_MAGIC and is_zipped_text(path):
+        return "zip"
     return next((kind for magic, kind in COMPRESSION_MAGIC.items() if start.startswith(magic)), None)
 
 
 def open_decompressed(path: Path) -> pa.NativeFile:
     """Open a file as a stream of bytes, decompressed while reading."""
-    return pa.input_stream(path, compression=detect_compression(path))
+    compression = detect_compression(path)
+    if compression == "zip":
+        return pa.PythonFile(_ZippedFile(path), "r")
+    return pa.input_stream(path, compression=compression)
+
+
+class _ZippedFile(io.RawIOBase):
+    """The only file of a zip archive; errors of the archive are OSErrors, as of other compressions."""
+
+    def __init__(self, path: Path) -> None:
+        with (
+            _raise_os_errors(),
+            zipfile.ZipFile(path) as archive,
+        ):  # the stream stays open without the archive
+            self._stream = archive.open(_list_zipped_files(path)[0])
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        with _raise_os_errors():
+            block = self._stream.read(len(buffer))
+        buffer[: len(block)] = block
+        return len(block)
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+@contextmanager
+def _raise_os_errors() -> Iterator[None]:
+    try:
+        yield
+    # damaged; encrypted; an unknown method of compression
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
+        raise OSError(str(error)) from error
+
+
+def is_zipped_text(path: Path) -> bool:
+    """Whether a zip archive has exactly one file, and not of arrays; raise FileError if it has several."""
+    names = _list_zipped_files(path)
+    if not names or any(name.endswith(".npy") for name in names):
+        return False
+    if len(names) > 1:
+        raise FileError(
+            f"{path} has {len(names)} files ({', '.join(names[:3])}, ...); unpack it and give the files of events",
+            code="unsupported-file",
+        )
+    return True
+
+
+def _list_zipped_files(path: Path) -> list[str]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except (OSError, zipfile.BadZipFile):
+        return []
+    return [name for name in names if not name.endswith("/") and not name.startswith("__MACOSX/")]
 
 
 def read_head(path: Path, encoding: str) -> tuple[str, bool]:

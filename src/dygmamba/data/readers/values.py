@@ -20,6 +20,13 @@ from dygmamba.core.errors import FileError
 
 MISSING_WORDS = pa.array(["", "na", "n/a", "nan", "null", "none"])
 NUMBER_PATTERN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+# numbers with a decimal comma, or with commas between thousands, by their decimal mark; and what proves it
+GROUPED_NUMBERS = {
+    ",": r"^[+-]?((\d{1,3}(\.\d{3})+|\d+)(,\d+)?|,\d+)([eE][+-]?\d+)?$",
+    ".": r"^[+-]?((\d{1,3}(,\d{3})+|\d+)(\.\d+)?|\.\d+)([eE][+-]?\d+)?$",
+}
+GROUPED_EVIDENCE = {",": r",(\d{1,2}|\d{4,})$|\.\d{3},", ".": r",\d{3}(\.|,)"}
+GROUPED_HINT = "say which mark its decimals have: `decimal=','` or `decimal='.'`"
 NUMERIC_HINT = "leave the column out or turn it into numbers"
 
 
@@ -55,15 +62,18 @@ class ColumnLocation:
         return FileError(f"{self.file}: column {self.column!r} {problem}; {advice}", code=code)
 
 
-def parse_floats(array: pa.Array, location: ColumnLocation, fill: float | None) -> np.ndarray:
+def parse_floats(
+    array: pa.Array, location: ColumnLocation, fill: float | None, decimal: str | None = None
+) -> np.ndarray:
     """Parse a feature or label column as finite float32 numbers; booleans count as 0 and 1.
 
     Args:
         array: numbers, booleans or text.
         location: for error messages.
         fill: replaces missing values; None: a missing value is an error.
+        decimal: decimal mark of text, "." or ","; then the other mark may separate thousands. None: plain numbers only.
     """
-    wide = _as_float64(array, location)
+    wide = _as_float64(array, location, decimal)
     missing = np.isnan(wide)
     if missing.any():
         if fill is None:
@@ -80,11 +90,11 @@ def parse_floats(array: pa.Array, location: ColumnLocation, fill: float | None) 
     return narrow
 
 
-def _as_float64(array: pa.Array, location: ColumnLocation) -> np.ndarray:
+def _as_float64(array: pa.Array, location: ColumnLocation, decimal: str | None = None) -> np.ndarray:
     """Convert a column to float64, NaN where a value is missing."""
     kind = array.type
     if is_text_type(kind):
-        array = _parse_numbers(strip_whitespace(array), location)
+        array = _parse_numbers(strip_whitespace(array), location, decimal)
     elif pa.types.is_boolean(kind):
         array = array.cast(pa.uint8())
     elif not (pa.types.is_integer(kind) or is_real_type(kind) or pa.types.is_null(kind)):
@@ -93,18 +103,56 @@ def _as_float64(array: pa.Array, location: ColumnLocation) -> np.ndarray:
     return pc.fill_null(wide, float("nan")).to_numpy(zero_copy_only=False)
 
 
-def _parse_numbers(text: pa.Array, location: ColumnLocation) -> pa.Array:
-    numbers = try_cast(text, pa.float64())
+def _parse_numbers(text: pa.Array, location: ColumnLocation, decimal: str | None = None) -> pa.Array:
+    numbers = None if decimal == "," else try_cast(text, pa.float64())
     if numbers is not None:
         return numbers
     # only now look for words such as "NA": nearly all columns are plain numbers
+    text = _drop_missing_words(text)
+    if decimal != ",":
+        numbers = try_cast(text, pa.float64(), pa.bool_())
+        if numbers is not None:
+            return numbers.cast(pa.float64())
+    if decimal is None:
+        row = find_first_failure(text, lambda part: try_cast(part, pa.float64()) is not None)
+        is_grouped = any(re.match(pattern, text[row].as_py()) for pattern in GROUPED_NUMBERS.values())
+        hint = GROUPED_HINT if is_grouped else NUMERIC_HINT
+        raise location.bad_value(row, f"is {quote_value(text, row)}, not a number", hint)
+    fits = pc.match_substring_regex(pc.fill_null(text, "0"), GROUPED_NUMBERS[decimal])
+    if not pc.all(fits).as_py():
+        row = pc.index(fits, False).as_py()
+        problem = f"is {quote_value(text, row)}, not a number with the decimal mark '{decimal}'"
+        raise location.bad_value(row, problem, NUMERIC_HINT)
+    return _remove_grouping(text, decimal).cast(pa.float64())
+
+
+def _drop_missing_words(text: pa.Array) -> pa.Array:
     missing = pc.is_in(pc.utf8_lower(text), value_set=MISSING_WORDS)
-    text = pc.if_else(missing, pa.scalar(None, text.type), text)
-    numbers = try_cast(text, pa.float64(), pa.bool_())
-    if numbers is not None:
-        return numbers.cast(pa.float64())
-    row = find_first_failure(text, lambda part: try_cast(part, pa.float64()) is not None)
-    raise location.bad_value(row, f"is {quote_value(text, row)}, not a number", NUMERIC_HINT)
+    return pc.if_else(missing, pa.scalar(None, text.type), text)
+
+
+def find_decimal_mark(column: pa.Array) -> str | None:
+    """Return the decimal mark of numbers that are text, such as 1.097,23 or 1,097.23; None if no value tells.
+
+    "1,097" may be either. A value that is no number in either way leaves the mark open too.
+    """
+    if not is_text_type(column.type):
+        return None
+    text = pc.fill_null(_drop_missing_words(strip_whitespace(column)), "0")
+    if try_cast(text, pa.float64()) is not None:
+        return "." if pc.any(pc.match_substring(text, ".")).as_py() else None
+    for mark, pattern in GROUPED_NUMBERS.items():
+        if pc.all(pc.match_substring_regex(text, pattern)).as_py():
+            tells = pc.match_substring_regex(text, GROUPED_EVIDENCE[mark])
+            if pc.any(tells).as_py():
+                return mark
+    return None
+
+
+def _remove_grouping(text: pa.Array, mark: str) -> pa.Array:
+    """Return numbers without marks between thousands and with a decimal point."""
+    group = "." if mark == "," else ","
+    return pc.replace_substring(pc.replace_substring(text, group, ""), mark, ".")
 
 
 def is_text_type(kind: pa.DataType) -> bool:

@@ -3,18 +3,20 @@
 # pyarrow.compute creates its functions at import, where pyright cannot see them
 # pyright: reportAttributeAccessIssue=false
 
+from dataclasses import replace
 from math import inf, nextafter
 
 import numpy as np
 import pyarrow as pa
 import torch
-from jaxtyping import Float32, Float64
+from jaxtyping import Bool, Float32, Float64
 from torch import Tensor
 
-from dygmamba.core.errors import EventError
+from dygmamba.core.errors import EventError, FileError
 from dygmamba.data.events.categories import Category
 from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.data.events.ids import NodeIds
+from dygmamba.data.events.times import MAX_EPOCH_SECONDS, looks_like_epoch_seconds
 from dygmamba.data.storage.dataset import Dataset
 
 
@@ -74,6 +76,71 @@ def _merge_features(old: FeatureTable, new: FeatureTable, node: Float32[Tensor, 
         categories.append(Category(known.name, tuple(values)))
         codes.append(torch.cat([old.codes[:, k], code[new.codes[:, k].long()]]))
     return FeatureTable(node, edge, torch.stack(codes, dim=1), old.names, tuple(categories))
+
+
+def find_duplicates(dataset: Dataset) -> Bool[Tensor, "e"]:
+    """Return which events repeat an earlier one: the same source, destination, time, columns and label."""
+    store, features = dataset.store, dataset.store.features
+    src, dst, time = (column.numpy() for column in (store.src, store.dst, store.time))
+    order = np.lexsort((dst, src, time))  # stable: of equal events the earlier row comes first
+    same = np.ones(max(0, len(order) - 1), dtype=bool)
+    for column in (time, src, dst):
+        same &= column[order[1:]] == column[order[:-1]]
+    # only events between the same nodes at the same time are compared in their columns
+    suspects = torch.from_numpy(np.sort(order[np.r_[same, False] | np.r_[False, same]]))
+    columns = [store.src, store.dst, store.time, *features.edge.T]
+    columns += [] if features.codes is None else [*features.codes.T]
+    columns += [] if store.label is None else [store.label]
+    repeated = torch.zeros(len(store), dtype=torch.bool)
+    if len(suspects):
+        rows = torch.stack([column[suspects].double() for column in columns], dim=1).numpy()
+        _, first = np.unique(rows, axis=0, return_index=True)
+        repeated[suspects] = True
+        repeated[suspects[torch.from_numpy(first)]] = False
+    return repeated
+
+
+def drop_events(dataset: Dataset, dropped: Bool[Tensor, "e"]) -> Dataset:
+    """Return the dataset without these events, with the same nodes."""
+    store, kept = dataset.store, (~dropped).nonzero().squeeze(1)
+    remaining = store.derive(
+        src=store.src[kept],
+        dst=store.dst[kept],
+        time=store.time[kept],
+        features=store.features.select_events(kept),
+        label=None if store.label is None else store.label[kept],
+        source=None,
+    )
+    return replace(
+        Dataset.from_events(dataset.name, remaining, dataset.ids, dataset.origin), path=dataset.path
+    )
+
+
+def check_time_scale(dataset: Dataset, where: str, epoch: bool, time: np.ndarray) -> None:
+    """Raise FileError for times that cannot be on the time scale of the stream.
+
+    Args:
+        dataset: The dataset of the stream.
+        where: What has the times, for the message.
+        epoch: Whether they were dates, that is, are seconds since 1970.
+        time: The times.
+    """
+    stream = dataset.store.time
+    is_dated = bool(dataset.origin.time_origin) or looks_like_epoch_seconds(
+        float(stream[0]), float(stream[-1])
+    )
+    if epoch and not is_dated:
+        raise FileError(
+            f"{where} has dates, but the times of '{dataset.name}' are plain numbers up to "
+            f"{float(stream[-1]):.12g}; give numbers on that scale",
+            code="dates-for-plain-times",
+        )
+    if is_dated and not epoch and np.abs(time).max(initial=0) > MAX_EPOCH_SECONDS:
+        raise FileError(
+            f"{where} has the time {time[np.abs(time).argmax()]:.12g}, too large for seconds since 1970; "
+            "give `time_unit='ms'`, 'us' or 'ns'",
+            code="time-out-of-range",
+        )
 
 
 def next_instant(time: Float64[Tensor, "e"], dated: bool) -> float:

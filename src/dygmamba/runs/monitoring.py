@@ -1,0 +1,236 @@
+"""Monitoring: how a trained link run does on events that came after its dataset, by period and beside simple rules.
+
+Each new event is scored against one random pair, as in the test of the run. A score sees all strictly earlier events,
+new ones too, but nothing is trained. The row of the test period is computed in the same way, from stored predictions.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy
+
+from dygmamba.core.errors import ConfigError
+from dygmamba.core.progress import SILENT, Progress
+from dygmamba.data.events.splits import Split
+from dygmamba.data.events.times import looks_like_epoch_seconds
+from dygmamba.data.storage.dataset import Dataset
+from dygmamba.engine.evaluation import score_evaluation_set
+from dygmamba.engine.stream import Stream
+from dygmamba.runs.calibration import load_calibration, load_link_calibration
+from dygmamba.runs.evaluation import HeuristicEvaluator
+from dygmamba.runs.final_evaluation import score_heuristics
+from dygmamba.runs.opening import OpenRun
+from dygmamba.runs.predictor import Predictor
+from dygmamba.runs.test_predictions import load_predictions, recompute_predictions
+from dygmamba.tasks.base import EvaluationSet
+from dygmamba.tasks.calibration import compute_reliability
+from dygmamba.tasks.link import build_link_set
+from dygmamba.tasks.metrics import average_precision, roc_auc
+
+DAY = 86_400
+MONDAY = 4 * DAY  # 1970-01-05 was a Monday
+AUTO_ORDER, MAX_PERIODS = ("week", "day", "hour", "month"), 60
+MAX_PARTS, MIN_PART_EVENTS = 10, 20  # of a stream whose times are plain numbers
+PROBABILITY_FLOOR = 1e-7  # the log loss of a score of exactly 0 or 1 stays finite
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Monitoring:
+    """Figures of a run on new events: the test row, a row of all new events, a row per period, and shifted columns."""
+
+    rows: list[Row]
+    columns: list[Row]  # per feature: mean before, mean now, and the shift in standard deviations
+    earlier: int  # events of the file that are not later than the dataset, left out
+    is_dated: bool
+
+    @property
+    def total(self) -> Row:
+        """The row of all new events."""
+        return next(row for row in self.rows if row["period"] == "new")
+
+
+def monitor_run(
+    predictor: Predictor, events: Any, period: str = "auto", progress: Progress = SILENT
+) -> Monitoring:
+    """Evaluate a link run on new events.
+
+    Args:
+        predictor: The opened run.
+        events: File or table of events; those that are not later than the run's dataset are left out.
+        period: "hour", "day", "week", "month", "all", or "auto" for one that fits.
+        progress: Observer.
+    """
+    run, (where, more) = predictor.run, predictor.read_events(events)
+    # events are sorted by time, so the later ones are the end of the file's stream
+    earlier = int((more.store.time <= run.dataset.store.time[-1]).sum())
+    if earlier == len(more.store):
+        raise ConfigError(
+            f"{where} has no event after the last one of '{run.dataset.name}'; give events that came later",
+            code="no-new-events",
+        )
+    dataset = predictor.extend(where, replace(more, store=more.store[earlier:]))
+    first_new = len(run.dataset.store)
+    stream = _build_stream(run, dataset, first_new)
+    evaluation_set = build_link_set(stream.store, stream.split, "test")
+    with progress.stage("new events", len(evaluation_set.pairs)) as stage:
+        logit = score_evaluation_set(run.scorer, stream, evaluation_set, run.rule, run.seed, stage.advance)
+    calibration = load_link_calibration(run.folder, stream)
+    score = (
+        logit.double().sigmoid()
+        if calibration is None
+        else calibration.probability(logit, evaluation_set).double()
+    )
+    with progress.stage("simple rules"):
+        cpu_stream = replace(stream, device=torch.device("cpu"))
+        rules = score_heuristics(HeuristicEvaluator(dataset.name, cpu_stream, run.rule), evaluation_set)
+    is_dated = bool(run.dataset.origin.time_origin) or looks_like_epoch_seconds(
+        float(dataset.store.time[0]), float(dataset.store.time[-1])
+    )
+    judge = _make_judge(evaluation_set, score, rules, dataset, first_new, is_dated)
+    everything = torch.ones(len(evaluation_set.events), dtype=torch.bool)
+    labels = _assign_periods(dataset.store.time[evaluation_set.events].numpy(), period, is_dated)
+    rows = [*_describe_test(run, is_dated), {"period": "new", **judge(everything)}]
+    if len(names := dict.fromkeys(labels)) > 1:
+        rows += [{"period": name, **judge(torch.from_numpy(labels == name))} for name in names]
+    return Monitoring(rows, _compare_columns(run, dataset, first_new), earlier, is_dated)
+
+
+def _build_stream(run: OpenRun, dataset: Dataset, first_new: int) -> Stream:
+    """Return the extended stream: training as it was, all later known events as validation, new events as test."""
+    old, store = run.stream.split, dataset.store.without_labels()
+    is_new = torch.ones(store.num_nodes, dtype=torch.bool)
+    is_new[: len(old.new_nodes)] = old.new_nodes
+    split = Split(old.train, torch.cat([old.val, old.test]), torch.arange(first_new, len(store)), is_new)
+    return Stream(store, split, run.stream.device)
+
+
+def _make_judge(
+    evaluation_set: EvaluationSet,
+    score: Tensor,
+    rules: dict[str, Tensor],
+    dataset: Dataset,
+    first_new: int,
+    is_dated: bool,
+) -> Callable[[Tensor], Row]:
+    """Return a function from a mask of the new events to their figures."""
+    pairs, store, index = evaluation_set.pairs, dataset.store, evaluation_set.event_index
+    best = max(rules, key=lambda name: average_precision(rules[name], pairs.label))
+    known = torch.zeros(store.num_nodes, dtype=torch.bool)
+    known[store.src[:first_new]] = known[store.dst[:first_new]] = True
+
+    def judge(selected: Tensor) -> Row:
+        rows, events = selected[index], evaluation_set.events[selected]
+        time = store.time[events]
+        unknown = ~(known[store.src[events]] & known[store.dst[events]])
+        label = pairs.label[rows]
+        return {
+            "start": float(time[0]),
+            "end": float(time[-1]),
+            "events": len(events),
+            **compute_figures(score[rows], label),
+            "rule": best,
+            "rule_ap": average_precision(rules[best][rows], label),
+            "rate": _compute_rate(time, is_dated),
+            "unknown_share": float(unknown.double().mean()),
+        }
+
+    return judge
+
+
+def compute_figures(score: Tensor, label: Tensor) -> dict[str, float]:
+    """Return AP and AUC over all pairs at once, the log loss and the calibration error of scores."""
+    clipped = score.double().clamp(PROBABILITY_FLOOR, 1 - PROBABILITY_FLOOR)
+    return {
+        "ap": average_precision(score, label),
+        "auc": roc_auc(score, label),
+        "log_loss": float(binary_cross_entropy(clipped, label.double())),
+        "ece": compute_reliability(score, label).ece,
+    }
+
+
+def _compute_rate(time: Tensor, is_dated: bool) -> float | None:
+    """Return events per day, or per unit of time; None without a span."""
+    span = float(time[-1] - time[0])
+    return (len(time) - 1) / span * (DAY if is_dated else 1) if span > 0 else None
+
+
+def _describe_test(run: OpenRun, is_dated: bool) -> list[Row]:
+    """Return the row of the test period; no row for a run that was trained on every event."""
+    if not len(run.stream.split.test):
+        return []
+    predictions = load_predictions(run.folder) or recompute_predictions(run)
+    calibration = load_calibration(run.folder)
+    new_ends = None if calibration is None else predictions.find_new_ends(run.stream.store, run.stream.split)
+    time = run.stream.store.time[run.stream.split.test]
+    key = {"split": "test", "setting": "transductive", "negatives": "random"}
+    rules = [row for row in run.folder.rules() if all(row.get(name) == value for name, value in key.items())]
+    best = max(rules, key=lambda row: row["ap_pooled"], default={})
+    return [
+        {
+            "period": "test",
+            "start": float(time[0]),
+            "end": float(time[-1]),
+            "events": predictions.total,
+            **compute_figures(predictions.score(calibration, new_ends), predictions.label),
+            "rule": best.get("model"),
+            "rule_ap": best.get("ap_pooled"),
+            "rate": _compute_rate(time, is_dated),
+            "unknown_share": None,
+        }
+    ]
+
+
+def _assign_periods(time: np.ndarray, period: str, is_dated: bool) -> np.ndarray:
+    """Return the name of the period of each event."""
+    if period == "all":
+        return np.full(len(time), "new")
+    if not is_dated:
+        if period != "auto":
+            raise ConfigError(
+                f"period '{period}' needs times that are dates, but those of this dataset are plain numbers; leave it "
+                "out",
+                code="period-without-dates",
+            )
+        parts = max(1, min(MAX_PARTS, len(time) // MIN_PART_EVENTS))
+        width = (time[-1] - time[0]) / parts or 1.0
+        part = np.minimum(((time - time[0]) // width).astype(np.int64), parts - 1)
+        return np.array([f"from {time[0] + number * width:.6g}" for number in part])
+    chosen = period if period != "auto" else next(
+        (name for name in AUTO_ORDER if 2 <= len(np.unique(_name_periods(time, name))) <= MAX_PERIODS), "month"
+    )  # fmt: skip
+    return _name_periods(time, chosen)
+
+
+def _name_periods(time: np.ndarray, period: str) -> np.ndarray:
+    """Return the beginning of the hour, day, week (its Monday) or month (UTC) of each time, as text."""
+    if period == "month":
+        return time.astype(np.int64).astype("datetime64[s]").astype("datetime64[M]").astype(str)
+    size = {"hour": 3_600, "day": DAY, "week": 7 * DAY}[period]
+    start = (np.floor((time - MONDAY) / size) * size + MONDAY).astype(np.int64).astype("datetime64[s]")
+    return start.astype("datetime64[h]" if period == "hour" else "datetime64[D]").astype(str)
+
+
+def _compare_columns(run: OpenRun, dataset: Dataset, first_new: int) -> list[Row]:
+    """Compare the mean of each edge feature in the training events and in the new ones, largest shift first."""
+    edge = dataset.store.features.edge.double()
+    before, now = edge[run.stream.split.train], edge[first_new:]
+    names = run.dataset.origin.features or tuple(f"feature {at}" for at in range(edge.shape[1]))
+    rows = []
+    for at in range(edge.shape[1]):
+        mean, new_mean, spread = (
+            float(before[:, at].mean()),
+            float(now[:, at].mean()),
+            float(before[:, at].std()),
+        )
+        shift = (new_mean - mean) / spread if spread > 0 else (0.0 if new_mean == mean else None)
+        name = names[at] if at < len(names) else f"feature {at}"
+        rows.append({"column": name, "mean_training": mean, "mean_new": new_mean, "shift": shift})
+    return sorted(
+        rows, key=lambda row: float("inf") if row["shift"] is None else abs(row["shift"]), reverse=True
+    )

@@ -1,0 +1,99 @@
+"""Evaluation of a run on events after its dataset: right figures by period, limits as exit codes."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
+
+import dygmamba as dm
+from commands import invoke
+from dygmamba.runs.monitoring import compute_figures
+from raising import raises
+
+DAY, START = 86_400, 1_704_067_200  # 2024-01-01, a Monday
+COLUMNS = ("who", "whom", "when", "weight")
+
+
+def write_log(path, first_day, days, shift=0.0, extra=()):
+    """Write 20 events a day between ten people; `extra` are more rows."""
+    rng = np.random.default_rng(first_day)
+    lines = [",".join(COLUMNS)]
+    for number in range(20 * days):
+        src, time = int(rng.integers(10)), START + first_day * DAY + number * DAY // 20
+        dst = (src + 1) % 10 if rng.random() < 0.8 else int(rng.integers(10))
+        lines.append(f"p{src},p{dst},{time},{rng.normal() + shift:.3f}")
+    path.write_text("\n".join([*lines, *extra]) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("monitoring")
+    old = write_log(folder / "old.csv", 0, 20)
+    data = dm.read(old, src="who", dst="whom", time="when", features=["weight"])
+    (run,) = dm.train(data, "trees", epochs=1, out=folder / "runs")
+    last = START + 33 * DAY
+    new = write_log(folder / "new.csv", 20, 14, 3.0, [f"p0,stranger,{last + n},0" for n in range(7)])
+    return run, new
+
+
+def test_new_events_are_judged_by_week_beside_the_test_and_a_rule(trained):
+    """A row for the test as it was stored, one for all new events, and one per week, which starts on Monday."""
+    run, new = trained
+    rows = run.evaluate(events=new).to_pylist()
+    assert [row["period"] for row in rows] == ["test", "new", "2024-01-15", "2024-01-22", "2024-01-29"]
+    test, total, *weeks = rows
+    assert test["events"] == 60
+    assert total["events"] == 287 == sum(row["events"] for row in weeks)
+    assert total["unknown_share"] == pytest.approx(7 / 287)
+    assert [row["unknown_share"] > 0 for row in weeks] == [False, False, True]
+    assert test["rate"] == pytest.approx(20, rel=0.05)
+    assert total["rule_ap"] >= 0.5
+    stored = run.results.filter(run.results["split"].to_numpy() == "test").to_pylist()[0]
+    assert test["ap"] == pytest.approx(stored["ap_pooled"])
+    assert test["ece"] == pytest.approx(stored["ece"])
+
+
+def test_figures_are_those_of_scikit_learn():
+    """AP, AUC and log loss of the same scores and labels."""
+    score = torch.rand(400, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    label = (torch.rand(400, generator=torch.Generator().manual_seed(1)) < score).float()
+    figures = compute_figures(score, label)
+    assert figures["ap"] == pytest.approx(average_precision_score(label, score))
+    assert figures["auc"] == pytest.approx(roc_auc_score(label, score))
+    assert figures["log_loss"] == pytest.approx(log_loss(label, score))
+
+
+def test_the_command_fails_at_a_limit_and_shows_moved_columns(trained, monkeypatch, capsys):
+    """Exit code 1 below a limit, 0 above it; the feature whose mean moved by three deviations is listed."""
+    run, new = trained
+    words = ("evaluate", str(run.path), "--events", str(new))
+    code, out, err = invoke(monkeypatch, capsys, *words, "--fail-below", "ap=0.2", "--json")
+    found = json.loads(out)
+    assert (code, found["crossed"]) == (0, [])
+    assert found["columns"][0]["column"] == "weight"
+    assert found["columns"][0]["shift"] == pytest.approx(3, abs=0.5)
+    code, out, err = invoke(monkeypatch, capsys, *words, "--fail-below", "ap=99.9", "--fail-above", "ece=0")
+    assert code == 1
+    assert "failed: ap is" in err
+    assert "failed: ece is" in err
+    assert "weight" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"events": [("p1", "p2", START)]}, "no-new-events"),
+        ({"events": [("p1", "p2", START + 99 * DAY)], "period": "year"}, "unknown-period"),
+        ({"src": "who"}, "option-without-events"),
+    ],
+)
+def test_wrong_requests_are_named(trained, options, code):
+    rows = options.get("events")
+    if rows is not None:
+        src, dst, time = zip(*rows, strict=True)
+        options = options | {"events": {"who": src, "whom": dst, "when": time, "weight": [0.0]}}
+    with raises(code):
+        trained[0].evaluate(**options)

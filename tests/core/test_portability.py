@@ -40,9 +40,8 @@ def find_unguarded(tree: ast.AST) -> list[str]:
         if isinstance(node, ast.Import | ast.ImportFrom) and node not in guarded:
             names = {alias.name for alias in node.names} | {getattr(node, "module", None)}
             found += sorted(map(str, names & POSIX_MODULES))
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            if node.attr in POSIX_NAMES.get(node.value.id, ()):
-                found.append(f"{node.value.id}.{node.attr}")
+        elif isinstance(node, ast.Attribute) and node.attr in POSIX_NAMES.get(ast.unparse(node.value), ()):
+            found.append(ast.unparse(node))
     return found
 
 

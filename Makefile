@@ -1,16 +1,30 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
 PYTHON ?= python3
 BIN := .venv/bin
+USER_READY := .venv/.ready-user
 READY := .venv/.ready
+INSTALL := $(BIN)/pip install --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup browser demo test test-fast test-torch torture site results lint check format clean
+.PHONY: setup setup-demo browser demo test test-fast test-torch test-lowest coverage torture site results zoo lint check
+.PHONY: format build lock release-check clean
 
+# the package alone: all that `make demo` needs
+setup-demo: $(USER_READY)
+
+$(USER_READY): pyproject.toml constraints.txt
+	@echo "installing the package into .venv; torch is the largest download, so this may take a few minutes"
+	$(PYTHON) -m venv .venv
+	$(INSTALL) -e .
+	touch $(USER_READY)
+
+# the development tools beside it
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps 'py-tgb==2.3.0' # its evaluator is an oracle in the tests
+$(READY): $(USER_READY)
+	@echo "installing the development tools into .venv; a few minutes more"
+	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1' # the first with --group
+	$(INSTALL) -e '.[onnx,tune]' --group dev
+	$(INSTALL) --no-deps 'py-tgb==2.3.0' # its evaluator is an oracle in the tests
 	touch $(READY)
 
 # the report is tested in a real browser; where none is and none can be installed, that test skips
@@ -19,7 +33,7 @@ browser:
 	  || { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qqy chromium >/dev/null; } \
 	  || echo "no chromium: the browser test will be skipped"
 
-demo: $(READY)
+demo: $(USER_READY)
 	$(BIN)/dygmamba demo
 
 TYPES := $(BIN)/basedpyright --level error
@@ -27,7 +41,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/codespell src tests docs examples site mkdocs.yml README.md CONTRIBUTING.md CHANGELOG.md
+	$(BIN)/codespell src tests docs examples release site mkdocs.yml *.md
 
 check: lint
 	$(TYPES)
@@ -48,8 +62,31 @@ TORCH := 2.11.0
 test-torch:
 	$(PYTHON) -m venv .venv-torch-$(TORCH)
 	grep -v '^torch==' constraints.txt > .venv-torch-$(TORCH)/constraints.txt
-	.venv-torch-$(TORCH)/bin/pip install --quiet -c .venv-torch-$(TORCH)/constraints.txt 'torch==$(TORCH)' -e '.[dev]'
+	.venv-torch-$(TORCH)/bin/pip install --quiet --upgrade 'pip>=25.1'
+	.venv-torch-$(TORCH)/bin/pip install -c .venv-torch-$(TORCH)/constraints.txt 'torch==$(TORCH)' -e '.[onnx,tune]' --group dev
 	.venv-torch-$(TORCH)/bin/pytest -n 2
+
+# the oldest versions that pyproject.toml claims, in an environment of its own; torch has a target above, because its
+# oldest build may not be at hand: `make test-lowest LOWEST_TORCH=2.11.0` lowers it too
+LOWEST_TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
+LOWEST := tests/core tests/data/test_readers.py tests/data/test_table_files.py tests/data/test_tensor_file.py
+LOWEST += tests/nn tests/tasks/test_metrics.py tests/ops/test_trees.py tests/ops/test_scan.py tests/ops/test_numba_kernels.py
+LOWEST += tests/e2e/test_command_line.py tests/e2e/test_train_cli.py tests/report tests/runs/test_tree_runs.py
+test-lowest: $(READY)
+	$(INSTALL) uv
+	rm -rf .venv-lowest && $(PYTHON) -m venv .venv-lowest
+	echo 'torch==$(LOWEST_TORCH)' > .venv-lowest/torch.txt
+	$(BIN)/uv pip compile --quiet --resolution lowest-direct -c .venv-lowest/torch.txt pyproject.toml \
+	  --python .venv-lowest/bin/python --no-header --no-annotate -o .venv-lowest/lowest.txt
+	cat .venv-lowest/lowest.txt
+	.venv-lowest/bin/pip install --disable-pip-version-check -r .venv-lowest/lowest.txt -e . \
+	  pytest pytest-timeout pytest-xdist hypothesis beartype scikit-learn pandas polars networkx pyyaml
+	.venv-lowest/bin/pytest -n 2 --dist worksteal -m "not torture" $(LOWEST)
+
+# which lines the tests run; the sampling of Python 3.12 and newer makes it cheap
+coverage: $(READY)
+	COVERAGE_CORE=sysmon $(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered --cov-report=html:build/coverage \
+	  --cov-report=xml:build/coverage.xml
 
 # the documentation as a site that opens from the disk, the API reference in it; NO_...: its maintainers' notice (decision 015)
 site: $(READY)
@@ -71,9 +108,29 @@ torture: $(READY)
 results: $(READY)
 	$(BIN)/python -m dygmamba.lab.results_page docs/research/results
 
+# docs/reference/zoo.md out of a folder of shared runs, each written by `dygmamba push`
+ZOO := zoo
+zoo: $(READY)
+	$(BIN)/python -m dygmamba.lab.zoo $(ZOO) --page docs/reference/zoo.md
+
+# sdist and wheel, in dist/
+build: $(READY)
+	rm -rf dist
+	$(INSTALL) --quiet --group release
+	$(BIN)/python -m build --outdir dist
+
+# uv.lock after a change of dependencies; versions stay as they are
+lock: $(READY)
+	$(INSTALL) --quiet uv
+	$(BIN)/uv lock
+
+# everything that a release needs; ends with a list of what is missing
+release-check: check site build
+	$(BIN)/python release/check.py $(if $(TAG),--tag $(TAG))
+
 format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf .venv build dist
+	rm -rf .venv .venv-lowest build dist

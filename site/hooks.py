@@ -12,7 +12,13 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
-ROOT_PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md", "README.md": "index.md"}
+ROOT_PAGES = {
+    "CONTRIBUTING.md": "contributing.md",
+    "CODE_OF_CONDUCT.md": "code-of-conduct.md",
+    "SECURITY.md": "security.md",
+    "CHANGELOG.md": "changelog.md",
+    "README.md": "index.md",
+}
 FIGURE = re.compile(r"(?<=[\d*]) ([±/]) (?=[\d*])")  # 96.90 ± 0.19, 97.50 / 96.08
 NOTEBOOKS = ("analyst", "researcher")
 

@@ -243,13 +243,19 @@ def test_the_version_is_written_once():
         f'__version__ = "{dm.__version__}"'
         in (root / project["tool"]["hatch"]["version"]["path"]).read_text()
     )
-    assert dm.__version__ not in (root / "CITATION.cff").read_text().replace("1.2.0", "")
+
+
+def test_other_files_state_the_same_version():
+    """A citation and a recipe need the version as text; it is that of the package."""
+    root = Path(__file__).parents[1]
+    assert f"\nversion: {dm.__version__}\n" in (root / "CITATION.cff").read_text()
+    assert f'set version = "{dm.__version__}"' in (root / "recipe" / "meta.yaml").read_text()
 
 
 def test_dependencies_have_upper_bounds_that_the_tested_versions_meet():
     """For all dependencies, optional ones too: a lower and an upper bound, and the version in use between them."""
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
-    extras = [item for name, own in project["optional-dependencies"].items() if name != "dev" for item in own]
+    extras = [item for own in project["optional-dependencies"].values() for item in own]
     for requirement in map(Requirement, [*project["dependencies"], *extras]):
         assert {bound.operator for bound in requirement.specifier} == {">=", "<"}, requirement
         with suppress(PackageNotFoundError):

@@ -6,6 +6,7 @@ Importing this module is cheap.
 import math
 import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,8 +60,12 @@ def reset_peak_memory() -> bool:
 
 
 def get_peak_memory() -> int:
-    """Return the largest memory of this process since its start or the last reset, in bytes; 0 if unknown."""
-    return _read_memory_table("/proc/self/status").get("VmHWM", 0)
+    """Return the largest memory of this process since its start or the last reset, in bytes; 0 if unknown.
+
+    Outside Linux it is since the start: the peak cannot be reset there.
+    """
+    # Unlike getrusage, /proc does not inherit the peak of the parent process.
+    return _read_memory_table("/proc/self/status").get("VmHWM", 0) or _get_usage_peak()
 
 
 def require_memory(size: float, what: str) -> None:
@@ -147,6 +152,16 @@ def _get_process_limits() -> list[int]:
     limits = ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData"))
     softs = [(resource.getrlimit(kind)[0], used.get(name, 0)) for kind, name in limits]
     return [max(0, soft - taken) for soft, taken in softs if soft != resource.RLIM_INFINITY]
+
+
+def _get_usage_peak() -> int:
+    """Return the peak that the system counts for this process, in bytes; 0 on Windows."""
+    try:
+        import resource
+    except ImportError:
+        return 0
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def _read_memory_table(path: str) -> dict[str, int]:

@@ -21,6 +21,7 @@ POLL_SECONDS = 0.05
 GRACE_SECONDS = 10.0  # for a failed worker to end by itself after others have lost it
 PEER_LOST_EXIT_CODE = 75  # of a worker that ended only because another one did (`PeerLostError`)
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "MKL_NUM_THREADS")
+KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # on Windows SIGTERM ends a process at once
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")  # those that torch's launcher handles
 ELASTIC_SIGNALS = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 
@@ -95,7 +96,7 @@ def _follow_workers(command: list[str], processes: int) -> Generator[str, None, 
             if result.is_failed():
                 raise _describe_failure(result, processes)
         finally:
-            workers.close(signal.SIGKILL)
+            workers.close(KILL)
             _close_logs(workers)
 
 

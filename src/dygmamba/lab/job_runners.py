@@ -368,14 +368,7 @@ def _count_parameters(fit: Trainer) -> int:
 
 
 def _measure_peak_mb(stream: Stream) -> float:
-    """Return the peak memory since `reset_peak_memory`: torch's on a GPU, the process's on a CPU.
-
-    On a CPU other than Linux's it is the peak of the whole process.
-    """
+    """Return the peak memory since `reset_peak_memory`: torch's on a GPU, the process's on a CPU."""
     if stream.device.type == "cuda":
         return round(torch.cuda.max_memory_allocated() / 2**20, 1)
-    if peak := memory_budget.get_peak_memory():
-        return round(peak / 2**20, 1)
-    import resource
-
-    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10, 1)
+    return round(memory_budget.get_peak_memory() / 2**20, 1)

@@ -43,7 +43,10 @@ def require_regular_file(path: Path) -> None:
 def read_regular_file(path: Path, max_bytes: int) -> Iterator[bytes]:
     """Yield the bytes of a regular file of at most `max_bytes`; symbolic links are not followed."""
     # O_NONBLOCK: opening a named pipe would otherwise wait for a writer for ever.
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    optional = (
+        getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY")
+    )  # not on every system
+    handle = os.open(path, os.O_RDONLY | sum(optional))
     with os.fdopen(handle, "rb") as file:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode) or status.st_size > max_bytes:

@@ -6,7 +6,6 @@ functions import what they need, so that a stage has nothing else in memory.
 
 import json
 import re
-import resource
 import sys
 import time
 from collections.abc import Callable
@@ -14,6 +13,8 @@ from pathlib import Path
 from threading import Event, Thread
 
 import numpy as np
+
+from dygmamba.core.memory_budget import get_peak_memory
 
 NAME = "stream"
 EVENTS_PER_NODE = 36  # as in tgbl-coin: 22.8 million events of 638,000 nodes
@@ -170,15 +171,12 @@ class MemoryPeakThread(Thread):
 
 
 def _read_memory(which: str = "VmHWM") -> float:
-    """Return a memory field of this process in bytes.
-
-    The default is the peak. Unlike `getrusage`, /proc does not inherit the peak of the parent process.
-    """
+    """Return a memory field of this process in bytes; the peak by default, and where there is no /proc."""
     try:
         match = re.search(rf"{which}:\s+(\d+) kB", Path("/proc/self/status").read_text())
     except OSError:
         match = None
-    return 1024.0 * (int(match[1]) if match else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    return 1024.0 * int(match[1]) if match else float(get_peak_memory())
 
 
 if __name__ == "__main__":

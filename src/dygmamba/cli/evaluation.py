@@ -29,6 +29,8 @@ from dygmamba.cli.options import (
     TrustCode,
     parse_overrides,
     parse_reading,
+    parse_run,
+    run_argument,
 )
 from dygmamba.cli.progress import show_progress
 from dygmamba.cli.tables import make_result_tables
@@ -142,10 +144,9 @@ def evaluate(
             encoding=encoding,
         )  # fmt: skip
         limits = {"period": period, "fail_below": fail_below, "fail_above": fail_above}
-        run = precheck.find_run(data)
-        _evaluate_events(run, events, limits, reading, device, data_dir, trust_code, as_json)
+        _evaluate_events(parse_run(data), events, limits, reading, device, data_dir, trust_code, as_json)
         return
-    settings = parse_overrides(overrides)
+    settings, data = parse_overrides(overrides), _resolve_latest(data)
     precheck.check_evaluate(
         target=data, model=model, settings=settings, negatives=negatives, split=split, setting=setting,
         metrics=metrics, candidates=candidates, filtered=filtered, visible=visible, draws=draws, seed=seed,
@@ -169,6 +170,11 @@ def evaluate(
     else:
         for table in make_result_tables(rows):
             stdout().print(table)
+
+
+def _resolve_latest(target: str) -> str:
+    """Return the newest run for `latest`; the name of a dataset stands for the dataset here."""
+    return str(parse_run(target)) if target == "latest" else target
 
 
 def _evaluate_events(
@@ -207,7 +213,7 @@ def _evaluate_events(
 def audit(
     data: Annotated[str, typer.Argument(help="Audit this dataset, file, or run directory.")],
     run: Annotated[
-        Path | None, typer.Argument(help="Also audit this run directory; the run was trained on the dataset.")
+        Path | None, run_argument("Also audit this run directory; the run was trained on the dataset.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="Audit this model instead of a run.")] = None,
     overrides: Overrides = None,
@@ -220,7 +226,7 @@ def audit(
     as_json: Json = False,
 ) -> None:
     """Show what a score on this dataset can say; exit code 1 if the model's score depends on what it must not."""
-    settings = parse_overrides(overrides)
+    settings, data = parse_overrides(overrides), _resolve_latest(data)
     precheck.check_audit(
         data=data, run=run, model=model, settings=settings, protocol=protocol, data_dir=data_dir
     )

@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from dygmamba.api import precheck
+from dygmamba.cli.console import print_note
 from dygmamba.core.errors import ConfigError
 
 DataDir = Annotated[Path | None, typer.Option(help="Look for datasets in this folder.")]
@@ -48,6 +50,22 @@ Decimal = Annotated[
     str | None,
     typer.Option(help='Read feature values with this decimal mark, "." or "," (default: detected).'),
 ]
+
+RUN_HELP = "Takes a run directory, a dataset (its newest run below runs/), or latest."
+
+
+def run_argument(help: str) -> Any:
+    """Return the argument for a run: a run directory, the name of a dataset, or `latest`."""
+    return typer.Argument(parser=parse_run, metavar="RUN", help=f"{help} {RUN_HELP}")
+
+
+def parse_run(name: str, prefer_finished: bool = True) -> Path:
+    """Return the run directory that a name stands for, and print which one it is."""
+    path = precheck.find_run(name, prefer_finished=prefer_finished)
+    if path != Path(name):
+        print_note(f"note: {name} is the run {path}")
+    return path
+
 
 DELIMITERS = {
     "\\t": "\t",

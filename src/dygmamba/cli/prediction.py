@@ -27,6 +27,7 @@ from dygmamba.cli.options import (
     TimeUnit,
     TrustCode,
     parse_reading,
+    run_argument,
 )
 from dygmamba.cli.progress import show_progress
 from dygmamba.core.errors import ConfigError
@@ -38,9 +39,7 @@ SHOWN_IDS = 3  # in a note
 
 
 def predict(
-    run: Annotated[
-        Path, typer.Argument(parser=precheck.find_run, metavar="RUN", help="Predict with this run directory.")
-    ],
+    run: Annotated[Path, run_argument("Predict with this run directory.")],
     pairs: Annotated[
         Path | None,
         typer.Option(
@@ -172,9 +171,7 @@ def _shorten(ids: tuple[str, ...]) -> str:
 def explain(
     run: Annotated[
         Path,
-        typer.Argument(
-            parser=precheck.find_run, metavar="RUN", help="Explain a score of this run directory."
-        ),
+        run_argument("Explain a score of this run directory."),
     ],
     pair: Annotated[
         str | None, typer.Option(help="Explain the score of two ids, a,b; quote an id that holds a comma.")

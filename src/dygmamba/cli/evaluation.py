@@ -13,26 +13,17 @@ from dygmamba.cli.messages import escape_text
 from dygmamba.cli.monitoring import describe_monitoring, make_monitoring_tables
 from dygmamba.cli.options import (
     DataDir,
-    Delimiter,
     Device,
-    Dst,
-    Encoding,
-    Features,
-    Fill,
     Json,
     Overrides,
     Protocol,
-    Src,
-    Time,
-    TimeFormat,
-    TimeUnit,
     TrustCode,
     parse_overrides,
-    parse_reading,
     parse_run,
     run_argument,
 )
 from dygmamba.cli.progress import show_progress
+from dygmamba.cli.reading_options import with_reading_options
 from dygmamba.cli.tables import make_result_tables
 from dygmamba.core.process_settings import is_first_process
 
@@ -45,6 +36,7 @@ PAPER_PREFIX = "DyG-Mamba, NeurIPS 2025, "
 MAX_HEADING_LETTERS = 6  # of the name of a negative sampler, so that six columns fit a terminal
 
 
+@with_reading_options
 def evaluate(
     data: Annotated[
         str, typer.Argument(help="Evaluate this run directory, or on this dataset a model without training.")
@@ -123,15 +115,8 @@ def evaluate(
         list[str] | None,
         typer.Option(help="Exit with code 1 above METRIC=VALUE on --events: log_loss, ece, unknown_share."),
     ] = None,
-    src: Src = None,
-    dst: Dst = None,
-    time: Time = None,
-    features: Features = "",
-    time_unit: TimeUnit = "auto",
-    time_format: TimeFormat = None,
-    fill: Fill = None,
-    delimiter: Delimiter = None,
-    encoding: Encoding = "utf-8",
+    *,
+    reading: dict[str, Any],
     device: Device = "auto",
     data_dir: DataDir = None,
     trust_code: TrustCode = False,
@@ -139,10 +124,6 @@ def evaluate(
 ) -> None:
     """Evaluate a run or a heuristic: against negatives (AP, AUC) or among many candidates (MRR, hits@K)."""
     if events is not None:
-        reading = parse_reading(
-            features, delimiter, src=src, dst=dst, time=time, time_unit=time_unit, time_format=time_format, fill=fill,
-            encoding=encoding,
-        )  # fmt: skip
         limits = {"period": period, "fail_below": fail_below, "fail_above": fail_above}
         _evaluate_events(parse_run(data), events, limits, reading, device, data_dir, trust_code, as_json)
         return

@@ -32,15 +32,6 @@ TrustCode = Annotated[
         help="Import the module that defines the run's model, which runs its code; shows its name.",
     ),
 ]
-Src = Annotated[str | None, typer.Option(help="Read source ids from this column.")]
-Dst = Annotated[str | None, typer.Option(help="Read destination ids from this column.")]
-Time = Annotated[str | None, typer.Option(help="Read times from this column.")]
-Features = Annotated[
-    str, typer.Option(help="Read the features of --events from these columns (comma-separated names).")
-]
-TimeUnit = Annotated[
-    str, typer.Option(help="Read numeric times as they are (auto), or as s, ms, us, ns since 1970.")
-]
 Delimiter = Annotated[str | None, typer.Option(help="Split lines at this delimiter; also tab, blanks.")]
 Encoding = Annotated[str, typer.Option(help="Read text files in this encoding.")]
 TimeFormat = Annotated[str | None, typer.Option(help='Read dates in this format, like "%d.%m.%Y %H:%M".')]
@@ -51,6 +42,10 @@ Decimal = Annotated[
     typer.Option(help='Read feature values with this decimal mark, "." or "," (default: detected).'),
 ]
 
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that cannot be read.")]
+Header = Annotated[
+    bool | None, typer.Option("--header/--no-header", help="Say whether the first line names the columns.")
+]
 RUN_HELP = "Takes a run directory, a dataset (its newest run below runs/), or latest."
 
 
@@ -83,11 +78,6 @@ SEED_LIMIT = 2**63  # of a generator of random numbers
 def parse_delimiter(text: str | None) -> str | None:
     """Return the delimiter that a name such as "tab" stands for."""
     return DELIMITERS.get(text or "", text)
-
-
-def parse_reading(features: str, delimiter: str | None, **options: Any) -> dict[str, Any]:
-    """Return the options on how a file is read as arguments of the api."""
-    return {"features": tuple(parse_list(features) or ()), "delimiter": parse_delimiter(delimiter), **options}
 
 
 def parse_overrides(pairs: list[str] | None) -> dict[str, Any]:

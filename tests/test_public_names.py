@@ -40,6 +40,7 @@ FUNCTIONS = {
     "data_dir: Path | str | None = None, **settings: Any) -> Table",
     "generate": "(*, name: str = generated, kind: str = forgetting, scratch: Path | str | None = None, **settings: "
     "Any) -> Dataset",
+    "list_runs": "(data: str = latest, *, folder: Path | str = runs) -> Table",
     "load": "(name: str, data_dir: Path | str | None = None) -> Dataset",
     "load_program": "(path: Path | str) -> Callable[[dict[str, Tensor]], Tensor]",
     "open": "(folder: Path | str, *, device: str = auto, data_dir: Path | str | None = None, time_unit: str = "

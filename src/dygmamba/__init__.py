@@ -9,6 +9,7 @@ DyG-Mamba here is the NeurIPS 2025 paper (openreview ja2wA4UncJ), not DyGMamba (
     tune        search for better settings, as a preset for train           -> Tuning
     resume      continue a stopped run; refit: train it on all events       -> Run
     open        open a run directory to score, rank, explain, observe       -> Run
+    list_runs   list the runs on disk, with their results                   -> table
     load_program  load an exported scorer after checking its digest         -> function
     push, pull  share a run through a folder or the Hugging Face Hub        -> Run
     evaluate    evaluate a model without training                           -> table
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from dygmamba.api.run import Run as Run
     from dygmamba.api.run import load_program as load_program
     from dygmamba.api.run import open as open
+    from dygmamba.api.run_list import list_runs as list_runs
     from dygmamba.api.sharing import pull as pull
     from dygmamba.api.sharing import push as push
     from dygmamba.api.studies import audit as audit
@@ -84,6 +86,7 @@ _PUBLIC = {
     "datasets": "api.datasets",
     "evaluate": "api.evaluation",
     "generate": "api.datasets",
+    "list_runs": "api.run_list",
     "load": "api.datasets",
     "load_program": "api.run",
     "models": "",

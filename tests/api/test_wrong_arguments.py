@@ -81,6 +81,7 @@ def good(data, run, tmp_path, monkeypatch):
         "datasets": {},
         "evaluate": {"data": data, "model": "recency"},
         "generate": {"nodes": 20, "events": 50, "communities": 2},
+        "list_runs": {},
         "load": {"name": "generated"},
         "load_program": {"path": tmp_path / "none.onnx"},
         "open": {"folder": run.path},

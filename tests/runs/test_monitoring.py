@@ -97,3 +97,30 @@ def test_wrong_requests_are_named(trained, options, code):
         options = options | {"events": {"who": src, "whom": dst, "when": time, "weight": [0.0]}}
     with raises(code):
         trained[0].evaluate(**options)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("predict", "--sources", "p1", "--top", "1"),
+        ("explain", "--pair", "p1,p2", "--orders", "1"),
+        ("evaluate",),
+    ],
+    ids=lambda words: words[0],
+)
+def test_commands_read_new_events_with_the_options_of_an_import(
+    trained, tmp_path, monkeypatch, capsys, words
+):
+    """Other names, marks, encoding and a bad row; each option is needed."""
+    path, day = tmp_path / "more.txt", "2024-02-10"
+    rows = [f"p1|p\xfc|{day} 10:{minute}|1.097,5" for minute in range(10, 30)]
+    path.write_text("\n".join(["a|b|c|weight", *rows, f"p1|p2|{day} 10:45|x"]), "latin-1")
+    command, *rest = words
+    options = {"src": "a", "dst": "b", "time": "c", "decimal": ",", "encoding": "latin-1", "delimiter": "|"}
+    typed = [text for name, value in options.items() for text in (f"--{name}", value)]
+    call = (command, str(trained[0].path), *rest, "--events", str(path), *typed)
+    assert invoke(monkeypatch, capsys, *call)[0] == 2
+    assert invoke(monkeypatch, capsys, *call, "--skip-bad")[0] == 0
+    if command == "predict":
+        data = trained[0].observe(path, **options, skip_bad=True).data
+        assert data.store.features.edge[-20:, 0].tolist() == [1097.5] * 20

@@ -14,6 +14,7 @@ from reprlib import repr as short_repr
 from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin
 
 from dygmamba.core.errors import ConfigError
+from dygmamba.runs.run_names import find_run
 
 MAX_ITEMS = 1000  # items of a list that are looked at
 DESCRIPTIONS = {
@@ -138,11 +139,11 @@ def describe(annotation: Any) -> str:
 
 
 def get_run_path(run: Any) -> Path:
-    """Return the directory of a run that is given as a `Run`, a path or a string."""
-    path = Path(run) if isinstance(run, str) else getattr(run, "path", run)
-    if not isinstance(path, Path):
+    """Return the directory of a run that is given as a `Run`, a path or a name, see `find_run`."""
+    path = run if isinstance(run, str) else getattr(run, "path", run)
+    if not isinstance(path, str | Path):
         raise ArgumentTypeError(f"`run` takes a Run or a path; got {short_repr(run)} ({type(run).__name__})")
-    return path
+    return find_run(path)
 
 
 def parse_ids(name: str, values: Any) -> list[str | int]:

@@ -55,6 +55,7 @@ from dygmamba.data.storage.locations import check_dataset_name, parse_table_form
 from dygmamba.data.storage.locations import require_dataset as require_dataset
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.lab import STUDY_NAMES
+from dygmamba.runs.run_list import list_runs as list_runs
 from dygmamba.runs.run_names import find_run as find_run
 
 BENCHMARKS = ("sampling", "scan", "step", "epoch", "length", "memory", "candidates", "size", "scaling")

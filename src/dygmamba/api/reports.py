@@ -32,6 +32,7 @@ from dygmamba.report.node_sections import find_report_task
 from dygmamba.report.run_report import build_data_sections, write_report
 from dygmamba.runs.calibration import load_calibration, load_saved_calibration
 from dygmamba.runs.opening import OpenRun, open_run, open_run_dataset, read_split
+from dygmamba.runs.run_list import find_comparable_runs
 from dygmamba.runs.test_predictions import load_predictions, recompute_predictions, save_predictions
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.node import split_for_nodes
@@ -133,16 +134,18 @@ def _measure_missing(folder: RunDirectory, dataset: Dataset, progress: Progress)
 def compare(runs: Sequence[Path | str], *, out: Path | str | None = None) -> Document:
     """Compare finished runs: mean and spread over seeds, rank, paired test, published values, curves.
 
-    Runs that differ only in their seed share a line. With `out`, a folder, a page and its tables are written there.
+    Runs that differ only in their seed share a line. The name of a dataset stands for all tested runs on its split
+    under runs/. With `out`, a folder, a page and its tables are written there.
 
     >>> import dygmamba as dm
     >>> runs = dm.train(dm.generate(nodes=40, events=600, communities=4), "graphmixer", epochs=1, neighbors=4)
     >>> dm.compare([run.path for run in runs]).sections[0].tables[0].columns[:2]
     ('model', 'AP')
     """
-    for run in runs:
-        require_test_split(Path(run), "compare")
-    document = compare_runs([Path(run) for run in runs])
+    folders = list(dict.fromkeys(path for run in runs for path in find_comparable_runs(run)))
+    for run in folders:
+        require_test_split(run, "compare")
+    document = compare_runs(folders)
     if out is not None:
         write_document(document, Path(out), Path(COMPARE_PAGE).stem)
     return document

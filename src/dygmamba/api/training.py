@@ -56,6 +56,7 @@ from dygmamba.models.aliases import current_model_name
 from dygmamba.runs.blending import blend_runs
 from dygmamba.runs.opening import SplitSpec, choose_device, open_run, store_run_dataset
 from dygmamba.runs.provenance import is_deterministic
+from dygmamba.runs.run_names import find_run
 from dygmamba.runs.trusted_code import require_known_models
 from dygmamba.sampling.negatives import SAMPLERS
 from dygmamba.tasks.link import SETTINGS
@@ -296,7 +297,7 @@ def resume(
     >>> dm.resume(run.path, epochs=2).metrics.num_rows
     2
     """
-    path, data = Path(folder), _path(data_dir)
+    path, data = find_run(folder, prefer_finished=False), _path(data_dir)
     import_if_trusted(trust, path)
     require_known_models(RunDirectory(path))  # before the run is extended
     settings |= overrides or {}
@@ -348,7 +349,7 @@ def refit(
     >>> everything.finished, everything.results.num_rows, everything.rank([3], k=2).num_rows
     (True, 0, 2)
     """
-    path, data = Path(folder), _path(data_dir)
+    path, data = find_run(folder), _path(data_dir)
     import_if_trusted(trust, path)
     if processes != 1:
         job = {"folder": str(path), "device": device, "data_dir": None if data is None else str(data)}
@@ -383,10 +384,11 @@ def blend(
     >>> both.config["run"]["model"], sum(both.config["model"]["weights"])
     ('blend', 1.0)
     """
-    import_if_trusted(trust, *runs)
+    folders = list(map(find_run, runs))
+    import_if_trusted(trust, *folders)
     strategies = parse_names("negatives", negatives, SAMPLERS)
     where, folder, observer = choose_device(device), _path(data_dir), as_progress(progress)
-    fit, dataset = blend_runs([Path(run) for run in runs], where, Path(out), folder, observer)
+    fit, dataset = blend_runs(folders, where, Path(out), folder, observer)
     observer.message(f"run: {fit.run.path}")
     observer.message(fit.run.config()["chosen"]["weights"])
     finish_link_run(fit, dataset, strategies, observer)

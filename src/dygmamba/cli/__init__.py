@@ -78,6 +78,11 @@ COMMANDS = {
         "explain",
         "Show which past events of either side moved the score of a pair, and by how much.",
     ),
+    "runs": CommandEntry(
+        "runs",
+        "list_runs",
+        "List runs, the newest first: data, model, results, and the best of each dataset by validation.",
+    ),
     "report": CommandEntry(
         "runs",
         "report",

@@ -17,7 +17,9 @@ from dygmamba.cli.options import (
     Delimiter,
     Encoding,
     Fill,
+    Header,
     Json,
+    SkipBad,
     TimeFormat,
     parse_delimiter,
     parse_list,
@@ -83,17 +85,14 @@ def import_dataset(
     drop_duplicates: Annotated[
         bool, typer.Option("--drop-duplicates", help="Leave out events that repeat another in every column.")
     ] = False,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that cannot be read.")] = False,
+    skip_bad: SkipBad = False,
     format: Annotated[
         str,
         typer.Option(
             help="Read this format: auto, csv, jsonl, parquet, arrow, jodie, dyglib, npz, tgb, tgb-seq or relbench."
         ),
     ] = "auto",
-    header: Annotated[
-        bool | None,
-        typer.Option("--header/--no-header", help="Say whether the first line names the columns."),
-    ] = None,
+    header: Header = None,
     delimiter: Delimiter = None,
     encoding: Encoding = "utf-8",
     memory: Annotated[

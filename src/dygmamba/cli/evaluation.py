@@ -13,24 +13,17 @@ from dygmamba.cli.messages import escape_text
 from dygmamba.cli.monitoring import describe_monitoring, make_monitoring_tables
 from dygmamba.cli.options import (
     DataDir,
-    Delimiter,
     Device,
-    Dst,
-    Encoding,
-    Features,
-    Fill,
     Json,
     Overrides,
     Protocol,
-    Src,
-    Time,
-    TimeFormat,
-    TimeUnit,
     TrustCode,
     parse_overrides,
-    parse_reading,
+    parse_run,
+    run_argument,
 )
 from dygmamba.cli.progress import show_progress
+from dygmamba.cli.reading_options import with_reading_options
 from dygmamba.cli.tables import make_result_tables
 from dygmamba.core.process_settings import is_first_process
 
@@ -43,6 +36,7 @@ PAPER_PREFIX = "DyG-Mamba, NeurIPS 2025, "
 MAX_HEADING_LETTERS = 6  # of the name of a negative sampler, so that six columns fit a terminal
 
 
+@with_reading_options
 def evaluate(
     data: Annotated[
         str, typer.Argument(help="Evaluate this run directory, or on this dataset a model without training.")
@@ -121,15 +115,8 @@ def evaluate(
         list[str] | None,
         typer.Option(help="Exit with code 1 above METRIC=VALUE on --events: log_loss, ece, unknown_share."),
     ] = None,
-    src: Src = None,
-    dst: Dst = None,
-    time: Time = None,
-    features: Features = "",
-    time_unit: TimeUnit = "auto",
-    time_format: TimeFormat = None,
-    fill: Fill = None,
-    delimiter: Delimiter = None,
-    encoding: Encoding = "utf-8",
+    *,
+    reading: dict[str, Any],
     device: Device = "auto",
     data_dir: DataDir = None,
     trust_code: TrustCode = False,
@@ -137,15 +124,10 @@ def evaluate(
 ) -> None:
     """Evaluate a run or a heuristic: against negatives (AP, AUC) or among many candidates (MRR, hits@K)."""
     if events is not None:
-        reading = parse_reading(
-            features, delimiter, src=src, dst=dst, time=time, time_unit=time_unit, time_format=time_format, fill=fill,
-            encoding=encoding,
-        )  # fmt: skip
         limits = {"period": period, "fail_below": fail_below, "fail_above": fail_above}
-        run = precheck.find_run(data)
-        _evaluate_events(run, events, limits, reading, device, data_dir, trust_code, as_json)
+        _evaluate_events(parse_run(data), events, limits, reading, device, data_dir, trust_code, as_json)
         return
-    settings = parse_overrides(overrides)
+    settings, data = parse_overrides(overrides), _resolve_latest(data)
     precheck.check_evaluate(
         target=data, model=model, settings=settings, negatives=negatives, split=split, setting=setting,
         metrics=metrics, candidates=candidates, filtered=filtered, visible=visible, draws=draws, seed=seed,
@@ -169,6 +151,11 @@ def evaluate(
     else:
         for table in make_result_tables(rows):
             stdout().print(table)
+
+
+def _resolve_latest(target: str) -> str:
+    """Return the newest run for `latest`; the name of a dataset stands for the dataset here."""
+    return str(parse_run(target)) if target == "latest" else target
 
 
 def _evaluate_events(
@@ -207,7 +194,7 @@ def _evaluate_events(
 def audit(
     data: Annotated[str, typer.Argument(help="Audit this dataset, file, or run directory.")],
     run: Annotated[
-        Path | None, typer.Argument(help="Also audit this run directory; the run was trained on the dataset.")
+        Path | None, run_argument("Also audit this run directory; the run was trained on the dataset.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="Audit this model instead of a run.")] = None,
     overrides: Overrides = None,
@@ -220,7 +207,7 @@ def audit(
     as_json: Json = False,
 ) -> None:
     """Show what a score on this dataset can say; exit code 1 if the model's score depends on what it must not."""
-    settings = parse_overrides(overrides)
+    settings, data = parse_overrides(overrides), _resolve_latest(data)
     precheck.check_audit(
         data=data, run=run, model=model, settings=settings, protocol=protocol, data_dir=data_dir
     )

@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from dygmamba.api import precheck
+from dygmamba.cli.console import print_note
 from dygmamba.core.errors import ConfigError
 
 DataDir = Annotated[Path | None, typer.Option(help="Look for datasets in this folder.")]
@@ -30,15 +32,6 @@ TrustCode = Annotated[
         help="Import the module that defines the run's model, which runs its code; shows its name.",
     ),
 ]
-Src = Annotated[str | None, typer.Option(help="Read source ids from this column.")]
-Dst = Annotated[str | None, typer.Option(help="Read destination ids from this column.")]
-Time = Annotated[str | None, typer.Option(help="Read times from this column.")]
-Features = Annotated[
-    str, typer.Option(help="Read the features of --events from these columns (comma-separated names).")
-]
-TimeUnit = Annotated[
-    str, typer.Option(help="Read numeric times as they are (auto), or as s, ms, us, ns since 1970.")
-]
 Delimiter = Annotated[str | None, typer.Option(help="Split lines at this delimiter; also tab, blanks.")]
 Encoding = Annotated[str, typer.Option(help="Read text files in this encoding.")]
 TimeFormat = Annotated[str | None, typer.Option(help='Read dates in this format, like "%d.%m.%Y %H:%M".')]
@@ -48,6 +41,26 @@ Decimal = Annotated[
     str | None,
     typer.Option(help='Read feature values with this decimal mark, "." or "," (default: detected).'),
 ]
+
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that cannot be read.")]
+Header = Annotated[
+    bool | None, typer.Option("--header/--no-header", help="Say whether the first line names the columns.")
+]
+RUN_HELP = "Takes a run directory, a dataset (its newest run below runs/), or latest."
+
+
+def run_argument(help: str) -> Any:
+    """Return the argument for a run: a run directory, the name of a dataset, or `latest`."""
+    return typer.Argument(parser=parse_run, metavar="RUN", help=f"{help} {RUN_HELP}")
+
+
+def parse_run(name: str, prefer_finished: bool = True) -> Path:
+    """Return the run directory that a name stands for, and print which one it is."""
+    path = precheck.find_run(name, prefer_finished=prefer_finished)
+    if path != Path(name):
+        print_note(f"note: {name} is the run {path}")
+    return path
+
 
 DELIMITERS = {
     "\\t": "\t",
@@ -65,11 +78,6 @@ SEED_LIMIT = 2**63  # of a generator of random numbers
 def parse_delimiter(text: str | None) -> str | None:
     """Return the delimiter that a name such as "tab" stands for."""
     return DELIMITERS.get(text or "", text)
-
-
-def parse_reading(features: str, delimiter: str | None, **options: Any) -> dict[str, Any]:
-    """Return the options on how a file is read as arguments of the api."""
-    return {"features": tuple(parse_list(features) or ()), "delimiter": parse_delimiter(delimiter), **options}
 
 
 def parse_overrides(pairs: list[str] | None) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import csv
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,21 +14,13 @@ from dygmamba.cli.console import emit_json, plain_table, print_line, print_note,
 from dygmamba.cli.messages import escape_text
 from dygmamba.cli.options import (
     DataDir,
-    Delimiter,
     Device,
-    Dst,
-    Encoding,
-    Features,
-    Fill,
     Json,
-    Src,
-    Time,
-    TimeFormat,
-    TimeUnit,
     TrustCode,
-    parse_reading,
+    run_argument,
 )
 from dygmamba.cli.progress import show_progress
+from dygmamba.cli.reading_options import with_reading_options
 from dygmamba.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -37,10 +29,9 @@ if TYPE_CHECKING:
 SHOWN_IDS = 3  # in a note
 
 
+@with_reading_options
 def predict(
-    run: Annotated[
-        Path, typer.Argument(parser=precheck.find_run, metavar="RUN", help="Predict with this run directory.")
-    ],
+    run: Annotated[Path, run_argument("Predict with this run directory.")],
     pairs: Annotated[
         Path | None,
         typer.Option(
@@ -87,15 +78,8 @@ def predict(
     at: Annotated[
         str | None, typer.Option(help="Predict for this time (default: just after the last event).")
     ] = None,
-    src: Src = None,
-    dst: Dst = None,
-    time: Time = None,
-    features: Features = "",
-    time_unit: TimeUnit = "auto",
-    time_format: TimeFormat = None,
-    fill: Fill = None,
-    delimiter: Delimiter = None,
-    encoding: Encoding = "utf-8",
+    *,
+    reading: dict[str, Any],
     device: Device = "auto",
     data_dir: DataDir = None,
     trust_code: TrustCode = False,
@@ -112,12 +96,8 @@ def predict(
     queries = [name for name, value in given.items() if value is not None] + (
         ["only_new"] if only_new else []
     )
-    reading = parse_reading(
-        features, delimiter, src=src, dst=dst, time=time, time_unit=time_unit, time_format=time_format, fill=fill,
-        encoding=encoding,
-    )  # fmt: skip
     precheck.check_predict(
-        run, given=queries, top=top, pairs=pairs, events=events, out=out, time_unit=time_unit, device=device,
+        run, given=queries, top=top, pairs=pairs, events=events, out=out, time_unit=reading["time_unit"], device=device,
         threshold=threshold, costs=costs,
     )  # fmt: skip
     import_if_trusted(trust_code, run)
@@ -170,12 +150,11 @@ def _shorten(ids: tuple[str, ...]) -> str:
     return ", ".join(ids[:SHOWN_IDS]) + (", ..." if len(ids) > SHOWN_IDS else "")
 
 
+@with_reading_options
 def explain(
     run: Annotated[
         Path,
-        typer.Argument(
-            parser=precheck.find_run, metavar="RUN", help="Explain a score of this run directory."
-        ),
+        run_argument("Explain a score of this run directory."),
     ],
     pair: Annotated[
         str | None, typer.Option(help="Explain the score of two ids, a,b; quote an id that holds a comma.")
@@ -201,15 +180,8 @@ def explain(
             help="Give a column of the event in question, name=value, e.g. amount=12 (query_columns)."
         ),
     ] = None,
-    src: Src = None,
-    dst: Dst = None,
-    time: Time = None,
-    features: Features = "",
-    time_unit: TimeUnit = "auto",
-    time_format: TimeFormat = None,
-    fill: Fill = None,
-    delimiter: Delimiter = None,
-    encoding: Encoding = "utf-8",
+    *,
+    reading: dict[str, Any],
     device: Device = "auto",
     data_dir: DataDir = None,
     trust_code: TrustCode = False,
@@ -221,15 +193,11 @@ def explain(
             "say what to explain: --pair a,b, or for a run of the node task --node a", code="pair-or-node"
         )
     query = _parse_pair(pair) if pair is not None else str(node)
-    precheck.check_explain(run, out=out, events=events, time_unit=time_unit, device=device)
+    precheck.check_explain(run, out=out, events=events, time_unit=reading["time_unit"], device=device)
     import_if_trusted(trust_code, run)
 
     from dygmamba.api import prediction
 
-    reading = parse_reading(
-        features, delimiter, src=src, dst=dst, time=time, time_unit=time_unit, time_format=time_format, fill=fill,
-        encoding=encoding,
-    )  # fmt: skip
     found = prediction.explain(
         run, query, at=at, orders=orders, events=events, device=device, data_dir=data_dir, out=out, top=top,
         columns=_parse_columns(column or []), **reading,

@@ -1,4 +1,4 @@
-"""Commands on finished runs: `export`, `report`, `compare`, `push` and `pull`."""
+"""Commands on finished runs: `runs`, `export`, `report`, `compare`, `push` and `pull`."""
 
 import shlex
 from pathlib import Path
@@ -8,18 +8,49 @@ import typer
 
 from dygmamba.api import precheck
 from dygmamba.api.trusted_code import import_if_trusted
-from dygmamba.cli.console import emit_json, print_line
-from dygmamba.cli.options import DataDir, Json, RunsOut, TrustCode
+from dygmamba.cli.console import emit_json, plain_table, print_line, stdout
+from dygmamba.cli.options import DataDir, Json, RunsOut, TrustCode, run_argument
 from dygmamba.cli.progress import print_message, show_progress
 from dygmamba.cli.tables import print_document
 
 LOADING_CODE = {".pt2": "torch.export.load({!r}).module()", ".onnx": "onnxruntime.InferenceSession({!r})"}
 
 
+def list_runs(
+    data: Annotated[
+        str, typer.Argument(help="List the runs of this dataset, or in this folder; latest stands for all.")
+    ] = "latest",
+    best: Annotated[
+        bool, typer.Option("--best", help="List only the best run of each dataset, by validation.")
+    ] = False,
+    limit: Annotated[int, typer.Option(min=1, help="List at most this many runs.")] = 20,
+    runs: Annotated[Path, typer.Option(help="Look for runs below this folder.")] = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """List runs, the newest first: data, model, results, and the best of each dataset by validation."""
+    found = precheck.list_runs(data, runs)
+    chosen = [one for one in found if one.best or not best]
+    if as_json:
+        emit_json({"runs": [one.to_dict() for one in chosen]})
+        return
+    if not chosen:
+        print_line(f"no runs of {data} below {runs}" if data != "latest" else f"no runs below {runs}")
+        return
+    table = plain_table("run", "metric", figures=("val", "test"))
+    table.add_column("")
+    for one in chosen[:limit]:
+        state = "best" if one.best else "" if one.finished else "not finished"
+        cells = ("-" if value is None else f"{100 * value:.2f}" for value in (one.val, one.test))
+        table.add_row(str(one.path), one.metric.upper(), *cells, state)
+    stdout().print(table)
+    if len(chosen) > limit:
+        print_line(f"{len(chosen) - limit:,} older runs; list them with --limit {len(chosen)}")
+
+
 def export_model(
     run: Annotated[
         Path,
-        typer.Argument(parser=precheck.find_run, metavar="RUN", help="Export the model of this link run."),
+        run_argument("Export the model of this link run."),
     ],
     to: Annotated[
         Path, typer.Option(help="Write to this file, .pt2 (torch.export) or .onnx.", show_default=False)
@@ -46,7 +77,7 @@ def export_model(
 def report(
     run: Annotated[
         Path,
-        typer.Argument(parser=precheck.find_run, metavar="RUN", help="Write the page of this run directory."),
+        run_argument("Write the page of this run directory."),
     ],
     out: Annotated[Path | None, typer.Option(help="Write the page to this file.")] = None,
     costs: Annotated[
@@ -68,14 +99,19 @@ def report(
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Compare these finished run directories.")],
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            help="Compare these finished run directories; a dataset stands for all tested runs on its split."
+        ),
+    ],
     out: Annotated[
         Path | None, typer.Option(help="Write the page and its tables (CSV, Markdown, LaTeX) to this folder.")
     ] = None,
 ) -> None:
     """Compare finished runs: mean and spread over seeds, rank, paired test, published values, curves."""
-    for run in runs:
-        precheck.require_run(run)
+    for name in runs:
+        precheck.require_run(precheck.find_run(name))
 
     from dygmamba.api.reports import COMPARE_PAGE
     from dygmamba.api.reports import compare as compare_runs
@@ -86,9 +122,7 @@ def compare(
 
 
 def push(
-    run: Annotated[
-        Path, typer.Argument(parser=precheck.find_run, metavar="RUN", help="Share this run directory.")
-    ],
+    run: Annotated[Path, run_argument("Share this run directory.")],
     target: Annotated[
         str,
         typer.Argument(

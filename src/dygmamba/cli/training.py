@@ -20,7 +20,9 @@ from dygmamba.cli.options import (
     RunsOut,
     TrustCode,
     parse_overrides,
+    parse_run,
     parse_seeds,
+    run_argument,
 )
 from dygmamba.cli.progress import show_progress
 from dygmamba.cli.tables import make_result_tables, print_selection
@@ -136,7 +138,13 @@ def train(
     ] = None,
     out: RunsOut = Path("runs"),
     resume: Annotated[
-        Path | None, typer.Option(help="Continue this run directory; --epochs may give it more epochs.")
+        Path | None,
+        typer.Option(
+            parser=partial(parse_run, prefer_finished=False),
+            metavar="RUN",
+            help="Continue this run directory, or the newest run of a dataset (a name, or latest); --epochs may give "
+            "it more epochs.",
+        ),
     ] = None,
     refit: Annotated[
         str | None,
@@ -241,7 +249,7 @@ def _print_runs(runs: "Sequence[Run]", refits: "Sequence[Run]", as_json: bool) -
 
 
 def blend(
-    runs: Annotated[list[Path], typer.Argument(help="Combine these two to four finished link runs.")],
+    runs: Annotated[list[Path], run_argument("Combine these two to four finished link runs.")],
     negatives: Annotated[
         str, typer.Option(help="Evaluate against these negatives: random, historical, inductive.")
     ] = "random",

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dygmamba.data.storage.library import DatasetVersion
-
-# a run is at <root>/<dataset>/<model>/<run>; the user may have given any of these folders as root
-CONFIG_PATTERNS = ("config.toml", "*/config.toml", "*/*/config.toml", "*/*/*/config.toml")
+from dygmamba.runs.run_names import CONFIG_PATTERNS
 
 
 @dataclass(frozen=True, slots=True)

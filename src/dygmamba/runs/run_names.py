@@ -1,26 +1,53 @@
-"""Runs by name: `latest`, a dataset, or a folder of runs or a run directory. Imports neither torch nor pyarrow."""
+"""Runs by name: `latest`, a dataset, a folder of runs or a run directory. Imports neither torch nor pyarrow."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 LATEST, RUNS_FOLDER = "latest", Path("runs")
+CONFIG_NAME = "config.toml"
 # a run is at <root>/<dataset>/<model>/<run>; the user may have given any of these folders as root
-CONFIG_PATTERNS = ("*/config.toml", "*/*/config.toml", "*/*/*/config.toml")
+CONFIG_PATTERNS = (CONFIG_NAME, f"*/{CONFIG_NAME}", f"*/*/{CONFIG_NAME}", f"*/*/*/{CONFIG_NAME}")
+STAMP_LENGTH = 15  # of the date and time at the beginning of a run directory's name
 
 
-def find_run(name: str | Path, runs: Path = RUNS_FOLDER) -> Path:
+def find_run(name: str | Path, runs: Path = RUNS_FOLDER, *, prefer_finished: bool = True) -> Path:
     """Return the run directory of this path or name.
 
     `latest` is the newest run below the folder of runs; the name of a dataset is the newest run on it, and a folder of
     runs the newest run in it. Finished runs come first. A name that matches nothing is returned as a path.
     """
     path = Path(name)
-    if (path / "config.toml").is_file():
+    if (path / CONFIG_NAME).is_file():
         return path
-    root = runs if str(name) == LATEST else path if path.is_dir() else runs / path
-    found = [config.parent for pattern in CONFIG_PATTERNS for config in root.glob(pattern)]
-    return max(found, key=_get_age_key, default=path)
+    found = find_runs(name, runs)
+    if prefer_finished:
+        found = [run for run in found if is_finished(run)] or found
+    return found[0] if found else path
 
 
-def _get_age_key(run: Path) -> tuple[bool, str, int]:
-    """Sort finished runs last, then by the stamp in the name, then by the time of the file."""
-    return (run / "results.json").is_file(), run.name[:15], (run / "config.toml").stat().st_mtime_ns
+def find_runs(name: str | Path = LATEST, runs: Path = RUNS_FOLDER) -> list[Path]:
+    """Return all runs that a name stands for, the newest first: those of a dataset or folder, or all (`latest`)."""
+    path = Path(name)
+    if not str(name) or "\0" in str(name):  # no file has such a name, and none can be looked for
+        return []
+    # a name with a separator is a path and not the name of a dataset
+    is_name = len(path.parts) == 1 and path.name not in ("", "..")
+    root = runs if str(name) == LATEST else path if path.is_dir() or not is_name else runs / path
+    return sorted(_iterate_runs(root), key=_get_age_key, reverse=True)
+
+
+def is_finished(run: Path) -> bool:
+    """Whether the final evaluation of a run was written."""
+    return (run / "results.json").is_file()
+
+
+def _iterate_runs(root: Path) -> Iterator[Path]:
+    for pattern in CONFIG_PATTERNS:
+        for config in root.glob(pattern):
+            if config.is_file():
+                yield config.parent
+
+
+def _get_age_key(run: Path) -> tuple[str, int]:
+    """Sort by the stamp in the name, then by the time of the file."""
+    return run.name[:STAMP_LENGTH], (run / CONFIG_NAME).stat().st_mtime_ns

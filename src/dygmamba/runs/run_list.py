@@ -1,0 +1,89 @@
+"""A list of runs with their results, and which of them is the best on its data; needs no torch."""
+
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from dygmamba.core.errors import DygError
+from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.runs.run_names import LATEST, RUNS_FOLDER, STAMP_LENGTH, find_run, find_runs
+
+METRICS = {"link": "ap", "node": "auc"}  # by which runs of a task are compared
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """A run: its data, model, seed and main results."""
+
+    path: Path
+    data: str
+    model: str
+    seed: int
+    task: str
+    started: str  # date and time in the name of its directory; empty if it was renamed
+    finished: bool
+    metric: str  # "ap", or "auc" of node classification
+    val: float | None
+    test: float | None
+    comparable: str  # runs on the same split of the same events have the same text
+    best: bool = False  # has the highest validation metric of comparable runs
+
+    def to_dict(self) -> dict[str, Any]:
+        facts = asdict(self) | {"path": str(self.path)}
+        del facts["comparable"]
+        return facts
+
+
+def list_runs(name: str | Path = LATEST, runs: Path = RUNS_FOLDER) -> list[RunSummary]:
+    """List the runs of a dataset or folder, or all below `runs`, the newest first; unreadable ones are left out."""
+    found = [summary for path in find_runs(name, runs) if (summary := _summarize(path)) is not None]
+    best: dict[str, RunSummary] = {}
+    for one in found:
+        if one.val is not None and one.val > getattr(best.get(one.comparable), "val", -1):
+            best[one.comparable] = one
+    return [replace(one, best=best.get(one.comparable) is one) for one in found]
+
+
+def _summarize(path: Path) -> RunSummary | None:
+    folder = RunDirectory(path)
+    try:
+        about, rows = folder.config().get("run", {}), folder.results()
+        task = folder.task
+        metric = METRICS.get(task, "ap")
+        scores = {row.get("split"): row.get(metric) for row in reversed(rows) if _is_main(row)}
+        return RunSummary(
+            path,
+            str(about["data"]),
+            str(about["model"]),
+            int(about["seed"]),
+            task,
+            _parse_stamp(path.name),
+            folder.finished,
+            metric,
+            scores.get("val"),
+            scores.get("test"),
+            f"{about['data']} {about.get('split', '')} {task}",
+        )
+    except (DygError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _is_main(row: dict[str, Any]) -> bool:
+    """Whether a row is of all nodes against random negatives, or of node classification."""
+    return row.get("setting", "transductive") == "transductive" and row.get("negatives", "random") == "random"
+
+
+def _parse_stamp(name: str) -> str:
+    try:
+        return datetime.strptime(name[:STAMP_LENGTH], "%Y%m%d-%H%M%S").strftime("%Y-%m-%d %H:%M:%S")
+    except ValueError:
+        return ""
+
+
+def find_comparable_runs(name: str | Path) -> list[Path]:
+    """Return a run directory as it is; of a dataset or folder, all tested runs on the same split as the newest one."""
+    if find_run(name) == Path(name):
+        return [Path(name)]
+    tested = [one for one in list_runs(name) if one.test is not None]
+    return [one.path for one in tested if one.comparable == tested[0].comparable] or [Path(name)]

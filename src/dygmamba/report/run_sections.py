@@ -235,12 +235,20 @@ def _format_metric_cell(row: dict[str, Any], key: str, best: bool, optional: boo
     return Cell(text, "best" if best else "")
 
 
+def describe_start(config: dict[str, dict[str, Any]]) -> str:
+    """Describe the run that a run started from; empty for one that was trained anew."""
+    start, chosen = config["run"].get("start_from"), config.get("chosen", {}).get("start_from")
+    if start is None:
+        return ""
+    return f"Training did not begin anew: it started from {chosen or start}."
+
+
 def build_training_section(
-    epochs: Records, watched: str, caption: str, loss_name: str = LOSS_NAMES["pairwise"]
+    epochs: Records, watched: str, caption: str, loss_name: str = LOSS_NAMES["pairwise"], start: str = ""
 ) -> Section:
-    """Plot the training loss and the watched validation metric by epoch."""
+    """Plot the training loss and the watched validation metric by epoch; `start` says where the weights come from."""
     if not epochs:
-        return Section("Training", "No epoch is finished yet.")
+        return Section("Training", f"No epoch is finished yet. {start}".strip())
     name = f"validation {watched.upper()}"
     loss = LineChart(
         title="Training loss",
@@ -258,7 +266,7 @@ def build_training_section(
         x_kind="count",
         note=caption,
     )
-    return Section("Training", "", (), (loss, quality))
+    return Section("Training", start, (), (loss, quality))
 
 
 def get_validation_curve(epochs: Records, watched: str) -> list[Point]:

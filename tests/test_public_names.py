@@ -72,8 +72,8 @@ FUNCTIONS = {
     "overrides: Mapping[str, Any] | None = None, **settings: Any) -> Run",
     "save": "(dataset: Dataset, *, data_dir: Path | str | None = None) -> Path",
     "train": "(data: Dataset | Source, model: str | None = None, *, seeds: int | Sequence[int] = (0,), task: str = "
-    "link, budget: str | float | None = None, device: str = auto, out: Path | str = runs, negatives: str | "
-    "Sequence[str] = random, "
+    "link, budget: str | float | None = None, start_from: Run | Path | str | None = None, device: str = auto, out: "
+    "Path | str = runs, negatives: str | Sequence[str] = random, "
     "backbone: Path | str | None = None, finetune: bool = False, balance: bool = False, preset: str | None = None, "
     "split: str | Sequence[float | str] | None = None, protocol: str = auto, data_dir: Path | str | None = None, "
     "progress: Progress | Callable[[dict[str, Any]], None] | None = None, log: str | Sequence[str] | None = None, "

@@ -8,8 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dygmamba as dm
 from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.data.events.ids import NodeIds
+from dygmamba.data.storage.alignment import align_dataset
 from dygmamba.data.storage.dataset import Dataset, load_dataset, save_dataset
 from dygmamba.data.storage.extension import extend_dataset, next_instant
 from numbering import number_nodes
@@ -118,3 +120,31 @@ def test_the_next_instant_is_one_tick_later():
     assert next_instant(whole, dated=False) == next_instant(whole, dated=True) == 8
     assert next_instant(mixed, dated=False) == np.nextafter(7.0, 8)
     assert next_instant(mixed, dated=True) == 7.000001
+
+
+@given(old=ROWS, new=ROWS, bipartite=st.booleans())
+def test_an_aligned_dataset_keeps_the_numbers_of_known_ids(old, new, bipartite):
+    """For all pairs of streams: known ids keep their nodes, every event keeps its ids, and it is done only once."""
+    first, second = named(old, bipartite), named(new, bipartite)
+    aligned = align_dataset(second, first)
+    assert aligned.ids.values[: len(first.ids)].equals(first.ids.values.cast(aligned.ids.values.type))
+    for column in ("src", "dst"):
+        before, after = (
+            part.ids.to_user(getattr(part.store, column).numpy()).cast(pa.large_string())
+            for part in (second, aligned)
+        )
+        assert before.equals(after)
+        assert np.array_equal(aligned.ids.to_node(after, column), getattr(aligned.store, column).numpy())
+    assert align_dataset(aligned, first) is aligned
+    assert align_dataset(first, first) is first
+
+
+def test_event_types_keep_their_codes():
+    """The values of the earlier dataset come first, whatever the order in the new one."""
+    first, second = (
+        dm.read({"src": [1, 2], "dst": [3, 3], "time": [1, 2], "kind": kinds}, types="kind")
+        for kinds in (["b", "c"], ["a", "c"])
+    )
+    aligned = align_dataset(second, first).store.features
+    assert aligned.categories[0].values == ("b", "c", "a")
+    assert aligned.codes.tolist() == [[2], [1]]

@@ -8,7 +8,7 @@ import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from dygmamba.data.generate.process import FRESH, LAWS, NOISE, RETURN
-from dygmamba.data.generate.stream import GeneratorConfig, forgetting_law, simulate
+from dygmamba.data.generate.stream import GeneratorConfig, forgetting_law, simulate, simulate_in_blocks
 
 # nothing but returns and uniform fresh partners, so that every probability is a line of arithmetic
 PLAIN = GeneratorConfig(
@@ -203,3 +203,19 @@ def test_recent_behaviour_tells_who_roams():
         met |= {(u, v), (v, u)}
     late = slice(2_000, None)  # at first everyone is new to everyone
     assert 0.7 < roc_auc_score(run.label[late], score[late]) < 0.95
+
+
+def test_the_law_changes_at_a_share_of_the_events():
+    """Before it the stream is the unchanged one, after it the second law is likelier; blocks change nothing."""
+    config = replace(PLAIN, events=6_000, change_at=0.5)
+    plain, run = simulate(replace(config, change_at=0.0)), simulate(config)
+    half = config.events_before_change
+    assert all(np.array_equal(a[:half], b[:half]) for a, b in zip(plain, run, strict=True))
+    assert not np.array_equal(plain.dst, run.dst)
+    memory = replay(config, run)
+    second = replace(config, half_life=config.changed_half_life, novelty=config.changed_novelty)
+    for rows, true, false in ((slice(half), config, second), (slice(half, None), second, config)):
+        part = Memory(*(column[rows] for column in memory))
+        assert log_likelihood(true, part) > log_likelihood(false, part) + 100
+    blocks = zip(*simulate_in_blocks(config, 700), strict=True)
+    assert all(np.array_equal(np.concatenate(a), b) for a, b in zip(blocks, run, strict=True))

@@ -51,6 +51,7 @@ from dygmamba.runs.provenance import PRESET_KEYS, StartOptions, extend_run, find
 from dygmamba.runs.selection import describe_selection
 from dygmamba.runs.test_predictions import make_prediction_saver
 from dygmamba.runs.trusted_code import require_known_models
+from dygmamba.runs.warm_start import WarmStart, open_warm_start
 from dygmamba.tasks.link import SETTINGS, SPLITS
 from dygmamba.tasks.node import split_for_nodes
 
@@ -89,9 +90,13 @@ class TrainingPlan:
     protocol: str = AUTO_PROTOCOL
     why: dict[str, str] = field(default_factory=dict)  # reasons of what was chosen for the user
     log: tuple[str, ...] = ()  # loggers in addition to the run directory
+    start: WarmStart | None = None  # the run whose settings and weights it starts with
 
     def parse_split(self, dataset: Dataset) -> SplitRule:
         """Return the split as a rule; that of a run that is continued is one already."""
+        if self.start is not None and self.start.rule and self.split is None:
+            rule = self.start.rule
+            return rule if self.protocol == AUTO_PROTOCOL else replace(rule, protocol=self.protocol)
         return (
             self.split
             if isinstance(self.split, SplitRule)
@@ -206,7 +211,7 @@ def train_without_evaluation(
 def start_or_restart(dataset: Dataset, plan: TrainingPlan, seed: int, progress: Progress) -> Trainer:
     """Start one link run, or open the one that a restarted job had begun."""
     model = plan.model or DEFAULT_NETWORK
-    options = StartOptions(plan.parse_split(dataset), plan.size, plan.why)
+    options = StartOptions(plan.parse_split(dataset), plan.size, plan.why, start=plan.start)
     begun = current_group().run_on_first(lambda: find_restarted_run(plan.out, dataset.name, model, seed))
     if begun is not None:
         fit = resume_link_run(begun, plan.device)
@@ -362,6 +367,7 @@ def refit_link_run(
     options = StartOptions(
         split=TRAIN_ON_ALL,
         refit_of=path,
+        start=None if "start_from" not in about else open_warm_start(Path(about["start_from"]), data_dir),
         reasons={"epochs": f"{epochs}: the best of the {trained} that {path} had"},
     )
     settings |= {"epochs": epochs, "patience": max(epochs, settings["patience"])}

@@ -32,6 +32,7 @@ from dygmamba.api.validation import (
     check_period,
     check_run_protocol,
     check_search_limits,
+    check_start,
     check_task,
     check_visible,
     is_property_evaluation,
@@ -83,9 +84,13 @@ def check_train(
     log: str | None,
     refit: str | None,
     data_dir: Path | None,
+    start_from: Path | None = None,
 ) -> None:
     """Check the arguments of a new training."""
     _check_training(negatives, device, log, refit, task)
+    check_start(start_from, task=task, model=model, preset=preset)
+    if start_from is not None:
+        model = str(RunDirectory(start_from).config()["run"]["model"])
     check_task(task, {"backbone": backbone is not None, "finetune": finetune, "balance": balance})
     check_budget(task, processes, is_given=budget is not None)
     check_protocol(protocol)

@@ -37,6 +37,7 @@ from dygmamba.api.validation import (
     Names,
     check_budget,
     check_one_seed,
+    check_start,
     check_task,
     choose_model,
     parse_budget,
@@ -48,6 +49,7 @@ from dygmamba.core.errors import DygWarning
 from dygmamba.core.process_settings import enable_determinism
 from dygmamba.core.progress import SILENT, EpochFunction, Progress, as_progress
 from dygmamba.data.events.split_spec import AUTO_PROTOCOL
+from dygmamba.data.storage.alignment import align_dataset
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.library import generate_default_dataset, open_dataset
 from dygmamba.engine.run_directory import RunDirectory
@@ -58,6 +60,7 @@ from dygmamba.runs.opening import SplitSpec, choose_device, open_run, store_run_
 from dygmamba.runs.provenance import is_deterministic
 from dygmamba.runs.run_names import find_run
 from dygmamba.runs.trusted_code import require_known_models
+from dygmamba.runs.warm_start import WarmStart, open_warm_start
 from dygmamba.sampling.negatives import SAMPLERS
 from dygmamba.tasks.link import SETTINGS
 from dygmamba.tasks.metric_names import SETTING_LABELS, get_metric_scale, get_metric_title
@@ -139,6 +142,7 @@ def train(
     seeds: int | Sequence[int] = (0,),
     task: str = "link",
     budget: str | float | None = None,
+    start_from: "Run | Path | str | None" = None,
     device: str = "auto",
     out: Path | str = "runs",
     negatives: Names = "random",
@@ -169,6 +173,9 @@ def train(
             quick ones first, and the best by validation is returned, or a blend of them if it is better by more than
             chance; `run.selection` lists them. With a model, its training ends in time. Several seeds need a model and
             share the time.
+        start_from: A finished link run to continue on newer data: the new run starts with its weights, ids and
+            settings, and `settings` given here replace them. Networks get a new optimizer, trees are added to its
+            trees. Nodes are matched by their ids. Its training period must end before the validation of the new run.
         device: "auto", "cpu" or "cuda".
         out: Where run directories go.
         negatives: Negative samplers of the final evaluation: random, historical, inductive.
@@ -205,6 +212,11 @@ def train(
     observer, numbers = as_progress(progress), (seeds,) if isinstance(seeds, int) else tuple(seeds)
     folder, root, data = _path(data_dir), Path(out), resolve_data(data)
     dataset = open_dataset(data, folder) if isinstance(data, str) else data
+    origin = start_from.path if isinstance(start_from, Run) else _path(start_from)
+    check_start(origin, task=task, model=model, preset=preset)
+    given, (start, dataset) = dataset, _open_start(origin, dataset, folder)
+    model = model if start is None else start.model
+    is_stored = isinstance(data, str) and dataset is given  # under its name, as it is
     where = choose_device(device)
     why = {"device": f"{where.type}: torch sees {'a' if where.type == 'cuda' else 'no'} GPU"}
     why = why if device == "auto" else {}
@@ -229,18 +241,20 @@ def train(
         protocol=protocol,
         why=why,
         log=loggers,
+        start=start,
     )
     check_training_plan(plan)
     if processes != 1:
-        job: dict[str, Any] = {"data": data if isinstance(data, str) else dataset.name}
-        stored = None if isinstance(data, str) else store_run_dataset(dataset, root, folder)
+        job: dict[str, Any] = {"data": data if is_stored else dataset.name}
+        stored = None if is_stored else store_run_dataset(dataset, root, folder)
         job |= {} if stored is None else {"stored": str(stored)}
         job |= {"model": model, "seeds": numbers, "task": task, "device": device, "out": str(root)}
         job |= {"negatives": strategies, "finetune": finetune, "balance": balance, "preset": preset}
         job |= {"backbone": None if backbone is None else str(backbone), "split": split, "log": log}
-        job |= {"protocol": protocol}
+        job |= {"protocol": protocol, "start_from": None if origin is None else str(origin)}
         job |= {"data_dir": None if folder is None else str(folder), "deterministic": deterministic}
-        job |= {"overrides": settings} | ({} if backbone is None else _share_trust(Path(backbone)))
+        other = origin or _path(backbone)
+        job |= {"overrides": settings} | ({} if other is None else _share_trust(other))
         return Runs(
             [Run(path, device, folder) for path in run_in_processes("train", processes, observer, job)]
         )
@@ -249,7 +263,7 @@ def train(
     train_run = train_node_run if task == "node" else train_link_run
     with process_group(where) as group:
         check_budget(task, group.size, is_given=budget is not None)  # torchrun may have started several
-        if not isinstance(data, str):
+        if not is_stored:
             group.run_on_first(lambda: store_run_dataset(dataset, root, folder))
         if not group.is_first:
             plan = replace(plan, log=())
@@ -262,6 +276,16 @@ def train(
                 fit = train_within_budget(dataset, plan, seed, share, observer)
             paths.append(fit.run.path)
     return Runs([Run(path, device, folder) for path in paths])
+
+
+def _open_start(
+    path: Path | None, dataset: Dataset, data_dir: Path | None
+) -> tuple[WarmStart | None, Dataset]:
+    """Open the run that a training starts from, and number the nodes of the dataset as that run does."""
+    if path is None:
+        return None, dataset
+    start = open_warm_start(path, data_dir)
+    return start, align_dataset(dataset, start.dataset)
 
 
 @check_arguments

@@ -11,6 +11,8 @@ from typing import Any, Protocol
 from dygmamba.config import get_training_hints, is_preset_file, read_preset_file
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.split_spec import AUTO_PROTOCOL
+from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.models.aliases import current_model_name
 from dygmamba.tasks.metric_names import (
     BOARD_CANDIDATES,
     DEFAULT_CANDIDATES,
@@ -207,6 +209,28 @@ def check_budget(task: str, processes: int, *, is_given: bool) -> None:
         raise ConfigError(
             f"`budget` is for one process; leave it out, or leave out `processes={processes}`",
             code="budget-of-processes",
+        )
+
+
+def check_start(start: Path | None, *, task: str, model: str | None, preset: str | None) -> None:
+    """Raise ConfigError where a training cannot start from another run, or asks for a model that is not its."""
+    if start is None:
+        return
+    if task != "link":
+        raise ConfigError(
+            "`start_from` is for link prediction; leave it out, or leave out `task='node'`",
+            code="start-of-node-task",
+        )
+    if preset is not None:
+        raise ConfigError(
+            f"a run that starts from another one has its settings; leave out `preset={preset!r}`, or `start_from`",
+            code="start-and-preset",
+        )
+    own = current_model_name(RunDirectory(start).config().get("run", {}).get("model"))
+    if model is not None and current_model_name(model) != own:
+        raise ConfigError(
+            f"{start} is a run of '{own}', and its weights are of no use to `model={model!r}`; leave out `model`",
+            code="start-other-model",
         )
 
 

@@ -14,6 +14,7 @@ _OPTION_NAMES = (
 )
 OPTIONS = {name: f"--{name.replace('_', '-')}" for name in _OPTION_NAMES.split()} | {
     "name": "--out",
+    "start_from": "--from",
     "trust": "--trust-code",
 }
 SETTINGS_WITHOUT_OPTION = ("patience", "batch")

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 FIXED_BY_RUN = (
     "model",
     "budget",
+    "start_from",
     "preset",
     "backbone",
     "finetune",
@@ -66,6 +67,13 @@ def train(
         typer.Option(
             help="Train several models within this time (10m, 1h, 90s), keep the best by validation; with --model, end "
             "its training in time."
+        ),
+    ] = None,
+    start_from: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="Continue this finished link run on newer data: start with its weights, ids and settings.",
         ),
     ] = None,
     preset: Annotated[
@@ -188,9 +196,9 @@ def train(
             data=str(data), model=model, settings=settings, task=task, budget=budget, seeds=numbers,
             processes=processes, preset=preset, split=split, protocol=protocol, backbone=backbone,
             finetune=finetune, balance=balance, negatives=negatives, device=device, log=log, refit=refit,
-            data_dir=data_dir,
+            data_dir=data_dir, start_from=start_from,
         )  # fmt: skip
-    import_if_trusted(trust_code, resume, backbone)
+    import_if_trusted(trust_code, resume, backbone, start_from)
 
     from dygmamba.api import training
 
@@ -211,6 +219,7 @@ def train(
                 "seeds": numbers,
                 "task": task,
                 "budget": budget,
+                "start_from": start_from,
                 "out": out,
                 "split": split,
                 "protocol": protocol,

@@ -10,8 +10,10 @@ TASKS, TARGETS = ("link", "node"), get_args(TargetKind)
 # types of entries of the section [run]; other entries are checked where they are used
 RUN_TYPES = {
     "data": str, "digest": str, "version": str, "file": str, "split": str, "model": str, "source": str, "seed": int,
-    "task": str, "backbone": str, "refit_of": str, "target": str,
+    "task": str, "backbone": str, "refit_of": str, "target": str, "start_from": str, "start_weights": str,
+    "start_trained_until": float, "start_validated_until": float,
 }  # fmt: skip
+KIND_NAMES = {str: "text", int: "a whole number", float: "a number"}
 SEED_RANGE = range(-(2**63), 2**64)  # of torch's generators
 MAX_ITEMS, MAX_DEPTH = 1_000_000, 4  # of lists
 # entries of the rows of results.json and metrics.jsonl
@@ -46,7 +48,7 @@ def find_config_fault(sections: dict[str, Any]) -> str | None:
     about = sections.get("run", {})
     for key, kind in RUN_TYPES.items():
         if key in about and type(about[key]) is not kind:
-            return f"[run] {key} must be {'a whole number' if kind is int else 'text'}"
+            return f"[run] {key} must be {KIND_NAMES[kind]}"
     if about.get("seed", 0) not in SEED_RANGE:
         return "[run] seed has more than 64 bits"
     if about.get("task", "link") not in TASKS:

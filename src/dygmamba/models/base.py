@@ -219,6 +219,15 @@ class GroupLearner(RoundLearner, Protocol):
 
 
 @runtime_checkable
+class ContinuedLearner(RoundLearner, Protocol):
+    """A round learner that can add rounds to those of an earlier run."""
+
+    def keep_rounds(self) -> None:
+        """Take the rounds learned so far as given: a new run learns further ones on its own table."""
+        ...
+
+
+@runtime_checkable
 class GrowingModule(Protocol):
     """A module with buffers that grow in training, such as boosted trees."""
 

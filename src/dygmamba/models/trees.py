@@ -123,6 +123,7 @@ class BoostedTrees(nn.Module):
     base: Tensor
     asked: Tensor
     key: Tensor
+    carried: Tensor | None
 
     def __init__(self, config: TreesConfig, facts: DatasetFacts) -> None:
         super().__init__()
@@ -163,6 +164,8 @@ class BoostedTrees(nn.Module):
         self.register_buffer(
             "key", torch.randint(2**62, ())
         )  # random key of the trees' samples of rows and columns
+        # number of first trees that an earlier run grew; a run that starts anew has no such buffer
+        self.register_buffer("carried", None)
         self._joined: dict[
             tuple[int, ...], JoinedTables
         ] = {}  # by the ids of the parts, while they are alive
@@ -180,15 +183,27 @@ class BoostedTrees(nn.Module):
             more = old.new_full((max(0, count - len(old)), old.shape[1]), -1 if name == "feature" else 0)
             setattr(self, name, torch.cat([old[:count], more]))
 
+    @property
+    def num_carried(self) -> int:
+        """Number of first trees that an earlier run grew, on another table."""
+        return 0 if self.carried is None else int(self.carried)
+
+    def keep_rounds(self) -> None:
+        """Take the trees grown so far as those of an earlier run; `trees` more may follow."""
+        self.carried = self.grown.clone()
+
     def allocate(self, tensors: Mapping[str, Tensor]) -> None:
         """Make room for as many trees as these stored buffers have."""
         count = len(tensors["feature"]) if "feature" in tensors and tensors["feature"].ndim else 0
-        if 0 < count <= self.config.trees:
+        carried = tensors.get("carried")
+        is_count = carried is not None and carried.dtype == torch.int64 and not carried.ndim
+        self.carried = torch.zeros_like(self.grown) if is_count else None
+        if 0 < count <= self.config.trees + (int(carried) if is_count and carried is not None else 0):
             self._resize(count)
 
     def check_buffers(self) -> None:
         """Raise ValueError for trees that no training gives."""
-        if not 0 <= int(self.grown) <= len(self.feature):
+        if not 0 <= self.num_carried <= int(self.grown) <= len(self.feature):
             raise ValueError("it has fewer trees than it counts")
         if not bool(torch.isfinite(self.base)):
             raise ValueError("its trees have numbers that are not finite")
@@ -269,23 +284,29 @@ class BoostedTrees(nn.Module):
         return rows[rows.time >= rows.time.sort().values[int(self.config.skip * len(rows.time))]]
 
     def _build_table(self, rows: TrainingRows, objective: Objective) -> TrainingTable:
-        self.base.copy_(objective.fit_base(rows.start))
+        known = self.num_carried
+        if not known:
+            self.base.copy_(objective.fit_base(rows.start))
         edges = bin_edges(rows.features)
         bins = bin_columns(rows.features, edges)
-        return TrainingTable(edges, bins, objective, self.base.cpu() + rows.start, 0)
+        score = self.base.cpu() + rows.start
+        if known:  # their thresholds are not among the edges of this table
+            score = sum_leaves(_to_cpu(self.trees(0, known)), rows.features, score)
+        return TrainingTable(edges, bins, objective, score, known)
 
     def learn(self, table: TrainingTable) -> Float[Tensor, ""]:
-        """Grow one more tree on the derivatives of the loss, unless there are `trees` already."""
+        """Grow one more tree on the derivatives of the loss, unless this run has grown `trees` already."""
         # one tree after another, so that a resumed run adds up in the same order
         while table.known < int(self.grown):
             tree = self.trees(table.known, table.known + 1)
             table.score = sum_binned_leaves(_to_cpu(tree), table.bins, table.edges, table.score)
             table.known += 1
         loss = table.objective.loss(table.score)
-        at = int(self.grown)
-        if at < self.config.trees:
+        at, most = int(self.grown), self.num_carried + self.config.trees
+        if at < most:
             if at == len(self.feature):  # room for the rest of the epoch
-                self._resize(min(self.config.trees, at + self.config.rounds - at % self.config.rounds))
+                rest = self.config.rounds - (at - self.num_carried) % self.config.rounds
+                self._resize(min(most, at + rest))
             tree = self._next(table, np.random.Generator(np.random.PCG64([int(self.key), at])))
             for name in Trees.__dataclass_fields__:
                 getattr(self, name)[at] = getattr(tree, name)[0].to(self.value.device)

@@ -38,6 +38,7 @@ from dygmamba.report.run_sections import (
     build_results_section,
     build_seeds_section,
     build_training_section,
+    describe_start,
     find_best_value,
 )
 from dygmamba.report.selection_section import build_selection_section
@@ -81,7 +82,7 @@ def render_report(run: RunDirectory, data_sections: Sequence[Section] = (), is_d
             build_baselines_section(results, own, verdict.get("sentence", "")),
             build_selection_section(run.selection()),
             *data_sections,
-            build_training_section(epochs, task),
+            build_training_section(epochs, task, describe_start(config)),
             build_seeds_section(run, task.watched),
             build_forgetting_section(forgetting, is_dated),
         ]

@@ -214,10 +214,18 @@ def format_metric(name: str, value: float) -> str:
     return f"{value:.4g}" if name in ERROR_METRICS else f"{100 * value:.2f}"
 
 
-def build_training_section(epochs: Records, task: ReportTask) -> Section:
-    """Plot the training loss and the watched validation metric by epoch."""
+def describe_start(config: dict[str, dict[str, Any]]) -> str:
+    """Describe the run that a run started from; empty for one that was trained anew."""
+    start, chosen = config["run"].get("start_from"), config.get("chosen", {}).get("start_from")
+    if start is None:
+        return ""
+    return f"Training did not begin anew: it started from {chosen or start}."
+
+
+def build_training_section(epochs: Records, task: ReportTask, start: str = "") -> Section:
+    """Plot the training loss and the watched validation metric by epoch; `start` says where the weights come from."""
     if not epochs:
-        return Section("Training", "No epoch is finished yet.")
+        return Section("Training", f"No epoch is finished yet. {start}".strip())
     watched = get_metric_title(task.watched)
     name = f"validation {watched}"
     loss = LineChart(
@@ -236,7 +244,7 @@ def build_training_section(epochs: Records, task: ReportTask) -> Section:
         x_kind="count",
         note=task.caption,
     )
-    return Section("Training", "", (), (loss, quality))
+    return Section("Training", start, (), (loss, quality))
 
 
 def get_validation_curve(epochs: Records, watched: str) -> list[Point]:

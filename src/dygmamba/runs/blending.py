@@ -37,6 +37,7 @@ from dygmamba.runs.opening import (
     read_split,
 )
 from dygmamba.runs.provenance import describe_environment
+from dygmamba.runs.stored_facts import copy_facts, read_facts
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.link import build_link_set
 from dygmamba.tasks.metrics import link_metrics
@@ -154,7 +155,7 @@ def check_blendable(folders: list[RunDirectory], *, is_evaluated: bool = True) -
     first = folders[0]
     for folder in folders:
         path = folder.path
-        about, first_about = folder.config().get("run", {}), first.config().get("run", {})
+        about = folder.config().get("run", {})
         if about.get("model") == BLEND:
             raise ConfigError(f"{path} is a blend; give the runs it was made of", code="blend-of-blend")
         if is_evaluated and not folder.finished:
@@ -167,22 +168,35 @@ def check_blendable(folders: list[RunDirectory], *, is_evaluated: bool = True) -
                 f"{path} was trained on all events and has no validation period; give the run it was made of",
                 code="no-validation-period",
             )
-        if about.get("digest") != first_about.get("digest"):
-            raise ConfigError(
-                f"{path} was trained on another dataset than {first.path}; give runs with the same dataset",
-                code="blend-other-dataset",
-            )
-        if read_split(folder) != read_split(first):
-            raise ConfigError(
-                f"{path} has another split than {first.path}; give runs with the same split",
-                code="blend-other-split",
-            )
-        if _read_visibility(folder) != _read_visibility(first):
-            raise ConfigError(
-                f"{path} was trained with another `visible` or `batch` than {first.path}; give runs with the same",
-                code="blend-other-visibility",
-            )
+        _check_same_stream(folder, first)
     _check_memories(folders)
+
+
+def _check_same_stream(folder: RunDirectory, first: RunDirectory) -> None:
+    """Raise ConfigError unless both runs have the same dataset, split, visibility and dataset facts."""
+    path = folder.path
+    about, first_about = folder.config().get("run", {}), first.config().get("run", {})
+    if about.get("digest") != first_about.get("digest"):
+        raise ConfigError(
+            f"{path} was trained on another dataset than {first.path}; give runs with the same dataset",
+            code="blend-other-dataset",
+        )
+    if read_split(folder) != read_split(first):
+        raise ConfigError(
+            f"{path} has another split than {first.path}; give runs with the same split",
+            code="blend-other-split",
+        )
+    if _read_visibility(folder) != _read_visibility(first):
+        raise ConfigError(
+            f"{path} was trained with another `visible` or `batch` than {first.path}; give runs with the same",
+            code="blend-other-visibility",
+        )
+    if copy_facts(folder) != copy_facts(first):
+        raise ConfigError(
+            f"{path} and {first.path} did not start from the same run, so their time scales differ; give runs with "
+            "the same `start_from`, or without",
+            code="blend-other-start",
+        )
 
 
 def _check_memories(folders: list[RunDirectory]) -> None:
@@ -234,8 +248,10 @@ def _build_blend_fit(
             "chosen": {"weights": f"{formula}: best on the validation period"},
             "made_with": describe_environment(stream.device),
         }
+        | copy_facts(runs[0].folder)
     )
-    scorer: Any = build_seeded_scorer(find_model(BLEND), config, seed, stream)
+    facts = read_facts(folder, stream.store)
+    scorer: Any = build_seeded_scorer(find_model(BLEND), config, seed, stream, facts=facts)
     for part, run in zip(scorer.parts, runs, strict=True):
         part.load_state_dict(run.scorer.state_dict())
     return build_link_fit(folder, stream, scorer)

@@ -9,6 +9,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -33,6 +34,7 @@ from dygmamba.tasks.calibration import (
 from dygmamba.tasks.link import SETTINGS, build_link_set, has_events
 
 CALIBRATION_FILE = "calibration.json"
+CARRIED_FILE = "start_calibration.json"  # of the run that a run started from
 LARGEST_NUMBER = 1e9  # of logits, log-odds and slopes; products of two stay finite
 ScoredSets = dict[tuple[str, str, str], tuple[EvaluationSet, Tensor]]  # by negatives, split and setting
 
@@ -69,9 +71,10 @@ def fit_link_calibration(fit: Trainer, progress: Progress) -> tuple[LinkCalibrat
     fitted: dict[str, Calibration] = {}
     scored: ScoredSets = {}
     negatives = count_training_negatives(fit.scorer)
+    carried = _load_carried_calibrations(fit.run)
     for setting in SETTINGS:
         if not has_events(store, split, "val", setting):
-            fitted[setting] = Calibration.from_training(negatives)
+            fitted[setting] = carried.get(setting) or Calibration.from_training(negatives)
             continue
         evaluation_set = build_link_set(store, split, "val", setting)
         pairs = evaluation_set.pairs
@@ -100,16 +103,41 @@ def copy_calibration(run: RunDirectory, origin: RunDirectory) -> None:
         save_calibration(run, SavedCalibration(saved.calibration, new_nodes=saved.new_nodes))
 
 
+def carry_calibration(run: RunDirectory, origin: RunDirectory) -> None:
+    """Store the calibration of the run that a run starts from, for settings without a validation event."""
+    saved = load_saved_calibration(origin)
+    if saved is not None and run.writes:
+        _write_calibration(run, CARRIED_FILE, origin.best, saved)
+
+
+def _load_carried_calibrations(run: RunDirectory) -> dict[str, Calibration | None]:
+    """Return the carried calibrations by setting; empty if the run started anew."""
+    found = _read_saved(run, CARRIED_FILE)
+    return (
+        {} if found is None else dict(zip(SETTINGS, (found[0].calibration, found[0].new_nodes), strict=True))
+    )
+
+
 def save_calibration(run: RunDirectory, saved: SavedCalibration) -> None:
     """Write calibration.json with the checksum of the run's best weights and its own."""
-    content = {"weights": read_seal(run.best), **asdict(saved)}
+    _write_calibration(run, CALIBRATION_FILE, run.best, saved)
+
+
+def _write_calibration(run: RunDirectory, name: str, weights: Path, saved: SavedCalibration) -> None:
+    content = {"weights": read_seal(weights), **asdict(saved)}
     text = json.dumps(content | {"sha256": _compute_digest(content)}, indent=1)
-    run.write_file(CALIBRATION_FILE, text + "\n")
+    run.write_file(name, text + "\n")
 
 
 def load_saved_calibration(run: RunDirectory) -> SavedCalibration | None:
     """Read calibration.json; None if there is none or if it belongs to other weights."""
-    path = run.path / CALIBRATION_FILE
+    found = _read_saved(run, CALIBRATION_FILE)
+    return found[0] if found is not None and found[1] == read_seal(run.best) else None
+
+
+def _read_saved(run: RunDirectory, name: str) -> tuple[SavedCalibration, Any] | None:
+    """Read a file with calibrations and the checksum of the weights it belongs to; None if there is none."""
+    path = run.path / name
     try:
         content = json.loads(path.read_bytes().decode("utf-8"))
         if content.pop("sha256") != _compute_digest(content):
@@ -133,7 +161,7 @@ def load_saved_calibration(run: RunDirectory) -> SavedCalibration | None:
             "writes it again",
             code="damaged-calibration",
         ) from error
-    return saved if content["weights"] == read_seal(run.best) else None
+    return saved, content["weights"]
 
 
 def _read_calibration(values: dict[str, Any]) -> Calibration:

@@ -23,6 +23,7 @@ from dygmamba.models import find_model
 from dygmamba.models.aliases import current_model_name
 from dygmamba.models.base import FeatureReader, GroupLearner, RoundLearner, Scorer
 from dygmamba.models.configs import TreesConfig, resolve_walk_seed
+from dygmamba.runs.calibration import carry_calibration
 from dygmamba.runs.opening import (
     build_link_stream,
     build_scorer,
@@ -40,6 +41,8 @@ from dygmamba.runs.provenance import (
     explain_choices,
     merge_settings,
 )
+from dygmamba.runs.stored_facts import FACTS_SECTION, describe_facts
+from dygmamba.runs.warm_start import check_warm_start, load_start_weights
 from dygmamba.sampling.index import MAX_CACHED_NUMBERS
 from dygmamba.sampling.view import NeighborRequest
 from dygmamba.tasks.link import LinkTask
@@ -79,20 +82,26 @@ def start_link_run(
             f"model '{model}' needs no training; use `dygmamba.evaluate({dataset.name!r}, {model!r})`",
             code="model-needs-no-training",
         )
+    start = options.start
     layers = collect_settings(model, dataset.name, options, settings)
     loop, own = separate_settings(merge_settings(layers))
-    model_config = resolve_walk_seed(build_config(spec.config, own), seed)
+    model_config = build_config(spec.config, own)
+    model_config = resolve_walk_seed(model_config, seed) if start is None else model_config
     fit_config = build_config(LinkFitConfig, loop)
     rule = get_default_split(dataset) if options.split is None else options.split
     stream = build_link_stream(dataset, device, rule)
     _require_events(stream.split, rule)
-    scorer = build_seeded_scorer(spec, model_config, seed, stream, TRAINING_COPIES)
+    facts = None if start is None else replace(start.facts, num_nodes=stream.store.num_nodes)
+    if start is not None:
+        check_warm_start(start, spec, model_config, stream)
+    scorer = build_seeded_scorer(spec, model_config, seed, stream, TRAINING_COPIES, facts)
     _check_loss(model, scorer, fit_config)
     fit_config = resolve_ranking(fit_config, loop, model_config, len(stream.split.train))
     check_distributable(scorer, stream.processes, fit_config.batch)
     _require_memory(scorer, fit_config, len(stream.split.train))
     reasons = explain_choices(dataset, stream, scorer, fit_config, model_config, layers)
     reasons |= _explain_ranking(fit_config, loop, len(stream.split.train))
+    reasons |= {} if start is None else {"start_from": start.describe(stream.store)}
     about = stream.processes.run_on_first(lambda: describe_dataset(dataset, root))
     suffix = "" if options.refit_of is None else "-all"
     run = create_run(
@@ -101,24 +110,37 @@ def start_link_run(
             "run": {**about, "split": stream.split.digest, "model": model, "seed": seed}
             | rule.section
             | ({} if options.refit_of is None else {"refit_of": str(options.refit_of)})
+            | ({} if start is None else start.about)
             | ({} if spec.source is None else {"source": spec.source}),
             "train": to_settings(fit_config),
             "model": to_settings(model_config),
             "chosen": options.reasons | reasons,
             "made_with": describe_environment(device),
-        },
+        }
+        | ({} if facts is None else {FACTS_SECTION: describe_facts(facts)}),
     )
-    return build_link_fit(run, stream, scorer)
+    if start is not None:
+        load_start_weights(run, scorer)
+        carry_calibration(run, start.folder)
+    fit = build_link_fit(run, stream, scorer)
+    if start is not None:
+        fit.checkpoints.save(fit.state)  # to be resumed from, even if the earlier run is deleted
+    return fit
 
 
-def resume_link_run(path: Path, device: torch.device, data_dir: Path | None = None) -> Trainer:
-    """Open a run directory and return a trainer at its last checkpoint."""
+def resume_link_run(
+    path: Path, device: torch.device, data_dir: Path | None = None, dataset: Dataset | None = None
+) -> Trainer:
+    """Open a run directory and return a trainer at its last checkpoint; `dataset` is its dataset if it is open."""
     run = RunDirectory(path, current_group().is_first)
     run.config()  # raises for a directory that is not a run, before a lock file is left in it
     current_group().run_on_first(run.lock)
     check_environment(run, device)
-    stream = build_link_stream(open_link_dataset(run, data_dir), device, read_split(run))
-    fit = build_link_fit(run, stream, build_scorer(run, stream))
+    stream = build_link_stream(open_link_dataset(run, data_dir, dataset), device, read_split(run))
+    scorer = build_scorer(run, stream)
+    if "start_from" in run.config()["run"] and not run.started:  # stopped before its first checkpoint
+        load_start_weights(run, scorer)
+    fit = build_link_fit(run, stream, scorer)
     fit.resume()
     return fit
 

@@ -44,6 +44,7 @@ from dygmamba.runs.opening import (
     read_split,
 )
 from dygmamba.runs.provenance import check_environment, create_run, describe_environment
+from dygmamba.runs.stored_facts import copy_facts
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.calibration import Calibration
@@ -134,7 +135,8 @@ def start_node_run(
             "train": settings,
             "model": trained.folder.config()["model"],
             "made_with": describe_environment(device),
-        },
+        }
+        | copy_facts(trained.folder),
     )
     return _build_node_fit(run, dataset, get_encoder(trained.scorer, trained.folder), device, None, advance)
 

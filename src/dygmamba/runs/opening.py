@@ -46,7 +46,8 @@ from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.models import find_model
 from dygmamba.models.aliases import update_stored_settings
-from dygmamba.models.base import Encoder, EncoderWrapper, ModelSpec
+from dygmamba.models.base import DatasetFacts, Encoder, EncoderWrapper, ModelSpec
+from dygmamba.runs.stored_facts import read_facts
 from dygmamba.tasks.losses import LOSSES
 from dygmamba.tasks.node_targets import NodeTarget
 
@@ -142,7 +143,7 @@ def build_scorer(folder: RunDirectory, stream: Stream) -> nn.Module:
     name, seed = sections["run"]["model"], int(sections["run"]["seed"])
     spec = find_model(name, sections["run"].get("source"))
     config = build_config(spec.config, update_stored_settings(name, sections["model"]))
-    scorer = build_seeded_scorer(spec, config, seed, stream)
+    scorer = build_seeded_scorer(spec, config, seed, stream, facts=read_facts(folder, stream.store))
     if not isinstance(scorer, nn.Module):
         raise FileError(
             f"{folder.path} is of the model '{name}', which has no weights to load; restore its config.toml",
@@ -151,10 +152,20 @@ def build_scorer(folder: RunDirectory, stream: Stream) -> nn.Module:
     return scorer
 
 
-def build_seeded_scorer(spec: ModelSpec, config: Any, seed: int, stream: Stream, copies: int = 1) -> Any:
-    """Initialize a model from a seed; raise before allocating if memory does not hold `copies` of its weights."""
+def build_seeded_scorer(
+    spec: ModelSpec,
+    config: Any,
+    seed: int,
+    stream: Stream,
+    copies: int = 1,
+    facts: DatasetFacts | None = None,
+) -> Any:
+    """Initialize a model from a seed; raise before allocating if memory does not hold `copies` of its weights.
+
+    `facts` replace those of the stream, in a run that started from another one.
+    """
     torch.manual_seed(seed)
-    facts = stream.facts
+    facts = facts or stream.facts
     with limit_tensor_memory(f"a model with {_describe_model_size(config)}", 1 / copies):
         return spec.build(config, facts)
 

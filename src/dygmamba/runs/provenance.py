@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -33,6 +33,9 @@ from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.stream import Stream
 from dygmamba.models.base import RoundLearner, Scorer
 from dygmamba.sampling.counts import CountRequest
+
+if TYPE_CHECKING:
+    from dygmamba.runs.warm_start import WarmStart
 
 PRESET_KEYS = (
     "preset",
@@ -55,12 +58,18 @@ class StartOptions:
     preset: str | None = None  # a size preset; takes precedence over the preset of the dataset
     reasons: dict[str, str] = field(default_factory=dict)  # why model, device, ... were chosen for the user
     refit_of: Path | None = None  # the run whose settings are trained again on all events
+    start: "WarmStart | None" = None  # the run whose settings and weights it starts with
 
 
 def collect_settings(
     model: str, dataset: str, options: StartOptions, settings: dict[str, Any]
 ) -> SettingLayers:
-    """Return the settings of a new run by source: the user's, the size preset, the preset of dataset or model."""
+    """Return the settings of a new run by source: the user's, the size preset, the preset of dataset or model.
+
+    A run that starts from another one has the settings of that one instead of presets.
+    """
+    if options.start is not None:
+        return {"set": settings, f"as {options.start.folder.path}": options.start.settings}
     size = {} if options.preset is None else find_size_preset(options.preset, model)
     owner = dataset if dataset in load_presets().get(model, {}) else model
     return {

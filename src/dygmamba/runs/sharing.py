@@ -54,7 +54,7 @@ SHARED_FILES = {
 REQUIRED_FILES = ("config.toml", WEIGHTS_FILE)
 MAX_MANIFEST_BYTES = 1 << 16
 # entries of [run] with the path of another run, or with several; only names are shared
-RUN_REFERENCES = ("backbone", "refit_of", "blend_of")
+RUN_REFERENCES = ("backbone", "refit_of", "blend_of", "start_from")
 
 PROTOCOL_NOTES = {
     "benchmark": "with a tenth of the nodes held out of training (the benchmark protocol of DyGLib)",

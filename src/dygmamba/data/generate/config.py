@@ -36,6 +36,9 @@ class GeneratorConfig(Settings):
     ties: Annotated[float, Bounds(0, 0.99)] = 0.02
     origin: Annotated[float, Bounds(-1e15, 1e15)] = 1.7e9
     edge_dim: Annotated[int, Bounds(0, 4096)] = 0
+    change_at: Annotated[float, Bounds(0, 1)] = 0.0
+    changed_half_life: Annotated[float, Bounds(1e-9, 1e15)] = 864_000.0
+    changed_novelty: Annotated[float, Bounds(1e-9, 1e9)] = 0.05
 
     def __post_init__(self) -> None:
         Settings.__post_init__(self)
@@ -63,6 +66,11 @@ class GeneratorConfig(Settings):
     def gap(self) -> float:
         """Mean time gap between consecutive events of the stream."""
         return self.pace / self.nodes
+
+    @property
+    def events_before_change(self) -> int:
+        """Number of events before the law changes; all of them if it does not."""
+        return int(self.change_at * self.events) if self.change_at else self.events
 
     @property
     def size(self) -> int:

@@ -112,8 +112,16 @@ def simulate_in_blocks(config: GeneratorConfig, size: int = EVENTS_PER_BLOCK) ->
         0.0,
         _allocate_simulation(0),
     )
-    for start in range(0, config.events, size):
-        time = clock.next(min(size, config.events - start))
+    change, start = config.events_before_change, 0
+    while start < config.events:
+        if start == change:
+            rates = rates._replace(
+                half_life=float(config.changed_half_life), novelty=float(config.changed_novelty)
+            )
+        # the law is the same within a block
+        end = min(start + size, config.events if start >= change else change)
+        time = clock.next(end - start)
+        start = end
         if state is None:
             # The first swap may happen at once, because the seats are random already.
             state, swap_at = _make_initial_state(rng, config, time[0]), time[0]

@@ -9,7 +9,7 @@ from math import inf, nextafter
 import numpy as np
 import pyarrow as pa
 import torch
-from jaxtyping import Bool, Float32, Float64
+from jaxtyping import Bool, Float32, Float64, Int32
 from torch import Tensor
 
 from dygmamba.core.errors import EventError, FileError
@@ -66,16 +66,26 @@ def extend_dataset(dataset: Dataset, events: Dataset, missing_label: float = 0.0
 def _merge_features(old: FeatureTable, new: FeatureTable, node: Float32[Tensor, "n dn"]) -> FeatureTable:
     """Put the columns of new events behind the others; unknown values get the next codes."""
     edge = torch.cat([old.edge, new.edge])
-    if old.codes is None or new.codes is None:
+    categories, codes = recode_categories(old, new)
+    if old.codes is None or codes is None:
         return FeatureTable(node, edge, old.codes, old.names, old.categories)
+    return FeatureTable(node, edge, torch.cat([old.codes, codes]), old.names, categories)
+
+
+def recode_categories(
+    old: FeatureTable, new: FeatureTable
+) -> tuple[tuple[Category, ...], Int32[Tensor, "e dc"] | None]:
+    """Return the values of both, those of `old` first, and the codes of the events of `new` among them."""
+    if old.codes is None or new.codes is None:
+        return old.categories, None
     categories, codes = [], []
     for k, (known, given) in enumerate(zip(old.categories, new.categories, strict=True)):
         values = dict.fromkeys((*known.values, *given.values))
         number = {value: code for code, value in enumerate(values)}
         code = torch.tensor([number[value] for value in given.values], dtype=torch.int32)
         categories.append(Category(known.name, tuple(values)))
-        codes.append(torch.cat([old.codes[:, k], code[new.codes[:, k].long()]]))
-    return FeatureTable(node, edge, torch.stack(codes, dim=1), old.names, tuple(categories))
+        codes.append(code[new.codes[:, k].long()])
+    return tuple(categories), torch.stack(codes, dim=1)
 
 
 def find_duplicates(dataset: Dataset) -> Bool[Tensor, "e"]:
@@ -166,14 +176,14 @@ def _extend_ids(ids: NodeIds, src: pa.Array, dst: pa.Array) -> NodeIds:
     if ids.is_source is not None:
         node += source  # source 7 and destination 7 are different nodes
     first = np.sort(np.unique(node, return_index=True)[1])
-    values = _concat_arrays(ids.values, names.dictionary.take(names.indices.take(pa.array(first))))
+    values = concat_arrays(ids.values, names.dictionary.take(names.indices.take(pa.array(first))))
     if ids.is_source is None:
         return NodeIds(values)
     is_source = pa.concat_arrays([ids.is_source, pa.array(source[first], pa.bool_())])
     return NodeIds(values, is_source.true_count, is_source)
 
 
-def _concat_arrays(*parts: pa.Array) -> pa.Array:
+def concat_arrays(*parts: pa.Array) -> pa.Array:
     """Concatenate arrays; integers become strings if they meet strings."""
     same_type = len({part.type for part in parts}) == 1
     return pa.concat_arrays(parts if same_type else [part.cast(pa.large_string()) for part in parts])

@@ -1,0 +1,93 @@
+"""Dataset facts in config.toml: those of a run that started from another one, whose model was built with them."""
+
+from math import isfinite
+from typing import Any
+
+from dygmamba.core.errors import FileError
+from dygmamba.data.events.columns import MAX_CODE_COLUMNS, ColumnFacts, NumericColumn, TypeColumn
+from dygmamba.data.events.event_store import EventStore
+from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.models.base import DatasetFacts
+
+FACTS_SECTION = "facts"
+MAX_NUMERIC, MAX_VALUES = 32, 64  # columns, and values of a categorical column, that a model reads at most
+NUMBERS = ("gap_mean", "start", "node_gap", "period")
+PAIRS = ("src_gap", "dst_gap")
+
+
+def describe_facts(facts: DatasetFacts) -> dict[str, Any]:
+    """Return the section of a config file, which `read_facts` parses; sizes follow from the dataset."""
+    columns = facts.columns.first(MAX_NUMERIC, MAX_CODE_COLUMNS, MAX_VALUES)
+    return {
+        **{name: getattr(facts, name) for name in NUMBERS},
+        **{name: list(getattr(facts, name)) for name in PAIRS},
+        "numeric": [[one.index, one.name, one.mean, one.deviation] for one in columns.numeric],
+        "types": [[one.index, one.name, list(one.codes), list(one.values)] for one in columns.types],
+    }
+
+
+def copy_facts(folder: RunDirectory) -> dict[str, dict[str, Any]]:
+    """Return the section of a run for the config of a run that contains its model; empty if it has none."""
+    section = folder.config().get(FACTS_SECTION)
+    return {} if section is None else {FACTS_SECTION: section}
+
+
+def read_facts(folder: RunDirectory, store: EventStore) -> DatasetFacts | None:
+    """Return the stored facts with the sizes of a stream; None if the run has none and uses those of its own events."""
+    section = folder.config().get(FACTS_SECTION)
+    if section is None:
+        return None
+    try:
+        return _parse_facts(section, store)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise FileError(
+            f"{folder.path}/config.toml has an incomplete section [{FACTS_SECTION}] ({error!r:.80}); restore it or "
+            "train again",
+            code="damaged-config",
+        ) from error
+
+
+def _parse_facts(section: dict[str, Any], store: EventStore) -> DatasetFacts:
+    numbers: dict[str, Any] = {name: _number(section[name]) for name in NUMBERS}
+    numbers |= {name: tuple(_number(value) for value in section[name]) for name in PAIRS}
+    features = store.features
+    numeric = tuple(
+        NumericColumn(_index(index, features.edge.shape[1]), str(name), _number(mean), _number(deviation))
+        for index, name, mean, deviation in section["numeric"]
+    )
+    types = tuple(
+        TypeColumn(
+            _index(index, len(features.categories)),
+            str(name),
+            tuple(_index(code, len(features.categories[index].values)) for code in codes),
+            tuple(map(str, values)),
+        )
+        for index, name, codes, values in section["types"]
+    )
+    if min(numbers["node_gap"], numbers["period"], numbers["gap_mean"]) <= 0 or any(
+        len(numbers[name]) != 2 or numbers[name][1] <= 0 for name in PAIRS
+    ):
+        raise ValueError("a time that must be above 0 is not")
+    if any(column.deviation <= 0 for column in numeric) or any(
+        len(column.codes) != len(column.values) for column in types
+    ):
+        raise ValueError("a column has values that none has")
+    return DatasetFacts(
+        num_nodes=store.num_nodes,
+        node_dim=features.node.shape[1],
+        edge_dim=features.edge.shape[1],
+        **numbers,
+        columns=ColumnFacts(numeric, types),
+    )
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+        raise ValueError(f"{value!r:.40} is not a finite number")
+    return float(value)
+
+
+def _index(value: Any, count: int) -> int:
+    if type(value) is not int or not 0 <= value < count:
+        raise ValueError(f"{value!r:.40} is not a number from 0 to {count - 1}")
+    return value

@@ -1,0 +1,197 @@
+"""Warm start: a new run on newer data that continues from the best weights of a finished run.
+
+The new run has the settings, the node numbers and the dataset facts (time scales, columns) of the earlier one, so that
+its inputs mean the same; its optimizer is new. Boosted trees keep the trees of the earlier run and add further ones.
+The facts are stored in config.toml, because those of the new events differ. The weights are stored in a checkpoint
+before the first step, so the run is resumed like any other.
+"""
+
+from dataclasses import dataclass, replace
+from math import inf, isfinite
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dygmamba.config import build_config
+from dygmamba.core.errors import ConfigError, FileError
+from dygmamba.data.events.event_store import EventStore
+from dygmamba.data.events.splits import SplitRule
+from dygmamba.data.storage.dataset import Dataset
+from dygmamba.data.storage.tensor_file import read_seal
+from dygmamba.engine.checkpoint import load_best, read_checkpoint
+from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.engine.stream import Stream
+from dygmamba.models.aliases import current_model_name, update_stored_settings
+from dygmamba.models.base import ContinuedLearner, DatasetFacts, ModelSpec, RoundLearner, Scorer
+from dygmamba.runs.opening import build_link_stream, build_seeded_scorer, open_link_dataset, read_split
+from dygmamba.runs.stored_facts import read_facts
+
+
+@dataclass(frozen=True, slots=True)
+class WarmStart:
+    """The finished run that a new run continues from.
+
+    Attributes:
+        folder: Its run directory.
+        dataset: Its dataset.
+        facts: The facts that its model was built with.
+        settings: Its settings, those of the training loop and those of the model.
+        trained_until: Time of the last event that its weights, or the weights it started with, were fitted to.
+        validated_until: The same of the events that chose its best epoch.
+        epochs: Number of epochs of its best weights.
+    """
+
+    folder: RunDirectory
+    dataset: Dataset
+    facts: DatasetFacts
+    settings: dict[str, Any]
+    trained_until: float
+    validated_until: float
+    epochs: int
+
+    @property
+    def model(self) -> str:
+        return str(current_model_name(self.folder.config()["run"]["model"]))
+
+    @property
+    def rule(self) -> SplitRule | None:
+        """Its split if that applies to newer data too: by shares. Otherwise None."""
+        rule = read_split(self.folder)
+        return rule if len(rule.numbers) == 3 and not rule.counted else None
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Entries of [run] that say where the weights come from."""
+        until = {
+            "start_trained_until": self.trained_until,
+            "start_validated_until": self.validated_until,
+        }
+        return {
+            "start_from": str(self.folder.path),
+            "start_weights": read_seal(self.folder.best),
+            **{name: time for name, time in until.items() if isfinite(time)},
+        }
+
+    def describe(self, store: EventStore) -> str:
+        """Describe what the new run starts with."""
+        new = store.num_nodes - self.dataset.store.num_nodes
+        epochs = f"{self.epochs} epoch{'s' * (self.epochs != 1)}"
+        return f"{self.folder.path}, its weights after {epochs}; {new:,} of {store.num_nodes:,} nodes are new"
+
+
+def open_warm_start(path: Path, data_dir: Path | None = None, dataset: Dataset | None = None) -> WarmStart:
+    """Open the run that a new run continues from; `dataset` is its dataset if that is open already.
+
+    Raises:
+        ConfigError: It is a blend or a node classifier, or has no best weights yet.
+    """
+    folder = RunDirectory(path)
+    sections = folder.config()
+    about = sections.get("run", {})
+    dataset = open_link_dataset(folder, data_dir, dataset)
+    if about.get("blend_of"):
+        raise ConfigError(f"{path} is a blend; start from one of the runs it blends", code="start-from-blend")
+    if not folder.best.exists():
+        raise ConfigError(
+            f"{path} has no finished epoch to start from; continue it with `dygmamba.resume({str(path)!r})`",
+            code="start-from-unfinished",
+        )
+    stream = build_link_stream(dataset, torch.device("cpu"), read_split(folder))
+    facts = read_facts(folder, stream.store) or stream.facts
+    _, state = read_checkpoint(folder, folder.best)
+    ends = {
+        f"start_{name}_until": max(
+            _get_last_time(stream.store, events), float(about.get(f"start_{name}_until", -inf))
+        )
+        for name, events in (("trained", stream.split.train), ("validated", stream.split.val))
+    }
+    return WarmStart(
+        folder,
+        dataset,
+        facts,
+        update_stored_settings(about["model"], sections["model"]) | sections["train"],
+        ends["start_trained_until"],
+        ends["start_validated_until"],
+        state.best_epoch + 1,
+    )
+
+
+def _get_last_time(store: EventStore, events: Tensor) -> float:
+    return float(store.time[events[-1]]) if len(events) else -inf
+
+
+def check_warm_start(start: WarmStart, spec: ModelSpec, config: Any, stream: Stream) -> None:
+    """Raise ConfigError if the weights of the earlier run cannot be carried over to a new run, or would know its test.
+
+    Args:
+        start: The earlier run.
+        spec: The model of both.
+        config: The settings of the new model.
+        stream: The events of the new run.
+    """
+    scorer = _build_with_same_inputs(start, spec, config, stream)
+    known = start.dataset.store.num_nodes
+    if scorer.stateful and stream.store.num_nodes > known:
+        raise ConfigError(
+            f"model '{start.model}' has a memory for the {known:,} nodes that {start.folder.path} knows, and this "
+            f"dataset has {stream.store.num_nodes - known:,} others; train it anew, without `start_from`",
+            code="start-unknown-nodes",
+        )
+    if isinstance(scorer, RoundLearner) and not isinstance(scorer, ContinuedLearner):
+        raise ConfigError(
+            f"model '{start.model}' cannot add rounds to those of another run; leave out `start_from`",
+            code="start-not-supported",
+        )
+    _require_unseen_periods(start, stream)
+
+
+def _build_with_same_inputs(start: WarmStart, spec: ModelSpec, config: Any, stream: Stream) -> Scorer:
+    """Return the new model; raise ConfigError unless its settings leave inputs and weights as they were."""
+    stored = update_stored_settings(start.model, start.folder.config()["model"])
+    facts = replace(start.facts, num_nodes=stream.store.num_nodes)
+    scorer, earlier = (
+        build_seeded_scorer(spec, settings, 0, stream, facts=facts)
+        for settings in (config, build_config(spec.config, stored))
+    )
+    own, other = (
+        {name: tensor.shape for name, tensor in model.state_dict().items()} for model in (scorer, earlier)
+    )
+    if own != other or scorer.requests != earlier.requests:
+        raise ConfigError(
+            f"the settings of the model differ from those of {start.folder.path} in what it reads or in the sizes of "
+            "its weights; leave them out, or leave out `start_from`",
+            code="start-other-settings",
+        )
+    return scorer
+
+
+def _require_unseen_periods(start: WarmStart, stream: Stream) -> None:
+    """Raise ConfigError if the earlier run has learned from events that are to judge the new one."""
+    for what, until, name, events in (
+        ("trained on", start.trained_until, "validation", stream.split.val),
+        ("validated on", start.validated_until, "the test", stream.split.test),
+    ):
+        if len(events) and until >= float(stream.store.time[events[0]]):
+            raise ConfigError(
+                f"{start.folder.path} was {what} events up to time {until:.12g}, but {name} begins at "
+                f"{float(stream.store.time[events[0]]):.12g}, so its results would be too good; choose a later "
+                "`split`, or the run that it was refitted from",
+                code="start-knows-evaluation",
+            )
+
+
+def load_start_weights(folder: RunDirectory, scorer: nn.Module) -> None:
+    """Load the weights that a run starts with; raise FileError if they are no longer those that it recorded."""
+    about = folder.config()["run"]
+    start = RunDirectory(Path(about["start_from"]))
+    if not start.best.exists() or read_seal(start.best) != about.get("start_weights"):
+        raise FileError(
+            f"{folder.path} was to start from the weights of {start.path}, which are missing or have changed; "
+            "restore them, or start a new run",
+            code="start-weights-changed",
+        )
+    load_best(start, scorer)
+    if isinstance(scorer, ContinuedLearner):
+        scorer.keep_rounds()

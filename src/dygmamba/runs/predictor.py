@@ -84,7 +84,7 @@ class Predictor:
         open_task = open_classifier if folder.task == "node" else open_run
         opened = open_task(folder, choose_device(device), data_dir)
         ranker, calibration, new_nodes = (
-            _build_ranker(opened, opened.dataset, tokens),
+            build_ranker(opened, opened.dataset, tokens),
             load_calibration(folder),
             None,
         )
@@ -106,7 +106,7 @@ class Predictor:
         """Return a predictor that also knows these events, from a file or table with the dataset's columns."""
         dataset = self.extend(*self.read_events(events))
         return replace(
-            self, dataset=dataset, ranker=_build_ranker(self.run, dataset, self.ranker.stream_scorer.tokens)
+            self, dataset=dataset, ranker=build_ranker(self.run, dataset, self.ranker.stream_scorer.tokens)
         )
 
     def extend(self, where: str, more: Dataset) -> Dataset:
@@ -118,7 +118,7 @@ class Predictor:
             dataset = extend_dataset(self.dataset, more, missing_label)
         except EventError as error:
             raise FileError(f"{where}: {error}", code=error.code) from error
-        self._require_known_nodes(dataset.store.num_nodes - self.dataset.store.num_nodes)
+        self.require_known_nodes(dataset.store.num_nodes - self.dataset.store.num_nodes)
         return dataset
 
     def read_events(self, events: Any) -> tuple[str, Dataset]:
@@ -297,7 +297,7 @@ class Predictor:
         self, pairs: QuerySource, at: TimeLike | None, sources_only: bool = False
     ) -> QueryBatch:
         queries = self.query_parser.read(pairs, at, sources_only)
-        self._require_known_nodes(len(queries.unknown_ids))
+        self.require_known_nodes(len(queries.unknown_ids))
         return queries
 
     def _query_all_sources(self, at: TimeLike | None) -> QueryBatch:
@@ -320,7 +320,8 @@ class Predictor:
             )
         raise ConfigError(describe_node_run(self.run.folder), code="not-a-link-run")
 
-    def _require_known_nodes(self, new_nodes: int) -> None:
+    def require_known_nodes(self, new_nodes: int) -> None:
+        """Raise ConfigError if there are new nodes and the model has a memory of those it was trained with."""
         if new_nodes and self.run.scorer.stateful:
             raise ConfigError(
                 f"model '{self.run.about['model']}' has a memory of the nodes it was trained with and cannot take new "
@@ -333,7 +334,7 @@ def _name_if_present(name: str, names: tuple[str, ...]) -> str | None:
     return name if name in names else None
 
 
-def _build_ranker(run: OpenRun, dataset: Dataset, tokens: int | None) -> Ranker:
+def build_ranker(run: OpenRun, dataset: Dataset, tokens: int | None) -> Ranker:
     """Build a ranker on the stream, with extra nodes that stand for unknown ids.
 
     Labels are hidden unless the model reads those of earlier events.

@@ -10,7 +10,7 @@ Legend: e events, p pairs, s scales, v values per event, f features per pair.
 from dataclasses import dataclass, field
 
 import torch
-from jaxtyping import Float32, Float64, Int64
+from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
 from dygmamba.core.errors import ConfigError
@@ -48,6 +48,10 @@ class NodeValueRequest(TableRequest):
         """Cost of one query in tokens of a sequence."""
         return 1
 
+    def make_scale(self) -> Float64[Tensor, "s"]:
+        """Return all scales of the sums: on the last one nothing decays, so its sums are numbers of events."""
+        return torch.tensor([*self.scales, torch.finfo(torch.float64).max], dtype=torch.float64)
+
     @property
     def names(self) -> list[str]:
         """Description of each feature, in the order of the columns.
@@ -83,15 +87,13 @@ class NodeValueTable:
         request: NodeValueRequest,
     ) -> "NodeValueTable":
         """Sum events in time order; raise MemoryBudgetError if the sums do not fit into memory."""
-        # on the last scale nothing decays, so its sums are numbers of events and of partners
-        scale = torch.tensor([*request.scales, torch.finfo(torch.float64).max], dtype=torch.float64)
+        scale = request.make_scale()
         width = 2 + value.shape[1]
         require_memory(
             2 * len(src) * width * 8 * (len(scale) + 1),
             f"the sums of event values of {len(src):,} events (fewer with a smaller `values`)",
         )
-        first = is_first_meeting(src * num_nodes + dst)
-        x = torch.cat([torch.ones(len(src), 1), first.float()[:, None], value], dim=1).double()
+        x = stack_values(is_first_meeting(src * num_nodes + dst), value)
         return NodeValueTable(*(build_decayed_sums(group, time, x, num_nodes, scale) for group in (src, dst)))
 
     def compute_features(
@@ -99,12 +101,18 @@ class NodeValueTable:
     ) -> Float32[Tensor, "p f"]:
         """Return all features of each pair, in the order of `NodeValueRequest.names`."""
         sides = ((self.sent, src), (self.received, src), (self.received, dst))
-        return torch.cat([_features_of(lists, node, time) for lists, node in sides], dim=1)
+        return torch.cat([compute_side(lists, node, time) for lists, node in sides], dim=1)
 
 
-def _features_of(
+def stack_values(first: Bool[Tensor, "e"], value: Float32[Tensor, "e v"]) -> Float64[Tensor, "e _"]:
+    """Return what is summed up for each event: 1, whether the pair meets for the first time, and its values."""
+    return torch.cat([torch.ones(len(value), 1), first.float()[:, None], value], dim=1).double()
+
+
+def compute_side(
     lists: DecayedSums, node: Int64[Tensor, "p"], time: Float64[Tensor, "p"]
 ) -> Float32[Tensor, "p _"]:
+    """Return the features of one side: its node's group in `lists`, -1 without events."""
     running, decay, last = look_up_before(lists, node, time)
     sums = running * decay[..., None]
     count, partners, values = sums[..., :1], sums[..., 1], sums[..., 2:]

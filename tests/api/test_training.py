@@ -64,6 +64,7 @@ def command(folder, tmp_path, monkeypatch, capsys):
         (CPU, "link", {"length": 16}, None, "dyg-mamba", None),
         (CPU, "link", {"lenght": 16}, None, "dyg-mamba", None),
         (CPU, "link", {}, "small", "dyg-mamba", "small"),
+        (GPU, "node", {}, None, "dyg-mamba", None),
         (CPU, "node", {}, None, "trees", None),
         (CPU, "node", {"values": 3, "balance": True}, None, "trees", None),
         (CPU, "node", {"length": 16}, None, "dyg-mamba", "small"),
@@ -77,6 +78,7 @@ def test_the_model_suits_the_machine_unless_a_setting_says_otherwise(
     pick = choose_model(device, task, settings, size)
     assert (pick.model, pick.size) == (model, found)
     assert "trees" in pick.sentence
+    assert task == "link" or "budget" not in pick.sentence
     assert model in pick.sentence
 
 

@@ -1,6 +1,7 @@
 """Boosted trees for labels of nodes: objectives, what they see, learning, resuming, and runs of every kind."""
 
 import json
+import math
 from dataclasses import replace
 
 import pyarrow as pa
@@ -16,11 +17,14 @@ from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.splits import PUBLISHED_SPLIT
 from dygmamba.data.storage.dataset import Dataset
+from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.models.base import CheckedModule
 from dygmamba.models.node_objectives import OBJECTIVES
 from dygmamba.runs.node_direct import start_direct_node_run
 from dygmamba.runs.node_streams import hide_labels
-from dygmamba.runs.node_training import open_node_run, resume_node_run
-from dygmamba.sampling.node_values import is_first_meeting
+from dygmamba.runs.node_training import open_classifier, open_node_run, resume_node_run
+from dygmamba.sampling.counts import scale_label
+from dygmamba.sampling.node_values import NodeValueRequest, NodeValueTable, is_first_meeting
 from dygmamba.tasks.node import split_for_nodes
 from dygmamba.tasks.node_targets import create_target
 from node_cases import labelled_stream
@@ -164,6 +168,47 @@ def test_first_meetings_are_the_first_of_their_key():
     assert is_first_meeting(key).tolist() == [True, True, False, True, False, False]
 
 
+def test_the_order_of_simultaneous_events_is_irrelevant():
+    """Means, last values and partners of a node by hand; the last value is the mean over its last instant."""
+    src, dst = torch.tensor([0, 0, 0, 1]), torch.tensor([2, 3, 2, 3])
+    time, value = torch.tensor([0.0, 4.0, 4.0, 6.0]).double(), torch.tensor([[1.0], [2.0], [6.0], [9.0]])
+    request, found = NodeValueRequest((2.0,), (0,)), []
+    for order in ([0, 1, 2, 3], [0, 2, 1, 3]):
+        columns = (src[order], dst[order], time, value[order])
+        table = NodeValueTable.build(*columns, 4, request)
+        ask = (torch.tensor([0, 0]), torch.tensor([3, 3]), torch.tensor([6.0, 4.0]).double())
+        found.append(dict(zip(request.names, table.compute_features(*ask).T, strict=True)))
+    decay, label = math.exp(-4 / 2), scale_label(2.0)
+    for name, expected in {
+        "value 0 of the last event the source sent": [4.0, 1.0],
+        f"mean of value 0 of the events the source sent, {label}": [(decay + 8) / (decay + 2), 1.0],
+        "number of partners in the events the source sent": [math.log1p(2), math.log1p(1)],
+        "value 0 of the last event the source received": [0.0, 0.0],
+        "value 0 of the last event the destination received": [2.0, 0.0],
+    }.items():
+        assert found[0][name].tolist() == pytest.approx(expected)
+    for name, column in found[0].items():
+        torch.testing.assert_close(found[1][name], column)
+
+
+@pytest.mark.parametrize(
+    ("buffer", "value"), [("feature", 10_000), ("left", 0), ("value", torch.nan), ("grown", 10_000)]
+)
+def test_trees_that_no_training_gives_are_refused(buffer, value, trained):
+    """A feature or a branch that is not there, a value that is no number, more trees than there are."""
+    scorer = open_classifier(trained["classes"][0].path, CPU).scorer
+    bank = scorer.output_banks[1]
+    assert isinstance(scorer, CheckedModule)
+    assert isinstance(bank, CheckedModule)
+    bank.check_buffers()
+    getattr(bank, buffer).view(-1)[0] = value
+    with pytest.raises(ValueError, match=r"it has|its trees"):
+        bank.check_buffers()
+    bank.grown -= 1
+    with pytest.raises(ValueError, match="different numbers"):
+        scorer.check_buffers()
+
+
 def test_a_stopped_run_ends_as_if_it_was_not(tmp_path):
     """Stop after five rounds, resume, finish: trees of every class, metrics and best epoch are bit-identical."""
     data, folders = labelled_data("classes"), []
@@ -186,8 +231,12 @@ def test_a_stopped_run_ends_as_if_it_was_not(tmp_path):
 
 
 def test_a_damaged_or_unfitting_request_is_an_error(tmp_path):
-    """No backbone to finetune, other feature names than stored, and a config without its target."""
+    """No backbone to finetune, no embeddings, other feature names than stored, a config with no or another target."""
     data = labelled_data("binary")
+    with raises("model-without-encoder", ConfigError):  # and nothing is trained
+        dm.train(data, "walk-trees", task="node", out=tmp_path, device="cpu", trees=1)
+    (run,) = (tmp_path / "small" / "walk-trees").iterdir()
+    assert not RunDirectory(run).metrics()
     with raises("model-without-encoder", ConfigError):
         dm.train(data, "trees", task="node", finetune=True, out=tmp_path, device="cpu", **FAST)
     fit = start(data, tmp_path, epochs=1)
@@ -196,10 +245,16 @@ def test_a_damaged_or_unfitting_request_is_an_error(tmp_path):
     with raises("tree-features-changed", FileError):
         fit.score(fit.task.test)
     config = fit.run.path / "config.toml"
-    config.write_text(config.read_text().replace("target = ", "other = "))
-    with raises("damaged-config", FileError):
-        dm.save(data, data_dir=tmp_path / "data")
-        open_node_run(fit.run.path, CPU, tmp_path / "data")
+    text = config.read_text()
+    dm.save(data, data_dir=tmp_path / "data")
+    for changed in (
+        text.replace("target = ", "other = "),
+        text.replace('target = "binary"', 'target = "sets"'),
+    ):
+        assert changed != text
+        config.write_text(changed)
+        with raises("damaged-config", FileError):
+            open_node_run(fit.run.path, CPU, tmp_path / "data")
 
 
 def test_the_command_trains_and_predicts_classes(monkeypatch, capsys, tmp_path):

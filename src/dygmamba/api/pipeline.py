@@ -42,6 +42,7 @@ from dygmamba.runs.opening import (
     OpenRun,
     SplitSpec,
     describe_training,
+    get_encoder,
     open_link_dataset,
     open_run_dataset,
     parse_split,
@@ -295,7 +296,12 @@ def train_node_run(dataset: Dataset, plan: TrainingPlan, seed: int, progress: Pr
         sized = {} if plan.size is None else find_size_preset(plan.size, plan.model or DEFAULT_NETWORK)
         parts = NodeSettings.from_settings(dataset.name, plan.model or DEFAULT_NETWORK, sized | plan.settings)
         link_plan = replace(plan, settings=parts.link, size=None)
-        backbone, config = train_link_run(dataset, link_plan, seed, progress).run.path, parts.node
+        link_fit = start_or_restart(dataset, link_plan, seed, progress)
+        get_encoder(
+            link_fit.scorer, link_fit.run
+        )  # raises before a model without embeddings is trained for nothing
+        finish_link_run(link_fit, dataset, plan.strategies, progress, plan.log)
+        backbone, config = link_fit.run.path, parts.node
     config = replace(
         config, finetune=plan.finetune or config.finetune, balance=plan.balance or config.balance
     )

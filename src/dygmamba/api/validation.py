@@ -273,11 +273,10 @@ def choose_model(
     if size is not None and is_preset_file(size):
         model = read_preset_file(Path(size)).model
         return ModelChoice(model, size, f"model {model}, because the preset {size} is for it")
+    budget = "`budget='10m'` tries several models" if task == "link" else ""
     if device.type != "cpu":
-        reason = (
-            f"model {network}, because there is a GPU; {trees} needs none and finishes sooner, "
-            "`budget='10m'` tries several"
-        )
+        reason = f"model {network}, because there is a GPU; {trees} needs none and finishes sooner"
+        reason += f", {budget}" if budget else ""
         return ModelChoice(network, size, reason)
     setting = _find_network_setting(settings, task) or ("finetune" if finetune else None)
     if task == "node" and (size is not None or setting is not None):
@@ -296,11 +295,12 @@ def choose_model(
             f"model {network}, because it has the setting {setting}; without a GPU {trees} finishes sooner"
         )
         return ModelChoice(network, size, reason)
-    reason = (
-        f"no GPU in use: model {DEFAULT_CPU_MODEL}, boosted trees that finish in minutes on a CPU; `budget='10m'` "
-        f"tries several models; the paper's network is `model='{network}'`, hours on a CPU, or with `preset='small'` "
-        "less"
+    parts = (
+        f"no GPU in use: model {DEFAULT_CPU_MODEL}, boosted trees that finish in minutes on a CPU",
+        budget,
+        f"the paper's network is `model='{network}'`, hours on a CPU, or with `preset='small'` less",
     )
+    reason = "; ".join(filter(None, parts))
     return ModelChoice(DEFAULT_CPU_MODEL, None, reason, surprising=True)
 
 

@@ -76,7 +76,7 @@ test-lowest: $(READY)
 	$(INSTALL) uv
 	rm -rf .venv-lowest && $(PYTHON) -m venv .venv-lowest
 	echo 'torch==$(LOWEST_TORCH)' > .venv-lowest/torch.txt
-	$(BIN)/uv pip compile --quiet --resolution lowest-direct -c .venv-lowest/torch.txt pyproject.toml \
+	$(BIN)/uv pip compile --quiet --no-deps --resolution lowest-direct -c .venv-lowest/torch.txt pyproject.toml \
 	  --python .venv-lowest/bin/python --no-header --no-annotate -o .venv-lowest/lowest.txt
 	cat .venv-lowest/lowest.txt
 	.venv-lowest/bin/pip install --disable-pip-version-check -r .venv-lowest/lowest.txt -e . \

@@ -108,7 +108,7 @@ torture: $(READY)
 results: $(READY)
 	$(BIN)/python -m dygmamba.lab.results_page docs/research/results
 
-# docs/reference/zoo.md out of a folder of shared runs, each written by `dygmamba push`
+# docs/reference/zoo.md out of the shared runs in zoo/, each written by `dygmamba push`
 ZOO := zoo
 zoo: $(READY)
 	$(BIN)/python -m dygmamba.lab.zoo $(ZOO) --page docs/reference/zoo.md

@@ -76,7 +76,7 @@ test-lowest: $(READY)
 	$(INSTALL) uv
 	rm -rf .venv-lowest && $(PYTHON) -m venv .venv-lowest
 	echo 'torch==$(LOWEST_TORCH)' > .venv-lowest/torch.txt
-	$(BIN)/uv pip compile --quiet --resolution lowest-direct -c .venv-lowest/torch.txt pyproject.toml \
+	$(BIN)/uv pip compile --quiet --no-deps --resolution lowest-direct -c .venv-lowest/torch.txt pyproject.toml \
 	  --python .venv-lowest/bin/python --no-header --no-annotate -o .venv-lowest/lowest.txt
 	cat .venv-lowest/lowest.txt
 	.venv-lowest/bin/pip install --disable-pip-version-check -r .venv-lowest/lowest.txt -e . \
@@ -108,7 +108,7 @@ torture: $(READY)
 results: $(READY)
 	$(BIN)/python -m dygmamba.lab.results_page docs/research/results
 
-# docs/reference/zoo.md out of a folder of shared runs, each written by `dygmamba push`
+# docs/reference/zoo.md out of the shared runs in zoo/, each written by `dygmamba push`
 ZOO := zoo
 zoo: $(READY)
 	$(BIN)/python -m dygmamba.lab.zoo $(ZOO) --page docs/reference/zoo.md

@@ -1,7 +1,8 @@
 """Write the address of the repository into every file that names it.
 
 `python release/set_repository.py https://github.com/OWNER/NAME` changes pyproject.toml, mkdocs.yml, CITATION.cff and
-recipe/meta.yaml; run twice, it changes nothing more. The manual is expected at https://OWNER.github.io/NAME/.
+recipe/meta.yaml; run twice, it changes nothing more. The manual is expected at https://OWNER.github.io/NAME/. On the
+package index, relative links of the README lead to the repository from then on.
 """
 
 import re
@@ -9,6 +10,15 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+README_HOOK = r"""
+[tool.hatch.metadata.hooks.fancy-pypi-readme] # relative links do not work on the package index
+content-type = "text/markdown"
+fragments = [{{ path = "README.md" }}]
+substitutions = [
+  {{ pattern = '!\[(.*?)\]\((?!https?:)(.*?)\)', replacement = '![\1]({raw}/main/\2)' }},
+  {{ pattern = '\]\((?!https?:|#)(.*?)\)', replacement = ']({home}/blob/main/\1)' }},
+]
+"""
 
 
 def main(address: str, root: Path = ROOT) -> None:
@@ -27,6 +37,7 @@ def main(address: str, root: Path = ROOT) -> None:
     set_lines(
         root / "pyproject.toml", "[project.urls]\n", {f"{key} = ": f'"{url}"' for key, url in urls.items()}
     )
+    absolute_readme(root / "pyproject.toml", home, f"https://raw.githubusercontent.com/{owner}/{name}")
     set_lines(root / "mkdocs.yml", "docs_dir: docs\n", {"site_url: ": site, "repo_url: ": home})
     set_lines(
         root / "CITATION.cff", "license: MIT\n", {"repository-code: ": f'"{home}"', "url: ": f'"{site}"'}
@@ -34,6 +45,23 @@ def main(address: str, root: Path = ROOT) -> None:
     set_lines(
         root / "recipe/meta.yaml", "about:\n", {"  home: ": site, "  dev_url: ": home, "  doc_url: ": site}
     )
+
+
+def absolute_readme(path: Path, home: str, raw: str) -> None:
+    """Let the build rewrite the links of the README; an earlier address is replaced."""
+    text = re.sub(
+        r"\n\[tool\.hatch\.metadata\.hooks\.fancy[^]]*\].*?\n\]\n",
+        "",
+        path.read_text("utf-8"),
+        flags=re.DOTALL,
+    )
+    text = text.replace(
+        'requires = ["hatchling>=1.26"]', 'requires = ["hatchling>=1.26", "hatch-fancy-pypi-readme"]'
+    )
+    text = text.replace('dynamic = ["version"]\n', 'dynamic = ["readme", "version"]\n').replace(
+        'readme = "README.md"\n', ""
+    )
+    path.write_text(text + README_HOOK.format(home=home, raw=raw), "utf-8")
 
 
 def set_lines(path: Path, after: str, lines: dict[str, str]) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +47,13 @@ def test_a_run_of_a_local_zoo_can_be_pulled(zoo, tmp_path):
     folder, runs = zoo
     pulled = dm.pull(folder / "zoo" / "small-0", out=tmp_path / "runs", device="cpu")
     assert pulled.score([(3, 5), (4, 9)]) == runs[0].score([(3, 5), (4, 9)])
+
+
+def test_the_page_of_the_manual_is_that_of_the_runs_in_the_repository(capsys):
+    """Every run in zoo/ passes the checks of a pull today, and the page states their figures."""
+    root = Path(__file__).parents[2]
+    assert main([str(root / "zoo")]) == 0
+    assert capsys.readouterr().out == (root / "docs" / "reference" / "zoo.md").read_text()
 
 
 def test_a_damaged_run_is_not_listed(zoo, tmp_path, capsys):

@@ -29,7 +29,7 @@ Pull a run and use it; nothing is trained:
 import dygmamba as dm
 
 run = dm.pull("{address}/{example}")
-print(run.rank(["17"], k=3).to_pandas())
+print(run.results.to_pandas())
 ```
 
 `dygmamba pull {address}/{example}` does the same on the command line. A pulled run predicts exactly as the one that was
@@ -57,6 +57,7 @@ class ZooEntry:
     size: int  # bytes of all files
     data: dict[str, str]  # name, digest and version of the dataset
     about: dict[str, Any]  # section [run] of its config
+    made_with: dict[str, Any]  # versions and device of its training
     protocol: str
     results: list[dict[str, Any]]
 
@@ -66,13 +67,14 @@ def read_entry(folder: Path) -> ZooEntry:
     manifest = read_manifest(folder)
     with tempfile.TemporaryDirectory() as scratch:
         run = unpack_run(folder, Path(scratch) / "runs", Path(scratch) / "data")
-        about, results, protocol = run.config()["run"], run.results(), read_split(run).protocol
+        config, results, protocol = run.config(), run.results(), read_split(run).protocol
     return ZooEntry(
         name=folder.name,
         digest=hashlib.sha256((folder / MANIFEST_FILE).read_bytes()).hexdigest(),
         size=sum(entry["bytes"] for entry in manifest.files.values()),
         data=manifest.data,
-        about=about,
+        about=config["run"],
+        made_with=config.get("made_with", {}),
         protocol=protocol,
         results=results,
     )
@@ -97,13 +99,13 @@ def read_zoo(folder: Path) -> list[ZooEntry]:
 def render_page(entries: list[ZooEntry], address: str) -> str:
     """Render the page of the manual."""
     intro = INTRODUCTION.format(address=address, example=entries[0].name, manifest=MANIFEST_FILE)
-    heads = ["run", "model", "stream", "events", "seed", *METRICS, "MB"]
+    heads = ["run", "model", "stream", "test events", "seed", *METRICS, "kB"]
     rows = [_render_row(entry) for entry in entries]
     used = sorted({entry.protocol for entry in entries})
     names = {name: ", ".join(f"`{e.name}`" for e in entries if e.protocol == name) for name in used}
     protocols = [f"- {names[name]}: {PROTOCOL_NOTES[name]}." for name in used]
     digests = [[f"`{entry.name}`", f"`{entry.digest}`"] for entry in entries]
-    trained = [_render_command(entry, address) for entry in entries]
+    trained = [line for entry in entries for line in _render_command(entry, address)]
     return "\n".join(
         [
             intro,
@@ -141,10 +143,10 @@ def _render_row(entry: ZooEntry) -> list[str]:
         f"`{entry.name}`",
         format_markdown_code(entry.about["model"]),
         stream,
-        f"{counts[0]:,} in the test" if counts else "-",
+        f"{counts[0]:,}" if counts else "-",
         escape_markdown(entry.about["seed"]),
         *cells,
-        f"{entry.size / 1e6:.1f}",
+        f"{entry.size / 1e3:,.0f}",
     ]
 
 
@@ -155,10 +157,14 @@ def _format_metric(results: list[dict[str, Any]], setting: str, metric: str) -> 
     return "-"
 
 
-def _render_command(entry: ZooEntry, address: str) -> str:
-    about = entry.about
-    train = f"dygmamba train {about['data']} --model {about['model']} --seeds {about['seed']}"
-    return f"{train}   # then: dygmamba push RUN {address}/{entry.name}"
+def _render_command(entry: ZooEntry, address: str) -> list[str]:
+    about, made = entry.about, entry.made_with
+    versions = ", ".join(f"{name} {made[name]}" for name in ("dygmamba", "torch", "device") if name in made)
+    return [
+        f"# {entry.name}: {versions}",
+        f"dygmamba train {about['data']} --model {about['model']} --seeds {about['seed']}",
+        f"dygmamba push RUN {address}/{entry.name}",
+    ]
 
 
 def _render_table(heads: list[str], rows: list[list[str]]) -> str:

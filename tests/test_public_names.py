@@ -303,3 +303,15 @@ def test_examples_run(name, tmp_path, monkeypatch):
 def test_every_function_has_an_example():
     """No public function without one that runs."""
     assert [name for name in FUNCTIONS if ">>> " not in (inspect.getdoc(getattr(dm, name)) or "")] == []
+
+
+def test_the_help_of_the_package_shows_every_function_with_its_parameters():
+    """Parameters in the order of the signature; names of all public functions are there."""
+    calls = dict(re.findall(r"(\w+)\(([^)]*)\)", dm.__doc__.split("`help")[0]))
+    functions = {name for name in dir(dm) if inspect.isfunction(getattr(dm, name))}
+    assert functions - set(calls) == set()
+    for name in functions:
+        shown = [part.strip(" *") for part in calls[name].split(",")]
+        shown = [part for part in shown if part not in ("", "...")]
+        known = [part for part in inspect.signature(getattr(dm, name)).parameters if part in shown]
+        assert shown == known, name

@@ -2,23 +2,26 @@
 
 DyG-Mamba here is the NeurIPS 2025 paper (openreview ja2wA4UncJ), not DyGMamba (arXiv 2408.04713).
 
-    read        read events from a file, a data frame, a TemporalData ...   -> Dataset
-    load        load a dataset by name; see also save, datasets, remove     -> Dataset
-    generate    generate a stream whose decay law is known                  -> Dataset
-    train       train a model on a dataset, one run per seed                -> Runs
-    tune        search for better settings, as a preset for train           -> Tuning
-    resume      continue a stopped run; refit: train it on all events       -> Run
-    open        open a run directory to score, rank, explain, observe       -> Run
-    list_runs   list the runs on disk, with their results                   -> table
-    load_program  load an exported scorer after checking its digest         -> function
-    push, pull  share a run through a folder or the Hugging Face Hub        -> Run
-    evaluate    evaluate a model without training                           -> table
-    reproduce   run a study of the paper                                    -> StudyResults
-    compare     compare finished runs; blend: combine them into one run     -> Document
-    audit       check what a test can show and what a score depends on      -> Audit
-    models      list all models; register: add your own; check_model: test it
-    batches     iterate over causal batches in your own training loop
-    ops         selective_scan, and selective_scan_fn with mamba_ssm's arguments
+    read(source, *, src, dst, ...) -> Dataset   events from a file, several files, a data frame, rows ...
+    load(name, data_dir) -> Dataset             a dataset by name; save(dataset), datasets(), remove(name)
+    generate(*, name, kind, ...) -> Dataset     a stream whose decay law is known
+    train(data, model, *, seeds, ...) -> Runs   train a model on a dataset, one run per seed
+    tune(data, model, *, trials, ...) -> Tuning search for better settings, as a preset for train
+    resume(folder), refit(folder) -> Run        continue a stopped run; train it on all events
+    open(folder, *, device, ...) -> Run         a run directory, or the newest run of a dataset, to use it
+    list_runs(data, *, folder) -> table         the runs on disk, with their results
+    load_program(path) -> function              an exported scorer, after checking its digest
+    push(run, target), pull(source)             share a run through a folder or the Hugging Face Hub
+    evaluate(data, model, ...) -> table         evaluate a model without training
+    reproduce(study, ...) -> StudyResults       run a study of the paper
+    compare(runs, *, out) -> Document           compare finished runs
+    blend(runs, ...) -> Run                     combine finished runs into one
+    audit(data, model, ...) -> Audit            what a test can show, and what a score depends on
+    models(), register(name, config, build)     list all models; add your own; check_model(name) tests it
+    batches(data, ...)                          causal batches for your own training loop
+    ops                                         selective_scan, also with mamba_ssm's arguments
+
+`help(dm.train)` says more about a function, `help(dm.Run)` what a run can do.
 
     import dygmamba as dm
     runs = dm.train(dm.read(frame, src="sender", dst="receiver", time="sent"))

@@ -86,6 +86,18 @@ def test_runs_are_a_sequence_with_mean_and_spread(trained):
     assert trained[0].metrics.column_names[:2] == ["epoch", "loss"]
 
 
+def test_notebooks_show_tables_and_escape_names(trained):
+    """A dataset, a run and runs have HTML; text of others is escaped."""
+    shown = [
+        thing._repr_html_() for thing in (trained[0].data, trained[0], trained, dm.compare([trained[0].path]))
+    ]
+    assert all(page.count("<table>") == page.count("</table>") > 0 for page in shown)
+    assert str(trained[0].path) in shown[1]
+    data = dm.read([("<b>ann", "bob", "2024-05-01")], name="mail")
+    assert "&lt;b&gt;ann" in data._repr_html_()
+    assert "<b>ann" not in data._repr_html_()
+
+
 def test_a_run_opens_in_a_new_process_and_says_the_same(trained, tmp_path):
     """Data that no name leads to lie beside the runs, once; scores are bit for bit those of the training process."""
     run = trained[1]

@@ -242,7 +242,11 @@ def test_the_export_command_prints_how_to_import_the_file(monkeypatch, capsys, t
         words = json.loads(out)["import"].split()[2:]
         code, _, err = call(monkeypatch, capsys, *words, "--out", "again")
         assert (code, dm.load("again").digest) == (0, before), err
-    for place, sentence in ((tmp_path, "is a folder"), (tmp_path / "x.xlsx", ".csv, .jsonl")):
+    for place, sentence in (
+        (tmp_path, "is a folder"),
+        (tmp_path / "x.ods", ".csv, .jsonl"),
+        (tmp_path / "x.xlsx", "open .csv"),
+    ):
         code, _, err = call(monkeypatch, capsys, "export", "mail", "--to", str(place))
         assert code == 2
         assert sentence in err

@@ -2,7 +2,10 @@
 
 import gzip
 import json
+import math
+import zipfile
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pyarrow as pa
 import pytest
@@ -40,7 +43,32 @@ def test_a_file_holds_what_its_suffix_says(tmp_path):
     assert (tmp_path / "a.csv.gz").read_bytes() == (tmp_path / "b.csv.gz").read_bytes()
 
 
-@pytest.mark.parametrize("name", ["a.xlsx", "a.json", "a.parquet.gz", "a.txt", "a.gz", "a.zip"])
+def test_a_workbook_holds_text_and_numbers_and_no_formula(tmp_path):
+    """Text stays text, also an id that looks like a formula or has more than 15 digits; the same bytes each time."""
+    table = pa.table(
+        {"src": ["=1+1", " <a> & \x01", None], "n": [1, 2**60, -3], "score": [0.1, 1e-9, math.nan]}
+    )
+    for name in ("a.xlsx", "b.xlsx"):
+        write_table(tmp_path / name, table)
+    assert (tmp_path / "a.xlsx").read_bytes() == (tmp_path / "b.xlsx").read_bytes()
+    with zipfile.ZipFile(tmp_path / "a.xlsx") as archive:
+        sheet = ElementTree.fromstring(archive.read("xl/worksheets/sheet1.xml"))
+    rows = [[(cell.get("t"), "".join(cell.itertext())) for cell in row] for row in sheet[0]]
+    assert rows == [
+        [("inlineStr", "src"), ("inlineStr", "n"), ("inlineStr", "score")],
+        [("inlineStr", "=1+1"), (None, "1"), (None, "0.1")],
+        [("inlineStr", " <a> & \ufffd"), ("inlineStr", str(2**60)), (None, "1e-09")],
+        [(None, ""), (None, "-3"), ("inlineStr", "nan")],
+    ]
+    long = pa.table({"src": pa.nulls(1_048_576)})
+    with raises("too-many-rows"):
+        write_table(tmp_path / "c.xlsx", long)
+    with raises("cell-too-long"):
+        write_table(tmp_path / "c.xlsx", pa.table({"src": ["x" * 40_000]}))
+    assert not (tmp_path / "c.xlsx").exists()
+
+
+@pytest.mark.parametrize("name", ["a.xls", "a.json", "a.parquet.gz", "a.txt", "a.gz", "a.zip"])
 def test_a_suffix_that_says_something_else_is_refused(tmp_path, name):
     """At once, before a run is opened, and no file is written."""
     with raises("unknown-file-suffix"):

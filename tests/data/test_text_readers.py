@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dygmamba.core.errors import ConfigError
+from dygmamba.core.errors import ConfigError, DygError
 from dygmamba.data.readers import ReadOptions, read_dataset, values
 from dygmamba.data.readers import delimited as csv_format
 from dygmamba.data.storage.dataset import Dataset
@@ -236,3 +236,36 @@ def test_missing_ids_of_a_data_frame_are_bad_rows(tmp_path):
     assert "data row 2, column 'src' is empty" in str(caught.value)
     dataset = read_dataset(tmp_path / "t.parquet", ReadOptions(skip_bad=True))
     assert torch.equal(dataset.store.src, torch.tensor([0]))
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        '{"src": "ann", "dst": 7, "time": 5, "x": 0.5}',
+        '{"src": "ann", "dst": -0, "time": 5, "x": 0.5}',
+        '{"src": "a\\u00e9", "dst": 9999999999999999999, "time": 5, "x": 1}',
+        '{"src": "ann", "dst": 7, "time": 5, "x": null, "src": "bob"}',
+        '{"src": "ann", "dst": 7.0, "time": 5.5, "x": "0.25"}',
+        '{"src": "ann", "dst": true, "time": 5, "x": 0.5}',
+        '{"src": "ann", "dst": 7, "time": 5, "x": [1]}',
+        '{"src": "ann", "dst": 7, "time": 5}{"src": "ann", "dst": 8, "time": 5}',
+        '{"src": "ann", "dst": 7,\n"time": 5, "x": 0.5}',
+        '{"src": "ann", "dst": 7, "time": NaN, "x": 0.5}',
+    ],
+)
+def test_arrow_and_python_read_the_same_json(tmp_path, monkeypatch, odd):
+    """Lines that Arrow would read in another way, or not at all, are parsed by Python: the same events or errors."""
+    rows = [f'{{"src": "u{k % 3}", "dst": {k % 4}, "time": {k}, "x": {k / 4}}}' for k in range(120)]
+    path = tmp_path / "log.jsonl"
+    path.write_text("\n".join([*rows, odd]))
+
+    def read() -> tuple[str, list[str]]:
+        try:
+            data = read_dataset(path)
+        except DygError as error:
+            return str(error), []
+        return data.digest, data.ids.values.to_pylist()
+
+    first = read()
+    monkeypatch.setattr("dygmamba.data.readers.json_lines._detect_schema", lambda *_: None)
+    assert read() == first

@@ -15,6 +15,7 @@ from dygmamba.api.reports import write_full_page
 from dygmamba.api.trusted_code import import_if_trusted
 from dygmamba.api.validation import Names
 from dygmamba.core.errors import ConfigError
+from dygmamba.core.notebook_html import format_facts, format_table
 from dygmamba.data.readers import ReadOptions
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.run_directory import RunDirectory
@@ -27,6 +28,8 @@ from dygmamba.runs.queries import TimeLike
 from dygmamba.runs.run_names import find_run
 from dygmamba.tasks.link import SETTINGS
 
+# columns of results that a notebook shows
+SHOWN_RESULTS = ("split", "setting", "negatives", "seeds", "ap", "auc", "mrr", "hits@10", "ece", "n")
 # options that say how a file of events is read; the others of `ReadOptions` are decided by the run's dataset
 READING_NAMES = (
     "src", "dst", "time", "label", "features", "types", "time_unit", "time_format", "fill", "decimal", "skip_bad",
@@ -73,6 +76,16 @@ class Run:
                 code="run-not-picklable",
             )
         return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    def _repr_html_(self) -> str:
+        about, page = self._folder.config().get("run", {}), self.path / "report.html"
+        facts = {name: about.get(name) for name in ("data", "model", "seed", "task")}
+        facts |= {"path": self.path, "report": page if page.is_file() else None}
+        facts |= {"state": "" if self.finished else "not finished"}
+        rows = self.results.to_pylist()
+        kept = [name for name in SHOWN_RESULTS if rows and name in rows[0]]
+        results = format_table(kept, [[row[name] for name in kept] for row in rows], "results")
+        return format_facts("run", facts) + (results if rows else "")
 
     @cached_property
     def _folder(self) -> RunDirectory:

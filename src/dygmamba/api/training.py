@@ -24,7 +24,7 @@ from dygmamba.api.pipeline import (
 )
 from dygmamba.api.processes import process_group, run_in_processes
 from dygmamba.api.reports import write_run_page
-from dygmamba.api.run import Run
+from dygmamba.api.run import SHOWN_RESULTS, Run
 from dygmamba.api.selection import (
     count_spent_seconds,
     find_unfinished_selection,
@@ -46,6 +46,7 @@ from dygmamba.api.validation import (
 )
 from dygmamba.core.deadline import Deadline
 from dygmamba.core.errors import DygWarning
+from dygmamba.core.notebook_html import format_facts, format_table
 from dygmamba.core.process_settings import enable_determinism
 from dygmamba.core.progress import SILENT, EpochFunction, Progress, as_progress
 from dygmamba.data.events.split_spec import AUTO_PROTOCOL
@@ -104,6 +105,13 @@ class Runs(Sequence[Run]):
             )
             text += f"; {about}: {', '.join(figures)}"
         return f"{text}>"
+
+    def _repr_html_(self) -> str:
+        summary = self.summary
+        kept = [name for name in summary.column_names if name.removesuffix("_std") in SHOWN_RESULTS]
+        rows = [[row[name] for name in kept] for row in summary.to_pylist()]
+        paths = format_facts("", {f"run {place}": run.path for place, run in enumerate(self)})
+        return format_table(kept, rows, f"{len(self)} run{'s' * (len(self) != 1)}") + paths
 
     @property
     def metrics(self) -> pa.Table:

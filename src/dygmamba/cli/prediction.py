@@ -52,7 +52,7 @@ def predict(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Write the scores to this file: .csv, .jsonl, .csv.gz, .jsonl.gz, .parquet or .arrow."
+            help="Write the scores to this file: .csv, .jsonl, .csv.gz, .jsonl.gz, .parquet, .arrow or .xlsx."
         ),
     ] = None,
     top: Annotated[

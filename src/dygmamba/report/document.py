@@ -12,6 +12,7 @@ from io import StringIO
 from typing import Literal
 
 from dygmamba.core.files.untrusted import escape_formula, escape_latex, escape_markdown, to_one_line
+from dygmamba.core.notebook_html import format_table
 
 # "count": whole numbers only; "date": seconds since 1970, shown as dates; "log": logarithmic;
 # "span": seconds on a logarithmic axis, shown as durations
@@ -150,6 +151,14 @@ class Document:
     title: str
     subtitle: str  # of a study: seeds, protocol, batch size, hardware and command
     sections: tuple[Section, ...] = field(default_factory=tuple)
+
+    def _repr_html_(self) -> str:
+        """Return the tables for a notebook; the page has the charts too."""
+        tables = [table for section in self.sections for table in section.tables]
+        return "".join(
+            format_table(table.columns, [[cell.text for cell in row] for row in table.rows], table.title)
+            for table in tables
+        )
 
 
 def escape_table(table: ReportTable) -> ReportTable:

@@ -1,13 +1,15 @@
 """JSON Lines: one line per event, each a JSON object. Values become text, parsed by the rules of delimited text."""
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.json as arrow_json
 
 from dygmamba.core.errors import FileError
 from dygmamba.data.readers.options import ColumnRoles, ReadOptions, assign_roles
@@ -34,6 +36,8 @@ SUFFIXES = {".jsonl", ".ndjson"}
 # without its searches for whitespace, which cost more than parsing a line.
 scan_value = json.JSONDecoder(parse_float=str, parse_int=str, parse_constant=str).scan_once  # pyright: ignore[reportAttributeAccessIssue]
 TEXT_TYPES = {str, type(None)}
+FOR_PYTHON = re.compile(r"\\u|-0(?![.\d])")
+Row = Sequence[str | None]
 
 
 def is_json_lines(path: Path, options: ReadOptions) -> bool:
@@ -69,7 +73,8 @@ def read_keys(path: Path, options: ReadOptions) -> list[str]:
     """Return the keys of the first objects, in order of appearance."""
     read_head(path, options.encoding)  # reports archives, binary files and other encodings
     try:
-        lines = [fields for _, fields in islice(_iter_objects(path, options), SAMPLE_OBJECTS)]
+        texts = chain.from_iterable(_iter_lines(path, options))
+        lines = [_parse_object(text) for text in islice(texts, SAMPLE_OBJECTS)]
     except UnicodeError as error:
         raise undecodable_error(path, options.encoding, options.skip_bad) from error
     except OSError as error:
@@ -84,17 +89,13 @@ def read_keys(path: Path, options: ReadOptions) -> list[str]:
     return list(dict.fromkeys(key for fields in objects for key in fields))
 
 
-def _iter_objects(path: Path, options: ReadOptions) -> Iterator[tuple[int, dict[str, Any] | str]]:
-    """Iterate over row numbers and objects; a line that is not an object yields a description of its problem."""
+def _iter_lines(path: Path, options: ReadOptions) -> Iterator[list[str]]:
+    """Iterate over runs of lines that are not empty."""
     filters = [mark_undecodable] if is_utf8(options.encoding) else []
-    row = 0
     with NormalizedLines(path, options.encoding, BLOCK_BYTES, *filters) as lines:
         for block in lines.iter_blocks():
-            for line in block.decode().split("\n"):
-                text = line.strip().removeprefix("\ufeff")
-                if text:
-                    row += 1
-                    yield row, _parse_object(text)
+            texts = (line.strip().removeprefix("\ufeff") for line in block.decode().split("\n"))
+            yield [text for text in texts if text]
 
 
 def _parse_object(text: str) -> dict[str, Any] | str:
@@ -117,19 +118,80 @@ def iter_json_batches(
     path: Path, roles: ColumnRoles, options: ReadOptions, bad_rows: BadRows
 ) -> Iterator[pa.RecordBatch]:
     """Iterate over the columns of `roles` as text, ids dictionary-encoded; other lines go to `bad_rows`."""
-    rows: list[list[str | None]] = []
-    names = roles.columns
-    for row, fields in _iter_objects(path, options):
-        values = fields if isinstance(fields, str) else _extract_fields(fields, names, roles)
+    waiting = _build_table([], roles)
+    first, schema = 1, None
+    for texts in _iter_lines(path, options):
+        schema = schema if first > 1 else _detect_schema(texts[:SAMPLE_OBJECTS], roles)
+        table = None if schema is None else _parse_with_arrow(texts, schema)
+        if table is None:
+            table = _build_table(_parse_lines(texts, roles, bad_rows, first), roles)
+        first += len(texts)
+        waiting = pa.concat_tables([waiting, table])
+        while waiting.num_rows >= BATCH_ROWS:
+            yield _encode_ids(waiting[:BATCH_ROWS], roles)
+            waiting = waiting[BATCH_ROWS:]
+    if waiting.num_rows:
+        yield _encode_ids(waiting, roles)
+
+
+def _parse_lines(texts: list[str], roles: ColumnRoles, bad_rows: BadRows, first: int) -> list[Row]:
+    """Parse lines one by one; those that cannot be used go to `bad_rows`."""
+    rows: list[Row] = []
+    for row, text in enumerate(texts, first):
+        fields = _parse_object(text)
+        values = fields if isinstance(fields, str) else _extract_fields(fields, roles.columns, roles)
         if isinstance(values, str):
             bad_rows.add_malformed(row, values)
         else:
             rows.append(values)
-        if len(rows) == BATCH_ROWS:
-            yield _build_batch(rows, roles)
-            rows = []
-    if rows:
-        yield _build_batch(rows, roles)
+    return rows
+
+
+def _detect_schema(texts: list[str], roles: ColumnRoles) -> pa.Schema | None:
+    """Return the types by which Arrow parses lines like these to the same text; None if it cannot.
+
+    Ids, times and categories must be strings or integers, because other numbers are not kept as they are written.
+    """
+    kinds: dict[str, set[type]] = {name: set() for name in roles.columns}
+    try:
+        for text in texts:
+            fields = json.loads(text)
+            for name, found in kinds.items():
+                found.add(type(fields.get(name)))
+    except (ValueError, RecursionError, AttributeError):
+        return None
+    exact = {roles.src, roles.dst, roles.time, *roles.types}
+    types = {}
+    for name, found in kinds.items():
+        found -= {type(None)}
+        if found == {int} or found <= {str}:
+            types[name] = pa.int64() if found == {int} else pa.string()
+        elif found <= {int, float} and name not in exact:
+            types[name] = pa.float64()
+        else:
+            return None
+    return pa.schema(types)
+
+
+def _parse_with_arrow(texts: list[str], schema: pa.Schema) -> pa.Table | None:
+    """Parse lines with Arrow, many times as fast as one by one; None if a line does not fit the schema."""
+    content = "\n".join(texts)
+    is_framed = all(
+        text[0] == "{" and text[-1] == "}" for text in texts
+    )  # else an object may go over two lines
+    # Python decides on escapes of half a character, on -0, and on a key that an object has twice
+    has_twice = any(content.count(f'"{name}"') > len(texts) for name in schema.names)
+    if not texts or not is_framed or has_twice or FOR_PYTHON.search(content):
+        return None
+    parsing = arrow_json.ParseOptions(schema, unexpected_field_behavior="ignore")
+    reading = arrow_json.ReadOptions(use_threads=False, block_size=len(content.encode()) + 1)
+    try:
+        table = arrow_json.read_json(pa.BufferReader(content.encode()), reading, parsing)
+    except pa.ArrowInvalid:
+        return None
+    if table.num_rows != len(texts):
+        return None
+    return table.select(schema.names).cast(pa.schema({name: pa.string() for name in schema.names}))
 
 
 def _extract_fields(fields: dict[str, Any], names: list[str], roles: ColumnRoles) -> list[str | None] | str:
@@ -148,9 +210,16 @@ def _extract_fields(fields: dict[str, Any], names: list[str], roles: ColumnRoles
     return values
 
 
-def _build_batch(rows: list[list[str | None]], roles: ColumnRoles) -> pa.RecordBatch:
+def _build_table(rows: list[Row], roles: ColumnRoles) -> pa.Table:
+    columns = zip(*rows, strict=True) if rows else [[] for _ in roles.columns]
+    return pa.table(
+        {name: pa.array(values, pa.string()) for name, values in zip(roles.columns, columns, strict=True)}
+    )
+
+
+def _encode_ids(table: pa.Table, roles: ColumnRoles) -> pa.RecordBatch:
     columns = {}
-    for name, values in zip(roles.columns, zip(*rows, strict=True), strict=True):
-        column = pa.array(values, pa.string())
+    for name in roles.columns:
+        column = table[name].combine_chunks()
         columns[name] = column.dictionary_encode() if name in (roles.src, roles.dst) else column
     return pa.RecordBatch.from_pydict(columns)

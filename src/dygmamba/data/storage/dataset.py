@@ -20,12 +20,14 @@ from torch import Tensor
 
 from dygmamba.core.errors import ConfigError, EventError, FileError, first_line
 from dygmamba.core.files.writing import make_folder
+from dygmamba.core.notebook_html import format_facts, format_table
 from dygmamba.core.settings import check_value
 from dygmamba.data.events.categories import Category
 from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.origin import Origin, parse_origin
 from dygmamba.data.events.statistics import Statistics, compute_statistics
+from dygmamba.data.events.times import format_date
 from dygmamba.data.storage import conversion
 from dygmamba.data.storage.locations import DATASET_SUFFIX, check_dataset_name
 from dygmamba.data.storage.mapped_columns import iterate_chunks
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
 FORMAT = "dygmamba-events"
 FORMAT_VERSION = 1
+SHOWN_EVENTS, SHOWN_COLUMNS = 5, 8  # in a notebook
 VERSION_LENGTH = 8  # hex digits of the content digest
 VERSION_SEPARATOR = "@"  # NAME@VERSION.safetensors is an older version
 # Expected dtype and number of dimensions; a correct digest does not prove them, because anybody can compute one.
@@ -86,6 +89,22 @@ class Dataset:
 
     def __repr__(self) -> str:
         return f"<Dataset {self.name!r}: {self.store.num_nodes:,} nodes, {len(self):,} events>"
+
+    def _repr_html_(self) -> str:
+        store, columns = self.store, self.store.features
+        names = [*columns.edge_names, *(category.name for category in columns.categories)]
+        times = [float(store.time[row]) for row in (0, -1)] if len(store) else []
+        facts = {
+            "nodes": f"{store.num_nodes:,}" + (" (sources and destinations)" if store.bipartite else ""),
+            "events": f"{len(store):,}",
+            "times": " to ".join(map(format_date if self.origin.time_origin else "{:.12g}".format, times)),
+            "columns": ", ".join(names[:SHOWN_COLUMNS]) + ", ..." * (len(names) > SHOWN_COLUMNS),
+            "labels": self.origin.label,
+        }
+        head = conversion.to_arrow(replace(self, store=store[:SHOWN_EVENTS]))
+        names = head.column_names[: 3 + SHOWN_COLUMNS]
+        rows = [[row[name] for name in names] for row in head.to_pylist()]
+        return format_facts(f"dataset {self.name}", facts) + format_table(names, rows, "first events")
 
     @property
     def content(self) -> str:

@@ -1,4 +1,4 @@
-"""Export datasets and tables to files of other programs: CSV, JSON Lines, Parquet, Arrow and npz.
+"""Export datasets and tables to files of other programs: CSV, JSON Lines, Parquet, Arrow, npz and Excel.
 
 Numbers are written so that reading them back gives the same bits.
 """
@@ -6,7 +6,6 @@ Numbers are written so that reading them back gives the same bits.
 # pyarrow.compute creates its functions at import, where pyright cannot see them
 # pyright: reportAttributeAccessIssue=false
 
-import io
 import json
 import zipfile
 import zlib
@@ -21,41 +20,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
+from dygmamba.core.errors import ConfigError
 from dygmamba.core.files.untrusted import FORMULA_PREFIXES
 from dygmamba.core.files.writing import write_file
+from dygmamba.data.storage.chunk_buffer import ChunkBuffer
 from dygmamba.data.storage.conversion import LABEL_COLUMN, feature_names, to_arrow, type_names
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.locations import parse_table_format
+from dygmamba.data.storage.spreadsheet import make_workbook_chunks
 
 TableWriter = Callable[[pa.Table, bool], Iterator[bytes]]
 NPZ_SUFFIX = ".npz"
 ROWS_PER_BATCH = 1 << 16
 WHOLE_NUMBER = r"^-?\d+$"
-
-
-class ChunkBuffer(io.RawIOBase):
-    """A file object that collects what a writer writes, for `write_file` to fetch chunk by chunk."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._chunks: list[bytes] = []
-        self._position = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def write(self, chunk: "bytes | memoryview") -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
-        self._chunks.append(bytes(chunk))
-        self._position += len(self._chunks[-1])
-        return len(self._chunks[-1])
-
-    def take(self) -> list[bytes]:
-        """Return the chunks written since the last call."""
-        chunks, self._chunks = self._chunks, []
-        return chunks
 
 
 def write_table(
@@ -172,6 +149,7 @@ WRITERS: dict[str, TableWriter] = {
     "jsonl": _make_jsonl_chunks,
     "parquet": _make_parquet_chunks,
     "arrow": _make_arrow_chunks,
+    "xlsx": make_workbook_chunks,
 }
 
 
@@ -187,7 +165,14 @@ class ExportResult:
 
 def parse_export_format(path: Path) -> str:
     """Return the export format by the file's suffix; raise ConfigError for an unknown one."""
-    return "npz" if path.suffix.lower() == NPZ_SUFFIX else parse_table_format(path, NPZ_SUFFIX)[0]
+    kind = "npz" if path.suffix.lower() == NPZ_SUFFIX else parse_table_format(path, NPZ_SUFFIX)[0]
+    if kind == "xlsx":
+        raise ConfigError(
+            f"a dataset is not exported to {path}, because a spreadsheet cannot be imported again; spreadsheets open "
+            ".csv",
+            code="unknown-file-suffix",
+        )
+    return kind
 
 
 def export_dataset(dataset: Dataset, path: Path, raw: bool = False) -> ExportResult:

@@ -26,6 +26,7 @@ TABLE_ENDINGS = {
     ".pq": "parquet",
     ".arrow": "arrow",
     ".feather": "arrow",
+    ".xlsx": "xlsx",
 }
 GZIP_SUFFIX = ".gz"
 TEXT_FORMATS = ("csv", "jsonl")
@@ -44,7 +45,7 @@ def parse_table_format(path: Path, *others: str) -> tuple[str, bool]:
     kind = TABLE_ENDINGS.get((path.with_suffix("") if is_compressed else path).suffix.lower())
     if kind is None or (is_compressed and kind not in TEXT_FORMATS):
         endings = ", ".join([*TABLE_ENDINGS, *others, ".csv.gz", ".jsonl.gz"])
-        excel = "; spreadsheets open .csv" if path.suffix.lower() in (".xlsx", ".xls", ".ods") else ""
+        excel = "; spreadsheets open .xlsx and .csv" if path.suffix.lower() in (".xls", ".ods") else ""
         raise ConfigError(
             f"the suffix of {path} is not a format that can be written; use one of {endings}{excel}",
             code="unknown-file-suffix",

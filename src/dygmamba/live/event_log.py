@@ -234,7 +234,7 @@ class LogReader:
         self.path = folder / LOG_FILE
         if not self.path.is_file():
             raise FileError(
-                f"{folder} holds no log of events; give a folder that `dygmamba.live` wrote", code="not-a-log"
+                f"{folder} holds no log of events; give the state folder of a live run", code="not-a-log"
             )
         with translate_sqlite_errors(self.path):
             self.connection = sqlite3.connect(
@@ -365,9 +365,7 @@ def translate_sqlite_errors(path: Path) -> Iterator[None]:
 
 
 def _damaged_error(path: Path, what: str) -> FileError:
-    return FileError(
-        f"{path} is damaged ({what}); restore a backup with `dygmamba.restore`", code="log-damaged"
-    )
+    return FileError(f"{path} is damaged ({what}); restore a backup of it", code="log-damaged")
 
 
 def _create_tables(connection: sqlite3.Connection, path: Path) -> None:

@@ -418,7 +418,7 @@ class LiveRun:
     @check_arguments
     def backup(self, to: Path | str) -> Path:
         """Write the log and the newest snapshot to one file, while appends and queries go on; returns its path."""
-        return write_backup(self.path, Path(to))
+        return write_backup(self.path, Path(to)).path
 
     def close(self) -> None:
         """Write what was submitted, and end the threads; the folder may be opened again."""

@@ -6,7 +6,7 @@ import sqlite3
 import pytest
 
 from commands import error_code, invoke
-from live_cases import make_events, open_live
+from live_run_cases import make_events, open_live
 
 pytestmark = pytest.mark.e2e
 

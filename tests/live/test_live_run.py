@@ -12,7 +12,7 @@ import dygmamba as dm
 from dygmamba.core.errors import ConfigError, FileError, LockedError, WriteError
 from dygmamba.live.event_log import LogReader
 from dygmamba.live.verdicts import parse_lateness
-from live_cases import (
+from live_run_cases import (
     PAIRS,
     MovedClock,
     PlainModel,

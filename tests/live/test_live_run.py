@@ -1,6 +1,7 @@
 """A live run: what it says about each event, what queries see, and that nothing but the log decides about a score."""
 
 import random
+import resource
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,8 @@ import pytest
 
 import dygmamba as dm
 from dygmamba.core.errors import ConfigError, FileError, LockedError, WriteError
-from dygmamba.live.event_log import LogReader
+from dygmamba.live.event_log import LOG_FILE, LogReader
+from dygmamba.live.serving_state import ServedRun
 from dygmamba.live.verdicts import parse_lateness
 from live_run_cases import (
     PAIRS,
@@ -153,6 +155,37 @@ def test_a_full_disk_stops_acknowledging_but_not_answering(live):
     assert live_scores(live) == observed_scores(events[:2])
     assert live.append(events[2:]).accepted == 398
     assert live_scores(live) == observed_scores(events)
+
+
+def test_a_file_that_may_not_grow_is_a_full_disk(live):
+    """The system's own error: refused in one sentence, and accepted when the limit is lifted."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    events = make_events(400)
+    live.append(events[:1])
+    journal = live.path / f"{LOG_FILE}-wal"
+    resource.setrlimit(resource.RLIMIT_FSIZE, (journal.stat().st_size + 5000, hard))
+    try:
+        with raises("log-not-writable", WriteError):
+            live.append(events[1:])
+        assert live.score(PAIRS).num_rows == 4
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert live.append(events[1:]).accepted == 399
+    assert live_scores(live) == observed_scores(events)
+
+
+def test_a_state_that_fails_is_said_and_the_log_has_the_event(tmp_path, monkeypatch):
+    """Queries go on as of the last event that was applied; opened again, all are there."""
+    events = make_events(2)
+    with open_live(tmp_path) as live:
+        live.append(events[:1])
+        with monkeypatch.context() as patch:
+            patch.setattr(ServedRun, "append", lambda *_: [][0])
+            with raises("live-state-failed", FileError):
+                live.append(events[1:])
+        assert live_scores(live) == observed_scores(events[:1])
+    with open_live(tmp_path) as live:
+        assert live_scores(live) == observed_scores(events)
 
 
 def test_threads_share_transactions_and_lose_nothing(live):

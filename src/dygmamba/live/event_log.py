@@ -23,7 +23,7 @@ LOG_FILE = "events.sqlite"
 APPLICATION_ID = 0x44796756  # "DygV", in the header of the file
 LOG_VERSION = 1
 MAX_IDS_PER_QUERY = 500  # SQLite takes 999 parameters in its oldest configuration
-CACHE_KIB = 16 * 1024
+CACHE_KIB = 64 * 1024  # of the writing connection: ids of events are looked up at random
 
 SCHEMA = """
 CREATE TABLE events (

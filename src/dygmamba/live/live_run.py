@@ -129,13 +129,11 @@ class LiveRun:
                 self._record(log, served, facts, runs)
                 served = load_newest(path, served, reader)
                 served.replay(reader, log.sequence)
-                newest = reader.read_latest_time()
-            latest = float(predictor.dataset.store.time[-1])
+            with served.read() as (known, _):
+                latest = float(known.dataset.store.time[-1])
             self._snapshot_sequence = max((found.sequence for found in list_snapshots(path)), default=0)
             self._applier = Applier(served, clock)
-            self._writer = LogWriter(
-                log, latest if newest is None else max(latest, newest), self.lateness, self._publish, clock
-            )
+            self._writer = LogWriter(log, latest, self.lateness, self._publish, clock)
         except BaseException:
             if log is not None:
                 log.close()

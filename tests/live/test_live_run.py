@@ -4,6 +4,7 @@ import random
 import resource
 import shutil
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import pytest
 
 import dygmamba as dm
 from dygmamba.core.errors import ConfigError, FileError, LockedError, WriteError
-from dygmamba.live.event_log import LOG_FILE, LogReader
+from dygmamba.live.event_log import LOG_FILE, EventLog, LogReader
+from dygmamba.live.log_writer import Request
 from dygmamba.live.serving_state import ServedRun
 from dygmamba.live.verdicts import parse_lateness
 from live_run_cases import (
@@ -198,6 +200,22 @@ def test_threads_share_transactions_and_lose_nothing(live):
     with LogReader(live.path) as log:
         (events,) = log.read_events(0, 80)
     assert [event.id for event in events if event.id.endswith("-3")] == ["e0-3", "e1-3"]
+
+
+def test_waiting_appends_share_one_transaction(live, monkeypatch):
+    """Group commit: what arrives while the disk is busy is flushed together, and each gets its own verdicts."""
+    begun, gate, count = threading.Event(), threading.Event(), []
+    transaction = EventLog.transaction
+    monkeypatch.setattr(EventLog, "transaction", lambda log: (count.append(1), transaction(log))[1])
+    live._writer.submit(Request(change=lambda _: (begun.set(), gate.wait())))
+    begun.wait()
+    with ThreadPoolExecutor(8) as pool:
+        answers = [pool.submit(live.append, [event | {"time": last_time() + 1}]) for event in make_events(8)]
+        while len(live._writer._waiting) < 8:
+            time.sleep(0.001)
+        gate.set()
+    assert sorted(answer.result().sequence for answer in answers) == list(range(1, 9))
+    assert len(count) == 2
 
 
 def test_a_newer_run_takes_over_without_losing_an_event(tmp_path):

@@ -23,6 +23,7 @@ LOG_FILE = "events.sqlite"
 APPLICATION_ID = 0x44796756  # "DygV", in the header of the file
 LOG_VERSION = 1
 MAX_IDS_PER_QUERY = 500  # SQLite takes 999 parameters in its oldest configuration
+MAX_CHECKED_BYTES = 1 << 28  # a larger log is not read as a whole when it is opened; `live check` does that
 CACHE_KIB = 64 * 1024  # of the writing connection: ids of events are looked up at random
 
 SCHEMA = """
@@ -115,7 +116,7 @@ class EventLog:
         self.recovery = Recovery(
             found is None, max(frames, 0) if found is not None else 0, max(0, (found or 0) - max(frames, 0))
         )
-        if not self.recovery.was_closed:
+        if not self.recovery.was_closed and self.path.stat().st_size <= MAX_CHECKED_BYTES:
             check_pages(connection, self.path, "quick_check")
         self.sequence = int(connection.execute("SELECT coalesce(max(sequence), 0) FROM events").fetchone()[0])
 

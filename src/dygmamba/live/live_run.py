@@ -31,7 +31,6 @@ from dygmamba.live.log_writer import LogWriter, Request
 from dygmamba.live.serving_state import (
     Applier,
     ServedRun,
-    copy_dataset,
     count_trained_events,
     describe_run,
 )
@@ -332,8 +331,9 @@ class LiveRun:
     @property
     def data(self) -> Dataset:
         """All events: those of the run's dataset and those of the log; a newer run can be trained on it."""
-        with self.read() as view:
-            return copy_dataset(view.predictor.dataset)
+        with LogReader(self.path) as log:
+            served = self._applier.served
+            return served.extend_dataset(log, served.applied)
 
     @property
     def offsets(self) -> dict[str, Any]:

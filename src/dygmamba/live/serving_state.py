@@ -91,9 +91,9 @@ def count_trained_events(served: ServedRun, log: LogReader, dataset: Dataset) ->
     if dataset.content == old.content:
         return base
     count = len(dataset.store) - len(old.store)
-    if 0 < count <= log.read_sequence() - base:
-        if _has_same_events(served.extend_dataset(log, base + count), dataset):
-            return base + count
+    is_possible = 0 < count <= log.read_sequence() - base
+    if is_possible and _has_same_events(served.extend_dataset(log, base + count), dataset):
+        return base + count
     raise ConfigError(
         f"the run was trained on {len(dataset.store):,} events that are not those of '{old.name}' and the next ones of "
         "the log; train it on the present dataset, or on `live.data`",

@@ -101,7 +101,8 @@ UNTRAINED: list[Case] = [
 def build(case: Case, store: EventStore, lessons: EventStore | None = None) -> Any:
     """The model in its tiny size, as made: with random weights and nothing observed.
 
-    One that learns in rounds has no random weights: it learns a little, by default from a stream that no test asks about.
+    One that learns in rounds has no random weights: it learns a little, by default from a stream that no test asks
+    about.
     """
     name, more = case
     spec = find_model(name)

@@ -8,7 +8,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from dygmamba.core.errors import ConfigError
+from dygmamba.core.errors import ConfigError, FileError
 from dygmamba.live.state import LiveState
 from dygmamba.sampling.view import PairBatch
 from live_cases import (
@@ -108,6 +108,51 @@ def test_any_order_of_arrival_gives_the_scores_of_all_events_at_once(machine):
     run_state_machine_as_test(
         machine, settings=settings(max_examples=4, stateful_step_count=8, phases=[Phase.generate])
     )
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_saved_state_goes_on_as_if_it_had_not_stopped(shared, tmp_path, monkeypatch):
+    """After new nodes and types; the saved files stay as they were, whatever is appended later."""
+    if shared:
+        monkeypatch.setattr("dygmamba.live.state.SHARED_BYTES", 0)
+    first = [
+        ("new", "1", END - 3, 2.0, "c"),
+        ("0", "7", END + 1, 1.0, "rare"),
+        ("7", "new", END + 1, 1.0, "a"),
+    ]
+    more = [
+        ("other", "0", END - 5, 1.0, "rare"),
+        ("0", "1", END + 2, 0.5, "b"),
+        ("new", "0", END + 2, 0.5, "b"),
+    ]
+    known = predictor("stateless")
+    state = LiveState.open(known)
+    state.append(make_dataset(first))
+    assert state.save(tmp_path) == 3
+    for _ in range(2):
+        state = LiveState.load(known, tmp_path)
+        assert state.applied == 3
+        state.append(make_dataset(more[:1]))
+        state.append(make_dataset(more[1:]))
+        machine = LiveMachine()
+        machine.predictor, machine.state, machine.events = known, state, [*first, *more]
+        machine.query(END + 9.5)
+        machine.query(END - 1)
+
+
+def test_a_state_of_another_run_or_a_damaged_one_is_refused(tmp_path):
+    """In one sentence that says what to do."""
+    with raises("no-saved-state", FileError):
+        LiveState.load(predictor("stateful"), tmp_path)
+    LiveState.open(predictor("stateful")).save(tmp_path)
+    with raises("damaged-state", FileError):
+        LiveState.load(predictor("stateless"), tmp_path)
+    with raises("damaged-state", FileError):
+        LiveState.load(predictor("stateful", True), tmp_path)
+    (file,) = tmp_path.glob("*.bin")
+    file.write_bytes(file.read_bytes()[:5000])
+    with raises("damaged-state", FileError):
+        LiveState.load(predictor("stateful"), tmp_path)
 
 
 def test_a_memory_takes_no_new_nodes():

@@ -99,8 +99,12 @@ class GrowingEvents(Growing):
         self.first_row = np.zeros(64, np.int64)  # first event of each node that the dataset does not have
         self.loops = int((store.src == store.dst).sum())
         self.fractions = int((store.time != store.time.floor()).sum())
-        self.categories = store.features.categories
-        self._codes_of = [{value: code for code, value in enumerate(part.values)} for part in self.categories]
+        self.set_categories(store.features.categories)
+
+    def set_categories(self, categories: tuple[Category, ...]) -> None:
+        """Replace the values of the categorical columns."""
+        self.categories = categories
+        self._codes_of = [{value: code for code, value in enumerate(part.values)} for part in categories]
 
     def check(self, events: Dataset) -> None:
         """Raise EventError if events have other columns than the dataset."""

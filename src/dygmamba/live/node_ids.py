@@ -152,6 +152,11 @@ class LiveIds(NodeIds):
                 nodes[end, row] = self._number(self._base.to_key(value), "dst" if end else "src")
         return nodes[0], nodes[1]
 
+    def restore(self, new: Sequence[tuple[Key, Side]]) -> None:
+        """Add new nodes that were saved."""
+        for key, side in new:
+            self._number(key, side)
+
     def truncate(self, nodes: int) -> None:
         """Drop the newest ids so that there are `nodes` of them."""
         while len(self) > nodes:

@@ -1,14 +1,32 @@
 """One of the two replicas of a live state: events, their index and a ranker that follow each other."""
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
+import numpy as np
+
+from dygmamba.data.events.categories import Category
+from dygmamba.data.events.ids import Side
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.scoring import Ranker
 from dygmamba.engine.stream import Stream
 from dygmamba.live.growing_events import AddedEvents, GrowingEvents
+from dygmamba.live.node_ids import BaseIds, Key
+from dygmamba.live.state_files import list_integers, restore_tables
 from dygmamba.runs.predictor import Predictor
 from dygmamba.runs.queries import PLACEHOLDER_NODES
+from dygmamba.sampling.block_lists import Growing
 from dygmamba.sampling.live_index import LiveIndex
+
+
+@dataclass(frozen=True, slots=True)
+class SavedState:
+    """What is saved beside the arrays of a replica."""
+
+    integers: Mapping[str, int]
+    applied: int
+    new_ids: Sequence[tuple[Key, Side]]  # id and side of each node that the dataset does not have
+    categories: tuple[Category, ...]
 
 
 class Replica:
@@ -31,6 +49,30 @@ class Replica:
         )
         self.predictor = predictor
         self.publish(len(store))
+
+    @property
+    def tables(self) -> dict[str, Growing]:
+        """Everything that is saved as arrays."""
+        return {"events": self.events, "index": self.index}
+
+    @staticmethod
+    def restore(
+        predictor: Predictor, base_ids: BaseIds, arrays: Mapping[str, np.ndarray], about: "SavedState"
+    ) -> "Replica":
+        """Return a replica with saved arrays; raise ValueError if they are not those of the run."""
+        events = GrowingEvents(predictor.dataset, base_ids, events=0)
+        index = LiveIndex(events.build_store(PLACEHOLDER_NODES)).prepare(predictor.run.scorer.requests)
+        restore_tables({"events": events, "index": index}, arrays, about.integers)
+        events.ids.restore(about.new_ids)
+        events.set_categories(about.categories)
+        replica = Replica(predictor, events, index)
+        replica.applied = about.applied
+        return replica
+
+    def describe(self) -> "SavedState":
+        """Return what belongs to the arrays."""
+        events = self.events
+        return SavedState(list_integers(self.tables), self.applied, events.ids.new, events.categories)
 
     def apply(self, added: AddedEvents) -> None:
         """Add events of any times: those that are later are dropped, and appended again behind them."""

@@ -5,18 +5,33 @@ and makes the same change in the other one as soon as its readers have left. So 
 it sees the state after some number of whole appends. A writer waits only for readers that stay across two appends.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import gettempdir
 from threading import Condition, Lock
 
 import numpy as np
 
-from dygmamba.core.errors import ConfigError
+from dygmamba.core.errors import ConfigError, FileError, first_line
+from dygmamba.core.files.writing import create_anonymous_file
+from dygmamba.data.events.categories import Category
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.live.growing_events import AddedEvents, GrowingEvents
 from dygmamba.live.node_ids import BaseIds
-from dygmamba.live.replica import Replica
+from dygmamba.live.replica import Replica, SavedState
+from dygmamba.live.state_files import (
+    copy_arrays,
+    count_bytes,
+    map_arrays,
+    read_description,
+    save_tables,
+    write_arrays,
+)
 from dygmamba.runs.predictor import Predictor
+
+SHARED_BYTES = 1 << 28  # replicas of larger states share a file
 
 
 class LiveState:
@@ -36,7 +51,62 @@ class LiveState:
         """Return the state of a run with the events of its dataset."""
         require_cpu(predictor)
         base = BaseIds(predictor.dataset.ids)
-        return LiveState(*(Replica(predictor, GrowingEvents(predictor.dataset, base)) for _ in range(2)))
+        first = Replica(predictor, GrowingEvents(predictor.dataset, base))
+        about = first.describe()
+        if count_bytes(first.tables) < SHARED_BYTES:
+            return LiveState(first, Replica.restore(predictor, base, copy_arrays(first.tables), about))
+        handle = create_anonymous_file(Path(gettempdir()))
+        try:
+            layout = write_arrays(handle, Path(gettempdir()), first.tables)
+            del first
+            return LiveState(
+                *(Replica.restore(predictor, base, map_arrays(handle, layout), about) for _ in range(2))
+            )
+        finally:
+            os.close(handle)
+
+    @staticmethod
+    def load(predictor: Predictor, folder: Path) -> "LiveState":
+        """Return a state that `save` wrote, of the same run; its arrays are mapped, not read.
+
+        Raises:
+            FileError: There is none, it is damaged, or it belongs to another run or dataset.
+        """
+        require_cpu(predictor)
+        facts = read_description(folder)
+        base = BaseIds(predictor.dataset.ids)
+        try:
+            saved = facts["about"]
+            if saved["dataset"] != predictor.dataset.digest:
+                raise ValueError("its dataset is another one")
+            categories = tuple(Category(name, tuple(values)) for name, values in saved["categories"])
+            new_ids = [(key, side) for key, side in saved["new_ids"]]
+            about = SavedState(facts["integers"], saved["applied"], new_ids, categories)
+            with open(folder / facts["file"], "rb") as file:
+                maps = [map_arrays(file.fileno(), facts["arrays"]) for _ in range(2)]
+            return LiveState(*(Replica.restore(predictor, base, arrays, about) for arrays in maps))
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            raise FileError(
+                f"{folder} is no state of {predictor.run.folder.path} ({first_line(error)}); delete it, so that it is "
+                "built again",
+                code="damaged-state",
+            ) from error
+
+    def save(self, folder: Path) -> int:
+        """Write the state to a folder; return how many appended events it has.
+
+        Reading goes on. So does one append; later ones wait until the state is written.
+        """
+        with self.read_replica() as replica:
+            about = replica.describe()
+            facts = {
+                "dataset": replica.events.dataset.digest,
+                "applied": about.applied,
+                "new_ids": about.new_ids,
+                "categories": [(part.name, part.values) for part in about.categories],
+            }
+            save_tables(folder, replica.tables, facts)
+            return about.applied
 
     @property
     def applied(self) -> int:

@@ -64,6 +64,10 @@ class Growing:
         for name, part in self.parts.items():
             yield from part.list_arrays(f"{prefix}{name}/")
 
+    def put_array(self, name: str, array: np.ndarray) -> None:
+        """Replace an array by another one of the same type."""
+        setattr(self, name, array)
+
     def list_integers(self, prefix: str = "") -> "Iterator[tuple[str, Growing, str]]":
         """Yield the name of each integer and who has it under which attribute."""
         for name in self.integers:
@@ -160,17 +164,31 @@ class CountLists(BlockLists):
         """Take counts without spare room."""
         super().__init__(*(part.numpy() for part in (counts.start, counts.size, counts.time, counts.running)))
         self.scale = counts.scale
+        self._lists: DecayedCounts | None = None
 
     @property
     def lists(self) -> DecayedCounts:
         """The counts for look-ups; valid until entries are appended or dropped."""
-        columns = (self.start, self.size, self.room, self.time, self.running)
-        tensors: list[Tensor] = [torch.from_numpy(column) for column in columns]
-        return DecayedCounts(*tensors, scale=self.scale, used=self.used)
+        if self._lists is None:
+            columns = (self.start, self.size, self.room, self.time, self.running)
+            tensors: list[Tensor] = [torch.from_numpy(column) for column in columns]
+            self._lists = DecayedCounts(*tensors, scale=self.scale, used=self.used)
+        return self._lists
 
     def append(self, group: Int64[np.ndarray, "a"], time: Float64[np.ndarray, "a"]) -> None:
         """Append events in time order, none earlier than the group's last one."""
+        self._lists = None
         self.extend(append_counts, (self.scale.numpy(),), group, time)
+
+    def put_array(self, name: str, array: np.ndarray) -> None:
+        self._lists = None
+        super().put_array(name, array)
+
+    def ensure_groups(self, groups: int) -> None:
+        """Add empty groups so that there are at least `groups` of them."""
+        if groups > self.groups:
+            self._lists = None
+        super().ensure_groups(groups)
 
 
 class SumLists(BlockLists):

@@ -41,6 +41,8 @@ FUNCTIONS = {
     "generate": "(*, name: str = generated, kind: str = forgetting, scratch: Path | str | None = None, **settings: "
     "Any) -> Dataset",
     "list_runs": "(data: str = latest, *, folder: Path | str = runs) -> Table",
+    "live": "(run: object, path: Path | str, *, late: str | float | None = None, on_late: str | None = None, fill: "
+    "float | None = None, device: str = auto, data_dir: Path | str | None = None) -> LiveRun",
     "load": "(name: str, data_dir: Path | str | None = None) -> Dataset",
     "load_program": "(path: Path | str) -> Callable[[dict[str, Tensor]], Tensor]",
     "open": "(folder: Path | str, *, device: str = auto, data_dir: Path | str | None = None, time_unit: str = "
@@ -66,6 +68,7 @@ FUNCTIONS = {
     "Callable[[JobEvent], None] | None = None, **settings: Any) -> StudyResults",
     "remove": "(name: str, *, data_dir: Path | str | None = None, runs: Path | str = runs, force: bool = False) -> "
     "list[str]",
+    "restore": "(backup: Path | str, path: Path | str) -> Path",
     "resume": "(folder: Path | str, *, device: str = auto, negatives: str | Sequence[str] = random, data_dir: "
     "Path | str | None = None, progress: Progress | Callable[[dict[str, Any]], None] | None = None, log: str | "
     "Sequence[str] | None = None, processes: int = 1, deterministic: bool | None = None, trust: bool = False, "

@@ -9,6 +9,7 @@ DyG-Mamba here is the NeurIPS 2025 paper (openreview ja2wA4UncJ), not DyGMamba (
     tune(data, model, *, trials, ...) -> Tuning search for better settings, as a preset for train
     resume(folder), refit(folder) -> Run        continue a stopped run; train it on all events
     open(folder, *, device, ...) -> Run         a run directory, or the newest run of a dataset, to use it
+    live(run, path, *, late, ...) -> LiveRun    a run that events are appended to; restore(backup, path)
     list_runs(data, *, folder) -> table         the runs on disk, with their results
     load_program(path) -> function              an exported scorer, after checking its digest
     push(run, target), pull(source)             share a run through a folder or the Hugging Face Hub
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from dygmamba.api.datasets import remove as remove
     from dygmamba.api.datasets import save as save
     from dygmamba.api.evaluation import evaluate as evaluate
+    from dygmamba.api.live import live as live
+    from dygmamba.api.live import restore as restore
     from dygmamba.api.models import check_model as check_model
     from dygmamba.api.models import register as register
     from dygmamba.api.reports import compare as compare
@@ -90,6 +93,7 @@ _PUBLIC = {
     "evaluate": "api.evaluation",
     "generate": "api.datasets",
     "list_runs": "api.run_list",
+    "live": "",  # the callable package; `dygmamba.api.live` has the function
     "load": "api.datasets",
     "load_program": "api.run",
     "models": "",
@@ -102,6 +106,7 @@ _PUBLIC = {
     "register": "api.models",
     "remove": "api.datasets",
     "reproduce": "api.studies",
+    "restore": "api.live",
     "resume": "api.training",
     "save": "api.datasets",
     "train": "api.training",

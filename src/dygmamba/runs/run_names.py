@@ -2,6 +2,10 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from reprlib import repr as short_repr
+from typing import Any
+
+from dygmamba.core.argument_types import ArgumentTypeError
 
 LATEST, RUNS_FOLDER = "latest", Path("runs")
 CONFIG_NAME = "config.toml"
@@ -23,6 +27,14 @@ def find_run(name: str | Path, runs: Path = RUNS_FOLDER, *, prefer_finished: boo
     if prefer_finished:
         found = [run for run in found if is_finished(run)] or found
     return found[0] if found else path
+
+
+def get_run_path(run: Any) -> Path:
+    """Return the directory of a run that is given as a `Run`, a path or a name, see `find_run`."""
+    path = run if isinstance(run, str) else getattr(run, "path", run)
+    if not isinstance(path, str | Path):
+        raise ArgumentTypeError(f"`run` takes a Run or a path; got {short_repr(run)} ({type(run).__name__})")
+    return find_run(path)
 
 
 def find_runs(name: str | Path = LATEST, runs: Path = RUNS_FOLDER) -> list[Path]:

@@ -7,6 +7,7 @@ DyG-Mamba here is the NeurIPS 2025 paper (openreview ja2wA4UncJ), not DyGMamba (
     generate    generate a stream whose decay law is known                  -> Dataset
     train       train a model on a dataset, one run per seed                -> Runs
     tune        search for better settings, as a preset for train           -> Tuning
+    backtest    compare frozen and retrained models period by period         -> Backtest
     resume      continue a stopped run; refit: train it on all events       -> Run
     open        open a run directory to score, rank, explain, observe       -> Run
     load_program  load an exported scorer after checking its digest         -> function
@@ -31,6 +32,7 @@ from dygmamba._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from dygmamba import ops as ops
+    from dygmamba.api.backtesting import backtest as backtest
     from dygmamba.api.batches import Step as Step
     from dygmamba.api.batches import batches as batches
     from dygmamba.api.datasets import datasets as datasets
@@ -77,6 +79,7 @@ _PUBLIC = {
     "Runs": "api.training",
     "Step": "api.batches",
     "audit": "api.studies",
+    "backtest": "api.backtesting",
     "batches": "api.batches",
     "blend": "api.training",
     "check_model": "api.models",

@@ -7,10 +7,10 @@ import shlex
 # Parameters that the library names in back quotes, and that are options here.
 _OPTION_NAMES = (
     "activity at backbone balance bipartite budget candidates data_dir delimiter device draws dst encoding "
-    "epochs events features fill filtered finetune force format header hours label law log loss "
+    "epochs every events features fill filtered finetune force format header hours label law log loss "
     "memory metrics model negatives nodes only_new orders out pairs preset processes raw refit resume "
-    "seed seeds set setting sizes skip_bad sources split src store_negatives studies task time "
-    "time_format time_unit to top train_candidates train_negatives trials visible workers"
+    "seed seeds set setting sizes skip_bad sources split src start store_negatives studies task time "
+    "time_format time_unit to top train_candidates train_negatives trials visible window workers"
 )
 OPTIONS = {name: f"--{name.replace('_', '-')}" for name in _OPTION_NAMES.split()} | {
     "name": "--out",

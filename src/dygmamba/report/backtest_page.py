@@ -41,7 +41,7 @@ def _describe_request(request: BacktestRequest, result: Backtest) -> str:
 
 def _findings_section(result: Backtest) -> Section:
     """The differences between the variants, in words and by period."""
-    variants = "; ".join(f"{name}: {MEANINGS[name]}" for name in result.variants)
+    variants = " ".join(f"{name.capitalize()} is {MEANINGS[name]}." for name in result.variants)
     text = " ".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in result.sentences)
     begin = {row["period"]: row["begin"] for row in result.rows}
     series: dict[str, list[Point]] = {
@@ -61,7 +61,7 @@ def _findings_section(result: Backtest) -> Section:
         note="Bands are two standard errors, over blocks of consecutive events that both variants score.",
     )
     has_gaps = any(series.values())
-    return Section("When to retrain", f"{text} {variants}.".strip(), (), (chart,) if has_gaps else ())
+    return Section("When to retrain", f"{text} {variants}".strip(), (), (chart,) if has_gaps else ())
 
 
 def _metrics_section(result: Backtest) -> Section:

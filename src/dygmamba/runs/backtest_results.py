@@ -147,7 +147,7 @@ class Backtest:
         row = self.list_variant_rows(better)[1 + place]
         age = row["begin"] - self.rows[0]["begin"]
         mean, error = difference.mean_from(place)
-        after = format_duration(float(f"{age:.3g}")) if self.is_dated else f"{age:.6g}"
+        after = format_duration(float(f"{age:.3g}")) if self.is_dated else f"{age:.12g}"
         return (
             f"{better} is above {worse} from period {row['period'] + 1} on ({self.format_time(row['begin'])}, {after} "
             f"after the first origin): {_format_gap(mean, error)} AP on average since"

@@ -7,6 +7,7 @@ DyG-Mamba here is the NeurIPS 2025 paper (openreview ja2wA4UncJ), not DyGMamba (
     generate(*, name, kind, ...) -> Dataset     a stream whose decay law is known
     train(data, model, *, seeds, ...) -> Runs   train a model on a dataset, one run per seed
     tune(data, model, *, trials, ...) -> Tuning search for better settings, as a preset for train
+    backtest(data, model, *, every, ...)        frozen, warm-started and refitted models, period by period
     resume(folder), refit(folder) -> Run        continue a stopped run; train it on all events
     open(folder, *, device, ...) -> Run         a run directory, or the newest run of a dataset, to use it
     live(run, path, *, late, ...) -> LiveRun    a run that events are appended to; restore(backup, path)
@@ -36,6 +37,7 @@ from dygmamba._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from dygmamba import ops as ops
+    from dygmamba.api.backtesting import backtest as backtest
     from dygmamba.api.batches import Step as Step
     from dygmamba.api.batches import batches as batches
     from dygmamba.api.datasets import datasets as datasets
@@ -85,6 +87,7 @@ _PUBLIC = {
     "Runs": "api.training",
     "Step": "api.batches",
     "audit": "api.studies",
+    "backtest": "api.backtesting",
     "batches": "api.batches",
     "blend": "api.training",
     "check_model": "api.models",

@@ -66,6 +66,7 @@ def good(data, run, tmp_path, monkeypatch):
     monkeypatch.setattr(training, "run_in_processes", reach)
     monkeypatch.setattr(training, "enable_determinism", lambda: None)
     monkeypatch.setattr(tuning, "choose_device", reach)
+    monkeypatch.setattr("dygmamba.api.backtesting.run_backtest", reach)
     monkeypatch.setattr("dygmamba.api.studies.run_study", reach)
     monkeypatch.setattr("dygmamba.api.studies.audit_stream", reach)
     monkeypatch.setattr("dygmamba.api.sharing.download_files", reach)
@@ -74,6 +75,7 @@ def good(data, run, tmp_path, monkeypatch):
     table = [("a", "b", 1), ("b", "c", 2)]
     return {
         "audit": {"data": data},
+        "backtest": {"data": data, "model": "trees", "every": "1d"},
         "batches": {"data": data},
         "blend": {"runs": [run.path, run.path]},
         "check_model": {"name": "trees"},

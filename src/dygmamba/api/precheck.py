@@ -40,6 +40,7 @@ from dygmamba.api.validation import (
     parse_limits,
     parse_loggers,
     parse_metrics,
+    parse_period,
 )
 from dygmamba.config import check_device, validate_settings
 from dygmamba.core.choices import LAWS
@@ -163,6 +164,26 @@ def check_tune(
     check_device(device)
     check_split(split)
     check_protocol(protocol)
+    check_trainable(model, settings, "link", preset, device)
+    require_dataset(data, data_dir)
+
+
+def check_backtest(
+    *,
+    data: str,
+    model: str | None,
+    settings: dict[str, Any],
+    preset: str | None,
+    every: str,
+    window: str | None,
+    device: str,
+    data_dir: Path | None,
+) -> None:
+    """Check the arguments of a backtest."""
+    parse_period("every", every)
+    if window is not None:
+        parse_period("window", window)
+    check_device(device)
     check_trainable(model, settings, "link", preset, device)
     require_dataset(data, data_dir)
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.util import find_spec
+from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,7 +24,7 @@ from dygmamba.tasks.metric_names import (
 
 Names = str | Sequence[str]
 MAX_HOURS = 24 * 365
-SECONDS_PER_UNIT = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+SECONDS_PER_UNIT = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
 TASKS = ("link", "node")
 LOGGER_PACKAGES = {"tensorboard": "tensorboard", "mlflow": "mlflow-skinny"}  # logger: the package to install
 PAIRWISE_METRICS = ("ap", "auc")  # against one negative each; always computed together
@@ -185,11 +186,27 @@ def check_search_limits(trials: int | None, hours: float | None) -> None:
         )
 
 
-def parse_budget(given: str | float) -> float:
-    """Return a time budget in seconds; it is given as "10m", "1h", "90s", "1.5h", or as a number of seconds."""
+def parse_duration(given: str | float) -> float | None:
+    """Return a time in seconds, given as "10m", "1.5h", "90s", "7d", "2w", or as a number of seconds; else None."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([a-z]*)", str(given).strip().lower())
     unit = SECONDS_PER_UNIT.get(match[2] or "s") if match else None
-    seconds = float(match[1]) * unit if match and unit else 0.0
+    return float(match[1]) * unit if match and unit else None
+
+
+def parse_period(name: str, given: str | float) -> float:
+    """Return the length of a part of a stream in seconds, or in the unit of its times if they are plain numbers."""
+    seconds = parse_duration(given)
+    if seconds is None or not 0 < seconds < inf:
+        raise ConfigError(
+            f"`{name}` takes a time such as 7d, 2w or 12h, or a number in the unit of the stream; got '{given}'",
+            code=f"invalid-{name}",
+        )
+    return seconds
+
+
+def parse_budget(given: str | float) -> float:
+    """Return a time budget in seconds, as `parse_duration` takes it."""
+    seconds = parse_duration(given) or 0.0
     if not 0 < seconds <= MAX_HOURS * 3600:
         raise ConfigError(
             f"`budget` takes a time such as 10m, 1h or 90s, at most a year; got '{given}'",

@@ -58,6 +58,11 @@ COMMANDS = {
         "blend",
         "Combine finished runs into one: the weighted sum of their scores that is best on validation.",
     ),
+    "backtest": CommandEntry(
+        "backtesting",
+        "backtest",
+        "Evaluate a model period after period, frozen, warm-started and refitted, to know when to retrain.",
+    ),
     "evaluate": CommandEntry(
         "evaluation",
         "evaluate",

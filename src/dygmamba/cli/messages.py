@@ -6,11 +6,12 @@ import shlex
 
 # Parameters that the library names in back quotes, and that are options here.
 _OPTION_NAMES = (
-    "activity append at backbone balance bipartite budget candidates costs data_dir decimal delimiter device draws dst "
-    "encoding epochs events fail_above fail_below features fill filtered finetune force format header hours label law "
-    "log loss memory metrics model negatives nodes only_new orders out pairs period preset processes raw refit resume "
-    "seed seeds set setting sizes skip_bad sources split src store_negatives studies task time "
-    "time_format threshold time_unit to top top_per_day train_candidates train_negatives trials visible workers"
+    "activity append at backbone balance bipartite budget candidates costs data_dir decimal delimiter device "
+    "draws dst encoding epochs events every fail_above fail_below features fill filtered finetune force format "
+    "header hours label law log loss memory metrics model negatives nodes only_new orders out pairs period "
+    "preset processes raw refit resume seed seeds set setting sizes skip_bad sources split src start "
+    "store_negatives studies task threshold time time_format time_unit to top top_per_day train_candidates "
+    "train_negatives trials visible window workers"
 )
 OPTIONS = {name: f"--{name.replace('_', '-')}" for name in _OPTION_NAMES.split()} | {
     "name": "--out",

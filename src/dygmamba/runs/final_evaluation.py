@@ -5,7 +5,7 @@ precision of both is computed in each block, and a mean difference beyond two st
 Blocks are consecutive so that an unusual week affects few of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Any
@@ -218,12 +218,19 @@ def count_blocks(evaluation_set: EvaluationSet) -> int:
 
 def compute_block_ap(score: Tensor, evaluation_set: EvaluationSet) -> list[float]:
     """Return the average precision of each block."""
+    return compute_by_block(average_precision, score, evaluation_set)
+
+
+def compute_by_block(
+    metric: Callable[[Tensor, Tensor], float], score: Tensor, evaluation_set: EvaluationSet
+) -> list[float]:
+    """Return a metric of scores and labels in each block."""
     blocks = count_blocks(evaluation_set)
     label, block = (
         evaluation_set.pairs.label,
         evaluation_set.event_index * blocks // len(evaluation_set.events),
     )
-    return [average_precision(score[block == k], label[block == k]) for k in range(blocks)]
+    return [metric(score[block == k], label[block == k]) for k in range(blocks)]
 
 
 def _describe_verdict(stands: str, gap: float, spread: float, rule: str) -> str:

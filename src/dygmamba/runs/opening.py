@@ -334,15 +334,25 @@ def parse_split(dataset: Dataset, spec: SplitSpec | None, protocol: str = AUTO_P
     return SplitRule(numbers, text, protocol=chosen)
 
 
-def _parse_split_times(dataset: Dataset, parts: list[str], text: str) -> tuple[float, ...]:
+def parse_times(dataset: Dataset, name: str, parts: list[str], expected: str) -> list[float]:
+    """Parse times that a user gave as the argument `name`, as dates or in the unit of the dataset.
+
+    Raises:
+        ConfigError: They are neither; `expected` says what to give instead.
+    """
     try:
         times = read_query_times(
-            pa.array(parts), ColumnLocation("`split`", "time", 0), ReadOptions(), dataset.origin
+            pa.array(parts), ColumnLocation(f"`{name}`", "time", 0), ReadOptions(), dataset.origin
         )
     except (FileError, UnicodeEncodeError) as error:
-        raise ConfigError(f"{SPLIT_SPEC_HELP}; got '{text[:80]}'", code="invalid-split") from error
-    check_time_scale(dataset, "`split`", times.is_unix_time, times.value)
-    first, second = (float(time) for time in times.value)
+        text = ",".join(parts)
+        raise ConfigError(f"{expected}; got '{text[:80]}'", code=f"invalid-{name}") from error
+    check_time_scale(dataset, f"`{name}`", times.is_unix_time, times.value)
+    return [float(time) for time in times.value]
+
+
+def _parse_split_times(dataset: Dataset, parts: list[str], text: str) -> tuple[float, ...]:
+    first, second = parse_times(dataset, "split", parts, SPLIT_SPEC_HELP)
     if not first < second:
         raise ConfigError(
             f"`split` takes the time when validation begins, then the later time when the test begins; got "

@@ -1,0 +1,128 @@
+"""Page of a backtest: what it says about retraining, a chart per metric over time, and the table of all periods."""
+
+from dygmamba._version import __version__
+from dygmamba.data.events.times import format_duration
+from dygmamba.report.document import Cell, Document, LineChart, Point, ReportTable, Section
+from dygmamba.runs.backtest import BacktestRequest
+from dygmamba.runs.backtest_periods import VALIDATION_SHARE, Row
+from dygmamba.runs.backtest_results import FROZEN, METRICS, REFIT, WARM, Backtest
+from dygmamba.runs.final_evaluation import SIGNIFICANT_ERRORS
+
+PERCENT_METRICS = ("ap", "auc", "mrr")
+MEANINGS = {
+    FROZEN: "trained once, at the first origin; later events are its history, but it does not learn from them",
+    WARM: "started at every origin from its own weights of the origin before",
+    REFIT: "trained anew at every origin",
+}
+
+
+def build_backtest_page(request: BacktestRequest, result: Backtest) -> Document:
+    """Build the page of a backtest."""
+    sections = (_findings_section(result), _metrics_section(result), _periods_section(result))
+    title = f"Backtest: {result.model} on {result.data}"
+    return Document(title, _describe_request(request, result), sections)
+
+
+def _describe_request(request: BacktestRequest, result: Backtest) -> str:
+    def length(value: float) -> str:
+        return format_duration(float(f"{value:.4g}")) if result.is_dated else f"{value:.6g}"
+
+    settings = ", ".join(f"{name}={value}" for name, value in request.settings.items())
+    parts = [
+        f"a period every {length(request.every)} from {result.format_time(request.start)} on",
+        f"window {length(request.window)}" if request.window is not None else "all earlier events known",
+        f"seed {request.seed}",
+        settings,
+        request.device.type,
+        f"dygmamba {__version__}",
+    ]
+    return "; ".join(part for part in parts if part)
+
+
+def _findings_section(result: Backtest) -> Section:
+    """The differences between the variants, in words and by period."""
+    variants = " ".join(f"{name.capitalize()} is {MEANINGS[name]}." for name in result.variants)
+    text = " ".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in result.sentences)
+    begin = {row["period"]: row["begin"] for row in result.rows}
+    series: dict[str, list[Point]] = {
+        f"{one.better} minus {one.worse}": [
+            (begin[period], 100 * gap, 100 * SIGNIFICANT_ERRORS * (error or 0.0))
+            for period, gap, error in zip(one.periods, one.gaps, one.errors, strict=True)
+        ]
+        for one in result.differences
+    }
+    chart = LineChart(
+        "Difference of AP by period",
+        "begin of the period",
+        "points of AP",
+        series,
+        "date" if result.is_dated else "number",
+        level=("no difference", 0.0),
+        note="Bands are two standard errors, over blocks of consecutive events that both variants score.",
+    )
+    has_gaps = any(series.values())
+    return Section("When to retrain", f"{text} {variants}".strip(), (), (chart,) if has_gaps else ())
+
+
+def _metrics_section(result: Backtest) -> Section:
+    """A chart per metric: the variants, and the simple rule that is best on average."""
+    charts, rule = [], result.best_rule
+    for metric, name in METRICS.items():
+        factor = 100 if metric in PERCENT_METRICS else 1
+        lines = {variant: result.list_variant_rows(variant) for variant in result.variants}
+        if rule is not None:
+            lines[f"rule {rule}"] = result.list_variant_rows(rule)
+        series = {
+            label: [
+                (
+                    row["begin"],
+                    factor * row[metric],
+                    factor * SIGNIFICANT_ERRORS * (row[f"{metric}_se"] or 0.0),
+                )
+                for row in rows
+                if row[metric] is not None
+            ]
+            for label, rows in lines.items()
+        }
+        charts.append(
+            LineChart(
+                f"{name} by period",
+                "begin of the period",
+                f"{name} (%)" if factor == 100 else f"{name} (nats)",
+                {label: points for label, points in series.items() if points},
+                "date" if result.is_dated else "number",
+                note="Bands are two standard errors." + (" Lower is better." if metric == "log_loss" else ""),
+            )
+        )
+    text = (
+        "Each period is evaluated against one random destination per event (AP, AUC, log loss) and among 100 sampled "
+        f"destinations (MRR). The last {VALIDATION_SHARE:.0%} of the events that are known at an origin stop and "
+        "calibrate a training; the others are trained on. The rule is the best one on average over all periods, chosen "
+        "with hindsight."
+    )
+    return Section("Metrics over time", text, (), tuple(charts))
+
+
+def _periods_section(result: Backtest) -> Section:
+    """A table of all periods, the best variant or rule of each in bold."""
+    rule, rows = result.best_rule, []
+    names = [*result.variants, *([] if rule is None else [rule])]
+    for number in dict.fromkeys(row["period"] for row in result.rows):
+        own = {row["model"]: row for row in result.rows if row["period"] == number}
+        first = own[names[0]]
+        best = max(own[name]["ap"] for name in names)
+        cells = [
+            Cell(str(number + 1)),
+            Cell(result.format_time(first["begin"])),
+            Cell(f"{first['events']:,}"),
+        ]
+        cells += [Cell(_format_ap(own[name]), "best" if own[name]["ap"] == best else "") for name in names]
+        rows.append(tuple(cells))
+    columns = ("period", "begin", "events", *result.variants, *([] if rule is None else [f"rule {rule}"]))
+    note = "AP in per cent, with its standard error. periods.csv has all metrics and rules."
+    return Section("Periods", "", (ReportTable("AP by period", note, columns, tuple(rows)),))
+
+
+def _format_ap(row: Row) -> str:
+    error = row["ap_se"]
+    return f"{100 * row['ap']:.2f}" + ("" if error is None else f" ± {100 * error:.2f}")

@@ -1,0 +1,313 @@
+"""Backtest: at evenly spaced origins, compare a model that was trained once with ones that keep learning.
+
+- frozen: trained at the first origin; later events are its history, but it does not learn from them.
+- warm: started at each origin from its own weights of the origin before (`runs/warm_start.py`).
+- refit: trained anew at each origin.
+
+All three are the same run at the first origin. The file backtest.json has the rows of the finished periods, and the
+runs that a stopped backtest continues from; it is written after every period.
+"""
+
+import json
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import torch
+
+from dygmamba._version import __version__
+from dygmamba.config import find_preset
+from dygmamba.core.errors import ConfigError, FileError, Interrupted
+from dygmamba.core.files.locking import FileLock
+from dygmamba.core.files.writing import make_folder, write_text
+from dygmamba.core.progress import SILENT, LabelledProgress, Progress
+from dygmamba.data.events.event_store import EventStore
+from dygmamba.data.events.splits import Split
+from dygmamba.data.events.times import looks_like_epoch_seconds
+from dygmamba.data.storage.dataset import Dataset
+from dygmamba.engine.evaluation import STRICT_RULE
+from dygmamba.engine.fit import Trainer
+from dygmamba.engine.stream import Stream
+from dygmamba.models.base import Scorer
+from dygmamba.runs.backtest_periods import (
+    Period,
+    PeriodQueries,
+    Row,
+    TrainingSpan,
+    evaluate_period,
+    list_periods,
+    slice_dataset,
+)
+from dygmamba.runs.backtest_results import FROZEN, REFIT, TABLE_FILE, VARIANTS, WARM, Backtest
+from dygmamba.runs.calibration import fit_link_calibration
+from dygmamba.runs.evaluation import build_heuristic
+from dygmamba.runs.final_evaluation import HEURISTICS
+from dygmamba.runs.link_training import resume_link_run, start_link_run
+from dygmamba.runs.provenance import StartOptions
+from dygmamba.runs.warm_start import WarmStart, open_warm_start
+from dygmamba.tasks.calibration import LinkCalibration
+
+RESULT_FILE = "backtest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class BacktestRequest:
+    """What to compare.
+
+    Attributes:
+        dataset: The stream.
+        model: Name of the model.
+        device: Where it is trained.
+        start: The first origin.
+        every: Time from one origin to the next.
+        window: Length of what is known before an origin; None: everything.
+        variants: Which of frozen, warm and refit.
+        seed: Seed of every training.
+        settings: Settings of model and training.
+        preset: A size preset.
+    """
+
+    dataset: Dataset
+    model: str
+    device: torch.device
+    start: float
+    every: float
+    window: float | None = None
+    variants: tuple[str, ...] = VARIANTS
+    seed: int = 0
+    settings: dict[str, Any] = field(default_factory=dict)
+    preset: str | None = None
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Identity of the backtest: a request with the same values continues it."""
+        values = {
+            "data": self.dataset.name,
+            "digest": self.dataset.digest,
+            "model": self.model,
+            "start": self.start,
+            "every": self.every,
+            "window": self.window,
+            "variants": self.variants,
+            "seed": self.seed,
+            "settings": self.settings,
+            "preset": self.preset,
+            "dygmamba": __version__,
+        }
+        return json.loads(json.dumps(values))
+
+
+@dataclass(slots=True)
+class Journal:
+    """The finished periods, and the runs of the period that comes next."""
+
+    folder: Path
+    about: dict[str, Any]
+    rows: list[Row] = field(default_factory=list)
+    runs: dict[str, str] = field(default_factory=dict)  # paths below the folder, by variant and period
+
+    @staticmethod
+    def open(folder: Path, about: dict[str, Any]) -> "Journal":
+        """Read the journal of a folder, or begin one.
+
+        Raises:
+            ConfigError: It is of a backtest with other arguments.
+        """
+        path = folder / RESULT_FILE
+        if not path.exists():
+            return Journal(folder, about)
+        try:
+            content = json.loads(path.read_bytes().decode("utf-8"))
+            journal = Journal(folder, dict(content["about"]), list(content["rows"]), dict(content["runs"]))
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise FileError(
+                f"{path} cannot be read ({type(error).__name__}); delete it to start the backtest again",
+                code="damaged-backtest",
+            ) from error
+        for name in (name for name in about if journal.about.get(name) != about[name]):
+            raise ConfigError(
+                f"{folder} holds a backtest with other arguments ({name} is {journal.about.get(name)!r:.60}, got "
+                f"{about[name]!r:.60}); give another `out`, or delete it",
+                code="other-backtest",
+            )
+        return journal
+
+    def is_done(self, period: Period) -> bool:
+        return any(row["period"] == period.number for row in self.rows)
+
+    def add_rows(self, rows: list[Row], runs: dict[str, str]) -> None:
+        """Add a finished period, keep the runs that the next one needs, and delete the others."""
+        self.rows += rows
+        obsolete, self.runs = set(self.runs.values()) - set(runs.values()), runs
+        self.save()
+        for path in obsolete:
+            shutil.rmtree(self.folder / path, ignore_errors=True)
+
+    def save(self) -> None:
+        content = {"about": self.about, "rows": self.rows, "runs": self.runs}
+        write_text(self.folder / RESULT_FILE, json.dumps(content, indent=1) + "\n")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedVariant:
+    """A run that was trained at an origin, with its calibration and the first row of its dataset."""
+
+    fit: Trainer
+    calibration: LinkCalibration
+    span: TrainingSpan
+    dataset: Dataset
+    about: Row  # columns of its rows
+
+    def evaluate(self, store: EventStore, period: Period, queries: PeriodQueries, progress: Progress) -> Row:
+        """Evaluate it on a period, with all events before each query as its history."""
+        first, fit = self.span.first, self.fit
+        split = fit.stream.split
+        trained = len(split.train) + len(split.val)
+        later = torch.arange(trained, period.first - first)
+        earlier = tuple(part for part in (split.train, split.val, later) if len(part))
+        events = torch.arange(period.first - first, period.last - first)
+        stream = Stream(
+            store[first : period.last],
+            Split(split.train, split.val, events, split.new_nodes),
+            fit.stream.device,
+        )
+        assert isinstance(fit.scorer, Scorer)
+        own = queries.shift(first, earlier)
+        rule = fit.config.rule
+        row = evaluate_period(fit.scorer, stream, own, rule, fit.seed, self.calibration, progress.advance)
+        assert row is not None
+        return self.about | row
+
+
+class Backtester:
+    """Trains and evaluates the variants of a request, period after period."""
+
+    def __init__(self, request: BacktestRequest, journal: Journal, progress: Progress = SILENT) -> None:
+        self.request, self.journal, self.progress = request, journal, progress
+        self.store = request.dataset.store
+        self.periods = list_periods(self.store, request.start, request.every)
+        TrainingSpan.before(self.store, self.periods[0], request.window)  # raises before anything is written
+        self._trained: dict[str, TrainedVariant] = {}  # by variant and period
+
+    def run(self) -> None:
+        """Evaluate the periods that are not done yet."""
+        done = sum(map(self.journal.is_done, self.periods))
+        with self.progress.stage("backtest", len(self.periods), done=done) as stage:
+            for period in self.periods[done:]:
+                rows, runs = self._run_period(period, stage)
+                self.journal.add_rows(rows, runs)
+                stage.advance(1)
+                stage.message(self._describe(period, rows))
+        shutil.rmtree(self.journal.folder / "runs", ignore_errors=True)
+
+    def _run_period(self, period: Period, progress: Progress) -> tuple[list[Row], dict[str, str]]:
+        """Return the rows of a period and the runs that the next one needs."""
+        queries = PeriodQueries.build(self.store, period)
+        rows, runs, kept = [], {}, {}
+        label = f"period {period.number + 1} of {len(self.periods)}"
+        for variant in self.request.variants:
+            name, number = _get_run_name(variant, period.number)
+            trained = self._trained.get(name) or self._train(name, number, progress, label)
+            self._trained[name] = kept[name] = trained
+            runs[name] = str(trained.fit.run.path.relative_to(self.journal.folder))
+            with progress.stage(f"{label}, {variant}", queries.count_pairs()) as stage:
+                row = trained.evaluate(self.store, period, queries, stage)
+            rows.append(self._describe_row(period, variant) | row)
+        with progress.stage(f"{label}, simple rules", len(HEURISTICS) * queries.count_pairs()) as stage:
+            rows += self._evaluate_rules(period, queries, stage)
+        self._trained = kept
+        return rows, {name: path for name, path in runs.items() if not name.startswith(REFIT)}
+
+    def _train(self, name: str, number: int, progress: Progress, label: str) -> TrainedVariant:
+        """Train the run of a variant at the origin of a period, or finish the one that was stopped."""
+        request, journal, begin = self.request, self.journal, monotonic()
+        period = self.periods[number]
+        span = TrainingSpan.before(self.store, period, request.window)
+        dataset = slice_dataset(request.dataset, span.first, period.last)
+        if name in journal.runs and (journal.folder / journal.runs[name]).is_dir():
+            fit = resume_link_run(journal.folder / journal.runs[name], request.device, dataset=dataset)
+        else:
+            options = StartOptions(span.rule, request.preset, start=self._find_start(name, number))
+            settings = request.settings
+            root = journal.folder / "runs"
+            fit = start_link_run(
+                dataset, request.model, request.seed, settings, request.device, root, options
+            )
+            journal.runs[name] = str(fit.run.path.relative_to(journal.folder))
+            journal.save()
+        variant = name.partition(" ")[0]
+        try:
+            fit(LabelledProgress(progress, run=variant), name=f"{label}, training {variant}")
+        except Interrupted as error:
+            raise Interrupted(f"stopped; the same call continues in {journal.folder}") from error
+        calibration, _ = fit_link_calibration(fit, progress)
+        about = {
+            "trained_at": period.begin,
+            "trained_events": len(fit.stream.split.train),
+            "epochs": fit.state.best_epoch + 1,
+            "seconds": round(monotonic() - begin, 2),
+        }
+        return TrainedVariant(fit, calibration, span, dataset, about)
+
+    def _find_start(self, name: str, number: int) -> WarmStart | None:
+        """Return the run that a warm start continues: that of the period before."""
+        if not name.startswith(WARM):
+            return None
+        before, origin = _get_run_name(WARM, number - 1)
+        period = self.periods[origin]
+        span = TrainingSpan.before(self.store, period, self.request.window)
+        dataset = slice_dataset(self.request.dataset, span.first, period.last)
+        return open_warm_start(self.journal.folder / self.journal.runs[before], dataset=dataset)
+
+    def _evaluate_rules(self, period: Period, queries: PeriodQueries, progress: Progress) -> list[Row]:
+        """Evaluate the simple rules, fitted to the events before the period, with all of them as history."""
+        span = TrainingSpan.before(self.store, period, None)
+        dataset = slice_dataset(self.request.dataset, 0, period.last)
+        stream = Stream(dataset.store, span.rule.split(dataset.store), torch.device("cpu"))
+        own = queries.shift(0, (stream.split.train, stream.split.val))
+        rows = []
+        for rule in HEURISTICS:
+            settings = find_preset(rule, dataset.name, "random")
+            scorer = build_heuristic(rule, settings, stream, STRICT_RULE, dataset.name)
+            found = evaluate_period(scorer, stream, own, STRICT_RULE, advance=progress.advance)
+            if found is not None:
+                rows.append(self._describe_row(period, rule, is_rule=True) | found)
+        return rows
+
+    def _describe_row(self, period: Period, model: str, is_rule: bool = False) -> Row:
+        span = {"begin": period.begin, "end": period.end, "events": len(period)}
+        return {"period": period.number, **span, "model": model, "is_rule": is_rule}
+
+    def _describe(self, period: Period, rows: list[Row]) -> str:
+        figures = [f"{row['model']} {100 * row['ap']:.2f}" for row in rows if not row["is_rule"]]
+        best = max((row for row in rows if row["is_rule"]), key=lambda row: row["ap"], default=None)
+        figures += [] if best is None else [f"best rule {100 * best['ap']:.2f} ({best['model']})"]
+        return f"period {period.number + 1} of {len(self.periods)}, {len(period):,} events, AP: {', '.join(figures)}"
+
+
+def _get_run_name(variant: str, period: int) -> tuple[str, int]:
+    """Return the name of the run that a variant uses in a period, and the period at whose origin it is trained."""
+    if variant == FROZEN or period == 0:
+        return f"{FROZEN} 0", 0
+    return f"{variant} {period}", period
+
+
+def run_backtest(request: BacktestRequest, folder: Path, progress: Progress = SILENT) -> Backtest:
+    """Run a backtest in a folder, or continue the one that was stopped there; a finished one is read."""
+    make_folder(folder)
+    lock = FileLock(folder / ".lock")
+    try:
+        journal = Journal.open(folder, request.about)
+        Backtester(request, journal, progress).run()
+    finally:
+        lock.release()
+    time = request.dataset.store.time
+    dated = bool(request.dataset.origin.time_origin) or looks_like_epoch_seconds(
+        float(time[0]), float(time[-1])
+    )
+    names = (request.dataset.name, request.model)
+    result = Backtest(*names, folder, request.variants, journal.rows, dated)
+    write_text(folder / TABLE_FILE, result.to_csv())
+    return result

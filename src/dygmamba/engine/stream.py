@@ -15,7 +15,8 @@ from dygmamba.data.events.splits import Split
 from dygmamba.engine.distributed import SINGLE_PROCESS, ProcessGroup
 from dygmamba.models.base import DatasetFacts
 from dygmamba.sampling.draws import Draws
-from dygmamba.sampling.index import NeighborIndex, gather_view
+from dygmamba.sampling.event_index import EventIndex, gather_view
+from dygmamba.sampling.index import NeighborIndex
 from dygmamba.sampling.view import PairBatch, PairView, Request
 from dygmamba.tasks.query_types import find_query_types
 
@@ -57,7 +58,7 @@ class Stream:
         return self.split.train.to(self.device)
 
     @cached_property
-    def index(self) -> NeighborIndex:
+    def index(self) -> EventIndex:
         """Index of every event; each is visible to strictly later queries only."""
         return NeighborIndex.build(self.store.check_unchanged()).to(self.device)
 

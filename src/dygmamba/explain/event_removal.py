@@ -28,7 +28,8 @@ from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import MEMORY_BATCH, MemorySchedule
 from dygmamba.models.base import Scorer
 from dygmamba.sampling.draws import Draws
-from dygmamba.sampling.index import NeighborIndex, gather_view
+from dygmamba.sampling.event_index import EventIndex, gather_view
+from dygmamba.sampling.index import NeighborIndex
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch, PairView
 from dygmamba.sampling.walks import WalkRequest
 
@@ -77,7 +78,7 @@ def group_players(
     return tuple(sorted(players, key=lambda player: player.events[-1]))
 
 
-def newest_players(index: NeighborIndex, pairs: PairBatch, each: int, met: int) -> tuple[Player, ...]:
+def newest_players(index: EventIndex, pairs: PairBatch, each: int, met: int) -> tuple[Player, ...]:
     """Return the last `each` events of both nodes and the last `met` events of the pair, a player per event."""
     src, dst = (node_history(index, node[None], pairs.time[:1]) for node in (pairs.src[0], pairs.dst[0]))
     both = src[torch.isin(src, dst)]
@@ -90,7 +91,7 @@ def newest_players(index: NeighborIndex, pairs: PairBatch, each: int, met: int) 
 
 
 def node_history(
-    index: NeighborIndex, node: Int64[Tensor, "1"], time: Float64[Tensor, "1"]
+    index: EventIndex, node: Int64[Tensor, "1"], time: Float64[Tensor, "1"]
 ) -> Int64[Tensor, "k"]:
     """Return the events of a node strictly before a time, oldest first, on the CPU."""
     begin, count = (int(value) for value in index.past(node, time))

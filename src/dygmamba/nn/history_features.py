@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from dygmamba.nn.tokens import Tokens
 from dygmamba.sampling.decayed_counts import DecayedCountRequest
-from dygmamba.sampling.transition_counts import TransitionCountRequest, TransitionCountTable
+from dygmamba.sampling.transition_counts import TransitionCountRequest, TransitionLookup
 from dygmamba.sampling.transitions import LEAST_COUNT, LEAST_TOTAL
 from dygmamba.sampling.view import PairView
 from dygmamba.sampling.walks import TemporalWalks, WalkRequest
@@ -223,7 +223,7 @@ class SharedPairWalks(nn.Module):
 
 
 def transition_numbers(
-    table: TransitionCountTable,
+    table: TransitionLookup,
     lag: Int64[Tensor, "*q k"],
     origin: Int64[Tensor, "*q k"],
     dst: Int64[Tensor, "*q k"],

@@ -76,7 +76,7 @@ class Predictor:
         open_task = open_classifier if folder.task == "node" else open_run
         opened = open_task(folder, choose_device(device), data_dir)
         ranker, calibration, new_nodes = (
-            _build_ranker(opened, opened.dataset, tokens),
+            build_ranker(opened, opened.dataset, tokens),
             load_calibration(folder),
             None,
         )
@@ -91,6 +91,22 @@ class Predictor:
 
     def with_events(self, events: Any) -> "Predictor":
         """Return a predictor that also knows these events, from a file or table with the dataset's columns."""
+        where, more = self.read_events(events)
+        try:
+            dataset = extend_dataset(self.dataset, more)
+        except EventError as error:
+            raise FileError(f"{where}: {error}", code=error.code) from error
+        self.require_known_nodes(dataset.store.num_nodes - self.dataset.store.num_nodes)
+        return replace(
+            self, dataset=dataset, ranker=build_ranker(self.run, dataset, self.ranker.stream_scorer.tokens)
+        )
+
+    def read_events(self, events: Any) -> tuple[str, Dataset]:
+        """Read events from a file or table with the dataset's columns, on its time scale.
+
+        Returns:
+            A name for messages, and the events.
+        """
         try:
             where, more = self._read_events(events)
         except NotFoundError as error:
@@ -99,14 +115,7 @@ class Predictor:
             advice = "or fill features that the events lack with `fill=VALUE`"
             raise NotFoundError(f"{error}, {advice}", code=error.code) from error
         self.query_parser.check_times(where, bool(more.origin.time_origin), more.store.time.numpy())
-        try:
-            dataset = extend_dataset(self.dataset, more)
-        except EventError as error:
-            raise FileError(f"{where}: {error}", code=error.code) from error
-        self._require_known_nodes(dataset.store.num_nodes - self.dataset.store.num_nodes)
-        return replace(
-            self, dataset=dataset, ranker=_build_ranker(self.run, dataset, self.ranker.stream_scorer.tokens)
-        )
+        return where, more
 
     def _read_events(self, events: Any) -> tuple[str, Dataset]:
         """Read events. Column names and time format come from the options, or else from how the dataset was read.
@@ -285,7 +294,7 @@ class Predictor:
         self, pairs: QuerySource, at: TimeLike | None, sources_only: bool = False
     ) -> QueryBatch:
         queries = self.query_parser.read(pairs, at, sources_only)
-        self._require_known_nodes(len(queries.unknown_ids))
+        self.require_known_nodes(len(queries.unknown_ids))
         return queries
 
     def _query_all_sources(self, at: TimeLike | None) -> QueryBatch:
@@ -312,7 +321,8 @@ class Predictor:
             code="not-a-link-run",
         )
 
-    def _require_known_nodes(self, new_nodes: int) -> None:
+    def require_known_nodes(self, new_nodes: int) -> None:
+        """Raise ConfigError if there are new nodes and the model has a memory of those it was trained with."""
         if new_nodes and self.run.scorer.stateful:
             raise ConfigError(
                 f"model '{self.run.about['model']}' has a memory of the nodes it was trained with and cannot take new "
@@ -325,7 +335,7 @@ def _name_if_present(name: str, names: tuple[str, ...]) -> str | None:
     return name if name in names else None
 
 
-def _build_ranker(run: OpenRun, dataset: Dataset, tokens: int | None) -> Ranker:
+def build_ranker(run: OpenRun, dataset: Dataset, tokens: int | None) -> Ranker:
     """Build a ranker on the stream without labels, with extra nodes that stand for unknown ids."""
     store = dataset.store.without_labels().with_extra_nodes(PLACEHOLDER_NODES)
     stream = Stream(store, run.stream.split, run.stream.device)

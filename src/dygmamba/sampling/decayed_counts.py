@@ -8,6 +8,7 @@ Legend: e events, t instants, m entries, g groups, s scales, q queries.
 """
 
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float32, Float64, Int, Int64
@@ -124,6 +125,21 @@ class KeyedTable:
             return torch.full_like(key, -1)
         group = torch.searchsorted(self.known, key.contiguous()).clamp(max=len(self.known) - 1)
         return torch.where((self.known[group] == key) & is_given, group * self._stride, -1)
+
+
+@runtime_checkable
+class DecayedCountLookup(Protocol):
+    """Decayed counts of any node and any pair: of a fixed set of events, or of events that are appended to."""
+
+    def of_node(self, node: Int[Tensor, "*q"], time: Float64[Tensor, "*q"]) -> Float32[Tensor, "*q s"]:
+        """Return the decayed count of each node's events strictly before each time; zeros for node -1."""
+        ...
+
+    def of_pair(
+        self, a: Int[Tensor, "*q"], b: Int[Tensor, "*q"], time: Float64[Tensor, "*q"]
+    ) -> Float32[Tensor, "*q s"]:
+        """Return the decayed count of events between two nodes strictly before each time; zeros if one is -1."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

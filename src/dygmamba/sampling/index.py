@@ -1,4 +1,4 @@
-"""Neighbor index: recent, uniform or time-aware neighbors strictly before a query, over any number of hops.
+"""Neighbor index of a fixed set of events: recent neighbors strictly before a query.
 
 It also builds, on demand, the tables that models ask for beside sequences: counts, decayed counts, temporal walks,
 transitions, columns.
@@ -17,7 +17,6 @@ import torch
 from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
-from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.data.storage.mapped_file import MappedFile
 from dygmamba.ops.recent_neighbors import (
@@ -25,12 +24,11 @@ from dygmamba.ops.recent_neighbors import (
     SamplingWeights,
     build_adjacency,
     find_past_end,
-    find_weight_quantile,
     last_k_before,
     time_aware_weights,
 )
 from dygmamba.sampling.columns import ColumnRequest, ColumnTable, QueryColumns
-from dygmamba.sampling.counts import CountRequest, EventCounts, PairNeighbors
+from dygmamba.sampling.counts import CountRequest, EventCounts
 from dygmamba.sampling.decayed_counts import DecayedCountRequest, DecayedCountTable
 from dygmamba.sampling.disk_index import (
     IndexedEvents,
@@ -39,18 +37,20 @@ from dygmamba.sampling.disk_index import (
     needs_disk_counts,
     needs_disk_index,
 )
-from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.event_history import EventHistory, HistoryRequest, StreamTotals
+from dygmamba.sampling.event_index import STRATEGIES as STRATEGIES
+from dygmamba.sampling.event_index import EventIndex
+from dygmamba.sampling.event_index import gather_view as gather_view
 from dygmamba.sampling.transition_counts import TransitionCountRequest, TransitionCountTable
 from dygmamba.sampling.transitions import TransitionRequest, TransitionTable
-from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch, PairView, Request
+from dygmamba.sampling.view import NeighborSequence, PairBatch
 from dygmamba.sampling.walks import TemporalWalks, WalkRequest
 
 MAX_CACHED_NUMBERS = 1 << 25  # float32 numbers of cached features in all: 128 MiB
 
 
 @dataclass(frozen=True, slots=True)
-class NeighborIndex:
+class NeighborIndex(EventIndex):
     """Events of a stream (or some of them) by node, each listed under its source and its destination."""
 
     entries: Adjacency
@@ -102,39 +102,6 @@ class NeighborIndex:
     def recent(self, node: Int64[Tensor, "q"], time: Float64[Tensor, "q"], k: int) -> NeighborSequence:
         """Return the `k` most recent entries strictly before each query."""
         return NeighborSequence(node, time, *last_k_before(self.check_unchanged().entries, node, time, k))
-
-    def gather(
-        self,
-        request: NeighborRequest,
-        node: Int64[Tensor, "q"],
-        time: Float64[Tensor, "q"],
-        draws: Draws | None = None,
-    ) -> tuple[NeighborSequence, ...]:
-        """Return one sequence per hop; hop h + 1 looks up each entry of hop h at that entry's own time.
-
-        Random strategies take their draws from the root query: hop h has consecutive slots, k for each entry of the
-        hop before, so that a query draws the same neighbors in any batch.
-        """
-        pick, root, slots = STRATEGIES[request.strategy], (node, time), 1
-        hops: list[NeighborSequence] = []
-        for hop, k in enumerate(request.fanout):
-            if hops:
-                node = torch.where(hops[-1].mask, hops[-1].node, -1).flatten().long()
-                time = hops[-1].time.flatten()
-            slots *= k
-            if pick is None:
-                hops.append(self.recent(node, time, k))
-                continue
-            if draws is None:
-                raise ConfigError(
-                    f"strategy '{request.strategy}' samples neighbors at random and needs `draws`; got None",
-                    code="missing-draws",
-                )
-            begin, count = self.past(node, time)
-            chance = draws.uniform(*root, hop, slots).view(len(node), k)
-            position = pick(self, begin, count, chance, request.scale)
-            hops.append(_sequences_at(self.entries, node, time, position, count))
-        return tuple(hops)
 
     def counts(self, scales: tuple[float, ...]) -> EventCounts:
         """Return the decayed counts of the events on these scales, built once; those of many events lie on disk."""
@@ -207,15 +174,6 @@ class NeighborIndex:
         queries = (pairs.src.cpu(), pairs.dst.cpu(), pairs.time.cpu())
         return self._transitions[request].compute_features(*queries).to(pairs.node.device)
 
-    def _compute_count_features(self, request: CountRequest, pairs: PairBatch) -> Float32[Tensor, "p f"]:
-        recent = self.recent(pairs.node, pairs.when, request.neighbors)
-        age = ((recent.query_time[:, None] - recent.time) * recent.mask).cpu()
-        node = torch.where(recent.mask, recent.node.long(), -1).cpu()
-        rows = pairs.src_row.cpu(), pairs.dst_row.cpu()
-        near = PairNeighbors(node, age, pairs.when.cpu(), rows)
-        queries = (pairs.src.cpu(), pairs.dst.cpu(), pairs.time.cpu())
-        return self.counts(request.scales).compute_features(*queries, near).to(pairs.node.device)
-
     def history(self, request: HistoryRequest) -> EventHistory:
         """Return the history of nodes, pairs and the whole stream, built once."""
         if not self._totals:
@@ -267,82 +225,3 @@ def _query_digest(request: CountRequest | TransitionRequest | ColumnRequest, pai
     for column in columns:
         sha.update(len(column).to_bytes(8, "little") + column.cpu().numpy().tobytes())
     return sha.digest()
-
-
-def _pick_uniform(index: NeighborIndex, begin: Tensor, count: Tensor, chance: Tensor, scale: float) -> Tensor:
-    return begin[:, None] + (chance * count[:, None]).long()
-
-
-def _pick_time_aware(
-    index: NeighborIndex, begin: Tensor, count: Tensor, chance: Tensor, scale: float
-) -> Tensor:
-    return find_weight_quantile(index.weights(scale), begin, count, chance)
-
-
-# Maps random numbers in [0, 1) to entries of a history of `count` entries from `begin` on; None: the last k entries.
-STRATEGIES: dict[str, Callable[[NeighborIndex, Tensor, Tensor, Tensor, float], Tensor] | None] = {
-    "recent": None,
-    "uniform": _pick_uniform,
-    "time_aware": _pick_time_aware,
-}
-
-
-def _sequences_at(
-    entries: Adjacency, node: Tensor, time: Tensor, position: Tensor, count: Tensor
-) -> NeighborSequence:
-    """Return the entries at these positions in time order; drawn with replacement, so any history fills all slots."""
-    k = position.shape[1]
-    some = (count[:, None] > 0).expand(-1, k)  # [q k]
-    if entries.key.shape[0] == 0:
-        empty = torch.zeros_like(position, dtype=torch.int32)
-        return NeighborSequence(node, time, empty, empty, empty.double(), torch.zeros_like(node))
-    position = torch.where(some, position, 0).sort(dim=1).values
-    return NeighborSequence(
-        node,
-        time,
-        entries.neighbor[position] * some,
-        entries.event[position] * some,
-        entries.time[position] * some,
-        k * (count > 0).long(),
-    )
-
-
-def gather_view(
-    index: NeighborIndex,
-    features: FeatureTable,
-    pairs: PairBatch,
-    requests: tuple[Request, ...],
-    draws: Draws | None = None,
-) -> PairView:
-    """Look up what a model requests for a batch of pairs; each row is looked up once per request.
-
-    Count, transition and column features are those at the table time (`PairBatch.known`), sequences those at the pair's
-    own time.
-
-    Args:
-        index: Events that are visible, each to later queries only.
-        features: Node and edge features.
-        pairs: The queries.
-        requests: The model's requests.
-        draws: Random numbers of the `uniform` and `time_aware` strategies; `recent` needs none.
-    """
-    neighbors, counts, walks, decayed, histories, transitions, followers, columns = ([] for _ in range(8))
-    for request in requests:
-        if isinstance(request, CountRequest):
-            counts.append(index.count_features(request, pairs.at_table_time()))
-        elif isinstance(request, WalkRequest):
-            walks.append(index.walks(request))
-        elif isinstance(request, DecayedCountRequest):
-            decayed.append(index.decayed_counts(request))
-        elif isinstance(request, HistoryRequest):
-            histories.append(index.history(request))
-        elif isinstance(request, TransitionRequest):
-            transitions.append(index.transition_features(request, pairs.at_table_time()))
-        elif isinstance(request, TransitionCountRequest):
-            followers.append(index.transition_counts(request))
-        elif isinstance(request, ColumnRequest):
-            columns.append(index.column_features(request, pairs.at_table_time(), features))
-        else:
-            neighbors.append(index.gather(request, pairs.node, pairs.when, draws))
-    tables = (counts, walks, decayed, histories, transitions, followers, columns)
-    return PairView(pairs, tuple(neighbors), features, *map(tuple, tables))

@@ -8,6 +8,7 @@ Legend: e events, t instants, m entries, g cells (l, w, v) that occurred, l lags
 """
 
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float32, Float64, Int, Int64
@@ -26,6 +27,36 @@ from dygmamba.sampling.transitions import TransitionScales
 @dataclass(frozen=True, slots=True)
 class TransitionCountRequest(TransitionScales):
     """Request for a table of transitions in which any two nodes can be looked up."""
+
+
+@runtime_checkable
+class TransitionLookup(Protocol):
+    """Transitions between any two nodes: of a fixed set of events, or of events that are appended to."""
+
+    @property
+    def lags(self) -> int: ...
+
+    def last_destinations(
+        self, source: Int64[Tensor, "*q"], time: Float64[Tensor, "*q"]
+    ) -> Int64[Tensor, "*q l"]:
+        """Return the last destinations of each source strictly before each time, the last one first; -1 if none."""
+        ...
+
+    def count(
+        self,
+        lag: Int64[Tensor, "*q"],
+        origin: Int[Tensor, "*q"],
+        dst: Int[Tensor, "*q"],
+        time: Float64[Tensor, "*q"],
+    ) -> Float32[Tensor, "*q s"]:
+        """Return T_l(w, v) strictly before each time, `lag` from 0 on; zeros if a node is -1."""
+        ...
+
+    def count_all(
+        self, lag: Int64[Tensor, "*q"], origin: Int[Tensor, "*q"], time: Float64[Tensor, "*q"]
+    ) -> Float32[Tensor, "*q s"]:
+        """Return the sum of T_l(w, v) over all v strictly before each time; zeros for node -1."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.sampling.columns import ColumnRequest, QueryColumns
 from dygmamba.sampling.counts import CountRequest
-from dygmamba.sampling.decayed_counts import DecayedCountRequest, DecayedCountTable
+from dygmamba.sampling.decayed_counts import DecayedCountLookup, DecayedCountRequest
 from dygmamba.sampling.event_history import EventHistory, HistoryRequest
-from dygmamba.sampling.transition_counts import TransitionCountRequest, TransitionCountTable
+from dygmamba.sampling.transition_counts import TransitionCountRequest, TransitionLookup
 from dygmamba.sampling.transitions import TransitionRequest
 from dygmamba.sampling.walks import TemporalWalks, WalkRequest
 
@@ -251,10 +251,10 @@ class PairView:
     features: FeatureTable
     counts: tuple[Float32[Tensor, "p f"], ...] = ()
     walks: tuple[TemporalWalks, ...] = ()
-    decayed_counts: tuple[DecayedCountTable, ...] = ()
+    decayed_counts: tuple[DecayedCountLookup, ...] = ()
     histories: tuple[EventHistory, ...] = ()
     transitions: tuple[Float32[Tensor, "p g"], ...] = ()
-    transition_counts: tuple[TransitionCountTable, ...] = ()
+    transition_counts: tuple[TransitionLookup, ...] = ()
     column_features: tuple[Float32[Tensor, "p h"], ...] = ()
 
     @property

@@ -1,0 +1,201 @@
+"""What every index of events offers: sequences by any strategy over any number of hops, and features of pairs.
+
+`NeighborIndex` lists a fixed set of events; `LiveIndex` is one that events are appended to.
+
+Legend: q queries, k entries per query, p pairs, f features per pair.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float32, Float64, Int64
+from torch import Tensor
+
+from dygmamba.core.errors import ConfigError
+from dygmamba.data.events.event_store import FeatureTable
+from dygmamba.ops.recent_neighbors import SamplingWeights, find_weight_quantile
+from dygmamba.sampling.columns import ColumnRequest
+from dygmamba.sampling.counts import CountRequest, EventCounts, PairNeighbors
+from dygmamba.sampling.decayed_counts import DecayedCountLookup, DecayedCountRequest
+from dygmamba.sampling.draws import Draws
+from dygmamba.sampling.event_history import EventHistory, HistoryRequest
+from dygmamba.sampling.transition_counts import TransitionCountRequest, TransitionLookup
+from dygmamba.sampling.transitions import TransitionRequest
+from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch, PairView, Request
+from dygmamba.sampling.walks import TemporalWalks, WalkRequest
+
+
+class EventIndex(ABC):
+    """Base class of indices: events by node, each listed under its source and its destination."""
+
+    __slots__ = ()
+    entries: (
+        Any  # columns `neighbor`, `event` and `time` of all entries; a node's are consecutive, oldest first
+    )
+
+    @abstractmethod
+    def past(self, node: Int64[Tensor, "q"], time: Float64[Tensor, "q"]) -> tuple[Tensor, Tensor]:
+        """Return the first entry and the number of entries of each query's history; node -1 has no history."""
+
+    @abstractmethod
+    def recent(self, node: Int64[Tensor, "q"], time: Float64[Tensor, "q"], k: int) -> NeighborSequence:
+        """Return the `k` most recent entries strictly before each query."""
+
+    @abstractmethod
+    def weights(self, scale: float) -> SamplingWeights:
+        """Return the cumulative sampling weights of the time-aware strategy."""
+
+    @abstractmethod
+    def counts(self, scales: tuple[float, ...]) -> EventCounts:
+        """Return the decayed counts of the events on these scales."""
+
+    @abstractmethod
+    def count_features(self, request: CountRequest, pairs: PairBatch) -> Float32[Tensor, "p f"]:
+        """Return the count features of each pair, from events strictly before its time."""
+
+    @abstractmethod
+    def transition_features(self, request: TransitionRequest, pairs: PairBatch) -> Float32[Tensor, "p f"]:
+        """Return the transition features of each pair, from events strictly before its time."""
+
+    @abstractmethod
+    def column_features(
+        self, request: ColumnRequest, pairs: PairBatch, features: FeatureTable
+    ) -> Float32[Tensor, "p f"]:
+        """Return the column features of each pair, from events strictly before its time, whose columns are given."""
+
+    @abstractmethod
+    def history(self, request: HistoryRequest) -> EventHistory:
+        """Return the history of nodes, pairs and the whole stream."""
+
+    @abstractmethod
+    def walks(self, request: WalkRequest) -> TemporalWalks:
+        """Return the temporal walks of the events."""
+
+    @abstractmethod
+    def decayed_counts(self, request: DecayedCountRequest) -> DecayedCountLookup:
+        """Return the decayed counts of any nodes and pairs."""
+
+    @abstractmethod
+    def transition_counts(self, request: TransitionCountRequest) -> TransitionLookup:
+        """Return the transitions between any nodes."""
+
+    def gather(
+        self,
+        request: NeighborRequest,
+        node: Int64[Tensor, "q"],
+        time: Float64[Tensor, "q"],
+        draws: Draws | None = None,
+    ) -> tuple[NeighborSequence, ...]:
+        """Return one sequence per hop; hop h + 1 looks up each entry of hop h at that entry's own time.
+
+        Random strategies take their draws from the root query: hop h has consecutive slots, k for each entry of the
+        hop before, so that a query draws the same neighbors in any batch.
+        """
+        pick, root, slots = STRATEGIES[request.strategy], (node, time), 1
+        hops: list[NeighborSequence] = []
+        for hop, k in enumerate(request.fanout):
+            if hops:
+                node = torch.where(hops[-1].mask, hops[-1].node, -1).flatten().long()
+                time = hops[-1].time.flatten()
+            slots *= k
+            if pick is None:
+                hops.append(self.recent(node, time, k))
+                continue
+            if draws is None:
+                raise ConfigError(
+                    f"strategy '{request.strategy}' samples neighbors at random and needs `draws`; got None",
+                    code="missing-draws",
+                )
+            begin, count = self.past(node, time)
+            chance = draws.uniform(*root, hop, slots).view(len(node), k)
+            position = pick(self, begin, count, chance, request.scale)
+            hops.append(_sequences_at(self.entries, node, time, position, count))
+        return tuple(hops)
+
+    def _compute_count_features(self, request: CountRequest, pairs: PairBatch) -> Float32[Tensor, "p f"]:
+        recent = self.recent(pairs.node, pairs.when, request.neighbors)
+        age = ((recent.query_time[:, None] - recent.time) * recent.mask).cpu()
+        node = torch.where(recent.mask, recent.node.long(), -1).cpu()
+        rows = pairs.src_row.cpu(), pairs.dst_row.cpu()
+        near = PairNeighbors(node, age, pairs.when.cpu(), rows)
+        queries = (pairs.src.cpu(), pairs.dst.cpu(), pairs.time.cpu())
+        return self.counts(request.scales).compute_features(*queries, near).to(pairs.node.device)
+
+
+def _pick_uniform(index: EventIndex, begin: Tensor, count: Tensor, chance: Tensor, scale: float) -> Tensor:
+    return begin[:, None] + (chance * count[:, None]).long()
+
+
+def _pick_time_aware(index: EventIndex, begin: Tensor, count: Tensor, chance: Tensor, scale: float) -> Tensor:
+    return find_weight_quantile(index.weights(scale), begin, count, chance)
+
+
+# Maps random numbers in [0, 1) to entries of a history of `count` entries from `begin` on; None: the last k entries.
+STRATEGIES: dict[str, Callable[[EventIndex, Tensor, Tensor, Tensor, float], Tensor] | None] = {
+    "recent": None,
+    "uniform": _pick_uniform,
+    "time_aware": _pick_time_aware,
+}
+
+
+def _sequences_at(
+    entries: Any, node: Tensor, time: Tensor, position: Tensor, count: Tensor
+) -> NeighborSequence:
+    """Return the entries at these positions in time order; drawn with replacement, so any history fills all slots."""
+    k = position.shape[1]
+    some = (count[:, None] > 0).expand(-1, k)  # [q k]
+    if entries.time.shape[0] == 0:
+        empty = torch.zeros_like(position, dtype=torch.int32)
+        return NeighborSequence(node, time, empty, empty, empty.double(), torch.zeros_like(node))
+    position = torch.where(some, position, 0).sort(dim=1).values
+    return NeighborSequence(
+        node,
+        time,
+        entries.neighbor[position] * some,
+        entries.event[position] * some,
+        entries.time[position] * some,
+        k * (count > 0).long(),
+    )
+
+
+def gather_view(
+    index: EventIndex,
+    features: FeatureTable,
+    pairs: PairBatch,
+    requests: tuple[Request, ...],
+    draws: Draws | None = None,
+) -> PairView:
+    """Look up what a model requests for a batch of pairs; each row is looked up once per request.
+
+    Count, transition and column features are those at the table time (`PairBatch.known`), sequences those at the pair's
+    own time.
+
+    Args:
+        index: Events that are visible, each to later queries only.
+        features: Node and edge features.
+        pairs: The queries.
+        requests: The model's requests.
+        draws: Random numbers of the `uniform` and `time_aware` strategies; `recent` needs none.
+    """
+    neighbors, counts, walks, decayed, histories, transitions, followers, columns = ([] for _ in range(8))
+    for request in requests:
+        if isinstance(request, CountRequest):
+            counts.append(index.count_features(request, pairs.at_table_time()))
+        elif isinstance(request, WalkRequest):
+            walks.append(index.walks(request))
+        elif isinstance(request, DecayedCountRequest):
+            decayed.append(index.decayed_counts(request))
+        elif isinstance(request, HistoryRequest):
+            histories.append(index.history(request))
+        elif isinstance(request, TransitionRequest):
+            transitions.append(index.transition_features(request, pairs.at_table_time()))
+        elif isinstance(request, TransitionCountRequest):
+            followers.append(index.transition_counts(request))
+        elif isinstance(request, ColumnRequest):
+            columns.append(index.column_features(request, pairs.at_table_time(), features))
+        else:
+            neighbors.append(index.gather(request, pairs.node, pairs.when, draws))
+    tables = (counts, walks, decayed, histories, transitions, followers, columns)
+    return PairView(pairs, tuple(neighbors), features, *map(tuple, tables))

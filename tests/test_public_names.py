@@ -40,6 +40,8 @@ FUNCTIONS = {
     "data_dir: Path | str | None = None, **settings: Any) -> Table",
     "generate": "(*, name: str = generated, kind: str = forgetting, scratch: Path | str | None = None, **settings: "
     "Any) -> Dataset",
+    "live": "(run: object, path: Path | str, *, late: str | float | None = None, on_late: str | None = None, fill: "
+    "float | None = None, device: str = auto, data_dir: Path | str | None = None) -> LiveRun",
     "load": "(name: str, data_dir: Path | str | None = None) -> Dataset",
     "load_program": "(path: Path | str) -> Callable[[dict[str, Tensor]], Tensor]",
     "open": "(folder: Path | str, *, device: str = auto, data_dir: Path | str | None = None, time_unit: str = "
@@ -64,6 +66,7 @@ FUNCTIONS = {
     "Callable[[JobEvent], None] | None = None, **settings: Any) -> StudyResults",
     "remove": "(name: str, *, data_dir: Path | str | None = None, runs: Path | str = runs, force: bool = False) -> "
     "list[str]",
+    "restore": "(backup: Path | str, path: Path | str) -> Path",
     "resume": "(folder: Path | str, *, device: str = auto, negatives: str | Sequence[str] = random, data_dir: "
     "Path | str | None = None, progress: Progress | Callable[[dict[str, Any]], None] | None = None, log: str | "
     "Sequence[str] | None = None, processes: int = 1, deterministic: bool | None = None, trust: bool = False, "

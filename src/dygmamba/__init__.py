@@ -9,6 +9,7 @@ DyG-Mamba here is the NeurIPS 2025 paper (openreview ja2wA4UncJ), not DyGMamba (
     tune        search for better settings, as a preset for train           -> Tuning
     resume      continue a stopped run; refit: train it on all events       -> Run
     open        open a run directory to score, rank, explain, observe       -> Run
+    live        open a run for events as they happen; restore: its backup   -> LiveRun
     load_program  load an exported scorer after checking its digest         -> function
     push, pull  share a run through a folder or the Hugging Face Hub        -> Run
     evaluate    evaluate a model without training                           -> table
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from dygmamba.api.datasets import remove as remove
     from dygmamba.api.datasets import save as save
     from dygmamba.api.evaluation import evaluate as evaluate
+    from dygmamba.api.live import live as live
+    from dygmamba.api.live import restore as restore
     from dygmamba.api.models import check_model as check_model
     from dygmamba.api.models import register as register
     from dygmamba.api.reports import compare as compare
@@ -84,6 +87,7 @@ _PUBLIC = {
     "datasets": "api.datasets",
     "evaluate": "api.evaluation",
     "generate": "api.datasets",
+    "live": "",  # the callable package; `dygmamba.api.live` has the function
     "load": "api.datasets",
     "load_program": "api.run",
     "models": "",
@@ -96,6 +100,7 @@ _PUBLIC = {
     "register": "api.models",
     "remove": "api.datasets",
     "reproduce": "api.studies",
+    "restore": "api.live",
     "resume": "api.training",
     "save": "api.datasets",
     "train": "api.training",

@@ -11,7 +11,7 @@ import torch
 
 import dygmamba as dm
 from dygmamba.api import training, tuning
-from dygmamba.api.argument_types import describe, fits
+from dygmamba.core.argument_types import describe, fits
 from dygmamba.core.errors import DygError, DygWarning
 from raising import raises
 
@@ -91,6 +91,7 @@ def good(data, run, tmp_path, monkeypatch):
         "register": {"name": "x", "config": type(run), "build": lambda config, facts: None},
         "remove": {"name": "none"},
         "reproduce": {"study": "link"},
+        "restore": {"backup": "./none", "path": "./state"},
         "resume": {"folder": run.path},
         "save": {"dataset": data},
         "train": {"data": data, "model": "trees"},
@@ -207,3 +208,29 @@ def test_a_library_call_logs_and_prints_nothing(data, tmp_path, capsys, caplog):
     assert "run: " in caplog.text
     assert "epoch {" in caplog.text
     assert capsys.readouterr() == ("", "")
+
+
+LIVE_ARGUMENTS = {
+    "append": {"events": [(1, 2, 1e12)]},
+    "score": {"pairs": [(1, 2)], "timeout": 0.0},
+    "rank": {"sources": [1], "timeout": 0.0},
+    "switch": {"run": "none"},
+    "backup": {"to": "saved.zip"},
+}
+
+
+@pytest.mark.filterwarnings("ignore::dygmamba.core.errors.DygWarning")
+def test_a_wrong_argument_of_a_live_run_is_a_sentence(run, tmp_path, monkeypatch):
+    """For all methods of a live run, and for opening one."""
+    monkeypatch.chdir(tmp_path)
+    raw = {}
+    with dm.live(run, "state") as live:
+        calls = {name: (getattr(live, name), own) for name, own in LIVE_ARGUMENTS.items()}
+        calls["live"] = (dm.live, {"run": run, "path": "state"})  # which is locked
+        for name, (function, own) in calls.items():
+            parameters = set(inspect.signature(function).parameters) - {"timeout", "path"}
+            for parameter in parameters:
+                for value in WRONG:
+                    if problem := answers(function, own | {parameter: value}):
+                        raw[name, parameter, repr(value)[:20]] = problem
+    assert not raw

@@ -1,6 +1,6 @@
 """A trained run to query in the user's own ids and times; results are Arrow tables, which have `.to_pandas()`."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dygmamba.api.argument_types import check_arguments, parse_ids
+from dygmamba.api.argument_types import check_arguments
 from dygmamba.api.evaluation import EvaluationRequest, evaluate_run, rows_to_table, warn_if_unfinished
 from dygmamba.api.reports import write_full_page
 from dygmamba.api.trusted_code import import_if_trusted
@@ -23,6 +23,7 @@ from dygmamba.runs.export import export_run
 from dygmamba.runs.export import load_program as load_exported
 from dygmamba.runs.predictor import Predictor
 from dygmamba.runs.queries import TimeLike
+from dygmamba.runs.query_inputs import as_id_column, as_sources, require_positive
 from dygmamba.tasks.link import SETTINGS
 
 if TYPE_CHECKING:
@@ -140,14 +141,14 @@ class Run:
         given that exactly one candidate is. Candidates are ids or a file of them. With `only_new`, destinations that
         the source met before are left out. Without self-loops in the data, a node is not its own destination.
         """
-        _require_positive(k)
+        require_positive(k)
         among = (
             candidates
             if candidates is None or isinstance(candidates, Path)
-            else _as_id_column("candidates", candidates)
+            else as_id_column("candidates", candidates)
         )
         return self._predictor.top(
-            _as_sources("sources", sources), k, at, candidates=among, only_new=only_new
+            as_sources("sources", sources), k, at, candidates=among, only_new=only_new
         ).table
 
     @check_arguments
@@ -156,7 +157,7 @@ class Run:
 
         A model that encodes pairs needs a partner: the destination in the table, or else the last neighbor of the node.
         """
-        return self._predictor.embed(_as_sources("nodes", nodes), at).table
+        return self._predictor.embed(as_sources("nodes", nodes), at).table
 
     @check_arguments
     def classify(
@@ -168,8 +169,8 @@ class Run:
         score and numbered in a column rank. Only strictly earlier events are visible.
         """
         if k is not None:
-            _require_positive(k)
-        return self._predictor.classify(None if nodes is None else _as_sources("nodes", nodes), at, k).table
+            require_positive(k)
+        return self._predictor.classify(None if nodes is None else as_sources("nodes", nodes), at, k).table
 
     @check_arguments
     def explain(
@@ -299,26 +300,3 @@ def load_program(path: Path | str) -> "Callable[[dict[str, Tensor]], Tensor]":
     torch.Size([1])
     """
     return load_exported(Path(path))
-
-
-def _require_positive(k: int) -> None:
-    if k < 1:
-        raise ConfigError(f"`k` must be at least 1, got {k}", code="k-not-positive")
-
-
-def _as_sources(name: str, nodes: Any) -> Any:
-    """Return a file or table as it is, one id or several as a column of sources."""
-    if isinstance(nodes, Path | Mapping) or hasattr(nodes, "columns"):
-        return nodes
-    if isinstance(nodes, Sequence) and nodes and isinstance(nodes[0], tuple | list):
-        return list(nodes)
-    return {"src": _as_id_column(name, nodes)}
-
-
-def _as_id_column(name: str, values: Any) -> pa.Array:
-    """Return ids as one column: integers if all are and fit into 64 bits, otherwise strings."""
-    ids = parse_ids(name, values)
-    if not ids:
-        raise ConfigError(f"`{name}` is empty; give at least one id", code="no-ids")
-    whole = all(isinstance(value, int) and -(2**63) <= value < 2**63 for value in ids)
-    return pa.array(ids, pa.int64()) if whole else pa.array(list(map(str, ids)), pa.large_string())

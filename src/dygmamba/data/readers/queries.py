@@ -92,7 +92,7 @@ def read_queries(
 
     Columns are found by the names in `options`, the names in the dataset's `origin`, or the usual names.
     """
-    source, table, roles = _read_query_columns(pairs, options, origin, wanted)
+    source, table, roles = read_query_columns(pairs, options, origin, wanted)
     if not table.num_rows:
         raise FileError(f"{source} has no rows; give at least one pair", code="no-rows")
     columns = {role: table[name].combine_chunks() for role, name in roles.items()}
@@ -137,7 +137,7 @@ def _parse_query_times(
     return QueryTimes(value, shown, parser.is_unix_time)
 
 
-def _read_query_columns(
+def read_query_columns(
     pairs: QuerySource, options: ReadOptions, origin: Origin, wanted: Sequence[str]
 ) -> tuple[str, pa.Table, dict[str, str]]:
     """Return the name of the source for messages, the needed columns, and the column name by role."""

@@ -1,0 +1,200 @@
+"""Backup of a state folder as one file, restoring it, and the check of a folder.
+
+A backup is a zip file without compression: the log as of one moment, copied with SQLite's backup while another process
+may write, the newest snapshot, and a manifest with the checksums of both. The run itself is not in it.
+"""
+
+import hashlib
+import json
+import os
+import re
+import sqlite3
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dygmamba.core.errors import DygError, FileError, first_line
+from dygmamba.core.files.untrusted import describe_file
+from dygmamba.core.files.writing import (
+    create_temporary_file,
+    create_temporary_folder,
+    disk,
+    make_folder,
+    publish_path,
+    sync_file,
+    translate_os_errors,
+    write_file,
+)
+from dygmamba.live.event_log import LOG_FILE, LogReader
+from dygmamba.live.snapshots import MANIFEST, SNAPSHOT_FOLDER, list_snapshots
+
+BACKUP_MANIFEST = "backup.json"
+FORMAT = "dygmamba-backup-1"
+MAX_MANIFEST_BYTES = 1 << 24
+CHUNK = 1 << 20
+ALLOWED_NAME = re.compile(rf"{LOG_FILE}|{SNAPSHOT_FOLDER}/[0-9a-f]+-\d+/(state/)?[\w-][\w.-]*")
+RETRY = "make the backup again, or give another one"
+
+
+@dataclass(frozen=True, slots=True)
+class FolderCheck:
+    """What a check of a state folder found; a damaged log is an error instead."""
+
+    sequence: int
+    latest: float | None
+    set_aside: int
+    run: str
+    model: str
+    dataset: str
+    late: float
+    offsets: dict[str, Any]
+    snapshots: dict[int, str]  # sequence number: "ok" or what is wrong; a snapshot can be written again
+    sqlite: str
+
+
+def check_folder(folder: Path) -> FolderCheck:
+    """Read all of a state folder, also while it is in use; raise FileError if the log is damaged."""
+    with LogReader(folder) as log:
+        log.check()
+        facts, runs = log.read_meta(), log.read_runs()
+        if not runs:
+            raise FileError(f"{folder} was never opened with a run; delete it", code="not-a-log")
+        snapshots = {}
+        for snapshot in list_snapshots(folder):
+            try:
+                snapshot.check()
+                snapshots[snapshot.sequence] = "ok"
+            except (DygError, OSError) as error:
+                snapshots[snapshot.sequence] = first_line(error)
+        return FolderCheck(
+            log.read_sequence(),
+            log.read_latest_time(),
+            log.count_set_aside(),
+            runs[-1].path,
+            runs[-1].model,
+            runs[-1].dataset,
+            facts.get("late", 0.0),
+            log.read_offsets(),
+            snapshots,
+            sqlite3.sqlite_version,
+        )
+
+
+def write_backup(folder: Path, target: Path) -> Path:
+    """Write a backup of a state folder, which may be in use; an existing file is replaced when the new one is whole."""
+    if target.is_dir():
+        raise FileError(f"{target} is a folder; give the name of a file", code="not-a-regular-file")
+    part, handle = create_temporary_file(target)
+    try:
+        with (
+            translate_os_errors(target),
+            create_temporary_folder(folder) as scratch,
+            os.fdopen(handle, "wb") as file,
+        ):
+            with LogReader(folder) as log:
+                log.copy_to(scratch / LOG_FILE)
+            with LogReader(scratch) as copy:
+                about: dict[str, Any] = {"format": FORMAT, "sequence": copy.read_sequence(), "files": {}}
+            with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+                _add(archive, scratch / LOG_FILE, LOG_FILE, about)
+                _add_snapshot(archive, folder, about)
+                archive.writestr(BACKUP_MANIFEST, _seal(about))
+            file.flush()
+            sync_file(file.fileno(), target)
+        publish_path(part, target)
+    except BaseException:
+        disk.remove(part)
+        raise
+    return target
+
+
+def _add_snapshot(archive: zipfile.ZipFile, folder: Path, about: dict[str, Any]) -> None:
+    """Add the newest snapshot that is not ahead of the copied log, unless it is replaced meanwhile."""
+    for snapshot in list_snapshots(folder):
+        if snapshot.sequence > about["sequence"]:
+            continue
+        names = [*snapshot.manifest["files"], MANIFEST]
+        files = {f"{SNAPSHOT_FOLDER}/{snapshot.path.name}/{name}": snapshot.path / name for name in names}
+        kept = dict(about["files"])
+        try:
+            for name, path in files.items():
+                _add(archive, path, name, about)
+        except FileNotFoundError:
+            about["files"] = kept  # what was copied is no part of the backup: the manifest does not name it
+        return
+
+
+def _add(archive: zipfile.ZipFile, path: Path, name: str, about: dict[str, Any]) -> None:
+    entry = describe_file(path)
+    archive.write(path, name)
+    about["files"][name] = entry
+
+
+def _seal(about: dict[str, Any]) -> str:
+    text = json.dumps(about, sort_keys=True)
+    return json.dumps(about | {"sha256": hashlib.sha256(text.encode()).hexdigest()}, sort_keys=True)
+
+
+def restore_backup(backup: Path, folder: Path) -> int:
+    """Write a backup into a new or empty folder, after checking all of it; return its last sequence number."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FileError(f"{folder} is not empty; give a new folder", code="folder-not-empty")
+    if not backup.is_file():
+        raise FileError(f"{backup} is not a file; give one that `live.backup` wrote", code="file-missing")
+    make_folder(folder.absolute().parent)
+    try:
+        with zipfile.ZipFile(backup) as archive, create_temporary_folder(folder.absolute().parent) as scratch:
+            about = _read_manifest(archive, backup)
+            copy = scratch / "state"
+            for name, entry in about["files"].items():
+                make_folder((copy / name).parent)
+                write_file(copy / name, _read_entry(archive, name, entry, backup))
+            with LogReader(copy) as log:
+                log.check()
+                if log.read_sequence() != about["sequence"]:
+                    raise _damaged_error(backup, "its log has another length")
+            for name in (f"{LOG_FILE}-wal", f"{LOG_FILE}-shm"):
+                disk.remove(copy / name)
+            if folder.exists():
+                folder.rmdir()
+            publish_path(copy, folder)
+            return int(about["sequence"])
+    except (zipfile.BadZipFile, EOFError, KeyError, ValueError, TypeError, NotImplementedError) as error:
+        raise _damaged_error(backup, first_line(error)) from error
+
+
+def _read_manifest(archive: zipfile.ZipFile, backup: Path) -> dict[str, Any]:
+    if archive.getinfo(BACKUP_MANIFEST).file_size > MAX_MANIFEST_BYTES:
+        raise _damaged_error(backup, "its manifest is too large")
+    about = json.loads(archive.read(BACKUP_MANIFEST))
+    seal = about.pop("sha256")
+    if (
+        about["format"] != FORMAT
+        or seal != hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+    ):
+        raise _damaged_error(backup, "its manifest does not match its checksum")
+    if LOG_FILE not in about["files"]:
+        raise _damaged_error(backup, "it holds no log")
+    for name in about["files"]:
+        if not ALLOWED_NAME.fullmatch(name):
+            raise _damaged_error(backup, f"it names a file {name[:60]!r} that no backup has")
+    return about
+
+
+def _read_entry(archive: zipfile.ZipFile, name: str, entry: dict[str, Any], backup: Path) -> Iterator[bytes]:
+    """Yield the content of a file of the archive; raise FileError if it does not match the manifest."""
+    if archive.getinfo(name).file_size != entry["bytes"]:
+        raise _damaged_error(backup, f"{name} has another size")
+    sha = hashlib.sha256()
+    with archive.open(name) as file:
+        while chunk := file.read(CHUNK):
+            sha.update(chunk)
+            yield chunk
+    if sha.hexdigest() != entry["sha256"]:
+        raise _damaged_error(backup, f"{name} does not match its checksum")
+
+
+def _damaged_error(backup: Path, what: str) -> FileError:
+    return FileError(f"{backup} is not a whole backup ({what}); {RETRY}", code="backup-damaged")

@@ -1,0 +1,456 @@
+"""A trained run that takes events as they happen and answers queries about the moment.
+
+An append returns when its events are on the disk and in the state. Queries read one consistent state and never wait for
+appends. Opening the folder again gives the same scores to the bit, as does `observe` with all events of the log.
+"""
+
+import json
+import sqlite3
+import threading
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from dygmamba.core.argument_types import check_arguments, get_run_path
+from dygmamba.core.clock import SYSTEM_CLOCK, Clock
+from dygmamba.core.errors import ConfigError, DygError, FileError
+from dygmamba.core.files.locking import FileLock
+from dygmamba.core.files.writing import make_folder
+from dygmamba.data.storage.dataset import Dataset
+from dygmamba.explain.explanation import Explanation
+from dygmamba.explain.pairs import DEFAULT_ORDERS, explain_pair
+from dygmamba.live.backup import write_backup
+from dygmamba.live.event_log import EventLog, LogEvent, LogReader, RunRecord
+from dygmamba.live.event_parsing import EventLayout, EventParser
+from dygmamba.live.log_writer import LogWriter, Request
+from dygmamba.live.serving_state import Applier, ServedRun, count_trained_events, describe_run
+from dygmamba.live.snapshots import list_snapshots, load_newest, write_snapshot
+from dygmamba.live.state import LiveState
+from dygmamba.live.verdicts import Acknowledgement, Lateness, parse_lateness
+from dygmamba.runs.predictor import Predictor
+from dygmamba.runs.queries import TimeLike
+from dygmamba.runs.query_inputs import as_id_column, as_pairs, as_sources, require_positive
+
+LOCK_FILE = ".lock"
+SNAPSHOT_EVENTS = 100_000  # events after which a snapshot is written by itself, and
+SNAPSHOT_SHARE = 0.25  # at least this share of all events, so that large states are not written all the time
+CLOSING_EVENTS = 1_000  # events after which closing writes one: reading fewer of the log takes no time
+TIMEOUT = 5.0  # seconds that a query waits for `min_sequence`
+
+
+@dataclass(frozen=True, slots=True)
+class LiveView:
+    """Queries on one state: all answers are as of the event `sequence` of the log."""
+
+    predictor: Predictor
+    sequence: int
+
+    def score(self, pairs: Any, at: TimeLike | None = None) -> pa.Table:
+        """Score pairs as `Run.score` does; also a list of dicts."""
+        return self.predictor.score(as_pairs(pairs), at).table
+
+    def rank(
+        self,
+        sources: Any,
+        k: int = 10,
+        at: TimeLike | None = None,
+        candidates: Iterable[str | int] | Path | None = None,
+        only_new: bool = False,
+    ) -> pa.Table:
+        """Rank destinations as `Run.rank` does."""
+        require_positive(k)
+        among = candidates
+        if among is not None and not isinstance(among, Path):
+            among = as_id_column("candidates", among)
+        queries = as_sources("sources", as_pairs(sources))
+        return self.predictor.top(queries, k, at, candidates=among, only_new=only_new).table
+
+    def classify(self, nodes: Any = None, at: TimeLike | None = None, k: int | None = None) -> pa.Table:
+        """Classify nodes as `Run.classify` does."""
+        if k is not None:
+            require_positive(k)
+        queries = None if nodes is None else as_sources("nodes", as_pairs(nodes))
+        return self.predictor.classify(queries, at, k).table
+
+    def embed(self, nodes: Any, at: TimeLike | None = None) -> pa.Table:
+        """Embed nodes as `Run.embed` does."""
+        return self.predictor.embed(as_sources("nodes", as_pairs(nodes)), at).table
+
+    def explain(
+        self,
+        pair: tuple[str | int, str | int] | str | int,
+        at: TimeLike | None = None,
+        *,
+        orders: int = DEFAULT_ORDERS,
+        columns: Mapping[str, Any] | None = None,
+    ) -> Explanation:
+        """Explain a score as `Run.explain` does."""
+        return explain_pair(self.predictor, pair, at, orders, columns)
+
+
+class LiveRun:
+    """A run, the log of events that it has taken since it was trained, and the state that knows all of them.
+
+    Made by `dygmamba.live`. All methods may be called from several threads. One process at a time has a folder open.
+    """
+
+    def __init__(
+        self,
+        predictor: Predictor,
+        path: Path,
+        *,
+        late: str | float | None = None,
+        on_late: str | None = None,
+        fill: float | None = None,
+        data_dir: Path | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.path, self._fill, self._data_dir, self._clock = path, fill, data_dir, clock
+        given = {"late": None if late is None else parse_lateness(late), "on_late": on_late}
+        make_folder(path)
+        self._lock = FileLock(path / LOCK_FILE)
+        self._snapshot_lock = threading.Lock()
+        self._is_closed = False
+        log = None
+        try:
+            log = EventLog(path)
+            self.recovery = log.recovery
+            with LogReader(path) as reader:
+                facts, runs = reader.read_meta(), reader.read_runs()
+                served = self._find_run(predictor, log, facts, runs)
+                kept = {"late": facts.get("late", 0.0), "on_late": facts.get("on_late", "refuse")}
+                facts |= kept | {key: value for key, value in given.items() if value is not None}
+                self.lateness = Lateness(facts["late"], facts["on_late"])
+                self._record(log, served, facts, runs)
+                served = load_newest(path, served, reader)
+                served.replay(reader, log.sequence)
+                newest = reader.read_latest_time()
+            latest = float(predictor.dataset.store.time[-1])
+            self._snapshot_sequence = max((found.sequence for found in list_snapshots(path)), default=0)
+            self._applier = Applier(served, clock)
+            self._writer = LogWriter(
+                log, latest if newest is None else max(latest, newest), self.lateness, self._publish, clock
+            )
+        except BaseException:
+            if log is not None:
+                log.close()
+            self._lock.release()
+            raise
+
+    def _find_run(
+        self, predictor: Predictor, log: EventLog, facts: dict[str, Any], runs: list[RunRecord]
+    ) -> ServedRun:
+        """Return the run without any event of the log, after checking that the log can go on with it."""
+        layout, content = EventLayout.of_dataset(predictor.dataset), predictor.dataset.content
+        columns = [*layout.features], [*layout.types], layout.bipartite
+        if facts and (facts["features"], facts["types"], facts["bipartite"]) != columns:
+            raise ConfigError(
+                f"the events of {self.path} have other columns than those of the run ({layout.describe()}); give a run "
+                "with the same columns",
+                code="other-columns",
+            )
+        base = 0
+        if runs:
+            known = [record.base for record in runs if record.content == content]
+            if not known:
+                raise ConfigError(
+                    f"{self.path} holds events that follow the dataset '{runs[-1].dataset}' of {runs[-1].path}, and "
+                    "the run was trained on another one; open it with that run and call `switch`, or give another "
+                    "folder",
+                    code="other-dataset",
+                )
+            base = known[-1]
+        record = describe_run(predictor, base, log.sequence)
+        return ServedRun(record, predictor, EventParser(predictor, self._fill), LiveState.open(predictor))
+
+    def _record(self, log: EventLog, served: ServedRun, facts: dict[str, Any], runs: list[RunRecord]) -> None:
+        """Write what the log says about itself, if something is new."""
+        layout = served.layout
+        facts = {"log": uuid.uuid4().hex, **facts}
+        facts |= {"features": layout.features, "types": layout.types, "bipartite": layout.bipartite}
+        with log.transaction() as connection:
+            EventLog.write_meta(connection, facts)
+            if not runs or runs[-1][:6] != served.record[:6]:
+                EventLog.write_run(connection, served.record, self._clock.now())
+
+    def _publish(self, first: int, events: list[LogEvent]) -> None:
+        self._applier.publish(first, events)
+        served, count = self._applier.served, first + len(events) - 1 - self._snapshot_sequence
+        total = len(served.predictor.dataset.store) + served.state.applied
+        if count >= max(SNAPSHOT_EVENTS, SNAPSHOT_SHARE * total):
+            self._snapshot_sequence = first + len(events) - 1
+            threading.Thread(target=self._snapshot_quietly, name="dygmamba-snapshot", daemon=True).start()
+
+    def _snapshot_quietly(self) -> None:
+        """Write a snapshot that nobody asked for; without one, the next opening takes longer and nothing is lost."""
+        try:
+            self.snapshot()
+        except (DygError, OSError):
+            return
+
+    @check_arguments
+    def append(
+        self, events: Any, *, source: str | None = None, offset: Any = None, wait: bool = True
+    ) -> Acknowledgement:
+        """Append events: all that `Run.observe` takes, or a list of dicts; an `id` makes sending again harmless.
+
+        Returns when the accepted events are on the disk and queries see them. Events are judged one by one, in the
+        given order: accepted, duplicate (its id is in the log), late (more than `late` before the latest event), or
+        invalid. Events that are not accepted do not affect the others.
+
+        Args:
+            events: A file, a table, a data frame, or a list of (src, dst, time) or of dicts.
+            source: Name of where the events come from, if `offset` is given.
+            offset: How far the source was read, any JSON value; it is written in the same transaction as the events,
+                and `offsets` has it.
+            wait: Whether to wait until queries see the events; otherwise use `min_sequence` in queries.
+
+        Raises:
+            WriteError: The disk is full or failing. No event was acknowledged; append again later.
+        """
+        parsed = self._applier.served.parser.parse(events)
+        answer = self._writer.submit(Request(parsed, source, _encode_offset(offset))).get()
+        if wait:
+            self._applier.wait_until(answer.sequence)
+        return answer
+
+    @contextmanager
+    def read(self, min_sequence: int | None = None, timeout: float = TIMEOUT) -> Iterator[LiveView]:
+        """Inside, several queries see the same state, with at least the events up to `min_sequence`."""
+        if self._is_closed:
+            raise ConfigError("this live run is closed; open it again", code="live-closed")
+        if min_sequence is not None and not self._applier.wait_until(min_sequence, timeout):
+            raise FileError(
+                f"event {min_sequence} was not applied within {timeout:g} s, the last one is {self.applied}; ask again",
+                code="sequence-not-reached",
+            )
+        with self._applier.served.read() as (predictor, sequence):
+            yield LiveView(predictor, sequence)
+
+    @check_arguments
+    def score(
+        self,
+        pairs: Any,
+        at: TimeLike | None = None,
+        *,
+        min_sequence: int | None = None,
+        timeout: float = TIMEOUT,
+    ) -> pa.Table:
+        """Score pairs as `Run.score` does, with all events that are applied; also a list of dicts.
+
+        `min_sequence` waits, at most `timeout` seconds, until that event of the log is applied.
+        """
+        with self.read(min_sequence, timeout) as view:
+            return view.score(pairs, at)
+
+    @check_arguments
+    def rank(
+        self,
+        sources: Any,
+        k: int = 10,
+        at: TimeLike | None = None,
+        candidates: Iterable[str | int] | Path | None = None,
+        only_new: bool = False,
+        *,
+        min_sequence: int | None = None,
+        timeout: float = TIMEOUT,
+    ) -> pa.Table:
+        """Rank the k likeliest destinations of each source as `Run.rank` does."""
+        with self.read(min_sequence, timeout) as view:
+            return view.rank(sources, k, at, candidates, only_new)
+
+    @check_arguments
+    def classify(
+        self,
+        nodes: Any = None,
+        at: TimeLike | None = None,
+        k: int | None = None,
+        *,
+        min_sequence: int | None = None,
+        timeout: float = TIMEOUT,
+    ) -> pa.Table:
+        """Return the probability that each node is in state 1 as `Run.classify` does."""
+        with self.read(min_sequence, timeout) as view:
+            return view.classify(nodes, at, k)
+
+    @check_arguments
+    def embed(
+        self,
+        nodes: Any,
+        at: TimeLike | None = None,
+        *,
+        min_sequence: int | None = None,
+        timeout: float = TIMEOUT,
+    ) -> pa.Table:
+        """Embed each node as a source as `Run.embed` does."""
+        with self.read(min_sequence, timeout) as view:
+            return view.embed(nodes, at)
+
+    @check_arguments
+    def explain(
+        self,
+        pair: tuple[str | int, str | int] | str | int,
+        at: TimeLike | None = None,
+        *,
+        orders: int = DEFAULT_ORDERS,
+        columns: Mapping[str, Any] | None = None,
+        min_sequence: int | None = None,
+        timeout: float = TIMEOUT,
+    ) -> Explanation:
+        """Explain which past events moved the score of a pair as `Run.explain` does."""
+        with self.read(min_sequence, timeout) as view:
+            return view.explain(pair, at, orders=orders, columns=columns)
+
+    @property
+    def sequence(self) -> int:
+        """Number of the last event that is on the disk; the first has number 1."""
+        return self._writer.sequence
+
+    @property
+    def applied(self) -> int:
+        """Number of the last event that queries see."""
+        return self._applier.served.applied
+
+    @property
+    def latest(self) -> float:
+        """The latest time of any event, by which lateness is judged."""
+        return self._writer.latest
+
+    @property
+    def data(self) -> Dataset:
+        """All events: those of the run's dataset and those of the log; a newer run can be trained on it."""
+        with self.read() as view:
+            return view.predictor.dataset
+
+    @property
+    def offsets(self) -> dict[str, Any]:
+        """How far each source was read, as given to `append`."""
+        with LogReader(self.path) as log:
+            return log.read_offsets()
+
+    @property
+    def set_aside(self) -> pa.Table:
+        """Events that came too late and were set aside: columns src, dst, time, id."""
+        with LogReader(self.path) as log:
+            events = log.read_set_aside()
+        columns = {name: [getattr(event, name) for event in events] for name in ("src", "dst", "time", "id")}
+        types = {"time": pa.float64()}
+        return pa.table(
+            {name: pa.array(values, types.get(name, pa.string())) for name, values in columns.items()}
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """Return what is known about this live run: model, dataset, counts, tolerance, versions."""
+        served = self._applier.served
+        with served.read() as (predictor, sequence), LogReader(self.path) as log:
+            return {
+                "run": served.record.path,
+                "model": served.record.model,
+                "task": predictor.run.folder.task,
+                "dataset": served.record.dataset,
+                "digest": served.record.digest,
+                "events": len(predictor.dataset.store),
+                "nodes": predictor.dataset.store.num_nodes,
+                "sequence": self.sequence,
+                "applied": sequence,
+                "latest": self.latest,
+                "late": self.lateness.seconds,
+                "on_late": self.lateness.on_late,
+                "set_aside": log.count_set_aside(),
+                "offsets": log.read_offsets(),
+                "columns": [*served.layout.features, *served.layout.types],
+                "snapshot": max((found.sequence for found in list_snapshots(self.path)), default=None),
+                "recovery": self.recovery.describe(),
+                "sqlite": sqlite3.sqlite_version,
+            }
+
+    def switch(self, run: Any) -> None:
+        """Change to a newer run of the same dataset, or one that was trained on `data`; queries go on meanwhile.
+
+        The state of the new run is built beside the present one from the log. Then it takes its place between two
+        events: each query is answered by one of both runs, and no event is lost.
+
+        Args:
+            run: A `Run` or the path of its directory.
+        """
+        old = self._applier.served
+        device, options = old.predictor.run.stream.device.type, old.predictor.options
+        predictor = Predictor.open(get_run_path(run), device, self._data_dir, options)
+        if EventLayout.of_dataset(predictor.dataset) != old.layout:
+            raise ConfigError(
+                f"the new run reads other columns ({EventLayout.of_dataset(predictor.dataset).describe()}) than the "
+                f"present one ({old.layout.describe()}); train it on the same columns",
+                code="other-columns",
+            )
+        with LogReader(self.path) as log:
+            base = count_trained_events(old, log, predictor.dataset)
+            record = describe_run(predictor, base, self.sequence)
+            state = LiveState.open(predictor)
+            new = ServedRun(record, predictor, EventParser(predictor, self._fill), state)
+            new.replay(log, self.applied)
+            now = self._clock.now()
+            self._writer.submit(
+                Request(change=lambda connection: EventLog.write_run(connection, record, now))
+            ).get()
+
+            def catch_up(present: ServedRun) -> ServedRun:
+                new.replay(log, present.applied)
+                return new
+
+            self._applier.exchange(catch_up)
+
+    def snapshot(self) -> int:
+        """Write the state to the folder, so that opening it reads only later events; return its sequence number."""
+        with self._snapshot_lock, LogReader(self.path) as log:
+            with self._applier.lock:
+                served = self._applier.served
+                if served.applied == served.record.base or not hasattr(LiveState, "save"):
+                    return served.applied
+                written = write_snapshot(self.path, served, log)
+            self._snapshot_sequence = written.sequence
+            return written.sequence
+
+    @check_arguments
+    def backup(self, to: Path | str) -> Path:
+        """Write the log and the newest snapshot to one file, while appends and queries go on; returns its path."""
+        return write_backup(self.path, Path(to))
+
+    def close(self) -> None:
+        """Write what was submitted, and end the threads; the folder may be opened again."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._writer.close()
+        self._applier.close()
+        try:
+            if self.applied - self._snapshot_sequence >= CLOSING_EVENTS and not self._applier.failure:
+                self.snapshot()
+        except DygError:  # a full disk: the log has everything
+            pass
+        finally:
+            self._lock.release()
+
+    def __enter__(self) -> "LiveRun":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        served = self._applier.served
+        return f"<LiveRun {served.record.model} on {served.record.dataset!r}: {self.sequence:,} events since training>"
+
+
+def _encode_offset(offset: Any) -> str:
+    try:
+        return json.dumps(offset, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"`offset` takes a number, a string, or a list or dict of these; got a {type(offset).__name__}",
+            code="offset-not-json",
+        ) from error

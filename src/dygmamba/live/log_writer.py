@@ -1,0 +1,175 @@
+"""The thread that writes the log: appends of several threads share a transaction (group commit).
+
+A transaction holds all requests that were waiting when it began. Under load it grows, and the cost of flushing the disk
+is shared. Each request is judged in its order of arrival: duplicates by id, lateness by the latest time seen.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from sqlite3 import Connection
+
+from dygmamba.core.clock import Clock
+from dygmamba.core.errors import ConfigError, DygError
+from dygmamba.live.event_log import EventLog, LogEvent
+from dygmamba.live.event_parsing import ParsedEvents
+from dygmamba.live.verdicts import Acknowledgement, Lateness, Verdict
+
+MAX_GROUP = 20_000  # events in a transaction, but for a larger request of its own
+ALREADY_LOGGED = "an event with this id is in the log"
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """Events to append, or another change of the log; `done` is set when it is on the disk, or has failed."""
+
+    events: ParsedEvents = field(default_factory=lambda: ParsedEvents([]))
+    source: str | None = None
+    offset: str = "null"  # JSON
+    change: Callable[[Connection], None] | None = None
+    done: threading.Event = field(default_factory=threading.Event)
+    answer: Acknowledgement | None = None
+    error: BaseException | None = None
+
+    def get(self) -> Acknowledgement:
+        """Wait for the answer; raise the error if the request failed."""
+        self.done.wait()
+        if self.error is not None:
+            raise self.error
+        assert self.answer is not None
+        return self.answer
+
+
+class LogWriter:
+    """Writes requests to a log, in a thread of its own, and passes accepted events on in the order of the log.
+
+    Args:
+        log: The log.
+        latest: The latest time of any event so far, of the dataset too.
+        lateness: Which events are late.
+        publish: Called in the thread with the events of each transaction and the sequence of the first.
+        clock: Says when events arrived.
+    """
+
+    def __init__(
+        self,
+        log: EventLog,
+        latest: float,
+        lateness: Lateness,
+        publish: Callable[[int, list[LogEvent]], None],
+        clock: Clock,
+    ) -> None:
+        self._log, self._lateness, self._publish, self._clock = log, lateness, publish, clock
+        self.latest = latest
+        self.sequence = log.sequence  # acknowledged
+        self._waiting: deque[Request] = deque()
+        self._changed = threading.Condition()
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._run, name="dygmamba-log", daemon=True)
+        self._thread.start()
+
+    def submit(self, request: Request) -> Request:
+        with self._changed:
+            if self._is_closing:
+                raise ConfigError("this live run is closed; open it again", code="live-closed")
+            self._waiting.append(request)
+            self._changed.notify()
+        return request
+
+    def close(self) -> None:
+        """Write what is waiting, then end the thread and close the log."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify()
+        self._thread.join()
+        self._log.close()
+
+    def _run(self) -> None:
+        while group := self._take_group():
+            try:
+                accepted = self._commit(group)
+                for request in group:
+                    request.done.set()
+                if accepted:
+                    self._publish(self.sequence - len(accepted) + 1, accepted)
+            except BaseException as error:  # a defect must not leave callers waiting
+                for request in group:
+                    request.error = request.error or error
+            finally:
+                for request in group:
+                    request.done.set()
+
+    def _take_group(self) -> list[Request]:
+        """Wait for requests and take all that fit into a transaction; none when the log is being closed."""
+        with self._changed:
+            while not self._waiting and not self._is_closing:
+                self._changed.wait()
+            group: list[Request] = []
+            size = 0
+            while self._waiting and (not group or size + len(self._waiting[0].events) <= MAX_GROUP):
+                group.append(self._waiting.popleft())
+                size += len(group[-1].events)
+            return group
+
+    def _commit(self, group: list[Request]) -> list[LogEvent]:
+        """Write a group in one transaction and return its accepted events; on an error none of it is there."""
+        latest, accepted, answers = self.latest, [], []
+        try:
+            with self._log.transaction() as connection:
+                for request in group:
+                    if request.change is not None:
+                        request.change(connection)
+                    answers.append(self._append(connection, request, accepted))
+        except DygError as error:
+            self.latest = latest
+            for request in group:
+                # each caller gets an error of its own: the traceback of a shared one would grow
+                request.error = type(error)(str(error), code=error.code)
+                request.error.__cause__ = error.__cause__
+            return []
+        except BaseException:
+            self.latest = latest
+            raise
+        self.sequence = self._log.sequence
+        for request, answer in zip(group, answers, strict=True):
+            request.answer = answer
+        return accepted
+
+    def _append(self, connection: Connection, request: Request, accepted: list[LogEvent]) -> Acknowledgement:
+        parsed, now = request.events, self._clock.now()
+        ids = [event.id for event in parsed.events if event is not None and event.id is not None]
+        known = EventLog.find_ids(connection, ids) if ids else {}
+        verdicts: list[Verdict] = []
+        fresh: list[LogEvent] = []
+        for index, event in enumerate(parsed.events):
+            if event is None:
+                verdicts.append(Verdict(index, "invalid", None, parsed.problems[index]))
+            elif event.id is not None and event.id in known:
+                verdicts.append(Verdict(index, "duplicate", known[event.id], ALREADY_LOGGED))
+            elif self._lateness.is_late(event.time, self.latest):
+                verdicts.append(self._refuse_late(connection, index, event, now))
+            else:
+                fresh.append(event)
+                sequence = self._log.sequence + len(fresh)
+                if event.id is not None:
+                    known[event.id] = sequence
+                self.latest = max(self.latest, event.time)
+                verdicts.append(Verdict(index, "accepted", sequence))
+        if fresh:
+            self._log.append(connection, fresh, now)
+            accepted += fresh
+        if request.source is not None:
+            EventLog.write_offset(connection, request.source, request.offset)
+        last = max((verdict.sequence for verdict in verdicts if verdict.sequence), default=self._log.sequence)
+        return Acknowledgement(last, len(fresh), verdicts)
+
+    def _refuse_late(self, connection: Connection, index: int, event: LogEvent, now: float) -> Verdict:
+        message = (
+            f"its time {event.time:.12g} is more than {self._lateness.seconds:g} before the latest one, "
+            f"{self.latest:.12g}"
+        )
+        if self._lateness.on_late == "set-aside":
+            EventLog.set_aside(connection, event, now, self.latest)
+            message += "; it was set aside"
+        return Verdict(index, "late", None, message)

@@ -1,0 +1,128 @@
+"""Snapshots of a state, so that opening a folder reads only the rest of the log.
+
+A snapshot is a folder DIGEST-SEQUENCE below `snapshots/`: the files of the state, and a manifest with their checksums.
+It gets its name when all of it is on the disk. A snapshot is never needed: one that is damaged or belongs to another
+run or log is left out, and the log is read from an earlier one or from its beginning.
+"""
+
+import json
+import shutil
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dygmamba.core.errors import DygError, DygWarning, FileError, first_line
+from dygmamba.core.files.untrusted import describe_file
+from dygmamba.core.files.writing import (
+    create_temporary_folder,
+    disk,
+    make_folder,
+    publish_path,
+    sync_file,
+    write_text,
+)
+from dygmamba.live.event_log import LogReader, checksum_event
+from dygmamba.live.serving_state import ServedRun
+from dygmamba.live.state import LiveState
+
+SNAPSHOT_FOLDER, MANIFEST, STATE_FOLDER = "snapshots", "manifest.json", "state"
+FORMAT = "dygmamba-snapshot-1"
+KEPT = 2  # the newest, and one before it
+LOAD_ERRORS = (DygError, OSError, ValueError, KeyError, TypeError, EOFError)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A snapshot on the disk."""
+
+    path: Path
+    manifest: dict[str, Any]
+
+    @property
+    def sequence(self) -> int:
+        return int(self.manifest["sequence"])
+
+    def check(self) -> None:
+        """Compare every file with its checksum; raise FileError if one differs."""
+        for name, entry in self.manifest["files"].items():
+            if describe_file(self.path / name) != entry:
+                raise FileError(f"{self.path / name} is damaged; delete {self.path}", code="snapshot-damaged")
+
+
+def write_snapshot(folder: Path, served: ServedRun, log: LogReader) -> Snapshot:
+    """Write the state; the caller sees to it that no event is applied meanwhile."""
+    sequence, parent = served.applied, folder / SNAPSHOT_FOLDER
+    target = parent / f"{served.record.digest[:12]}-{sequence:012d}"
+    with create_temporary_folder(parent) as scratch:
+        path = scratch / target.name
+        make_folder(path / STATE_FOLDER)
+        served.state.save(path / STATE_FOLDER)  # pyright: ignore[reportAttributeAccessIssue]
+        files = sorted(file for file in path.rglob("*") if file.is_file())
+        for file in files:
+            with open(file, "rb") as opened:
+                sync_file(opened.fileno(), file)
+        manifest = {
+            "format": FORMAT,
+            "run": served.record.digest,
+            "base": served.record.base,
+            "sequence": sequence,
+            "log": log.read_meta().get("log"),
+            "last": _checksum_last(log, sequence),
+            "files": {str(file.relative_to(path)): describe_file(file) for file in files},
+        }
+        write_text(path / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+        disk.sync_folder(path / STATE_FOLDER)
+        if target.exists():  # of the same run and events, hence the same
+            shutil.rmtree(target)
+        publish_path(path, target)
+    for old in list_snapshots(folder)[KEPT:]:
+        shutil.rmtree(old.path, ignore_errors=True)
+    return Snapshot(target, manifest)
+
+
+def list_snapshots(folder: Path) -> list[Snapshot]:
+    """Return the snapshots with a readable manifest, the newest first."""
+    found = []
+    for path in (folder / SNAPSHOT_FOLDER).glob(f"*-*/{MANIFEST}"):
+        try:
+            manifest = json.loads(path.read_text("utf-8"))
+            if manifest["format"] == FORMAT and isinstance(manifest["files"], dict):
+                found.append(Snapshot(path.parent, manifest))
+                int(manifest["sequence"])
+        except LOAD_ERRORS:
+            continue
+    return sorted(found, key=lambda snapshot: snapshot.sequence, reverse=True)
+
+
+def load_newest(folder: Path, served: ServedRun, log: LogReader) -> ServedRun:
+    """Return the run with the state of its newest usable snapshot, or as it is, without any event of the log."""
+    sequence, facts = log.read_sequence(), log.read_meta()
+    for snapshot in list_snapshots(folder):
+        about = snapshot.manifest
+        if (about.get("run"), about.get("base")) != (served.record.digest, served.record.base):
+            continue
+        if not served.record.base < snapshot.sequence <= sequence or about.get("log") != facts.get("log"):
+            continue
+        try:
+            if about["last"] != _checksum_last(log, snapshot.sequence):
+                continue  # of other events: the log was replaced by an older copy, which then went on
+            snapshot.check()
+            state = LiveState.load(served.predictor, snapshot.path / STATE_FOLDER)  # pyright: ignore[reportAttributeAccessIssue]
+            if state.applied == snapshot.sequence - served.record.base:
+                return ServedRun(served.record, served.predictor, served.parser, state)
+            reason = f"it holds {state.applied:,} events"
+        except LOAD_ERRORS as error:
+            reason = first_line(error)
+        warnings.warn(
+            DygWarning(f"the snapshot {snapshot.path} cannot be used ({reason}); the log is read instead"),
+            stacklevel=2,
+        )
+    return served
+
+
+def _checksum_last(log: LogReader, sequence: int) -> int:
+    """Return the checksum of one event, which tells whether a snapshot and a log belong together."""
+    for events in log.read_events(sequence - 1, sequence):
+        return checksum_event(sequence, events[0])
+    return 0

@@ -1,0 +1,170 @@
+"""Events of users: every spelling that `observe` takes gives the same rows, and a bad row spoils no other."""
+
+from datetime import UTC, datetime
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import dygmamba as dm
+from dygmamba.core.errors import FileError, NotFoundError
+from dygmamba.live.event_log import LogEvent
+from dygmamba.live.event_parsing import EventLayout, EventParser, build_events
+from dygmamba.runs.predictor import Predictor
+from live_cases import last_time, tiny_run
+from raising import raises
+
+
+@pytest.fixture(scope="module")
+def parser():
+    return EventParser(Predictor.open(tiny_run().path, "cpu"))
+
+
+def column_parser(fill=None, bipartite=False):
+    """A parser of a stream with an amount and a kind, whose times are plain numbers; no run is needed."""
+    rows = [
+        {"u": f"a{k % 3}", "v": f"b{k % 2}", "t": k, "amount": k * 5 % 11 / 7, "kind": "xy"[k % 2]}
+        for k in range(30)
+    ]
+    data = dm.read(pa.Table.from_pylist(rows), src="u", dst="v", time="t", bipartite=bipartite)
+
+    class Scorer:
+        stateful = False
+        requests = ()
+
+    class Opened:
+        dataset, scorer, about = data, Scorer, {"model": "none"}
+
+    return EventParser(Predictor(Opened, data, None), fill)
+
+
+def test_every_form_of_events_is_read_alike(parser, tmp_path):
+    """Dicts, tuples, frames, Arrow tables, columns, files: the same rows, in their order."""
+    time = round(last_time()) + 60
+    rows = [{"src": 7, "dst": 3, "time": time}, {"src": 1, "dst": 40, "time": time - 5}]
+    expected = [LogEvent(None, "7", "3", float(time)), LogEvent(None, "1", "40", float(time - 5))]
+    dates = [datetime.fromtimestamp(row["time"], UTC) for row in rows]
+    (tmp_path / "new.csv").write_text(
+        "src,dst,time\n" + "".join(f"{r['src']},{r['dst']},{r['time']}\n" for r in rows)
+    )
+    forms = [
+        rows,
+        [tuple(row.values()) for row in rows],
+        [{"source": str(row["src"]), "target": f" {row['dst']}.0 ", "ts": str(row["time"])} for row in rows],
+        [row | {"time": date.isoformat()} for row, date in zip(rows, dates, strict=True)],
+        [row | {"time": date} for row, date in zip(rows, dates, strict=True)],
+        [row | {"time": 1000 * row["time"]} for row in rows],
+        [rows[0], rows[1] | {"time": 1000 * rows[1]["time"], "src": "1"}],  # each row stands for itself
+        [rows[0] | {"time": dates[0].isoformat()}, rows[1]],
+        pd.DataFrame(rows),
+        pd.DataFrame(rows).assign(time=pd.to_datetime([1e9 * row["time"] for row in rows])),
+        pa.Table.from_pylist(rows),
+        {"src": np.array([7, 1]), "dst": [3.0, 40.0], "time": [row["time"] for row in rows]},
+        tmp_path / "new.csv",
+        str(tmp_path / "new.csv"),
+    ]
+    for form in forms:
+        parsed = parser.parse(form)
+        assert (parsed.events, parsed.problems) == (expected, {}), form
+
+
+BAD = {
+    "no source": {"src": None},
+    "no destination": {"dst": ...},
+    "a word for none": {"src": " NaN "},
+    "a boolean": {"src": True},
+    "a list": {"src": [1]},
+    "half a character": {"src": "\ud800"},
+    "a long id": {"src": "x" * 20_000},
+    "no time": {"time": ...},
+    "an empty time": {"time": None},
+    "not a date": {"time": "soon"},
+    "not finite": {"time": float("inf")},
+    "not a time": {"time": {}},
+    "beyond the calendar": {"time": 10**30},
+    "an id of no kind": {"id": 2.5},
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_row_spoils_no_other(parser, name):
+    """For all bad values: the row is invalid with a sentence, its neighbors are as they would be alone."""
+    good = {"id": "a", "src": 1, "dst": 2, "time": last_time()}
+    bad = {key: value for key, value in (good | BAD[name]).items() if value is not ...}
+    parsed = parser.parse([good, bad, good | {"id": 7}])
+    assert parsed.events == [
+        LogEvent("a", "1", "2", last_time()),
+        None,
+        LogEvent("7", "1", "2", last_time()),
+    ]
+    (problem,) = parsed.problems.values()
+    assert list(parsed.problems) == [1]
+    assert problem
+    assert "\n" not in problem
+
+
+def test_columns_are_kept_as_the_stream_has_them():
+    """Numbers as 32-bit floats, categories as text; a missing number is filled or invalid."""
+    good = {"u": "a1", "v": "new", "t": 31, "amount": 0.1, "kind": "z"}
+    rows = [
+        good,
+        good | {"amount": "2"},
+        good | {"kind": None},
+        good | {"amount": None},
+        {**good, "amount": "x"},
+    ]
+    without = {key: value for key, value in good.items() if key != "kind"}
+    parsed = column_parser().parse([*rows, without])
+    number = repr(float(np.float32(0.1)))
+    assert [event and event.columns for event in parsed.events] == [
+        f'[{number},"z"]',
+        '[2.0,"z"]',
+        f'[{number},""]',
+        *[None] * 3,
+    ]
+    assert "'amount' has no value" in parsed.problems[3]
+    filled = column_parser(fill=0.5).parse([*rows[3:4], without])
+    assert [event and event.columns for event in filled.events] == ['[0.5,"z"]', f'[{number},""]']
+    assert column_parser().parse([("a", "b", 31, 2)]).problems  # no kind
+    with raises("row-lengths-differ", FileError):
+        column_parser().parse([("a", "b", 31, 2, "z", 1)])
+    with raises("unknown-column", NotFoundError):
+        column_parser().parse({"u": ["a"], "v": ["b"], "t": [31]})
+    with raises("column-not-recognized", NotFoundError):
+        column_parser().parse([{"left": 1, "right": 2}])
+    assert (
+        column_parser().parse([good | {"t": 1.7e9}]).events[0].time == 1.7e9
+    )  # a plain number in this stream
+    assert column_parser().parse([good | {"t": "2024-05-31"}]).problems
+
+
+@pytest.mark.parametrize("bipartite", [False, True])
+def test_rows_of_the_log_are_the_events_that_observe_reads(bipartite):
+    """For all rows: ids, times, numbers and categories of `read` with the same table, sorted by time, ties in order."""
+    rows = [
+        {"u": u, "v": v, "t": t, "amount": t / 3, "kind": kind}
+        for u, v, t, kind in [
+            ("c", "a", 40, "x"),
+            ("a", "b", 35, "z"),
+            ("a", "a", 40, ""),
+            ("b", "c", 35, "x"),
+        ]
+    ]
+    parser = column_parser(bipartite=bipartite)
+    built = build_events(parser.parse(rows).events, parser.layout, "x")
+    table = pa.Table.from_pylist(rows)
+    read = dm.read(
+        table, src="u", dst="v", time="t", features=["amount"], types=["kind"], bipartite=bipartite
+    )
+    for one, two in ((built, read), (read, built)):
+        assert one.store.time.equal(two.store.time)
+        assert one.store.features.edge.equal(two.store.features.edge)
+        for nodes, others in ((one.store.src, two.store.src), (one.store.dst, two.store.dst)):
+            assert one.ids.to_user(nodes.numpy()).equals(two.ids.to_user(others.numpy()))
+    words = [
+        [data.store.features.categories[0].values[code] for code in data.store.features.codes[:, 0]]
+        for data in (built, read)
+    ]
+    assert words[0] == words[1]
+    assert parser.layout == EventLayout(("amount",), ("kind",), bipartite)

@@ -10,6 +10,7 @@ DyG-Mamba here is the NeurIPS 2025 paper (openreview ja2wA4UncJ), not DyGMamba (
     resume      continue a stopped run; refit: train it on all events       -> Run
     open        open a run directory to score, rank, explain, observe       -> Run
     live        open a run for events as they happen; restore: its backup   -> LiveRun
+    Client      append events to a server and ask it for scores, over HTTP  -> Client
     load_program  load an exported scorer after checking its digest         -> function
     push, pull  share a run through a folder or the Hugging Face Hub        -> Run
     evaluate    evaluate a model without training                           -> table
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from dygmamba import ops as ops
     from dygmamba.api.batches import Step as Step
     from dygmamba.api.batches import batches as batches
+    from dygmamba.api.client import Client as Client
     from dygmamba.api.datasets import datasets as datasets
     from dygmamba.api.datasets import generate as generate
     from dygmamba.api.datasets import load as load
@@ -71,6 +73,7 @@ if TYPE_CHECKING:
 # Public name -> module. A module is imported when one of its names is first used, so that `import dygmamba` does not
 # import torch. There is no `__all__`, because help() would then document every module instead of the table above.
 _PUBLIC = {
+    "Client": "api.client",
     "Dataset": "data.storage.dataset",
     "DygError": "core.errors",
     "Encoder": "models.base",

@@ -78,6 +78,11 @@ COMMANDS = {
         "explain",
         "Show which past events of either side moved the score of a pair, and by how much.",
     ),
+    "serve": CommandEntry(
+        "serving",
+        "serve",
+        "Serve a run over HTTP: take events as they happen, and score, rank and explain with all of them.",
+    ),
     "report": CommandEntry(
         "runs",
         "report",

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 
 from dygmamba._version import __version__
 from dygmamba.core.errors import DygError
+from dygmamba.live.event_sources import EventSource
 from dygmamba.server import inference, page, routes
 from dygmamba.server.middleware import AccessControl, BodyLimit, RequestLog, describe_place
 from dygmamba.server.monitoring import Metrics
@@ -32,6 +33,7 @@ DESCRIPTION = (
 def create_app(
     open_live: "Callable[[], LiveRun]",
     settings: ServerSettings,
+    sources: Sequence[EventSource] = (),
     on_failure: Callable[[Exception], None] = lambda error: None,
 ) -> FastAPI:
     """Return an application that opens its live run in the background, and answers 503 until it is open.
@@ -39,6 +41,7 @@ def create_app(
     Args:
         open_live: Opens the live run; the application closes it at its end.
         settings: Access and limits.
+        sources: Where events come from beside requests.
         on_failure: Called with the error if the run cannot be opened.
     """
     metrics = Metrics()
@@ -47,7 +50,7 @@ def create_app(
     @asynccontextmanager
     async def run(app: FastAPI) -> AsyncIterator[None]:
         service.start()
-        loading = asyncio.create_task(_open(service, open_live, on_failure))
+        loading = asyncio.create_task(_open(service, open_live, sources, on_failure))
         try:
             yield
         finally:
@@ -79,15 +82,19 @@ def create_app(
 
 
 async def _open(
-    service: LiveService, open_live: "Callable[[], LiveRun]", on_failure: Callable[[Exception], None]
+    service: LiveService,
+    open_live: "Callable[[], LiveRun]",
+    sources: Sequence[EventSource],
+    on_failure: Callable[[Exception], None],
 ) -> "LiveRun | None":
     try:
         live = await asyncio.to_thread(open_live)
+        await asyncio.to_thread(service.attach, live)
     except Exception as error:
         log.error("the run cannot be opened", extra={"error": describe_place(error)})
         on_failure(error)
         return None
-    service.attach(live)
+    service.follow(sources)
     log.info("ready", extra={"fields": {"sequence": live.sequence}})
     return live
 

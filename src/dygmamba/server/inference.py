@@ -117,10 +117,11 @@ async def invoke(request: Request, service: Service) -> Response:
 
 
 def _find_model(name: str, service: Service) -> tuple[str, str]:
-    facts = service.live.facts()
-    if name != facts["name"]:
-        raise Problem(404, "unknown-model", f"this server has one model, '{facts['name']}'")
-    return facts["name"], facts["version"]
+    _ = service.live
+    known = service.model["name"]
+    if name != known:
+        raise Problem(404, "unknown-model", f"this server has one model, '{known}'")
+    return known, service.model["version"]
 
 
 async def _read_json(request: Request) -> Any:

@@ -60,12 +60,6 @@ class Metrics:
         self.requests.labels(route, method if method in METHODS else "other", str(status)).inc()
         self.seconds.labels(route).observe(seconds)
 
-    def count_ids(self, queried: int, unknown: int) -> None:
-        """Count ids of a query; the share follows the latest queries."""
-        if queried:
-            self.queried_ids.inc(queried)
-            self.unknown_ids.inc(unknown)
-
     def format(self) -> bytes:
         """Return all metrics in the text format of Prometheus."""
         return generate_latest(self.registry)

@@ -1,5 +1,6 @@
 """The routes under /v1: events in, scores, rankings, classifications and explanations out."""
 
+import asyncio
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -94,7 +95,7 @@ async def rank_destinations(body: schemas.RankRequest, service: Service) -> Resp
     sources = list(map(str, body.sources))
     candidates = None if body.candidates is None else list(map(str, body.candidates))
     table, sequence = await service.query(
-        lambda live: live.rank(sources, body.k, body.at, candidates, body.only_new), body.min_sequence
+        lambda view: view.rank(sources, body.k, body.at, candidates, body.only_new), body.min_sequence
     )
     return JSONResponse({"ranking": list_rows(table), "sequence": sequence})
 
@@ -109,7 +110,7 @@ async def classify_nodes(body: schemas.ClassifyRequest, service: Service) -> Res
     """A score is the probability that the state of the node is 1."""
     nodes = None if body.nodes is None else list(map(str, body.nodes))
     table, sequence = await service.query(
-        lambda live: live.classify(nodes, body.at, body.k), body.min_sequence
+        lambda view: view.classify(nodes, body.at, body.k), body.min_sequence
     )
     return JSONResponse({"nodes": list_rows(table), "sequence": sequence})
 
@@ -124,6 +125,12 @@ async def explain_score(body: schemas.ExplainRequest, service: Service) -> Respo
     """The contributions of past events and the base add up to the logit."""
     pair = str(body.src) if body.dst is None else (str(body.src), str(body.dst))
     found, sequence = await service.query(
-        lambda live: live.explain(pair, body.at, orders=body.orders, columns=body.columns), body.min_sequence
+        lambda view: view.explain(pair, body.at, orders=body.orders, columns=body.columns), body.min_sequence
     )
     return JSONResponse({"explanation": found.to_json(body.top), "sequence": sequence})
+
+
+@router.get("/status", summary="Describe the run, the rate of events, and the quality of scores over time.")
+async def show_status(service: Service) -> Response:
+    live = service.live
+    return JSONResponse(await asyncio.to_thread(service.status.describe, live))

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from dygmamba.core.errors import ConfigError, DygError, first_line
+from dygmamba.live.event_sources import EventSource
 from dygmamba.server.app import create_app
 from dygmamba.server.logs import configure_logs
 from dygmamba.server.middleware import describe_place
@@ -26,9 +27,13 @@ class LiveServer(uvicorn.Server):
     """A server that stops accepting at the first SIGTERM or SIGINT, finishes what has begun, and then exits with 0."""
 
     def __init__(
-        self, open_live: "Callable[[], LiveRun]", settings: ServerSettings, on_start: Callable[[str], None]
+        self,
+        open_live: "Callable[[], LiveRun]",
+        settings: ServerSettings,
+        sources: Sequence[EventSource] = (),
+        on_start: Callable[[str], None] = lambda url: None,
     ) -> None:
-        app = create_app(open_live, settings, self._fail)
+        app = create_app(open_live, settings, sources, self._fail)
         self.service, self.on_start, self.failure = app.state.service, on_start, None
         self.reload: Callable[[LiveRun], None] | None = None  # called at SIGHUP
         self._reloading: set[asyncio.Task[None]] = set()
@@ -78,7 +83,9 @@ class LiveServer(uvicorn.Server):
         """Change to another run; if that fails, the old one goes on."""
         try:
             assert self.reload is not None
-            await asyncio.to_thread(self.reload, self.service.live)
+            live = self.service.live
+            await asyncio.to_thread(self.reload, live)
+            await asyncio.to_thread(self.service.note_run, live)
             log.info("run switched")
         except DygError as error:
             log.error(str(error))
@@ -89,6 +96,7 @@ class LiveServer(uvicorn.Server):
 def run_server(
     open_live: "Callable[[], LiveRun]",
     settings: ServerSettings,
+    sources: Sequence[EventSource] = (),
     on_start: Callable[[str], None] = lambda url: None,
     reload: "Callable[[LiveRun], None] | None" = None,
 ) -> None:
@@ -97,11 +105,12 @@ def run_server(
     Args:
         open_live: Opens the live run, in the background.
         settings: Address, access and limits.
+        sources: Where events come from beside requests.
         on_start: Called with the URL when the port is open.
         reload: Called with the live run at SIGHUP.
     """
     configure_logs()
-    server = LiveServer(open_live, settings, on_start)
+    server = LiveServer(open_live, settings, sources, on_start)
     server.reload = reload
     try:
         server.run()

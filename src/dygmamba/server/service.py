@@ -1,23 +1,35 @@
 """What the routes do: a live run behind queues, batches, time limits and metrics."""
 
 import asyncio
+import logging
+import math
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from dygmamba.core.errors import DygError
+from dygmamba.core.clock import SYSTEM_CLOCK
+from dygmamba.core.errors import DygError, WriteError
+from dygmamba.live.event_sources import EventSource, follow_source
 from dygmamba.server.batching import MicroBatcher, WorkerPool
 from dygmamba.server.formats import Event
 from dygmamba.server.monitoring import Metrics
 from dygmamba.server.pair_groups import PairQuery, build_table, find_table_key, group_rows
 from dygmamba.server.problems import RETRY_SECONDS, Problem
 from dygmamba.server.settings import ServerSettings
+from dygmamba.server.status import LiveStatus
 
 if TYPE_CHECKING:
-    from dygmamba.live.live_run import LiveRun
+    from dygmamba.live.live_run import LiveRun, LiveView
+    from dygmamba.live.verdicts import Acknowledgement
+
+Result = TypeVar("Result")
+log = logging.getLogger("dygmamba.server")
 
 APPENDING_THREADS = 8  # appends of several threads share a commit
 QUERY_THREADS = 2  # for rankings, classifications and explanations
@@ -40,9 +52,10 @@ class LiveService:
     def __init__(self, settings: ServerSettings, metrics: Metrics) -> None:
         self.settings, self.metrics = settings, metrics
         self.is_draining = False
-        self.started = time.time()
-        self.on_events: Callable[[Sequence[Event]], None] = lambda events: None  # told of accepted events
+        self.status = LiveStatus(SYSTEM_CLOCK)
+        self.model: dict[str, Any] = {}  # name and version of the run in use
         self._live: LiveRun | None = None
+        self._stopping, self._followers = threading.Event(), list[threading.Thread]()
         self._arriving = 0  # requests that will ask for scores
         self._appends = WorkerPool("log", APPENDING_THREADS, settings.max_waiting)
         self._queries = WorkerPool("model", QUERY_THREADS, settings.max_waiting)
@@ -60,14 +73,50 @@ class LiveService:
 
     def attach(self, live: "LiveRun") -> None:
         """Use this live run; from now on the service is ready."""
+        self.note_run(live)
         self._live = live
+
+    def note_run(self, live: "LiveRun") -> None:
+        """Note which run answers, at the start and after a change."""
+        facts = live.facts()
+        self.model = {"name": facts["dataset"], "version": facts["digest"][:12], "task": facts["task"]}
+        self.status.attach(live)
+
+    def follow(self, sources: "Sequence[EventSource]") -> None:
+        """Append the events of these sources, each in a thread, until the service stops."""
+        for source in sources:
+            thread = threading.Thread(
+                target=self._follow, args=(source,), name="dygmamba-source", daemon=True
+            )
+            self._followers.append(thread)
+            thread.start()
+
+    def _follow(self, source: "EventSource") -> None:
+        counts: Counter[str] = Counter()
+
+        def count(events: Sequence[Event], answer: "Acknowledgement") -> None:
+            self.count_verdicts(events, answer)
+            counts.update(verdict.status for verdict in answer.verdicts)
+
+        try:
+            follow_source(self.live, source, self._stopping, count)
+        except DygError as error:
+            log.error(str(error))
+            self.status.last_failure = f"a source of events failed ({error.code}); see the log."
+        except Problem:  # the server was stopped before the source began
+            return
+        log.info("source ended", extra={"fields": dict(counts)})
 
     async def stop(self) -> None:
         """Finish what has begun."""
         self.is_draining = True
+        self._stopping.set()
+        for thread in self._followers:
+            await asyncio.to_thread(thread.join)
         await self._scores.stop()
         await asyncio.to_thread(self._appends.stop)
         await asyncio.to_thread(self._queries.stop)
+        await asyncio.to_thread(self.status.stop)
 
     @property
     def is_ready(self) -> bool:
@@ -85,16 +134,27 @@ class LiveService:
             raise Problem(503, "not-ready", f"the server {what}; try again", retry_after=RETRY_SECONDS)
         return self._live
 
-    async def append(self, events: Sequence[Event]) -> Any:
+    async def append(self, events: Sequence[Event]) -> "Acknowledgement":
         """Append events to the log; when this returns, accepted ones are on disk."""
         live = self.live
         self._check_count(len(events), "events")
-        acknowledgement = await self._appends.run(lambda: live.append(list(events)), self.settings.timeout)
-        verdicts = acknowledgement.verdicts
-        for verdict in verdicts:
-            self.metrics.events.labels(verdict.status).inc()
-        self.on_events([events[verdict.index] for verdict in verdicts if verdict.status == "accepted"])
-        return acknowledgement
+        try:
+            answer = await self._appends.run(
+                lambda: live.append(list(events), wait=False), self.settings.timeout
+            )
+        except WriteError:
+            self.status.last_failure = "the disk cannot be written to."
+            raise
+        self.status.last_failure = ""
+        self.count_verdicts(events, answer)
+        return answer
+
+    def count_verdicts(self, events: Sequence[Event], answer: "Acknowledgement") -> None:
+        """Count events by verdict; a sample of the accepted ones is scored to watch the quality of scores."""
+        for status, verdicts in groupby(sorted(verdict.status for verdict in answer.verdicts)):
+            self.metrics.events.labels(status).inc(len(list(verdicts)))
+        accepted = [events[one.index] for one in answer.verdicts if one.status == "accepted"]
+        self.status.count_events(accepted, len(events) - len(accepted))
 
     async def score(self, queries: Sequence[PairQuery], min_sequence: int | None = None) -> ScoredPairs:
         """Score pairs, together with those of other requests."""
@@ -108,15 +168,15 @@ class LiveService:
             self._arriving -= 1
 
     async def query(
-        self, ask: Callable[["LiveRun"], Any], min_sequence: int | None = None
-    ) -> tuple[Any, int]:
-        """Return the result of a function of the live run, and a sequence whose events it saw."""
+        self, ask: Callable[["LiveView"], Result], min_sequence: int | None = None
+    ) -> tuple[Result, int]:
+        """Return the result of queries on one state, and the sequence of its last event."""
         live = self.live
         await self.wait_for(min_sequence)
 
-        def run() -> tuple[Any, int]:
-            sequence = live.applied
-            return ask(live), sequence
+        def run() -> tuple[Result, int]:
+            with live.read() as view:
+                return ask(view), view.sequence
 
         return await self._queries.run(run, self.settings.timeout)
 
@@ -145,6 +205,14 @@ class LiveService:
         if self._live is not None:
             self.metrics.acknowledged.set(self._live.sequence)
             self.metrics.applied.set(self._live.applied)
+            self.metrics.unknown_share.set(self.status.unknown.share)
+            quality = self.status.quality
+            self.metrics.drift.set(math.nan if quality.drift is None else quality.drift)
+            error = quality.calibration_error
+            self.metrics.calibration.set(math.nan if error is None else error)
+            with self._live.read() as view:
+                is_dated = bool(view.predictor.dataset.origin.time_origin)
+            self.metrics.lag.set(SYSTEM_CLOCK.now() - self._live.latest if is_dated else math.nan)
 
     def _check_count(self, count: int, what: str) -> None:
         if count > self.settings.max_rows:
@@ -174,19 +242,27 @@ class LiveService:
         assert (
             live is not None
         )  # `score` asked for it; while the server is being stopped, what has begun goes on
-        sequence, name = live.applied, "score"
+        name, unknown = "score", 0
         times: list[Any] = [None] * len(queries)
         scores: list[float] = [0.0] * len(queries)
-        for rows in group_rows(map(find_table_key, queries)).values():
-            table = live.score(build_table([queries[row] for row in rows]))
-            name = table.column_names[-1]
-            for row, shown, score in zip(
-                rows, table["time"].to_pylist(), table[name].to_pylist(), strict=True
-            ):
-                given = queries[row].time
-                times[row], scores[row] = shown if given is None else given, score
+        with live.read() as view:
+            for rows in group_rows(map(find_table_key, queries)).values():
+                found = view.predictor.score(build_table([queries[row] for row in rows]))
+                table, unknown = found.table, unknown + len(found.unknown_ids)
+                name = table.column_names[-1]
+                shown, values = table["time"].to_pylist(), table[name].to_pylist()
+                for row, time_shown, score in zip(rows, shown, values, strict=True):
+                    given = queries[row].time
+                    times[row], scores[row] = time_shown if given is None else given, score
         self.metrics.batch_pairs.observe(len(queries))
-        return ScoredPairs(name, times, scores, sequence)
+        self._count_ids(queries, unknown)
+        return ScoredPairs(name, times, scores, view.sequence)
+
+    def _count_ids(self, queries: Sequence[PairQuery], unknown: int) -> None:
+        ids = {id for query in queries for id in (query.src, query.dst)}
+        self.metrics.queried_ids.inc(len(ids))
+        self.metrics.unknown_ids.inc(unknown)
+        self.status.unknown.add(len(ids), unknown)
 
 
 def list_rows(table: pa.Table) -> list[dict[str, Any]]:

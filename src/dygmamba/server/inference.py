@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 from pydantic import TypeAdapter, ValidationError
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from dygmamba._version import __version__
 from dygmamba.server import schemas
@@ -45,7 +45,9 @@ async def ping(service: Service) -> Response:
     return await check_ready(service)
 
 
-@router.get("/metrics", summary="Return the metrics of the server.")
+@router.get(
+    "/metrics", summary="Return the metrics of the server, for Prometheus.", response_class=PlainTextResponse
+)
 async def show_metrics(service: Service) -> Response:
     service.refresh_metrics()
     return Response(service.metrics.format(), media_type=PROMETHEUS_TYPE)

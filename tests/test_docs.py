@@ -20,8 +20,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[1]
 README, TEN_MINUTES = "README.md", "docs/tutorials/ten-minutes.md"
-INTEROPERATE = "docs/how-to/interoperate.md"
-PAGES = (README, TEN_MINUTES, INTEROPERATE)
+INTEROPERATE, LIVE = "docs/how-to/interoperate.md", "docs/how-to/score-live-events.md"
+PAGES = (README, TEN_MINUTES, INTEROPERATE, LIVE)
 PEOPLE = ["alice", "bob", "carol", "dora", "eve", "fred"]
 ELSEWHERE = {  # tests/e2e/test_demo.py and tests/runs/test_export.py run all of it
     "dygmamba demo": "dygmamba demo --help",
@@ -140,6 +140,14 @@ def test_the_commands_of_interoperate_run(place, typed):
 def test_the_python_of_interoperate_runs(executed):
     """Every way out leads back, as the page asserts."""
     assert "150" in executed(INTEROPERATE)
+
+
+@pytest.mark.timeout(300)
+def test_the_page_on_live_events_runs(place, executed, typed):
+    """Events are judged as the page says, a newer run takes over, and the commands find what Python left."""
+    assert "late" in executed(LIVE)
+    assert "every event matches its checksum" in typed(LIVE)
+    assert (place / "mail-copy" / "events.sqlite").is_file()
 
 
 @pytest.mark.parametrize("page", PAGES)

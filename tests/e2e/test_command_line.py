@@ -7,11 +7,13 @@ from importlib import import_module
 import pytest
 
 from commands import error_code, invoke
-from dygmamba.cli import COMMANDS, DATA_COMMANDS
+from dygmamba.cli import COMMANDS, DATA_COMMANDS, LIVE_COMMANDS
 
 
 @pytest.mark.parametrize(
-    "entry", [*COMMANDS.values(), *DATA_COMMANDS.values()], ids=lambda entry: entry.function
+    "entry",
+    [*COMMANDS.values(), *DATA_COMMANDS.values(), *LIVE_COMMANDS.values()],
+    ids=lambda entry: entry.function,
 )
 def test_a_command_is_listed_with_the_first_line_of_its_docstring(entry):
     """Commands are listed without importing them, so the line is written twice."""

@@ -12,7 +12,7 @@ from dygmamba.core.errors import FileError, NotFoundError
 from dygmamba.live.event_log import LogEvent
 from dygmamba.live.event_parsing import EventLayout, EventParser, build_events
 from dygmamba.runs.predictor import Predictor
-from live_cases import last_time, tiny_run
+from live_run_cases import last_time, tiny_run
 from raising import raises
 
 

@@ -1,8 +1,10 @@
 """A live run: what it says about each event, what queries see, and that nothing but the log decides about a score."""
 
 import random
+import resource
 import shutil
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -10,9 +12,11 @@ import pytest
 
 import dygmamba as dm
 from dygmamba.core.errors import ConfigError, FileError, LockedError, WriteError
-from dygmamba.live.event_log import LogReader
+from dygmamba.live.event_log import LOG_FILE, EventLog, LogReader
+from dygmamba.live.log_writer import Request
+from dygmamba.live.serving_state import ServedRun
 from dygmamba.live.verdicts import parse_lateness
-from live_cases import (
+from live_run_cases import (
     PAIRS,
     MovedClock,
     PlainModel,
@@ -155,6 +159,37 @@ def test_a_full_disk_stops_acknowledging_but_not_answering(live):
     assert live_scores(live) == observed_scores(events)
 
 
+def test_a_file_that_may_not_grow_is_a_full_disk(live):
+    """The system's own error: refused in one sentence, and accepted when the limit is lifted."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    events = make_events(400)
+    live.append(events[:1])
+    journal = live.path / f"{LOG_FILE}-wal"
+    resource.setrlimit(resource.RLIMIT_FSIZE, (journal.stat().st_size + 5000, hard))
+    try:
+        with raises("log-not-writable", WriteError):
+            live.append(events[1:])
+        assert live.score(PAIRS).num_rows == 4
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert live.append(events[1:]).accepted == 399
+    assert live_scores(live) == observed_scores(events)
+
+
+def test_a_state_that_fails_is_said_and_the_log_has_the_event(tmp_path, monkeypatch):
+    """Queries go on as of the last event that was applied; opened again, all are there."""
+    events = make_events(2)
+    with open_live(tmp_path) as live:
+        live.append(events[:1])
+        with monkeypatch.context() as patch:
+            patch.setattr(ServedRun, "append", lambda *_: [][0])
+            with raises("live-state-failed", FileError):
+                live.append(events[1:])
+        assert live_scores(live) == observed_scores(events[:1])
+    with open_live(tmp_path) as live:
+        assert live_scores(live) == observed_scores(events)
+
+
 def test_threads_share_transactions_and_lose_nothing(live):
     """Eight threads at once: every event is acknowledged once, in the order of the log within a thread."""
     batches = [[event | {"id": f"{event['id']}-{k}"} for event in make_events(2, 0, 0.0)] for k in range(40)]
@@ -165,6 +200,22 @@ def test_threads_share_transactions_and_lose_nothing(live):
     with LogReader(live.path) as log:
         (events,) = log.read_events(0, 80)
     assert [event.id for event in events if event.id.endswith("-3")] == ["e0-3", "e1-3"]
+
+
+def test_waiting_appends_share_one_transaction(live, monkeypatch):
+    """Group commit: what arrives while the disk is busy is flushed together, and each gets its own verdicts."""
+    begun, gate, count = threading.Event(), threading.Event(), []
+    transaction = EventLog.transaction
+    monkeypatch.setattr(EventLog, "transaction", lambda log: (count.append(1), transaction(log))[1])
+    live._writer.submit(Request(change=lambda _: (begun.set(), gate.wait())))
+    begun.wait()
+    with ThreadPoolExecutor(8) as pool:
+        answers = [pool.submit(live.append, [event | {"time": last_time() + 1}]) for event in make_events(8)]
+        while len(live._writer._waiting) < 8:
+            time.sleep(0.001)
+        gate.set()
+    assert sorted(answer.result().sequence for answer in answers) == list(range(1, 9))
+    assert len(count) == 2
 
 
 def test_a_newer_run_takes_over_without_losing_an_event(tmp_path):

@@ -10,7 +10,7 @@ import warnings
 from pathlib import Path
 
 from dygmamba.live.event_log import LogReader
-from live_cases import last_time, live_scores, observed_scores, open_live, tiny_run
+from live_run_cases import last_time, live_scores, observed_scores, open_live, tiny_run
 from torture_cases import SECONDS, tally
 
 KILLS = 200 if SECONDS else 3

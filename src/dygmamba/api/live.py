@@ -9,7 +9,7 @@ from dygmamba.api.run import Run
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.readers import ReadOptions
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.live.backup import FolderCheck, check_folder, restore_backup, write_backup
+from dygmamba.live.backup import Backup, FolderCheck, check_folder, restore_backup, write_backup
 from dygmamba.live.live_run import LiveRun
 from dygmamba.runs.predictor import Predictor
 
@@ -91,11 +91,9 @@ def restore(backup: Path | str, path: Path | str) -> Path:
     return Path(path)
 
 
-def backup_folder(folder: Path, to: Path) -> FolderCheck:
-    """Write a backup of a state folder, which another process may use, and check what it holds."""
-    checked = check_folder(folder)
-    write_backup(folder, to)
-    return checked
+def backup_live(folder: Path, to: Path) -> Backup:
+    """Write a backup of a state folder, which another process may use."""
+    return write_backup(folder, to)
 
 
 def check_live(folder: Path) -> FolderCheck:

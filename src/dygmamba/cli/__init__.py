@@ -146,6 +146,18 @@ DATA_COMMANDS = {
     ),
 }
 DATA_SUMMARY = "Import, fetch, generate, describe and export streams of events."
+LIVE_COMMANDS = {
+    "check": CommandEntry(
+        "live", "check", "Check the state folder of a live run, also while it is in use: log and snapshots."
+    ),
+    "backup": CommandEntry(
+        "live", "backup", "Back up the state folder of a live run to one file, also while it is in use."
+    ),
+    "restore": CommandEntry(
+        "live", "restore", "Restore a backup into a new state folder, after checking it."
+    ),
+}
+LIVE_SUMMARY = "Check, back up and restore the events of live runs."
 
 
 class LazyGroup(TyperGroup):
@@ -178,6 +190,10 @@ class LazyGroup(TyperGroup):
         return self._loaded[cmd_name]
 
 
+class LiveCommands(LazyGroup):
+    entries = LIVE_COMMANDS
+
+
 class Commands(LazyGroup):
     """The commands of `dygmamba`. What typer says about a wrong command line becomes an error of this package."""
 
@@ -186,6 +202,7 @@ class Commands(LazyGroup):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.commands["data"] = LazyGroup(name="data", help=DATA_SUMMARY, no_args_is_help=True)
+        self.commands["live"] = LiveCommands(name="live", help=LIVE_SUMMARY, no_args_is_help=True)
 
     def make_context(self, *words: Any, **more: Any) -> Any:
         with _translate_typer_errors():

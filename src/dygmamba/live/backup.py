@@ -54,6 +54,16 @@ class FolderCheck:
     sqlite: str
 
 
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """A backup that was written: the number of events in it, and the size and SHA-256 of the file."""
+
+    path: Path
+    sequence: int
+    size: int
+    digest: str
+
+
 def check_folder(folder: Path) -> FolderCheck:
     """Read all of a state folder, also while it is in use; raise FileError if the log is damaged."""
     with LogReader(folder) as log:
@@ -82,7 +92,7 @@ def check_folder(folder: Path) -> FolderCheck:
         )
 
 
-def write_backup(folder: Path, target: Path) -> Path:
+def write_backup(folder: Path, target: Path) -> Backup:
     """Write a backup of a state folder, which may be in use; an existing file is replaced when the new one is whole."""
     if target.is_dir():
         raise FileError(f"{target} is a folder; give the name of a file", code="not-a-regular-file")
@@ -107,7 +117,8 @@ def write_backup(folder: Path, target: Path) -> Path:
     except BaseException:
         disk.remove(part)
         raise
-    return target
+    written = describe_file(target)
+    return Backup(target, about["sequence"], written["bytes"], written["sha256"])
 
 
 def _add_snapshot(archive: zipfile.ZipFile, folder: Path, about: dict[str, Any]) -> None:
@@ -142,7 +153,7 @@ def restore_backup(backup: Path, folder: Path) -> int:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FileError(f"{folder} is not empty; give a new folder", code="folder-not-empty")
     if not backup.is_file():
-        raise FileError(f"{backup} is not a file; give one that `live.backup` wrote", code="file-missing")
+        raise FileError(f"{backup} is not a file; give the file of a backup", code="file-missing")
     make_folder(folder.absolute().parent)
     try:
         with zipfile.ZipFile(backup) as archive, create_temporary_folder(folder.absolute().parent) as scratch:

@@ -23,7 +23,8 @@ LOG_FILE = "events.sqlite"
 APPLICATION_ID = 0x44796756  # "DygV", in the header of the file
 LOG_VERSION = 1
 MAX_IDS_PER_QUERY = 500  # SQLite takes 999 parameters in its oldest configuration
-CACHE_KIB = 16 * 1024
+MAX_CHECKED_BYTES = 1 << 28  # a larger log is not read as a whole when it is opened; `live check` does that
+CACHE_KIB = 64 * 1024  # of the writing connection: ids of events are looked up at random
 
 SCHEMA = """
 CREATE TABLE events (
@@ -115,7 +116,7 @@ class EventLog:
         self.recovery = Recovery(
             found is None, max(frames, 0) if found is not None else 0, max(0, (found or 0) - max(frames, 0))
         )
-        if not self.recovery.was_closed:
+        if not self.recovery.was_closed and self.path.stat().st_size <= MAX_CHECKED_BYTES:
             check_pages(connection, self.path, "quick_check")
         self.sequence = int(connection.execute("SELECT coalesce(max(sequence), 0) FROM events").fetchone()[0])
 
@@ -234,7 +235,7 @@ class LogReader:
         self.path = folder / LOG_FILE
         if not self.path.is_file():
             raise FileError(
-                f"{folder} holds no log of events; give a folder that `dygmamba.live` wrote", code="not-a-log"
+                f"{folder} holds no log of events; give the state folder of a live run", code="not-a-log"
             )
         with translate_sqlite_errors(self.path):
             self.connection = sqlite3.connect(
@@ -365,9 +366,7 @@ def translate_sqlite_errors(path: Path) -> Iterator[None]:
 
 
 def _damaged_error(path: Path, what: str) -> FileError:
-    return FileError(
-        f"{path} is damaged ({what}); restore a backup with `dygmamba.restore`", code="log-damaged"
-    )
+    return FileError(f"{path} is damaged ({what}); restore a backup of it", code="log-damaged")
 
 
 def _create_tables(connection: sqlite3.Connection, path: Path) -> None:

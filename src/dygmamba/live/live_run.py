@@ -28,7 +28,13 @@ from dygmamba.live.backup import write_backup
 from dygmamba.live.event_log import EventLog, LogEvent, LogReader, RunRecord
 from dygmamba.live.event_parsing import EventLayout, EventParser
 from dygmamba.live.log_writer import LogWriter, Request
-from dygmamba.live.serving_state import Applier, ServedRun, count_trained_events, describe_run
+from dygmamba.live.serving_state import (
+    Applier,
+    ServedRun,
+    copy_dataset,
+    count_trained_events,
+    describe_run,
+)
 from dygmamba.live.snapshots import list_snapshots, load_newest, write_snapshot
 from dygmamba.live.state import LiveState
 from dygmamba.live.verdicts import Acknowledgement, Lateness, parse_lateness
@@ -114,7 +120,7 @@ class LiveRun:
         given = {"late": None if late is None else parse_lateness(late), "on_late": on_late}
         make_folder(path)
         self._lock = FileLock(path / LOCK_FILE)
-        self._snapshot_lock = threading.Lock()
+        self._snapshot_lock, self._snapshots = threading.Lock(), None
         self._is_closed = False
         log = None
         try:
@@ -129,13 +135,11 @@ class LiveRun:
                 self._record(log, served, facts, runs)
                 served = load_newest(path, served, reader)
                 served.replay(reader, log.sequence)
-                newest = reader.read_latest_time()
-            latest = float(predictor.dataset.store.time[-1])
+            with served.read() as (known, _):
+                latest = float(known.dataset.store.time[-1])
             self._snapshot_sequence = max((found.sequence for found in list_snapshots(path)), default=0)
             self._applier = Applier(served, clock)
-            self._writer = LogWriter(
-                log, latest if newest is None else max(latest, newest), self.lateness, self._publish, clock
-            )
+            self._writer = LogWriter(log, latest, self.lateness, self._publish, clock)
         except BaseException:
             if log is not None:
                 log.close()
@@ -184,7 +188,10 @@ class LiveRun:
         total = len(served.predictor.dataset.store) + served.state.applied
         if count >= max(SNAPSHOT_EVENTS, SNAPSHOT_SHARE * total):
             self._snapshot_sequence = first + len(events) - 1
-            threading.Thread(target=self._snapshot_quietly, name="dygmamba-snapshot", daemon=True).start()
+            self._snapshots = threading.Thread(
+                target=self._snapshot_quietly, name="dygmamba-snapshot", daemon=True
+            )
+            self._snapshots.start()
 
     def _snapshot_quietly(self) -> None:
         """Write a snapshot that nobody asked for; without one, the next opening takes longer and nothing is lost."""
@@ -213,6 +220,7 @@ class LiveRun:
         Raises:
             WriteError: The disk is full or failing. No event was acknowledged; append again later.
         """
+        self._applier.require_intact()
         parsed = self._applier.served.parser.parse(events)
         answer = self._writer.submit(Request(parsed, source, _encode_offset(offset))).get()
         if wait:
@@ -325,7 +333,7 @@ class LiveRun:
     def data(self) -> Dataset:
         """All events: those of the run's dataset and those of the log; a newer run can be trained on it."""
         with self.read() as view:
-            return view.predictor.dataset
+            return copy_dataset(view.predictor.dataset)
 
     @property
     def offsets(self) -> dict[str, Any]:
@@ -418,7 +426,7 @@ class LiveRun:
     @check_arguments
     def backup(self, to: Path | str) -> Path:
         """Write the log and the newest snapshot to one file, while appends and queries go on; returns its path."""
-        return write_backup(self.path, Path(to))
+        return write_backup(self.path, Path(to)).path
 
     def close(self) -> None:
         """Write what was submitted, and end the threads; the folder may be opened again."""
@@ -427,6 +435,8 @@ class LiveRun:
         self._is_closed = True
         self._writer.close()
         self._applier.close()
+        if self._snapshots is not None:
+            self._snapshots.join()
         try:
             if self.applied - self._snapshot_sequence >= CLOSING_EVENTS and not self._applier.failure:
                 self.snapshot()

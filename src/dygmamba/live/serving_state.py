@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from dygmamba.core.clock import Clock
 from dygmamba.core.errors import ConfigError, DygError, FileError, first_line
 from dygmamba.core.files.untrusted import describe_file
+from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.extension import extend_dataset
 from dygmamba.engine.run_directory import RunDirectory
@@ -73,6 +74,24 @@ def compute_run_digest(folder: RunDirectory) -> str:
     """SHA-256 of the settings and the weights of a run."""
     weights = describe_file(folder.best)["sha256"] if folder.best.exists() else ""
     return hashlib.sha256(f"{folder.fingerprint} {weights}".encode()).hexdigest()
+
+
+def copy_dataset(dataset: Dataset) -> Dataset:
+    """Copy the events of a state, which may change after it was read."""
+    store, features = dataset.store, dataset.store.features
+    codes = None if features.codes is None else features.codes.clone()
+    columns = FeatureTable(
+        features.node.clone(), features.edge.clone(), codes, features.names, features.categories
+    )
+    copied = store.derive(
+        src=store.src.clone(),
+        dst=store.dst.clone(),
+        time=store.time.clone(),
+        label=None if store.label is None else store.label.clone(),
+        features=columns,
+        source=None,
+    )
+    return Dataset.from_events(dataset.name, copied, dataset.ids, dataset.origin)
 
 
 def count_trained_events(served: ServedRun, log: LogReader, dataset: Dataset) -> int:
@@ -140,13 +159,17 @@ class Applier:
         with self._changed:
             self._changed.notify_all()
 
+    def require_intact(self) -> None:
+        """Raise FileError if the state could not take an event."""
+        if self.failure:
+            raise FileError(self.failure, code="live-state-failed")
+
     def wait_until(self, sequence: int, timeout: float | None = None) -> bool:
         """Wait until an event is applied; return False if that takes longer than `timeout`."""
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         with self._changed:
             while self._served.applied < sequence:
-                if self.failure:
-                    raise FileError(self.failure, code="live-state-failed")
+                self.require_intact()
                 left = None if deadline is None else deadline - self._clock.monotonic()
                 if left is not None and left <= 0:
                     return False

@@ -1,0 +1,70 @@
+"""Commands on the state folders of live runs: `live check`, `live backup` and `live restore`."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dygmamba.cli.console import emit_json, print_line
+from dygmamba.cli.options import Json
+
+if TYPE_CHECKING:
+    from dygmamba.api.live import FolderCheck
+
+StateFolder = Annotated[Path, typer.Argument(help="Use this state folder.", show_default=False)]
+
+
+def check(state: StateFolder, as_json: Json = False) -> None:
+    """Check the state folder of a live run, also while it is in use: log and snapshots."""
+    from dygmamba.api.live import check_live
+
+    found = check_live(state)
+    if as_json:
+        emit_json(_describe(found))
+        return
+    print_line(f"{state}: every event matches its checksum")
+    for name, value in _describe(found).items():
+        text = (
+            ", ".join(f"{key}: {item}" for key, item in value.items()) if isinstance(value, dict) else value
+        )
+        print_line(f"{name.replace('_', ' '):<10} {'-' if text in (None, '') else text}")
+
+
+def _describe(found: "FolderCheck") -> dict[str, Any]:
+    facts = asdict(found)
+    return facts | {"snapshots": {str(sequence): state for sequence, state in found.snapshots.items()}}
+
+
+def backup(
+    state: StateFolder,
+    file: Annotated[Path, typer.Argument(help="Write the backup to this file.", show_default=False)],
+    as_json: Json = False,
+) -> None:
+    """Back up the state folder of a live run to one file, also while it is in use."""
+    from dygmamba.api.live import backup_live
+
+    found = backup_live(state, file)
+    if as_json:
+        emit_json(
+            {"file": str(file), "sequence": found.sequence, "bytes": found.size, "sha256": found.digest}
+        )
+        return
+    print_line(f"{found.sequence:,} events are in {file}")
+    print_line(f"sha256 {found.digest}")
+
+
+def restore(
+    file: Annotated[Path, typer.Argument(help="Restore this backup.", show_default=False)],
+    state: Annotated[Path, typer.Argument(help="Write to this new folder.", show_default=False)],
+    as_json: Json = False,
+) -> None:
+    """Restore a backup into a new state folder, after checking it."""
+    from dygmamba.api.live import check_live
+    from dygmamba.api.live import restore as restore_live
+
+    found = check_live(restore_live(file, state))
+    if as_json:
+        emit_json({"state": str(state), **_describe(found)})
+    else:
+        print_line(f"{found.sequence:,} events are in {state}; the run is not part of a backup: {found.run}")

@@ -53,4 +53,7 @@ def test_no_request_breaks_the_server(mail, tmp_path):
             sizes.append(count_resources())
         assert count >= (5_000 if TORTURE else 100)
         assert requests.get(f"{url}/v2/health/ready", timeout=10).status_code == 200
-    assert max(sizes) <= (sizes[0][0] + 12, sizes[0][1] + 12)  # threads of the pools start when they are first used
+    assert max(sizes) <= (
+        sizes[0][0] + 12,
+        sizes[0][1] + 12,
+    )  # threads of the pools start when they are first used

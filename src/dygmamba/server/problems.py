@@ -21,7 +21,9 @@ MAX_ERRORS = 20  # of the rows of one request
 
 STATUS_OF_CODE = {
     "sequence-not-visible": 503,
+    "sequence-not-reached": 503,
     "live-closed": 503,
+    "live-state-failed": 503,
     "not-a-node-run": 409,
     "not-a-link-run": 409,
 }

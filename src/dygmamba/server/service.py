@@ -145,6 +145,12 @@ class LiveService:
         except WriteError:
             self.status.last_failure = "the disk cannot be written to."
             raise
+        except DygError as error:
+            if error.code == "live-state-failed":
+                self.status.last_failure = (
+                    "the state failed; restart the server, no acknowledged event is lost."
+                )
+            raise
         self.status.last_failure = ""
         self.count_verdicts(events, answer)
         return answer

@@ -11,6 +11,13 @@ from dygmamba.server.settings import ServerSettings
 @contextmanager
 def running(open_live, sources=(), **settings) -> Iterator[str]:
     """The URL of a server that is ready; at the end it has drained and closed its live run."""
+    with running_server(open_live, sources, **settings) as (url, _):
+        yield url
+
+
+@contextmanager
+def running_server(open_live, sources=(), **settings) -> Iterator[tuple[str, LiveServer]]:
+    """The same, and the server itself."""
     started, urls = threading.Event(), []
 
     def note(url: str) -> None:
@@ -24,7 +31,7 @@ def running(open_live, sources=(), **settings) -> Iterator[str]:
         assert started.wait(30)
         while not server.service.is_ready:
             assert server.failure is None, server.failure
-        yield urls[0]
+        yield urls[0], server
     finally:
         server.handle_exit(15, None)
         thread.join(30)

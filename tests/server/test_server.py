@@ -1,8 +1,11 @@
 """A real server on a real port: the commands of the manual, the client, the page in a browser, TLS, sources."""
 
+import asyncio
 import json
 import re
 import shlex
+import shutil
+import signal
 import socket
 import subprocess
 import threading
@@ -14,7 +17,10 @@ import dygmamba as dm
 from browser import find_browser
 from dygmamba.api.client import Client
 from dygmamba.live.event_sources import GrowingFile, RecordedStream
-from live_server import running
+from dygmamba.server.runner import run_server
+from dygmamba.server.settings import ServerSettings
+from live_server import running, running_server
+from live_stand_in import GatedLive
 from raising import raises
 
 MANUAL = Path(__file__).parents[2] / "docs/how-to/serve-a-run.md"
@@ -155,3 +161,58 @@ def test_a_growing_file_and_a_recorded_stream_are_sources(mail, tmp_path):
     with dm.live(mail, state) as live:
         assert live.sequence == 5
         assert set(live.offsets) == {f"file:{path}", f"replay:{recorded.content[:16]}"}
+
+
+def test_a_signal_stops_the_server_after_what_has_begun(mail, tmp_path):
+    """A request in progress gets its answer, a new one 503, and the log is closed properly."""
+    live, answers = GatedLive(dm.live(mail, tmp_path / "state")), []
+    with running_server(lambda: live) as (url, server), Client(url) as client, Client(url) as other:
+        assert other.health()  # has a connection
+        client.append([("alice", "bob", "2024-03-01")])
+        live.gate.clear()
+        asking = threading.Thread(target=lambda: answers.append(client.score([("alice", "bob")])))
+        asking.start()
+        while not server.service._arriving:
+            pass
+        server.handle_exit(signal.SIGTERM, None)
+        with raises("not-ready"):
+            other._request("GET", "/v2/health/ready", retry=False)
+        live.gate.set()
+        asking.join()
+    assert answers[0][0]["score"] > 0
+    assert live.is_closed
+    with dm.live(mail, tmp_path / "state") as again:
+        assert again.facts()["recovery"] == "closed properly"
+
+
+def test_a_reload_changes_to_the_run_that_the_link_leads_to(mail, tmp_path):
+    """The other run answers after SIGHUP; one that does not fit leaves the old one."""
+    link, copy = tmp_path / "current", mail.path.with_name("copy")  # where the dataset is found
+    shutil.copytree(mail.path, copy)
+    link.symlink_to(mail.path)
+    with running_server(lambda: dm.live(link.resolve(), tmp_path / "state")) as (url, server), Client(url) as client:
+        server.reload = lambda live: live.switch(link.resolve())
+        client.append([("alice", "bob", "2024-03-01")])
+        before = client.score([("alice", "bob")])
+
+        def relink(target: Path) -> str:
+            link.unlink()
+            link.symlink_to(target)
+            asyncio.run_coroutine_threadsafe(server._reload(), server.loop).result(30)
+            return client.status()["facts"]["run"]
+
+        assert relink(copy) == str(copy)
+        assert client.score([("alice", "bob")]) == before
+        assert relink(tmp_path) == str(copy)
+
+
+def test_a_server_that_cannot_start_says_why(mail, tmp_path):
+    """A port in use, and a state folder in use, each end with an error of one sentence."""
+    with dm.live(mail, tmp_path / "state"), socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with raises("port-unavailable"):
+            run_server(lambda: dm.live(mail, tmp_path / "other"), ServerSettings(port=port))
+        with raises("folder-locked"):
+            run_server(lambda: dm.live(mail, tmp_path / "state"), ServerSettings(port=0))

@@ -58,11 +58,12 @@ class LiveServer(uvicorn.Server):
         await super().startup(sockets)
         if not self.started:
             return
+        self.loop = asyncio.get_running_loop()
         port = self.servers[0].sockets[0].getsockname()[1]
         self.on_start(self.settings.url.rpartition(":")[0] + f":{port}")
         if self.reload is not None and hasattr(signal, "SIGHUP"):
             with suppress(NotImplementedError, RuntimeError):  # not in the main thread
-                asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._start_reload)
+                self.loop.add_signal_handler(signal.SIGHUP, self._start_reload)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop; at the second signal at once. Not raised again after the end, unlike uvicorn's own."""
@@ -75,7 +76,7 @@ class LiveServer(uvicorn.Server):
         self.should_exit = True
 
     def _start_reload(self) -> None:
-        task = asyncio.get_running_loop().create_task(self._reload())
+        task = self.loop.create_task(self._reload())
         self._reloading.add(task)
         task.add_done_callback(self._reloading.discard)
 

@@ -98,10 +98,11 @@ UNTRAINED: list[Case] = [
 ]
 
 
-def build(case: Case, store: EventStore) -> Any:
+def build(case: Case, store: EventStore, lessons: EventStore | None = None) -> Any:
     """The model in its tiny size, as made: with random weights and nothing observed.
 
-    One that learns in rounds has no random weights: it learns a little, from a stream that no test asks about.
+    One that learns in rounds has no random weights: it learns a little, by default from a stream that no test asks
+    about.
     """
     name, more = case
     spec = find_model(name)
@@ -109,15 +110,15 @@ def build(case: Case, store: EventStore) -> Any:
     scorer = spec.build(build_config(spec.config, TINY.get(name, {}) | more), DatasetFacts.of(store))
     for part in getattr(scorer, "parts", [scorer]):
         if isinstance(part, RoundLearner):
-            schooled(part)
+            schooled(part, lessons)
     return scorer.eval() if isinstance(scorer, nn.Module) else scorer
 
 
-def schooled(scorer: Any) -> None:
-    """A few rounds on events and random pairs of a stream of its own."""
-    store = sample_store(240, nodes=9, seed=3)
+def schooled(scorer: Any, lessons: EventStore | None = None) -> None:
+    """A few rounds on events and random pairs of a stream, by default one of its own."""
+    store = sample_store(240, nodes=9, seed=3) if lessons is None else lessons
     rng = torch.Generator().manual_seed(4)
-    src, dst = (torch.randint(8, (len(store),), generator=rng) for _ in range(2))
+    src, dst = (torch.randint(store.num_nodes - 1, (len(store),), generator=rng) for _ in range(2))
     label = (torch.arange(2 * len(store)) < len(store)).float()
     pairs = PairBatch.from_pairs(
         torch.cat([store.src, src]), torch.cat([store.dst, dst]), store.time.repeat(2), label=label

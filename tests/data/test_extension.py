@@ -114,7 +114,8 @@ def test_an_extended_bipartite_stream_comes_back_from_its_file(tmp_path_factory,
 
 def test_the_next_instant_is_one_tick_later():
     """A whole number later for whole times, a microsecond for dates, the next float otherwise."""
-    whole, mixed = torch.tensor([[0.0, 7.0], [0.5, 7.0]], dtype=torch.float64)
+    end = torch.tensor([0, 0])
+    whole, mixed = (EventStore.from_columns(end, end, torch.tensor([first, 7.0])) for first in (0.0, 0.5))
     assert next_instant(whole, dated=False) == next_instant(whole, dated=True) == 8
     assert next_instant(mixed, dated=False) == np.nextafter(7.0, 8)
     assert next_instant(mixed, dated=True) == 7.000001

@@ -57,7 +57,7 @@ def test_runs_of_different_seeds_share_no_random_rows(data, tmp_path, model):
         assert fit.run.config()["model"]["walk_seed"] == seed
         (request,) = walk_requests(fit.scorer)
         assert request.seed == seed
-        rows.append(sample_node_rows(40, request.dim, request.seed))
+        rows.append(sample_node_rows(torch.arange(40), request.dim, request.seed))
     every = torch.cat(rows)
     assert len(torch.unique(every, dim=0)) == len(every)
 

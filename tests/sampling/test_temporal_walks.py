@@ -64,9 +64,9 @@ def test_an_index_builds_the_walks_of_a_request_once():
 
 def test_random_rows_are_a_function_of_seed_and_node():
     """New nodes change no row; columns are normal with variance 1 / dim; seeds differ."""
-    few, many = sample_node_rows(40, 120, 3), sample_node_rows(3000, 120, 3)
+    few, many = sample_node_rows(torch.arange(40), 120, 3), sample_node_rows(torch.arange(3000), 120, 3)
     assert torch.equal(few, many[:40])
-    assert not torch.equal(few, sample_node_rows(40, 120, 4))
+    assert not torch.equal(few, sample_node_rows(torch.arange(40), 120, 4))
     scaled = many.double() * 120**0.5
     assert abs(float(scaled.mean())) < 0.01
     assert abs(float(scaled.std()) - 1) < 0.01

@@ -68,6 +68,14 @@ class StreamScorer:
         self._observed = -1  # events of the schedule that the memory has observed; -1: unknown
         self._saved = 0 if schedule is None else count_saved_events(scorer, stream.store, schedule)
 
+    def follow(self, stream: Stream, schedule: MemorySchedule | None, unchanged: int) -> None:
+        """Go on with a stream that has the same first `unchanged` events; no other thread may score meanwhile."""
+        self.stream, self.schedule = stream, schedule
+        if self._observed > unchanged:
+            self._observed = -1
+        if self._saved > unchanged:
+            self._saved = 0
+
     def __call__(
         self, pairs: PairBatch, visible: Int64[Tensor, "p"] | None = None, advance: Advance = no_advance
     ) -> Tensor:
@@ -266,13 +274,24 @@ class Ranker:
         batch_size: int = MEMORY_BATCH,
     ) -> None:
         everything = torch.arange(len(stream.store))
+        self._batch_size = batch_size
         self.schedule = (
             MemorySchedule.from_periods(stream.store, (everything,), batch_size) if scorer.stateful else None
         )
         own = deepcopy(scorer) if scorer.stateful else scorer
         self.stream_scorer = StreamScorer(own, stream, seed, self.schedule, tokens)
         self._max_pairs = max_pairs_per_pass(scorer.requests, stream.device, tokens)
-        self._has_loops = bool((stream.store.src == stream.store.dst).any())
+        self._has_loops = stream.store.has_loops
+
+    def follow(self, stream: Stream, unchanged: int) -> None:
+        """Go on with a stream that has the same first `unchanged` events.
+
+        Batches of a memory are full ones from now on: later events would change a last batch that is not full.
+        """
+        if self.schedule is not None:
+            self.schedule = MemorySchedule.from_full_batches(stream.store, self._batch_size)
+        self.stream_scorer.follow(stream, self.schedule, unchanged)
+        self._has_loops = stream.store.has_loops
 
     def logits(
         self,

@@ -91,6 +91,12 @@ class Stream:
         """Return the stream without labels, so that a model cannot read them."""
         return Stream(self.store.without_labels(), self.split, self.device, self.processes)
 
+    def with_index(self, index: EventIndex) -> "Stream":
+        """Return the stream with an index of its events; both are used as they are."""
+        stream = Stream(self.store, self.split, self.device, self.processes)
+        stream.__dict__.update(index=index, events=self.store)
+        return stream
+
     def alone(self) -> "Stream":
         """Return the stream for use by this process only; it shares what was built already."""
         alone = Stream(self.store, self.split, self.device)

@@ -74,6 +74,12 @@ class MemorySchedule:
             latest[-1] = inf
         return MemorySchedule(events, time, bounds, latest)
 
+    @staticmethod
+    def from_full_batches(store: EventStore, size: int = MEMORY_BATCH) -> "MemorySchedule":
+        """Cut all events into full batches; those behind the last one belong to no batch yet."""
+        bounds = torch.arange(0, len(store) + 1, size)
+        return MemorySchedule(torch.arange(len(store)), store.time, bounds, store.time[bounds[1:] - 1])
+
     def count_in_earlier_batches(self, time: Float64[Tensor, "p"]) -> Int64[Tensor, "p"]:
         """Count the events of the batches that are strictly earlier than each time."""
         return self.bounds[torch.searchsorted(self.latest, time)]

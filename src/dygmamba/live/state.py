@@ -1,36 +1,179 @@
-"""The state of a live run: a predictor that events are appended to while it is read."""
+"""The state of a live run: a predictor that events are appended to while other threads read it.
 
+There are two replicas of everything. The writer changes the one that nobody reads, publishes it with one assignment,
+and makes the same change in the other one as soon as its readers have left. So a reader never waits for a writer, and
+it sees the state after some number of whole appends. A writer waits only for readers that stay across two appends.
+"""
+
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from pathlib import Path
+from tempfile import gettempdir
+from threading import Condition, Lock
 
+import numpy as np
+
+from dygmamba.core.errors import ConfigError, FileError, first_line
+from dygmamba.core.files.writing import create_anonymous_file
+from dygmamba.data.events.categories import Category
 from dygmamba.data.storage.dataset import Dataset
-from dygmamba.data.storage.extension import extend_dataset
-from dygmamba.runs.predictor import Predictor, build_ranker
+from dygmamba.live.growing_events import AddedEvents, GrowingEvents
+from dygmamba.live.node_ids import BaseIds
+from dygmamba.live.replica import Replica, SavedState
+from dygmamba.live.state_files import (
+    copy_arrays,
+    count_bytes,
+    map_arrays,
+    read_description,
+    save_tables,
+    write_arrays,
+)
+from dygmamba.runs.predictor import Predictor
+
+SHARED_BYTES = 1 << 28  # replicas of larger states share a file
 
 
 class LiveState:
-    """A run and all events known to it; events may be appended at any time and in any order of time."""
+    """A run and all events known to it; events may be appended at any time and in any order of time.
 
-    def __init__(self, predictor: Predictor) -> None:
-        self._predictor = predictor
-        self.applied = 0  # events appended since the dataset's own
+    Scores equal those of `Predictor.with_events` with all events at once, bit for bit.
+    """
+
+    def __init__(self, current: Replica, spare: Replica) -> None:
+        self._current, self._spare = current, spare
+        self._pending: list[AddedEvents] = []  # changes that the spare replica lacks
+        self._writing = Lock()  # held by the one thread that appends
+        self._readers = Condition()  # guards the counts of readers and `_current`, for an instant each
 
     @staticmethod
     def open(predictor: Predictor) -> "LiveState":
         """Return the state of a run with the events of its dataset."""
-        return LiveState(predictor)
+        require_cpu(predictor)
+        base = BaseIds(predictor.dataset.ids)
+        first = Replica(predictor, GrowingEvents(predictor.dataset, base))
+        about = first.describe()
+        if count_bytes(first.tables) < SHARED_BYTES:
+            return LiveState(first, Replica.restore(predictor, base, copy_arrays(first.tables), about))
+        handle = create_anonymous_file(Path(gettempdir()))
+        try:
+            layout = write_arrays(handle, Path(gettempdir()), first.tables)
+            del first
+            return LiveState(
+                *(Replica.restore(predictor, base, map_arrays(handle, layout), about) for _ in range(2))
+            )
+        finally:
+            os.close(handle)
+
+    @staticmethod
+    def load(predictor: Predictor, folder: Path) -> "LiveState":
+        """Return a state that `save` wrote, of the same run; its arrays are mapped, not read.
+
+        Raises:
+            FileError: There is none, it is damaged, or it belongs to another run or dataset.
+        """
+        require_cpu(predictor)
+        facts = read_description(folder)
+        base = BaseIds(predictor.dataset.ids)
+        try:
+            saved = facts["about"]
+            if saved["dataset"] != predictor.dataset.digest:
+                raise ValueError("its dataset is another one")
+            categories = tuple(Category(name, tuple(values)) for name, values in saved["categories"])
+            new_ids = [(key, side) for key, side in saved["new_ids"]]
+            about = SavedState(facts["integers"], saved["applied"], new_ids, categories)
+            with open(folder / facts["file"], "rb") as file:
+                maps = [map_arrays(file.fileno(), facts["arrays"]) for _ in range(2)]
+            return LiveState(*(Replica.restore(predictor, base, arrays, about) for arrays in maps))
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            raise FileError(
+                f"{folder} is no state of {predictor.run.folder.path} ({first_line(error)}); delete it, so that it is "
+                "built again",
+                code="damaged-state",
+            ) from error
+
+    def save(self, folder: Path) -> int:
+        """Write the state to a folder; return how many appended events it has.
+
+        Reading goes on. So does one append; later ones wait until the state is written.
+        """
+        with self.read_replica() as replica:
+            about = replica.describe()
+            facts = {
+                "dataset": replica.events.dataset.digest,
+                "applied": about.applied,
+                "new_ids": about.new_ids,
+                "categories": [(part.name, part.values) for part in about.categories],
+            }
+            save_tables(folder, replica.tables, facts)
+            return about.applied
+
+    @property
+    def applied(self) -> int:
+        """Number of events appended since those of the dataset."""
+        return self._current.applied
 
     def append(self, events: Dataset) -> None:
-        """Append events of any times; an error leaves the state as it was."""
-        known = self._predictor
-        dataset = extend_dataset(known.dataset, events)
-        known.require_known_nodes(dataset.store.num_nodes - known.dataset.store.num_nodes)
-        ranker = build_ranker(known.run, dataset, known.ranker.stream_scorer.tokens)
-        self._predictor = replace(known, dataset=dataset, ranker=ranker)
-        self.applied += len(events)
+        """Append events of any times; an error about them leaves the state as it was."""
+        with self._writing:
+            self._check(events)
+            added = AddedEvents.from_dataset(events)
+            spare = self._spare
+            self._catch_up(wait=True)
+            spare.apply(added)
+            spare.applied += len(added)
+            with self._readers:
+                self._current, self._spare = spare, self._current
+            self._pending.append(added)
+            self._catch_up(wait=False)
+
+    def _check(self, events: Dataset) -> None:
+        """Raise if the events have other columns, or nodes that the model cannot take."""
+        current = self._current
+        current.events.check(events)
+        if current.predictor.run.scorer.stateful:
+            ids, store = current.events.ids, events.store
+            src, dst = (events.ids.to_user(column.unique().numpy()) for column in (store.src, store.dst))
+            is_new = np.concatenate([ids.to_node(src, "src"), ids.to_node(dst, "dst")]) < 0
+            current.predictor.require_known_nodes(int(is_new.sum()))
+
+    def _catch_up(self, wait: bool) -> None:
+        """Make the pending changes in the spare replica if nobody reads it, or once nobody does."""
+        spare = self._spare
+        with self._readers:
+            if wait:
+                self._readers.wait_for(lambda: not spare.readers)
+            elif spare.readers:
+                return
+        # nobody begins to read it: readers take the current one
+        while self._pending:
+            added = self._pending[0]
+            spare.apply(added)
+            spare.applied += len(added)
+            self._pending.pop(0)
 
     @contextmanager
     def read(self) -> Iterator[Predictor]:
-        """Context manager: a predictor over one consistent state."""
-        yield self._predictor
+        """Context manager: a predictor over one consistent state; not to be used outside."""
+        with self.read_replica() as replica:
+            yield replica.predictor
+
+    @contextmanager
+    def read_replica(self) -> Iterator[Replica]:
+        """Context manager: the replica to read; it does not change inside, so `applied` belongs to the predictor."""
+        with self._readers:
+            replica = self._current
+            replica.readers += 1
+        try:
+            yield replica
+        finally:
+            with self._readers:
+                replica.readers -= 1
+                self._readers.notify_all()
+
+
+def require_cpu(predictor: Predictor) -> None:
+    """Raise ConfigError unless the run is on a CPU, where the growing tables are."""
+    device = predictor.run.stream.device
+    if device.type != "cpu":
+        raise ConfigError(f"a live run needs `device='cpu'`; got '{device.type}'", code="live-needs-cpu")

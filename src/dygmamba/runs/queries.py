@@ -128,7 +128,7 @@ class QueryParser:
     def read_candidates(self, candidates: pa.Array | Path | None) -> Tensor:
         """Return the nodes of these ids or of those in a file; without candidates, of all destinations so far."""
         if candidates is None:
-            return torch.unique(self.dataset.store.dst)
+            return self.dataset.store.destinations
         ids = candidates
         if isinstance(ids, Path):
             ids = read_ids(ids, self.options, self.dataset.origin)
@@ -179,7 +179,7 @@ class QueryParser:
         if at is not None:
             return self._parse_time(at)[np.zeros(len(table), np.int64)], None
         is_dated = bool(self.dataset.origin.time_origin)
-        time = next_instant(self.dataset.store.time, is_dated)
+        time = next_instant(self.dataset.store, is_dated)
         shown = format_iso_time(time) if is_dated else int(time) if time.is_integer() else time
         return QueryTimes(np.full(len(table), time), pa.repeat(shown, len(table)), is_dated), shown
 

@@ -26,7 +26,7 @@ from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.ops.decayed_counts import count_before
 from dygmamba.ops.decayed_sums import DecayedSums, build_decayed_sums, find_last_entry
 from dygmamba.ops.hash_map import HashMap
-from dygmamba.sampling.counts import MemoryCountGroups, pair_key, scale_label
+from dygmamba.sampling.counts import CountGroups, MemoryCountGroups, pair_key, scale_label
 from dygmamba.sampling.table_request import TableRequest
 
 HISTORIES = ("that the source sent", "that the destination received", "between them")
@@ -157,7 +157,7 @@ def find_query_columns(requests: tuple[object, ...]) -> ColumnFacts:
     return ColumnFacts()
 
 
-def _history_keys(src: Tensor, dst: Tensor, num_nodes: int) -> tuple[Tensor, Tensor, Tensor]:
+def history_keys(src: Tensor, dst: Tensor, num_nodes: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return the key of each history, in the order of `HISTORIES`."""
     return src, dst, pair_key(src, dst, num_nodes)
 
@@ -174,7 +174,11 @@ class NumericHistory:
     ) -> None:
         self._slots = HashMap(max(16, len(key)))
         slot = torch.from_numpy(self._slots.insert(key.numpy()))
-        self.sums: DecayedSums = build_decayed_sums(slot, time, value, len(self._slots), scale)
+        self._sums = build_decayed_sums(slot, time, value, len(self._slots), scale)
+
+    @property
+    def sums(self) -> DecayedSums:
+        return self._sums
 
     def look_up(
         self, key: Int64[Tensor, "p"], time: Float64[Tensor, "p"]
@@ -183,16 +187,20 @@ class NumericHistory:
 
         Sums and values are 0 without an event.
         """
-        group = torch.from_numpy(self._slots.slots(key.numpy()))
-        entry = find_last_entry(self.sums, group, time)
+        sums = self.sums
+        entry = find_last_entry(sums, self.group(key), time)
         found, last = entry >= 0, entry.clamp(min=0)
-        if not len(self.sums.time):
-            s, c = self.sums.running.shape[1:]
+        if not len(sums.time):
+            s, c = sums.running.shape[1:]
             return time.new_zeros(len(key), s, c), time.new_zeros(len(key), s), time.new_zeros(len(key), c)
-        age = torch.where(found, time - self.sums.time[last], torch.inf)
-        running = torch.where(found[:, None, None], self.sums.running[last], 0)
-        latest = torch.where(found[:, None], self.sums.latest[last], 0)
-        return running, torch.exp(-age[:, None] / self.sums.scale), latest
+        age = torch.where(found, time - sums.time[last], torch.inf)
+        running = torch.where(found[:, None, None], sums.running[last], 0)
+        latest = torch.where(found[:, None], sums.latest[last], 0)
+        return running, torch.exp(-age[:, None] / sums.scale), latest
+
+    def group(self, key: Int64[Tensor, "p"]) -> Int64[Tensor, "p"]:
+        """Return the group of each key, -1 for unknown keys."""
+        return torch.from_numpy(self._slots.slots(key.numpy()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +210,7 @@ class ColumnTable:
     request: ColumnRequest
     num_nodes: int
     numeric: tuple[NumericHistory, ...] = field(repr=False)  # by history, if there are numeric columns
-    types: tuple[tuple[MemoryCountGroups, ...], ...] = field(repr=False)  # by categorical column and history
+    types: tuple[tuple[CountGroups, ...], ...] = field(repr=False)  # by categorical column and history
 
     @staticmethod
     def build(
@@ -221,19 +229,14 @@ class ColumnTable:
             f"the table of columns of {len(time):,} events (none with `numeric_columns=0` and `event_types=0`)",
         )
         scale = torch.tensor(request.scales, dtype=torch.float64)
-        keys = _history_keys(*ends, num_nodes)
+        keys = history_keys(*ends, num_nodes)
         numeric: tuple[NumericHistory, ...] = ()
         if chosen.numeric:
-            z = standardise(columns, request)
-            value = torch.cat([torch.ones_like(z[:, :1]), z, z**2], dim=1)
+            value = stack_moments(columns, request)
             numeric = tuple(NumericHistory(key, time, value, scale) for key in keys)
         types = tuple(
-            tuple(
-                MemoryCountGroups(key * (len(column.codes) + 1) + bucket, time, scale)
-                for key in _history_keys(*ends, num_nodes)
-            )
+            tuple(MemoryCountGroups(key, time, scale) for key in type_keys(keys, columns, column))
             for column in chosen.types
-            for bucket in (assign_buckets(columns, column),)
         )
         return ColumnTable(request, num_nodes, numeric, types)
 
@@ -254,7 +257,7 @@ class ColumnTable:
                 code="query-columns-missing",
             )
         own = query if self.request.query else None
-        keys = _history_keys(src, dst, self.num_nodes)
+        keys = history_keys(src, dst, self.num_nodes)
         parts = [
             *self._numeric_features(keys, time, own),
             *(
@@ -315,7 +318,7 @@ class ColumnTable:
     def _type_features(
         self,
         column: TypeColumn,
-        groups: tuple[MemoryCountGroups, ...],
+        groups: tuple[CountGroups, ...],
         keys: tuple[Tensor, ...],
         time: Tensor,
         query: QueryColumns | None,
@@ -342,6 +345,20 @@ class ColumnTable:
             own = torch.log((same + LEAST_COUNT) / (counts.sum(dim=2) + LEAST_TOTAL))
             parts += [bucket[:, None].double(), torch.log1p(same).flatten(1), own.flatten(1)]
         return parts
+
+
+def stack_moments(columns: QueryColumns, request: ColumnRequest) -> Float64[Tensor, "p v"]:
+    """Return 1, z and z^2 of each query, with the standardised numeric columns z."""
+    z = standardise(columns, request)
+    return torch.cat([torch.ones_like(z[:, :1]), z, z**2], dim=1)
+
+
+def type_keys(
+    keys: tuple[Int64[Tensor, "p"], ...], columns: QueryColumns, column: TypeColumn
+) -> tuple[Int64[Tensor, "p"], ...]:
+    """Return the keys of histories and event types together."""
+    bucket = assign_buckets(columns, column)
+    return tuple(key * (len(column.codes) + 1) + bucket for key in keys)
 
 
 def standardise(columns: QueryColumns, request: ColumnRequest) -> Float64[Tensor, "p c"]:

@@ -94,7 +94,7 @@ class TemporalWalks:
         request: WalkRequest,
     ) -> "TemporalWalks":
         """Sum up the walks over events in time order, from random rows for the nodes they start at."""
-        base = sample_node_rows(num_nodes, request.dim, request.seed)
+        base = sample_node_rows(torch.arange(num_nodes), request.dim, request.seed)
         return TemporalWalks(build_walk_table(src, dst, time, base, request.layers, request.decays))
 
     def to(self, device: torch.device | str) -> "TemporalWalks":
@@ -105,10 +105,9 @@ class TemporalWalks:
         return look_up_rows(self.table, node, time)
 
 
-def sample_node_rows(num_nodes: int, dim: int, seed: int) -> Float32[Tensor, "n d"]:
+def sample_node_rows(node: Int64[Tensor, "n"], dim: int, seed: int) -> Float32[Tensor, "n d"]:
     """Return normal numbers of variance 1 / dim, each a function of seed, node and column (Box and Muller 1958)."""
-    node = torch.arange(num_nodes)
-    drawn = Draws.from_seed(seed).uniform(node, torch.zeros(num_nodes, dtype=torch.float64), 0, 2 * dim)
-    radius, angle = drawn.view(num_nodes, dim, 2).unbind(-1)
+    drawn = Draws.from_seed(seed).uniform(node, torch.zeros(len(node), dtype=torch.float64), 0, 2 * dim)
+    radius, angle = drawn.view(len(node), dim, 2).unbind(-1)
     normal = torch.sqrt(-2 * torch.log1p(-radius)) * torch.cos(2 * math.pi * angle)
     return (normal / math.sqrt(dim)).float()

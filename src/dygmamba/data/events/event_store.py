@@ -4,7 +4,7 @@ Shapes: e events, n nodes, b events of a batch, dn node features, de edge featur
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -71,6 +71,15 @@ class FeatureTable:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamSummary:
+    """Facts about all events that would otherwise be computed from their columns."""
+
+    has_loops: bool
+    has_whole_times: bool
+    destinations: Callable[[], Int64[Tensor, "d"]]
+
+
+@dataclass(frozen=True, slots=True)
 class EventBatch:
     """Events in time order; `event` is the row of each in its store and in `features.edge`."""
 
@@ -108,6 +117,8 @@ class EventStore:
     bipartite: bool = False
     # The file that the columns are mapped from, if they are.
     source: MappedFile | None = field(default=None, compare=False, repr=False)
+    # Facts about the events where they are known already.
+    summary: StreamSummary | None = field(default=None, compare=False, repr=False)
     # Cache of `StreamPrefix`: number of first events -> their digest. Not copied by `replace` and `derive`.
     prefix_digests: dict[int, int] = field(default_factory=dict, init=False, compare=False, repr=False)
 
@@ -200,6 +211,23 @@ class EventStore:
     def __len__(self) -> int:
         return self.time.shape[0]
 
+    @property
+    def has_loops(self) -> bool:
+        """Whether a node has an event with itself."""
+        return bool((self.src == self.dst).any()) if self.summary is None else self.summary.has_loops
+
+    @property
+    def has_whole_times(self) -> bool:
+        """Whether all timestamps are whole numbers."""
+        if self.summary is not None:
+            return self.summary.has_whole_times
+        return bool((self.time == self.time.floor()).all())
+
+    @property
+    def destinations(self) -> Int64[Tensor, "d"]:
+        """Nodes that were a destination, in ascending order."""
+        return torch.unique(self.dst) if self.summary is None else self.summary.destinations()
+
     def check_unchanged(self) -> "EventStore":
         """Return the store; raise FileError if the file it is mapped from was modified since it was opened."""
         if self.source is not None:
@@ -210,6 +238,8 @@ class EventStore:
         """Copy the store with other columns; their values must come from checked events and are not checked again."""
         self.check_unchanged()
         derived = object.__new__(EventStore)
+        if {"src", "dst", "time"} & changes.keys():
+            changes.setdefault("summary", None)
         for column in fields(self):
             object.__setattr__(derived, column.name, changes.get(column.name, getattr(self, column.name)))
         object.__setattr__(derived, "prefix_digests", {})

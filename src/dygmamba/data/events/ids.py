@@ -78,7 +78,7 @@ class NodeIds:
         pool, node = self._pool(side)
         wanted: pa.Array = values if isinstance(values, pa.Array) else pa.array(values)
         if wanted.type != pool.type:
-            wanted = _strip_decimal_zero(wanted)
+            wanted = strip_decimal_zero(wanted)
             wanted, pool = wanted.cast(pa.large_string()), pool.cast(pa.large_string())
         index = pc.index_in(wanted, value_set=pool)
         position = pc.fill_null(index, -1).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -127,7 +127,7 @@ class NodeNumbering:
 
     def finish(self) -> tuple[dict[str, np.ndarray], NodeIds]:
         """Return the node of each code, by column, and the ids."""
-        encoded = [_strip_decimal_zero(pool.values).dictionary_encode() for pool in self._pools]
+        encoded = [strip_decimal_zero(pool.values).dictionary_encode() for pool in self._pools]
         pools = [column.dictionary for column in encoded]
         integers = [numbers for pool in pools if (numbers := _as_integers(pool)) is not None]
         pools = integers if len(integers) == len(pools) else [pool.cast(pa.large_string()) for pool in pools]
@@ -211,7 +211,7 @@ def _build_key_map(numbers: np.ndarray | None) -> "HashMap | None":
     return key_map
 
 
-def _strip_decimal_zero(pool: pa.Array) -> pa.Array:
+def strip_decimal_zero(pool: pa.Array) -> pa.Array:
     """Turn '978.0' into '978' if all ids are integers with or without '.0', as data frames write them."""
     if not (pa.types.is_string(pool.type) or pa.types.is_large_string(pool.type)):
         return pool

@@ -8,12 +8,12 @@ from math import inf, nextafter
 import numpy as np
 import pyarrow as pa
 import torch
-from jaxtyping import Float32, Float64
+from jaxtyping import Float32
 from torch import Tensor
 
 from dygmamba.core.errors import EventError
 from dygmamba.data.events.categories import Category
-from dygmamba.data.events.event_store import FeatureTable
+from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.storage.dataset import Dataset
 
@@ -75,14 +75,14 @@ def _merge_features(old: FeatureTable, new: FeatureTable, node: Float32[Tensor, 
     return FeatureTable(node, edge, torch.stack(codes, dim=1), old.names, tuple(categories))
 
 
-def next_instant(time: Float64[Tensor, "e"], dated: bool) -> float:
+def next_instant(store: EventStore, dated: bool) -> float:
     """Return the earliest query time after all of these events.
 
     That is the next whole number if all timestamps are whole, else a microsecond later for dates, else the next
     float64.
     """
-    last = float(time[-1])
-    if bool((time == time.floor()).all()) and abs(last) < 2**53:
+    last = float(store.time[-1])
+    if store.has_whole_times and abs(last) < 2**53:
         return last + 1
     return last + 1e-6 if dated else nextafter(last, inf)
 

@@ -31,7 +31,7 @@ def append_events(lists: "DecayedCounts", group: Tensor, time: Tensor) -> "Decay
     new, stamp = group.contiguous().numpy(), time.contiguous().numpy()
     used, done = lists.used, 0
     while done < len(new):
-        used, done = _append(start, size, room, entries, running, scale, used, new, stamp, done)
+        used, done = append_counts(start, size, room, entries, running, scale, used, new, stamp, done)
         if done < len(new):  # no room left for a block that moves: double the capacity
             need = max(2 * len(entries), used + 2 * int(size[new[done]]) + 8)
             entries, running = _enlarge(entries, need), _enlarge(running, need)
@@ -114,7 +114,7 @@ def _build(group, time, groups, scale):
 
 
 @kernel()
-def _append(start, size, room, entries, running, scale, used, group, time, done):
+def append_counts(start, size, room, entries, running, scale, used, group, time, done):
     """Append events from number `done` on while there is room.
 
     Returns the number of entries in use and the first event that was not appended.
@@ -136,6 +136,13 @@ def _append(start, size, room, entries, running, scale, used, group, time, done)
         count_after(entries, running, scale, at, start[v])
         size[v] += 1
     return used, group.shape[0]
+
+
+@kernel()
+def drop_newest(size, group):
+    """Remove the newest entry of each group, as often as the group is listed."""
+    for i in range(group.shape[0]):
+        size[group[i]] -= 1
 
 
 @kernel()

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dygmamba.ops.numba_kernels import first_not_less, kernel
+from dygmamba.ops.numba_kernels import first_not_less, inlined, kernel
 
 if TYPE_CHECKING:
     from dygmamba.ops.decayed_sums import DecayedSums
@@ -26,7 +26,7 @@ def build_decayed_sums(
 def find_last_entry(sums: "DecayedSums", group: Tensor, time: Tensor) -> Tensor:
     entry = torch.empty_like(group)
     columns = (sums.start, sums.size, sums.time, group.contiguous(), time.contiguous(), entry)
-    _find_last(*(column.numpy() for column in columns))
+    find_last(*(column.numpy() for column in columns))
     return entry
 
 
@@ -37,11 +37,11 @@ def _build(group, time, value, groups, scale):
         size[group[i]] += 1
     start = np.cumsum(size) - size
     fill = start.copy()
-    tied = np.zeros(groups, np.int64)  # entries of the group at its last instant
     width = value.shape[1]
     ordered = np.empty(time.shape[0], np.float64)
     running = np.empty((time.shape[0], scale.shape[0], width), np.float64)
     latest = np.empty((time.shape[0], width), np.float64)
+    tied = np.zeros(groups, np.int64)  # entries of the group at its last instant
     for i in range(group.shape[0]):
         v = group[i]
         at = fill[v]
@@ -49,23 +49,58 @@ def _build(group, time, value, groups, scale):
         ordered[at] = time[i]
         is_tied = at > start[v] and ordered[at - 1] == time[i]
         tied[v] = tied[v] + 1 if is_tied else 1
-        for c in range(width):
-            latest[at, c] = value[i, c]
-            if is_tied:
-                latest[at, c] = latest[at - 1, c] + (value[i, c] - latest[at - 1, c]) / tied[v]
-        for s in range(scale.shape[0]):
-            decay = 0.0
-            if at > start[v]:
-                decay = np.exp(-(time[i] - ordered[at - 1]) / scale[s])
-            for c in range(width):
-                running[at, s, c] = value[i, c]
-                if at > start[v]:
-                    running[at, s, c] += running[at - 1, s, c] * decay
+        _add_values(ordered, running, latest, scale, at, start[v], tied[v], value[i])
     return start, size, ordered, running, latest
 
 
 @kernel()
-def _find_last(start, size, entries, group, time, entry):
+def append_sums(start, size, room, entries, running, latest, scale, used, group, time, value, done):
+    """Append events from number `done` on while there is room.
+
+    Returns the number of entries in use and the first event that was not appended.
+    """
+    for i in range(done, group.shape[0]):
+        v = group[i]
+        if size[v] == room[v]:
+            wanted = max(4, 2 * room[v])
+            if used + wanted > entries.shape[0]:
+                return used, i
+            for k in range(size[v]):
+                entries[used + k] = entries[start[v] + k]
+                running[used + k] = running[start[v] + k]
+                latest[used + k] = latest[start[v] + k]
+            start[v] = used
+            room[v] = wanted
+            used += wanted
+        at = start[v] + size[v]
+        entries[at] = time[i]
+        tied = 1
+        while at - tied >= start[v] and entries[at - tied] == time[i]:
+            tied += 1
+        _add_values(entries, running, latest, scale, at, start[v], tied, value[i])
+        size[v] += 1
+    return used, group.shape[0]
+
+
+@inlined()
+def _add_values(entries, running, latest, scale, at, first, tied, value):
+    """Write the sums and latest values of entry `at`, the `tied`-th one of its instant in the block from `first` on."""
+    for c in range(value.shape[0]):
+        latest[at, c] = value[c]
+        if tied > 1:
+            latest[at, c] = latest[at - 1, c] + (value[c] - latest[at - 1, c]) / tied
+    for s in range(scale.shape[0]):
+        decay = 0.0
+        if at > first:
+            decay = np.exp(-(entries[at] - entries[at - 1]) / scale[s])
+        for c in range(value.shape[0]):
+            running[at, s, c] = value[c]
+            if at > first:
+                running[at, s, c] += running[at - 1, s, c] * decay
+
+
+@kernel()
+def find_last(start, size, entries, group, time, entry):
     for i in range(group.shape[0]):
         v = group[i]
         entry[i] = -1

@@ -142,3 +142,105 @@ def _last_k(start, key, neighbor, event, entry_time, event_time, node, time, ids
         _copy(neighbor, begin, count, ids[i])
         _copy(event, begin, count, events[i])
         _copy(entry_time, begin, count, times[i])
+
+
+@kernel()
+def append_neighbors(start, size, room, neighbor, event, entries, used, node, other, row, time, done):
+    """Append entries from number `done` on while there is room.
+
+    Returns the number of entries in use and the first entry that was not appended.
+    """
+    for i in range(done, node.shape[0]):
+        v = node[i]
+        if size[v] == room[v]:
+            wanted = max(4, 2 * room[v])
+            if used + wanted > entries.shape[0]:
+                return used, i
+            for k in range(size[v]):
+                neighbor[used + k] = neighbor[start[v] + k]
+                event[used + k] = event[start[v] + k]
+                entries[used + k] = entries[start[v] + k]
+            start[v] = used
+            room[v] = wanted
+            used += wanted
+        at = start[v] + size[v]
+        neighbor[at] = other[i]
+        event[at] = row[i]
+        entries[at] = time[i]
+        size[v] += 1
+    return used, node.shape[0]
+
+
+@inlined()
+def _add_weight(entries, count, running, scale, at, first):
+    """Write the decayed count and the cumulated weight of entry `at` of the block that begins at `first`."""
+    count[at] = 1.0
+    total = 0.0
+    if at > first:
+        count[at] = 1.0 + np.exp(-scale[0] * (entries[at] - entries[at - 1])) * count[at - 1]
+        total = running[at - 1]
+    running[at] = total + np.exp(1.0 / count[at])
+
+
+@kernel()
+def weigh_blocks(start, size, entries, count, running, scale):
+    """Write the sampling weights of all blocks."""
+    for v in range(start.shape[0]):
+        for at in range(start[v], start[v] + size[v]):
+            _add_weight(entries, count, running, scale, at, start[v])
+
+
+@kernel()
+def append_weights(start, size, room, entries, count, running, scale, used, node, time, done):
+    """Append sampling weights from number `done` on while there is room; the blocks are those of `append_neighbors`.
+
+    Returns the number of entries in use and the first entry that was not appended.
+    """
+    for i in range(done, node.shape[0]):
+        v = node[i]
+        if size[v] == room[v]:
+            wanted = max(4, 2 * room[v])
+            if used + wanted > entries.shape[0]:
+                return used, i
+            for k in range(size[v]):
+                entries[used + k] = entries[start[v] + k]
+                count[used + k] = count[start[v] + k]
+                running[used + k] = running[start[v] + k]
+            start[v] = used
+            room[v] = wanted
+            used += wanted
+        at = start[v] + size[v]
+        entries[at] = time[i]
+        _add_weight(entries, count, running, scale, at, start[v])
+        size[v] += 1
+    return used, node.shape[0]
+
+
+@kernel()
+def find_past(start, size, entries, node, time, begin, count):
+    """Write the first entry of each query's block and the number of its entries strictly before the query."""
+    for i in range(node.shape[0]):
+        v = node[i]
+        begin[i] = 0
+        count[i] = 0
+        if 0 <= v < start.shape[0]:
+            begin[i] = start[v]
+            count[i] = first_not_less(entries, start[v], start[v] + size[v], time[i]) - start[v]
+
+
+@kernel()
+def last_k_in_blocks(start, size, neighbor, event, entry_time, node, time, ids, events, times, length):
+    """Write the k last entries before each query, valid ones first."""
+    k = ids.shape[1]
+    for i in range(node.shape[0]):
+        v = node[i]
+        count = np.int64(0)
+        begin = np.int64(0)
+        if 0 <= v < start.shape[0]:
+            stop = first_not_less(entry_time, start[v], start[v] + size[v], time[i])
+            count = min(stop - start[v], k)
+            begin = stop - count
+        length[i] = count
+        _copy(neighbor, begin, count, ids[i])
+        _copy(event, begin, count, events[i])
+        _copy(entry_time, begin, count, times[i])

@@ -19,7 +19,9 @@ Legend: n nodes, e events, m entries, l lags, q queries, s scales, k ages.
 
 import math
 from dataclasses import dataclass
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
@@ -112,6 +114,39 @@ def count_between(
     return TRANSITIONS["cpu"].count_between(histories, source, since, time)
 
 
+class KeyMap(Protocol):
+    """Slots by 64-bit key, such as a `HashMap`."""
+
+    def slots(self, keys: Int64[np.ndarray, "k"]) -> Int64[np.ndarray, "k"]:
+        """Return the slot of each key, -1 for an unknown key."""
+        ...
+
+    def keys(self) -> Int64[np.ndarray, "k"]:
+        """Return all keys in the order of their slots."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TransitionParts:
+    """What transitions are looked up in.
+
+    Attributes:
+        histories: Last destinations of every source.
+        cells: Groups of `followed` by (l, w, v).
+        pairs: Groups of `met` by (source, destination).
+        followed: Transitions of each (l, w, v).
+        left: Transitions of each (w, l), group w * lags + l.
+        met: Events of each (source, destination).
+    """
+
+    histories: SourceHistories
+    cells: KeyMap
+    pairs: KeyMap
+    followed: DecayedCounts
+    left: DecayedCounts
+    met: DecayedCounts
+
+
 class Transitions:
     """Decayed numbers of transitions between destinations over a stream; tensors are on the CPU.
 
@@ -141,9 +176,24 @@ class Transitions:
         self._followed: DecayedCounts = build_decayed_counts(cell, when, len(self._cells), scale)
         self._left: DecayedCounts = build_decayed_counts(total, when, lags * num_nodes, scale)
         # the last event of each (source, destination) needs times only, so there is no scale
-        pair = _insert(self._pairs, _key(src, dst))
+        pair = _insert(self._pairs, pack_key(src, dst))
         self._met: DecayedCounts = build_decayed_counts(pair, time, len(self._pairs), scale[:0])
         self._newest = float(time[-1]) if len(time) else -math.inf
+
+    @staticmethod
+    def from_parts(lags: int, num_nodes: int, parts: TransitionParts) -> "Transitions":
+        """Return transitions for look-ups in these parts."""
+        table: Any = object.__new__(Transitions)
+        table.lags, table._num_nodes, table.histories = lags, num_nodes, parts.histories
+        table._cells, table._pairs = parts.cells, parts.pairs
+        table._followed, table._left, table._met = parts.followed, parts.left, parts.met
+        return table
+
+    @property
+    def parts(self) -> TransitionParts:
+        return TransitionParts(
+            self.histories, self._cells, self._pairs, self._followed, self._left, self._met
+        )
 
     def append(self, src: Int64[Tensor, "e"], dst: Int64[Tensor, "e"], time: Float64[Tensor, "e"]) -> None:
         """Append later events in time order, in amortized constant time each; nodes may be new."""
@@ -160,7 +210,7 @@ class Transitions:
         )
         self._followed = append_events(add_groups(self._followed, len(self._cells)), cell, when)
         self._left = append_events(add_groups(self._left, self.lags * self._num_nodes), total, when)
-        pair = _insert(self._pairs, _key(src, dst))
+        pair = _insert(self._pairs, pack_key(src, dst))
         self._met = append_events(add_groups(self._met, len(self._pairs)), pair, time)
         self._newest = float(time[-1])
 
@@ -173,7 +223,7 @@ class Transitions:
         lag = torch.arange(self.lags).expand_as(previous)[some]
         event = torch.arange(len(src))[:, None].expand_as(previous)[some]
         origin = previous[some]
-        cell = _insert(self._cells, _key(origin, dst[event], lag))
+        cell = _insert(self._cells, pack_key(origin, dst[event], lag))
         return histories, cell, origin * self.lags + lag, time[event]
 
     def counts(
@@ -181,7 +231,7 @@ class Transitions:
     ) -> Float64[Tensor, "q l s"]:
         """Return T_l(w_l, v) strictly before each time; 0 where w_l is -1."""
         lag = torch.arange(self.lags)
-        cell = self._find_cells(origin, dst[:, None], lag)
+        cell = self.find_cells(origin, dst[:, None], lag)
         found = count_before(self._followed, cell.flatten(), time.repeat_interleave(self.lags))
         return found.view(*origin.shape, -1)
 
@@ -197,15 +247,15 @@ class Transitions:
     ) -> Float64[Tensor, "q s"]:
         """Return the sum of T_i(w, v) + T_i(v, w) over all lags i and the given nodes w, strictly before each time."""
         w, v, lag = origin[:, :, None], dst[:, None, None], torch.arange(self.lags)
-        cell = torch.cat([self._find_cells(w, v, lag), self._find_cells(v, w, lag)], dim=1).flatten(1)
+        cell = torch.cat([self.find_cells(w, v, lag), self.find_cells(v, w, lag)], dim=1).flatten(1)
         near = NeighborMeetings(
             cell, torch.zeros_like(dst), torch.zeros(1, cell.shape[1], dtype=torch.float64)
         )
         return sum_neighbor_meetings(self._followed, near, time)[:, 0]
 
-    def _find_cells(self, origin: Tensor, dst: Tensor, lag: Tensor) -> Tensor:
+    def find_cells(self, origin: Tensor, dst: Tensor, lag: Tensor) -> Tensor:
         """Return the cell of each (l, w, v), -1 if there is none."""
-        key, given = _key(origin.clamp(min=0), dst, lag), (origin >= 0) & (dst >= 0)
+        key, given = pack_key(origin.clamp(min=0), dst, lag), (origin >= 0) & (dst >= 0)
         slot = torch.from_numpy(self._cells.slots(key.flatten().numpy())).view(key.shape)
         return torch.where(given, slot, -1)
 
@@ -216,7 +266,7 @@ class Transitions:
 
         Both are strictly before the query time; events at the instant of that last one are not later.
         """
-        pair = torch.from_numpy(self._pairs.slots(_key(src, dst).numpy()))
+        pair = torch.from_numpy(self._pairs.slots(pack_key(src, dst).numpy()))
         number, _ = past_size_and_age(self._met, pair, time)
         met = number > 0
         since = torch.full_like(time, -torch.inf)
@@ -230,5 +280,6 @@ def _insert(table: HashMap, key: Tensor) -> Tensor:
     return torch.cat([key[:0], *parts])
 
 
-def _key(origin: Tensor, dst: Tensor, lag: Tensor | int = 0) -> Tensor:
+def pack_key(origin: Any, dst: Any, lag: Any = 0) -> Any:
+    """Return the key of a cell (l, w, v), or of a pair of source and destination with lag 0."""
     return (origin << 33) | (dst << 3) | lag

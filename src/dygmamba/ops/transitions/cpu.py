@@ -24,7 +24,7 @@ def extend_histories(
     previous = np.full((len(src), recent.shape[1]), -1)
     used, done = histories.used, 0
     while done < len(src):
-        used, done = _extend(start, size, room, entries, recent, used, *new, done, previous)
+        used, done = append_destinations(start, size, room, entries, recent, used, *new, previous, done)
         if done < len(src):  # no room left for a block that moves: double the capacity
             more = max(len(entries), used + 2 * int(size[new[0][done]]) + 8 - len(entries))
             entries = np.concatenate([entries, np.zeros(more)])
@@ -76,7 +76,7 @@ def _insert(recent, at, first, same, node):
 
 
 @kernel()
-def _extend(start, size, room, entries, recent, used, src, dst, time, done, previous):
+def append_destinations(start, size, room, entries, recent, used, src, dst, time, previous, done):
     """Append events from number `done` on while there is room.
 
     Returns the number of entries in use and the first event that was not appended.

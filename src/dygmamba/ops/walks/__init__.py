@@ -18,6 +18,7 @@ c decays, k layers, d width.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from jaxtyping import Float, Float64, Int64
@@ -56,6 +57,19 @@ class WalkEnds:
         order = torch.argsort(entry * len(key) + partner)
         order = order[torch.argsort((key % stride)[entry[order]], stable=True)]
         return WalkEnds(instant, key, entry[order], partner[order])
+
+
+class WalkRows(Protocol):
+    """Rows of entries in any order, those of the nodes where walks start, and the decays."""
+
+    @property
+    def rows(self) -> Float[Tensor, "r c k d"]: ...
+
+    @property
+    def base(self) -> Float[Tensor, "n d"]: ...
+
+    @property
+    def decays(self) -> Float64[Tensor, "c"]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +128,10 @@ def look_up_rows(
 ) -> Float[Tensor, "*q c k1 d"]:
     """Return rows P^0..P^k of each node strictly before each time, for every decay; zeros for node -1."""
     return reference.look_up_rows(table, node, time)
+
+
+def decay_rows(
+    table: WalkRows, node: Int64[Tensor, "*q"], last: Int64[Tensor, "*q"], age: Float64[Tensor, "*q"]
+) -> Float[Tensor, "*q c k1 d"]:
+    """Return P^0 of each node and the rows `last` decayed by `age`; zeros for row -1 and for node -1."""
+    return reference.decay_rows(table, node, last, age)

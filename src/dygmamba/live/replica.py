@@ -1,0 +1,100 @@
+"""One of the two replicas of a live state: events, their index and a ranker that follow each other."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dygmamba.data.events.categories import Category
+from dygmamba.data.events.ids import Side
+from dygmamba.data.storage.dataset import Dataset
+from dygmamba.engine.scoring import Ranker
+from dygmamba.engine.stream import Stream
+from dygmamba.live.growing_events import AddedEvents, GrowingEvents
+from dygmamba.live.node_ids import BaseIds, Key
+from dygmamba.live.state_files import list_integers, restore_tables
+from dygmamba.runs.predictor import Predictor
+from dygmamba.runs.queries import PLACEHOLDER_NODES
+from dygmamba.sampling.block_lists import Growing
+from dygmamba.sampling.live_index import LiveIndex
+
+
+@dataclass(frozen=True, slots=True)
+class SavedState:
+    """What is saved beside the arrays of a replica."""
+
+    integers: Mapping[str, int]
+    applied: int
+    new_ids: Sequence[tuple[Key, Side]]  # id and side of each node that the dataset does not have
+    categories: tuple[Category, ...]
+
+
+class Replica:
+    """A predictor over growing events; only one thread may change it, and only while nobody reads it.
+
+    Attributes:
+        predictor: Answers queries; valid until the next change.
+        applied: Number of events added since those of the dataset.
+        readers: Number of threads that read it; counted by the state.
+    """
+
+    def __init__(self, predictor: Predictor, events: GrowingEvents, index: LiveIndex | None = None) -> None:
+        self.events, self.applied, self.readers = events, 0, 0
+        run, tokens = predictor.run, predictor.ranker.stream_scorer.tokens
+        store = events.build_store(PLACEHOLDER_NODES)
+        self.index = LiveIndex(store).prepare(run.scorer.requests) if index is None else index
+        self._stream = Stream(store, run.stream.split, run.stream.device)
+        self._ranker = Ranker(
+            run.scorer, self._stream.with_index(self.index), run.seed, tokens, run.rule.batch_size
+        )
+        self.predictor = predictor
+        self.publish(len(store))
+
+    @property
+    def tables(self) -> dict[str, Growing]:
+        """Everything that is saved as arrays."""
+        return {"events": self.events, "index": self.index}
+
+    @staticmethod
+    def restore(
+        predictor: Predictor, base_ids: BaseIds, arrays: Mapping[str, np.ndarray], about: "SavedState"
+    ) -> "Replica":
+        """Return a replica with saved arrays; raise ValueError if they are not those of the run."""
+        events = GrowingEvents(predictor.dataset, base_ids, events=0)
+        index = LiveIndex(events.build_store(PLACEHOLDER_NODES)).prepare(predictor.run.scorer.requests)
+        restore_tables({"events": events, "index": index}, arrays, about.integers)
+        events.ids.restore(about.new_ids)
+        events.set_categories(about.categories)
+        replica = Replica(predictor, events, index)
+        replica.applied = about.applied
+        return replica
+
+    def describe(self) -> "SavedState":
+        """Return what belongs to the arrays."""
+        events = self.events
+        return SavedState(list_integers(self.tables), self.applied, events.ids.new, events.categories)
+
+    def apply(self, added: AddedEvents) -> None:
+        """Add events of any times: those that are later are dropped, and appended again behind them."""
+        events, first = self.events, self.events.count
+        added = events.translate(added)
+        if len(added) and first and added.time[0] < events.time[first - 1]:
+            first = events.find_insertion(float(added.time[0]))
+            self.index.drop(first)
+            added = replace(events.drop(first), categories=events.categories).join(added)
+        events.append(added)
+        self.index.append(events.build_store(PLACEHOLDER_NODES), first)
+        self.publish(first)
+
+    def publish(self, unchanged: int) -> None:
+        """Let the predictor answer from the current events, of which the first `unchanged` are the same as before."""
+        events, dataset = self.events, self.events.dataset
+        store = events.build_store(PLACEHOLDER_NODES)
+        self.index.store = store
+        stream = Stream(store, self._stream.split, self._stream.device).with_index(self.index)
+        self._ranker.follow(stream, unchanged)
+        self.predictor = replace(
+            self.predictor,
+            dataset=Dataset(dataset.name, events.build_store(), events.ids, "", dataset.origin),
+            ranker=self._ranker,
+        )

@@ -1,0 +1,206 @@
+"""Neighbor index that events are appended to, with the tables that models ask for.
+
+It answers as a `NeighborIndex` of the same events does, bit for bit. Events are in time order; the newest ones can be
+dropped again, so that an event that arrives late is appended between them. A table is built when it is first asked for,
+and then grows with the events. It lives on the CPU. Results are not cached, because the events change.
+
+Legend: e events, a appended or dropped events, q queries, k entries per query, p pairs, f features per pair.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float32, Float64, Int64
+from torch import Tensor
+
+from dygmamba.core.errors import EventError
+from dygmamba.data.events.event_store import EventStore, FeatureTable
+from dygmamba.ops.recent_neighbors import SamplingWeights, build_adjacency
+from dygmamba.ops.recent_neighbors.cpu import find_past, last_k_in_blocks
+from dygmamba.sampling.block_lists import EventRows, Growing, NeighborLists, WeightLists
+from dygmamba.sampling.columns import ColumnRequest
+from dygmamba.sampling.counts import CountRequest, EventCounts
+from dygmamba.sampling.decayed_counts import DecayedCountRequest
+from dygmamba.sampling.event_history import EventHistory, HistoryRequest, StreamTotals
+from dygmamba.sampling.event_index import EventIndex
+from dygmamba.sampling.live_tables import (
+    MAX_NODES,
+    LiveColumns,
+    LiveCounts,
+    LiveDecayedCounts,
+    LiveTransitionCounts,
+    LiveTransitions,
+)
+from dygmamba.sampling.live_walks import LiveWalks, WalkLists
+from dygmamba.sampling.transition_counts import TransitionCountRequest
+from dygmamba.sampling.transitions import TransitionRequest, TransitionTable
+from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch, Request
+from dygmamba.sampling.walks import WalkRequest
+
+
+@dataclass(frozen=True, slots=True)
+class LiveEntries:
+    """Columns of the entries of all nodes, with spare room between the nodes."""
+
+    neighbor: Tensor
+    event: Tensor
+    time: Tensor
+
+
+class LiveIndex(EventIndex, Growing):
+    """Events of a stream by node, which events are appended to and dropped from.
+
+    `store` are the events, with nodes that have none yet; the index follows them with `append` and `drop`.
+    """
+
+    def __init__(self, store: EventStore) -> None:
+        self.store = store
+        event = torch.arange(len(store))
+        entries = build_adjacency(store.src, store.dst, event, store.time, store.num_nodes)
+        size = entries.start.diff()
+        columns = (entries.start[:-1], size, entries.neighbor, entries.event, entries.time)
+        self.near = NeighborLists(*(column.numpy() for column in columns))
+        self.tables: dict[Any, Any] = {}  # by kind and settings
+        self._totals: StreamTotals | None = None
+
+    @property
+    def parts(self) -> Mapping[str, Growing]:
+        return {"near": self.near} | {repr(key): table for key, table in self.tables.items()}
+
+    def prepare(self, requests: tuple[Request, ...]) -> "LiveIndex":
+        """Build the tables that these requests need; return the index."""
+        for request in requests:
+            if isinstance(request, CountRequest | DecayedCountRequest):
+                self.counts(request.scales)
+            elif isinstance(request, HistoryRequest):
+                self.counts((request.scale,))
+            elif isinstance(request, WalkRequest):
+                self.walks(request)
+            elif isinstance(request, TransitionRequest | TransitionCountRequest):
+                self._find_transitions(request)
+            elif isinstance(request, ColumnRequest):
+                self._find_columns(request)
+            elif isinstance(request, NeighborRequest) and request.strategy == "time_aware":
+                self.weights(request.scale)
+        return self
+
+    def append(self, store: EventStore, first: int) -> None:
+        """Follow the store, whose events from row `first` on are new."""
+        if store.num_nodes > MAX_NODES:
+            raise EventError(
+                f"a live run takes at most {MAX_NODES:,} nodes; got {store.num_nodes:,}",
+                code="stream-too-large",
+            )
+        self.store, self._totals = store, None
+        rows = EventRows(store, first)
+        self.near.append_rows(rows)
+        for table in self.tables.values():
+            table.append_rows(rows)
+
+    def drop(self, first: int) -> None:
+        """Drop the events from row `first` on; that row is the first one of its instant."""
+        rows = EventRows(self.store, first)
+        if first < len(self.store):
+            for table in (*self.tables.values(), self.near):
+                table.drop_rows(rows)
+        self._totals = None
+
+    @property
+    def entries(self) -> LiveEntries:
+        """Columns of the entries, for positions that `past` returns."""
+        return LiveEntries(*map(torch.from_numpy, (self.near.neighbor, self.near.event, self.near.time)))
+
+    def past(self, node: Int64[Tensor, "q"], time: Float64[Tensor, "q"]) -> tuple[Tensor, Tensor]:
+        """Return the first entry and the number of entries of each query's history; node -1 has no history."""
+        begin, count = torch.empty_like(node), torch.empty_like(node)
+        asked = (node.contiguous(), time.contiguous(), begin, count)
+        near = self.near
+        find_past(near.start, near.size, near.time, *(column.numpy() for column in asked))
+        return begin, count
+
+    def recent(self, node: Int64[Tensor, "q"], time: Float64[Tensor, "q"], k: int) -> NeighborSequence:
+        """Return the `k` most recent entries strictly before each query."""
+        q, near = len(node), self.near
+        block = torch.empty(2 * q * k, dtype=torch.float64)
+        times, (ids, events) = block[: q * k].view(q, k), block[q * k :].view(torch.int32).view(2, q, k)
+        length = torch.empty(q, dtype=torch.int64)
+        asked = (node.contiguous(), time.contiguous(), ids, events, times, length)
+        lists = (near.start, near.size, near.neighbor, near.event, near.time)
+        last_k_in_blocks(*lists, *(column.numpy() for column in asked))
+        return NeighborSequence(node, time, ids, events, times, length)
+
+    def weights(self, scale: float) -> SamplingWeights:
+        """Return the cumulative sampling weights of the time-aware strategy."""
+        key = ("weights", scale)
+        if key not in self.tables:
+            self.tables[key] = WeightLists(self.near, scale)
+        running = self.tables[key].running
+        return SamplingWeights(torch.from_numpy(running), len(running).bit_length())
+
+    def counts(self, scales: tuple[float, ...]) -> EventCounts:
+        """Return the decayed counts of the events on these scales."""
+        key = ("counts", scales)
+        if key not in self.tables:
+            self.tables[key] = LiveCounts(self._events, scales)
+        return self.tables[key].counts
+
+    @property
+    def _events(self) -> EventRows:
+        return EventRows(self.store, 0)
+
+    def count_features(self, request: CountRequest, pairs: PairBatch) -> Float32[Tensor, "p f"]:
+        """Return the count features of each pair, from events strictly before its time."""
+        return self._compute_count_features(request, pairs)
+
+    def _find_transitions(self, request: TransitionRequest | TransitionCountRequest) -> LiveTransitions:
+        # tables for features compute with scales of 64 bits, tables for look-ups with scales of 32 bits
+        is_wide = isinstance(request, TransitionRequest)
+        key = ("transitions", request.lags, request.scales, is_wide)
+        if key not in self.tables:
+            kind = torch.float64 if is_wide else torch.float32
+            scale = torch.tensor(request.scales, dtype=kind).double()
+            table = LiveTransitions(self._events, request.lags, scale)
+            self.tables[key] = table
+        return self.tables[key]
+
+    def transition_features(self, request: TransitionRequest, pairs: PairBatch) -> Float32[Tensor, "p f"]:
+        """Return the transition features of each pair, from events strictly before its time."""
+        table = TransitionTable(self._find_transitions(request).transitions, min(request.scales))
+        return table.compute_features(pairs.src, pairs.dst, pairs.time)
+
+    def _find_columns(self, request: ColumnRequest) -> LiveColumns:
+        key = ("columns", request)
+        if key not in self.tables:
+            self.tables[key] = LiveColumns(self._events, request)
+        return self.tables[key]
+
+    def column_features(
+        self, request: ColumnRequest, pairs: PairBatch, features: FeatureTable
+    ) -> Float32[Tensor, "p f"]:
+        """Return the column features of each pair, from events strictly before its time, whose columns are given."""
+        table = self._find_columns(request).table
+        return table.compute_features(pairs.src, pairs.dst, pairs.time, pairs.columns)
+
+    def history(self, request: HistoryRequest) -> EventHistory:
+        """Return the history of nodes, pairs and the whole stream; the totals are computed again after an append."""
+        if self._totals is None:
+            store = self.store
+            self._totals = StreamTotals((store.src * MAX_NODES + store.dst).numpy(), store.time.numpy())
+        return EventHistory(self.counts((request.scale,)), self._totals)
+
+    def walks(self, request: WalkRequest) -> LiveWalks:
+        """Return the temporal walks of the events."""
+        key = ("walks", request)
+        if key not in self.tables:
+            self.tables[key] = WalkLists(self._events, self.near, request)
+        return LiveWalks(self.tables[key])
+
+    def decayed_counts(self, request: DecayedCountRequest) -> LiveDecayedCounts:
+        """Return the decayed counts of any nodes and pairs."""
+        return LiveDecayedCounts(self.counts(request.scales))
+
+    def transition_counts(self, request: TransitionCountRequest) -> LiveTransitionCounts:
+        """Return the transitions between any nodes."""
+        return LiveTransitionCounts(self._find_transitions(request).transitions)

@@ -33,6 +33,7 @@ def running_server(open_live, sources=(), **settings) -> Iterator[tuple[str, Liv
             assert server.failure is None, server.failure
         yield urls[0], server
     finally:
-        server.handle_exit(15, None)
+        if not server.should_exit:  # a second signal would not wait for requests in progress
+            server.handle_exit(15, None)
         thread.join(30)
     assert not thread.is_alive()

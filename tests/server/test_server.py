@@ -190,7 +190,10 @@ def test_a_reload_changes_to_the_run_that_the_link_leads_to(mail, tmp_path):
     link, copy = tmp_path / "current", mail.path.with_name("copy")  # where the dataset is found
     shutil.copytree(mail.path, copy)
     link.symlink_to(mail.path)
-    with running_server(lambda: dm.live(link.resolve(), tmp_path / "state")) as (url, server), Client(url) as client:
+    with (
+        running_server(lambda: dm.live(link.resolve(), tmp_path / "state")) as (url, server),
+        Client(url) as client,
+    ):
         server.reload = lambda live: live.switch(link.resolve())
         client.append([("alice", "bob", "2024-03-01")])
         before = client.score([("alice", "bob")])

@@ -53,7 +53,18 @@ from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.lab import STUDY_NAMES
 from dygmamba.server.settings import ServerSettings
 
-BENCHMARKS = ("sampling", "scan", "step", "epoch", "length", "memory", "candidates", "size", "scaling")
+BENCHMARKS = (
+    "sampling",
+    "scan",
+    "step",
+    "epoch",
+    "length",
+    "memory",
+    "candidates",
+    "size",
+    "scaling",
+    "serve",
+)
 MODEL_FILE_SUFFIXES = (".pt2", ".onnx")
 PICTURE_SUFFIXES = (".html", ".htm", ".svg")
 

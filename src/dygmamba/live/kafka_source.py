@@ -96,7 +96,7 @@ class KafkaTopic:
 
 def _import_client() -> Any:
     try:
-        import confluent_kafka
+        import confluent_kafka  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ConfigError(
             "reading from Kafka needs confluent-kafka; install it with: pip install 'dyg-mamba[kafka]'",

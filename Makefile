@@ -23,7 +23,7 @@ setup: $(READY)
 $(READY): $(USER_READY)
 	@echo "installing the development tools into .venv; a few minutes more"
 	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1' # the first with --group
-	$(INSTALL) -e '.[onnx,tune]' --group dev
+	$(INSTALL) -e '.[onnx,serve,tune]' --group dev
 	$(INSTALL) --no-deps 'py-tgb==2.3.0' # its evaluator is an oracle in the tests
 	touch $(READY)
 
@@ -63,7 +63,7 @@ test-torch:
 	$(PYTHON) -m venv .venv-torch-$(TORCH)
 	grep -v '^torch==' constraints.txt > .venv-torch-$(TORCH)/constraints.txt
 	.venv-torch-$(TORCH)/bin/pip install --quiet --upgrade 'pip>=25.1'
-	.venv-torch-$(TORCH)/bin/pip install -c .venv-torch-$(TORCH)/constraints.txt 'torch==$(TORCH)' -e '.[onnx,tune]' --group dev
+	.venv-torch-$(TORCH)/bin/pip install -c .venv-torch-$(TORCH)/constraints.txt 'torch==$(TORCH)' -e '.[onnx,serve,tune]' --group dev
 	.venv-torch-$(TORCH)/bin/pytest -n 2
 
 # the oldest versions that pyproject.toml claims, in an environment of its own; torch has a target above, because its

@@ -31,17 +31,18 @@ class Browser:
     program: str
     profile: Path
 
-    def _open(self, page: Path, *options: str, query: str = "") -> subprocess.CompletedProcess:
-        line = [self.program, *QUIET, f"--user-data-dir={self.profile}", *options, page.as_uri() + query]
+    def _open(self, page: Path | str, *options: str, query: str = "") -> subprocess.CompletedProcess:
+        address = page if isinstance(page, str) else page.as_uri()
+        line = [self.program, *QUIET, f"--user-data-dir={self.profile}", *options, address + query]
         return subprocess.run(line, capture_output=True, text=True, timeout=120)
 
-    def dom(self, page: Path, *options: str, query: str = "") -> tuple[str, list[str]]:
+    def dom(self, page: Path | str, *options: str, query: str = "") -> tuple[str, list[str]]:
         """The page after its scripts ran, and what its console said."""
         done = self._open(page, "--dump-dom", *options, query=query)
         assert done.returncode == 0, done.stderr[-2000:]
         return done.stdout, re.findall(r"CONSOLE.*?\] (.*)", done.stderr)
 
-    def screenshot(self, page: Path, image: Path, *options: str) -> bytes:
+    def screenshot(self, page: Path | str, image: Path, *options: str) -> bytes:
         """The page as a PNG file."""
         self._open(page, f"--screenshot={image}", "--window-size=1100,2200", *options)
         return image.read_bytes()

@@ -3,9 +3,13 @@
 import os
 import random
 import re
+import socket
 import subprocess
+import threading
+import time
 import tomllib
 import warnings
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -54,21 +58,66 @@ def typed(place, monkeypatch, capsys):
     monkeypatch.setenv("DYGMAMBA_DATA", str(place / "data"))
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
 
+    port = find_free_port()
+    servers = []
+
     def printed(page: str) -> str:
         known, said = dict(os.environ), ""
         for line in "".join(blocks(page, "bash")).splitlines():
-            line = ELSEWHERE.get(line, line)
+            line = ELSEWHERE.get(line, line).replace("8000", str(port))
             if found := re.fullmatch(r"(\w+)=(\$\(.*\))", line):
                 known[found[1]] = bash(f'echo "{found[2]}"', known).strip()
             else:
                 program, *words = bash(f"printf '%s\\n' {line}", known).splitlines()
+                if program == "curl":
+                    said += bash(line, known)
+                    continue
                 assert program == "dygmamba"
+                if words[0] == "serve":
+                    servers.append(start_server(monkeypatch, words, port))
+                    continue
                 code, out, err = invoke(monkeypatch, capsys, *words)
                 assert code == 0, line + err
                 said += out
         return said
 
-    return printed
+    yield printed
+    for stop in servers:
+        stop()
+
+
+def find_free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def start_server(monkeypatch, words: list[str], port: int) -> Callable[[], None]:
+    """Run `dygmamba serve` in a thread until it is ready; returns what stops it."""
+    from dygmamba.cli import app
+    from dygmamba.server import runner
+
+    running = []
+
+    class Noted(runner.LiveServer):
+        def __init__(self, *how):
+            super().__init__(*how)
+            running.append(self)
+
+    monkeypatch.setattr(runner, "LiveServer", Noted)
+    monkeypatch.setattr(runner, "configure_logs", lambda: None)
+    thread = threading.Thread(target=app, args=(words,), kwargs={"standalone_mode": False})
+    thread.start()
+    with dygmamba.Client(f"http://127.0.0.1:{port}") as client:
+        while not client.health():
+            assert thread.is_alive()
+            time.sleep(0.05)
+
+    def stop() -> None:
+        running[0].handle_exit(15, None)
+        thread.join()
+
+    return stop
 
 
 def bash(line: str, known: dict[str, str]) -> str:
@@ -97,6 +146,8 @@ def test_the_commands_of_the_readme_run(place, typed):
     """From the import of a log to a ranking, as printed."""
     out = typed(README)
     assert "mean ± std of 3" in out
+    assert '"accepted":1' in out
+    assert '"scores":[{"src":"alice","dst":"dora"' in out
     assert (place / "scores.csv").read_text().count("\n") == 3
 
 

@@ -24,8 +24,8 @@ FUNCTIONS = {
     "audit": "(data: Dataset | Source, model: str | None = None, *, run: Run | Path | str | None = None, protocol: "
     "str = auto, data_dir: Path | str | None = None, progress: Progress | None = None, overrides: "
     "Mapping[str, Any] | None = None, **settings: Any) -> Audit",
-    "backtest": "(data: Dataset | Source, model: str | None = None, *, every: str | float, window: str | float | None = "
-    "None, start: str | float | None = None, variants: str | Sequence[str] = (frozen, warm, refit), seed: int = 0, "
+    "backtest": "(data: Dataset | Source, model: str | None = None, *, every: str | float, window: str | float | None "
+    "= None, start: str | float | None = None, variants: str | Sequence[str] = (frozen, warm, refit), seed: int = 0, "
     "preset: str | None = None, device: str = auto, out: Path | str | None = None, data_dir: Path | str | None = None, "
     "progress: Progress | Callable[[dict[str, Any]], None] | None = None, overrides: Mapping[str, Any] | None = None, "
     "**settings: Any) -> Backtest",
@@ -95,6 +95,22 @@ FUNCTIONS = {
     "-> Tuning",
 }
 CLASSES = {
+    "Client": {
+        "append": "(self, events: Iterable[Mapping[str, Any] | Sequence[Any]]) -> dict[str, Any]",
+        "score": "(self, pairs: Iterable[Sequence[Any] | Mapping[str, Any]], at: str | float | None = None, *, "
+        "min_sequence: int | None = None) -> list[dict[str, Any]]",
+        "rank": "(self, sources: Iterable[str | int], k: int = 10, at: str | float | None = None, *, candidates: "
+        "Iterable[str | int] | None = None, only_new: bool = False, min_sequence: int | None = None) -> "
+        "list[dict[str, Any]]",
+        "classify": "(self, nodes: Iterable[str | int] | None = None, at: str | float | None = None, k: int | None = "
+        "None, *, min_sequence: int | None = None) -> list[dict[str, Any]]",
+        "explain": "(self, src: str | int, dst: str | int | None = None, at: str | float | None = None, *, orders: "
+        "int = 4, top: int = 20, columns: Mapping[str, Any] | None = None, min_sequence: int | None = None) -> "
+        "dict[str, Any]",
+        "status": "(self) -> dict[str, Any]",
+        "health": "(self) -> bool",
+        "close": "(self) -> None",
+    },
     "Dataset": {
         "from_events": "(name: str, store: EventStore, ids: NodeIds, origin: Origin | None = None) -> Dataset",
         "of": "(name: str, store: EventStore, ids: NodeIds, origin: Origin | None = None) -> Dataset",

@@ -11,6 +11,7 @@ DyG-Mamba here is the NeurIPS 2025 paper (openreview ja2wA4UncJ), not DyGMamba (
     resume(folder), refit(folder) -> Run        continue a stopped run; train it on all events
     open(folder, *, device, ...) -> Run         a run directory, or the newest run of a dataset, to use it
     live(run, path, *, late, ...) -> LiveRun    a run that events are appended to; restore(backup, path)
+    Client(url, token)                          append events to a server and ask it for scores, over HTTP
     list_runs(data, *, folder) -> table         the runs on disk, with their results
     load_program(path) -> function              an exported scorer, after checking its digest
     push(run, target), pull(source)             share a run through a folder or the Hugging Face Hub
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from dygmamba.api.backtesting import backtest as backtest
     from dygmamba.api.batches import Step as Step
     from dygmamba.api.batches import batches as batches
+    from dygmamba.api.client import Client as Client
     from dygmamba.api.datasets import datasets as datasets
     from dygmamba.api.datasets import generate as generate
     from dygmamba.api.datasets import load as load
@@ -78,6 +80,7 @@ if TYPE_CHECKING:
 # Public name -> module. A module is imported when one of its names is first used, so that `import dygmamba` does not
 # import torch. There is no `__all__`, because help() would then document every module instead of the table above.
 _PUBLIC = {
+    "Client": "api.client",
     "Dataset": "data.storage.dataset",
     "DygError": "core.errors",
     "Encoder": "models.base",

@@ -6,6 +6,7 @@ are imported where they are needed, so that the help does not wait for them.
 
 import dataclasses
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,20 @@ from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.lab import STUDY_NAMES
 from dygmamba.runs.run_list import list_runs as list_runs
 from dygmamba.runs.run_names import find_run as find_run
+from dygmamba.server.settings import ServerSettings
 
-BENCHMARKS = ("sampling", "scan", "step", "epoch", "length", "memory", "candidates", "size", "scaling")
+BENCHMARKS = (
+    "sampling",
+    "scan",
+    "step",
+    "epoch",
+    "length",
+    "memory",
+    "candidates",
+    "size",
+    "scaling",
+    "serve",
+)
 MODEL_FILE_SUFFIXES = (".pt2", ".onnx")
 PICTURE_SUFFIXES = (".html", ".htm", ".svg")
 
@@ -370,6 +383,31 @@ def check_explain(run: Path, *, out: Path | None, events: Path | None, time_unit
     check_device(device)
     check_choice("time_unit", time_unit)
     require_file(events, "events")
+
+
+def check_serve(
+    run: Path,
+    *,
+    device: str,
+    replay: Path | None,
+    host: str,
+    port: int,
+    token: str | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+) -> ServerSettings:
+    """Check the arguments of a server, and that the packages it needs are installed."""
+    require_run(run)
+    check_device(device)
+    require_file(replay, "replay")
+    settings = ServerSettings(host, port, token, tls_cert, tls_key)
+    for package in ("fastapi", "uvicorn", "prometheus_client"):
+        if find_spec(package) is None:
+            raise ConfigError(
+                f"the server needs {package}; install it with: pip install 'dyg-mamba[serve]'",
+                code="serve-not-installed",
+            )
+    return settings
 
 
 def check_export_model(run: Path, to: Path) -> None:

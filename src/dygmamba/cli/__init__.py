@@ -88,6 +88,11 @@ COMMANDS = {
         "list_runs",
         "List runs, the newest first: data, model, results, and the best of each dataset by validation.",
     ),
+    "serve": CommandEntry(
+        "serving",
+        "serve",
+        "Serve a run over HTTP: take events as they happen, and score, rank and explain with all of them.",
+    ),
     "report": CommandEntry(
         "runs",
         "report",

@@ -1,0 +1,77 @@
+"""Serve a run over HTTP, with its log of events on the disk."""
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from dygmamba.api.live import live as open_live
+from dygmamba.core.errors import ConfigError, NotFoundError
+from dygmamba.data.readers import ReadOptions, read_dataset
+from dygmamba.data.storage.dataset import Dataset
+from dygmamba.live.event_sources import EventSource, GrowingFile, RecordedStream
+from dygmamba.live.kafka_source import KafkaTopic
+from dygmamba.live.live_run import LiveRun
+from dygmamba.server.runner import run_server
+from dygmamba.server.settings import ServerSettings
+
+
+def serve_run(
+    run: Path,
+    state: Path,
+    settings: ServerSettings,
+    *,
+    late: str | None = None,
+    on_late: str | None = None,
+    sources: Sequence[str] = (),
+    replay: Path | None = None,
+    speed: float = 1.0,
+    device: str = "auto",
+    data_dir: Path | None = None,
+    on_start: Callable[[str], None] = lambda url: None,
+) -> None:
+    """Serve a run until the process is told to stop.
+
+    Args:
+        run: The run directory, or a link to one: at SIGHUP the server changes to the run that it then leads to.
+        state: Folder of the log and the snapshots.
+        settings: Address, access and limits.
+        late: How much earlier than the latest event an event may be.
+        on_late: What happens to events that are earlier still: "refuse" or "set-aside".
+        sources: Where events come from beside requests, see `parse_source`.
+        replay: File of recorded events to append at their own pace, divided by `speed`.
+        speed: How much faster than recorded the events are replayed.
+        device: cpu, cuda or auto.
+        data_dir: Where to look for the dataset of the run first.
+        on_start: Called with the URL when the port is open.
+    """
+    followed = [parse_source(text) for text in sources]
+    if replay is not None:
+        if not speed > 0:
+            raise ConfigError(f"`speed` must be positive; got {speed:g}", code="speed-not-positive")
+        followed.append(RecordedStream(_read_recorded(replay), speed))
+
+    def open_run() -> LiveRun:
+        return open_live(run.resolve(), state, late=late, on_late=on_late, device=device, data_dir=data_dir)
+
+    run_server(open_run, settings, followed, on_start, lambda live: live.switch(run.resolve()))
+
+
+def parse_source(text: str) -> EventSource:
+    """Return the source of events that a text names: a path of a file, or kafka://HOST:PORT/TOPIC."""
+    if not re.match(r"[a-z]+://", text):
+        return GrowingFile(Path(text))
+    parts = urlsplit(text)
+    topic = parts.path.strip("/")
+    if parts.scheme != "kafka" or not parts.netloc or not topic or "/" in topic:
+        raise ConfigError(
+            f"a source is the path of a file or kafka://HOST:PORT/TOPIC; got '{text}'", code="unknown-source"
+        )
+    return KafkaTopic(parts.netloc, topic)
+
+
+def _read_recorded(path: Path) -> Dataset:
+    try:
+        return read_dataset(path, ReadOptions())
+    except NotFoundError as error:
+        raise NotFoundError(f"{error}; rename the columns of {path}", code=error.code) from error

@@ -1,0 +1,277 @@
+"""Speed and memory of the server: acknowledged events per second, latency of scores, batched against direct scoring.
+
+The server is a process of its own, so that clients do not share its interpreter; its state folder is in the temporary
+folder, whose disk decides how fast events are acknowledged. Before anything is timed, scores over HTTP are compared
+with those of the run that observed the same events at once.
+"""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import torch
+
+from dygmamba.core.errors import DygError, NotFoundError
+from dygmamba.core.progress import SILENT
+from dygmamba.data.events.ids import NodeIds
+from dygmamba.data.generate.stream import generate_stream
+from dygmamba.data.storage.dataset import Dataset
+from dygmamba.data.storage.library import open_dataset
+from dygmamba.lab.benchmarks.harness import (
+    SEED,
+    STAND_IN_STREAM,
+    UCI,
+    BenchmarkRow,
+    Log,
+    ignore_message,
+    require,
+)
+from dygmamba.live.live_run import LiveRun
+from dygmamba.runs.link_training import start_link_run
+from dygmamba.runs.predictor import Predictor
+from dygmamba.server.runner import run_server
+from dygmamba.server.settings import ServerSettings
+
+MODEL = "trees"
+GROUP = 100  # events of a request
+EVENTS = 20_000
+CLIENTS = 8
+REQUESTS = {1: 1_000, 100: 200}  # requests by their number of pairs
+WARMUP = 20
+MAX_LATE = 1e9  # clients overtake each other, and every event is accepted
+CHECKED_PAIRS = 200
+
+
+def run(device: str, log: Log = ignore_message) -> list[BenchmarkRow]:
+    """Train a run, check the scores of the server, then measure it with batches and without."""
+    with TemporaryDirectory() as place:
+        folder, dataset = Path(place), open_stream()
+        log(f"training {MODEL} on {dataset.name}")
+        fit = start_link_run(dataset, MODEL, SEED, {}, torch.device(device), folder / "runs")
+        fit(SILENT)
+        load = Load.continue_stream(dataset)
+        rows = []
+        for name, pairs in (("direct", 1), ("batched", ServerSettings().batch_pairs)):
+            log(f"measuring the server, {name}")
+            with start_server(fit.run.path, folder / name, device, pairs) as server:
+                _check_scores(server, fit.run.path, device, load)
+                rows.append(_measure(server, load))
+    direct, batched = rows
+    batched[-1] = BenchmarkRow.from_times(
+        f"score 1 pair, {CLIENTS} clients, batched",
+        batched[-1].seconds or 0.0,
+        direct[-1].seconds,
+        note=f"{1 / (batched[-1].seconds or 1):,.0f} requests/s, each alone {1 / (direct[-1].seconds or 1):,.0f}",
+    )
+    return batched
+
+
+def open_stream() -> Dataset:
+    """Open UCI if it is installed, else a generated stream of the same size."""
+    try:
+        return open_dataset(UCI)
+    except NotFoundError:
+        store = generate_stream(STAND_IN_STREAM)
+        return Dataset.from_events("generated", store, NodeIds.identity(store.num_nodes))
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Events and pairs to send: the last events of a stream again, later."""
+
+    events: list[dict[str, Any]]
+    pairs: list[dict[str, Any]]
+
+    @staticmethod
+    def continue_stream(dataset: Dataset) -> "Load":
+        store, count = dataset.store, EVENTS + GROUP
+        rows = np.arange(count) % min(len(store), count) + max(0, len(store) - count)
+        src, dst = (dataset.ids.to_user(part.numpy()[rows]).to_pylist() for part in (store.src, store.dst))
+        last = float(store.time[-1])
+        step = (last - float(store.time[0])) / len(store)
+        events = [
+            {"id": f"e{k}", "src": str(a), "dst": str(b), "time": last + step * (k + 1)}
+            for k, (a, b) in enumerate(zip(src, dst, strict=True))
+        ]
+        return Load(events, [{"src": event["src"], "dst": event["dst"]} for event in events])
+
+
+@dataclass(frozen=True, slots=True)
+class RunningServer:
+    """A server process; `process` is its id."""
+
+    url: str
+    process: int
+
+    @contextmanager
+    def connect(self) -> Iterator[Callable[[str, Any], Any]]:
+        """Yield a function that posts a body to a path over one connection and returns the answer."""
+        parts = urlsplit(self.url)
+        connection = HTTPConnection(str(parts.hostname), parts.port, timeout=60)
+
+        def post(path: str, body: Any) -> Any:
+            connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            answer = json.loads(response.read())
+            if response.status != 200:
+                raise DygError(str(answer.get("detail")), code=answer.get("code"))
+            return answer
+
+        try:
+            yield post
+        finally:
+            connection.close()
+
+    @property
+    def memory_mb(self) -> float:
+        """Resident memory of the process."""
+        status = Path(f"/proc/{self.process}/status")
+        if not status.exists():
+            return float("nan")
+        found = next(line for line in status.read_text().splitlines() if line.startswith("VmRSS:"))
+        return int(found.split()[1]) / 1024
+
+
+@contextmanager
+def start_server(run: Path, state: Path, device: str, batch_pairs: int) -> Iterator[RunningServer]:
+    """Start a server in a process of its own and wait until it is ready."""
+    command = [sys.executable, "-m", __name__, str(run), str(state), device, str(batch_pairs)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        if not url:
+            raise DygError("the server of the benchmark did not start", code="server-not-started")
+        _wait_until_ready(url)
+        yield RunningServer(url, process.pid)
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+def _wait_until_ready(url: str) -> None:
+    parts = urlsplit(url)
+    while True:
+        connection = HTTPConnection(str(parts.hostname), parts.port, timeout=60)
+        connection.request("GET", "/v2/health/ready")
+        status = connection.getresponse().status
+        connection.close()
+        if status == 200:
+            return
+        time.sleep(0.1)
+
+
+def serve(run: Path, state: Path, device: str, batch_pairs: int) -> None:
+    """Serve a run on a free port, and print the address."""
+    settings = ServerSettings(port=0, batch_pairs=batch_pairs)
+
+    def print_url(url: str) -> None:
+        sys.stdout.write(f"{url}\n")
+        sys.stdout.flush()
+
+    run_server(
+        lambda: LiveRun(Predictor.open(run, device), state, late=MAX_LATE), settings, on_start=print_url
+    )
+
+
+def _check_scores(server: RunningServer, run: Path, device: str, load: Load) -> None:
+    """Require the scores of a run that observed the first events at once."""
+    events, pairs = load.events[:GROUP], load.pairs[:CHECKED_PAIRS]
+    with server.connect() as post:
+        answer = post("/v1/events", {"events": events})
+        rows = post("/v1/score", {"pairs": pairs, "min_sequence": answer["sequence"]})["scores"]
+    table = {name: [event[name] for event in events] for name in ("src", "dst", "time")}
+    predictor = Predictor.open(run, device).with_events(table)
+    expected = predictor.score({name: [pair[name] for pair in pairs] for name in ("src", "dst")}).table
+    scores = [list(row.values())[-1] for row in rows]
+    require(scores == expected[expected.column_names[-1]].to_pylist(), "scores over HTTP")
+
+
+def _measure(server: RunningServer, load: Load) -> list[BenchmarkRow]:
+    rows = [_measure_appends(server, load.events[GROUP:])]
+    for pairs, requests in REQUESTS.items():
+        seconds = _measure_scores(server, load.pairs, pairs, requests)
+        low, high = np.quantile(seconds, (0.5, 0.99))
+        case = f"score {pairs} pair" + "s" * (pairs > 1)
+        note = f"median of {requests}, 99th percentile {1e3 * high:.1f} ms"
+        rows.append(BenchmarkRow.from_times(case, float(low), peak_mb=server.memory_mb, note=note))
+    rows.append(_measure_concurrent(server, load.pairs, REQUESTS[1]))
+    return rows
+
+
+def _measure_appends(server: RunningServer, events: Sequence[dict[str, Any]]) -> BenchmarkRow:
+    """Append events by several clients at once, each waiting for the acknowledgement of its last group."""
+    groups = deque(list(events[start : start + GROUP]) for start in range(0, len(events), GROUP))
+    seconds: list[float] = []
+
+    def append(groups: deque[list[dict[str, Any]]]) -> None:
+        with server.connect() as post:
+            while groups:
+                try:
+                    group = groups.popleft()
+                except IndexError:  # another client took the last one
+                    return
+                began = time.perf_counter()
+                post("/v1/events", {"events": group})
+                seconds.append(time.perf_counter() - began)
+
+    total = _run_clients([groups] * CLIENTS, append)
+    note = f"{len(events) / total:,.0f} events/s acknowledged, {CLIENTS} clients, groups of {GROUP}"
+    return BenchmarkRow.from_times(
+        f"append {GROUP} events", median(seconds), peak_mb=server.memory_mb, note=note
+    )
+
+
+def _measure_scores(
+    server: RunningServer, pairs: Sequence[dict[str, Any]], size: int, requests: int
+) -> list[float]:
+    seconds = []
+    with server.connect() as post:
+        for k in range(WARMUP + requests):
+            body = {"pairs": [pairs[(size * k + row) % len(pairs)] for row in range(size)]}
+            began = time.perf_counter()
+            post("/v1/score", body)
+            seconds.append(time.perf_counter() - began)
+    return seconds[WARMUP:]
+
+
+def _measure_concurrent(
+    server: RunningServer, pairs: Sequence[dict[str, Any]], requests: int
+) -> BenchmarkRow:
+    def score(mine: Sequence[dict[str, Any]]) -> None:
+        with server.connect() as post:
+            for pair in mine:
+                post("/v1/score", {"pairs": [pair]})
+
+    total = _run_clients([pairs[k:requests:CLIENTS] for k in range(CLIENTS)], score)
+    return BenchmarkRow.from_times(
+        f"score 1 pair, {CLIENTS} clients", total / requests, peak_mb=server.memory_mb
+    )
+
+
+def _run_clients(shares: Sequence[Any], work: Callable[[Any], None]) -> float:
+    """Run a function with each share in a thread of its own; return the seconds until the last one ends."""
+    threads = [threading.Thread(target=work, args=(share,)) for share in shares]
+    began = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]))

@@ -1,0 +1,1 @@
+"""HTTP server for a live run: events in, scores out, with metrics and a page. Needs the extra `serve`."""

@@ -1,0 +1,185 @@
+"""How good the scores of a live run are: drift against validation and calibration, from the events that arrive.
+
+Some of the accepted events are scored as queries at their own times, which see strictly earlier events only, each
+beside a random destination of the same source and time. A score is the probability that a pair is an event and not
+random, so that the share of events among pairs with equal scores should be that score.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dygmamba.core.errors import DygError
+from dygmamba.data.events.origin import Origin
+from dygmamba.runs.predictor import Predictor
+from dygmamba.server.formats import Event
+from dygmamba.server.pair_groups import PairQuery, build_table, find_table_key, group_rows
+from dygmamba.tasks.calibration import compute_reliability
+
+if TYPE_CHECKING:
+    from dygmamba.live.live_run import LiveRun
+
+SAMPLE_EVENTS = 20  # events scored each time
+PENDING_EVENTS = 1_000
+WINDOW_EVENTS = 500  # latest scored events that the figures are about
+REFERENCE_EVENTS = 500  # of the validation period
+MIN_EVENTS = 50  # fewer say nothing
+DRIFT_EVENTS = 200  # with fewer, chance alone comes near the limit of drift
+BINS = 10
+SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """Figures of scored events and as many random pairs; None while there are too few."""
+
+    events: int
+    drift: float | None = None  # population stability index of the scores of events, against validation
+    calibration_error: float | None = None  # expected calibration error
+    chance_error: float | None = None  # what perfectly calibrated scores would show with this many pairs
+    auc: float | None = None  # share of events with a higher score than their random pair
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredEvents:
+    """Scores of events, and of a random pair beside each."""
+
+    event: np.ndarray
+    random: np.ndarray
+
+    def measure(self, reference: np.ndarray | None) -> Quality:
+        count = len(self.event)
+        if count < MIN_EVENTS:
+            return Quality(count)
+        drift = None
+        if reference is not None and count >= DRIFT_EVENTS:
+            drift = compute_psi(reference, self.event)
+        label = np.repeat([1.0, 0.0], [count, len(self.random)])
+        score = np.concatenate([self.event, self.random])
+        reliability = compute_reliability(torch.from_numpy(score), torch.from_numpy(label))
+        auc = compute_auc(self.event, self.random)
+        return Quality(count, drift, reliability.ece, reliability.chance, auc)
+
+
+def compute_psi(expected: np.ndarray, found: np.ndarray) -> float:
+    """Population stability index between two samples, over bins with equal shares of the first one.
+
+    Half a value is added to each bin, so that an empty one does not make it infinite.
+    """
+    edges = np.unique(np.quantile(expected, np.linspace(0, 1, BINS + 1)[1:-1]))
+    shares = []
+    for sample in (expected, found):
+        count = np.bincount(np.searchsorted(edges, sample, side="right"), minlength=len(edges) + 1) + 0.5
+        shares.append(count / count.sum())
+    return float(((shares[1] - shares[0]) * np.log(shares[1] / shares[0])).sum())
+
+
+def compute_auc(event: np.ndarray, random: np.ndarray) -> float:
+    """Share of event and random pair in which the event has the higher score; a tie counts half."""
+    return float(((event > random) + 0.5 * (event == random)).mean())
+
+
+class QualityMonitor:
+    """Scores a sample of the accepted events, in a thread of its own, and keeps the latest scores."""
+
+    def __init__(self, live: "LiveRun", interval: float = 1.0) -> None:
+        self.live, self.interval = live, interval
+        self.reference: Quality | None = None
+        self._reference_scores: np.ndarray | None = None
+        self._pending: deque[Event] = deque(maxlen=PENDING_EVENTS)
+        self._scored: deque[tuple[float, float]] = deque(maxlen=WINDOW_EVENTS)
+        self._generator = torch.Generator().manual_seed(SEED)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="dygmamba-quality", daemon=True)
+        self.on_step: Callable[[], None] = lambda: None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def observe(self, events: Sequence[Event]) -> None:
+        """Take accepted events; only some of many are scored."""
+        self._pending.extend(events)
+
+    def measure(self) -> Quality:
+        """Return the figures of the latest scored events."""
+        scored = np.array(list(self._scored)).reshape(-1, 2)
+        return ScoredEvents(scored[:, 0], scored[:, 1]).measure(self._reference_scores)
+
+    def _run(self) -> None:
+        self.measure_reference()
+        while not self._stop.wait(self.interval):
+            self.step()
+            self.on_step()
+
+    def measure_reference(self) -> None:
+        """Score events of the validation period at their times."""
+        with self.live.read() as view:
+            predictor = view.predictor
+            if not _is_measurable(predictor):
+                return
+            rows = predictor.run.stream.split.val.cpu()
+            if len(rows) < MIN_EVENTS:
+                return
+            rows = rows[torch.linspace(0, len(rows) - 1, min(len(rows), REFERENCE_EVENTS)).long()]
+            store = predictor.run.dataset.store
+            found = self._score(predictor, store.src[rows], store.dst[rows], store.time[rows])
+        self.reference, self._reference_scores = found.measure(None), found.event
+
+    def step(self) -> None:
+        """Score some of the events that arrived since the last step."""
+        events = [self._pending.pop() for _ in range(min(SAMPLE_EVENTS, len(self._pending)))]
+        self._pending.clear()
+        if not events:
+            return
+        with self.live.read() as view:
+            if not _is_measurable(view.predictor):
+                return
+            queries = list(
+                filter(None, (_as_query(event, view.predictor.dataset.origin) for event in events))
+            )
+            for rows in group_rows(map(find_table_key, queries)).values():
+                try:
+                    batch = view.predictor.query_parser.read(
+                        build_table([queries[row] for row in rows]), None
+                    )
+                except DygError:  # a spelling that the log reads and a table of queries does not
+                    continue
+                found = self._score(view.predictor, batch.src, batch.dst, batch.time)
+                self._scored.extend(zip(found.event.tolist(), found.random.tolist(), strict=True))
+
+    def _score(self, predictor: Predictor, src: Tensor, dst: Tensor, time: Tensor) -> ScoredEvents:
+        known = torch.unique(predictor.run.dataset.store.dst)
+        other = known[torch.randint(len(known), (len(dst),), generator=self._generator)]
+        scores = []
+        for destination in (dst, other):
+            logit = predictor.ranker.logits(src, destination, time)
+            new_ends = predictor.find_new_ends(src, destination, time)
+            assert predictor.calibration is not None
+            scores.append(predictor.calibration.probability(logit, new_ends).numpy())
+        return ScoredEvents(*scores)
+
+
+def _as_query(event: Event, origin: Origin) -> PairQuery | None:
+    """Return an event as a query; None if its columns have names that only the log knows."""
+    src, dst, time = (event.get(role, event.get(getattr(origin, role))) for role in ("src", "dst", "time"))
+    return None if src is None or dst is None or time is None else PairQuery(str(src), str(dst), time)
+
+
+def _is_measurable(predictor: Predictor) -> bool:
+    """Whether scores are probabilities of pairs, and queries of the past do not replay a node memory."""
+    is_link = predictor.run.folder.task == "link"
+    return is_link and predictor.calibration is not None and not predictor.run.scorer.stateful

@@ -1,0 +1,136 @@
+"""The routes under /v1: events in, scores, rankings, classifications and explanations out."""
+
+import asyncio
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.responses import JSONResponse, Response
+
+from dygmamba.server import schemas
+from dygmamba.server.formats import EVENTS_BODY_SCHEMA, JSON_TYPE, parse_content_type, read_events
+from dygmamba.server.pair_groups import PairQuery
+from dygmamba.server.problems import PROBLEM_TYPE, Problem
+from dygmamba.server.service import LiveService, list_rows
+
+PROBLEM_RESPONSES: dict[int | str, dict[str, Any]] = {
+    "default": {
+        "description": "An error as a problem document (RFC 9457).",
+        "content": {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}},
+    }
+}
+
+
+def get_service(request: Request) -> LiveService:
+    return request.app.state.service
+
+
+def require_json(request: Request) -> None:
+    """Refuse bodies of another type: a form of another website could send those without asking."""
+    if parse_content_type(request.headers.get("content-type", "")) != JSON_TYPE:
+        raise Problem(415, "unsupported-media-type", f"give the body as {JSON_TYPE}")
+
+
+Service = Annotated[LiveService, Depends(get_service)]
+IS_JSON = [Depends(require_json)]
+router = APIRouter(prefix="/v1", responses=PROBLEM_RESPONSES)
+
+
+@router.post(
+    "/events",
+    summary="Append events to the log.",
+    openapi_extra={"requestBody": EVENTS_BODY_SCHEMA},
+    responses={200: {"model": schemas.EventsResponse}},
+)
+async def append_events(
+    request: Request,
+    service: Service,
+    verdicts: Annotated[
+        Literal["refused", "all"], Query(description="List the refused events only, or all.")
+    ] = "refused",
+) -> Response:
+    """Accepted events are on disk when the answer comes. An event that is refused does not spoil the others."""
+    _ = service.live  # answers 503 before the body is read
+    events = read_events(await request.body(), request.headers.get("content-type", ""))
+    acknowledgement = await service.append(events)
+    listed = [
+        {"index": one.index, "status": one.status, "sequence": one.sequence, "message": one.message or ""}
+        for one in acknowledgement.verdicts
+        if verdicts == "all" or one.status != "accepted"
+    ]
+    return JSONResponse(
+        {"sequence": acknowledgement.sequence, "accepted": acknowledgement.accepted, "verdicts": listed}
+    )
+
+
+@router.post(
+    "/score", summary="Score pairs.", dependencies=IS_JSON, responses={200: {"model": schemas.ScoreResponse}}
+)
+async def score_pairs(body: schemas.ScoreRequest, service: Service) -> Response:
+    """A score is the probability that the pair is a real event and not a random one."""
+    queries = [
+        PairQuery(
+            str(pair.src),
+            str(pair.dst),
+            body.at if pair.time is None else pair.time,
+            tuple(sorted((pair.__pydantic_extra__ or {}).items())),
+        )
+        for pair in body.pairs
+    ]
+    found = await service.score(queries, body.min_sequence)
+    rows = [
+        {"src": pair.src, "dst": pair.dst, "time": time, found.name: score}
+        for pair, time, score in zip(body.pairs, found.times, found.scores, strict=True)
+    ]
+    return JSONResponse({"scores": rows, "sequence": found.sequence})
+
+
+@router.post(
+    "/rank",
+    summary="Rank the likeliest destinations of sources.",
+    dependencies=IS_JSON,
+    responses={200: {"model": schemas.RankResponse}},
+)
+async def rank_destinations(body: schemas.RankRequest, service: Service) -> Response:
+    """Rows are sorted by source and rank; `probability` is that of being the true destination."""
+    sources = list(map(str, body.sources))
+    candidates = None if body.candidates is None else list(map(str, body.candidates))
+    table, sequence = await service.query(
+        lambda view: view.rank(sources, body.k, body.at, candidates, body.only_new), body.min_sequence
+    )
+    return JSONResponse({"ranking": list_rows(table), "sequence": sequence})
+
+
+@router.post(
+    "/classify",
+    summary="Classify nodes, with a run of the node task.",
+    dependencies=IS_JSON,
+    responses={200: {"model": schemas.ClassifyResponse}},
+)
+async def classify_nodes(body: schemas.ClassifyRequest, service: Service) -> Response:
+    """A score is the probability that the state of the node is 1."""
+    nodes = None if body.nodes is None else list(map(str, body.nodes))
+    table, sequence = await service.query(
+        lambda view: view.classify(nodes, body.at, body.k), body.min_sequence
+    )
+    return JSONResponse({"nodes": list_rows(table), "sequence": sequence})
+
+
+@router.post(
+    "/explain",
+    summary="Explain the score of a pair or a node.",
+    dependencies=IS_JSON,
+    responses={200: {"description": "The explanation, as `dygmamba explain --json` prints it."}},
+)
+async def explain_score(body: schemas.ExplainRequest, service: Service) -> Response:
+    """The contributions of past events and the base add up to the logit."""
+    pair = str(body.src) if body.dst is None else (str(body.src), str(body.dst))
+    found, sequence = await service.query(
+        lambda view: view.explain(pair, body.at, orders=body.orders, columns=body.columns), body.min_sequence
+    )
+    return JSONResponse({"explanation": found.to_json(body.top), "sequence": sequence})
+
+
+@router.get("/status", summary="Describe the run, the rate of events, and the quality of scores over time.")
+async def show_status(service: Service) -> Response:
+    live = service.live
+    return JSONResponse(await asyncio.to_thread(service.status.describe, live))

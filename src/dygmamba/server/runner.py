@@ -1,0 +1,128 @@
+"""Run the application with uvicorn until a signal stops it."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from dygmamba.core.errors import ConfigError, DygError, first_line
+from dygmamba.live.event_sources import EventSource
+from dygmamba.server.app import create_app
+from dygmamba.server.logs import configure_logs
+from dygmamba.server.middleware import describe_place
+from dygmamba.server.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from dygmamba.live.live_run import LiveRun
+
+log = logging.getLogger("dygmamba.server")
+
+
+class LiveServer(uvicorn.Server):
+    """A server that stops accepting at the first SIGTERM or SIGINT, finishes what has begun, and then exits with 0."""
+
+    def __init__(
+        self,
+        open_live: "Callable[[], LiveRun]",
+        settings: ServerSettings,
+        sources: Sequence[EventSource] = (),
+        on_start: Callable[[str], None] = lambda url: None,
+    ) -> None:
+        app = create_app(open_live, settings, sources, self._fail)
+        self.service, self.on_start, self.failure = app.state.service, on_start, None
+        self.reload: Callable[[LiveRun], None] | None = None  # called at SIGHUP
+        self._reloading: set[asyncio.Task[None]] = set()
+        super().__init__(
+            uvicorn.Config(
+                app,
+                host=settings.host,
+                port=settings.port,
+                ssl_certfile=settings.tls_cert,
+                ssl_keyfile=settings.tls_key,
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=30,
+                timeout_graceful_shutdown=round(settings.drain_seconds),
+            )
+        )
+        self.settings = settings
+
+    async def startup(self, sockets: list | None = None) -> None:
+        await super().startup(sockets)
+        if not self.started:
+            return
+        self.loop = asyncio.get_running_loop()
+        port = self.servers[0].sockets[0].getsockname()[1]
+        self.on_start(self.settings.url.rpartition(":")[0] + f":{port}")
+        if self.reload is not None and hasattr(signal, "SIGHUP"):
+            with suppress(NotImplementedError, RuntimeError):  # not in the main thread
+                self.loop.add_signal_handler(signal.SIGHUP, self._start_reload)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop; at the second signal at once. Not raised again after the end, unlike uvicorn's own."""
+        self.service.is_draining = True
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+    def _fail(self, error: Exception) -> None:
+        self.failure = error
+        self.should_exit = True
+
+    def _start_reload(self) -> None:
+        task = self.loop.create_task(self._reload())
+        self._reloading.add(task)
+        task.add_done_callback(self._reloading.discard)
+
+    async def _reload(self) -> None:
+        """Change to another run; if that fails, the old one goes on."""
+        try:
+            assert self.reload is not None
+            live = self.service.live
+            await asyncio.to_thread(self.reload, live)
+            await asyncio.to_thread(self.service.note_run, live)
+            log.info("run switched")
+        except DygError as error:
+            log.error(str(error))
+        except Exception as error:
+            log.error("the run was not switched", extra={"error": describe_place(error)})
+
+
+def run_server(
+    open_live: "Callable[[], LiveRun]",
+    settings: ServerSettings,
+    sources: Sequence[EventSource] = (),
+    on_start: Callable[[str], None] = lambda url: None,
+    reload: "Callable[[LiveRun], None] | None" = None,
+) -> None:
+    """Serve a live run until SIGTERM or SIGINT.
+
+    Args:
+        open_live: Opens the live run, in the background.
+        settings: Address, access and limits.
+        sources: Where events come from beside requests.
+        on_start: Called with the URL when the port is open.
+        reload: Called with the live run at SIGHUP.
+    """
+    configure_logs()
+    server = LiveServer(open_live, settings, sources, on_start)
+    server.reload = reload
+    try:
+        server.run()
+    except SystemExit:  # uvicorn's, for a port that cannot be opened; it was logged
+        raise ConfigError(
+            f"{settings.url} cannot be opened; give another `port` or `host`", code="port-unavailable"
+        ) from None
+    except OSError as error:
+        raise ConfigError(
+            f"{settings.url} cannot be opened ({first_line(error)}); check the address, certificate and key",
+            code="port-unavailable",
+        ) from error
+    if server.failure is not None:
+        raise server.failure

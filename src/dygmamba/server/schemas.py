@@ -1,0 +1,181 @@
+"""Bodies of requests and responses, with examples; they are the schemas of /openapi.json."""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
+
+MAX_SEQUENCE = 2**63 - 1
+BIGGEST_INTEGER = 2**63
+
+Integer = Annotated[StrictInt, Field(ge=-BIGGEST_INTEGER, lt=BIGGEST_INTEGER)]
+Number = Annotated[StrictFloat, Field(allow_inf_nan=False)]
+Text = Annotated[StrictStr, Field(max_length=1_000)]
+Id = Text | Integer
+Time = Text | Integer | Number
+Scalar = Annotated[StrictStr, Field(max_length=10_000)] | Integer | Number | StrictBool | None
+MinSequence = Annotated[
+    int | None,
+    Field(
+        strict=True, ge=0, le=MAX_SEQUENCE, description="Wait until events up to this sequence are visible."
+    ),
+]
+AT_TEXT = "Time of all queries without one of their own; by default just after the last event."
+
+
+class Body(BaseModel):
+    """A request. Unknown fields are refused, so that a misspelt one is noticed."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Pair(BaseModel):
+    """A source and a destination; other fields are columns of the event in question, by name."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Scalar] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    src: Id
+    dst: Id
+    time: Time | None = None
+
+
+class ScoreRequest(Body):
+    pairs: list[Pair] = Field(min_length=1)
+    at: Time | None = Field(None, description=AT_TEXT)
+    min_sequence: MinSequence = None
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"pairs": [{"src": "alice", "dst": "bob", "time": "2024-03-01T10:00"}]},
+                {"pairs": [{"src": "alice", "dst": "bob"}], "min_sequence": 12},
+            ]
+        }
+    )
+
+
+class Score(BaseModel):
+    """A pair as it was given, and its probability; runs without a calibration have `uncalibrated_score` instead."""
+
+    src: Any
+    dst: Any
+    time: Any
+    score: float | None = None
+    uncalibrated_score: float | None = None
+
+
+class ScoreResponse(BaseModel):
+    scores: list[Score]
+    sequence: int = Field(description="Events up to this sequence were visible.")
+
+
+class RankRequest(Body):
+    sources: list[Id] = Field(min_length=1)
+    k: int = Field(10, strict=True, ge=1, le=10_000)
+    at: Time | None = Field(None, description=AT_TEXT)
+    candidates: list[Id] | None = Field(None, min_length=1, description="By default all known destinations.")
+    only_new: bool = Field(
+        False, strict=True, description="Leave out destinations that the source met before."
+    )
+    min_sequence: MinSequence = None
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"sources": ["alice", "bob"], "k": 3}]})
+
+
+class RankResponse(BaseModel):
+    ranking: list[dict[str, Any]]
+    sequence: int
+
+
+class ClassifyRequest(Body):
+    nodes: list[Id] | None = Field(
+        None, min_length=1, description="By default all nodes that were a source before."
+    )
+    k: int | None = Field(None, strict=True, ge=1, le=10_000)
+    at: Time | None = Field(None, description=AT_TEXT)
+    min_sequence: MinSequence = None
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"nodes": ["alice"]}]})
+
+
+class ClassifyResponse(BaseModel):
+    nodes: list[dict[str, Any]]
+    sequence: int
+
+
+class ExplainRequest(Body):
+    src: Id = Field(description="The source, or the node in a run of the node task.")
+    dst: Id | None = None
+    at: Time | None = Field(None, description=AT_TEXT)
+    orders: int = Field(4, strict=True, ge=1, le=100, description="More orders are slower and more exact.")
+    top: int = Field(20, strict=True, ge=1, le=1_000, description="Number of events in the answer.")
+    columns: dict[str, Scalar] | None = Field(None, description="Columns of the event in question.")
+    min_sequence: MinSequence = None
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"src": "alice", "dst": "bob"}]})
+
+
+class Verdict(BaseModel):
+    """What became of an event: accepted, duplicate, late or invalid."""
+
+    index: int
+    status: str
+    sequence: int | None = None
+    message: str = ""
+
+
+class EventsResponse(BaseModel):
+    sequence: int = Field(description="Sequence of the last event on disk.")
+    accepted: int
+    verdicts: list[Verdict] = Field(description="Of the events that were not accepted, or of all.")
+
+
+class Tensor(BaseModel):
+    """A tensor of the Open Inference Protocol, of one dimension."""
+
+    name: str
+    shape: list[int]
+    datatype: str
+    data: list[Any]
+    parameters: dict[str, Any] | None = None
+
+
+class InferRequest(BaseModel):
+    """A request of the Open Inference Protocol: tensors src and dst, optionally time and columns."""
+
+    id: str | None = None
+    parameters: dict[str, Any] | None = None
+    inputs: list[Tensor] = Field(min_length=1, max_length=100)
+    outputs: list[dict[str, Any]] | None = None
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "inputs": [
+                        {"name": "src", "shape": [1], "datatype": "BYTES", "data": ["alice"]},
+                        {"name": "dst", "shape": [1], "datatype": "BYTES", "data": ["bob"]},
+                    ]
+                }
+            ]
+        }
+    )
+
+
+class InferResponse(BaseModel):
+    model_name: str
+    model_version: str
+    id: str | None = None
+    outputs: list[Tensor]
+
+
+class ProblemDocument(BaseModel):
+    """An error (RFC 9457)."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    instance: str | None = None
+    errors: list[dict[str, Any]] | None = None

@@ -1,0 +1,69 @@
+"""Settings of the server: address, access, limits."""
+
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+
+from dygmamba.core.errors import ConfigError, NotFoundError
+
+MIN_TOKEN = 16  # characters; a shorter token can be guessed
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """Where the server listens, who may use it, and how much it accepts at once."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    token: str | None = None  # required unless the host is a loopback address
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    max_body_bytes: int = 16 * 2**20
+    max_rows: int = 10_000  # events or pairs of one request
+    max_waiting: int = 256  # requests that wait for the model or the log; more are answered with 429
+    batch_pairs: int = 1_024  # pairs that are scored in one call
+    batch_window: float = 0.002  # seconds that a batch waits for requests that are being read
+    timeout: float = 30.0  # seconds until a request is given up
+    drain_seconds: float = 30.0  # for requests in progress, when the server is stopped
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port < 2**16:
+            raise ConfigError(
+                f"`port` must be between 0 and 65535; got {self.port}", code="port-out-of-range"
+            )
+        if self.token is not None and (len(self.token) < MIN_TOKEN or not _is_visible_ascii(self.token)):
+            raise ConfigError(
+                f"a token needs at least {MIN_TOKEN} visible ASCII characters; make one with: openssl rand -hex 32",
+                code="weak-token",
+            )
+        if self.token is None and not self.is_loopback:
+            raise ConfigError(
+                f"other machines can reach '{self.host}'; set a token with DYGMAMBA_TOKEN or `token`, or listen on "
+                "127.0.0.1",
+                code="token-required",
+            )
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ConfigError("TLS needs both a certificate and a key; give both", code="tls-half-given")
+        for path in (self.tls_cert, self.tls_key):
+            if path is not None and not path.is_file():
+                raise NotFoundError(f"{path} does not exist; give a PEM file", code="tls-file-missing")
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach the server."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:  # a name, or nothing: all addresses
+            return False
+
+    @property
+    def url(self) -> str:
+        """Address of the server, for messages and browsers."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.tls_cert else 'http'}://{host}:{self.port}"
+
+
+def _is_visible_ascii(text: str) -> bool:
+    return text.isascii() and all("!" <= character <= "~" for character in text)

@@ -1,0 +1,324 @@
+"""The application against a stand-in of the live run: routes, formats, limits, access, errors."""
+
+import asyncio
+import json
+import threading
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pytest
+from starlette.testclient import TestClient
+
+import dygmamba as dm
+from dygmamba.core.errors import WriteError
+from dygmamba.server.app import create_app
+from dygmamba.server.settings import ServerSettings
+from live_stand_in import GatedLive
+from raising import raises
+
+TOKEN = "0123456789abcdef"
+JSON, CSV = {"content-type": "application/json"}, {"content-type": "text/csv"}
+ARROW = {"content-type": "application/vnd.apache.arrow.stream"}
+TENSOR = {"name": "src", "shape": [1], "datatype": "BYTES", "data": ["a"]}
+EVENT = {"id": "m-1", "src": "alice", "dst": "gus", "time": "2024-03-01T10:00"}
+
+
+@contextmanager
+def serving(live, **settings):
+    app = create_app(lambda: live, ServerSettings(**settings))
+    with TestClient(app, base_url="http://localhost", raise_server_exceptions=False) as client:
+        while not app.state.service.is_ready:
+            pass
+        yield client
+
+
+@pytest.fixture
+def live(mail, tmp_path):
+    return GatedLive(dm.live(mail, tmp_path / "state"))
+
+
+@pytest.fixture
+def client(live):
+    with serving(live) as client:
+        yield client
+
+
+def problem(response, status: int, code: str) -> dict:
+    """The problem document of a response."""
+    assert (response.status_code, response.headers["content-type"]) == (status, "application/problem+json"), (
+        response.text
+    )
+    document = response.json()
+    assert document["code"] == code, document
+    assert document["status"] == status
+    assert document["type"].endswith(code)
+    return document
+
+
+def test_scores_are_those_of_the_run_with_ids_and_times_as_given(client, mail):
+    """For all spellings of a time, the scores are those of `Run.score`, and times come back as given."""
+    times = ["2024-02-10T08:00", "2024-02-10 08:00:00", 1707552000, None]
+    pairs = [{"src": "alice", "dst": "bob", "time": time} for time in times]
+    answer = client.post("/v1/score", json={"pairs": pairs}).json()
+    assert [row["time"] for row in answer["scores"]][:3] == times[:3]
+    assert answer["sequence"] == 0
+    expected = [mail.score([("alice", "bob", time)] if time else [("alice", "bob")]) for time in times]
+    assert [row["score"] for row in answer["scores"]] == [table["score"][0].as_py() for table in expected]
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        ("application/json", json.dumps({"events": [EVENT]})),
+        ("application/x-ndjson", json.dumps(EVENT) + "\n\n"),
+        (
+            "application/cloudevents-batch+json",
+            json.dumps([{"specversion": "1.0", "id": "1", "source": "/m", "type": "sent", "data": EVENT}]),
+        ),
+        ("application/vnd.apache.arrow.stream", None),
+    ],
+)
+def test_events_in_all_formats_change_scores(client, content_type, body):
+    """For all formats, one event makes the pair likelier."""
+    if body is None:
+        table, sink = pa.Table.from_pylist([EVENT]), pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        body = sink.getvalue().to_pybytes()
+    ask = {"pairs": [{"src": "alice", "dst": "gus", "time": "2024-03-01T11:00"}], "min_sequence": 0}
+    before = client.post("/v1/score", json=ask).json()["scores"][0]["score"]
+    answer = client.post(
+        "/v1/events?verdicts=all", content=body, headers={"content-type": content_type}
+    ).json()
+    assert (answer["sequence"], answer["accepted"]) == (1, 1)
+    assert answer["verdicts"] == [{"index": 0, "status": "accepted", "sequence": 1, "message": ""}]
+    after = client.post("/v1/score", json=ask | {"min_sequence": 1}).json()
+    assert after["scores"][0]["score"] > before
+    assert after["sequence"] == 1
+
+
+def test_rank_explain_and_the_other_protocols_agree_with_score(client):
+    ranking = client.post("/v1/rank", json={"sources": ["alice"], "k": 2}).json()["ranking"]
+    assert [row["rank"] for row in ranking] == [1, 2]
+    pair = {"src": "alice", "dst": ranking[0]["dst"], "time": ranking[0]["time"]}
+    score = client.post("/v1/score", json={"pairs": [pair]}).json()["scores"][0]["score"]
+    assert score == pytest.approx(ranking[0]["score"])  # the time is shown to the microsecond
+    tensors = [
+        {"name": key, "shape": [1], "datatype": "BYTES", "data": [value]} for key, value in pair.items()
+    ]
+    inferred = client.post("/v2/models/mail/infer", json={"id": "q", "inputs": tensors}).json()
+    assert inferred["id"] == "q"
+    assert inferred["outputs"][0]["data"] == [score]
+    frame = {"columns": list(pair), "data": [list(pair.values())]}
+    for body in (
+        {"dataframe_split": frame},
+        {"dataframe_records": [pair]},
+        {"instances": [pair]},
+        {"inputs": {name: [value] for name, value in pair.items()}},
+    ):
+        assert client.post("/invocations", json=body).json() == {"predictions": [score]}
+    csv = ",".join(pair) + "\n" + ",".join(map(str, pair.values())) + "\n"
+    answer = client.post("/invocations", content=csv, headers={"content-type": "text/csv"})
+    assert answer.json() == {"predictions": [score]}
+    explained = client.post(
+        "/v1/explain", json={"src": pair["src"], "dst": pair["dst"], "at": pair["time"]}
+    ).json()
+    assert explained["explanation"]["score"] == pytest.approx(score)
+    assert client.get("/v2/models/mail").json()["name"] == "mail"
+    assert client.get("/v2/models/mail/ready").json()["ready"]
+    assert client.get("/ping").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "status", "code"),
+    [
+        ("/v1/score", {"json": {"pairs": []}}, 422, "invalid-request"),
+        ("/v1/score", {"json": {"pairs": [{"src": "a"}]}}, 422, "invalid-request"),
+        ("/v1/score", {"json": {"pairs": [{"src": True, "dst": 1}]}}, 422, "invalid-request"),
+        ("/v1/score", {"json": {"pairs": [{"src": "a", "dst": 2**70}]}}, 422, "invalid-request"),
+        ("/v1/score", {"json": {"pairs": [{"src": "a", "dst": "b"}], "pears": 1}}, 422, "invalid-request"),
+        ("/v1/score", {"json": {"pairs": [{"src": "a", "dst": "b", "time": "noon"}]}}, 422, "bad-value"),
+        ("/v1/score", {"json": {"pairs": [{"src": "a", "dst": "b"}], "min_sequence": 9}}, 503, "sequence-not-visible"),
+        ("/v1/score", {"content": "{", "headers": JSON}, 400, "malformed-json"),
+        ("/v1/score", {"content": "{}", "headers": {"content-type": "text/plain"}}, 415, "unsupported-media-type"),
+        ("/v1/score", {"content": b"x" * 3000}, 413, "body-too-large"),
+        ("/v1/score", {"content": iter([b"x" * 1500] * 2), "headers": JSON}, 413, "body-too-large"),
+        ("/v1/score", {"json": {"pairs": [{"src": 1, "dst": 2}] * 9}}, 413, "too-many-rows"),
+        ("/v1/events", {"json": {"events": [{"src": [1]}]}}, 422, "invalid-request"),
+        ("/v1/events", {"content": "x", "headers": CSV}, 415, "unsupported-media-type"),
+        ("/v1/events", {"content": "[" * 1500, "headers": JSON}, 400, "malformed-json"),
+        ("/v1/events", {"content": b'{"events": [{"src": "\\ud800"}]}', "headers": JSON}, 400, "malformed-json"),
+        ("/v1/events", {"content": b"ARROW", "headers": ARROW}, 400, "malformed-arrow"),
+        ("/v1/events", {"content": b"x", "headers": {"content-encoding": "gzip"}}, 415, "unsupported-encoding"),
+        ("/v1/classify", {"json": {}}, 409, "not-a-node-run"),
+        ("/v1/rank", {"json": {"sources": ["alice"], "candidates": ["nobody"]}}, 422, "unknown-candidate"),
+        ("/v1/nothing", {"json": {}}, 404, "not-found"),
+        ("/v2/models/other/infer", {"json": {"inputs": [TENSOR]}}, 404, "unknown-model"),
+        ("/invocations", {"json": [1]}, 422, "invalid-request"),
+        ("/invocations", {"content": "src,dst\na\n", "headers": CSV}, 400, "malformed-csv"),
+    ],
+)  # fmt: skip
+def test_wrong_requests_get_problem_documents(live, path, options, status, code):
+    """For all wrong requests: a status, a code, a sentence; nothing of the request is repeated in the log."""
+    with serving(live, max_body_bytes=2000, max_rows=8, timeout=5.0) as client:
+        document = problem(client.post(path, **options), status, code)
+    assert document["detail"]
+    assert live.sequence == 0
+
+
+def test_a_full_disk_is_507_and_scores_go_on(client, live):
+    live.failure = WriteError("cannot write /secret/place: full", code="log-full")
+    document = problem(client.post("/v1/events", json={"events": [EVENT]}), 507, "log-full")
+    assert "/secret" not in document["detail"]
+    assert client.post("/v1/score", json={"pairs": [{"src": "alice", "dst": "bob"}]}).status_code == 200
+    live.failure = None
+    assert client.post("/v1/events", json={"events": [EVENT]}).json()["accepted"] == 1
+
+
+def test_an_unexpected_error_names_no_value_and_has_no_traceback(client, live, caplog):
+    live.failure = RuntimeError("alice <script>")
+    response = client.post("/v1/events", json={"events": [EVENT]}, headers={"x-request-id": "q-1"})
+    document = problem(response, 500, "internal-error")
+    assert document["instance"].endswith("q-1")
+    assert "alice" not in response.text + caplog.text
+    assert "Traceback" not in response.text
+
+
+def test_the_token_opens_every_route_and_nothing_does_without_it(live):
+    """For all routes: 401 without the token; a bearer token or basic access opens them."""
+    with serving(live, token=TOKEN) as client:
+        paths = ["/", "/metrics", "/ping", "/openapi.json", "/v2/health/live", "/nothing", "/static/page.js"]
+        for path in paths:
+            assert "www-authenticate" in client.get(path).headers
+            problem(client.get(path), 401, "token-required")
+            problem(client.get(path, headers={"authorization": f"Bearer {TOKEN}x"}), 401, "token-required")
+        problem(client.get("/ping", headers={"authorization": "Basic ?"}), 401, "token-required")
+        assert client.get("/ping", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
+        assert client.get("/ping", auth=("me", TOKEN)).status_code == 200
+
+
+def test_other_websites_cannot_use_the_browser_of_a_user(client):
+    """A page of another origin and a name that resolves to this machine are refused."""
+    problem(client.get("/ping", headers={"origin": "http://evil.example"}), 403, "foreign-origin")
+    problem(client.get("/ping", headers={"host": "evil.example"}), 403, "unknown-host")
+    assert client.get("/ping", headers={"origin": "http://localhost"}).status_code == 200
+    assert client.get("/ping", headers={"host": "[::1]:8000"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("settings", "code"),
+    [
+        ({"host": "0.0.0.0"}, "token-required"),
+        ({"host": ""}, "token-required"),
+        ({"host": "example.org"}, "token-required"),
+        ({"token": "short"}, "weak-token"),
+        ({"token": "0123456789abcde\n"}, "weak-token"),
+        ({"port": 70000}, "port-out-of-range"),
+        ({"tls_cert": __file__}, "tls-half-given"),
+    ],
+)
+def test_settings_that_would_open_the_server_are_refused(settings, code):
+    with raises(code):
+        ServerSettings(**settings)
+
+
+@pytest.mark.parametrize(("third", "batches"), [("carol", [1, 4]), ("", [1, 1, 1, 1])])
+def test_concurrent_requests_share_a_batch_and_a_wrong_one_spoils_none(live, mail, third, batches):
+    """While one batch is scored, the others wait and are scored together; beyond the bound they get 429."""
+    live.gate.clear()
+    with serving(live, max_waiting=4) as client:
+        service, answers, observed = client.app.state.service, [None] * 6, []
+        service.metrics.batch_pairs.observe = observed.append
+        dsts = ["bob", "bob", third, "carol", "dora", "eve"]
+
+        def ask(k):
+            answers[k] = client.post("/v1/score", json={"pairs": [{"src": "alice", "dst": dsts[k]}]})
+
+        threads = [threading.Thread(target=ask, args=(k,)) for k in range(6)]
+        threads[0].start()
+        while not service._arriving or service._scores._waiting:
+            pass
+        for place, thread in enumerate(threads[1:5], 1):
+            thread.start()
+            while len(service._scores._waiting) < place:
+                pass
+        ask(5)
+        live.gate.set()
+        for thread in threads[:5]:
+            thread.join()
+    assert answers[5].headers["retry-after"] == "1"
+    problem(answers[5], 429, "too-many-requests")
+    if not third:
+        problem(answers[2], 422, "bad-value")
+    scores = [answers[k].json()["scores"][0]["score"] for k in (0, 1, 3, 4)]
+    alone = [mail.score([("alice", dst)])["score"][0].as_py() for dst in ("bob", "bob", "carol", "dora")]
+    assert scores == alone
+    assert observed == batches
+
+
+def test_503_until_the_run_is_open_and_while_the_server_stops(live):
+    opened = threading.Event()
+
+    def open_live():
+        opened.wait(10)
+        return live
+
+    with TestClient(create_app(open_live, ServerSettings()), base_url="http://localhost") as client:
+        assert client.get("/v2/health/live").status_code == 200
+        for path in ("/v2/health/ready", "/ping", "/v2/models/mail"):
+            problem(client.get(path), 503, "not-ready")
+        assert client.post("/v1/events", json={"events": [EVENT]}).headers["retry-after"] == "1"
+        opened.set()
+        while client.get("/v2/health/ready").status_code != 200:
+            pass
+        client.app.state.service.is_draining = True
+        problem(client.get("/v2/health/ready"), 503, "not-ready")
+    assert live.is_closed
+
+
+def test_a_slow_answer_is_given_up(live):
+    live.gate.clear()
+    with serving(live, timeout=0.05) as client:
+        response = client.post("/v1/score", json={"pairs": [{"src": "alice", "dst": "bob"}]})
+        live.gate.set()
+    assert problem(response, 503, "timeout")["detail"]
+
+
+def test_a_body_that_does_not_arrive_is_given_up(live):
+    """The connection of a client that sends its body byte by byte is not held for ever."""
+    app, sent = create_app(lambda: live, ServerSettings(timeout=0.05)), []
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/v1/score", "headers": headers, "query_string": b""}
+    scope |= {"http_version": "1.1", "scheme": "http", "raw_path": b"/v1/score", "root_path": ""}
+
+    async def run():
+        async def receive():
+            await asyncio.sleep(10)
+
+        async def send(message):
+            sent.append(message)
+
+        async with app.router.lifespan_context(app):
+            await app(scope, receive, send)
+
+    asyncio.run(run())
+    assert sent[0]["status"] == 408
+
+
+def test_metrics_have_routes_as_labels_and_no_ids(client):
+    """For all ids, also those with markup or line breaks: none of them is in the metrics."""
+    evil = '<script>"\n}'
+    client.post("/v1/events", json={"events": [EVENT | {"src": evil}]})
+    client.post("/v1/score", json={"pairs": [{"src": evil, "dst": "bob"}]})
+    client.get("/%3Cscript%3E")
+    text = client.get("/metrics").text
+    assert "script" not in text
+    for line in (
+        'dygmamba_requests_total{method="POST",route="/v1/score",status="200"} 1.0',
+        'dygmamba_requests_total{method="GET",route="unmatched",status="404"} 1.0',
+        'dygmamba_events_total{verdict="accepted"} 1.0',
+        "dygmamba_acknowledged_sequence 1.0",
+        "dygmamba_batch_pairs_sum 1.0",
+        "dygmamba_requests_in_progress 1.0",
+    ):
+        assert line in text.splitlines()

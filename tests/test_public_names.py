@@ -24,8 +24,8 @@ FUNCTIONS = {
     "audit": "(data: Dataset | Source, model: str | None = None, *, run: Run | Path | str | None = None, protocol: "
     "str = auto, data_dir: Path | str | None = None, progress: Progress | None = None, overrides: "
     "Mapping[str, Any] | None = None, **settings: Any) -> Audit",
-    "backtest": "(data: Dataset | Source, model: str | None = None, *, every: str | float, window: str | float | None = "
-    "None, start: str | float | None = None, variants: str | Sequence[str] = (frozen, warm, refit), seed: int = 0, "
+    "backtest": "(data: Dataset | Source, model: str | None = None, *, every: str | float, window: str | float | None "
+    "= None, start: str | float | None = None, variants: str | Sequence[str] = (frozen, warm, refit), seed: int = 0, "
     "preset: str | None = None, device: str = auto, out: Path | str | None = None, data_dir: Path | str | None = None, "
     "progress: Progress | Callable[[dict[str, Any]], None] | None = None, overrides: Mapping[str, Any] | None = None, "
     "**settings: Any) -> Backtest",

@@ -167,7 +167,7 @@ def test_periods_cover_the_stream(data, start):
         ("too-many-periods", {"every": 1}),
         ("backtest-without-period", {"start": "2200-01-01"}),
         ("backtest-too-few-events", {"window": "1s"}),
-        ("unknown-setting", {"widht": 3}),
+        ("unknown-setting", {"no_such_setting": 3}),
     ],
 )
 def test_wrong_arguments_are_refused(data, tmp_path, code, change):

@@ -14,7 +14,7 @@ from dygmamba.cli.progress import show_progress
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dygmamba.runs.backtest_results import Backtest
+    from dygmamba.api.backtesting import Backtest
 
 
 def backtest(

@@ -240,9 +240,10 @@ def main() -> int:
         print(f"{'missing' if problems else 'ok':8}{name}: {CHECKS[name].__doc__}", flush=True)
         for problem in problems:
             print(f"        - {problem}")
-    print(
-        f"{missing} things are missing" if missing else f"ready: git tag v{read_version()} && git push --tags"
-    )
+    if missing:
+        print(f"{missing} missing")
+    elif not options.only:
+        print(f"ready: git tag v{read_version()} && git push --tags")
     return bool(missing)
 
 

@@ -27,6 +27,7 @@ METHODS = (
     "export",
     "inputs",
     "report",
+    "save",
 )
 FUNCTIONS = sorted(
     name for name in dir(dm) if inspect.isfunction(getattr(dm, name)) and name not in ("ops", "models")
@@ -135,6 +136,7 @@ def test_a_wrong_argument_of_a_method_is_a_sentence(good, run, name):
         "observe": [(1, 2, 2e9)],
         "inputs": [(1, 2)],
         "export": "x.pt2",
+        "save": "x.safetensors",
     }
     arguments = {next(iter(inspect.signature(method).parameters)): first[name]} if name in first else {}
     arguments = {"sources": [1]} if name == "rank" else {"nodes": [1]} if name == "embed" else arguments

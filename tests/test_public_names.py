@@ -38,8 +38,12 @@ FUNCTIONS = {
     "str | None = None, metrics: str | Sequence[str] | None = None, candidates: int | str | None = None, "
     "filtered: bool = False, seeds: Sequence[int] | None = None, activity: bool = False, protocol: str = auto, "
     "data_dir: Path | str | None = None, **settings: Any) -> Table",
+    "evaluate_scores": "(scores: Scores, data: Dataset | Source, *, split: str = test, setting: str = transductive, "
+    "negatives: str = random, protocol: str = auto, data_dir: Path | str | None = None) -> Table",
     "generate": "(*, name: str = generated, kind: str = forgetting, scratch: Path | str | None = None, **settings: "
     "Any) -> Dataset",
+    "list_queries": "(data: Dataset | Source, *, split: str = test, setting: str = transductive, "
+    "negatives: str = random, protocol: str = auto, data_dir: Path | str | None = None) -> Table",
     "list_runs": "(data: str = latest, *, folder: Path | str = runs) -> Table",
     "load": "(name: str, data_dir: Path | str | None = None) -> Dataset",
     "load_program": "(path: Path | str) -> Callable[[dict[str, Tensor]], Tensor]",

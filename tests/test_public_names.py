@@ -43,15 +43,19 @@ FUNCTIONS = {
     "str | None = None, metrics: str | Sequence[str] | None = None, candidates: int | str | None = None, "
     "filtered: bool = False, seeds: Sequence[int] | None = None, activity: bool = False, protocol: str = auto, "
     "data_dir: Path | str | None = None, **settings: Any) -> Table",
+    "evaluate_scores": "(scores: Scores, data: Dataset | Source, *, split: str = test, setting: str = transductive, "
+    "negatives: str = random, protocol: str = auto, data_dir: Path | str | None = None) -> Table",
     "generate": "(*, name: str = generated, kind: str = forgetting, scratch: Path | str | None = None, **settings: "
     "Any) -> Dataset",
+    "list_queries": "(data: Dataset | Source, *, split: str = test, setting: str = transductive, "
+    "negatives: str = random, protocol: str = auto, data_dir: Path | str | None = None) -> Table",
     "list_runs": "(data: str = latest, *, folder: Path | str = runs) -> Table",
     "live": "(run: object, path: Path | str, *, late: str | float | None = None, on_late: str | None = None, fill: "
     "float | None = None, device: str = auto, data_dir: Path | str | None = None) -> LiveRun",
     "load": "(name: str, data_dir: Path | str | None = None) -> Dataset",
     "load_program": "(path: Path | str) -> Callable[[dict[str, Tensor]], Tensor]",
     "open": "(folder: Path | str, *, device: str = auto, data_dir: Path | str | None = None, time_unit: str = "
-    "auto, time_format: str | None = None, trust: bool = False) -> Run",
+    "auto, time_format: str | None = None, trust: bool = False, observed: Path | str | None = None) -> Run",
     "push": "(run: Run | Path | str, target: Path | str, *, data: bool = False, public: bool = False, data_dir: "
     "Path | str | None = None) -> str",
     "pull": "(source: Path | str, *, out: Path | str = runs, revision: str | None = None, device: str = auto, "
@@ -166,6 +170,7 @@ CLASSES = {
         "explain": "(self, pair: tuple[str | int, str | int] | str | int, at: str | float | None = None, *, "
         "orders: int = 4, columns: Mapping[str, Any] | None = None) -> Explanation",
         "observe": "(self, events: Source, fill: float | None = None, **options: Any) -> Run",
+        "save": "(self, to: Path | str) -> Path",
         "evaluate": "(self, negatives: str | Sequence[str] | None = None, split: str | Sequence[str] = test, "
         "setting: str | Sequence[str] = (transductive, inductive), visible: str | None = None, *, metrics: "
         "str | Sequence[str] | None = None, candidates: int | str | None = None, filtered: bool = False, "

@@ -6,7 +6,7 @@ DyG-Mamba here is the NeurIPS 2025 paper (openreview ja2wA4UncJ), not DyGMamba (
     load(name, data_dir) -> Dataset             a dataset by name; save(dataset), datasets(), remove(name)
     generate(*, name, kind, ...) -> Dataset     a stream whose decay law is known
     train(data, model, *, seeds, ...) -> Runs   train a model on a dataset, one run per seed
-    tune(data, model, *, trials, ...) -> Tuning search for better settings, as a preset for train
+    tune(data, model, *, trials) -> Tuning      search for better settings, as a preset for train
     backtest(data, model, *, every, ...)        frozen, warm-started and refitted models, period by period
     resume(folder), refit(folder) -> Run        continue a stopped run; train it on all events
     open(folder, *, device, ...) -> Run         a run directory, or the newest run of a dataset, to use it
@@ -16,9 +16,9 @@ DyG-Mamba here is the NeurIPS 2025 paper (openreview ja2wA4UncJ), not DyGMamba (
     load_program(path) -> function              an exported scorer, after checking its digest
     push(run, target), pull(source)             share a run through a folder or the Hugging Face Hub
     evaluate(data, model, ...) -> table         evaluate a model without training
+    evaluate_scores(scores, data) -> table      evaluate your own scores of list_queries(data)
     reproduce(study, ...) -> StudyResults       run a study of the paper
-    compare(runs, *, out) -> Document           compare finished runs
-    blend(runs, ...) -> Run                     combine finished runs into one
+    compare(runs), blend(runs) -> Run           compare finished runs; combine them into one
     audit(data, model, ...) -> Audit            what a test can show, and what a score depends on
     models(), register(name, config, build)     list all models; add your own; check_model(name) tests it
     batches(data, ...)                          causal batches for your own training loop
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from dygmamba.api.live import restore as restore
     from dygmamba.api.models import check_model as check_model
     from dygmamba.api.models import register as register
+    from dygmamba.api.own_scores import evaluate_scores as evaluate_scores
+    from dygmamba.api.own_scores import list_queries as list_queries
     from dygmamba.api.reports import compare as compare
     from dygmamba.api.run import Run as Run
     from dygmamba.api.run import load_program as load_program
@@ -97,7 +99,9 @@ _PUBLIC = {
     "compare": "api.reports",
     "datasets": "api.datasets",
     "evaluate": "api.evaluation",
+    "evaluate_scores": "api.own_scores",
     "generate": "api.datasets",
+    "list_queries": "api.own_scores",
     "list_runs": "api.run_list",
     "live": "",  # the callable package; `dygmamba.api.live` has the function
     "load": "api.datasets",

@@ -107,8 +107,8 @@ def test_a_run_opens_in_a_new_process_and_says_the_same(trained, tmp_path):
     assert len(list(run.path.parent.parent.glob("*.safetensors"))) == 1
 
 
-def test_observe_gives_a_new_run_and_leaves_the_old_one(trained):
-    """Strictly later questions see the new events in the new run only."""
+def test_observe_gives_a_new_run_and_leaves_the_old_one(trained, tmp_path, caplog):
+    """Strictly later questions see the new events in the new run only, also after it was saved and opened again."""
     run, at = dm.open(trained[0].path, device="cpu"), "2024-06-01"
     before = run.score([("ann", "bob")], at)["score"].to_pylist()
     more = run.observe([("ann", "bob", f"2024-05-{day}", 7.0) for day in (29, 30, 31)])
@@ -116,6 +116,16 @@ def test_observe_gives_a_new_run_and_leaves_the_old_one(trained):
     assert len(more.data) == len(run.data) + 3
     assert run.score([("ann", "bob")], at)["score"].to_pylist() == before
     assert more.score([("ann", "bob")], at)["score"].to_pylist() != before
+    more = more.observe([("zoe", "ann", "2024-05-31", 1.0)])
+    again = dm.open(run.path, device="cpu", observed=more.save(tmp_path / "may.safetensors"))
+    pairs = [("ann", "bob"), ("zoe", "ann")]
+    assert again.score(pairs, at) == more.score(pairs, at)
+    assert not caplog.records
+    assert run.score(pairs, at).num_rows == 2
+    assert "1 id has no event and is scored without a history: zoe" in caplog.text
+    dm.save(dm.read([("ann", "bob", 1)], name="other"), data_dir=tmp_path)
+    with raises("events-of-another-run"):
+        dm.open(run.path, observed=tmp_path / "other.safetensors")
 
 
 def test_a_memory_of_two_streams_is_two_memories(tmp_path):

@@ -27,6 +27,7 @@ METHODS = (
     "export",
     "inputs",
     "report",
+    "save",
 )
 FUNCTIONS = sorted(
     name for name in dir(dm) if inspect.isfunction(getattr(dm, name)) and name not in ("ops", "models")
@@ -82,7 +83,9 @@ def good(data, run, tmp_path, monkeypatch):
         "compare": {"runs": [run.path]},
         "datasets": {},
         "evaluate": {"data": data, "model": "recency"},
+        "evaluate_scores": {"scores": [0.5] * 60, "data": data},
         "generate": {"nodes": 20, "events": 50, "communities": 2},
+        "list_queries": {"data": data},
         "list_runs": {},
         "load": {"name": "generated"},
         "load_program": {"path": tmp_path / "none.onnx"},
@@ -138,6 +141,7 @@ def test_a_wrong_argument_of_a_method_is_a_sentence(good, run, name):
         "observe": [(1, 2, 2e9)],
         "inputs": [(1, 2)],
         "export": "x.pt2",
+        "save": "x.safetensors",
     }
     arguments = {next(iter(inspect.signature(method).parameters)): first[name]} if name in first else {}
     arguments = {"sources": [1]} if name == "rank" else {"nodes": [1]} if name == "embed" else arguments

@@ -16,6 +16,7 @@ from dygmamba.api.trusted_code import import_if_trusted
 from dygmamba.api.validation import Names
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.notebook_html import format_facts, format_table
+from dygmamba.core.progress import LOGGER
 from dygmamba.data.readers import ReadOptions
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.run_directory import RunDirectory
@@ -23,12 +24,14 @@ from dygmamba.explain.explanation import Explanation
 from dygmamba.explain.pairs import DEFAULT_ORDERS, explain_pair
 from dygmamba.runs.export import export_run
 from dygmamba.runs.export import load_program as load_exported
+from dygmamba.runs.observed_events import load_observed, save_observed
 from dygmamba.runs.predictor import Predictor
-from dygmamba.runs.queries import TimeLike
+from dygmamba.runs.queries import Predictions, TimeLike
 from dygmamba.runs.query_inputs import as_id_column, as_sources, require_positive
 from dygmamba.runs.run_names import find_run
 from dygmamba.tasks.link import SETTINGS
 
+SHOWN_IDS = 3  # in a warning
 # columns of results that a notebook shows
 SHOWN_RESULTS = ("split", "setting", "negatives", "seeds", "ap", "auc", "mrr", "hits@10", "ece", "n")
 # options that say how a file of events is read; the others of `ReadOptions` are decided by the run's dataset
@@ -73,7 +76,7 @@ class Run:
         """Return the fields, without the opened model, which the copy opens again from the run directory."""
         if self._extended is not None:
             raise ConfigError(
-                f"a run that observed events cannot be pickled; pickle the one of {self.path} and observe them again",
+                f"a run that observed events cannot be pickled; `save` them, and pickle the one of {self.path}",
                 code="run-not-picklable",
             )
         return {item.name: getattr(self, item.name) for item in fields(self)}
@@ -143,9 +146,9 @@ class Run:
         A model trained with `query_columns` also reads the columns of the events in question, by their names.
 
         Returns columns src, dst, time, score, in the same order. Ids without events are allowed, unless the model has a
-        node memory.
+        node memory; the logger "dygmamba" warns of them, as they may be misspelt.
         """
-        return self._predictor.score(pairs, at).table
+        return _log_unknown_ids(self._predictor.score(pairs, at))
 
     @check_arguments
     def rank(
@@ -168,9 +171,9 @@ class Run:
             if candidates is None or isinstance(candidates, Path)
             else as_id_column("candidates", candidates)
         )
-        return self._predictor.top(
-            as_sources("sources", sources), k, at, candidates=among, only_new=only_new
-        ).table
+        return _log_unknown_ids(
+            self._predictor.top(as_sources("sources", sources), k, at, candidates=among, only_new=only_new)
+        )
 
     @check_arguments
     def embed(self, nodes: "Nodes", at: TimeLike | None = None) -> pa.Table:
@@ -178,7 +181,7 @@ class Run:
 
         A model that encodes pairs needs a partner: the destination in the table, or else the last neighbor of the node.
         """
-        return self._predictor.embed(as_sources("nodes", nodes), at).table
+        return _log_unknown_ids(self._predictor.embed(as_sources("nodes", nodes), at))
 
     @check_arguments
     def classify(
@@ -193,7 +196,8 @@ class Run:
         """
         if k is not None:
             require_positive(k)
-        return self._predictor.classify(None if nodes is None else as_sources("nodes", nodes), at, k).table
+        sources = None if nodes is None else as_sources("nodes", nodes)
+        return _log_unknown_ids(self._predictor.classify(sources, at, k))
 
     @check_arguments
     def explain(
@@ -223,6 +227,14 @@ class Run:
         predictor = self._predictor
         reader = replace(predictor, options=_add_options(predictor.options, options | {"fill": fill}))
         return replace(self, _extended=replace(reader.with_events(events), options=predictor.options))
+
+    @check_arguments
+    def save(self, to: Path | str) -> Path:
+        """Save all events that this run knows, those of `observe` too, as NAME.safetensors; returns the path.
+
+        `dygmamba.open(run, observed=PATH)` knows them again. The weights stay in the run directory.
+        """
+        return save_observed(self._predictor, Path(to))
 
     @check_arguments
     def evaluate(
@@ -312,6 +324,7 @@ def open(
     time_unit: str = "auto",
     time_format: str | None = None,
     trust: bool = False,
+    observed: Path | str | None = None,
 ) -> Run:
     """Open the run in a directory, with its best weights.
 
@@ -319,7 +332,8 @@ def open(
 
     `time_unit` and `time_format` say how times in queries are read; by default dates are read as in the run's own data,
     or as ISO dates. A model of another package must be registered, or come from an installed entry point; with `trust`
-    the module that the run names is imported, which runs its code.
+    the module that the run names is imported, which runs its code. `observed` is a file of `Run.save`: the run knows
+    its events too.
 
     >>> import dygmamba as dm
     >>> (trained,) = dm.train(dm.generate(nodes=40, events=600, communities=4), "trees", epochs=1)
@@ -333,7 +347,7 @@ def open(
     import_if_trusted(trust, path)
     run = Run(path, device, None if data_dir is None else Path(data_dir), time_unit, time_format)
     warn_if_unfinished(run._folder)  # also raises for a folder that is not a run
-    return run
+    return run if observed is None else replace(run, _extended=load_observed(run._predictor, Path(observed)))
 
 
 @check_arguments
@@ -350,6 +364,16 @@ def load_program(path: Path | str) -> "Callable[[dict[str, Tensor]], Tensor]":
     torch.Size([1])
     """
     return load_exported(Path(path))
+
+
+def _log_unknown_ids(found: Predictions) -> pa.Table:
+    """Return the table; warn of ids without events, which may be misspelt."""
+    ids = found.unknown_ids
+    if ids:
+        shown = ", ".join(map(str, ids[:SHOWN_IDS])) + ", ..." * (len(ids) > SHOWN_IDS)
+        subject = "1 id has no event and is" if len(ids) == 1 else f"{len(ids):,} ids have no event and are"
+        LOGGER.warning("%s scored without a history: %s", subject, shown)
+    return found.table
 
 
 def _add_options(given: ReadOptions, more: dict[str, Any]) -> ReadOptions:

@@ -104,10 +104,13 @@ class Predictor:
 
     def with_events(self, events: Any) -> "Predictor":
         """Return a predictor that also knows these events, from a file or table with the dataset's columns."""
-        dataset = self.extend(*self.read_events(events))
-        return replace(
-            self, dataset=dataset, ranker=build_ranker(self.run, dataset, self.ranker.stream_scorer.tokens)
-        )
+        return self.with_dataset(self.extend(*self.read_events(events)))
+
+    def with_dataset(self, dataset: Dataset) -> "Predictor":
+        """Return a predictor that knows the events of a dataset, which has all those of the run's own."""
+        self.require_known_nodes(dataset.store.num_nodes - self.dataset.store.num_nodes)
+        ranker = build_ranker(self.run, dataset, self.ranker.stream_scorer.tokens)
+        return replace(self, dataset=dataset, ranker=ranker)
 
     def extend(self, where: str, more: Dataset) -> Dataset:
         """Return the known events and these ones; `where` names their source in messages."""

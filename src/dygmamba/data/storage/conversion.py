@@ -27,7 +27,7 @@ def to_arrow(dataset: "Dataset") -> pa.Table:
     """Return a table with a row per event: src, dst, time, label if there is one, and the features by name."""
     store = dataset.store.check_unchanged()
     ends = {name: dataset.ids.to_user(getattr(store, name).numpy()) for name in ("src", "dst")}
-    columns: dict[str, Any] = ends | {"time": _make_time_column(dataset)}
+    columns: dict[str, Any] = ends | {"time": make_time_column(dataset)}
     if store.label is not None:
         columns[LABEL_COLUMN] = _label_array(dataset)
     edge = store.features.edge.numpy()
@@ -165,7 +165,7 @@ def _are_whole(time: np.ndarray) -> bool:
     )
 
 
-def _make_time_column(dataset: "Dataset") -> pa.Array:
+def make_time_column(dataset: "Dataset") -> pa.Array:
     """Return dates if the source had dates and microseconds represent them exactly, otherwise numbers."""
     ticks = _to_microseconds(dataset)
     if ticks is None:

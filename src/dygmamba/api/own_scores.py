@@ -1,0 +1,146 @@
+"""Evaluate scores of any program by the published protocol: list the queries of a split, then hand in their scores."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from dygmamba.api.argument_types import check_arguments
+from dygmamba.api.datasets import Source, resolve_data
+from dygmamba.api.evaluation import rows_to_table
+from dygmamba.api.validation import check_choice
+from dygmamba.core.choices import NEGATIVES, SETTINGS, SPLITS
+from dygmamba.core.errors import ConfigError
+from dygmamba.data.events.split_spec import AUTO_PROTOCOL
+from dygmamba.data.storage.conversion import make_time_column
+from dygmamba.data.storage.dataset import Dataset
+from dygmamba.data.storage.leaderboard import get_default_split
+from dygmamba.data.storage.library import open_dataset
+from dygmamba.runs.evaluation import HeuristicEvaluator, compute_link_metrics
+from dygmamba.runs.final_evaluation import score_heuristics
+from dygmamba.tasks.base import EvaluationSet
+from dygmamba.tasks.link import build_link_set
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    Scores = Sequence[float] | np.ndarray | Tensor | pa.Table
+else:
+    Scores = Any
+
+SCORE_COLUMN, OWN_NAME = "score", "own scores"
+
+
+@check_arguments
+def list_queries(
+    data: "Dataset | Source",
+    *,
+    split: str = "test",
+    setting: str = "transductive",
+    negatives: str = "random",
+    protocol: str = AUTO_PROTOCOL,
+    data_dir: Path | str | None = None,
+) -> pa.Table:
+    """List the queries that evaluate a split: its events, then as many negatives; columns src, dst, time, event, label.
+
+    Score them with any program that sees strictly earlier events only, and give the scores to `evaluate_scores`.
+    `event` is the row of the event in the dataset that a query is made of. The arguments are those of `evaluate`.
+
+    >>> import dygmamba as dm
+    >>> dm.list_queries(dm.generate(nodes=40, events=600, communities=4)).column_names
+    ['src', 'dst', 'time', 'event', 'label']
+    """
+    dataset, _, queries = _build_queries(data, split, setting, negatives, protocol, data_dir)
+    pairs, event = queries.pairs, queries.events[queries.event_index].numpy()
+    return pa.table(
+        {
+            "src": dataset.ids.to_user(pairs.src.numpy()),
+            "dst": dataset.ids.to_user(pairs.dst.numpy()),
+            "time": make_time_column(dataset).take(pa.array(event)),
+            "event": pa.array(event),
+            "label": pa.array(pairs.label.numpy().astype(np.int8)),
+        }
+    )
+
+
+@check_arguments
+def evaluate_scores(
+    scores: "Scores",
+    data: "Dataset | Source",
+    *,
+    split: str = "test",
+    setting: str = "transductive",
+    negatives: str = "random",
+    protocol: str = AUTO_PROTOCOL,
+    data_dir: Path | str | None = None,
+) -> pa.Table:
+    """Evaluate your scores of the queries of `list_queries`: a row for them, and one for each simple rule.
+
+    Args:
+        scores: One number per query, in their order, or a table with a column `score`; higher means likelier.
+        data: The dataset, its name, or anything that `read` takes.
+        split: "val" or "test".
+        setting: "transductive" (all nodes) or "inductive" (new nodes).
+        negatives: "random", "historical" or "inductive".
+        protocol: As in `evaluate`.
+        data_dir: Where datasets are.
+
+    >>> import dygmamba as dm
+    >>> data = dm.generate(nodes=40, events=600, communities=4)
+    >>> table = dm.evaluate_scores(dm.list_queries(data)["label"], data)
+    >>> table["model"][0].as_py(), table["ap"][0].as_py()
+    ('own scores', 1.0)
+    """
+    dataset, evaluator, queries = _build_queries(data, split, setting, negatives, protocol, data_dir)
+    own = _parse_scores(scores, len(queries.pairs))
+    rules = score_heuristics(evaluator, queries)
+    shared = {"dataset": dataset.name, **queries.about, **evaluator.rule.about}
+    shared |= get_default_split(dataset, protocol).stamp
+    rows = [
+        {**shared, "model": model, **compute_link_metrics(evaluator.stream, queries, score)}
+        for model, score in {OWN_NAME: own, **rules}.items()
+    ]
+    return rows_to_table([rows[0], *sorted(rows[1:], key=lambda row: row["ap"], reverse=True)])
+
+
+def _build_queries(
+    data: Any, split: str, setting: str, negatives: str, protocol: str, data_dir: Path | str | None
+) -> tuple[Dataset, HeuristicEvaluator, EvaluationSet]:
+    for name, value, known in (
+        ("split", split, SPLITS),
+        ("setting", setting, SETTINGS),
+        ("negatives", negatives, NEGATIVES),
+    ):
+        check_choice(name, value, known)
+    given = resolve_data(data)
+    folder = None if data_dir is None else Path(data_dir)
+    dataset = open_dataset(given, folder) if isinstance(given, str) else given
+    evaluator = HeuristicEvaluator.from_dataset(dataset, split=get_default_split(dataset, protocol))
+    stream = evaluator.stream
+    return dataset, evaluator, build_link_set(stream.store, stream.split, split, setting, negatives)
+
+
+def _parse_scores(scores: Any, count: int) -> Tensor:
+    """Return scores as numbers; raise ConfigError unless there is one finite number per query."""
+    names = getattr(scores, "column_names", None) or list(getattr(scores, "columns", []))
+    if names:
+        if SCORE_COLUMN not in names:
+            raise ConfigError(
+                f"the table of `scores` has no column '{SCORE_COLUMN}', it has {', '.join(map(str, names))}",
+                code="unknown-column",
+            )
+        scores = scores[SCORE_COLUMN]
+    try:
+        values = np.asarray(scores, np.float64)
+    except (TypeError, ValueError, RuntimeError):
+        values = np.full(0, np.nan)
+    if values.ndim != 1 or len(values) != count or not np.isfinite(values).all():
+        raise ConfigError(
+            f"`scores` takes one finite number for each of the {count:,} rows of `list_queries`, in their order; got "
+            f"{len(values) if values.ndim else 0:,}",
+            code="scores-do-not-fit",
+        )
+    return torch.from_numpy(values.copy())

@@ -51,16 +51,25 @@ class AddedEvents:
         return len(self.time)
 
     def join(self, later: "AddedEvents") -> "AddedEvents":
-        """Merge with events that arrived later, which are behind these where times are equal."""
-        time = np.concatenate([self.time, later.time])
-        order = np.argsort(time, kind="stable")
+        """Merge with events that arrived later, which are behind these where times are equal; codes must agree."""
+        both = AddedEvents(
+            _concat(self.src, later.src),
+            _concat(self.dst, later.dst),
+            np.concatenate([self.time, later.time]),
+            np.concatenate([self.edge, later.edge]),
+            np.concatenate([self.codes, later.codes]),
+            later.categories,
+        )
+        if not len(self) or not len(later) or self.time[-1] <= later.time[0]:
+            return both
+        order = np.argsort(both.time, kind="stable")
         return AddedEvents(
-            _concat(self.src, later.src).take(pa.array(order)),
-            _concat(self.dst, later.dst).take(pa.array(order)),
-            time[order],
-            np.concatenate([self.edge, later.edge])[order],
-            np.concatenate([self.codes, later.codes])[order],
-            self.categories,
+            both.src.take(pa.array(order)),
+            both.dst.take(pa.array(order)),
+            both.time[order],
+            both.edge[order],
+            both.codes[order],
+            both.categories,
         )
 
 

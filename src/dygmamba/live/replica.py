@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
 
@@ -75,14 +76,18 @@ class Replica:
         events = self.events
         return SavedState(list_integers(self.tables), self.applied, events.ids.new, events.categories)
 
-    def apply(self, added: AddedEvents) -> None:
-        """Add events of any times: those that are later are dropped, and appended again behind them."""
+    def apply(self, changes: Sequence[AddedEvents]) -> None:
+        """Add events of any times, given in the order of their arrival.
+
+        Events that are later than the earliest of them are dropped, and appended again behind it.
+        """
         events, first = self.events, self.events.count
-        added = events.translate(added)
+        added = reduce(AddedEvents.join, [events.translate(change) for change in changes])
+        self.applied += len(added)
         if len(added) and first and added.time[0] < events.time[first - 1]:
             first = events.find_insertion(float(added.time[0]))
             self.index.drop(first)
-            added = replace(events.drop(first), categories=events.categories).join(added)
+            added = events.drop(first).join(added)
         events.append(added)
         self.index.append(events.build_store(PLACEHOLDER_NODES), first)
         self.publish(first)

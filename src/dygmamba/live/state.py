@@ -1,8 +1,9 @@
 """The state of a live run: a predictor that events are appended to while other threads read it.
 
-There are two replicas of everything. The writer changes the one that nobody reads, publishes it with one assignment,
-and makes the same change in the other one as soon as its readers have left. So a reader never waits for a writer, and
-it sees the state after some number of whole appends. A writer waits only for readers that stay across two appends.
+There are two replicas of everything. The writer changes the one that nobody reads and publishes it with one assignment.
+The other one gets the same change together with the next one, so an append changes one replica. A reader never waits
+for a writer, and sees the state after some number of whole appends. A writer waits only for readers that stay across
+two appends.
 """
 
 import os
@@ -117,15 +118,13 @@ class LiveState:
         """Append events of any times; an error about them leaves the state as it was."""
         with self._writing:
             self._check(events)
-            added = AddedEvents.from_dataset(events)
-            spare = self._spare
-            self._catch_up(wait=True)
-            spare.apply(added)
-            spare.applied += len(added)
+            added, spare = AddedEvents.from_dataset(events), self._spare
+            with self._readers:  # nobody begins to read the spare one
+                self._readers.wait_for(lambda: not spare.readers)
+            spare.apply([*self._pending, added])
             with self._readers:
                 self._current, self._spare = spare, self._current
-            self._pending.append(added)
-            self._catch_up(wait=False)
+            self._pending = [added]
 
     def _check(self, events: Dataset) -> None:
         """Raise if the events have other columns, or nodes that the model cannot take."""
@@ -136,21 +135,6 @@ class LiveState:
             src, dst = (events.ids.to_user(column.unique().numpy()) for column in (store.src, store.dst))
             is_new = np.concatenate([ids.to_node(src, "src"), ids.to_node(dst, "dst")]) < 0
             current.predictor.require_known_nodes(int(is_new.sum()))
-
-    def _catch_up(self, wait: bool) -> None:
-        """Make the pending changes in the spare replica if nobody reads it, or once nobody does."""
-        spare = self._spare
-        with self._readers:
-            if wait:
-                self._readers.wait_for(lambda: not spare.readers)
-            elif spare.readers:
-                return
-        # nobody begins to read it: readers take the current one
-        while self._pending:
-            added = self._pending[0]
-            spare.apply(added)
-            spare.applied += len(added)
-            self._pending.pop(0)
 
     @contextmanager
     def read(self) -> Iterator[Predictor]:

@@ -109,6 +109,8 @@ def render_page(entries: list[ZooEntry], address: str) -> str:
     return "\n".join(
         [
             intro,
+            "<!-- measured: python -m dygmamba.lab.zoo zoo -->",
+            "",
             _render_table(heads, rows),
             FIGURES,
             "Protocol ([what it means](protocol.md#split)):",

@@ -16,6 +16,7 @@ import pytest
 import dygmamba as dm
 from browser import find_browser
 from dygmamba.api.client import Client
+from dygmamba.api.serving import parse_source
 from dygmamba.live.event_sources import GrowingFile, RecordedStream
 from dygmamba.server.runner import run_server
 from dygmamba.server.settings import ServerSettings
@@ -219,3 +220,11 @@ def test_a_server_that_cannot_start_says_why(mail, tmp_path):
             run_server(lambda: dm.live(mail, tmp_path / "other"), ServerSettings(port=port))
         with raises("folder-locked"):
             run_server(lambda: dm.live(mail, tmp_path / "state"), ServerSettings(port=0))
+
+
+def test_addresses_of_sources():
+    assert isinstance(parse_source("events.jsonl"), GrowingFile)
+    assert parse_source("kafka://host:9092/mail").topic == "mail"
+    for text in ("kafka://host:9092", "kafka:///mail", "amqp://host/mail"):
+        with raises("unknown-source"):
+            parse_source(text)

@@ -41,8 +41,8 @@ def import_dataset(
     file: Annotated[
         Path,
         typer.Argument(
-            help="Import this file (CSV, SNAP, KONECT, JSONL, Parquet, Arrow, JODIE, DyGLib, npz) or folder (TGB, "
-            "TGB-Seq, RelBench)."
+            help="Import this file (CSV, SNAP, KONECT, JSONL, Parquet, Arrow, SQLite, DuckDB, JODIE, DyGLib, npz) or "
+            "folder (TGB, TGB-Seq, RelBench)."
         ),
     ],
     src: Annotated[
@@ -79,7 +79,8 @@ def import_dataset(
     format: Annotated[
         str,
         typer.Option(
-            help="Read this format: auto, csv, jsonl, parquet, arrow, jodie, dyglib, npz, tgb, tgb-seq or relbench."
+            help="Read this format: auto, csv, jsonl, parquet, arrow, sqlite, duckdb, jodie, dyglib, npz, tgb, tgb-seq "
+            "or relbench."
         ),
     ] = "auto",
     header: Annotated[
@@ -88,6 +89,12 @@ def import_dataset(
     ] = None,
     delimiter: Delimiter = None,
     encoding: Encoding = "utf-8",
+    query: Annotated[
+        str | None,
+        typer.Option(
+            help="Read the rows of this query of a database file, e.g. 'SELECT a, b, sent FROM mail'."
+        ),
+    ] = None,
     memory: Annotated[
         float, typer.Option(help="Keep rows up to this many GB in memory; sort more of them on disk.")
     ] = DEFAULT_BUDGET / 1e9,
@@ -106,7 +113,7 @@ def import_dataset(
             time=time, features=tuple(parse_list(features) or ()), types=tuple(parse_list(types) or ()),
             columns=not no_columns, label=label, bipartite=bipartite, time_unit=time_unit,
             time_format=time_format, fill=fill, skip_bad=skip_bad, header=header,
-            delimiter=parse_delimiter(delimiter), encoding=encoding,
+            delimiter=parse_delimiter(delimiter), encoding=encoding, query=query,
         )  # fmt: skip
     _print_import_notes(result.dataset)
     if json:

@@ -95,6 +95,13 @@ def build_all(cases: Sequence[Case], store: EventStore) -> AllModels:
     return AllModels([build(case, store, store) for case in cases]).eval()
 
 
+class UntrainedRun(RunDirectory):
+    """The directory of a run that was never written."""
+
+    def config(self) -> dict[str, dict[str, Any]]:
+        return {"run": {"model": "tiny", "seed": 3}, "train": {}, "model": {}}
+
+
 def predictor_of(scorer: Any, dataset: Dataset) -> Predictor:
     """A predictor of an untrained model on a dataset; a memory observes seven events at once."""
     store = dataset.store
@@ -104,8 +111,8 @@ def predictor_of(scorer: Any, dataset: Dataset) -> Predictor:
         Split(events, events[:0], events[:0], torch.zeros(store.num_nodes, dtype=torch.bool)),
         torch.device("cpu"),
     )
-    run = OpenRun(RunDirectory(Path("untrained")), dataset, stream, scorer)
-    run.__dict__.update(about={"seed": 3, "model": "tiny"}, fit_config=LinkFitConfig(batch=7))
+    run = OpenRun(UntrainedRun(Path("untrained")), dataset, stream, scorer)
+    run.__dict__.update(fit_config=LinkFitConfig(batch=7))
     return Predictor(run, dataset, build_ranker(run, dataset, None))
 
 

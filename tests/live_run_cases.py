@@ -1,6 +1,7 @@
 """What the tests of live runs share: a tiny run, events that follow it, a clock that can be moved, a plain model."""
 
 import functools
+import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ import dygmamba as dm
 from dygmamba.core.clock import Clock
 from dygmamba.live.live_run import LiveRun
 from dygmamba.runs.predictor import Predictor
+from torture_cases import SECONDS
 
 PAIRS = [(3, 5), (1, 2), (7, 31), (40, 2)]  # also of a node that has no event at first
 
@@ -21,6 +23,16 @@ def tiny_run(rounds: int = 2) -> dm.Run:
     out = Path(tempfile.mkdtemp(prefix="live-"))
     (run,) = dm.train(data, "trees", epochs=1, rounds=rounds, out=out)
     return run
+
+
+@functools.cache
+def other_run() -> dm.Run:
+    """A run of the same dataset with other scores: in the long mode of its own, else a copy without calibration."""
+    if SECONDS:
+        return tiny_run(rounds=3)
+    copy = Path(shutil.copytree(tiny_run().path, tiny_run().path.with_name("uncalibrated")))
+    (copy / "calibration.json").unlink()
+    return dm.open(copy)
 
 
 def last_time() -> float:

@@ -37,6 +37,7 @@ SHARES = {
     "bit flips, last": 0.03,
     "bit flips, best and config": 0.02,
     "bit flips, dataset and negatives": 0.02,
+    "live simulation": 0.06,
     "option sets": 0.24,
     "archives": 0.02,
     "servers": 0.03,

@@ -25,10 +25,11 @@ from live_run_cases import (
     make_events,
     observed_scores,
     open_live,
+    other_run,
     tiny_run,
 )
 from raising import raises
-from torture_cases import seeds
+from torture_cases import SECONDS, seeds
 
 
 @pytest.fixture
@@ -46,7 +47,8 @@ def test_scores_are_those_of_observe(live):
         assert live_scores(live) == observed_scores(events[: first + count])
     run = tiny_run().observe([(event["src"], event["dst"], event["time"]) for event in events])
     assert live.rank([3, 1], k=4).equals(run.rank([3, 1], k=4))
-    assert live.explain((3, 5), orders=1).logit == run.explain((3, 5), orders=1).logit
+    if SECONDS:
+        assert live.explain((3, 5), orders=1).logit == run.explain((3, 5), orders=1).logit
     assert live.score([{"src": "3", "dst": 5}]).to_pylist() == run.score([(3, 5)]).to_pylist()
     assert live.data.digest == run.data.digest
     assert (live.sequence, live.applied) == (12, 12)
@@ -223,7 +225,7 @@ def test_a_newer_run_takes_over_without_losing_an_event(tmp_path):
     events = make_events(8)
     with open_live(tmp_path / "state") as live:
         live.append(events[:4])
-        newer = tiny_run(rounds=3)
+        newer = other_run()
         live.switch(newer)
         assert live_scores(live) == observed_scores(events[:4], newer)
         (newest,) = dm.train(live.data, "trees", epochs=1, rounds=2, out=tmp_path)
@@ -231,17 +233,16 @@ def test_a_newer_run_takes_over_without_losing_an_event(tmp_path):
         live.switch(newest.path)
         assert live_scores(live) == observed_scores(events[4:], newest)
         assert live.applied == 8
-        other = dm.train(
-            dm.generate(nodes=30, events=310, seed=5), "trees", epochs=1, rounds=2, out=tmp_path
-        )[0]
-        with raises("other-dataset", ConfigError):
-            live.switch(other)
     with dm.live(newest, tmp_path / "state") as live:
         assert live_scores(live) == observed_scores(events[4:], newest)
     with open_live(tmp_path / "state") as live:  # the run of the beginning still fits
         assert live_scores(live) == observed_scores(events)
+    with open_live(tmp_path / "other") as live:
+        live.append(make_events(4, first=1))
+        with raises("other-dataset", ConfigError):  # its events are not those that the run was trained on
+            live.switch(newest)
     with raises("other-dataset", ConfigError):
-        dm.live(other, tmp_path / "state")
+        dm.live(newest, tmp_path / "other")
     with raises("run-observed-events", ConfigError):
         dm.live(newest.observe([(1, 2, last_time() + 1e6)]), tmp_path / "new")
 
@@ -249,7 +250,7 @@ def test_a_newer_run_takes_over_without_losing_an_event(tmp_path):
 def simulate(seed: int, folder: Path, steps: int) -> None:
     """Compare random appends, duplicates, late events, snapshots, reopenings, switches and clock jumps with a list."""
     rng, clock, model, sent = random.Random(seed), MovedClock(), PlainModel(late=30.0), []
-    runs = [tiny_run(), tiny_run(rounds=3)]
+    runs = [tiny_run(), other_run()]
     run = runs[0]
     live = dm.live(run, folder, late=30.0, device="cpu")
     try:

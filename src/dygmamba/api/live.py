@@ -42,7 +42,7 @@ def live(
             the stream. Default: as before, or "0s" in a new folder.
         on_late: What happens to an event that is earlier still: "refuse" (default) or "set-aside".
         fill: Replaces missing numbers, also of features that events lack altogether.
-        device: cpu, cuda or auto.
+        device: "cpu" or "auto", which is the CPU: the state that grows with the events is in its memory.
         data_dir: Where to look for the dataset of the run first.
 
     >>> import dygmamba as dm
@@ -65,10 +65,10 @@ def live(
                 code="run-observed-events",
             )
         time_unit, time_format = run.time_unit, run.time_format
-        device, data_dir = run.device if device == "auto" else device, data_dir or run.data_dir
+        data_dir = data_dir or run.data_dir
     data_dir = None if data_dir is None else Path(data_dir)
     options = ReadOptions(time_unit=time_unit, time_format=time_format)
-    predictor = Predictor.open(folder, device, data_dir, options)
+    predictor = Predictor.open(folder, "cpu" if device == "auto" else device, data_dir, options)
     return LiveRun(predictor, Path(path), late=late, on_late=on_late, fill=fill, data_dir=data_dir)
 
 

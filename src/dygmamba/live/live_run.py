@@ -31,7 +31,6 @@ from dygmamba.live.log_writer import LogWriter, Request
 from dygmamba.live.serving_state import (
     Applier,
     ServedRun,
-    copy_dataset,
     count_trained_events,
     describe_run,
 )
@@ -332,8 +331,9 @@ class LiveRun:
     @property
     def data(self) -> Dataset:
         """All events: those of the run's dataset and those of the log; a newer run can be trained on it."""
-        with self.read() as view:
-            return copy_dataset(view.predictor.dataset)
+        with LogReader(self.path) as log:
+            served = self._applier.served
+            return served.extend_dataset(log, served.applied)
 
     @property
     def offsets(self) -> dict[str, Any]:
@@ -415,13 +415,11 @@ class LiveRun:
     def snapshot(self) -> int:
         """Write the state to the folder, so that opening it reads only later events; return its sequence number."""
         with self._snapshot_lock, LogReader(self.path) as log:
-            with self._applier.lock:
-                served = self._applier.served
-                if served.applied == served.record.base or not hasattr(LiveState, "save"):
-                    return served.applied
-                written = write_snapshot(self.path, served, log)
-            self._snapshot_sequence = written.sequence
-            return written.sequence
+            served = self._applier.served
+            if served.applied == served.record.base:
+                return served.applied
+            self._snapshot_sequence = write_snapshot(self.path, served, log).sequence
+            return self._snapshot_sequence
 
     @check_arguments
     def backup(self, to: Path | str) -> Path:

@@ -43,6 +43,7 @@ class Replica:
         run, tokens = predictor.run, predictor.ranker.stream_scorer.tokens
         store = events.build_store(PLACEHOLDER_NODES)
         self.index = LiveIndex(store).prepare(run.scorer.requests) if index is None else index
+        self.index.store = store
         self._stream = Stream(store, run.stream.split, run.stream.device)
         self._ranker = Ranker(
             run.scorer, self._stream.with_index(self.index), run.seed, tokens, run.rule.batch_size
@@ -88,9 +89,7 @@ class Replica:
 
     def publish(self, unchanged: int) -> None:
         """Let the predictor answer from the current events, of which the first `unchanged` are the same as before."""
-        events, dataset = self.events, self.events.dataset
-        store = events.build_store(PLACEHOLDER_NODES)
-        self.index.store = store
+        events, dataset, store = self.events, self.events.dataset, self.index.store
         stream = Stream(store, self._stream.split, self._stream.device).with_index(self.index)
         self._ranker.follow(stream, unchanged)
         self.predictor = replace(

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from dygmamba.core.clock import Clock
 from dygmamba.core.errors import ConfigError, DygError, FileError, first_line
 from dygmamba.core.files.untrusted import describe_file
-from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.extension import extend_dataset
 from dygmamba.engine.run_directory import RunDirectory
@@ -48,6 +47,12 @@ class ServedRun:
         for events in log.read_events(self.applied, until, REPLAY_SIZE):
             self.append(events)
 
+    def extend_dataset(self, log: LogReader, until: int) -> Dataset:
+        """Return the dataset of the run with the events of the log up to a sequence number."""
+        known = self.predictor.dataset
+        events = [event for some in log.read_events(self.record.base, until) for event in some]
+        return extend_dataset(known, build_events(events, self.layout, known.name)) if events else known
+
     @contextmanager
     def read(self) -> Iterator[tuple[Predictor, int]]:
         """Inside, there are a predictor over one state and the sequence number of its last event."""
@@ -76,24 +81,6 @@ def compute_run_digest(folder: RunDirectory) -> str:
     return hashlib.sha256(f"{folder.fingerprint} {weights}".encode()).hexdigest()
 
 
-def copy_dataset(dataset: Dataset) -> Dataset:
-    """Copy the events of a state, which may change after it was read."""
-    store, features = dataset.store, dataset.store.features
-    codes = None if features.codes is None else features.codes.clone()
-    columns = FeatureTable(
-        features.node.clone(), features.edge.clone(), codes, features.names, features.categories
-    )
-    copied = store.derive(
-        src=store.src.clone(),
-        dst=store.dst.clone(),
-        time=store.time.clone(),
-        label=None if store.label is None else store.label.clone(),
-        features=columns,
-        source=None,
-    )
-    return Dataset.from_events(dataset.name, copied, dataset.ids, dataset.origin)
-
-
 def count_trained_events(served: ServedRun, log: LogReader, dataset: Dataset) -> int:
     """Return how many events of the log are in the dataset of a newer run.
 
@@ -104,11 +91,9 @@ def count_trained_events(served: ServedRun, log: LogReader, dataset: Dataset) ->
     if dataset.content == old.content:
         return base
     count = len(dataset.store) - len(old.store)
-    if 0 < count <= log.read_sequence() - base:
-        events = [event for some in log.read_events(base, base + count) for event in some]
-        expected = extend_dataset(old, build_events(events, served.layout, old.name))
-        if _has_same_events(expected, dataset):
-            return base + count
+    is_possible = 0 < count <= log.read_sequence() - base
+    if is_possible and _has_same_events(served.extend_dataset(log, base + count), dataset):
+        return base + count
     raise ConfigError(
         f"the run was trained on {len(dataset.store):,} events that are not those of '{old.name}' and the next ones of "
         "the log; train it on the present dataset, or on `live.data`",

@@ -51,13 +51,12 @@ class Snapshot:
 
 
 def write_snapshot(folder: Path, served: ServedRun, log: LogReader) -> Snapshot:
-    """Write the state; the caller sees to it that no event is applied meanwhile."""
-    sequence, parent = served.applied, folder / SNAPSHOT_FOLDER
-    target = parent / f"{served.record.digest[:12]}-{sequence:012d}"
+    """Write the state as it is now; events that are applied meanwhile are not in it."""
+    parent = folder / SNAPSHOT_FOLDER
     with create_temporary_folder(parent) as scratch:
-        path = scratch / target.name
+        path = scratch / "snapshot"
         make_folder(path / STATE_FOLDER)
-        served.state.save(path / STATE_FOLDER)  # pyright: ignore[reportAttributeAccessIssue]
+        sequence = served.record.base + served.state.save(path / STATE_FOLDER)
         files = sorted(file for file in path.rglob("*") if file.is_file())
         for file in files:
             with open(file, "rb") as opened:
@@ -73,6 +72,7 @@ def write_snapshot(folder: Path, served: ServedRun, log: LogReader) -> Snapshot:
         }
         write_text(path / MANIFEST, json.dumps(manifest, indent=1) + "\n")
         disk.sync_folder(path / STATE_FOLDER)
+        target = parent / f"{served.record.digest[:12]}-{sequence:012d}"
         if target.exists():  # of the same run and events, hence the same
             shutil.rmtree(target)
         publish_path(path, target)
@@ -108,7 +108,7 @@ def load_newest(folder: Path, served: ServedRun, log: LogReader) -> ServedRun:
             if about["last"] != _checksum_last(log, snapshot.sequence):
                 continue  # of other events: the log was replaced by an older copy, which then went on
             snapshot.check()
-            state = LiveState.load(served.predictor, snapshot.path / STATE_FOLDER)  # pyright: ignore[reportAttributeAccessIssue]
+            state = LiveState.load(served.predictor, snapshot.path / STATE_FOLDER)
             if state.applied == snapshot.sequence - served.record.base:
                 return ServedRun(served.record, served.predictor, served.parser, state)
             reason = f"it holds {state.applied:,} events"

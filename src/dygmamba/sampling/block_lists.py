@@ -10,7 +10,6 @@ Legend: g groups, a appended entries, m entries, s scales, c values, q queries.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -28,6 +27,7 @@ from dygmamba.ops.recent_neighbors.cpu import append_neighbors, append_weights, 
 
 LEAST_SPARE = 64  # rows
 KEYS_PER_PART = 1 << 14
+LONG_LIST, SPARE_SHARE = 32, 4  # lists from this length on get a quarter of it as spare room
 
 
 def enlarge(column: np.ndarray, used: int, rows: int) -> np.ndarray:
@@ -122,11 +122,16 @@ class BlockLists(Growing):
     def __init__(
         self, start: Int64[np.ndarray, "g"], size: Int64[np.ndarray, "g"], *columns: np.ndarray
     ) -> None:
-        """Take lists without spare room."""
-        self.groups, self.used = len(start), len(columns[0])
-        self.start, self.size, self.room = (with_spare(column) for column in (start, size, size))
+        """Take lists without spare room, group after group; long ones get some, so that they do not move at once."""
+        room = size + np.where(size >= LONG_LIST, size // SPARE_SHARE, 0)
+        begin = room.cumsum() - room
+        self.groups, self.used = len(start), int(room.sum())
+        self.start, self.size, self.room = (with_spare(column) for column in (begin, size, room))
+        place = np.arange(len(columns[0])) + np.repeat(begin - start, size)
         for name, column in zip(self.columns, columns, strict=True):
-            setattr(self, name, with_spare(column))
+            wide = np.zeros((2 * self.used + LEAST_SPARE, *column.shape[1:]), column.dtype)
+            wide[place] = column
+            setattr(self, name, wide)
 
     def ensure_groups(self, groups: int) -> None:
         """Add empty groups so that there are at least `groups` of them."""
@@ -218,29 +223,15 @@ class SumLists(BlockLists):
         self.extend(append_sums, (self.scale.numpy(),), group, time, value)
 
 
-@dataclass(frozen=True, slots=True)
 class EventRows:
     """The events of a store from row `first` on, which tables append or drop."""
 
-    store: EventStore
-    first: int
-
-    @property
-    def src(self) -> Int64[Tensor, "a"]:
-        return self.store.src[self.first :]
-
-    @property
-    def dst(self) -> Int64[Tensor, "a"]:
-        return self.store.dst[self.first :]
-
-    @property
-    def time(self) -> Float64[Tensor, "a"]:
-        return self.store.time[self.first :]
-
-    @property
-    def ends(self) -> Int64[np.ndarray, "a2"]:
-        """Source and destination of each event in turn."""
-        return interleave(self.src.numpy(), self.dst.numpy())
+    def __init__(self, store: EventStore, first: int = 0) -> None:
+        self.store, self.first = store, first
+        columns = (store.src, store.dst, store.time)
+        self.src, self.dst, self.time = (column.numpy()[first:] for column in columns)
+        self.ends = interleave(self.src, self.dst)  # source and destination of each event in turn
+        self.end_times = self.time.repeat(2)
 
 
 class NeighborLists(BlockLists):
@@ -254,8 +245,8 @@ class NeighborLists(BlockLists):
         """Append events."""
         self.ensure_groups(rows.store.num_nodes)
         event = np.arange(rows.first, len(rows.store)).repeat(2)
-        other = interleave(rows.dst.numpy(), rows.src.numpy())
-        self.extend(append_neighbors, (), rows.ends, other, event, rows.time.numpy().repeat(2))
+        other = interleave(rows.dst, rows.src)
+        self.extend(append_neighbors, (), rows.ends, other, event, rows.end_times)
 
     def drop_rows(self, rows: EventRows) -> None:
         """Drop the newest events."""
@@ -283,7 +274,7 @@ class WeightLists(BlockLists):
     def append_rows(self, rows: EventRows) -> None:
         """Append events."""
         self.ensure_groups(rows.store.num_nodes)
-        self.extend(append_weights, (self.scale,), rows.ends, rows.time.numpy().repeat(2))
+        self.extend(append_weights, (self.scale,), rows.ends, rows.end_times)
 
     def drop_rows(self, rows: EventRows) -> None:
         """Drop the newest events."""

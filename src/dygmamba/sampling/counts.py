@@ -158,7 +158,7 @@ class EventCounts:
     ) -> "EventCounts":
         """Count events that are in time order."""
         scale = torch.tensor(scales, dtype=torch.float64)
-        keys = keys_by_kind(src, dst, time, num_nodes)
+        keys = _keys_by_kind(src, dst, time, num_nodes)
         return EventCounts(
             num_nodes,
             scale,
@@ -248,7 +248,7 @@ def pair_key(a: Int64[Tensor, "*p"], b: Int64[Tensor, "*p"], num_nodes: int) -> 
     return torch.minimum(a, b) * num_nodes + torch.maximum(a, b)
 
 
-def keys_by_kind(src: Tensor, dst: Tensor, time: Tensor, num_nodes: int) -> dict[str, tuple[Tensor, Tensor]]:
+def _keys_by_kind(src: Tensor, dst: Tensor, time: Tensor, num_nodes: int) -> dict[str, tuple[Tensor, Tensor]]:
     """Return the keys and times of every kind of group; a self-loop is one event of its node."""
     ends, both = torch.stack([src, dst], dim=1).flatten(), time.repeat_interleave(2)
     once = torch.stack([torch.ones_like(src, dtype=torch.bool), src != dst], dim=1).flatten()

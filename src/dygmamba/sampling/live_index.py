@@ -148,7 +148,7 @@ class LiveIndex(EventIndex, Growing):
 
     @property
     def _events(self) -> EventRows:
-        return EventRows(self.store, 0)
+        return EventRows(self.store)
 
     def count_features(self, request: CountRequest, pairs: PairBatch) -> Float32[Tensor, "p f"]:
         """Return the count features of each pair, from events strictly before its time."""

@@ -25,7 +25,15 @@ from dygmamba.ops.transitions import (
     pack_key,
 )
 from dygmamba.ops.transitions.cpu import append_destinations
-from dygmamba.sampling.block_lists import BlockLists, CountLists, EventRows, Growing, KeySlots, SumLists
+from dygmamba.sampling.block_lists import (
+    BlockLists,
+    CountLists,
+    EventRows,
+    Growing,
+    KeySlots,
+    SumLists,
+    interleave,
+)
 from dygmamba.sampling.columns import (
     ColumnRequest,
     ColumnTable,
@@ -35,7 +43,7 @@ from dygmamba.sampling.columns import (
     stack_moments,
     type_keys,
 )
-from dygmamba.sampling.counts import EventCounts, keys_by_kind, pair_key
+from dygmamba.sampling.counts import EventCounts, pair_key
 
 MAX_NODES = 1 << 28  # the key of a pair and an event type fits into 63 bits
 HISTORIES_OF_NODES = (True, True, False)  # whether the keys of a history of columns are nodes
@@ -139,9 +147,9 @@ class LiveCounts(Growing):
 
     def __init__(self, rows: EventRows, scales: tuple[float, ...]) -> None:
         scale = torch.tensor(scales, dtype=torch.float64)
-        keys = keys_by_kind(rows.src, rows.dst, rows.time, MAX_NODES)
         self.groups = {
-            kind: KeyedCounts(key, when, scale, kind in NODE_KINDS) for kind, (key, when) in keys.items()
+            kind: KeyedCounts(torch.from_numpy(key), torch.from_numpy(when), scale, kind in NODE_KINDS)
+            for kind, (key, when) in list_keys(rows).items()
         }
         self.counts = EventCounts(MAX_NODES, scale, self.groups)
 
@@ -151,13 +159,29 @@ class LiveCounts(Growing):
 
     def append_rows(self, rows: EventRows) -> None:
         """Append events."""
-        for kind, (key, when) in keys_by_kind(rows.src, rows.dst, rows.time, MAX_NODES).items():
-            self.groups[kind].append(key.numpy(), when.numpy())
+        for kind, (key, when) in list_keys(rows).items():
+            self.groups[kind].append(key, when)
 
     def drop_rows(self, rows: EventRows) -> None:
         """Drop the newest events."""
-        for kind, (key, _) in keys_by_kind(rows.src, rows.dst, rows.time, MAX_NODES).items():
-            self.groups[kind].drop(key.numpy())
+        for kind, (key, _) in list_keys(rows).items():
+            self.groups[kind].drop(key)
+
+
+def list_keys(rows: EventRows) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return the keys and times of every kind of group (`sampling/counts.py`); a self-loop is one event of its node."""
+    src, dst, time, ends, end_times = rows.src, rows.dst, rows.time, rows.ends, rows.end_times
+    is_loop = src == dst
+    if is_loop.any():
+        once = interleave(np.ones_like(is_loop), ~is_loop)
+        ends, end_times = ends[once], end_times[once]
+    return {
+        "node": (ends, end_times),
+        "pair": (np.minimum(src, dst) * MAX_NODES + np.maximum(src, dst), time),
+        "sent": (src, time),
+        "received": (dst, time),
+        "way": (src * MAX_NODES + dst, time),
+    }
 
 
 class DestinationLists(BlockLists):
@@ -177,7 +201,8 @@ class LiveTransitions(Growing):
     """Transitions between destinations (`ops/transitions`)."""
 
     def __init__(self, rows: EventRows, lags: int, scale: Float64[Tensor, "s"]) -> None:
-        whole = Transitions(rows.src, rows.dst, rows.time, rows.store.num_nodes, lags, scale).parts
+        store = rows.store
+        whole = Transitions(store.src, store.dst, store.time, store.num_nodes, lags, scale).parts
         past = whole.histories
         self.lags = lags
         columns = (past.start, past.size, past.time, past.recent)
@@ -209,25 +234,26 @@ class LiveTransitions(Growing):
         src, dst, time = rows.src, rows.dst, rows.time
         self.ensure_nodes(rows.store.num_nodes)
         previous = np.full((len(src), self.lags), -1)
-        self.sources.extend(append_destinations, (), src.numpy(), dst.numpy(), time.numpy(), previous)
-        event, lag, origin, key = _list_transitions(previous, dst.numpy())
-        cell, when = self.cells.insert(key), time.numpy()[event]
-        pair = self.pairs.insert(pack_key(src, dst).numpy())
+        self.sources.extend(append_destinations, (), src, dst, time, previous)
+        event, lag, origin, key = _list_transitions(previous, dst)
+        cell, when = self.cells.insert(key), time[event]
+        pair = self.pairs.insert(pack_key(src, dst))
         self.followed.ensure_groups(self.cells.count)
         self.met.ensure_groups(self.pairs.count)
         self.followed.append(cell, when)
         self.left.append(origin * self.lags + lag, when)
-        self.met.append(pair, time.numpy())
+        self.met.append(pair, time)
 
     def drop_rows(self, rows: EventRows) -> None:
         """Drop the newest events."""
         src, dst, time = rows.src, rows.dst, rows.time
-        previous = last_destinations(self.sources.lists, src, time).numpy()  # as they were appended
-        _, lag, origin, key = _list_transitions(previous, dst.numpy())
+        asked = (torch.from_numpy(src), torch.from_numpy(time))
+        previous = last_destinations(self.sources.lists, *asked).numpy()  # as they were appended
+        _, lag, origin, key = _list_transitions(previous, dst)
         self.followed.drop(self.cells.slots(key))
         self.left.drop(origin * self.lags + lag)
-        self.met.drop(self.pairs.slots(pack_key(src, dst).numpy()))
-        self.sources.drop(src.numpy())
+        self.met.drop(self.pairs.slots(pack_key(src, dst)))
+        self.sources.drop(src)
 
 
 def _list_transitions(
@@ -244,8 +270,8 @@ class LiveColumns(Growing):
 
     def __init__(self, rows: EventRows, request: ColumnRequest) -> None:
         scale = torch.tensor(request.scales, dtype=torch.float64)
-        keys, numeric = history_keys(rows.src, rows.dst, MAX_NODES), ()
-        columns, time = select_columns(rows), rows.time
+        keys, numeric = list_histories(rows), ()
+        columns, time = select_columns(rows), rows.store.time
         if request.columns.numeric:
             value = stack_moments(columns, request)
             numeric = tuple(
@@ -266,19 +292,19 @@ class LiveColumns(Growing):
 
     def append_rows(self, rows: EventRows) -> None:
         """Append events with their columns."""
-        request, keys = self.table.request, history_keys(rows.src, rows.dst, MAX_NODES)
+        request, keys = self.table.request, list_histories(rows)
         columns, time = select_columns(rows), rows.time
         if self.numeric:
             value = stack_moments(columns, request).numpy()
             for history, key in zip(self.numeric, keys, strict=True):
-                history.append(key.numpy(), time.numpy(), value)
+                history.append(key.numpy(), time, value)
         for column, groups in zip(request.columns.types, self.types, strict=True):
             for own, key in zip(groups, type_keys(keys, columns, column), strict=True):
-                own.append(key.numpy(), time.numpy())
+                own.append(key.numpy(), time)
 
     def drop_rows(self, rows: EventRows) -> None:
         """Drop the newest events."""
-        keys, columns = history_keys(rows.src, rows.dst, MAX_NODES), select_columns(rows)
+        keys, columns = list_histories(rows), select_columns(rows)
         for history, key in zip(self.numeric, keys, strict=bool(self.numeric)):
             history.drop(key.numpy())
         for column, groups in zip(self.table.request.columns.types, self.types, strict=True):
@@ -341,6 +367,11 @@ class LiveTransitionCounts:
         left = self.table.parts.left
         group = torch.where(origin >= 0, origin.long() * self.lags + lag, -1)
         return count_in_32_bits(left, torch.where(group < len(left.size), group, -1), time)
+
+
+def list_histories(rows: EventRows) -> tuple[Tensor, ...]:
+    """Return the keys of the histories of columns."""
+    return history_keys(torch.from_numpy(rows.src), torch.from_numpy(rows.dst), MAX_NODES)
 
 
 def select_columns(rows: EventRows) -> QueryColumns:

@@ -26,7 +26,8 @@ class WalkLists(BlockLists):
 
     def __init__(self, rows: EventRows, near: NeighborLists, request: WalkRequest) -> None:
         num_nodes = rows.store.num_nodes
-        table = TemporalWalks.build(rows.src, rows.dst, rows.time, num_nodes, request).table
+        store = rows.store
+        table = TemporalWalks.build(store.src, store.dst, store.time, num_nodes, request).table
         stride = len(table.instant) + 1
         size = torch.bincount(table.key // stride, minlength=num_nodes)
         instant = table.instant[table.key % stride]
@@ -51,10 +52,10 @@ class WalkLists(BlockLists):
     def append_rows(self, rows: EventRows) -> None:
         """Append events, which the neighbor lists have already."""
         self.ensure_nodes(rows.store.num_nodes)
-        time, ends, near = rows.time.numpy(), rows.ends, self.near
+        time, ends, near = rows.time, rows.ends, self.near
         number = np.searchsorted(np.unique(time), time).repeat(2)  # of the instant
         first = np.unique(number * self.nodes + ends, return_index=True)[1]
-        node, when = ends[first], time.repeat(2)[first]
+        node, when = ends[first], rows.end_times[first]
         lists, done = (near.start, near.size, near.neighbor, near.time), 0
         while True:
             counters = np.array([self.used, self.row_count])

@@ -1,0 +1,103 @@
+"""Backups and snapshots: whole or refused; what is restored or reopened scores as before."""
+
+import json
+import zipfile
+
+import pytest
+
+import dygmamba as dm
+from dygmamba.core.errors import DygWarning, FileError
+from dygmamba.live.backup import check_folder
+from dygmamba.live.snapshots import list_snapshots
+from live_run_cases import live_scores, make_events, observed_scores, open_live
+from raising import raises
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A state folder with a snapshot at 5 and events up to 8."""
+    with open_live(tmp_path / "state") as live:
+        live.append(make_events(5))
+        assert live.snapshot() == 5
+        live.append(make_events(3, first=5))
+    return tmp_path / "state"
+
+
+def test_a_backup_of_a_running_log_is_restored_to_the_bit(folder, tmp_path):
+    with open_live(folder) as live:
+        assert live.backup(tmp_path / "saved.zip") == tmp_path / "saved.zip"
+        live.append(make_events(1, first=8))
+    copy = dm.restore(tmp_path / "saved.zip", tmp_path / "copy")
+    assert check_folder(copy).snapshots == {5: "ok"}
+    with open_live(copy) as live:
+        assert live.sequence == 8
+        assert live_scores(live) == observed_scores(make_events(8))
+    with raises("folder-not-empty", FileError):
+        dm.restore(tmp_path / "saved.zip", copy)
+    with raises("file-missing", FileError):
+        dm.restore(tmp_path / "none.zip", tmp_path / "other")
+
+
+@pytest.mark.parametrize("how", ["cut", "flip", "name", "text"])
+def test_a_damaged_backup_is_refused_and_leaves_no_folder(folder, tmp_path, how):
+    saved = tmp_path / "saved.zip"
+    with open_live(folder) as live:
+        live.backup(saved)
+    content = bytearray(saved.read_bytes())
+    if how == "cut":
+        saved.write_bytes(content[: len(content) // 2])
+    elif how == "flip":
+        content[len(content) // 3] ^= 4
+        saved.write_bytes(content)
+    elif how == "text":
+        saved.write_bytes(b"no zip")
+    else:
+        with zipfile.ZipFile(saved, "w") as archive:
+            archive.writestr("../evil", "x")
+            archive.writestr("backup.json", json.dumps({"files": {"../evil": {}}, "sha256": ""}))
+    with raises("backup-damaged", FileError):
+        dm.restore(saved, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+    assert not (tmp_path / "evil").exists()
+
+
+@pytest.mark.parametrize("how", ["none", "damaged", "foreign", "ahead", "manifest"])
+def test_a_snapshot_saves_reading_the_log_or_is_left_out(folder, how, monkeypatch):
+    """Scores are the same with a good snapshot, a damaged one, and one of another log; only the first is loaded."""
+    (snapshot,) = list_snapshots(folder)
+    about = snapshot.path / "manifest.json"
+    if how == "damaged":
+        file = max(snapshot.path.glob("state/*"), key=lambda path: path.stat().st_size)
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content)
+    elif how == "manifest":
+        about.write_text("{")
+    elif how in ("foreign", "ahead"):
+        change = {"last": 1} if how == "foreign" else {"sequence": 9}
+        about.write_text(json.dumps(snapshot.manifest | change))
+    replayed = []
+    from dygmamba.live.serving_state import ServedRun
+
+    append = ServedRun.append
+    monkeypatch.setattr(
+        ServedRun, "append", lambda run, events: (replayed.append(len(events)), append(run, events))
+    )
+    if how == "damaged":
+        with pytest.warns(DygWarning, match="cannot be used"):
+            live = open_live(folder)
+    else:
+        live = open_live(folder)
+    with live:
+        assert sum(replayed) == (3 if how == "none" else 8)
+        assert live_scores(live) == observed_scores(make_events(8))
+    if how == "damaged":
+        assert check_folder(folder).snapshots[5] != "ok"
+
+
+def test_old_snapshots_are_removed(folder):
+    with open_live(folder) as live:
+        for k in range(8, 12):
+            live.append(make_events(1, first=k))
+            live.snapshot()
+    assert [snapshot.sequence for snapshot in list_snapshots(folder)] == [12, 11]

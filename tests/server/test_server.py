@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -175,7 +176,7 @@ def test_a_signal_stops_the_server_after_what_has_begun(mail, tmp_path):
         asking = threading.Thread(target=lambda: answers.append(client.score([("alice", "bob")])))
         asking.start()
         while not server.service._arriving:
-            pass
+            time.sleep(0.005)
         server.handle_exit(signal.SIGTERM, None)
         with raises("not-ready"):
             other._request("GET", "/v2/health/ready", retry=False)

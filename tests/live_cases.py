@@ -32,6 +32,9 @@ STATELESS: list[Case] = [
     *((name, {}) for name in TRAINABLE if name not in MEMORIES),
     *((name, more) for name, more in DRAWN if name not in MEMORIES),
 ]
+TABLES: list[Case] = [  # they ask for every kind of table
+    case for case in STATELESS if case in ((name, {}) for name in ("walk-trees", "dyg-mamba-counts", "cawn"))
+]
 STATEFUL: list[Case] = [(name, {}) for name in MEMORIES]
 BEGIN = 1000.0
 KNOWN = [str(number) for number in range(6)]

@@ -100,4 +100,4 @@ def test_old_snapshots_are_removed(folder):
         for k in range(8, 12):
             live.append(make_events(1, first=k))
             live.snapshot()
-    assert [snapshot.sequence for snapshot in list_snapshots(folder)] == [12, 11]
+    assert [snapshot.sequence for snapshot in list_snapshots(folder)] == [12]

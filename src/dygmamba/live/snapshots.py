@@ -2,7 +2,7 @@
 
 A snapshot is a folder DIGEST-SEQUENCE below `snapshots/`: the files of the state, and a manifest with their checksums.
 It gets its name when all of it is on the disk. A snapshot is never needed: one that is damaged or belongs to another
-run or log is left out, and the log is read from an earlier one or from its beginning.
+run or log is left out, and the log is read from its beginning.
 """
 
 import json
@@ -28,7 +28,6 @@ from dygmamba.live.state import LiveState
 
 SNAPSHOT_FOLDER, MANIFEST, STATE_FOLDER = "snapshots", "manifest.json", "state"
 FORMAT = "dygmamba-snapshot-1"
-KEPT = 2  # the newest, and one before it
 LOAD_ERRORS = (DygError, OSError, ValueError, KeyError, TypeError, EOFError)
 
 
@@ -76,8 +75,9 @@ def write_snapshot(folder: Path, served: ServedRun, log: LogReader) -> Snapshot:
         if target.exists():  # of the same run and events, hence the same
             shutil.rmtree(target)
         publish_path(path, target)
-    for old in list_snapshots(folder)[KEPT:]:
-        shutil.rmtree(old.path, ignore_errors=True)
+    for old in list_snapshots(folder):  # not needed any more: the log has everything
+        if old.path != target:
+            shutil.rmtree(old.path, ignore_errors=True)
     return Snapshot(target, manifest)
 
 

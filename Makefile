@@ -100,6 +100,7 @@ LONG := tests/e2e/test_demo.py tests/e2e/test_locales.py tests/api/test_runs.py 
 LONG += tests/test_goldens.py tests/api/test_register.py tests/test_examples.py tests/lab/test_benchmarks.py
 LONG += tests/e2e/test_data_cli.py tests/e2e/test_processes.py tests/e2e/test_node_cli.py tests/lab/test_audit.py
 LONG += tests/live/test_live_run.py # more simulated sequences of operations
+LONG += tests/server/test_fuzz.py # 5,000 requests
 LONG += tests/ops/test_scan_triton.py tests/ops/test_scan_cuda.py # all combinations
 LONG += tests/sampling tests/engine/test_stream_scorer.py tests/engine/test_ranker.py # more examples of each property
 torture: $(READY)

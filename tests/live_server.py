@@ -1,6 +1,7 @@
 """A real server on a free port, in a thread of the tests."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -31,6 +32,7 @@ def running_server(open_live, sources=(), **settings) -> Iterator[tuple[str, Liv
         assert started.wait(30)
         while not server.service.is_ready:
             assert server.failure is None, server.failure
+            time.sleep(0.005)
         yield urls[0], server
     finally:
         if not server.should_exit:  # a second signal would not wait for requests in progress

@@ -64,9 +64,9 @@ FUNCTIONS = {
     "None, features: str | int | Sequence[str | int] = (), types: str | int | Sequence[str | int] = (), columns: "
     "bool = True, label: str | int | None = None, name: str | None = None, "
     "bipartite: bool | None = None, time_unit: str = auto, time_format: str | None = None, fill: float | None = None, "
-    "format: str = auto, header: bool | None = None, delimiter: str | None = None, encoding: str = utf-8, skip_bad: "
-    "bool = False, memory: float = 1.0, scratch: Path | str | None = None, decimal: str | None = None, "
-    "drop_duplicates: bool = False) -> Dataset",
+    "format: str = auto, header: bool | None = None, delimiter: str | None = None, encoding: str = utf-8, query: str | "
+    "None = None, skip_bad: bool = False, memory: float = 1.0, scratch: Path | str | None = None, "
+    "decimal: str | None = None, drop_duplicates: bool = False) -> Dataset",
     "refit": "(folder: Path | str, *, device: str = auto, data_dir: Path | str | None = None, progress: Progress | "
     "Callable[[dict[str, Any]], None] | None = None, processes: int = 1, trust: bool = False) -> Run",
     "register": "(name: str, config: type, build: Callable[[Any, DatasetFacts], Encoder | Scorer], *, title: str "

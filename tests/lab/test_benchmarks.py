@@ -1,7 +1,9 @@
 """The benchmarks at toy sizes: they check before they time, and all print the same columns."""
 
 import json
+import os
 import xml.etree.ElementTree as ElementTree
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,16 +12,32 @@ import pytest
 import torch
 
 from commands import invoke
+from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.splits import chronological_split
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
+from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.stream import Stream
-from dygmamba.lab.benchmarks import candidates, epoch, harness, length, memory, scan, size, size_stages, step
+from dygmamba.lab.benchmarks import (
+    candidates,
+    epoch,
+    harness,
+    length,
+    memory,
+    scan,
+    serve,
+    size,
+    size_stages,
+    step,
+)
 from dygmamba.lab.benchmarks.harness import BenchmarkRow, EpochAnchor, WrongResultError
+from dygmamba.live.live_run import LiveRun
 from dygmamba.ops.conv import cpu as conv_cpu
 from dygmamba.ops.dispatch import use_reference
 from dygmamba.ops.scan import cpu as scan_cpu
 from dygmamba.report.charts import render_svg_file
 from dygmamba.report.document import LineChart
+from dygmamba.runs.predictor import Predictor
+from live_server import running
 from raising import raises
 from torture_cases import SECONDS
 
@@ -258,3 +276,28 @@ def test_invalid_sizes_are_rejected(monkeypatch, capsys):
         assert "--sizes" in err
         assert sizes in err
         assert err.count("\n") == 1
+
+
+def test_serve_is_checked_and_measured(monkeypatch, tmp_path):
+    """Scores over HTTP are those of the run; events, latencies and batches have a row each; wrong scores have none."""
+    store = generate_stream(GeneratorConfig(seed=2, nodes=40, events=600))
+    data = Dataset.from_events("toy", store, NodeIds.identity(store.num_nodes))
+
+    @contextmanager
+    def start(run, state, device, batch_pairs):
+        live = LiveRun(serve.open_predictor(run, device), state, late=serve.MAX_LATE)
+        with running(lambda: live, batch_pairs=batch_pairs) as url:
+            yield serve.RunningServer(url, os.getpid())
+
+    sizes = {"EVENTS": 200, "CLIENTS": 2, "REQUESTS": {1: 6, 100: 2}, "WARMUP": 1, "CHECKED_PAIRS": 20}
+    for name, value in (sizes | {"open_stream": lambda: data, "start_server": start}).items():
+        monkeypatch.setattr(serve, name, value)
+    rows = serve.run("cpu")
+    cases = [row.case.partition(",")[0] for row in rows]
+    assert cases == ["append 100 events", "score 1 pair", "score 100 pairs", "score 1 pair"]
+    assert all(row.seconds > 0 for row in rows)
+    assert rows[-1].ratio > 0
+    assert "events/s acknowledged" in rows[0].note
+    monkeypatch.setattr(Predictor, "with_events", lambda self, events: self)
+    with raises("wrong-result", kind=WrongResultError):
+        serve.run("cpu")

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+import time
 from contextlib import contextmanager
 
 import pyarrow as pa
@@ -28,7 +29,7 @@ def serving(live, **settings):
     app = create_app(lambda: live, ServerSettings(**settings))
     with TestClient(app, base_url="http://localhost", raise_server_exceptions=False) as client:
         while not app.state.service.is_ready:
-            pass
+            time.sleep(0.005)
         yield client
 
 
@@ -237,11 +238,11 @@ def test_concurrent_requests_share_a_batch_and_a_wrong_one_spoils_none(live, mai
         threads = [threading.Thread(target=ask, args=(k,)) for k in range(6)]
         threads[0].start()
         while not service._arriving or service._scores._waiting:
-            pass
+            time.sleep(0.005)
         for place, thread in enumerate(threads[1:5], 1):
             thread.start()
             while len(service._scores._waiting) < place:
-                pass
+                time.sleep(0.005)
         ask(5)
         live.gate.set()
         for thread in threads[:5]:
@@ -270,7 +271,7 @@ def test_503_until_the_run_is_open_and_while_the_server_stops(live):
         assert client.post("/v1/events", json={"events": [EVENT]}).headers["retry-after"] == "1"
         opened.set()
         while client.get("/v2/health/ready").status_code != 200:
-            pass
+            time.sleep(0.005)
         client.app.state.service.is_draining = True
         problem(client.get("/v2/health/ready"), 503, "not-ready")
     assert live.is_closed

@@ -29,6 +29,8 @@ def test_drift_is_zero_for_equal_samples_and_grows_with_a_shift():
     assert drifts[0] == 0
     assert drifts == sorted(drifts)
     assert drifts[1] < 0.25 < drifts[3]
+    again = [compute_psi(sample[k::2], sample[1 - k :: 2]) for k in (0, 1)]
+    assert max(again) < 0.05
 
 
 def test_calibrated_scores_are_within_chance_and_overconfident_ones_are_not():

@@ -9,13 +9,16 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 import dygmamba as dm
 from browser import find_browser
+from commands import invoke
 from dygmamba.api.client import Client
+from dygmamba.api.serving import parse_source
 from dygmamba.live.event_sources import GrowingFile, RecordedStream
 from dygmamba.server.runner import run_server
 from dygmamba.server.settings import ServerSettings
@@ -173,7 +176,7 @@ def test_a_signal_stops_the_server_after_what_has_begun(mail, tmp_path):
         asking = threading.Thread(target=lambda: answers.append(client.score([("alice", "bob")])))
         asking.start()
         while not server.service._arriving:
-            pass
+            time.sleep(0.005)
         server.handle_exit(signal.SIGTERM, None)
         with raises("not-ready"):
             other._request("GET", "/v2/health/ready", retry=False)
@@ -219,3 +222,29 @@ def test_a_server_that_cannot_start_says_why(mail, tmp_path):
             run_server(lambda: dm.live(mail, tmp_path / "other"), ServerSettings(port=port))
         with raises("folder-locked"):
             run_server(lambda: dm.live(mail, tmp_path / "state"), ServerSettings(port=0))
+
+
+def test_addresses_of_sources():
+    assert isinstance(parse_source("events.jsonl"), GrowingFile)
+    assert parse_source("kafka://host:9092/mail").topic == "mail"
+    for text in ("kafka://host:9092", "kafka:///mail", "amqp://host/mail"):
+        with raises("unknown-source"):
+            parse_source(text)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--host", "0.0.0.0"], "set a token"),
+        (["--token", "short"], "at least 16"),
+        (["--port", "99999"], "between 0 and 65535"),
+        ([], "is not a run"),
+    ],
+)
+def test_a_wrong_command_is_one_sentence(monkeypatch, capsys, tmp_path, words, said):
+    """What is wrong is said before torch or the server is imported."""
+    monkeypatch.chdir(tmp_path)
+    code, out, err = invoke(monkeypatch, capsys, "serve", "nothing", "--state", "state", *words)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert said in err
+    assert not (tmp_path / "state").exists()

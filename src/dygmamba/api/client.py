@@ -52,6 +52,7 @@ class Client:
             )
         self.url, self.timeout = url.rstrip("/"), timeout
         self._parts, self._cafile, self._local = parts, cafile, threading.local()
+        self._connections: set[HTTPConnection] = set()  # of all threads
         self._headers = {"Accept": "application/json"}
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
@@ -139,11 +140,11 @@ class Client:
         return True
 
     def close(self) -> None:
-        """Close the connection of this thread."""
-        connection = getattr(self._local, "connection", None)
-        if connection is not None:
+        """Close the connections of all threads; a later call opens a new one."""
+        for connection in list(self._connections):
             connection.close()
-            self._local.connection = None
+        self._connections.clear()
+        self._local = threading.local()
 
     def __enter__(self) -> "Client":
         return self
@@ -178,7 +179,7 @@ class Client:
                 response = connection.getresponse()
                 return response, response.read()
             except (OSError, HTTPException) as error:
-                self.close()
+                self._disconnect(connection)
                 is_stale = isinstance(error, ConnectionError | HTTPException)
                 if is_last or not is_stale:
                     raise ServerError(
@@ -199,7 +200,13 @@ class Client:
             else:
                 connection = HTTPConnection(host, port, timeout=self.timeout)
             self._local.connection = connection
+            self._connections.add(connection)
         return connection
+
+    def _disconnect(self, connection: HTTPConnection) -> None:
+        connection.close()
+        self._connections.discard(connection)
+        self._local.connection = None
 
 
 def _list_ids(ids: Iterable[str | int]) -> list[str | int]:

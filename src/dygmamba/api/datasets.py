@@ -72,6 +72,7 @@ def read(
     header: bool | None = None,
     delimiter: str | None = None,
     encoding: str = "utf-8",
+    query: str | None = None,
     skip_bad: bool = False,
     memory: float = DEFAULT_BUDGET / 1e9,
     scratch: Path | str | None = None,
@@ -102,6 +103,7 @@ def read(
         header: Whether the first line names the columns.
         delimiter: Delimiter of a text file.
         encoding: Encoding of a text file.
+        query: Rows of a database file (SQLite, DuckDB), such as "SELECT sender, receiver, sent FROM mail".
         skip_bad: Leave out rows that cannot be read.
         memory: GB that the rows of a file may take; more are sorted on disk.
         scratch: Folder for sorting on disk; by default the system's temporary folder.
@@ -128,6 +130,7 @@ def read(
         encoding=encoding,
         header=header,
         time_format=time_format,
+        query=query,
         skip_bad=skip_bad,
         memory=parse_gigabytes(memory),
         scratch=None if scratch is None else Path(scratch),

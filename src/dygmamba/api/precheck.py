@@ -397,10 +397,10 @@ def check_serve(
     tls_key: Path | None,
 ) -> ServerSettings:
     """Check the arguments of a server, and that the packages it needs are installed."""
+    settings = ServerSettings(host, port, token, tls_cert, tls_key)
     require_run(run)
     check_device(device)
     require_file(replay, "replay")
-    settings = ServerSettings(host, port, token, tls_cert, tls_key)
     for package in ("fastapi", "uvicorn", "prometheus_client"):
         if find_spec(package) is None:
             raise ConfigError(

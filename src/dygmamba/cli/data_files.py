@@ -44,8 +44,8 @@ def import_dataset(
     file: Annotated[
         list[Path],
         typer.Argument(
-            help="Import this file (CSV, SNAP, KONECT, JSONL, Parquet, Arrow, JODIE, DyGLib, npz) or folder (TGB, "
-            "TGB-Seq, RelBench); several files with the same columns become one dataset."
+            help="Import this file (CSV, SNAP, KONECT, JSONL, Parquet, Arrow, SQLite, DuckDB, JODIE, DyGLib, npz) or "
+            "folder (TGB, TGB-Seq, RelBench); several files with the same columns become one dataset."
         ),
     ],
     src: Annotated[
@@ -89,12 +89,19 @@ def import_dataset(
     format: Annotated[
         str,
         typer.Option(
-            help="Read this format: auto, csv, jsonl, parquet, arrow, jodie, dyglib, npz, tgb, tgb-seq or relbench."
+            help="Read this format: auto, csv, jsonl, parquet, arrow, sqlite, duckdb, jodie, dyglib, npz, tgb, tgb-seq "
+            "or relbench."
         ),
     ] = "auto",
     header: Header = None,
     delimiter: Delimiter = None,
     encoding: Encoding = "utf-8",
+    query: Annotated[
+        str | None,
+        typer.Option(
+            help="Read the rows of this query of a database file, e.g. 'SELECT a, b, sent FROM mail'."
+        ),
+    ] = None,
     memory: Annotated[
         float, typer.Option(help="Keep rows up to this many GB in memory; sort more of them on disk.")
     ] = DEFAULT_BUDGET / 1e9,
@@ -116,7 +123,7 @@ def import_dataset(
             columns=not no_columns, label=label, bipartite=bipartite, time_unit=time_unit,
             time_format=time_format, fill=fill, skip_bad=skip_bad, header=header,
             delimiter=parse_delimiter(delimiter), encoding=encoding, decimal=decimal, append=append,
-            drop_duplicates=drop_duplicates,
+            drop_duplicates=drop_duplicates, query=query,
         )  # fmt: skip
     _print_import_notes(result.dataset)
     if json:

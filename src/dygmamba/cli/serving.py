@@ -8,15 +8,13 @@ import typer
 from dygmamba.api import precheck
 from dygmamba.api.trusted_code import import_if_trusted
 from dygmamba.cli.console import print_note
-from dygmamba.cli.options import DataDir, Device, TrustCode
+from dygmamba.cli.options import DataDir, Device, TrustCode, run_argument
 
 
 def serve(
     run: Annotated[
         Path,
-        typer.Argument(
-            help="Serve this run directory, or the one that a link leads to (SIGHUP looks again)."
-        ),
+        run_argument("Serve this run; if it is a link, SIGHUP looks again where it leads."),
     ],
     state: Annotated[
         Path, typer.Option(help="Keep the events in this folder; created if it does not exist.")

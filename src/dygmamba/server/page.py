@@ -21,6 +21,12 @@ async def show_page() -> Response:
     return Response(_read("page.html"), media_type="text/html; charset=utf-8")
 
 
+@router.get("/favicon.ico")
+async def send_no_icon() -> Response:
+    """Browsers ask for one; without this route each visit would be an error in the log."""
+    return Response(status_code=204)
+
+
 @router.get("/static/{name}")
 async def send_file(name: str) -> Response:
     if name not in FILES:

@@ -71,16 +71,18 @@ class ScoredEvents:
 
 
 def compute_psi(expected: np.ndarray, found: np.ndarray) -> float:
-    """Population stability index between two samples, over bins with equal shares of the first one.
+    """Population stability index between two samples, over bins with equal shares of the first one, less chance.
 
-    Half a value is added to each bin, so that an empty one does not make it infinite.
+    Half a value is added to each bin, so that an empty one does not make it infinite. What two samples of one
+    population have on average, the number of bins less one times the sum of both inverse sizes, is subtracted.
     """
     edges = np.unique(np.quantile(expected, np.linspace(0, 1, BINS + 1)[1:-1]))
     shares = []
     for sample in (expected, found):
         count = np.bincount(np.searchsorted(edges, sample, side="right"), minlength=len(edges) + 1) + 0.5
         shares.append(count / count.sum())
-    return float(((shares[1] - shares[0]) * np.log(shares[1] / shares[0])).sum())
+    index = float(((shares[1] - shares[0]) * np.log(shares[1] / shares[0])).sum())
+    return max(0.0, index - len(edges) * (1 / len(expected) + 1 / len(found)))
 
 
 def compute_auc(event: np.ndarray, random: np.ndarray) -> float:

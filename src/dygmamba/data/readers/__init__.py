@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dygmamba.core.errors import ConfigError, FileError
 from dygmamba.core.files.untrusted import require_regular_file
 from dygmamba.data.catalogue.leaderboard_folders import LEADERBOARD_FORMATS, detect_folder_format
-from dygmamba.data.readers import columnar, delimited, jodie_dyglib, json_lines, numpy_files, tgb
+from dygmamba.data.readers import columnar, databases, delimited, jodie_dyglib, json_lines, numpy_files, tgb
 from dygmamba.data.readers.header import read_header
 from dygmamba.data.readers.options import FORMATS, TABLE_FORMAT, ReadOptions
 from dygmamba.data.readers.text import ZIP_MAGIC, is_zipped_text
@@ -28,10 +28,12 @@ READERS: dict[str, Callable[[Path, ReadOptions], "Dataset"]] = {
     "tgb": tgb.read_tgb,
     "tgb-seq": tgb.read_tgb_seq,
     "relbench": tgb.read_relbench,
+    "sqlite": databases.read_sqlite,
+    "duckdb": databases.read_duckdb,
 }
 
 TABLE_FORMATS = ("csv", "jsonl", "parquet", "arrow", TABLE_FORMAT)  # their columns have names
-UNSUPPORTED_FILES = {b"SQLite f": "database", b"\x89HDF": "HDF5 file", b"%PDF": "PDF document"}
+UNSUPPORTED_FILES = {b"\x89HDF": "HDF5 file", b"%PDF": "PDF document"}
 
 __all__ = ["FORMATS", "READERS", "ReadOptions", "detect_format", "read_dataset", "read_more_events"]
 
@@ -56,7 +58,13 @@ def read_dataset(
         path.is_dir() and (format in LEADERBOARD_FORMATS or (format == "auto" and detect_folder_format(path)))
     ):
         require_regular_file(path)
-    dataset = READERS[detect_format(path, options) if format == "auto" else format](path, options)
+    format = detect_format(path, options) if format == "auto" else format
+    if options.query is not None and format not in databases.DATABASE_FORMATS:
+        raise ConfigError(
+            f"`query` is for database files, and {path} is not one; leave it out",
+            code="option-not-applicable",
+        )
+    dataset = READERS[format](path, options)
     origin = replace(
         dataset.origin,
         encoding="" if options.encoding == "utf-8" else options.encoding,
@@ -83,7 +91,7 @@ def detect_format(path: Path, options: ReadOptions | None = None) -> str:
         return folder_format
     require_regular_file(path)
     with path.open("rb") as file:
-        start = file.read(8)
+        start = file.read(16)
     if not start:
         raise FileError(f"{path} is empty; give a file with at least one event", code="empty-file")
     if (binary_format := _detect_binary_format(path, start)) is not None:
@@ -108,6 +116,10 @@ def _detect_binary_format(path: Path, start: bytes) -> str | None:
         return "parquet"
     if start.startswith(columnar.ARROW_MAGIC) or path.suffix in {".arrow", ".feather"}:
         return "arrow"
+    if start.startswith(databases.SQLITE_MAGIC):
+        return "sqlite"
+    if start[databases.DUCKDB_MAGIC_AT :].startswith(databases.DUCKDB_MAGIC):
+        return "duckdb"
     if path.suffix in {".xlsx", ".xls", ".ods"}:
         raise FileError(f"{path} is a spreadsheet; save it as CSV first", code="unsupported-file")
     for magic, kind in UNSUPPORTED_FILES.items():

@@ -19,7 +19,7 @@ COLUMN_OPTIONS = ("src", "dst", "time", "features", "types", "columns", "label")
 FIXED_OPTIONS = ("bipartite", "time_unit", "time_format", "fill", "skip_bad", "header")
 FORMATS = (
     *("auto", "csv", "jsonl", "parquet", "arrow", "jodie", "dyglib", "npz"),
-    *("tgb", "tgb-seq", "relbench"),
+    *("tgb", "tgb-seq", "relbench", "sqlite", "duckdb"),
 )
 TABLE_FORMAT = "table"  # of the origin of a dataset that was read from memory
 # ticks per second; auto: detected from their size, plain: numbers that do not count from 1970
@@ -71,6 +71,7 @@ class ReadOptions:
     header: bool | None = None  # whether the first line names the columns; None: detected
     time_format: str | None = None  # as in strptime; None: detected
     date_order: str = ""  # dmy or mdy, used where the dates themselves are ambiguous
+    query: str | None = None  # of a database file: the rows to read
     skip_bad: bool | None = None  # leave out rows that cannot be read; None: the caller has no such option
     allow_absent: bool = False  # fill features that the table lacks as a whole, and leave categories empty
     any_id: bool = False  # accept "none" and "null" as ids, as published tables use them

@@ -25,10 +25,11 @@ import numpy as np
 import torch
 
 from dygmamba.core.errors import DygError, NotFoundError
+from dygmamba.core.files.writing import make_folder
 from dygmamba.core.progress import SILENT
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.generate.stream import generate_stream
-from dygmamba.data.storage.dataset import Dataset
+from dygmamba.data.storage.dataset import Dataset, save_dataset
 from dygmamba.data.storage.library import open_dataset
 from dygmamba.lab.benchmarks.harness import (
     SEED,
@@ -51,6 +52,7 @@ EVENTS = 20_000
 CLIENTS = 8
 REQUESTS = {1: 1_000, 100: 200}  # requests by their number of pairs
 WARMUP = 20
+DATA = "bench-data"
 MAX_LATE = 1e9  # clients overtake each other, and every event is accepted
 CHECKED_PAIRS = 200
 
@@ -59,6 +61,8 @@ def run(device: str, log: Log = ignore_message) -> list[BenchmarkRow]:
     """Train a run, check the scores of the server, then measure it with batches and without."""
     with TemporaryDirectory() as place:
         folder, dataset = Path(place), open_stream()
+        make_folder(folder / DATA)
+        save_dataset(dataset, folder / DATA)
         log(f"training {MODEL} on {dataset.name}")
         fit = start_link_run(dataset, MODEL, SEED, {}, torch.device(device), folder / "runs")
         fit(SILENT)
@@ -67,7 +71,7 @@ def run(device: str, log: Log = ignore_message) -> list[BenchmarkRow]:
         for name, pairs in (("direct", 1), ("batched", ServerSettings().batch_pairs)):
             log(f"measuring the server, {name}")
             with start_server(fit.run.path, folder / name, device, pairs) as server:
-                _check_scores(server, fit.run.path, device, load)
+                _check_scores(server, open_predictor(fit.run.path, device), load)
                 rows.append(_measure(server, load))
     direct, batched = rows
     batched[-1] = BenchmarkRow.from_times(
@@ -183,19 +187,26 @@ def serve(run: Path, state: Path, device: str, batch_pairs: int) -> None:
         sys.stdout.flush()
 
     run_server(
-        lambda: LiveRun(Predictor.open(run, device), state, late=MAX_LATE), settings, on_start=print_url
+        lambda: LiveRun(open_predictor(run, device), state, late=MAX_LATE), settings, on_start=print_url
     )
 
 
-def _check_scores(server: RunningServer, run: Path, device: str, load: Load) -> None:
+def open_predictor(run: Path, device: str) -> Predictor:
+    """Open a run of this benchmark, whose dataset is in a folder beside the runs."""
+    return Predictor.open(
+        run, device, next(parent / DATA for parent in run.parents if (parent / DATA).exists())
+    )
+
+
+def _check_scores(server: RunningServer, predictor: Predictor, load: Load) -> None:
     """Require the scores of a run that observed the first events at once."""
     events, pairs = load.events[:GROUP], load.pairs[:CHECKED_PAIRS]
     with server.connect() as post:
         answer = post("/v1/events", {"events": events})
         rows = post("/v1/score", {"pairs": pairs, "min_sequence": answer["sequence"]})["scores"]
     table = {name: [event[name] for event in events] for name in ("src", "dst", "time")}
-    predictor = Predictor.open(run, device).with_events(table)
-    expected = predictor.score({name: [pair[name] for pair in pairs] for name in ("src", "dst")}).table
+    known = predictor.with_events(table)
+    expected = known.score({name: [pair[name] for pair in pairs] for name in ("src", "dst")}).table
     scores = [list(row.values())[-1] for row in rows]
     require(scores == expected[expected.column_names[-1]].to_pylist(), "scores over HTTP")
 

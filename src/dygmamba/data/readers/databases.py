@@ -1,0 +1,147 @@
+"""Events out of a database file: the rows of a query, or of its only table. SQLite, and DuckDB if it is installed."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dygmamba.core.errors import ConfigError, FileError, NotFoundError, first_line
+from dygmamba.data.readers.columnar import BATCH_ROWS, encode_id_columns
+from dygmamba.data.readers.options import ReadOptions, assign_roles
+from dygmamba.data.readers.table import build_dataset, read_table
+
+if TYPE_CHECKING:
+    from dygmamba.data.storage.dataset import Dataset
+
+DATABASE_FORMATS = {"sqlite": "SQLite", "duckdb": "DuckDB"}  # format: its name in messages
+SQLITE_MAGIC, DUCKDB_MAGIC = b"SQLite format 3\0", b"DUCK"
+DUCKDB_MAGIC_AT = 8  # after a checksum
+
+
+def read_sqlite(path: Path, options: ReadOptions) -> "Dataset":
+    """Read the rows of a query of an SQLite file, which is opened for reading only.
+
+    A column of SQLite may hold values of several types. It is read as text if one of its values is text, else as
+    numbers.
+    """
+    with _translate_errors(path, "sqlite", sqlite3.Error):
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+        with closing(connection):
+            connection.execute("PRAGMA trusted_schema = OFF")
+            connection.execute("BEGIN")  # both passes below see the same rows
+            tables = connection.execute(
+                "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view')"
+            ).fetchall()
+            query = _choose_query(
+                path, options, [name for (name,) in tables if not name.startswith("sqlite_")]
+            )
+            names = [
+                column[0] for column in connection.execute(f"SELECT * FROM ({query}) LIMIT 0").description
+            ]
+            schema = _find_schema(connection, query, names)
+            rows = _iter_sqlite(connection, query, schema, assign_roles(path, names, options).columns)
+            return _read_rows(path, "sqlite", schema, rows, options)
+
+
+def _find_schema(connection: sqlite3.Connection, query: str, names: list[str]) -> pa.Schema:
+    """Find the type of each column by looking at all its values."""
+    kinds = ("text", "real", "blob")
+    tests = [f"max(typeof({_quote(name)}) = '{kind}')" for name in names for kind in kinds]
+    found = iter(connection.execute(f"SELECT {', '.join(tests)} FROM ({query})").fetchone())
+    fields = []
+    for name in names:
+        has_text, has_real, has_blob = next(found), next(found), next(found)
+        kind = (
+            pa.binary() if has_blob else pa.string() if has_text else pa.float64() if has_real else pa.int64()
+        )
+        fields.append(pa.field(name, kind))
+    return pa.schema(fields)
+
+
+def _iter_sqlite(
+    connection: sqlite3.Connection, query: str, schema: pa.Schema, names: list[str]
+) -> Iterator[pa.RecordBatch]:
+    schema = pa.schema([schema.field(name) for name in names])
+    cursor = connection.execute(f"SELECT {', '.join(map(_quote, names))} FROM ({query})")
+    while rows := cursor.fetchmany(BATCH_ROWS):
+        arrays = []
+        for field, values in zip(schema, zip(*rows, strict=True), strict=True):
+            if pa.types.is_string(field.type):
+                values = [
+                    value if value is None or isinstance(value, str) else str(value) for value in values
+                ]
+            arrays.append(pa.array(values, field.type))
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def read_duckdb(path: Path, options: ReadOptions) -> "Dataset":
+    """Read the rows of a query of a DuckDB file, which is opened for reading only."""
+    try:
+        import duckdb  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise ConfigError(
+            f"{path} is a DuckDB file, which needs the package duckdb; install it with: pip install 'duckdb>=2'",
+            code="duckdb-not-installed",
+        ) from error
+    with (
+        _translate_errors(path, "duckdb", duckdb.Error),
+        duckdb.connect(str(path), read_only=True) as connection,
+    ):
+        tables = connection.execute("SELECT table_name FROM information_schema.tables").fetchall()
+        query = _choose_query(path, options, [name for (name,) in tables])
+        relation = connection.sql(query)
+        if relation is None:
+            raise FileError(f"{path}: the query returns no rows; give a SELECT", code="query-failed")
+        reader = relation.to_arrow_reader(BATCH_ROWS)
+        names = assign_roles(path, reader.schema.names, options).columns
+        rows = (batch.select(names) for batch in reader)
+        return _read_rows(path, "duckdb", reader.schema, rows, options)
+
+
+def _read_rows(
+    path: Path, format: str, schema: pa.Schema, rows: Iterator[pa.RecordBatch], options: ReadOptions
+) -> "Dataset":
+    roles = assign_roles(path, schema.names, options)
+    batches = options.watch(encode_id_columns(path, schema, rows, roles), 1)
+    return build_dataset(path, *read_table(path, format, batches, roles, options))
+
+
+def _choose_query(path: Path, options: ReadOptions, tables: list[str]) -> str:
+    """Return the query of the options, or one of all rows if there is only one table."""
+    if options.query is not None:
+        return options.query.strip().rstrip(";")
+    if len(tables) != 1:
+        names = ", ".join(sorted(tables)) or "none"
+        raise NotFoundError(
+            f"{path} has these tables: {names}; say which rows are events, such as "
+            "`query='SELECT sender, receiver, sent FROM mail'`",
+            code="query-required",
+        )
+    return f"SELECT * FROM {_quote(tables[0])}"
+
+
+def _quote(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+@contextmanager
+def _translate_errors(path: Path, format: str, kind: type[Exception]) -> Iterator[None]:
+    try:
+        yield
+    except kind as error:
+        reason, is_damaged = first_line(error), _is_damaged(error)
+        if is_damaged:
+            raise FileError(
+                f"{path} is not a complete {DATABASE_FORMATS[format]} file ({reason}); copy it again",
+                code="file-damaged",
+            ) from error
+        raise FileError(
+            f"{path} cannot be queried ({reason}); check the query and the file", code="query-failed"
+        ) from error
+
+
+def _is_damaged(error: Any) -> bool:
+    return getattr(error, "sqlite_errorname", "") in ("SQLITE_NOTADB", "SQLITE_CORRUPT")

@@ -7,7 +7,7 @@ import typer
 
 from dygmamba.api import precheck
 from dygmamba.api.formatting import SETTING_LABELS
-from dygmamba.api.trusted_code import import_if_trusted
+from dygmamba.api.trusted_code import import_if_trusted, import_model
 from dygmamba.cli.console import emit_json, plain_table, print_line, print_note, stack_heading, stdout
 from dygmamba.cli.messages import escape_text
 from dygmamba.cli.monitoring import describe_monitoring, make_monitoring_tables
@@ -128,6 +128,7 @@ def evaluate(
         _evaluate_events(parse_run(data), events, limits, reading, device, data_dir, trust_code, as_json)
         return
     settings, data = parse_overrides(overrides), _resolve_latest(data)
+    model = import_model(model) or model
     precheck.check_evaluate(
         target=data, model=model, settings=settings, negatives=negatives, split=split, setting=setting,
         metrics=metrics, candidates=candidates, filtered=filtered, visible=visible, draws=draws, seed=seed,
@@ -207,7 +208,7 @@ def audit(
     as_json: Json = False,
 ) -> None:
     """Show what a score on this dataset can say; exit code 1 if the model's score depends on what it must not."""
-    settings, data = parse_overrides(overrides), _resolve_latest(data)
+    settings, data, model = parse_overrides(overrides), _resolve_latest(data), import_model(model)
     precheck.check_audit(
         data=data, run=run, model=model, settings=settings, protocol=protocol, data_dir=data_dir
     )

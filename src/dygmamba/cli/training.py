@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dygmamba.api import precheck
-from dygmamba.api.trusted_code import import_if_trusted
+from dygmamba.api.trusted_code import import_if_trusted, import_model
 from dygmamba.cli.console import emit_json, plain_table, print_line, stdout
 from dygmamba.cli.messages import escape_text, translate_message
 from dygmamba.cli.options import (
@@ -61,7 +61,12 @@ def train(
     data: Annotated[
         str | None, typer.Argument(help="Train on this dataset: a name or a file; `generated` is built in.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Train this model (see `dygmamba models`).")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Train this model (see `dygmamba models`), or one of yours: mine.py or mine.py:NAME."
+        ),
+    ] = None,
     budget: Annotated[
         str | None,
         typer.Option(
@@ -185,7 +190,7 @@ def train(
     }
     named_settings |= {"loss": loss, "train_candidates": train_candidates}
     settings = parse_overrides(overrides) | {key: value for key, value in named_settings.items() if value}
-    numbers = parse_seeds(seeds)
+    numbers, model = parse_seeds(seeds), import_model(model)
     if resume is not None:
         typed = [name for name in FIXED_BY_RUN if _is_typed(context, name)]
         precheck.check_resume(
@@ -320,6 +325,7 @@ def tune(
     The same command continues a study. Ctrl-C ends it with the best settings so far.
     """
     settings = parse_overrides(overrides) | ({} if epochs is None else {"epochs": epochs})
+    model = import_model(model)
     precheck.check_tune(
         data=data, model=model, settings=settings, preset=preset, split=split, protocol=protocol,
         trials=trials, hours=hours, device=device, data_dir=data_dir,

@@ -4,12 +4,16 @@ A run directory may come from anybody, and importing a module runs it. A model o
 package, an installed entry point or this process has registered it; `import_run_code` is the one exception.
 """
 
+import sys
 import warnings
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
-from dygmamba.core.errors import DygWarning, NotFoundError
+from dygmamba.core.errors import ConfigError, DygWarning, NotFoundError, first_line
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.models import COMPOSED, find_model, is_known_model
+from dygmamba.models import COMPOSED, REGISTERED, find_model, is_known_model
 from dygmamba.models.spec import import_source
 
 
@@ -46,3 +50,39 @@ def import_run_code(folder: RunDirectory) -> None:
                     code="unregistered-model",
                 )
             find_model(name, source)
+
+
+def import_model_file(path: Path) -> list[str]:
+    """Import a Python file that the user named, and return the models that it registers; a warning says so first.
+
+    The file becomes a module of its own name, and its folder is searched for modules. A run records this module, so it
+    is opened as any run of another package: by importing it first, or with the user's consent (`import_run_code`).
+
+    Raises:
+        ConfigError: There is no such file, its name is taken or cannot be one of a module, or it raises an error.
+    """
+    if not path.is_file():
+        raise ConfigError(f"{path} does not exist; check the name and the folder", code="file-not-found")
+    file = path.resolve()
+    if str(file.parent) not in sys.path:
+        sys.path.append(str(file.parent))
+    found = find_spec(path.stem) if path.stem.isidentifier() else None
+    if found is None or found.origin is None or Path(found.origin).resolve() != file:
+        raise ConfigError(
+            f"{path} cannot be imported as the module '{path.stem}': use letters and digits, and a name that no other "
+            "module has",
+            code="malformed-model-file",
+        )
+    warnings.warn(DygWarning(f"importing {path}, which defines a model"), stacklevel=3)
+    try:
+        import_module(path.stem)
+    except Exception as error:  # the file may raise anything
+        raise ConfigError(
+            f"{path} cannot be imported ({type(error).__name__}: {first_line(error)}); correct it",
+            code="broken-model-file",
+        ) from error
+    return _list_models_of(path.stem)
+
+
+def _list_models_of(module: str) -> list[str]:
+    return [name for name, spec in REGISTERED.items() if (spec.source or "").partition(":")[0] == module]

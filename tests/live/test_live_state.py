@@ -6,6 +6,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from dygmamba.core.errors import ConfigError, FileError
 from dygmamba.live.state import LiveState
+from dygmamba.sampling.live_index import LiveIndex
 from live_cases import make_dataset
 from live_machines import END, LiveMachine, MemoryMachine, predictor
 from raising import raises
@@ -60,6 +61,24 @@ def test_a_state_of_another_run_or_a_damaged_one_is_refused(tmp_path):
     file.write_bytes(file.read_bytes()[:5000])
     with raises("damaged-state", FileError):
         LiveState.load(predictor("stateful"), tmp_path)
+
+
+def test_a_change_that_fails_half_way_is_as_if_it_had_not_been_tried(monkeypatch):
+    """Readers keep the state before it, and the next append works."""
+    known, first = predictor("tables"), [("0", "new", END + 1, 0.0, "a")]
+    state, append = LiveState.open(known), LiveIndex.append
+    state.append(make_dataset(first))
+    with monkeypatch.context() as patch:
+        patch.setattr(LiveIndex, "append", lambda self, store, row: append(self, store, row) or 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            state.append(make_dataset([("lost", "1", END + 2, 0.0, "c")]))
+    machine = LiveMachine()
+    machine.predictor, machine.state, machine.events = known, state, list(first)
+    machine.query(END + 9.5)
+    for event in [("3", "other", END - 2, 0.0, "b"), ("other", "0", END + 2, 1.0, "a")]:
+        machine.events.append(event)
+        state.append(make_dataset([event]))
+        machine.query(END + 9.5)
 
 
 def test_a_memory_takes_no_new_nodes():

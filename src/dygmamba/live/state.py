@@ -41,8 +41,10 @@ class LiveState:
     Scores equal those of `Predictor.with_events` with all events at once, bit for bit.
     """
 
-    def __init__(self, current: Replica, spare: Replica) -> None:
+    def __init__(self, predictor: Predictor, base_ids: BaseIds, current: Replica, spare: Replica) -> None:
+        self._opened = predictor, base_ids
         self._current, self._spare = current, spare
+        self._is_spare_broken = False  # a change of it failed half-way
         self._pending: list[AddedEvents] = []  # changes that the spare replica lacks
         self._writing = Lock()  # held by the one thread that appends
         self._readers = Condition()  # guards the counts of readers and `_current`, for an instant each
@@ -55,13 +57,15 @@ class LiveState:
         first = Replica(predictor, GrowingEvents(predictor.dataset, base))
         about = first.describe()
         if count_bytes(first.tables) < SHARED_BYTES:
-            return LiveState(first, Replica.restore(predictor, base, copy_arrays(first.tables), about))
+            second = Replica.restore(predictor, base, copy_arrays(first.tables), about)
+            return LiveState(predictor, base, first, second)
         handle = create_anonymous_file(Path(gettempdir()))
         try:
             layout = write_arrays(handle, Path(gettempdir()), first.tables)
             del first
+            maps = (map_arrays(handle, layout) for _ in range(2))
             return LiveState(
-                *(Replica.restore(predictor, base, map_arrays(handle, layout), about) for _ in range(2))
+                predictor, base, *(Replica.restore(predictor, base, arrays, about) for arrays in maps)
             )
         finally:
             os.close(handle)
@@ -85,7 +89,8 @@ class LiveState:
             about = SavedState(facts["integers"], saved["applied"], new_ids, categories)
             with open(folder / facts["file"], "rb") as file:
                 maps = [map_arrays(file.fileno(), facts["arrays"]) for _ in range(2)]
-            return LiveState(*(Replica.restore(predictor, base, arrays, about) for arrays in maps))
+            replicas = (Replica.restore(predictor, base, arrays, about) for arrays in maps)
+            return LiveState(predictor, base, *replicas)
         except (OSError, KeyError, TypeError, ValueError) as error:
             raise FileError(
                 f"{folder} is no state of {predictor.run.folder.path} ({first_line(error)}); delete it, so that it is "
@@ -118,13 +123,24 @@ class LiveState:
         """Append events of any times; an error about them leaves the state as it was."""
         with self._writing:
             self._check(events)
+            if self._is_spare_broken:
+                self._copy_current()
             added, spare = AddedEvents.from_dataset(events), self._spare
             with self._readers:  # nobody begins to read the spare one
                 self._readers.wait_for(lambda: not spare.readers)
+            self._is_spare_broken = True
             spare.apply([*self._pending, added])
+            self._is_spare_broken = False
             with self._readers:
                 self._current, self._spare = spare, self._current
             self._pending = [added]
+
+    def _copy_current(self) -> None:
+        """Replace the spare replica by a copy of the current one, which only this thread may change."""
+        current = self._current
+        arrays = copy_arrays(current.tables)
+        self._spare = Replica.restore(*self._opened, arrays, current.describe())
+        self._pending, self._is_spare_broken = [], False
 
     def _check(self, events: Dataset) -> None:
         """Raise if the events have other columns, or nodes that the model cannot take."""

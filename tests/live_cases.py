@@ -20,9 +20,11 @@ from dygmamba.engine.fit_config import LinkFitConfig
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.stream import Stream
 from dygmamba.models.blend import Blend
+from dygmamba.models.classifiers import NodeClassifier
 from dygmamba.runs.opening import OpenRun
 from dygmamba.runs.predictor import Predictor, build_ranker
 from dygmamba.sampling.view import PairView
+from dygmamba.tasks.node_targets import BinaryTarget
 from numbering import number_nodes
 
 Event = tuple[str | int, str | int, float, float, str]  # source, destination, time, amount, type
@@ -114,7 +116,8 @@ def predictor_of(scorer: Any, dataset: Dataset) -> Predictor:
         Split(events, events[:0], events[:0], torch.zeros(store.num_nodes, dtype=torch.bool)),
         torch.device("cpu"),
     )
-    run = OpenRun(UntrainedRun(Path("untrained")), dataset, stream, scorer)
+    target = BinaryTarget((0.0, 1.0)) if isinstance(scorer, NodeClassifier) else None
+    run = OpenRun(UntrainedRun(Path("untrained")), dataset, stream, scorer, target)
     run.__dict__.update(fit_config=LinkFitConfig(batch=7))
     return Predictor(run, dataset, build_ranker(run, dataset, None))
 

@@ -16,6 +16,7 @@ from dygmamba.config import get_training_hints
 from dygmamba.core.errors import DygError, DygWarning
 from dygmamba.data.generate.config import GeneratorConfig
 from dygmamba.data.readers import ReadOptions, read_dataset
+from dygmamba.live.live_run import LiveRun
 from dygmamba.models import MODELS
 from dygmamba.report.comparison import compare_runs
 from raising import raises
@@ -39,7 +40,8 @@ def list_strings(tree: ast.AST) -> list[str]:
 
 
 MESSAGES = [text for path in ROOT.rglob("*.py") for text in list_strings(ast.parse(path.read_text("utf-8")))]
-METHODS = [value for name in ("Run", "Dataset") for value in vars(getattr(dm, name)).values()]
+CLASSES = (dm.Run, dm.Dataset, dm.Client, LiveRun)
+METHODS = [value for kind in CLASSES for value in vars(kind).values()]
 FUNCTIONS = [
     value for value in (*(getattr(dm, name) for name in dir(dm)), *METHODS) if inspect.isfunction(value)
 ]
@@ -72,7 +74,7 @@ def check_command(line: str) -> None:
 
 def test_every_option_in_back_quotes_is_a_parameter_or_a_setting():
     """For all `name` and `name=value` in errors: something that a user can give, in Python or as an option."""
-    known = PARAMETERS | SETTINGS | set(OPTIONS) | set(dir(dm)) | {PLACEHOLDER}
+    known = PARAMETERS | SETTINGS | set(OPTIONS) | set(dir(dm)) | set(dir(LiveRun)) | {PLACEHOLDER}
     found = [
         (path.name, name)
         for path in sorted(ROOT.rglob("*.py"))
@@ -110,7 +112,7 @@ def test_every_command_in_a_message_can_be_parsed():
     for line in lines:
         check_command(line)
     with pytest.raises(AssertionError):
-        check_command("dygmamba predict RUN --skip-bad")
+        check_command("dygmamba report RUN --skip-bad")
 
 
 def test_bad_rows_are_skipped_only_where_there_is_an_option_for_it(tmp_path):

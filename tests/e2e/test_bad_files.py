@@ -135,7 +135,7 @@ BAD = {  # name: file content, options, code of the error, what the message show
     "unknown encoding": (b"src,dst,time\n1,2,1\n", "--encoding klingon", "unknown-encoding", "'klingon'"),
     "ragged": (b"src,dst,time\n1,2,1\n1,2\n", "", "bad-rows", "data row 2 has 2 columns instead of 3"),
     "binary": (bytes(range(256)) * 9, "", "unsupported-file", ""),
-    "other zip": (other_zip(), "", "missing-array", "'src'"),
+    "zipped prose": (other_zip(), "", "no-rows", "no data rows|no rows|header"),
     "corrupt npz": (corrupt_npz(), "", "file-damaged", "npz"),
     "pickled npz": (pickled_npz(), "", "missing-array", "'dst'"),
     "npz of high numbers": (

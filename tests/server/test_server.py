@@ -198,8 +198,8 @@ def test_a_reload_changes_to_the_run_that_the_link_leads_to(mail, tmp_path):
         Client(url) as client,
     ):
         server.reload = lambda live: live.switch(link.resolve())
-        client.append([("alice", "bob", "2024-03-01")])
-        before = client.score([("alice", "bob")])
+        sequence = client.append([("alice", "bob", "2024-03-01")])["sequence"]
+        before = client.score([("alice", "bob")], min_sequence=sequence)
 
         def relink(target: Path) -> str:
             link.unlink()

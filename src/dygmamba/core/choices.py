@@ -16,5 +16,19 @@ NEGATIVES = ("random", "historical", "inductive")
 SPLITS = ("val", "test")
 SETTINGS = ("transductive", "inductive")
 LAWS = ("exponential", "power", "stretched", "never")  # of forgetting, in generated streams
-FORMATS = ("auto", "csv", "jsonl", "parquet", "arrow", "jodie", "dyglib", "npz", "tgb", "tgb-seq", "relbench")
+FORMATS = (
+    "auto",
+    "csv",
+    "jsonl",
+    "parquet",
+    "arrow",
+    "jodie",
+    "dyglib",
+    "npz",
+    "tgb",
+    "tgb-seq",
+    "relbench",
+    "sqlite",
+    "duckdb",
+)
 TIME_UNITS = ("auto", "s", "ms", "us", "ns", "plain")

@@ -176,8 +176,8 @@ def require_cpu(predictor: Predictor) -> None:
     """Raise ConfigError unless the run is on a CPU, where the growing tables are, and reads no labels."""
     if predictor.run.shown is not None:
         raise ConfigError(
-            "a model that reads the labels of earlier events cannot follow live events, which have none; train it "
-            "without `labels`",
+            "a model that reads the labels of earlier events cannot follow live events, which have none; train one "
+            "that does not",
             code="live-reads-labels",
         )
     device = predictor.run.stream.device

@@ -119,7 +119,7 @@ async def classify_nodes(body: schemas.ClassifyRequest, service: Service) -> Res
     "/explain",
     summary="Explain the score of a pair or a node.",
     dependencies=IS_JSON,
-    responses={200: {"description": "The explanation, as `dygmamba explain --json` prints it."}},
+    responses={200: {"description": "The explanation, as `dygmamba explain` prints it as JSON."}},
 )
 async def explain_score(body: schemas.ExplainRequest, service: Service) -> Response:
     """The contributions of past events and the base add up to the logit."""

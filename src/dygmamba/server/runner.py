@@ -61,9 +61,10 @@ class LiveServer(uvicorn.Server):
         self.loop = asyncio.get_running_loop()
         port = self.servers[0].sockets[0].getsockname()[1]
         self.on_start(self.settings.url.rpartition(":")[0] + f":{port}")
-        if self.reload is not None and hasattr(signal, "SIGHUP"):
+        hangup = getattr(signal, "SIGHUP", None)  # Windows has none
+        if self.reload is not None and hangup is not None:
             with suppress(NotImplementedError, RuntimeError):  # not in the main thread
-                self.loop.add_signal_handler(signal.SIGHUP, self._start_reload)
+                self.loop.add_signal_handler(hangup, self._start_reload)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop; at the second signal at once. Not raised again after the end, unlike uvicorn's own."""

@@ -53,7 +53,7 @@ FUNCTIONS = {
     "live": "(run: object, path: Path | str, *, late: str | float | None = None, on_late: str | None = None, fill: "
     "float | None = None, device: str = auto, data_dir: Path | str | None = None) -> LiveRun",
     "load": "(name: str, data_dir: Path | str | None = None) -> Dataset",
-    "load_program": "(path: Path | str) -> Callable[[dict[str, Tensor]], Tensor]",
+    "load_program": "(path: Path | str) -> Program",
     "open": "(folder: Path | str, *, device: str = auto, data_dir: Path | str | None = None, time_unit: str = "
     "auto, time_format: str | None = None, trust: bool = False, observed: Path | str | None = None) -> Run",
     "push": "(run: Run | Path | str, target: Path | str, *, data: bool = False, public: bool = False, data_dir: "

@@ -1,11 +1,16 @@
 """An exported scorer gives the logits of the run, without this package and for any number of pairs."""
 
+import hashlib
 import json
 import os
+import re
 import sys
 import zipfile
+from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import torch
@@ -14,10 +19,12 @@ import dygmamba as dm
 from commands import invoke
 from dygmamba.core.errors import ConfigError
 from dygmamba.models import MODELS
+from dygmamba.runs.calibration import SavedCalibration, save_calibration
+from dygmamba.runs.export_metadata import METADATA_KEY
 from dygmamba.runs.export_onnx import EXPORTABLE_NETWORKS as CAN
 from dygmamba.runs.export_onnx import ONNX_DECOMPOSITIONS, export_onnx_trees
-from dygmamba.runs.export_torch import METADATA_KEY
 from dygmamba.runs.link_training import start_link_run
+from dygmamba.tasks.calibration import Calibration
 from raising import raises
 
 TINY = {"length": 2, "width": 2, "states": 2, "blocks": 1, "time_dim": 2, "out": 4}
@@ -25,6 +32,13 @@ DATA = dm.generate(nodes=40, events=300, communities=4)
 NETWORKS = ("dyg-mamba", "mamba", "tgat", "cawn", "graphmixer", "tcl", "dygformer", "freedyg")
 ASKED = NETWORKS if os.environ.get("DYGMAMBA_EXPORT") == "all" else NETWORKS[:1]  # tracing takes seconds each
 CLOSE = 1e-5
+PAIRS = [
+    (999, 3),
+    (5, 888),
+    (777, 666),
+    *((k % 40, 39 - k % 40) for k in range(40)),
+]  # three with unknown ids
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "interoperate.md"
 
 
 @pytest.fixture(scope="module")
@@ -44,16 +58,51 @@ def made(tmp_path_factory):
     return make
 
 
+def calibrated(run: dm.Run) -> dm.Run:
+    """The run with a calibration that has all parts, with logits of PAIRS below, on, between and above its knots."""
+    queries = run._predictor._read_queries(PAIRS, None)
+    logit = run._predictor.ranker.logits(queries.src, queries.dst, queries.time).double().unique()
+    low, middle, high = logit[1].item(), (logit[1] + logit[-2]).item() / 2, logit[-2].item()
+    assert high - low > 1e-3
+    # slopes 0.5, 4 and, beyond, 1.7: no steeper, since a network's logits differ in their last bits
+    odds = -0.8 + 0.5 * (middle - low)
+    knots = ((low, -0.8), (middle, odds), (high, odds + 4 * (high - middle)))
+    curve = Calibration(1.7, -0.2, 0.5, 90, 1.0, knots, new_source=0.3, new_destination=-0.6, both_new=0.25)
+    save_calibration(run._folder, SavedCalibration(curve))
+    return dm.Run(run.path, "cpu", run.data_dir)
+
+
+def furthest_probability(run: dm.Run, *answers) -> float:
+    """Largest difference from `run.score`, with all four combinations of new ends."""
+    inputs, expected = run.inputs(PAIRS), run.score(PAIRS)["score"].to_numpy()
+    assert len(inputs["new_ends"].unique(dim=0)) == 4
+    return max(float(np.abs(np.asarray(answer(inputs)) - expected).max()) for answer in answers)
+
+
+def documented_calibration(about: dict, answer):
+    """The numpy function of the manual, on the logits of a program: it knows the file's own words only."""
+    (block,) = re.findall(r"```python\n(import numpy as np\n.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    names: dict = {}
+    exec(block, names)
+    return lambda inputs: names["calibrate"](
+        answer(inputs).numpy(), inputs["new_ends"].numpy(), about["calibration"]
+    )
+
+
 @pytest.mark.parametrize("model", ASKED)
 def test_the_program_is_the_scorer(made, model, tmp_path, monkeypatch, capsys):
-    """For all batches, of one pair or of many, with unknown ids: |program - run| <= 1e-5; torch alone loads it."""
-    run = made(model, TINY if model in NETWORKS[:2] else {})
+    """For all batches, of one pair or of many, with unknown ids: |program - run| <= 1e-5; torch alone loads it.
+
+    With the calibration in the file, by this package or by the page's function, it gives the run's scores to 1e-6.
+    """
+    run = calibrated(made(model, TINY if model in NETWORKS[:2] else {}))
     file = tmp_path / "scorer.pt2"
     about, loaded = {METADATA_KEY: ""}, []
     load = torch.export.load  # seconds, and done once: what was held against the run is what is asked here
 
-    def loading(content):
-        loaded.append(load(content, extra_files=about))
+    def loading(content, extra_files):
+        loaded.extend([] if loaded else [load(content, extra_files=about)])
+        extra_files.update(about)
         return loaded[0]
 
     monkeypatch.setattr(torch.export, "load", loading)
@@ -65,9 +114,16 @@ def test_the_program_is_the_scorer(made, model, tmp_path, monkeypatch, capsys):
     assert zipfile.is_zipfile(file)
     assert not [node for node in program.graph.nodes if "dygmamba" in str(node.target)]
     assert json.loads(about[METADATA_KEY])["digest"] == DATA.digest
-    module = program.module()
+    module, described = program.module(), json.loads(about[METADATA_KEY])
+    assert list(described["outputs"]) == ["logit"]
+    assert {name: (column["dtype"], column["shape"][1:]) for name, column in described["inputs"].items()} == {
+        name: (str(column.dtype).removeprefix("torch."), list(column.shape[1:]))
+        for name, column in run.inputs(PAIRS).items()
+    }
     with torch.no_grad():
         assert furthest(run, module) <= CLOSE
+        answers = dm.load_program(file).probability, documented_calibration(described, module)
+        assert furthest_probability(run, *answers) <= 1e-6
 
 
 def furthest(run, answer) -> float:
@@ -84,8 +140,8 @@ def opened(file):
     """The graph as anyone runs it, and what it says of itself."""
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
 
-    def answer(inputs):
-        (found,) = session.run(["logit"], {name: column.numpy() for name, column in inputs.items()})
+    def answer(inputs, output="logit"):
+        (found,) = session.run([output], {name: column.numpy() for name, column in inputs.items()})
         return torch.from_numpy(found)
 
     return answer, json.loads(session.get_modelmeta().custom_metadata_map[METADATA_KEY])
@@ -93,9 +149,12 @@ def opened(file):
 
 @pytest.mark.parametrize("model", NETWORKS if ASKED == NETWORKS else ["graphmixer"])  # the quickest
 def test_the_onnx_graph_is_the_scorer(made, model, tmp_path, monkeypatch, capfd):
-    """For all batches |graph - run| <= 1e-5; onnxruntime alone runs it, and nothing is said on the way."""
+    """For all batches |graph - run| <= 1e-5; onnxruntime alone runs it, and nothing is said on the way.
+
+    Its probabilities are the run's scores to 1e-6, by the graph alone and with the calibration in its metadata.
+    """
     few = {"neighbors": 4, "window": 9} if model == "graphmixer" else {}
-    run = made(model, TINY if model in NETWORKS[:2] else few)
+    run = calibrated(made(model, TINY if model in NETWORKS[:2] else few))
     file = tmp_path / "scorer.onnx"
     words = ("export", str(run.path), "--to", str(file), "--data-dir", str(run.data_dir))
     code, out, err = invoke(monkeypatch, capfd, *words)
@@ -106,6 +165,8 @@ def test_the_onnx_graph_is_the_scorer(made, model, tmp_path, monkeypatch, capfd)
     assert about["digest"] == DATA.digest
     assert set(tmp_path.iterdir()) == {file, file.with_name("scorer.onnx.sha256")}
     assert furthest(run, answer) <= CLOSE
+    graph = lambda inputs: answer(inputs, "probability")  # noqa: E731
+    assert furthest_probability(run, graph, documented_calibration(about, answer)) <= 1e-6
 
 
 def step(name: str):
@@ -157,24 +218,52 @@ def _check_digest(run, file):
         dm.load_program(file)
 
 
+def _check_older_program(run, file):
+    """A graph as it was before it had `new_ends`, a probability and a calibration loads and gives the same logits."""
+    expected = dm.load_program(file)(run.inputs(PAIRS))
+    model = onnx.load(file)
+    model.graph.input.pop()
+    model.graph.output.pop()
+    kept = [
+        node for node in model.graph.node if not node.output[0].startswith(("calibration.", "probability"))
+    ]
+    del model.graph.node[:]
+    model.graph.node.extend(kept)
+    about = {"model": "trees", "inputs": {"numbers": ["torch.float32", [3, 9]]}}
+    onnx.helper.set_model_props(model, {METADATA_KEY: json.dumps(about)})
+    content = model.SerializeToString()
+    file.write_bytes(content)
+    file.with_name(f"{file.name}.sha256").write_text(f"{hashlib.sha256(content).hexdigest()}  {file.name}\n")
+    older = dm.load_program(file)
+    assert torch.equal(older(run.inputs(PAIRS)), expected)
+    with raises("program-not-calibrated"):
+        older.probability(run.inputs(PAIRS))
+
+
 def test_the_onnx_graph_of_trees_is_their_sum(made, tmp_path):
     """For all pairs the graph's 64-bit sums are the run's, trees of one leaf and numbers on a threshold too."""
-    run = made("trees", {"epochs": 2, "rounds": 3, "neighbors": 0, "scales": 2}, train=True)
+    run = calibrated(made("trees", {"epochs": 2, "rounds": 3, "neighbors": 0, "scales": 2}, train=True))
     scorer = run._predictor.run.scorer
     _check_digest(run, run.export(tmp_path / "trees.onnx"))
-    answer, about = opened(run.export(tmp_path / "trees.onnx"))
+    file = run.export(tmp_path / "trees.onnx")
+    answer, about = opened(file)
     assert about["numbers"] == scorer.names
     assert furthest(run, answer) <= 1e-12
+    program = dm.load_program(file)
+    graph = lambda inputs: answer(inputs, "probability")  # noqa: E731
+    assert furthest_probability(run, graph, program.probability) <= 1e-12
+    with raises("missing-input"):
+        program({"numbers": run.inputs(PAIRS)["numbers"]})
+    _check_older_program(run, file)
     assert int(scorer.grown) > 2
     scorer.feature[1], scorer.value[1, 0] = -1, 0.25
     numbers = scorer.threshold[: int(scorer.grown)].flatten()[:, None].repeat(1, len(scorer.names))
-    score = export_onnx_trees(scorer, {"model": "trees"}).score({"numbers": numbers})
+    inputs = {"numbers": numbers, "new_ends": torch.zeros(len(numbers), 2, dtype=torch.bool)}
+    score = export_onnx_trees(scorer, {"model": "trees"}).score(inputs)
     assert torch.allclose(score, scorer.base + scorer._sums(numbers), rtol=0, atol=1e-12)
     assert len(score.unique()) > 2
     none = made("trees", {"neighbors": 0, "scales": 2})._predictor.run.scorer
-    assert export_onnx_trees(none, {"model": "trees"}).score({"numbers": numbers}).tolist() == [0.0] * len(
-        numbers
-    )
+    assert export_onnx_trees(none, {"model": "trees"}).score(inputs).tolist() == [0.0] * len(numbers)
 
 
 def test_errors_of_an_onnx_export_are_one_line(made, tmp_path, monkeypatch, capsys):

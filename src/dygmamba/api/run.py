@@ -1,6 +1,6 @@
 """A trained run to query in the user's own ids and times; results are Arrow tables, which have `.to_pandas()`."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,7 @@ from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.explain.explanation import Explanation
 from dygmamba.explain.pairs import DEFAULT_ORDERS, explain_pair
-from dygmamba.runs.export import export_run
+from dygmamba.runs.export import Program, export_run
 from dygmamba.runs.export import load_program as load_exported
 from dygmamba.runs.observed_events import load_observed, save_observed
 from dygmamba.runs.predictor import Predictor
@@ -296,14 +296,18 @@ class Run:
 
         The export is loaded and its scores are compared with this run's before the file is put in place. It takes what
         `inputs` returns, for any number of pairs, and returns logits: `torch.export.load(to).module()`, or
-        onnxruntime's `InferenceSession`; `dygmamba.load_program` also checks the digest, NAME.sha256. Networks that
+        onnxruntime's `InferenceSession`, which also has the calibrated `probability`. `dygmamba.load_program` has it
+        for both, and checks the digest, NAME.sha256. The file describes its inputs and its calibration. Networks that
         read sequences can be exported, and trees as ONNX, which needs the extra `onnx`.
         """
         return export_run(self.path, Path(to), self.data_dir)
 
     @check_arguments
     def inputs(self, pairs: "Source", at: TimeLike | None = None) -> "dict[str, Tensor]":
-        """Return what an exported program takes for these pairs: node numbers, times, neighbor sequences, features."""
+        """Return what an exported program takes for these pairs: node numbers, times, neighbor sequences, features.
+
+        `new_ends` says which sources and destinations are new, for the probability.
+        """
         return self._predictor.inputs(pairs, at)
 
     @check_arguments
@@ -351,17 +355,20 @@ def open(
 
 
 @check_arguments
-def load_program(path: Path | str) -> "Callable[[dict[str, Tensor]], Tensor]":
-    """Load a program that `Run.export` wrote: a function from `Run.inputs` to logits.
+def load_program(path: Path | str) -> Program:
+    """Load a program that `Run.export` wrote: a function from `Run.inputs` to logits, and `.probability` to scores.
 
-    The file is compared with its digest, NAME.sha256 beside it, first: a damaged ONNX graph may load and compute
-    something else.
+    `.about` is what the file says of itself, such as its inputs with types and meaning. The file is compared with its
+    digest, NAME.sha256 beside it, first: a damaged ONNX graph may load and compute something else.
 
     >>> import dygmamba as dm
     >>> (run,) = dm.train(dm.generate(nodes=40, events=600, communities=4), "trees", epochs=1, rounds=2)
     >>> program = dm.load_program(run.export("trees.onnx"))
-    >>> program(run.inputs([(3, 5)])).shape
+    >>> inputs = run.inputs([(3, 5)])
+    >>> program(inputs).shape
     torch.Size([1])
+    >>> program.probability(inputs).tolist() == run.score([(3, 5)])["score"].to_pylist()
+    True
     """
     return load_exported(Path(path))
 

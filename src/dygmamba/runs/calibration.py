@@ -143,11 +143,11 @@ def _read_saved(run: RunDirectory, name: str) -> tuple[SavedCalibration, Any] | 
         if content.pop("sha256") != _compute_digest(content):
             raise ValueError("its checksum differs")
         saved = SavedCalibration(
-            _read_calibration(content["calibration"]),
+            read_calibration(content["calibration"]),
             _read_diagram(content["before"]),
             _read_diagram(content["after"]),
             # files of version 0.1 do not have these
-            None if content.get("new_nodes") is None else _read_calibration(content["new_nodes"]),
+            None if content.get("new_nodes") is None else read_calibration(content["new_nodes"]),
             _read_diagram(content.get("new_nodes_before")),
             _read_diagram(content.get("new_nodes_after")),
         )
@@ -164,7 +164,7 @@ def _read_saved(run: RunDirectory, name: str) -> tuple[SavedCalibration, Any] | 
     return saved, content["weights"]
 
 
-def _read_calibration(values: dict[str, Any]) -> Calibration:
+def read_calibration(values: dict[str, Any]) -> Calibration:
     """Build a calibration from JSON; raise ValueError for numbers that none of ours has."""
     knots = tuple((float(x), float(odds)) for x, odds in values["knots"])
     numbers = {name: value for name, value in values.items() if name not in ("knots", "pairs")}

@@ -4,7 +4,7 @@ Before the file gets its name, the program is loaded again and compared with the
 """
 
 import hashlib
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,13 @@ from dygmamba.core.errors import ConfigError, FileError, make_unreadable_error
 from dygmamba.core.files.writing import write_file, write_text
 from dygmamba.engine.stream import Stream
 from dygmamba.models.trees import BoostedTrees
+from dygmamba.runs.export_metadata import (
+    NEW_ENDS_INPUT,
+    PROBABILITY_OUTPUT,
+    Inputs,
+    describe_program,
+    read_stored_calibration,
+)
 from dygmamba.runs.export_onnx import (
     EXPORTABLE_NETWORKS,
     export_onnx_network,
@@ -24,7 +31,6 @@ from dygmamba.runs.export_onnx import (
 )
 from dygmamba.runs.export_torch import (
     ExportedScorer,
-    Inputs,
     export_torch_program,
     load_torch_program,
     view_to_inputs,
@@ -33,10 +39,12 @@ from dygmamba.runs.opening import OpenRun, open_run
 from dygmamba.sampling.columns import QueryColumns
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView, Request
+from dygmamba.tasks.calibration import Calibration
 
 TORCH_SUFFIX, ONNX_SUFFIX = ".pt2", ".onnx"
 EXPORTABLE = f"{', '.join(EXPORTABLE_NETWORKS)}, or as {ONNX_SUFFIX} trees and walk-trees"
 TOLERANCE = 1e-5  # relative difference between the logits of the program and of the run
+PROBABILITY_TOLERANCE = 1e-9  # difference between probabilities of the same logits
 TRACE_PAIRS, CHECK_PAIRS = 3, (1, 2, 7, 64)  # batch sizes for tracing and for the comparison
 
 
@@ -57,9 +65,58 @@ def require_exportable(scorer: Any, model: str) -> None:
         )
 
 
-def export_inputs(scorer: Any, view: PairView) -> Inputs:
-    """Return the inputs of the exported program: the tensors of the view, or the features of trees."""
-    return {"numbers": scorer.features(view)} if isinstance(scorer, BoostedTrees) else view_to_inputs(view)
+@dataclass(frozen=True, slots=True)
+class Program:
+    """An exported scorer: a function from what `Run.inputs` returns to logits, or to probabilities."""
+
+    exported: ExportedScorer
+    calibration: Calibration | None
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What the file says of the program: version, model, data, inputs, outputs, calibration."""
+        return self.exported.about
+
+    def __call__(self, inputs: Inputs) -> Tensor:
+        """Return the logit of each pair.
+
+        Raises:
+            ConfigError: An input is missing.
+        """
+        with torch.no_grad():
+            return self.exported.score(self._select_inputs(inputs))
+
+    def probability(self, inputs: Inputs) -> Tensor:
+        """Return the calibrated probability of each pair in 64 bits, the score of `Run.score`.
+
+        Raises:
+            ConfigError: The program has no calibration, or an input is missing.
+        """
+        if self.calibration is None:
+            raise ConfigError(
+                "the program has no calibration: its run had none, or it was exported by an older version; calibrate "
+                "the run with `dygmamba.resume` and export it again",
+                code="program-not-calibrated",
+            )
+        return self.calibration.probability(self(inputs), inputs[NEW_ENDS_INPUT])
+
+    def _select_inputs(self, inputs: Inputs) -> Inputs:
+        """Return the inputs that the program takes; older programs take no `new_ends`."""
+        names = list(self.about.get("inputs", inputs))
+        missing = [name for name in names if name not in inputs]
+        if missing:
+            raise ConfigError(
+                f"the program takes an input '{missing[0]}', which is missing; give what `Run.inputs` returns",
+                code="missing-input",
+            )
+        return {name: inputs[name] for name in names}
+
+
+def export_inputs(scorer: Any, view: PairView, new_ends: Tensor) -> Inputs:
+    """Return the inputs of the exported program: the tensors of the view, or the features of trees, and new ends."""
+    is_trees = isinstance(scorer, BoostedTrees)
+    inputs = {"numbers": scorer.features(view)} if is_trees else view_to_inputs(view)
+    return inputs | {NEW_ENDS_INPUT: new_ends}
 
 
 def check_export_path(to: Path) -> None:
@@ -84,7 +141,7 @@ def export_run(path: Path, to: Path, data_dir: Path | None = None) -> Path:
     return to
 
 
-def load_program(path: Path) -> Callable[[Inputs], Tensor]:
+def load_program(path: Path) -> Program:
     """Load an exported program after comparing it with the digest in NAME.sha256.
 
     Raises:
@@ -100,9 +157,9 @@ def load_program(path: Path) -> Callable[[Inputs], Tensor]:
             f"{path} does not match its digest in {_digest_path(path).name}; export the run again",
             code="file-damaged",
         )
-    if path.suffix == ONNX_SUFFIX:
-        return load_onnx_session(content, path.name).score
-    return load_torch_program(content).score
+    is_onnx = path.suffix == ONNX_SUFFIX
+    exported = load_onnx_session(content, path.name) if is_onnx else load_torch_program(content)
+    return Program(exported, read_stored_calibration(exported.about))
 
 
 def _digest_path(program: Path) -> Path:
@@ -118,29 +175,46 @@ def _build_program(run: OpenRun, suffix: str) -> ExportedScorer:
             code="model-not-exportable",
         )
     view = _recent_view(run, TRACE_PAIRS)
-    inputs = export_inputs(scorer, view)
-    about = {"model": model, "data": run.about["data"], "digest": run.about["digest"]}
-    about |= {"requests": [_describe_request(request) for request in scorer.requests]}
-    about |= {"inputs": {name: [str(column.dtype), list(column.shape)] for name, column in inputs.items()}}
+    inputs = export_inputs(scorer, view, _mix_new_ends(TRACE_PAIRS))
+    about = describe_program(run, inputs, has_probability=suffix == ONNX_SUFFIX)
     if isinstance(scorer, BoostedTrees):
-        return export_onnx_trees(scorer, about | {"numbers": list(scorer.names)})
-    return (export_torch_program if suffix == TORCH_SUFFIX else export_onnx_network)(scorer, view, about)
+        return export_onnx_trees(scorer, about)
+    if suffix == ONNX_SUFFIX:
+        return export_onnx_network(scorer, view, about)
+    return export_torch_program(scorer, view, inputs, about)
 
 
 def _verify_program(run: OpenRun, program: ExportedScorer) -> bytes:
     """Compare a program with the run on batches of several sizes; return the content of the file."""
+    calibration = read_stored_calibration(program.about)
     with torch.no_grad():
         for count in CHECK_PAIRS:
-            view = _recent_view(run, count)
-            actual, expected = program.score(export_inputs(run.scorer, view)), run.scorer(view)
-            difference = float((actual - expected).abs().max() / expected.abs().max().clamp(min=1))
-            if not difference <= TOLERANCE:  # also true for nan
-                raise ConfigError(
-                    f"the logits of the exported program differ by {difference:.2g} for {count} pairs, more than "
-                    f"{TOLERANCE}; nothing was written",
-                    code="export-differs",
-                )
+            view, new_ends = _recent_view(run, count), _mix_new_ends(count)
+            inputs, expected = export_inputs(run.scorer, view, new_ends), run.scorer(view)
+            logit = program.score(inputs)
+            relative = (logit - expected).abs() / expected.abs().max().clamp(min=1)
+            _require_small("logits", relative, TOLERANCE)
+            if calibration is not None and PROBABILITY_OUTPUT in program.about["outputs"]:
+                actual = program.compute(inputs, PROBABILITY_OUTPUT)
+                difference = (actual - calibration.probability(logit, new_ends)).abs()
+                _require_small("probabilities", difference, PROBABILITY_TOLERANCE)
     return program.content
+
+
+def _require_small(what: str, difference: Tensor, tolerance: float) -> None:
+    largest = float(difference.max())
+    if not largest <= tolerance:  # also true for nan
+        raise ConfigError(
+            f"the {what} of the exported program differ by {largest:.2g} for {len(difference)} pairs, more than "
+            f"{tolerance}; nothing was written",
+            code="export-differs",
+        )
+
+
+def _mix_new_ends(count: int) -> Tensor:
+    """Return which ends of pairs are new, with all four combinations in turn."""
+    number = torch.arange(count)
+    return torch.stack([number % 2 > 0, number % 4 > 1], dim=1)
 
 
 def _recent_view(run: OpenRun, count: int) -> PairView:
@@ -154,9 +228,3 @@ def _recent_view(run: OpenRun, count: int) -> PairView:
 def build_view(stream: Stream, requests: tuple[Request, ...], pairs: PairBatch, seed: int) -> PairView:
     """Return what a scorer sees of these pairs, with the random draws of the run."""
     return stream.view(pairs.to(stream.device), requests, Draws.from_seed(seed, device=stream.device))
-
-
-def _describe_request(request: Request) -> dict[str, Any]:
-    if not isinstance(request, NeighborRequest):
-        return {"kind": type(request).__name__}
-    return {"fanout": list(request.fanout), "strategy": request.strategy, "scale": request.scale}

@@ -1,5 +1,6 @@
 """Export of a scorer as an ONNX graph: networks by way of torch.export, boosted trees as one TreeEnsemble.
 
+The graph of a calibrated run has the probability as a second output; its operators are appended to those of the logit.
 The packages onnx, onnxscript and onnxruntime are the extra `onnx`; they are imported when they are needed.
 """
 
@@ -18,8 +19,18 @@ from torch import Tensor, nn
 
 from dygmamba.core.errors import ConfigError, first_line
 from dygmamba.models.trees import BoostedTrees
-from dygmamba.runs.export_torch import METADATA_KEY, ExportedScorer, Inputs, trace_scorer, view_to_inputs
+from dygmamba.runs.export_metadata import (
+    LOGIT_OUTPUT,
+    METADATA_KEY,
+    NEW_ENDS_INPUT,
+    PROBABILITY_OUTPUT,
+    Inputs,
+    parse_metadata,
+    read_stored_calibration,
+)
+from dygmamba.runs.export_torch import ExportedScorer, trace_scorer, view_to_inputs
 from dygmamba.sampling.view import PairView
+from dygmamba.tasks.calibration import Calibration
 
 # Decompositions: aten operators that ONNX or torch's exporter lacks, written with operators that it has. Each computes
 # the same function; NotImplemented leaves an operator as it is.
@@ -96,7 +107,6 @@ ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 OPSET = 18  # of the standard operators, as torch.onnx writes them
 NOISY_LOGGERS = ("torch.onnx", "onnxscript", "onnx_ir")
 LOG_ERROR = 3  # severity from which onnxruntime writes to the terminal
-LOGIT_OUTPUT = "logit"
 # networks that read sequences and have no memory; the export of each was compared with a run (see the page on
 # interoperability, docs/how-to/interoperate.md)
 EXPORTABLE_NETWORKS = ("dyg-mamba", "mamba", "tgat", "cawn", "graphmixer", "tcl", "dygformer", "freedyg")
@@ -122,12 +132,13 @@ def export_onnx_network(scorer: nn.Module, view: PairView, about: dict[str, Any]
     """Convert the traced program of a network to ONNX and load it again."""
     from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 
-    program = trace_scorer(scorer, view)
+    inputs = view_to_inputs(view)  # without that of the calibration, which is appended below
+    program = trace_scorer(scorer, view, inputs)
     with _silence_exporter():
         try:
             exported = torch.onnx.export(
                 program.run_decompositions(dict(ONNX_DECOMPOSITIONS)),
-                input_names=list(view_to_inputs(view)),
+                input_names=list(inputs),
                 output_names=[LOGIT_OUTPUT],
                 opset_version=OPSET,
                 external_data=False,
@@ -138,8 +149,7 @@ def export_onnx_network(scorer: nn.Module, view: PairView, about: dict[str, Any]
         assert exported is not None  # it is None only if a file name is given
         # the origin of each operator takes nine tenths of the bytes
         ClearMetadataAndDocStringPass()(exported.model)
-    exported.model.metadata_props[METADATA_KEY] = json.dumps(about)
-    return load_onnx_session(exported.model_proto.SerializeToString(), about["model"])
+    return _complete_graph(exported.model_proto, about)
 
 
 def load_onnx_session(content: bytes, model: str) -> ExportedScorer:
@@ -153,15 +163,16 @@ def load_onnx_session(content: bytes, model: str) -> ExportedScorer:
         session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the errors of onnxruntime have no other base class
         raise unsupported_model_error(model, error) from error
-    return ExportedScorer(content, _session_runner(session))
+    about = parse_metadata(session.get_modelmeta().custom_metadata_map.get(METADATA_KEY, ""))
+    return ExportedScorer(content, _session_runner(session), about)
 
 
-def _session_runner(session: Any) -> Callable[[Inputs], Tensor]:
-    def score(inputs: Inputs) -> Tensor:
-        (logit,) = session.run(None, {name: column.numpy() for name, column in inputs.items()})
-        return torch.from_numpy(logit)
+def _session_runner(session: Any) -> Callable[[Inputs, str], Tensor]:
+    def compute(inputs: Inputs, output: str) -> Tensor:
+        (values,) = session.run([output], {name: column.numpy() for name, column in inputs.items()})
+        return torch.from_numpy(values)
 
-    return score
+    return compute
 
 
 def unsupported_model_error(model: str, error: BaseException) -> ConfigError:
@@ -216,9 +227,77 @@ def export_onnx_trees(scorer: BoostedTrees, about: dict[str, Any]) -> ExportedSc
         [numpy_helper.from_array(value, name) for name, value in constants.items()],
     )
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", TREE_OPSET)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    return _complete_graph(helper.make_model(graph, opset_imports=opsets, ir_version=10), about)
+
+
+def _complete_graph(model: Any, about: dict[str, Any]) -> ExportedScorer:
+    """Add the input `new_ends`, the probability of a calibrated run and the metadata to a graph; load it."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    graph, calibration = model.graph, read_stored_calibration(about)
+    # also without a calibration, so that every program of a run takes what `Run.inputs` returns
+    graph.input.append(helper.make_tensor_value_info(NEW_ENDS_INPUT, TensorProto.BOOL, ["pairs", 2]))
+    if calibration is not None:
+        constants = {
+            f"calibration.{name}": value for name, value in _tabulate_calibration(calibration).items()
+        }
+        graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
+        graph.node.extend(_calibration_nodes())
+        graph.output.append(helper.make_tensor_value_info(PROBABILITY_OUTPUT, TensorProto.DOUBLE, ["pairs"]))
     helper.set_model_props(model, {METADATA_KEY: json.dumps(about)})
     return load_onnx_session(model.SerializeToString(), about["model"])
+
+
+def _tabulate_calibration(calibration: Calibration) -> dict[str, np.ndarray]:
+    """Return the curve as line segments, the first and the last of them unbounded, and the offsets of new ends.
+
+    Segment s is for logits above s knots: log-odds = value[s] + rise[s] * (logit - start[s]).
+    """
+    has_curve = len(calibration.knots) > 1
+    x, f = np.array(calibration.knots if has_curve else [(0.0, calibration.bias)], np.float64).T
+    source, destination = calibration.new_source, calibration.new_destination
+    return {
+        "knots": x.copy(),
+        "start": np.concatenate([x[:1], x]),
+        "value": np.concatenate([f[:1], f]),
+        "rise": np.concatenate([[calibration.slope], np.diff(f) / np.diff(x), [calibration.slope]]),
+        "offsets": np.array([0.0, source, destination, source + destination + calibration.both_new]),
+        "bits": np.array([1, 2], np.int64),  # number of an offset: source + 2 * destination
+        "last": np.array([-1], np.int64),
+    }
+
+
+def _calibration_nodes() -> list[Any]:
+    """Return the operators from the logits and `new_ends` to the probability, in 64 bits."""
+    from onnx import TensorProto, helper
+
+    steps = [
+        ("Cast", (LOGIT_OUTPUT,), "z", {"to": TensorProto.DOUBLE}),
+        ("Unsqueeze", ("z", "last"), "column", {}),
+        ("Less", ("knots", "column"), "is_below", {}),
+        ("Cast", ("is_below",), "below", {"to": TensorProto.INT64}),
+        ("ReduceSum", ("below", "last"), "segment", {"keepdims": 0}),
+        ("Gather", ("start", "segment"), "from", {}),
+        ("Gather", ("value", "segment"), "base", {}),
+        ("Gather", ("rise", "segment"), "slope", {}),
+        ("Sub", ("z", "from"), "distance", {}),
+        ("Mul", ("slope", "distance"), "change", {}),
+        ("Add", ("base", "change"), "curve", {}),
+        ("Cast", (NEW_ENDS_INPUT,), "ends", {"to": TensorProto.INT64}),
+        ("MatMul", ("ends", "bits"), "number", {}),
+        ("Gather", ("offsets", "number"), "offset", {}),
+        ("Add", ("curve", "offset"), "odds", {}),
+        ("Sigmoid", ("odds",), PROBABILITY_OUTPUT, {}),
+    ]
+    outer = (LOGIT_OUTPUT, NEW_ENDS_INPUT, PROBABILITY_OUTPUT)
+
+    def qualify(name: str) -> str:  # no name of the scorer's own graph may be used twice
+        return name if name in outer else f"calibration.{name}"
+
+    return [
+        helper.make_node(kind, [qualify(name) for name in given], [qualify(result)], **options)
+        for kind, given, result, options in steps
+    ]
 
 
 def _flatten_trees(scorer: BoostedTrees) -> dict[str, np.ndarray]:

@@ -16,9 +16,9 @@ from torch.fx.experimental import _config as experimental
 
 from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.ops.dispatch import use_reference
+from dygmamba.runs.export_metadata import LOGIT_OUTPUT, METADATA_KEY, Inputs, parse_metadata
 from dygmamba.sampling.view import NeighborSequence, PairBatch, PairView
 
-METADATA_KEY = "dygmamba.json"  # entry of the file that describes the program and its inputs
 SEQUENCE_COLUMNS = (
     "query_node",
     "query_time",
@@ -28,14 +28,23 @@ SEQUENCE_COLUMNS = (
     "length",
 )  # fields of NeighborSequence
 
-Inputs = dict[str, Tensor]
-
 
 class ExportedScorer(NamedTuple):
-    """The content of a program file, and the program loaded from it."""
+    """The content of a program file, and the program loaded from it.
+
+    Attributes:
+        content: The bytes of the file.
+        compute: The program: a function of its inputs and of the name of an output.
+        about: Its metadata; empty for a program of another origin.
+    """
 
     content: bytes
-    score: Callable[[Inputs], Tensor]
+    compute: Callable[[Inputs, str], Tensor]
+    about: dict[str, Any]
+
+    def score(self, inputs: Inputs) -> Tensor:
+        """Return the logits of pairs."""
+        return self.compute(inputs, LOGIT_OUTPUT)
 
 
 def view_to_inputs(view: PairView) -> Inputs:
@@ -57,7 +66,7 @@ def view_to_inputs(view: PairView) -> Inputs:
 
 
 class TensorScorer(nn.Module):
-    """A scorer that takes named tensors instead of a view."""
+    """A scorer that takes named tensors instead of a view; it ignores those that only the calibration reads."""
 
     def __init__(self, scorer: nn.Module, hops: list[int]) -> None:
         super().__init__()
@@ -84,10 +93,9 @@ class TensorScorer(nn.Module):
         return self.scorer(PairView(pairs, neighbors, features))
 
 
-def trace_scorer(scorer: nn.Module, view: PairView) -> torch.export.ExportedProgram:
-    """Trace a scorer with dynamic batch size and sequence lengths."""
+def trace_scorer(scorer: nn.Module, view: PairView, inputs: Inputs) -> torch.export.ExportedProgram:
+    """Trace a scorer with dynamic numbers of pairs, query rows, nodes and events."""
     module = TensorScorer(scorer, [len(hops) for hops in view.neighbors]).eval()
-    inputs = view_to_inputs(view)
     dynamic_sizes = {name: {0: torch.export.Dim.AUTO} for name in inputs}
     config: Any = experimental  # its functions are made at import, where pyright cannot see them
     # otherwise torch specializes sizes of 1, and the program would not take a single pair
@@ -100,15 +108,22 @@ def trace_scorer(scorer: nn.Module, view: PairView) -> torch.export.ExportedProg
     return program
 
 
-def export_torch_program(scorer: nn.Module, view: PairView, about: dict[str, Any]) -> ExportedScorer:
-    """Write a scorer as .pt2 and load it again."""
+def export_torch_program(
+    scorer: nn.Module, view: PairView, inputs: Inputs, about: dict[str, Any]
+) -> ExportedScorer:
+    """Write a scorer of these inputs as .pt2 and load it again."""
     buffer = io.BytesIO()
-    torch.export.save(trace_scorer(scorer, view), buffer, extra_files={METADATA_KEY: json.dumps(about)})
+    program = trace_scorer(scorer, view, inputs)
+    torch.export.save(program, buffer, extra_files={METADATA_KEY: json.dumps(about)})
     return load_torch_program(buffer.getvalue())
 
 
 def load_torch_program(content: bytes) -> ExportedScorer:
-    """Load the content of a .pt2 file."""
+    """Load the content of a .pt2 file; its only output is the logit."""
+    extra_files = {METADATA_KEY: ""}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return ExportedScorer(content, torch.export.load(io.BytesIO(content)).module())
+        module = torch.export.load(io.BytesIO(content), extra_files=extra_files).module()
+    return ExportedScorer(
+        content, lambda inputs, _: module(inputs), parse_metadata(extra_files[METADATA_KEY])
+    )

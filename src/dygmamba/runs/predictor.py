@@ -188,9 +188,10 @@ class Predictor:
         queries, stream = self._read_queries(pairs, at), self.ranker.stream_scorer.stream
         batch = PairBatch.from_pairs(queries.src, queries.dst, queries.time).with_columns(queries.columns)
         require_exportable(self.run.scorer, self.run.about["model"])
-        return export_inputs(
-            self.run.scorer, build_view(stream, self.run.scorer.requests, batch, self.run.seed)
-        )
+        trained = self.run.stream
+        new_nodes = self.new_nodes or NewNodes.from_events(trained.store, trained.split.train)
+        view = build_view(stream, self.run.scorer.requests, batch, self.run.seed)
+        return export_inputs(self.run.scorer, view, new_nodes.find(queries.src, queries.dst, queries.time))
 
     def top(
         self,
